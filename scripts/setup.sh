@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Install vlmrl and what it needs, pinned by constraints/. A second call takes a second.
+#   bash scripts/setup.sh          to train and evaluate
+#   bash scripts/setup.sh dev      also what scripts/test.sh needs
+# The environment is VLMRL_PYTHON's, the active virtual environment, or .venv (made here).
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$ROOT"
+
+case "${1:-}" in
+  "") kind=run extra="" ;;
+  dev) kind=dev extra="[dev]" ;;
+  -h | --help) sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  *) die "unknown argument '$1'; usage: setup.sh [dev]" ;;
+esac
+
+find_python() {
+  local name
+  for name in python3.11 python3.12 python3.13 python3.10 python3 python; do
+    if command -v "$name" >/dev/null 2>&1 && new_enough "$name"; then
+      command -v "$name"
+      return
+    fi
+  done
+  die "no Python 3.10 or newer on PATH; install one, or set VLMRL_PYTHON to the interpreter of an environment"
+}
+
+phase() { # phase "what" command...: one line with the seconds it took, the command's output only when it fails
+  local what="$1" began=$SECONDS log
+  shift
+  log="$(mktemp)"
+  if ! "$@" >"$log" 2>&1; then
+    tail -n 30 "$log" >&2
+    rm -f "$log"
+    printf 'error: %s failed after %d s; the lines above say why\n' "$what" $((SECONDS - began)) >&2
+    exit 64
+  fi
+  rm -f "$log"
+  printf 'setup: %-36s %3d s\n' "$what" $((SECONDS - began))
+}
+
+install() { "$python" -m pip install --quiet --no-input --no-compile --disable-pip-version-check --progress-bar off "$@"; }
+
+python="$(environment_python)"
+if [ ! -x "$python" ]; then
+  base="$(find_python)"
+  phase "environment .venv" "$base" -m venv "$ROOT/.venv"
+fi
+new_enough "$python" || die "$python is older than Python 3.10; set VLMRL_PYTHON to a newer one, or remove .venv"
+
+constraints=constraints/gpu.txt
+if ! command -v nvidia-smi >/dev/null 2>&1 || ! nvidia-smi -L >/dev/null 2>&1; then
+  if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    constraints=constraints/cpu-py311.txt
+  else
+    constraints=constraints/cpu-py310.txt
+  fi
+fi
+
+# The stamp lies in the environment, so that a new environment or changed pins install again.
+stamp="$("$python" -c 'import sys; print(sys.prefix)')/vlmrl-setup-$kind"
+wanted="$ROOT $constraints $("$python" -c 'import hashlib, sys; print(hashlib.sha256(b"".join(open(p, "rb").read() for p in sys.argv[1:])).hexdigest())' pyproject.toml "$constraints" scripts/setup.sh)"
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
+  printf 'setup: nothing to do (%s)\n' "$python"
+  exit 0
+fi
+
+if [ "$constraints" != constraints/gpu.txt ]; then
+  # First and by itself: a bare "torch" among other requirements would fetch the newest CUDA build with several GB.
+  phase "torch for the CPU" install torch==2.13.0
+fi
+phase "vlmrl$extra and its packages" install -e ".$extra" -c "$constraints"
+phase "check" "$python" -c 'import vlmrl.cli, torch, transformers'
+printf '%s' "$wanted" >"$stamp"
+if [ "$kind" = dev ]; then printf '%s' "$wanted" >"${stamp%-dev}-run"; fi
+printf 'setup: done in %d s (%s)\n' "$SECONDS" "$python"

@@ -1,0 +1,78 @@
+"""What holds for the whole suite: one thread, fixed seeds, deterministic kernels, no network beyond this machine."""
+
+from __future__ import annotations
+
+import os
+
+# Before any import that reads them, and inherited by child processes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ.pop("VLMRL_FAULT", None)
+
+import ipaddress
+import random
+import socket
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("suite", derandomize=True, deadline=None, database=None)
+settings.load_profile("suite")
+torch.set_num_threads(1)
+
+
+class NetworkBlocked(RuntimeError):
+    """A test tried to leave this machine."""
+
+
+def _is_local(host: Any) -> bool:
+    if host in (None, "", b"", "localhost", socket.gethostname()):
+        return True
+    try:
+        return ipaddress.ip_address(host.decode() if isinstance(host, bytes) else host).is_loopback
+    except ValueError:
+        return False
+
+
+def _guarded(name: str) -> Any:
+    real = getattr(socket.socket, name)
+
+    def call(self: socket.socket, *args: Any) -> Any:
+        address = args[-1]
+        if self.family in (socket.AF_INET, socket.AF_INET6) and not _is_local(address[0]):
+            raise NetworkBlocked(f"socket.{name} to {address[0]}: tests reach loopback addresses only")
+        return real(self, *args)
+
+    return call
+
+
+for _name in ("connect", "connect_ex", "sendto"):
+    setattr(socket.socket, _name, _guarded(_name))
+
+_getaddrinfo = socket.getaddrinfo
+
+
+def _local_getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _is_local(host):
+        raise NetworkBlocked(f"name lookup of {host!r}: tests reach loopback addresses only")
+    return _getaddrinfo(host, *args, **kwargs)
+
+
+socket.getaddrinfo = _local_getaddrinfo
+
+
+@pytest.fixture(autouse=True)
+def _same_start():
+    """Global generators start equal in every test, and deterministic mode does not leak from one test to the next."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    deterministic, warn_only = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)

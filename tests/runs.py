@@ -1,0 +1,131 @@
+"""Small whole runs in child processes, and what must be equal between two of them.
+
+Children fork from a server that has imported everything once, so a run costs its own work and not seconds of imports.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["vlmrl.train.run", "vlmrl.evals.html", "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl"])
+
+
+def small_config(model: Path, world: Path, root: Path, **stage: Any) -> dict[str, Any]:
+    """A supervised stage and a GRPO stage of a few steps each, on files made by `vlmrl.testing.tiny`."""
+    optim = {"lr": 1e-3, "warmup": 0.5}
+    return {
+        "run": {"name": "small", "root": str(root), "trackers": [], "threads": 1},
+        "model": {"path": str(model), "device": "cpu"},
+        "data": {"root": str(world)},
+        "media": {"min_pixels": 3136, "max_pixels": 4704, "max_frames": 32},
+        "eval": {"source": {"path": "test.jsonl"}, "limit": 6, "max_new_tokens": 8, "batch_prompts": 3},
+        "checkpoint": {"every": 2},
+        "stages": [
+            {
+                "name": "sft",
+                "kind": "sft",
+                "source": {"path": "train.jsonl"},
+                "steps": 3,
+                "batch": 4,
+                "thought_dropout": 0.5,
+                "optim": optim,
+            },
+            {
+                "name": "rl",
+                "kind": "grpo",
+                "source": {"path": "train.jsonl"},
+                "steps": 4,
+                "freeze": ["vision"],
+                "rollout": {"per_prompt": 4, "prompts": 4, "chunk_prompts": 2, "max_new_tokens": 10, "strategy": {"name": "plain"}},
+                "rewards": [{"name": "temporal_iou"}, {"name": "format", "weight": 0.1}, {"name": "first_letter"}],
+                "advantage": {"name": "g2rpo"},
+                "beta": 0.01,
+                "optim": optim,
+            }
+            | stage,
+        ],
+        "plugins": ["tests.plugin_rewards"],
+    }
+
+
+def _run(config: Mapping[str, Any], fault: str | None) -> None:
+    """Body of a child: exit code 0, or that of the error."""
+    if fault:
+        os.environ["VLMRL_FAULT"] = fault
+    import torch
+
+    from vlmrl.config.load import loaded
+    from vlmrl.config.schema import Config
+    from vlmrl.errors import VlmrlError
+    from vlmrl.train.run import Places, train_from
+    from vlmrl.train.ui import Ui
+
+    torch.set_num_threads(1)
+    cfg = Config.model_validate(config)
+    try:
+        train_from(loaded(cfg), Places(model=cfg.model.path, data=Path(cfg.data.root)), Ui(quiet=True))
+    except VlmrlError as error:
+        Path(cfg.run.root, "error.txt").write_text(str(error))
+        raise SystemExit(error.exit_code) from None
+
+
+def start(config: Mapping[str, Any], fault: str | None = None) -> Any:
+    """A running child."""
+    child = _CONTEXT.Process(target=_run, args=(config, fault))
+    child.start()
+    return child
+
+
+def run(config: Mapping[str, Any], fault: str | None = None, *, timeout: float = 180.0) -> int:
+    """Run to the end; the exit code (negative: killed by that signal)."""
+    child = start(config, fault)
+    child.join(timeout)
+    if child.is_alive():
+        child.kill()
+        child.join()
+        raise TimeoutError(f"the run did not end within {timeout} s")
+    return child.exitcode
+
+
+def run_dir(config: Mapping[str, Any]) -> Path:
+    return Path(config["run"]["root"]) / config["run"]["name"]
+
+
+def outcome(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that must be equal, to the bit, between an uninterrupted run and a resumed one."""
+    from vlmrl.train.tracking import read_metrics, without_clock
+
+    path = run_dir(config)
+    evals = {p.name: sorted(p.read_text().splitlines()) for p in sorted((path / "eval").glob("*.jsonl"))}
+    return {
+        "weights": {
+            name: hashlib.sha256((path / name / "model.safetensors").read_bytes()).hexdigest() for name in ("stages/sft", "stages/rl", "final")
+        },
+        "metrics": without_clock(read_metrics(path / "metrics.jsonl")),
+        "eval": evals,
+        "state": json.loads((sorted((path / "checkpoints").glob("step-*"))[-1] / "state.json").read_text())["run"],
+    }
+
+
+def kill_at_random(config: Mapping[str, Any], seed: int, longest: float) -> int:
+    """Start, wait for the lock, kill -9 after a random time up to `longest` seconds; the exit code."""
+    child = start(config)
+    lock = run_dir(config) / "LOCK"
+    deadline = time.monotonic() + 60
+    while not (lock.exists() and lock.read_text()) and child.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    child.join(random.Random(seed).uniform(0, longest))
+    if child.is_alive():
+        os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    return child.exitcode

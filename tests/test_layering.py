@@ -1,0 +1,364 @@
+"""The architecture as a test: what may import what, who owns which dependency, and calls that may stand nowhere."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "vlmrl"
+FILES = sorted(p for p in PACKAGE.rglob("*.py") if "__pycache__" not in p.parts)
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+
+BELOW = {"types", "protocols", "registry", "rng", "errors", "fs", "compat", "faults"}
+"""Modules at the bottom. `faults` may be imported by anyone."""
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "types": set(),
+    "registry": set(),
+    "rng": set(),
+    "errors": set(),
+    "compat": set(),
+    "faults": set(),
+    "protocols": {"registry", "types"},
+    "fs": {"errors"},
+    "config": {"errors", "registry"},
+    "algo": {"registry"},
+    "metrics": {"errors"},
+    "media": {"types", "errors", "fs"},
+    "data": {"types", "media", "errors", "fs"},
+    "sampling": {"types", "registry", "rng", "errors", "protocols"},
+    "rewards": {"types", "metrics", "media.boxes", "errors", "protocols", "registry"},
+    "policy": {"types", "algo.inputs", "media", "errors", "compat"},
+    # The reference engine decodes with the policy; ground-truth rows are written by the inverse of the answer parser.
+    "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "rewards.answer"},
+    "evals": BELOW | {"metrics", "data", "media", "rewards", "rollout", "policy", "config"},
+    "train": BELOW | {"config", "methods", "algo", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "evals"},
+    "toy": BELOW | {"config", "media", "data", "policy", "train"},
+    "methods": {"config", "registry", "errors", "protocols", "algo", "rewards", "sampling", "rollout.strategy"},
+    "doctor": {"compat", "errors"},
+    "cli": BELOW | {"config", "methods", "doctor", "train", "evals", "toy", "data"},
+    "testing": BELOW | {"config", "algo", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "train", "evals", "toy"},
+}
+ONLY_IMPORTED_BY = {"testing": set(), "cli": set(), "toy": {"cli", "testing"}, "methods": {"cli", "train"}, "doctor": {"cli"}}
+"""Modules that (almost) nobody imports."""
+
+OWNERS: dict[str, tuple[str, ...]] = {
+    "av": ("media", "toy.world", "testing"),
+    "decord": ("media",),
+    "PIL": ("media", "evals", "testing", "toy"),
+    "transformers": ("policy", "rollout.engine_hf", "toy.model", "testing", "evals"),
+    "tokenizers": ("toy.model", "testing"),
+    "accelerate": ("train.dist", "train.tracking"),
+    "safetensors": ("policy", "train.tensors", "train.export", "testing"),
+    "torchvision": ("compat", "media"),
+    "pyarrow": ("data.source",),
+    "pydantic": ("config",),
+    "yaml": ("config", "train", "evals"),
+    "typer": ("cli",),
+    "rich": ("cli", "train", "evals"),
+    "matplotlib": ("evals",),
+    "jinja2": ("evals",),
+    "packaging": ("doctor",),
+    "vllm": ("rollout.engine_vllm",),
+    "deepspeed": ("train.dist",),
+    "lmms_eval": ("evals.lmms_bridge",),
+    "math_verify": ("metrics", "rewards"),
+    "sympy": ("metrics", "rewards"),
+    "wandb": (),
+    "flash_attn": (),
+    "peft": (),
+    "datasets": (),
+    "qwen_vl_utils": ("testing",),
+    "scipy": ("metrics", "evals", "algo"),
+    "hypothesis": ("testing",),
+    "pytest": ("testing",),
+}
+"""Third-party package -> the modules that may import it."""
+
+NO_TORCH = {"types", "protocols", "registry", "errors", "fs", "faults", "config", "metrics", "sampling", "doctor", "cli"}
+"""Parts without torch at import time (`doctor` and `rng` import it inside a function)."""
+
+LIBRARY = [p for p in FILES if p.name != "cli.py"]
+
+
+def module(path: Path) -> str:
+    """`policy.load` for vlmrl/policy/load.py; the package itself is the empty string."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def where(path: Path, node: ast.AST) -> str:
+    return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+
+
+def imports(path: Path) -> Iterator[tuple[ast.stmt, str]]:
+    """(statement, full dotted name) of every import, wherever it stands; `from a import b` gives `a.b` when that is a module."""
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            assert node.level == 0, f"{where(path, node)}: relative import; write the full name"
+            for alias in node.names:
+                inner = ROOT / Path(*base.split("."), alias.name)
+                is_module = base.startswith("vlmrl") and (inner.is_dir() or inner.with_suffix(".py").exists())
+                yield node, f"{base}.{alias.name}" if is_module else base
+
+
+def is_under(name: str, allowed: set[str] | tuple[str, ...]) -> bool:
+    return any(name == a or name.startswith(f"{a}.") for a in allowed)
+
+
+def type_checking_lines(path: Path) -> set[int]:
+    """Lines within `if TYPE_CHECKING:`, which do not run."""
+    blocks = [n for n in ast.walk(TREES[path]) if isinstance(n, ast.If) and isinstance(n.test, ast.Name) and n.test.id == "TYPE_CHECKING"]
+    return {line for block in blocks for line in range(block.lineno, (block.end_lineno or block.lineno) + 1)}
+
+
+def test_every_part_is_in_the_table():
+    tops = {module(p).split(".")[0] for p in FILES} - {""}
+    assert tops <= set(MAY_IMPORT)
+
+
+def test_imports_point_down():
+    wrong: list[str] = []
+    for path in FILES:
+        own = module(path)
+        top = own.split(".")[0]
+        if not top:
+            continue
+        for node, name in imports(path):
+            if name.split(".")[0] != "vlmrl" or name == "vlmrl":
+                continue
+            target = name.removeprefix("vlmrl.")
+            if is_under(target, {top, "faults"}) or is_under(target, MAY_IMPORT[top]):
+                continue
+            wrong.append(f"{where(path, node)}: '{top}' may not import '{target}'")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_parts_that_nobody_imports():
+    wrong: list[str] = []
+    for path in FILES:
+        own = module(path).split(".")[0]
+        for node, name in imports(path):
+            top = name.removeprefix("vlmrl.").split(".")[0] if name.startswith("vlmrl.") else ""
+            if top in ONLY_IMPORTED_BY and own != top and own not in ONLY_IMPORTED_BY[top]:
+                wrong.append(f"{where(path, node)}: '{own}' may not import '{top}'")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_part_imports_another_in_a_circle():
+    edges: dict[str, set[str]] = {}
+    for path in FILES:
+        top = module(path).split(".")[0]
+        for _, name in imports(path):
+            if name.startswith("vlmrl."):
+                edges.setdefault(top, set()).add(name.removeprefix("vlmrl.").split(".")[0])
+
+    def reach(start: str) -> set[str]:
+        seen: set[str] = set()
+        todo = [start]
+        while todo:
+            for target in edges.get(todo.pop(), set()) - seen:
+                seen.add(target)
+                todo.append(target)
+        return seen
+
+    circular = {top for top in edges if any(top in reach(other) for other in edges[top] - {top})}
+    assert not circular
+
+
+def test_dependencies_have_owners():
+    wrong: list[str] = []
+    for path in FILES:
+        for node, name in imports(path):
+            package = name.split(".")[0]
+            if package in OWNERS and not is_under(module(path), OWNERS[package]):
+                wrong.append(f"{where(path, node)}: '{package}' is imported by {', '.join(OWNERS[package]) or 'nobody'} only")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_known_dependencies():
+    known = set(OWNERS) | {"vlmrl", "torch", "numpy"} | set(sys.stdlib_module_names)
+    wrong = [f"{where(path, node)}: {name}" for path in FILES for node, name in imports(path) if name.split(".")[0] not in known]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_parts_without_torch():
+    wrong: list[str] = []
+    for path in FILES:
+        if module(path).split(".")[0] not in NO_TORCH:
+            continue
+        skipped = type_checking_lines(path)
+        at_import = {id(n) for n in ast.walk(TREES[path])} - {
+            id(inner)
+            for f in ast.walk(TREES[path])
+            if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            for inner in ast.walk(f)
+        }
+        wrong += [
+            where(path, node)
+            for node, name in imports(path)
+            if name.split(".")[0] in ("torch", "transformers") and id(node) in at_import and node.lineno not in skipped
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_faults_imports_the_standard_library_only():
+    assert {name.split(".")[0] for _, name in imports(PACKAGE / "faults.py")} <= set(sys.stdlib_module_names)
+
+
+def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
+    """(call, dotted name of what is called)."""
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.Call):
+            yield node, ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
+
+
+def test_no_code_from_data():
+    """S1, S5, S6: nothing that is read can become code."""
+    modules = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+    functions = {
+        "eval",
+        "exec",
+        "compile",
+        "__import__",
+        "torch.load",
+        "os.system",
+        "os.popen",
+        "yaml.load",
+        "yaml.unsafe_load",
+        "yaml.full_load",
+    }
+    wrong = [f"{where(p, n)}: import {name}" for p in FILES for n, name in imports(p) if name.split(".")[0] in modules]
+    for path in FILES:
+        for node, name in calls(path):
+            keywords = {k.arg: ast.unparse(k.value) for k in node.keywords}
+            if name in functions or name.split(".")[-1] in ("sympify", "parse_expr", "literal_eval"):
+                wrong.append(f"{where(path, node)}: {name}(...)")
+            for bad in ("allow_pickle", "trust_remote_code", "shell"):
+                if keywords.get(bad, "False") != "False":
+                    wrong.append(f"{where(path, node)}: {name}({bad}={keywords[bad]})")
+            if "from_pretrained" in name and keywords.get("trust_remote_code") != "False":
+                wrong.append(f"{where(path, node)}: {name} without trust_remote_code=False")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_durable_writes_go_through_fs():
+    wrong: list[str] = []
+    for path in FILES:
+        if module(path) == "fs":
+            continue
+        for node, name in calls(path):
+            last = name.split(".")[-1]
+            if last not in ("open", "fdopen") or name in ("os.open", "av.open"):
+                continue  # os.open takes flags; av.open writes into memory here
+            position = 0 if isinstance(node.func, ast.Attribute) and name != "os.fdopen" and name.split(".")[0] not in ("io", "gzip") else 1
+            given = [k.value for k in node.keywords if k.arg == "mode"] or node.args[position : position + 1]
+            if any(
+                isinstance(m, ast.Constant) and isinstance(m.value, str) and re.fullmatch(r"[rwaxbt+]*[wax+][rwaxbt+]*", m.value)
+                for m in given
+            ):
+                wrong.append(f"{where(path, node)}: writes; use vlmrl.fs")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_print_in_the_library():
+    wrong = [where(p, n) for p in LIBRARY for n, name in calls(p) if name in ("print", "pprint", "pprint.pprint", "sys.stdout.write")]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_is_swallowed():
+    """No bare except; a broad one raises again, or stands at a fault border."""
+    borders = ("media", "rewards.runner", "rewards.worker", "rewards.remote")
+    wrong: list[str] = []
+    for path in FILES:
+        for node in ast.walk(TREES[path]):
+            if not isinstance(node, ast.ExceptHandler):
+                continue
+            names = (
+                [] if node.type is None else [ast.unparse(n) for n in (node.type.elts if isinstance(node.type, ast.Tuple) else [node.type])]
+            )
+            if not names:
+                wrong.append(f"{where(path, node)}: bare except")
+            broad = any(n in ("Exception", "BaseException") for n in names)
+            function = next(f for f in ast.walk(TREES[path]) if isinstance(f, ast.FunctionDef | ast.Module) and node in ast.walk(f))
+            inner = [f for f in ast.walk(function) if isinstance(f, ast.FunctionDef) and node in ast.walk(f)]
+            scope = inner[-1] if inner else function
+            if broad and not any(isinstance(n, ast.Raise) for n in ast.walk(scope)) and not is_under(module(path), borders):
+                wrong.append(f"{where(path, node)}: except {', '.join(names)} without raise, outside the fault borders")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_global_randomness():
+    """Randomness is a function of coordinates (`rng`); generators of the process are reseeded by `rng.seed_step` alone."""
+    wrong = [f"{where(p, n)}: import random" for p in FILES if module(p) != "rng" for n, name in imports(p) if name == "random"]
+    for path in FILES:
+        if module(path) == "rng":
+            continue
+        for node, name in calls(path):
+            if re.match(r"(np|numpy)\.random\.(?!(?:Generator|Philox|SeedSequence)\b)", name):
+                wrong.append(f"{where(path, node)}: {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_size_is_looked_at():
+    """A file over 450 or a function over 80 lines wants a second look: split it, or say here why not."""
+    reasons: dict[str, str] = {}
+    wrong: list[str] = []
+    for path in FILES:
+        lines = path.read_text(encoding="utf-8").count("\n")
+        if lines > 450 and module(path) not in reasons:
+            wrong.append(f"{path.relative_to(ROOT)}: {lines} lines")
+        for node in ast.walk(TREES[path]):
+            if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 80:
+                wrong.append(f"{where(path, node)}: function {node.name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_method_has_a_test_of_its_name():
+    from vlmrl.methods import registries
+
+    tests = "\n".join(p.read_text(encoding="utf-8") for p in sorted((ROOT / "tests").rglob("test_*.py")) if p != Path(__file__))
+    missing = [
+        f"{slot} '{name}'"
+        for slot, registry in registries().items()
+        for name in registry.names()
+        if not re.search(rf"def test_(?:\w+_)?{re.escape(name)}(?:_\w+)?\(", tests)
+    ]
+    assert not missing, "no test function is named after: " + ", ".join(missing)
+
+
+@pytest.mark.parametrize(
+    "name", ["vlmrl", "vlmrl.config.load", "vlmrl.config.methods", "vlmrl.cli", "vlmrl.protocols", "vlmrl.faults", "vlmrl.doctor"]
+)
+def test_imports_without_heavy_packages(name):
+    code = (
+        "import sys\n"
+        "class Block:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('torch', 'transformers', 'scipy', 'av', 'decord'): raise ImportError('blocked ' + name)\n"
+        "sys.meta_path.insert(0, Block())\n"
+        f"import {name}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_package_hosts_or_machine_paths():
+    wrong: list[str] = []
+    for folder in ("scripts", "constraints", "configs", ".ci"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and re.search(
+                r"https?://|index-url|find-links|(?<![\w.])/(?:home|root|work|opt)/", path.read_text(encoding="utf-8")
+            ):
+                wrong.append(str(path.relative_to(ROOT)))
+    assert not wrong

@@ -1,0 +1,274 @@
+"""The command line: dispatch, exit codes, what is shown and what is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vlmrl import cli
+from vlmrl import errors as errors_module
+from vlmrl.errors import ConfigError, DataError, MediaError, Preempted, RowError, VlmrlError
+
+ROOT = Path(__file__).parents[2]
+RECIPE = "model: {path: somewhere}\nstages:\n  - {kind: sft, name: s, source: {path: a.jsonl}, steps: 1}\n"
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run the command line in this process: (exit code, stdout, stderr)."""
+
+    def _run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["vlmrl", *arguments])
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return _run
+
+
+@pytest.fixture
+def recipe(tmp_path) -> Path:
+    path = tmp_path / "r.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+def double(monkeypatch, name: str, **attributes: Any) -> None:
+    """Put a recording module in the place of a heavy one."""
+    monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(**attributes))
+
+
+def test_help_names_every_command_and_loads_nothing_heavy():
+    code = (
+        "import sys; sys.argv = ['vlmrl', '--help']\n"
+        "from vlmrl.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as stop: assert stop.code == 0, stop.code\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'pydantic', 'yaml', 'av', 'PIL', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    for command in ("train", "check", "list", "doctor", "report", "eval", "toy"):
+        assert command in done.stdout
+
+
+def test_version(run):
+    from vlmrl import __version__
+
+    assert run("--version") == (0, f"{__version__}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [["tarin"], ["train"], ["list", "--jsn"], ["toy", "make"], ["toy", "make", "x", "--train", "0"]])
+def test_usage_errors_exit_64(run, arguments):
+    code, _, err = run(*arguments)
+    assert code == 64
+    assert err
+
+
+def test_config_errors_list_every_problem_without_traceback(run, recipe):
+    code, out, err = run("check", str(recipe), "run.sede=1", "eval.limit=0")
+    assert code == 64
+    assert "2 problems:" in err
+    assert "run.sede: unknown key 'sede'; did you mean 'seed'?" in err
+    assert "eval.limit: must be greater than 0, got int 0" in err
+    assert "Traceback" not in err + out
+
+
+def test_missing_recipe(run, tmp_path):
+    code, _, err = run("train", str(tmp_path / "no.yaml"))
+    assert code == 64
+    assert "cannot be read: No such file or directory" in err
+
+
+def error_classes() -> list[type[VlmrlError]]:
+    return [e for e in vars(errors_module).values() if isinstance(e, type) and issubclass(e, VlmrlError)]
+
+
+@pytest.mark.parametrize("kind", error_classes(), ids=lambda k: k.__name__)
+def test_every_error_ends_with_its_own_code(run, monkeypatch, tmp_path, kind):
+    error = kind("reason", "text") if kind in (MediaError, RowError) else kind("text")
+
+    def write_report(path: Path) -> Path:
+        raise error
+
+    double(monkeypatch, "vlmrl.evals.html", write_report=write_report)
+    code, _, err = run("report", str(tmp_path))
+    assert code == kind.exit_code
+    assert "text" in err
+    assert "Traceback" not in err
+
+
+def test_defects_keep_their_traceback(monkeypatch, tmp_path):
+    def write_report(path: Path) -> Path:
+        raise ZeroDivisionError("a defect")
+
+    double(monkeypatch, "vlmrl.evals.html", write_report=write_report)
+    monkeypatch.setattr(sys, "argv", ["vlmrl", "report", str(tmp_path)])
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
+
+
+def test_messages_cannot_drive_the_terminal(capsys):
+    cli.show_error(DataError("row \x1b[2J\x1b]0;owned\x07 \u202eevil [red]not markup[/red]\nnext"))
+    err = capsys.readouterr().err
+    assert "\x1b[2J" not in err
+    assert "\x07" not in err
+    assert "\u202e" not in err
+    assert "[red]not markup[/red]" in err
+
+
+def test_check_without_data(run, recipe):
+    code, out, _ = run("check", str(recipe), "--no-data", "run.seed=3")
+    assert code == 0
+    assert "recipe: ok" in out
+    assert "methods: ok" in out
+    assert "data: skipped" in out
+
+
+def test_check_print_shows_each_value_with_its_origin(run, recipe):
+    code, out, _ = run("check", str(recipe), "--no-data", "--print", "run.seed=3")
+    assert code == 0
+    rows = {cells[1].strip(): (cells[2].strip(), cells[3].strip()) for line in out.splitlines() if len(cells := line.split("│")) == 5}
+    assert rows["run.seed"] == ("3", "override")
+    assert rows["run.name"] == ('"run"', "default")
+    assert rows["stages.s.steps"][0] == "1"
+    assert rows["model.path"][0] == '"somewhere"'
+
+
+def test_check_says_what_it_skips_without_torch(run, recipe, monkeypatch):
+    def require_methods(config: Any) -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    double(monkeypatch, "vlmrl.methods", require_methods=require_methods)
+    code, out, _ = run("check", str(recipe))
+    assert code == 0
+    assert "skipped, torch is not installed" in out
+
+
+def test_train_without_torch_says_what_to_do(run, recipe, monkeypatch):
+    def missing(*_: Any) -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    double(monkeypatch, "vlmrl.methods", require_methods=missing)
+    code, _, err = run("train", str(recipe))
+    assert code == 64
+    assert "bash scripts/setup.sh" in err
+
+
+def test_train_checks_methods_then_prepares_then_trains(run, recipe, monkeypatch):
+    seen: list[Any] = []
+    double(monkeypatch, "vlmrl.methods", require_methods=lambda config: seen.append(("methods", config.run.seed)))
+    double(monkeypatch, "vlmrl.toy.base", prepare=lambda config, ui: seen.append("prepare") or "places")
+    double(monkeypatch, "vlmrl.train.run", train_from=lambda loaded, places, ui: seen.append((loaded.config.run.seed, places)))
+    code, _, err = run("train", str(recipe), "run.seed=5")
+    assert (code, seen) == (0, [("methods", 5), "prepare", (5, "places")]), err
+
+
+def test_train_passes_the_exit_code_on(run, recipe, monkeypatch):
+    def train_from(*_: Any) -> None:
+        raise Preempted("stopped by a signal")
+
+    double(monkeypatch, "vlmrl.methods", require_methods=lambda config: {})
+    double(monkeypatch, "vlmrl.toy.base", prepare=lambda config, ui: None)
+    double(monkeypatch, "vlmrl.train.run", train_from=train_from)
+    assert run("train", str(recipe))[0] == 75
+
+
+def test_wrong_method_stops_train_before_anything_is_made(run, tmp_path, monkeypatch):
+    path = tmp_path / "r.yaml"
+    stage = "{kind: grpo, name: rl, source: {path: a}, steps: 1, rewards: [{name: temporal_iou}], advantage: {name: grop}}"
+    path.write_text(f"model: {{path: m}}\nstages:\n  - {stage}\n")
+    double(monkeypatch, "vlmrl.toy.base", prepare=lambda config, ui: pytest.fail("prepared"))
+    code, _, err = run("train", str(path))
+    assert code == 64
+    assert "stages.rl.advantage.name: unknown advantage 'grop'; did you mean 'grpo'?" in err
+
+
+def test_list_json_is_the_registry(run):
+    from vlmrl.methods import registries
+
+    code, out, _ = run("list", "--json")
+    listed = json.loads(out)
+    assert code == 0
+    assert {slot: [m["name"] for m in methods] for slot, methods in listed.items()} == {s: r.names() for s, r in registries().items()}
+    grpo = next(m for m in listed["advantage"] if m["name"] == "grpo")
+    assert grpo["summary"]
+    assert all({"name", "type"} <= set(a) for a in grpo["arguments"])
+
+
+def test_list_one_slot_and_a_misspelt_one(run):
+    code, out, _ = run("list", "reward")
+    assert code == 0
+    assert "temporal_iou" in out
+    assert "ppo_clip" not in out
+    code, _, err = run("list", "rewrd")
+    assert code == 64
+    assert "unknown slot 'rewrd'; did you mean 'reward'?" in err
+
+
+def test_report_and_eval_dispatch(run, tmp_path, monkeypatch):
+    seen: list[Any] = []
+    double(monkeypatch, "vlmrl.evals.html", write_report=lambda path: path / "report.html")
+    double(monkeypatch, "vlmrl.evals.run", evaluate_suite=lambda *a: seen.append(a) or "the table")
+    assert run("report", str(tmp_path)) == (0, f"{tmp_path / 'report.html'}\n", "")
+    assert run("report", str(tmp_path / "none"))[0] == 64
+
+    model, suite = tmp_path / "step-1", tmp_path / "video.yaml"
+    assert run("eval", str(model), "--suite", str(suite))[0] == 64
+    model.mkdir()
+    suite.write_text("")
+    code, out, _ = run("eval", str(model), "--suite", str(suite))
+    assert (code, out) == (0, "the table\n")
+    assert run("eval", str(model), "--suite", str(suite), "--out", str(tmp_path / "o"))[0] == 0
+    assert seen == [(model, suite, tmp_path / "eval" / "step-1-video"), (model, suite, tmp_path / "o")]
+
+
+def test_toy_make_writes_a_world(run, tmp_path):
+    out_dir = tmp_path / "world"
+    sizes = ["--train", "3", "--validation", "1", "--test", "2", "--pretrain", "1"]
+    code, out, err = run("toy", "make", str(out_dir), *sizes, "--seed", "1")
+    assert code == 0, err
+    assert f"{out_dir}: videos: " in out
+    assert len((out_dir / "train.jsonl").read_text().splitlines()) == 3
+    assert len(list(out_dir.rglob("*.mp4"))) == 7
+
+    other = tmp_path / "mine"
+    other.mkdir()
+    (other / "thesis.txt").write_text("precious")
+    code, _, err = run("toy", "make", str(other), *sizes)
+    assert code == 64
+    assert "is not a toy world" in err
+    assert (other / "thesis.txt").read_text() == "precious"
+
+
+def test_doctor_table_and_exit_code(run, monkeypatch):
+    from vlmrl import doctor
+
+    findings = [
+        doctor.Finding(area="versions", item="torch", found="2.13.0"),
+        doctor.Finding(area="optional", item="wandb", found="-", status="absent"),
+    ]
+    monkeypatch.setattr(doctor, "examine", lambda: findings)
+    code, out, _ = run("doctor")
+    assert code == 0
+    assert "2.13.0" in out
+    findings.append(doctor.Finding(area="versions", item="av", found="-", status="problem", advice="pip install av"))
+    code, _, err = run("doctor")
+    assert code == VlmrlError.exit_code
+    assert "av: pip install av" in err
+
+
+def test_exit_codes_in_the_help_are_those_of_the_errors(run):
+    _, out, _ = run("--help")
+    for kind in error_classes():
+        assert f"{kind.exit_code} " in out
+    assert ConfigError.exit_code == cli.USAGE == 64

@@ -1,0 +1,53 @@
+"""The suite's own guard rails."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import pytest
+import torch
+
+
+@pytest.mark.parametrize("address", [("93.184.216.34", 80), ("169.254.169.254", 80), ("2606:2800:220:1::", 80)])
+@pytest.mark.parametrize("method", ["connect", "connect_ex"])
+def test_leaving_the_machine_is_blocked(address, method):
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    with socket.socket(family) as s, pytest.raises(RuntimeError, match="loopback"):
+        getattr(s, method)(address)
+
+
+def test_names_are_not_looked_up():
+    with pytest.raises(RuntimeError, match="loopback"):
+        socket.create_connection(("example.com", 443), timeout=1)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s, pytest.raises(RuntimeError, match="loopback"):
+        s.sendto(b"x", ("8.8.8.8", 53))
+
+
+def test_loopback_works():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answer: list[bytes] = []
+
+        def serve() -> None:
+            peer, _ = server.accept()
+            with peer:
+                answer.append(peer.recv(4))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with socket.create_connection(server.getsockname(), timeout=10) as client:
+            client.sendall(b"ping")
+        thread.join(10)
+        assert answer == [b"ping"]
+
+
+def test_one_thread_and_offline():
+    assert torch.get_num_threads() == 1
+    assert torch.are_deterministic_algorithms_enabled()
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_each_test_starts_with_the_same_seed(attempt):
+    assert torch.rand(1).item() == pytest.approx(0.4962566, abs=1e-6)

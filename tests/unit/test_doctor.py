@@ -1,0 +1,63 @@
+"""What `vlmrl doctor` finds on this machine, and on machines that lack something."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+
+import pytest
+import torch
+
+from vlmrl import doctor
+
+
+def by_item(findings: list[doctor.Finding]) -> dict[str, doctor.Finding]:
+    return {f.item: f for f in findings}
+
+
+def test_this_machine():
+    found = by_item(doctor.examine())
+    assert found["cpu"].status == "ok"
+    assert ("cuda:0" in found) == torch.cuda.is_available()
+    assert {"working directory", "model cache", "decord", "av", *doctor.OPTIONAL} <= set(found)
+
+
+def test_versions_out_of_range_and_missing_are_problems(monkeypatch):
+    monkeypatch.setattr(
+        importlib.metadata, "requires", lambda name: ["torch>=2.11", "numpy<1", "no-such-thing>=1", 'pytest; extra == "dev"']
+    )
+    found = by_item(doctor._required())
+    assert found["torch"].status == "ok"
+    assert (found["numpy"].status, found["numpy"].advice) == ("problem", "numpy<1 is needed")
+    assert found["no-such-thing"].status == "problem"
+    assert "pytest" not in found
+
+
+def test_not_installed(monkeypatch):
+    def missing(name: str) -> list[str]:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", missing)
+    assert [(f.status, f.advice) for f in doctor._required()] == [("problem", "bash scripts/setup.sh")]
+
+
+@pytest.mark.parametrize(
+    ("broken", "statuses"), [({"decord"}, ["absent", "ok"]), ({"decord", "av"}, ["problem", "problem"]), (set(), ["ok", "ok"])]
+)
+def test_one_decoder_is_enough(monkeypatch, broken, statuses):
+    real = importlib.import_module
+
+    def load(name: str):
+        if name in broken:
+            raise OSError("libx.so: cannot open shared object file")
+        return real(name)
+
+    monkeypatch.setattr(importlib, "import_module", load)
+    assert [f.status for f in doctor._decoders()] == statuses
+
+
+def test_secrets_are_not_shown(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_planted_secret_value")
+    findings = doctor.examine()
+    assert by_item(findings)["HF_TOKEN"].found == "set"
+    assert not any("planted" in f"{f.found}{f.advice}" for f in findings)

@@ -1,0 +1,157 @@
+"""The shell scripts: arguments, messages and the command that they run. Nothing is installed here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "scripts"
+BASH = shutil.which("bash")
+
+pytestmark = pytest.mark.skipif(BASH is None, reason="needs bash")
+
+
+def bash(script: Path, *arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "VLMRL_PYTHON")}
+    return subprocess.run(
+        [str(BASH), str(script), *arguments], capture_output=True, text=True, timeout=120, cwd=cwd, env=clean | environment, check=False
+    )
+
+
+@pytest.fixture
+def checkout(tmp_path) -> Path:
+    """A copy of the scripts in which setup does nothing and the interpreter prints its arguments, one per line."""
+    shutil.copytree(SCRIPTS, tmp_path / "scripts")
+    (tmp_path / "scripts" / "setup.sh").write_text("exit 0\n")
+    python = tmp_path / "python"
+    python.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
+    python.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.sh")), ids=lambda p: p.name)
+def test_scripts_parse(script):
+    assert subprocess.run([str(BASH), "-n", str(script)], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["setup.sh", "train_video.sh"])
+def test_help(name):
+    done = bash(SCRIPTS / name, "--help")
+    assert done.returncode == 0
+    assert name in done.stdout
+    assert "set -euo" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "m"], "--model needs --data"),
+        (["--data", "d.jsonl"], "--data needs --model"),
+        (["--model", "m", "--data", "no/such.jsonl"], "--data: no file 'no/such.jsonl'"),
+        (["--model"], "--model needs a value"),
+        (["--modle", "m"], "unknown option '--modle'"),
+        (["stray"], "unexpected argument 'stray'"),
+        (["--gpus", "two"], "--gpus: expected a number from 1, got 'two'"),
+        (["--gpus", "0"], "--gpus: expected a number from 1, got '0'"),
+        (["--gpus", "2"], "--gpus goes with --model and --data"),
+    ],
+)
+def test_train_video_usage_errors_are_one_line(checkout, arguments, message):
+    done = bash(checkout / "scripts" / "train_video.sh", *arguments)
+    assert done.returncode == 64
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_media_root_must_exist(checkout):
+    (checkout / "rows.jsonl").write_text("{}\n")
+    done = bash(checkout / "scripts" / "train_video.sh", "--model", "m", "--data", "rows.jsonl", "--media-root", "nowhere", cwd=checkout)
+    assert done.returncode == 64
+    assert "--media-root: no folder 'nowhere'" in done.stderr
+
+
+def test_train_video_without_arguments_runs_the_embedded_world(checkout):
+    done = bash(checkout / "scripts" / "train_video.sh", "run.seed=3", VLMRL_PYTHON=str(checkout / "python"))
+    assert done.stdout.splitlines() == ["-m", "vlmrl.cli", "train", str(checkout / "configs/recipes/toy_video.yaml"), "run.seed=3"]
+
+
+def test_train_video_with_data_becomes_overrides_that_load(checkout, tmp_path):
+    from vlmrl.config.load import load
+
+    folder = checkout / "it's data: here"
+    (folder / "videos").mkdir(parents=True)
+    (folder / "rows.jsonl").write_text("{}\n")
+    arguments = ["--model", "my/model", "--data", f"{folder.name}/rows.jsonl", "--media-root", f"{folder.name}/videos", "run.seed=3"]
+    done = bash(checkout / "scripts" / "train_video.sh", *arguments, cwd=checkout, VLMRL_PYTHON=str(checkout / "python"))
+    words = done.stdout.splitlines()
+    assert words[:3] == ["-m", "vlmrl.cli", "train"]
+    cfg = load(ROOT / "configs" / "recipes" / Path(words[3]).name, words[4:]).config
+    assert cfg.model.path == "my/model"
+    assert Path(cfg.data.root) == folder
+    for stage in cfg.stages:
+        assert Path(cfg.data.root) / stage.source.path == folder / "rows.jsonl"
+        assert Path(cfg.data.root) / stage.source.media_root == folder / "videos"
+    assert cfg.run.seed == 3
+
+
+def test_train_video_on_several_gpus_goes_through_accelerate(checkout):
+    (checkout / "rows.jsonl").write_text("{}\n")
+    arguments = ["--model", "m", "--data", "rows.jsonl", "--gpus", "4"]
+    words = bash(
+        checkout / "scripts" / "train_video.sh", *arguments, cwd=checkout, VLMRL_PYTHON=str(checkout / "python")
+    ).stdout.splitlines()
+    assert words[:2] == ["-m", "accelerate.commands.launch"]
+    assert words[words.index("--num_processes") + 1] == "4"
+    assert words[words.index("vlmrl.cli") - 1 : words.index("vlmrl.cli") + 2] == ["-m", "vlmrl.cli", "train"]
+
+
+def test_setup_refuses_unknown_arguments_and_bad_interpreters():
+    assert "unknown argument 'prod'" in bash(SCRIPTS / "setup.sh", "prod").stderr
+    done = bash(SCRIPTS / "setup.sh", VLMRL_PYTHON="/no/such/python")
+    assert done.returncode == 64
+    assert "VLMRL_PYTHON=/no/such/python is not an executable" in done.stderr
+
+
+def test_setup_refuses_an_old_python(tmp_path):
+    old = tmp_path / "python"
+    old.write_text("#!/usr/bin/env bash\nexit 1\n")  # what `sys.exit(sys.version_info < (3, 10))` gives there
+    old.chmod(0o755)
+    done = bash(SCRIPTS / "setup.sh", VLMRL_PYTHON=str(old))
+    assert done.returncode == 64
+    assert "is older than Python 3.10" in done.stderr
+
+
+def test_constraints_agree_with_the_declared_ranges():
+    """A pin outside pyproject's range would make setup fail on a clean machine only."""
+    from packaging.requirements import Requirement
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [Requirement(r) for r in [*project["dependencies"], *project["optional-dependencies"]["dev"]]]
+    for name in ("cpu-py311.txt", "cpu-py310.txt"):
+        lines = [line for line in (ROOT / "constraints" / name).read_text().splitlines() if line and not line.startswith("#")]
+        pins = {r.name.lower().replace("_", "-"): r for r in map(Requirement, lines)}
+        assert all(str(r.specifier).startswith("==") for r in pins.values())
+        for requirement in declared:
+            pin = pins.get(requirement.name.lower().replace("_", "-"))
+            assert pin is not None or name != "cpu-py311.txt", f"{requirement.name} is not pinned"
+            if pin is not None:
+                assert requirement.specifier.contains(str(pin.specifier)[2:]), f"{pin} is outside {requirement}"
+    torch = next(line for line in (ROOT / "constraints" / "cpu-py311.txt").read_text().splitlines() if line.startswith("torch=="))
+    assert torch in (SCRIPTS / "setup.sh").read_text()
+
+
+def test_ci_runs_the_test_script():
+    assert "bash scripts/test.sh" in (ROOT / ".ci" / "run").read_text()
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)

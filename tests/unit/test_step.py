@@ -1,0 +1,153 @@
+"""One optimizer step: any split gives the same update, what is not finite is not applied, out of memory is survived."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from vlmrl.algo.inputs import LossInputs, LossOutput
+from vlmrl.algo.registries import policy_loss, reducer
+from vlmrl.errors import NumericsError
+from vlmrl.policy.load import freeze
+from vlmrl.policy.pack import Row
+from vlmrl.testing.tiny import Tiny
+from vlmrl.train import step as step_module
+from vlmrl.train.step import Learner, Minibatch, optimizer_step, response_mask, score_rows
+
+
+def learner(tiny: Tiny, micro_tokens: int = 10**6) -> Learner:
+    policy = copy.copy(tiny.policy)
+    policy.model = copy.deepcopy(tiny.policy.model)
+    named = freeze(policy, ())
+    optimizer = torch.optim.SGD([p for _, p in named], lr=0.1)
+    return Learner(policy=policy, vision=tiny.vision, optimizer=optimizer, named=named, max_grad_norm=1e9, micro_tokens=micro_tokens)
+
+
+def batch(tiny: Tiny) -> Minibatch:
+    prompts = tiny.prompts(4)
+    rows = tuple(
+        Row(index=n, group=n // 2, prompt=prompts[n // 2], response=tuple(tiny.bundle.tokenize("12.5 red" * (1 + n % 3)))) for n in range(8)
+    )
+    mask = response_mask(rows)
+    return Minibatch(rows=rows, adv_NT=torch.linspace(-1, 1, 8)[:, None] * mask, mask_NT=mask)
+
+
+def weights(of: Learner) -> torch.Tensor:
+    return torch.cat([p.detach().reshape(-1) for _, p in of.named])
+
+
+@pytest.mark.parametrize("name", ["seq_mean", "token_mean"])
+def test_any_split_gives_the_same_update(name: str, tiny: Tiny) -> None:
+    data = batch(tiny)
+    longest = max(len(r.prompt.ids) + len(r.response) for r in data.rows)
+    results = []
+    for rows_per_micro in (8, 4, 3, 1):
+        one = learner(tiny, longest * rows_per_micro)
+        report = optimizer_step(one, data, loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind(name))
+        assert report.applied
+        results.append((weights(one), report.loss, report.grad_norm))
+    start = weights(learner(tiny))
+    for after, loss, norm in results:
+        assert (after - start).abs().max() > 1e-4, "the step must move the weights"
+        assert torch.allclose(after, results[0][0], atol=2e-6)
+        assert loss == pytest.approx(results[0][1], abs=1e-6)
+        assert norm == pytest.approx(results[0][2], rel=1e-4)
+
+
+def test_reduction_by_hand(tiny: Tiny) -> None:
+    """loss -> -logp: seq_mean is the mean over rows of the mean over tokens, token_mean the mean over all tokens."""
+    data = batch(tiny)
+    one = learner(tiny)
+    logp = score_rows(one, data.rows)
+    lengths = data.mask_NT.sum(1)
+
+    def nll(x: LossInputs) -> LossOutput:
+        return LossOutput(-x.logp_BT, {})
+
+    by_row = -(logp.sum(1) / lengths).mean()
+    by_token = -logp.sum() / lengths.sum()
+    assert optimizer_step(learner(tiny), data, loss=nll, reducer=reducer.bind("seq_mean")).loss == pytest.approx(float(by_row), abs=1e-5)
+    assert optimizer_step(learner(tiny), data, loss=nll, reducer=reducer.bind("token_mean")).loss == pytest.approx(float(by_token), abs=1e-5)
+
+
+def test_ratio_is_exactly_one_without_old_logprobs(tiny: Tiny) -> None:
+    seen: list[torch.Tensor] = []
+
+    def spy(x: LossInputs) -> LossOutput:
+        seen.append((x.logp_BT - x.logp_old_BT).detach().abs().max())
+        return policy_loss.bind("ppo_clip")(x)
+
+    optimizer_step(learner(tiny), batch(tiny), loss=spy, reducer=reducer.bind("seq_mean"))
+    assert all(float(gap) == 0.0 for gap in seen)
+
+
+def test_non_finite_loss_is_not_applied(tiny: Tiny) -> None:
+    one, data = learner(tiny), batch(tiny)
+    before = weights(one)
+
+    def poisoned(x: LossInputs) -> LossOutput:
+        return LossOutput(x.logp_BT * float("nan"), {})
+
+    report = optimizer_step(one, data, loss=poisoned, reducer=reducer.bind("seq_mean"))
+    assert not report.applied
+    assert torch.equal(weights(one), before)
+    assert one.policy.version == 0
+    assert all(p.grad is None for _, p in one.named)
+
+
+def test_non_finite_gradient_alone_is_not_applied(tiny: Tiny) -> None:
+    one, data = learner(tiny), batch(tiny)
+    name, parameter = one.named[0]
+    parameter.register_hook(lambda g: g * float("inf"))
+    before = weights(one)
+    assert not optimizer_step(one, data, loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean")).applied, name
+    assert torch.equal(weights(one), before)
+
+
+def test_out_of_memory_halves_the_budget_and_gives_the_same_update(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = batch(tiny)
+    whole, split = learner(tiny, 4000), learner(tiny, 4000)
+    optimizer_step(whole, data, loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean"))
+    real, calls = step_module.pack, []
+
+    def tight(rows: Any, *args: Any, **kw: Any) -> Any:
+        out = real(rows, *args, **kw)
+        calls.append(out.tokens)
+        if out.tokens > 500:
+            raise torch.OutOfMemoryError("injected")
+        return out
+
+    monkeypatch.setattr(step_module, "pack", tight)
+    assert optimizer_step(split, data, loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean")).applied
+    assert split.micro_tokens == 500
+    assert torch.allclose(weights(split), weights(whole), atol=2e-6)
+
+
+def test_out_of_memory_for_ever_stops(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*args: Any, **kw: Any) -> Any:
+        raise torch.OutOfMemoryError("injected")
+
+    monkeypatch.setattr(step_module, "pack", never)
+    with pytest.raises(NumericsError, match="micro_tokens"):
+        optimizer_step(learner(tiny), batch(tiny), loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean"))
+
+
+def test_statistics_leave_out_rows_that_are_not_the_policys(tiny: Tiny) -> None:
+    data = batch(tiny)
+    counted = torch.tensor([True, False] * 4)
+    import dataclasses
+
+    data = dataclasses.replace(data, statistics_N=counted)
+    report = optimizer_step(learner(tiny), data, loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean"))
+    one = learner(tiny)
+    from vlmrl.policy.forward import repeat
+    from vlmrl.policy.pack import pack
+
+    rows = [row for row, keep in zip(data.rows, counted.tolist(), strict=True) if keep]
+    micro = pack(rows, one.policy.positions, one.policy.device, pad_id=0)
+    with torch.no_grad():
+        scored = repeat(one.policy, micro, one.vision, temperature=1.0, forbidden=(), train=False)
+    assert report.metrics["entropy"] == pytest.approx(float(scored.entropy_BT[micro.mask_BT].mean()), abs=1e-5)

@@ -1,0 +1,321 @@
+"""The command line: arguments, dispatch, tables, exit codes. Everything heavy is imported inside the command that needs it.
+
+Errors made on purpose (`VlmrlError`) are shown without a traceback and end with their own exit code; anything else is a
+defect and keeps its traceback (exit code 1).
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vlmrl import __version__
+from vlmrl.errors import ConfigError, DataError, VlmrlError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from vlmrl.config.load import Loaded
+    from vlmrl.config.schema import Config
+    from vlmrl.registry import Entry, Registry
+    from vlmrl.train.audit import AuditReport
+
+USAGE = ConfigError.exit_code
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Reinforcement learning for vision-language models.",
+    epilog="Exit codes: 0 finished, 64 configuration, 65 data, 69 remote reward, 70 numerics or internal, 73 run directory in use, "
+    "74 storage, 75 stopped by a signal (same command resumes), 76 checkpoint refused.",
+)
+toy = typer.Typer(no_args_is_help=True, help="The embedded world of generated videos.")
+app.add_typer(toy, name="toy")
+
+Recipe = Annotated[Path, typer.Argument(help="YAML recipe, for example configs/recipes/toy_video.yaml", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, for example run.seed=3 stages.rl.optim.lr=1e-6", show_default=False),
+]
+
+
+def main() -> None:
+    """Run the command line and exit with the right code."""
+    try:
+        app()
+    except VlmrlError as error:
+        show_error(error)
+        raise SystemExit(error.exit_code) from error
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        show_error(ConfigError("torch is not installed; run: bash scripts/setup.sh"))
+        raise SystemExit(USAGE) from error
+    except SystemExit as stop:
+        # 2 is what the argument parser uses for a usage error; ours is 64, as for a recipe.
+        raise SystemExit(USAGE if stop.code == 2 else stop.code) from None
+
+
+def show_error(error: VlmrlError) -> None:
+    """The message on stderr, in red, one line per problem; control characters (from data or model text) are taken out."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True)
+    lines = error.problems if isinstance(error, ConfigError) else [str(error)]
+    head = f"{len(lines)} problems:" if len(lines) > 1 else "error:"
+    for line in [f"{head} {lines[0]}"] if len(lines) == 1 else [head, *(f"  {line}" for line in lines)]:
+        console.print(Text(printable(line), style="red"), soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """Text without control and direction characters, which could rewrite what a terminal shows; line breaks and tabs stay."""
+    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf"))
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False) -> None:
+    """Reinforcement learning for vision-language models."""
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit()
+
+
+@app.command()
+def train(recipe: Recipe, overrides: Overrides = None) -> None:
+    """Train. The same command on the same run directory resumes where it stopped."""
+    from vlmrl.config.load import load
+
+    loaded = load(recipe, overrides or [])
+    from vlmrl.methods import require_methods
+    from vlmrl.train import dist
+    from vlmrl.train.ui import Ui
+
+    dist.start()
+    ui = Ui(quiet=not dist.is_main())
+    for name in loaded.config.plugins:
+        ui.say(f"plug-in: {name}")
+    require_methods(loaded.config)
+
+    from vlmrl.toy.base import prepare
+    from vlmrl.train.run import train_from
+
+    train_from(loaded, prepare(loaded.config, ui), ui)
+    dist.stop()
+
+
+@app.command()
+def check(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    no_data: Annotated[bool, typer.Option("--no-data", help="Check the recipe only; read no rows and no media.")] = False,
+    print_: Annotated[bool, typer.Option("--print", help="Show every value of the resolved recipe and where it comes from.")] = False,
+) -> None:
+    """Check a recipe, its methods and all of its data, without loading model weights."""
+    from vlmrl.config.load import load
+
+    loaded = load(recipe, overrides or [])
+    if print_:
+        _print_resolved(loaded)
+    typer.echo("recipe: ok")
+    if not _check_methods(loaded):
+        return
+    if no_data:
+        typer.echo("data: skipped (--no-data)")
+        return
+    report = _audit(loaded.config)
+    if report.problems:
+        raise DataError("\n".join(report.problems))
+    typer.echo("data: ok")
+
+
+def _audit(config: Config) -> AuditReport:
+    """Audit the data of a recipe and show the table. A toy model is not pretrained for this."""
+    import tempfile
+
+    from vlmrl.data.render import TEMPLATES, instruction
+    from vlmrl.toy.base import world
+    from vlmrl.toy.model import build_model
+    from vlmrl.toy.tasks import tokenizer_corpus
+    from vlmrl.train.audit import audit
+    from vlmrl.train.ui import Ui
+
+    ui, data, model = Ui(), Path(config.data.root).expanduser(), config.model.path
+    with tempfile.TemporaryDirectory() as scratch:
+        if config.toy is not None and config.data.root == "toy":
+            data = world(config.toy, Path(config.toy.cache).expanduser(), ui)
+        if config.toy is not None and config.model.path == "toy":
+            model = scratch
+            build_model(Path(scratch), seed=config.toy.base_seed, corpus=tokenizer_corpus([instruction(t, "time_span") for t in TEMPLATES]))
+        report = audit(config, model=model, data=data, ui=ui)
+    ui.show(report.table())
+    return report
+
+
+def _check_methods(loaded: Loaded) -> bool:
+    """Pass 2; False when torch is missing, which is said and is no error of the recipe."""
+    try:
+        from vlmrl.methods import require_methods
+
+        require_methods(loaded.config)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        typer.echo("methods and data: skipped, torch is not installed (bash scripts/setup.sh)")
+        return False
+    typer.echo("methods: ok")
+    return True
+
+
+def _print_resolved(loaded: Loaded) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from vlmrl.config.load import flat
+
+    table = Table("key", "value", "from", title=f"{loaded.config.run.name}, hash {loaded.hash[:12]}")
+    for leaf in flat(loaded.config):
+        origin = loaded.origins[leaf.path]
+        value = printable(json.dumps(leaf.value, ensure_ascii=False))
+        table.add_row(*(Text(cell, overflow="fold") for cell in (leaf.path, value, origin)), style="dim" if origin == "default" else "")
+    Console().print(table)
+
+
+@app.command("list")
+def list_(
+    slot: Annotated[str | None, typer.Argument(help="Only this slot: advantage, reward, ...", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    plugin: Annotated[list[str] | None, typer.Option(help="Also import this module, for its registrations.", show_default=False)] = None,
+) -> None:
+    """Every method that a recipe can name, with its arguments and source."""
+    from vlmrl.methods import registries
+    from vlmrl.registry import nearest
+
+    found = registries(plugin or [])
+    if slot is not None and slot not in found:
+        raise ConfigError(f"unknown slot '{slot}'{nearest(slot, list(found))} (known: {', '.join(found)})")
+    shown = {name: registry for name, registry in found.items() if slot in (None, name)}
+    if as_json:
+        typer.echo(json.dumps({name: _entries_json(registry) for name, registry in shown.items()}, indent=1))
+        return
+    from rich.console import Console
+
+    Console().print(_method_table(shown))
+
+
+def _arguments(entry: Entry[Any]) -> list[dict[str, Any]]:
+    from vlmrl.registry import type_name
+
+    return [
+        {"name": p.name, "type": type_name(p.annotation), **({} if p.required else {"default": p.default})}
+        for p in entry.parameters.values()
+    ]
+
+
+def _entries_json(registry: Registry[Any]) -> list[dict[str, Any]]:
+    entries = [registry.get(name) for name in registry.names()]
+    return [{"name": e.name, "summary": e.summary, "paper": e.paper, "proposed": e.proposed, "arguments": _arguments(e)} for e in entries]
+
+
+def _method_table(shown: Mapping[str, Registry[Any]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("slot", "name", "arguments", "source", "what it does")
+    for slot, registry in shown.items():
+        for name in registry.names():
+            entry = registry.get(name)
+            arguments = "\n".join(f"{a['name']}: {a['type']}" + (f" = {a['default']}" if "default" in a else "") for a in _arguments(entry))
+            mark = " (part of it is our guess)" if entry.proposed else ""
+            table.add_row(slot, name, Text(arguments), Text(entry.paper or ""), Text(entry.summary + mark))
+        table.add_section()
+    return table
+
+
+@app.command()
+def doctor() -> None:
+    """Versions, devices, video decoders and optional parts of this machine. Exit code 70 when something needed is missing."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from vlmrl.doctor import examine
+
+    findings = examine()
+    colours = {"ok": "green", "absent": "yellow", "problem": "red"}
+    table = Table("area", "item", "found", "status", "advice")
+    for f in findings:
+        cells = [Text(cell, overflow="fold") for cell in (f.area, f.item, f.found)]
+        table.add_row(*cells, Text(f.status, style=colours[f.status]), Text(f.advice, overflow="fold"))
+    Console().print(table)
+    wrong = [f"{f.item}: {f.advice}" for f in findings if f.status == "problem"]
+    if wrong:
+        raise VlmrlError("; ".join(wrong))
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="Run directory, for example runs/toy_video", show_default=False)]) -> None:
+    """Write report.html of a run: curves, rollouts with their videos, tables."""
+    if not run.is_dir():
+        raise ConfigError(f"{run}: no such run directory")
+    from vlmrl.evals.html import write_report
+
+    typer.echo(str(write_report(run)))
+
+
+@app.command("eval")
+def eval_(
+    checkpoint: Annotated[Path, typer.Argument(help="Model folder or checkpoint of a run", show_default=False)],
+    suite: Annotated[Path, typer.Option(help="YAML of tasks and generation settings", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the results  [default: eval/<checkpoint>-<suite> beside the checkpoint]", show_default=False),
+    ] = None,
+) -> None:
+    """Evaluate a checkpoint on a suite; answers already there are not generated again."""
+    for path in (checkpoint, suite):
+        if not path.exists():
+            raise ConfigError(f"{path}: no such file or folder")
+    from rich.console import Console
+
+    from vlmrl.evals.run import evaluate_suite
+
+    Console().print(evaluate_suite(checkpoint, suite, out or checkpoint.absolute().parent / "eval" / f"{checkpoint.name}-{suite.stem}"))
+
+
+@toy.command("make")
+def toy_make(
+    out: Annotated[Path, typer.Argument(help="Folder to write the world to", show_default=False)],
+    train: Annotated[int | None, typer.Option(help="Videos of the training split", show_default=False, min=1)] = None,
+    validation: Annotated[int | None, typer.Option(help="Videos of the validation split", show_default=False, min=1)] = None,
+    test: Annotated[int | None, typer.Option(help="Videos of the held-out split", show_default=False, min=1)] = None,
+    pretrain: Annotated[int | None, typer.Option(help="Videos of the pretraining split", show_default=False, min=1)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the world", show_default=False, min=0)] = None,
+) -> None:
+    """Generate the world: real video files with exact ground truth, and their rows."""
+    from vlmrl.config.schema import ToyWorldSection
+    from vlmrl.toy.world import make_world
+    from vlmrl.train.ui import Ui
+
+    given = {"train": train, "validation": validation, "test": test, "pretrain": pretrain, "seed": seed}
+    section = ToyWorldSection(**{k: v for k, v in given.items() if v is not None})
+    total = section.train + section.validation + section.test + section.pretrain
+    try:
+        with Ui().bar("videos", total) as bar:
+            marker = make_world(out, section, lambda done, _: bar.update(done))
+            bar.update(total)
+    except FileExistsError as error:
+        raise ConfigError(str(error)) from error
+    counts = ", ".join(f"{videos['count']} {split}" for split, videos in marker["videos"].items())
+    typer.echo(f"{out}: videos: {counts}")
+
+
+if __name__ == "__main__":
+    main()

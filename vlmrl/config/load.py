@@ -1,0 +1,206 @@
+"""Recipe + base + dotted overrides -> `Config`, with the origin of every value, or one `ConfigError` with every problem.
+
+`vlmrl train configs/recipes/x.yaml stages.rl.loss.clip_high=0.28 run.seed=3`
+
+A recipe says only what differs from its `base:` (one level: a file of `configs/base/`, which has no base itself) and from the
+schema's defaults. Mappings merge, lists are replaced; an override reaches into a list by the item's name. This is pass 1 of
+checking and needs no torch; method names and arguments are pass 2 (`config.methods`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from vlmrl.config import tree
+from vlmrl.config.explain import check, default_methods, element, models, tags
+from vlmrl.config.schema import Config, validate
+from vlmrl.config.tree import Node
+from vlmrl.errors import ConfigError
+from vlmrl.registry import nearest
+
+_BASE_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """A checked recipe."""
+
+    config: Config
+    origins: dict[str, str]
+    """Dotted path of every value -> `file:line`, `override` or `default`."""
+    text: str
+    """The resolved recipe as YAML: no base, every default written out. Loading it gives the same config."""
+    hash: str
+    """SHA-256 of `text`, hexadecimal."""
+
+
+def load(path: Path, overrides: list[str]) -> Loaded:
+    """Read, merge and check a recipe.
+
+    Raises:
+        ConfigError: with all problems found, each with its file and line (or `override`), the bad key, the nearest known key
+            and the expected type.
+    """
+    problems: list[str] = []
+    root = resolve(path, overrides, problems)
+    config = check(root, problems)
+    if config is not None:
+        problems += validate(config)
+    if problems or config is None:
+        raise ConfigError(problems)
+    return loaded(config, _origins(config, root))
+
+
+def loaded(config: Config, origins: dict[str, str] | None = None) -> Loaded:
+    """A config with its resolved text and hash, for configs that do not come from a file."""
+    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+    return Loaded(
+        config=config,
+        origins=origins or {leaf.path: tree.DEFAULT for leaf in flat(config)},
+        text=text,
+        hash=hashlib.sha256(text.encode()).hexdigest(),
+    )
+
+
+def resolve(path: Path, overrides: list[str], problems: list[str]) -> Node:
+    """The merged tree of base, recipe and overrides, unchecked."""
+    root = tree.read(path, problems)
+    if problems and not root.mapping:
+        raise ConfigError(problems)  # nothing was read, so anything more would be noise
+    base = read_base(path, root, problems)
+    root = Node({k: v for k, v in (root.mapping or {}).items() if k != "base"}, root.origin)
+    if base is not None:
+        root = tree.merge(base, root)
+    methods = default_methods(Config)
+    for text in overrides:
+        if text.partition("=")[0].strip() == "base":
+            problems.append(f"override '{text}': a base is named in the recipe only")
+            continue
+        root = tree.override(root, text, problems, methods)
+    return root
+
+
+def read_base(path: Path, root: Node, problems: list[str]) -> Node | None:
+    """The tree that `base:` of a recipe names, or None without one. Looked for in `base/` beside the recipe's folder, then beside
+    the recipe, then in the `configs/base/` of a source checkout."""
+    entry = (root.mapping or {}).get("base")
+    if entry is None:
+        return None
+    if not isinstance(entry.value, str) or not _BASE_NAME.fullmatch(entry.value):
+        problems.append(f"{entry.origin}: base: expected the name of a file in configs/base/ (without .yaml), got {entry.plain()!r}")
+        return None
+    recipe = path.absolute()
+    folders = [recipe.parent.parent / "base", recipe.parent / "base", Path(__file__).parents[2] / "configs" / "base"]
+    found = next((f / f"{entry.value}.yaml" for f in folders if (f / f"{entry.value}.yaml").is_file()), None)
+    if found is None:
+        known = sorted({f.stem for folder in folders for f in folder.glob("*.yaml")})
+        problems.append(f"{entry.origin}: base: no base '{entry.value}'{nearest(entry.value, known)} (known: {', '.join(known) or 'none'})")
+        return None
+    base = tree.read(found, problems)
+    if "base" in (base.mapping or {}):
+        problems.append(f"{(base.mapping or {})['base'].origin}: base: a base has no base of its own")
+    return base
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One value of a resolved config."""
+
+    path: str
+    """Dotted, as an override would write it."""
+    loc: tuple[str | int, ...]
+    """The same as keys and list positions."""
+    value: Any
+
+
+def flat(config: Config) -> list[Leaf]:
+    """Every value of a config, in the order of the schema. A list is one value, unless its items are sections or methods."""
+
+    def walk(value: Any, path: tuple[str, ...], loc: tuple[str | int, ...]) -> list[Leaf]:
+        if isinstance(value, dict) and value:
+            children = typing.cast("dict[str, Any]", value)
+            return [leaf for key, child in children.items() for leaf in walk(child, (*path, key), (*loc, key))]
+        if isinstance(value, list) and any(isinstance(v, dict) for v in typing.cast("list[Any]", value)):
+            items = typing.cast("list[dict[str, Any]]", value)
+            names = [item.get("name") for item in items]
+            return [leaf for i, item in enumerate(items) for leaf in walk(item, (*path, tree.segment(names, i)), (*loc, i))]
+        return [Leaf(".".join(path), loc, value)]
+
+    return walk(config.model_dump(mode="json"), (), ())
+
+
+def _origins(config: Config, root: Node) -> dict[str, str]:
+    def origin(loc: tuple[str | int, ...]) -> str:
+        node: Node | None = root
+        for part in loc:
+            children: Any = node.value if node is not None else None
+            there = part in children if isinstance(children, dict) else isinstance(children, list)
+            node = typing.cast("Node", children[part]) if there else None
+        return node.origin if node is not None else tree.DEFAULT
+
+    return {leaf.path: origin(leaf.loc) for leaf in flat(config)}
+
+
+# ---- what a recipe need not say ----------------------------------------------------------------------------------------
+
+
+def repeated_defaults(path: Path) -> list[str]:
+    """Values of a recipe that its base or the schema gives anyway, as `file:line: key: ...`. A recipe says only what differs."""
+    problems: list[str] = []
+    root = tree.read(path, problems)
+    base = read_base(path, root, problems)
+    if problems:
+        raise ConfigError(problems)
+    body = Node({k: v for k, v in (root.mapping or {}).items() if k != "base"}, root.origin)
+    return _repeated(Config, body, base, "")
+
+
+def _repeated(model: type[BaseModel], node: Node, base: Node | None, path: str) -> list[str]:
+    out: list[str] = []
+    below = (base.mapping or {}) if base is not None else {}
+    for key, child in (node.mapping or {}).items():
+        info = model.model_fields.get(key)
+        if info is None:
+            continue  # an argument of a method; its defaults are in a signature
+        where, value = f"{path}{key}", child.plain()
+        if key in below and below[key].plain() == value:
+            out.append(f"{child.origin}: {where}: {value!r} is what the base says already")
+        elif key not in below and not info.is_required() and _default(info) == value:
+            out.append(f"{child.origin}: {where}: {value!r} is the default")
+        for inner in _inner(info.annotation, child):
+            out += _repeated(inner[0], inner[1], below.get(key) if child.items is None else None, f"{where}.")
+    return out
+
+
+def _inner(annotation: Any, node: Node) -> list[tuple[type[BaseModel], Node]]:
+    """The models within a field, each with its part of the tree."""
+    if node.items is None:
+        return [(model, node) for model in models(annotation)[:1] if node.mapping is not None]
+    by_kind, options = tags(annotation), models(element(annotation))
+    out: list[tuple[type[BaseModel], Node]] = []
+    for item in node.items:
+        kind = (item.mapping or {}).get("kind")
+        model = by_kind.get(kind.value) if kind is not None else next(iter(options), None)
+        if model is not None and item.mapping is not None:
+            out.append((model, item))
+    return out
+
+
+def _default(info: FieldInfo) -> Any:
+    """A field's default as YAML would hold it."""
+    return _yaml(info.get_default(call_default_factory=True))
+
+
+def _yaml(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    return [_yaml(v) for v in typing.cast("tuple[Any, ...]", value)] if isinstance(value, tuple) else value

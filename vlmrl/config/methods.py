@@ -1,0 +1,56 @@
+"""Pass 2 of checking: every method that a config names exists, and takes the arguments that it is given.
+
+The registries come from the caller (`vlmrl.methods.registries`), so that nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vlmrl.config.schema import Config, GrpoSection, Method, RewardMethod
+from vlmrl.registry import Registry, nearest
+
+SLOTS: Mapping[str, str] = {
+    "advantage": "advantage",
+    "credit": "credit",
+    "loss": "policy_loss",
+    "reduce": "reducer",
+    "kl": "kl_estimator",
+    "shape": "shape",
+    "select": "select",
+    "sampler": "sampler",
+    "rewards": "reward",
+}
+"""Field of a `grpo` stage -> registry that its methods come from. `rollout.strategy` comes from `strategy`."""
+
+
+def used(config: Config) -> Iterator[tuple[str, str, Method]]:
+    """Every method of a config as (dotted path, slot, method), in the order of the recipe."""
+    for stage in config.stages:
+        if not isinstance(stage, GrpoSection):
+            continue
+        for field, slot in SLOTS.items():
+            value: Method | tuple[Method, ...] = getattr(stage, field)
+            if isinstance(value, Method):
+                yield f"stages.{stage.name}.{field}", slot, value
+            else:
+                for i, method in enumerate(value):
+                    yield f"stages.{stage.name}.{field}.{i}", slot, method
+        yield f"stages.{stage.name}.rollout.strategy", "strategy", stage.rollout.strategy
+
+
+def check_methods(config: Config, registries: Mapping[str, Registry[Any]]) -> list[str]:
+    """Everything wrong with the names and arguments of the methods of `config`; empty when all is well."""
+    out: list[str] = []
+    for where, slot, method in used(config):
+        misplaced = {k for k in method.arguments if isinstance(method, RewardMethod) and _means_weight(k, method, registries[slot])}
+        out += [f"{where}.{key}: unknown '{key}'; did you mean 'weight'?" for key in sorted(misplaced)]
+        out += registries[slot].problems(method.name, {k: v for k, v in method.arguments.items() if k not in misplaced}, where)
+    return out
+
+
+def _means_weight(key: str, method: Method, registry: Registry[Any]) -> bool:
+    """Whether an argument is a misspelt `weight`, which is the recipe's and not the reward's."""
+    own = list(registry.get(method.name).parameters) if method.name in registry.names() else []
+    return key not in own and nearest(key, [*own, "weight"]) == nearest("weight", ["weight"])

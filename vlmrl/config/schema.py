@@ -1,0 +1,256 @@
+"""Every option of a run, as frozen pydantic models. A description per field is its documentation (`vlmrl check --print`).
+
+Method arguments are not here: they are the keyword-only parameters of the registered function that `name` names, and are
+checked against its signature (`config.methods`). Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, values do not change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Method(BaseModel):
+    """A registered function and its arguments: `{name: ppo_clip, clip_high: 0.28}`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    name: str
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return dict(self.__pydantic_extra__ or {})
+
+
+class RewardMethod(Method):
+    """A reward and its weight in the sum."""
+
+    weight: float = Field(default=1.0, description="Factor of this column in the weighted sum")
+
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+class RunSection(Section):
+    name: str = Field(default="run", description="Name of the run; its directory is <root>/<name>")
+    root: str = Field(default="runs", description="Folder that holds run directories")
+    seed: int = Field(default=0, ge=0, description="The only source of randomness of the run")
+    trackers: tuple[str, ...] = Field(
+        default=("tensorboard",), description="accelerate trackers beside metrics.jsonl (tensorboard, wandb, ...)"
+    )
+    deterministic: bool = Field(default=True, description="Deterministic kernels where torch has them; needed for bit-exact resume")
+    threads: int = Field(default=0, ge=0, description="torch CPU threads; 0 leaves torch's default")
+
+
+class ModelSection(Section):
+    path: str = Field(description="Folder or hub id of a Qwen-VL-class model; 'toy' builds the tiny one")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where the policy runs")
+    dtype: Literal["float32", "bfloat16"] = Field(default="float32", description="Parameter and compute type")
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = Field(default="sdpa", description="Attention kernel of transformers")
+    gradient_checkpointing: bool = Field(default=False, description="Recompute activations in backward: less memory, more time")
+    revision: str | None = Field(default=None, description="Hub revision to pin")
+
+
+class MediaSection(Section):
+    min_pixels: PositiveInt = Field(default=3136, description="Least pixels of a processed image or video frame")
+    max_pixels: PositiveInt = Field(default=501760, description="Most pixels of a processed image or video frame")
+    video_total_pixels: PositiveInt | None = Field(
+        default=None, description="Most pixels of all frames of a video together; lowers max_pixels for long videos"
+    )
+    fps: float = Field(default=2.0, gt=0, description="Frames per second, chosen by presentation time")
+    min_frames: PositiveInt = Field(default=4, description="Fewest frames of a video")
+    max_frames: PositiveInt = Field(default=768, description="Most frames of a video; longer videos are sampled more thinly")
+    cache_bytes: PositiveInt = Field(default=2**30, description="Byte budget of the cache of processed media")
+    decoder: Literal["auto", "decord", "pyav"] = Field(
+        default="auto", description="Video decoder; auto takes decord where it loads, else PyAV"
+    )
+
+
+class SourceSection(Section):
+    path: str = Field(description="JSONL or Parquet file of rows, relative to data.root")
+    media_root: str = Field(default=".", description="Folder that media paths are relative to, relative to data.root")
+
+
+class DataSection(Section):
+    root: str = Field(default=".", description="Folder of the data; relative to the working directory, 'toy' is the generated world")
+    max_bad_rows: Probability = Field(default=0.001, description="Largest share of bad rows and media before the run stops")
+    dedupe: Literal["error", "keep_first"] = Field(default="error", description="What to do with a repeated id of the same content")
+    max_prompt_tokens: PositiveInt = Field(default=8192, description="Longer prompts are dropped and counted, never truncated")
+
+
+class EvalSection(Section):
+    source: SourceSection | None = Field(default=None, description="Held-out rows for the evaluation between stages")
+    limit: PositiveInt | None = Field(default=None, description="Use only the first N rows")
+    max_new_tokens: PositiveInt = Field(default=256, description="Longest answer in evaluation (greedy)")
+    batch_prompts: PositiveInt = Field(default=64, description="Prompts generated for at a time")
+    at_start: bool = Field(default=True, description="Also evaluate the model before the first stage")
+
+
+class CheckpointSection(Section):
+    every: PositiveInt = Field(default=50, description="Optimizer steps between checkpoints")
+    keep: PositiveInt = Field(default=2, description="Checkpoints kept; the newest valid one is never deleted")
+
+
+class OptimSection(Section):
+    lr: NonNegative = Field(default=1e-6, description="Peak learning rate")
+    schedule: Literal["constant", "linear", "cosine"] = Field(default="constant", description="Shape after warm-up, over the stage's steps")
+    warmup: Probability = Field(default=0.0, description="Share of the stage's steps with rising learning rate")
+    weight_decay: NonNegative = Field(default=0.0, description="AdamW weight decay (matrices only)")
+    betas: tuple[float, float] = Field(default=(0.9, 0.999), description="AdamW betas")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradient clipping")
+
+
+class StageBase(Section):
+    name: str = Field(description="Unique name; checkpoints and tables use it")
+    source: SourceSection = Field(description="Rows that this stage trains on")
+    steps: PositiveInt = Field(description="Optimizer steps")
+    template: Literal["think", "answer_only", "think_or_not"] = Field(
+        default="think_or_not", description="Answer format that the prompt asks for"
+    )
+    freeze: tuple[Literal["vision", "projector", "language"], ...] = Field(default=(), description="Parts that do not train")
+    optim: OptimSection = OptimSection()
+    micro_tokens: PositiveInt = Field(default=16384, description="Token budget of one micro-batch (padding included)")
+    checkpoint_every: PositiveInt | None = Field(default=None, description="Overrides checkpoint.every in this stage")
+
+
+class SftSection(StageBase):
+    kind: Literal["sft"]
+    batch: PositiveInt = Field(default=8, description="Rows per optimizer step, over all ranks")
+    thought_dropout: Probability = Field(
+        default=0.0, description="TON (arXiv:2505.16854): chance that a thought is replaced by two newlines"
+    )
+    dropout_per_epoch: bool = Field(default=False, description="Draw thought dropout anew each epoch instead of once per row")
+
+
+class RolloutSection(Section):
+    engine: Literal["hf"] = Field(default="hf", description="What generates")
+    per_prompt: PositiveInt = Field(default=8, description="Rows per group, injected ones included (TRL: num_generations)")
+    prompts: PositiveInt = Field(default=16, description="Prompts per step, over all ranks")
+    max_new_tokens: PositiveInt = Field(default=1024, description="Longest answer")
+    temperature: float = Field(default=1.0, gt=0, description="Sampling temperature; log-probs use it throughout")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus sampling; below 1 the training ratio is over the full distribution")
+    chunk_prompts: PositiveInt = Field(default=16, description="Prompts generated together; the unit that is journalled and replayed")
+    strategy: Method = Field(default=Method(name="plain"), description="How a group's rows are made")
+
+
+class GrpoSection(StageBase):
+    kind: Literal["grpo"]
+    rollout: RolloutSection = RolloutSection()
+    rewards: tuple[RewardMethod, ...] = Field(description="Reward columns; their weighted sum is the reward")
+    max_invalid_rewards: Probability = Field(
+        default=0.02, description="Largest share of unjudged rewards over 50 steps before the run stops"
+    )
+    sampler: Method = Field(default=Method(name="uniform"), description="Which prompts come next")
+    shape: tuple[Method, ...] = Field(default=(), description="Reward shaping, in order, before the advantage")
+    select: tuple[Method, ...] = Field(default=(), description="Filters on groups, in order")
+    advantage: Method = Field(default=Method(name="grpo"), description="Rewards to one advantage per rollout")
+    credit: Method = Field(default=Method(name="broadcast"), description="Advantage per rollout to advantage per token")
+    loss: Method = Field(default=Method(name="ppo_clip"), description="Policy loss per token")
+    reduce: Method = Field(default=Method(name="seq_mean"), description="How token losses become one number")
+    kl: Method = Field(default=Method(name="k3"), description="Estimator of the divergence from the reference")
+    beta: NonNegative = Field(default=0.0, description="Weight of the divergence from the stage's starting weights; 0 keeps no reference")
+    minibatches: PositiveInt = Field(default=1, description="Optimizer updates per batch of rollouts")
+    forward: Literal["repeat"] = Field(default="repeat", description="How the training forward lays out a group")
+
+
+Stage = Annotated[SftSection | GrpoSection, Field(discriminator="kind")]
+
+
+class ToyWorldSection(Section):
+    train: PositiveInt = Field(default=600, description="Videos of the training split")
+    validation: PositiveInt = Field(default=64, description="Videos of the validation split")
+    test: PositiveInt = Field(default=200, description="Videos of the held-out split")
+    pretrain: PositiveInt = Field(default=2000, description="Videos of the pretraining split (loosely labelled)")
+    seed: int = Field(default=0, ge=0, description="Seed of the world; independent of run.seed")
+
+
+class ToySection(Section):
+    cache: str = Field(default="~/.cache/vlmrl", description="Folder where worlds and base models are kept by the hash of their recipe")
+    world: ToyWorldSection = ToyWorldSection()
+    base: SftSection | None = Field(default=None, description="How the tiny model is pretrained from nothing")
+    base_seed: int = Field(default=0, ge=0, description="Seed of the tiny model's initial weights")
+
+
+class Config(Section):
+    """A whole run: a recipe with its base and the overrides applied."""
+
+    run: RunSection = RunSection()
+    model: ModelSection
+    media: MediaSection = MediaSection()
+    data: DataSection = DataSection()
+    stages: tuple[Stage, ...] = Field(min_length=1, description="Phases, in order")
+    eval: EvalSection = EvalSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    toy: ToySection | None = Field(default=None, description="The embedded world and model; only with model.path: toy or data.root: toy")
+    plugins: tuple[str, ...] = Field(default=(), description="Python modules to import, for their registrations")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lists_are_tuples(cls, value: Any) -> Any:
+        return _tuples(value)
+
+
+def _tuples(value: Any) -> Any:
+    """YAML has lists where the frozen models have tuples."""
+    if isinstance(value, dict):
+        return {k: _tuples(v) for k, v in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return tuple(_tuples(v) for v in cast("list[Any]", value))
+    return value
+
+
+def validate(cfg: Config) -> list[str]:
+    """Contradictions between fields, each naming both. Empty when there is none."""
+    out: list[str] = []
+    names = [stage.name for stage in cfg.stages]
+    out += [f"stages: name '{name}' is used twice" for name in sorted({n for n in names if names.count(n) > 1})]
+    if "final" in names or "toy" in names:
+        out.append("stages: 'final' and 'toy' are reserved names")
+    if cfg.media.min_pixels > cfg.media.max_pixels:
+        out.append(f"media.min_pixels ({cfg.media.min_pixels}) is larger than media.max_pixels ({cfg.media.max_pixels})")
+    if cfg.media.min_frames > cfg.media.max_frames:
+        out.append(f"media.min_frames ({cfg.media.min_frames}) is larger than media.max_frames ({cfg.media.max_frames})")
+    uses_toy = cfg.model.path == "toy" or cfg.data.root == "toy"
+    if uses_toy and cfg.toy is None:
+        out.append("model.path or data.root is 'toy' but there is no 'toy' section")
+    if cfg.model.path == "toy" and cfg.toy is not None and cfg.toy.base is None:
+        out.append("model.path is 'toy' but toy.base does not say how to pretrain it")
+    for i, stage in enumerate(cfg.stages):
+        where = f"stages[{i}] ({stage.name})"
+        if isinstance(stage, SftSection):
+            if stage.thought_dropout > 0 and stage.template == "answer_only":
+                out.append(f"{where}: thought_dropout ({stage.thought_dropout}) needs a template with thoughts, not template 'answer_only'")
+            continue
+        if not stage.rewards:
+            out.append(f"{where}: rewards is empty")
+        if stage.rollout.per_prompt < 2:
+            out.append(
+                f"{where}: rollout.per_prompt ({stage.rollout.per_prompt}) must be at least 2 for advantage "
+                f"'{stage.advantage.name}', which compares rows of a group"
+            )
+        if stage.rollout.prompts % stage.minibatches:
+            out.append(f"{where}: rollout.prompts ({stage.rollout.prompts}) is not a multiple of minibatches ({stage.minibatches})")
+        if stage.advantage.name == "g2rpo" and "tempsamp_nonlinear" in [m.name for m in stage.shape]:
+            out.append(
+                f"{where}: advantage 'g2rpo' uses ranks only, so shape 'tempsamp_nonlinear' (strictly monotone) would do "
+                "nothing; remove one of them"
+            )
+        if stage.rollout.strategy.name == "offpolicy_gt" and stage.rollout.per_prompt < 3:
+            out.append(
+                f"{where}: rollout.strategy 'offpolicy_gt' replaces one of rollout.per_prompt ({stage.rollout.per_prompt}) "
+                "rows; needs at least 3"
+            )
+        names_ = [r.name for r in stage.rewards]
+        out += [f"{where}: reward '{n}' is listed twice" for n in sorted({n for n in names_ if names_.count(n) > 1})]
+        if stage.template == "answer_only" and "think_format" in names_:
+            out.append(f"{where}: reward 'think_format' asks for a think block but template is 'answer_only'")
+    return out

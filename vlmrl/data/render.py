@@ -1,0 +1,44 @@
+"""A sample as chat messages: media placeholders, the question, and the instruction of the answer format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vlmrl.errors import RowError
+from vlmrl.types import Sample
+
+TEMPLATES = ("think", "answer_only", "think_or_not")
+
+_ANSWER = {
+    "time_span": "the time span in seconds as 'start to end'",
+    "bbox": 'the boxes as JSON {"boxes": [[x1, y1, x2, y2], ...]}',
+    "choice": "the letter of the right option",
+    "number": "one number",
+    "math": "the final result",
+    "point": "the point as [x, y]",
+    "action": "one JSON action",
+}
+
+_INSTRUCTION = {
+    "answer_only": "Give {what} in <answer></answer>.",
+    "think": "Think in <think></think>, then give {what} in <answer></answer>.",
+    "think_or_not": "Think in <think></think> or leave it empty, then give {what} in <answer></answer>.",
+}
+
+
+def instruction(template: str, answer_type: str) -> str:
+    """The sentence that asks for the answer format.
+
+    Raises:
+        RowError: the template is unknown.
+    """
+    if template not in _INSTRUCTION:
+        raise RowError("template", f"unknown template '{template}'; known: {', '.join(TEMPLATES)}")
+    return _INSTRUCTION[template].format(what=_ANSWER.get(answer_type, "the answer"))
+
+
+def messages(sample: Sample, template: str) -> list[dict[str, Any]]:
+    """One user turn: the media in order, then question and instruction."""
+    content: list[dict[str, Any]] = [{"type": ref.kind} for ref in sample.media]
+    content.append({"type": "text", "text": f"{sample.question} {instruction(template, sample.answer_type)}"})
+    return [{"role": "user", "content": content}]

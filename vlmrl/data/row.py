@@ -1,0 +1,295 @@
+"""The published row schema: one JSON object to one `Sample`, or a `RowError` that names the key at fault.
+
+    {"id": "clip-7", "task": "temporal_grounding", "answer_type": "time_span", "video": "clips/7.mp4",
+     "prompt": "When does the door open?", "gt": {"time": [3.0, 5.5]}}
+
+Required: `id`, `task`, `answer_type`, `prompt`; `answer`, except for `time_span` and `bbox`, where it can be built from `gt`.
+Media: `image` or `images`, `video` or `videos`; each a path relative to the media root, or `{"path": ..., "sha256": ...}`.
+`<image>` and `<video>` may stand at the start of the prompt, one per medium, and then give their order. Everything is data:
+control tokens of chat templates in any text are refused. `null` is the same as leaving a key out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from vlmrl.errors import MediaError, RowError
+from vlmrl.media.access import check_path
+from vlmrl.types import MediaKind, MediaRef, Sample
+
+ANSWER_TYPES = ("choice", "number", "math", "regression", "ocr", "open", "bbox", "time_span", "highlight", "action", "point")
+DATA_TYPES = ("image", "multi_image", "video", "gui", "text")
+_REQUIRED = ("id", "task", "answer_type", "prompt")
+_MEDIA_KEYS = ("image", "images", "video", "videos")
+_KEPT = ("data_type", "options", "source", "trajectory", "difficulty")
+"""Optional keys that go into `Sample.meta` under their own name."""
+KEYS = (*_REQUIRED, *_MEDIA_KEYS, *_KEPT, "answer", "gt", "thought", "meta")
+
+MAX_DEPTH = 64
+LARGEST = 2**53
+"""Integers beyond this are not exact as floats and are never meant."""
+
+_CONTROL = re.compile(r"<\|[A-Za-z0-9_\-]{1,64}\|>|<(?:image|video)>")
+_PLACEHOLDERS = re.compile(r"\s*<(image|video)>")
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+
+
+def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
+    """Check a row against the schema. `source` is its `file:line`; `media_root` is passed on.
+
+    Raises:
+        RowError: `not_object`, `missing_key`, `unknown_key`, `bad_type`, `bad_value`, `not_finite`, `nesting`, `encoding`,
+            `placeholder`, `control_token` or `forbidden` (a media path).
+    """
+    if not isinstance(obj, dict):
+        raise RowError("not_object", f"a row must be a JSON object, got {type(obj).__name__}")
+    check_values(obj)
+    row = {key: value for key, value in obj.items() if value is not None}
+    for key in row:
+        if key not in KEYS:
+            raise RowError("unknown_key", f"'{key}'{_nearest(key, KEYS)} (extra data belongs in 'meta')")
+    for key in _REQUIRED:
+        _text(row, key)
+    answer_type = _one_of(row, "answer_type", ANSWER_TYPES)
+    question, kinds = _split_placeholders(row["prompt"])
+    media = _ordered(_media(row), kinds)
+    _check_data_type(row, media)
+    question = _with_options(question, _options(row))
+    if not question:
+        raise RowError("bad_value", "'prompt' has no text besides placeholders")
+    gt = _ground_truth(_mapping(row, "gt"), answer_type)
+    answer = _text(row, "answer") if "answer" in row else _built_answer(answer_type, gt)
+    thought = row.get("thought")
+    if thought is not None and not isinstance(thought, str):
+        raise RowError("bad_type", f"'thought' must be text, got {type(thought).__name__}")
+    for key, text in (("prompt", question), ("answer", answer), ("thought", thought or "")):
+        found = _CONTROL.search(text)
+        if found:
+            raise RowError("control_token", f"'{key}' contains {found.group()!r}, which the model would read as a control token; remove it")
+    return Sample(
+        id=row["id"],
+        task=row["task"],
+        answer_type=answer_type,
+        question=question,
+        media=media,
+        answer=answer,
+        gt=gt,
+        thought=thought,
+        source=source,
+        media_root=media_root,
+        meta=_meta(row),
+    )
+
+
+def check_values(obj: object) -> None:
+    """Whether everything inside is a plain JSON value that can be stored and written again.
+
+    Raises:
+        RowError: `nesting`, `not_finite`, `encoding`, `bad_type` or `bad_value`, with the place inside the row.
+    """
+    waiting: list[tuple[str, object, int]] = [("", obj, 0)]
+    while waiting:
+        place, value, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            raise RowError("nesting", f"{place[:100]}: more than {MAX_DEPTH} levels deep")
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                if not isinstance(key, str):
+                    raise RowError("bad_type", f"{place}: key {key!r} is not text")
+                _check_text(f"{place}.{key}"[:200], key)
+                waiting.append((f"{place}.{key}".lstrip("."), inner, depth + 1))
+        elif isinstance(value, list):
+            waiting.extend((f"{place}[{i}]", inner, depth + 1) for i, inner in enumerate(value))
+        elif isinstance(value, str):
+            _check_text(place, value)
+        elif isinstance(value, float):
+            if not math.isfinite(value):
+                raise RowError("not_finite", f"{place}: {value}")
+        elif isinstance(value, int):
+            if abs(value) > LARGEST:
+                raise RowError("bad_value", f"{place}: an integer larger than 2**53")
+        elif value is not None:
+            raise RowError("bad_type", f"{place}: {type(value).__name__} is not a JSON value")
+
+
+def _check_text(place: str, value: str) -> None:
+    if "\0" in value:
+        raise RowError("bad_value", f"{place!r} contains a NUL character")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise RowError("encoding", f"{place!r} contains half of a surrogate pair")
+
+
+def _nearest(name: str, known: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _text(row: Mapping[str, Any], key: str) -> str:
+    if key not in row:
+        raise RowError("missing_key", f"'{key}' is missing")
+    value = row[key]
+    if not isinstance(value, str):
+        raise RowError("bad_type", f"'{key}' must be text, got {type(value).__name__} {str(value)[:60]}; write it in quotes")
+    if not value.strip():
+        raise RowError("bad_value", f"'{key}' is empty")
+    return value
+
+
+def _one_of(row: Mapping[str, Any], key: str, known: tuple[str, ...]) -> str:
+    value = _text(row, key)
+    if value not in known:
+        raise RowError("bad_value", f"'{key}' is {value[:60]!r}{_nearest(value, known)} (known: {', '.join(known)})")
+    return value
+
+
+def _mapping(row: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = row.get(key, {})
+    if not isinstance(value, dict):
+        raise RowError("bad_type", f"'{key}' must be an object, got {type(value).__name__}")
+    return value
+
+
+def _split_placeholders(prompt: str) -> tuple[str, list[MediaKind]]:
+    """(text after the placeholders at the start, their kinds in order)."""
+    kinds: list[MediaKind] = []
+    position = 0
+    while found := _PLACEHOLDERS.match(prompt, position):
+        kinds.append("image" if found.group(1) == "image" else "video")
+        position = found.end()
+    rest = prompt[position:].strip()
+    inside = re.search(r"<(?:image|video)>", rest)
+    if inside:
+        raise RowError("placeholder", f"'prompt' has {inside.group()} within its text; placeholders stand at its start, media come first")
+    return rest, kinds
+
+
+def _media(row: Mapping[str, Any]) -> list[MediaRef]:
+    """Images, then videos, each in the order of the row."""
+    out: list[MediaRef] = []
+    kinds: tuple[tuple[MediaKind, str], ...] = (("image", "images"), ("video", "videos"))
+    for kind, many in kinds:
+        if kind in row and many in row:
+            raise RowError("bad_value", f"'{kind}' and '{many}' are both given; use one of them")
+        if many in row:
+            if not isinstance(row[many], list):
+                raise RowError("bad_type", f"'{many}' must be a list of paths, got {type(row[many]).__name__}")
+            out += [_ref(item, kind, f"{many}[{i}]") for i, item in enumerate(row[many])]
+        elif kind in row:
+            out.append(_ref(row[kind], kind, kind))
+    return out
+
+
+def _ref(item: object, kind: MediaKind, place: str) -> MediaRef:
+    path, sha256 = item, None
+    if isinstance(item, dict):
+        unknown = sorted(set(item) - {"path", "sha256"})
+        if unknown:
+            raise RowError("unknown_key", f"'{place}.{unknown[0]}' (a medium is a path or an object with 'path' and 'sha256')")
+        path, sha256 = item.get("path"), item.get("sha256")
+    if not isinstance(path, str):
+        raise RowError("bad_type", f"'{place}' must be a path, got {type(path).__name__}")
+    if sha256 is not None and not (isinstance(sha256, str) and _SHA256.fullmatch(sha256)):
+        raise RowError("bad_value", f"'{place}.sha256' must be 64 hexadecimal digits")
+    try:
+        check_path(path)
+    except MediaError as error:
+        raise RowError(error.reason, f"'{place}': {str(error).removeprefix(error.reason + ': ')}") from error
+    return MediaRef(kind=kind, path=path, sha256=sha256.lower() if sha256 else None)
+
+
+def _ordered(media: list[MediaRef], kinds: list[MediaKind]) -> tuple[MediaRef, ...]:
+    """The media in the order of the placeholders, where there are any."""
+    if not kinds:
+        return tuple(media)
+    have = [ref.kind for ref in media]
+    for kind in ("image", "video"):
+        if kinds.count(kind) != have.count(kind):
+            raise RowError("placeholder", f"'prompt' has {kinds.count(kind)} <{kind}> but the row has {have.count(kind)} {kind}(s)")
+    queues = {kind: iter([ref for ref in media if ref.kind == kind]) for kind in set(kinds)}
+    return tuple(next(queues[kind]) for kind in kinds)
+
+
+def _check_data_type(row: Mapping[str, Any], media: tuple[MediaRef, ...]) -> None:
+    if "data_type" not in row:
+        return
+    kind = _one_of(row, "data_type", DATA_TYPES)
+    images = sum(ref.kind == "image" for ref in media)
+    videos = len(media) - images
+    fits = {
+        "text": not media,
+        "image": images == 1 and not videos,
+        "multi_image": images > 1 and not videos,
+        "gui": images > 0 and not videos,
+        "video": videos > 0,
+    }[kind]
+    if not fits:
+        raise RowError("bad_value", f"'data_type' is '{kind}' but the row has {images} image(s) and {videos} video(s)")
+
+
+def _options(row: Mapping[str, Any]) -> list[str]:
+    options = row.get("options", [])
+    if not isinstance(options, list) or not all(isinstance(option, str) and option.strip() for option in options):
+        raise RowError("bad_type", "'options' must be a list of texts, none of them empty")
+    return options
+
+
+def _with_options(question: str, options: list[str]) -> str:
+    """The question with its options below it, unless it already shows all of them."""
+    if not question or all(option.strip() in question for option in options):
+        return question
+    return "\n".join([question, *(option.strip() for option in options)])
+
+
+def _ground_truth(gt: dict[str, Any], answer_type: str) -> dict[str, Any]:
+    if "time" in gt and gt["time"] is not None and answer_type != "time_span":
+        raise RowError("bad_value", f"'gt.time' is given but 'answer_type' is '{answer_type}', not 'time_span'")
+    if answer_type == "time_span":
+        start, end = _numbers(gt, "time", 2)
+        if not 0 <= start < end:
+            raise RowError("bad_value", f"'gt.time' is [{start}, {end}]; it must be [start, end] in seconds with 0 <= start < end")
+        return {**gt, "time": [start, end]}
+    if answer_type == "bbox":
+        boxes = gt.get("boxes")
+        if not isinstance(boxes, list) or not boxes:
+            raise RowError("missing_key", "'gt.boxes' must be a list of [x1, y1, x2, y2] with at least one box")
+        checked = [_numbers({f"boxes[{i}]": box}, f"boxes[{i}]", 4) for i, box in enumerate(boxes)]
+        for i, (x1, y1, x2, y2) in enumerate(checked):
+            if not (0 <= x1 < x2 and 0 <= y1 < y2):
+                raise RowError("bad_value", f"'gt.boxes[{i}]' is {boxes[i]}; it must be [x1, y1, x2, y2], 0 <= x1 < x2, 0 <= y1 < y2")
+        return dict(gt)
+    return dict(gt)
+
+
+def _numbers(gt: Mapping[str, Any], key: str, count: int) -> list[float]:
+    value = gt.get(key)
+    if value is None:
+        raise RowError("missing_key", f"'gt.{key}' is missing")
+    if not isinstance(value, list) or len(value) != count:
+        raise RowError("bad_type", f"'gt.{key}' must be a list of {count} numbers, got {str(value)[:60]}")
+    for number in value:
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise RowError("bad_type", f"'gt.{key}' must be a list of {count} numbers, got {str(value)[:60]}")
+    return [float(number) for number in value]
+
+
+def _built_answer(answer_type: str, gt: Mapping[str, Any]) -> str:
+    if answer_type == "time_span":
+        return f"{gt['time'][0]:.2f} to {gt['time'][1]:.2f}"
+    if answer_type == "bbox":
+        return json.dumps({"boxes": gt["boxes"]})
+    raise RowError("missing_key", f"'answer' is missing; only 'time_span' and 'bbox' rows can do without it, not '{answer_type}'")
+
+
+def _meta(row: Mapping[str, Any]) -> dict[str, Any]:
+    meta = dict(_mapping(row, "meta"))
+    for key in _KEPT:
+        if key in row:
+            if key in meta and meta[key] != row[key]:
+                raise RowError("bad_value", f"'{key}' and 'meta.{key}' disagree; give one of them")
+            meta[key] = row[key]
+    return meta

@@ -1,0 +1,170 @@
+"""What this machine has: versions against the supported ranges, devices, video decoders, optional parts and how to get them.
+
+Nothing here trains, downloads or reads a secret: of the environment only whether a variable is set is told.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from vlmrl import __version__
+
+Status = Literal["ok", "absent", "problem"]
+
+OPTIONAL = {
+    "flash-attn": "model.attention: flash_attention_2; needs a CUDA machine: pip install flash-attn --no-build-isolation",
+    "pyarrow": "rows in Parquet files; pip install pyarrow",
+    "wandb": "run.trackers: [wandb]; pip install wandb",
+    "trackio": "run.trackers: [trackio]; pip install trackio",
+    "swanlab": "run.trackers: [swanlab]; pip install swanlab",
+}
+"""Distribution -> what it is for and how to get it."""
+
+_VARIABLES = ("HF_TOKEN", "WANDB_API_KEY", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One line of the table."""
+
+    area: str
+    item: str
+    found: str
+    status: Status = "ok"
+    advice: str = ""
+
+
+def examine() -> list[Finding]:
+    """Everything, in the order in which it is shown. `problem` lines are what keeps vlmrl from working here."""
+    return [*_python(), *_required(), *_devices(), *_decoders(), *_optional(), *_places()]
+
+
+def _python() -> list[Finding]:
+    good = sys.version_info >= (3, 10)
+    return [
+        Finding(area="versions", item="vlmrl", found=__version__),
+        Finding(
+            area="versions",
+            item="python",
+            found=f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+            status="ok" if good else "problem",
+            advice="" if good else "Python 3.10 or newer is needed",
+        ),
+    ]
+
+
+def _required() -> list[Finding]:
+    """The declared dependencies, each against its declared range."""
+    try:
+        declared = importlib.metadata.requires("vlmrl") or []
+    except importlib.metadata.PackageNotFoundError:
+        return [Finding(area="versions", item="vlmrl", found="not installed", status="problem", advice="bash scripts/setup.sh")]
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        return [Finding(area="versions", item="packaging", found="-", status="problem", advice="bash scripts/setup.sh")]
+    out: list[Finding] = []
+    for requirement in map(Requirement, declared):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        version = _version(requirement.name)
+        wanted = str(requirement.specifier)
+        if version is None:
+            out.append(Finding(area="versions", item=requirement.name, found="-", status="problem", advice="bash scripts/setup.sh"))
+        elif not requirement.specifier.contains(version, prereleases=True):
+            out.append(
+                Finding(
+                    area="versions", item=requirement.name, found=version, status="problem", advice=f"{requirement.name}{wanted} is needed"
+                )
+            )
+        else:
+            out.append(Finding(area="versions", item=requirement.name, found=f"{version}{f' ({wanted})' if wanted else ''}"))
+    return out
+
+
+def _devices() -> list[Finding]:
+    loaded = _loads("torch")
+    if loaded is not None:
+        return [Finding(area="devices", item="torch", found="-", status="problem", advice=loaded)]
+    import torch
+
+    from vlmrl.compat import ensure_torchvision
+
+    out = [
+        Finding(area="devices", item="cpu", found=f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads"),
+        Finding(area="devices", item="torchvision", found=ensure_torchvision()),
+    ]
+    if not torch.cuda.is_available():
+        built = torch.version.cuda
+        advice = "" if built is None else f"torch is built for CUDA {built} but sees no device: check the driver with nvidia-smi"
+        return [*out, Finding(area="devices", item="cuda", found="none", status="absent", advice=advice)]
+    for i in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(i)
+        out.append(
+            Finding(
+                area="devices",
+                item=f"cuda:{i}",
+                found=f"{torch.cuda.get_device_name(i)}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free",
+            )
+        )
+    return out
+
+
+def _decoders() -> list[Finding]:
+    """At least one video decoder must load; `media.decoder: auto` takes decord first."""
+    problems = {name: _loads(name) for name in ("decord", "av")}
+    none = all(problem is not None for problem in problems.values())
+    return [
+        Finding(
+            area="decoders",
+            item=name,
+            found="-" if problem is not None else str(_version(name)),
+            status="ok" if problem is None else "problem" if none else "absent",
+            advice="" if problem is None else f"{problem}; pip install {name}",
+        )
+        for name, problem in problems.items()
+    ]
+
+
+def _optional() -> list[Finding]:
+    found = {name: _version(name) for name in OPTIONAL}
+    return [
+        Finding(
+            area="optional", item=name, found=version or "-", status="ok" if version else "absent", advice="" if version else OPTIONAL[name]
+        )
+        for name, version in found.items()
+    ]
+
+
+def _places() -> list[Finding]:
+    """Free disk where runs and models go, and which variables are set (never their values)."""
+    hub = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    out: list[Finding] = []
+    for item, path in (("working directory", Path.cwd()), ("model cache", hub)):
+        existing = next(p for p in (path, *path.parents) if p.exists())
+        out.append(Finding(area="places", item=item, found=f"{path}, {shutil.disk_usage(existing).free / 2**30:.0f} GiB free"))
+    return [*out, *(Finding(area="places", item=name, found="set" if name in os.environ else "not set") for name in _VARIABLES)]
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _loads(module: str) -> str | None:
+    """None when the module imports, else why not (a missing package or a shared library that does not load)."""
+    try:
+        importlib.import_module(module)
+    except (ImportError, OSError, RuntimeError) as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else module}"
+    return None

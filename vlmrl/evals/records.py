@@ -1,0 +1,195 @@
+"""One JSON line per evaluated sample: what was asked, what came back, how it scored, and everything that decides whether it can be
+used again.
+
+A record is addressed by `Record.key`: weights, sample, prompt and generation settings. Nothing in it depends on the clock, so two
+evaluations of the same weights give the same bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vlmrl import fs
+from vlmrl.errors import StorageError
+from vlmrl.types import FinishReason, GenerationSettings, Prompt
+
+Status = Literal["ok", "no_tag", "truncated", "unparsable"]
+"""`ok`: an answer was found and read. `unparsable`: found, but not of the asked type. `truncated`: none, because the text stopped
+by length or its thought never closed. `no_tag`: none, although the text ended by itself."""
+
+Key = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Think:
+    """The thought of one answer."""
+
+    has: bool
+    """Closed and not empty."""
+    tokens: int
+    """Length of its text when tokenised alone; 0 without a thought."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """One answer to one sample, scored. What cannot be read counts as wrong; nothing leaves the denominator."""
+
+    stage: str
+    """Label of the model: a stage of a run, or the name of a checkpoint."""
+    sample_id: str
+    task: str
+    cluster: str
+    """Path of the first medium: rows that share a video are not independent."""
+    sample_hash: str
+    """Of question, gold answer and processed media (content and pixel budget)."""
+    prompt_ids_hash: str
+    template: str
+    answer_type: str
+    text: str
+    """As generated."""
+    answer: str | None
+    """What stands between the answer tags; None if there is none."""
+    status: Status
+    format_ok: bool
+    pred: tuple[float, ...] | None
+    """The answer as numbers: (start, end) in seconds for `time_span`."""
+    gold: tuple[float, ...]
+    scores: Mapping[str, float]
+    """`tiou` in [0, 1] for `time_span`; 0 where `pred` is None."""
+    think: Think
+    n_in: int
+    """Tokens of the prompt, media included."""
+    n_out: int
+    """Tokens of the answer, end token included."""
+    finish: FinishReason
+    unclosed: bool
+    """A thought was opened and never closed."""
+    fingerprint: str
+    """Of the weights."""
+    settings: Mapping[str, float]
+
+    @property
+    def key(self) -> Key:
+        """Equal keys mean the same answer, so it need not be generated again."""
+        return self.fingerprint, self.sample_hash, self.prompt_ids_hash, json.dumps(dict(self.settings), sort_keys=True)
+
+    def line(self) -> bytes:
+        """The record as one line of JSON, newline included, ASCII only."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, allow_nan=False).encode() + b"\n"
+
+
+def from_json(row: Mapping[str, Any]) -> Record:
+    """The record of a parsed line.
+
+    Raises:
+        KeyError, TypeError: a field is missing, unknown or of another shape.
+    """
+    known = {field.name for field in dataclasses.fields(Record)}
+    unknown = sorted(set(row) - known)
+    if unknown:
+        raise TypeError(f"unknown field '{unknown[0]}'")
+    missing = sorted(known - set(row))
+    if missing:
+        raise KeyError(missing[0])
+    pred = None if row["pred"] is None else tuple(float(v) for v in row["pred"])
+    gold = tuple(float(v) for v in row["gold"])
+    return Record(**{**row, "pred": pred, "gold": gold, "think": Think(**row["think"])})
+
+
+def settings_json(settings: GenerationSettings) -> dict[str, float]:
+    """Generation settings as they stand in a record; 0 and 0.0 are the same temperature."""
+    return {
+        "max_new_tokens": int(settings.max_new_tokens),
+        "temperature": float(settings.temperature),
+        "top_p": float(settings.top_p),
+    }
+
+
+def sample_hash(prompt: Prompt) -> str:
+    """Hash of question, gold answer and processed media of a prompt; equal for two models that see the same pixels."""
+    sample = prompt.sample
+    parts = {
+        "id": sample.id,
+        "question": sample.question,
+        "answer_type": sample.answer_type,
+        "gt": {key: sample.gt[key] for key in sorted(sample.gt)},
+        "media": [[handle.kind, handle.key] for handle in prompt.media],
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=list).encode()).hexdigest()[:32]
+
+
+def prompt_ids_hash(prompt: Prompt) -> str:
+    """Hash of the token ids and the place of the media among them."""
+    text = json.dumps([list(prompt.ids), [list(span) for span in prompt.spans]])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def prompt_key(prompt: Prompt, settings: GenerationSettings, fingerprint: str) -> Key:
+    """`Record.key` of the record that this prompt will get."""
+    return fingerprint, sample_hash(prompt), prompt_ids_hash(prompt), json.dumps(settings_json(settings), sort_keys=True)
+
+
+def read_records(path: Path) -> list[Record]:
+    """The records of a file, in its order. A last line that is not whole was being written when the process died; it is left out.
+
+    Raises:
+        StorageError: the file is missing, another line is damaged, or two lines have the same sample.
+    """
+    if not path.is_file():
+        raise StorageError(f"{path}: no evaluation records; run the evaluation first")
+    *lines, tail = path.read_bytes().split(b"\n")
+    out: list[Record] = []
+    seen: dict[str, int] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = from_json(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines) and not tail:
+                break
+            raise StorageError(f"{path}:{number}: not an evaluation record ({error}); remove the line, and it is generated again") from error
+        if record.sample_id in seen:
+            raise StorageError(
+                f"{path}:{number}: sample '{record.sample_id}' is already at line {seen[record.sample_id]}; remove one of the two lines"
+            )
+        seen[record.sample_id] = number
+        out.append(record)
+    return out
+
+
+class RecordStore:
+    """The records file of one evaluation. Opening it keeps what `keep` wants and makes the file hold exactly that.
+
+    Records of other weights, prompts or settings are moved to `<name>.superseded` and not deleted: generating them cost something.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        fs.mkdir(path.parent)
+        self.found: dict[Key, Record] = {record.key: record for record in read_records(path)} if path.exists() else {}
+
+    def keep(self, wanted: Iterable[Key], complete: Iterable[Key]) -> dict[Key, Record]:
+        """Records of `complete`, which stay in the file. Others go: those not in `wanted` are superseded, the rest will be made again."""
+        ours = set(wanted)
+        kept = {key: self.found[key] for key in complete}
+        content = b"".join(record.line() for record in kept.values())
+        superseded = b"".join(record.line() for key, record in self.found.items() if key not in ours)
+        if superseded:
+            fs.append(self.path.with_name(self.path.name + ".superseded"), superseded)
+        if not self.path.exists() or self.path.read_bytes() != content:
+            fs.write_bytes(self.path, content)
+        return kept
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Add finished records with one write, whole or not at all."""
+        fs.append(self.path, b"".join(record.line() for record in records))
+
+    def finish(self) -> None:
+        """Make everything durable."""
+        fs.sync(self.path)
+        fs.fsync_dir(self.path.parent)

@@ -1,0 +1,76 @@
+"""Where the time of a run went: seconds by phase, their share of the wall time, and what no phase explains.
+
+A line of metrics covers the `time/step_total` seconds before its `wall` stamp. Lines may lie inside each other (the line at the
+end of a run covers all of its process), so the wall time is the length of the union of these intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TOTAL = "time/step_total"
+MILESTONE = "time/to_"
+"""Fields that start so say when something happened, not how long it took."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """One row of the table."""
+
+    name: str
+    seconds: float
+    share: float
+    """Of the wall time, in [0, 1]."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeShares:
+    """Phases by falling time. `wall` = their sum + `unexplained`, up to the rounding of clocks."""
+
+    wall: float
+    phases: tuple[Phase, ...]
+    unexplained: float
+    unexplained_share: float
+    milestones: Mapping[str, float]
+    """`time/to_<event>` -> seconds, from the first line that has it."""
+
+
+def time_shares(lines: Iterable[Mapping[str, Any]]) -> TimeShares:
+    """The table of some lines of `metrics.jsonl` (all, or those of one stage). Lines without times count nothing."""
+    seconds: dict[str, float] = {}
+    milestones: dict[str, float] = {}
+    intervals: list[tuple[float, float]] = []
+    loose = 0.0
+    for line in lines:
+        for key, value in line.items():
+            if key.startswith(MILESTONE):
+                milestones.setdefault(key.removeprefix(MILESTONE), float(value))
+            elif key.startswith("time/") and key != TOTAL:
+                name = key.removeprefix("time/")
+                seconds[name] = seconds.get(name, 0.0) + float(value)
+        if TOTAL in line and "wall" in line:
+            intervals.append((float(line["wall"]) - float(line[TOTAL]), float(line["wall"])))
+        elif TOTAL in line:
+            loose += float(line[TOTAL])
+    wall = loose + covered(intervals)
+    explained = sum(seconds.values())
+    phases = [Phase(name=name, seconds=s, share=s / wall if wall > 0 else 0.0) for name, s in seconds.items()]
+    rest = wall - explained
+    return TimeShares(
+        wall=wall,
+        phases=tuple(sorted(phases, key=lambda phase: (-phase.seconds, phase.name))),
+        unexplained=rest,
+        unexplained_share=rest / wall if wall > 0 else 0.0,
+        milestones=milestones,
+    )
+
+
+def covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """Length of the union of intervals."""
+    total, end = 0.0, float("-inf")
+    for start, stop in sorted(intervals):
+        total += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return total

@@ -1,0 +1,324 @@
+"""Video containers through PyAV: what the header promises, which packets are there, and decoding in presentation order.
+
+The container format is recognised by its first bytes and forced on the demuxer, so that a playlist with the name of a video
+(HLS, concat) can never make the library open other files or addresses. Times are seconds from the first shown frame.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from vlmrl.errors import MediaError
+from vlmrl.media.border import border
+
+MAX_FRAME_PIXELS = 40_000_000
+MAX_SECONDS = 3600.0
+MAX_DECODED_PIXELS = 250_000_000_000
+"""Pixels of all frames together: an hour of 1920x1080 at 30 frames per second fits."""
+LEAST_SHARE = 0.9
+"""Least share of the promised duration that must be there."""
+
+_BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot")
+_PICTURE_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
+
+
+class VideoInfo(NamedTuple):
+    """What headers say. Sides are those of the upright picture."""
+
+    width: int
+    height: int
+    duration: float
+    """Seconds."""
+    n_frames: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """`VideoInfo` and what reading needs besides."""
+
+    info: VideoInfo
+    format: str
+    """Name of the demuxer: mp4, matroska, avi or mpegts."""
+    turns: int
+    """Quarter turns, counter-clockwise, that make a stored frame upright (as `numpy.rot90`)."""
+    promised: float | None
+    """Seconds that the file says it has; None where it does not say."""
+    whole_file: bool
+    """Whether `promised` is about the longest stream of the file and not about the video alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packets:
+    """The packets that are really in the file, found without decoding."""
+
+    times: np.ndarray
+    """float64 [n], ascending, seconds from the first: when each frame comes on screen."""
+    end: float
+    """When the last frame leaves the screen."""
+    file_end: float
+    """The same over all streams of the file."""
+    regular: bool
+    """Whether every frame has its own time, none is hidden by an edit list, and no packet is damaged."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One frame in presentation order; `pixels()` converts it to upright RGB, uint8 [H, W, 3]."""
+
+    time: float
+    frame: Any
+    turns: int
+
+    def pixels(self) -> np.ndarray:
+        with border("video"):
+            stored = self.frame.to_ndarray(format="rgb24")
+        return np.ascontiguousarray(np.rot90(stored, self.turns))
+
+
+def sniff(head: bytes) -> str:
+    """Demuxer for a file that starts with these bytes (600 are enough).
+
+    Raises:
+        MediaError: `format`.
+    """
+    if not head:
+        raise MediaError("corrupt", "video: the file is empty")
+    if head[4:8] in _BOXES and not (head[4:8] == b"ftyp" and head[8:12] in _PICTURE_BRANDS):
+        return "mp4"
+    if head[:4] == b"\x1a\x45\xdf\xa3":
+        return "matroska"
+    if head[:4] == b"RIFF" and head[8:12] == b"AVI ":
+        return "avi"
+    if head[:1] == b"\x47" and head[188:189] == b"\x47" and head[376:377] == b"\x47":
+        return "mpegts"
+    raise MediaError("format", "video: the content is not MP4, MOV, Matroska, WebM, AVI or MPEG-TS")
+
+
+def read_header(file: BinaryIO) -> Header:
+    """What the file says about its video. Decodes one frame, which alone tells the rotation in every container.
+
+    Where the header lacks the number of frames or the duration (Matroska, fragments), packets are counted, still without decoding.
+
+    Raises:
+        MediaError: `format`, `corrupt`, `truncated`, `no_frames` or `too_large`.
+    """
+    with _opened(file) as (container, stream, name):
+        with border("video"):
+            width, height = int(stream.codec_context.width), int(stream.codec_context.height)
+            n_frames = int(stream.frames)
+            promised, whole_file = _promise(container, stream, name)
+        _check_bounds(width, height, promised, n_frames)
+        first = next(_decode_stream(container, stream, name, 0), None)
+        if first is None:
+            raise MediaError("no_frames", "video: no frame can be decoded")
+        with border("video"):
+            turns = round(first.frame.rotation / 90) % 4
+    complete = n_frames > 0 and promised is not None and not whole_file
+    duration = promised
+    if not complete or duration is None:
+        packets = scan(file)
+        n_frames, duration = len(packets.times), packets.end
+        _check_bounds(width, height, duration, n_frames)
+    if turns % 2:
+        width, height = height, width
+    info = VideoInfo(width, height, duration, n_frames)
+    return Header(info=info, format=name, turns=turns, promised=promised, whole_file=whole_file)
+
+
+def scan(file: BinaryIO) -> Packets:
+    """Read all packets, decode none. Counting stops at the first damaged packet.
+
+    Raises:
+        MediaError: `format`, `corrupt`, `truncated` or `no_frames` (there is no packet at all).
+    """
+    shown: list[tuple[float, float]] = []
+    everything: list[tuple[float, float]] = []
+    with _opened(file) as (container, stream, name):
+        regular = name != "avi"  # AVI stores no presentation times
+        for packet in _packets(container):
+            with border("video"):
+                damaged, hidden, video = packet.is_corrupt, packet.is_discard, packet.stream_index == stream.index
+                start, length = _packet_times(packet, ordered=name == "avi")
+            if damaged:
+                regular = False
+                break
+            if start is None:
+                continue
+            everything.append((start, start + length))
+            if video and hidden:
+                regular = False
+            elif video:
+                shown.append((start, length))
+    if not shown:
+        raise MediaError("no_frames", "video: the video stream has no packets")
+    shown.sort()
+    times = np.array([start for start, _ in shown], dtype=np.float64)
+    first = float(times[0])
+    mean = float(times[-1] - first) / (len(times) - 1) if len(times) > 1 else 0.0
+    regular = regular and bool((np.diff(times) > 0).all())
+    end = float(times[-1]) + (shown[-1][1] or mean)
+    file_end = max(end, max(stop for _, stop in everything)) - min(start for start, _ in everything)
+    return Packets(times=times - first, end=end - first, file_end=file_end, regular=regular)
+
+
+def check_share(header: Header, packets: Packets) -> None:
+    """Whether the file holds what its header promises.
+
+    Raises:
+        MediaError: `truncated` or `corrupt` (the frames run on far beyond the header's end).
+    """
+    if header.promised is None:
+        return
+    there = packets.file_end if header.whole_file else packets.end
+    if there < LEAST_SHARE * header.promised:
+        raise MediaError("truncated", f"video: {there:.2f} s of the promised {header.promised:.2f} s are in the file")
+    frame = packets.end / len(packets.times)
+    if packets.end > header.info.duration / LEAST_SHARE + 2 * frame:
+        raise MediaError("corrupt", f"video: the header says {header.info.duration:.2f} s but its frames run to {packets.end:.2f} s")
+
+
+def decode(data: bytes, header: Header) -> Iterator[Decoded]:
+    """Every shown frame in presentation order, upright. One thread; no seeking.
+
+    Raises:
+        MediaError: `corrupt`, a frame is damaged or has another size than the header says.
+    """
+    width, height = header.info.width, header.info.height
+    if header.turns % 2:
+        width, height = height, width
+    with _opened(io.BytesIO(data)) as (container, stream, name):
+        for decoded in _decode_stream(container, stream, name, header.turns):
+            if (decoded.frame.width, decoded.frame.height) != (width, height):
+                raise MediaError("corrupt", f"video: a frame has {decoded.frame.width}x{decoded.frame.height} pixels, not {width}x{height}")
+            yield decoded
+
+
+@contextmanager
+def _opened(file: BinaryIO) -> Iterator[tuple[Any, Any, str]]:
+    """(container, its video stream, demuxer name), from the start of the file."""
+    import av
+
+    file.seek(0)
+    name = sniff(file.read(600))
+    if name == "mp4" and _iso_is_cut(file):
+        raise MediaError("truncated", "video: the file ends before its contents do, or lacks its index ('moov')")
+    file.seek(0)
+    with border("video"):
+        container = av.open(file, mode="r", format=name)
+    try:
+        with border("video"):
+            pictures = importlib.import_module("av.stream").Disposition.attached_pic
+            streams = [s for s in container.streams.video if not s.disposition & pictures]
+        if not streams:
+            raise MediaError("no_frames", "video: the file has no video stream")
+        streams[0].thread_type = "NONE"
+        yield container, streams[0], name
+    finally:
+        container.close()
+
+
+def _iso_is_cut(file: BinaryIO) -> bool:
+    """Whether an ISO file has no `moov`, or ends inside a box without any index of what is there.
+
+    A file whose `moov` comes first can be read up to the cut; how much is there is then measured.
+    """
+    size = file.seek(0, io.SEEK_END)
+    position = 0
+    while position + 8 <= size:
+        file.seek(position)
+        head = file.read(16)
+        length, kind = int.from_bytes(head[:4], "big"), head[4:8]
+        if length == 1:
+            length = int.from_bytes(head[8:16], "big")
+        if kind == b"moov":
+            return position + length > size
+        if length < 8:
+            return True
+        position += length
+    return True
+
+
+def _packets(container: Any, *streams: Any) -> Iterator[Any]:
+    """Packets of these streams, or of all."""
+    packets = container.demux(*streams)
+    while True:
+        with border("video"):
+            packet = next(packets, None)
+        if packet is None:
+            return
+        yield packet
+
+
+def _packet_times(packet: Any, *, ordered: bool) -> tuple[float | None, float]:
+    """(start, length) in seconds; start is None for the empty packet at the end. `ordered` takes the decoding time."""
+    ticks = packet.dts if ordered or packet.pts is None else packet.pts
+    if ticks is None or packet.size == 0:
+        return None, 0.0
+    return float(ticks * packet.time_base), float((packet.duration or 0) * packet.time_base)
+
+
+def _decode_stream(container: Any, stream: Any, name: str, turns: int) -> Iterator[Decoded]:
+    """Frames with times from the first one; times never run backwards. Stops at the first packet that is marked as damaged."""
+    stream.codec_context.options = {"max_pixels": str(MAX_FRAME_PIXELS)}
+    rate = float(stream.average_rate or 0)
+    first = last = None
+    count = 0
+    for packet in _packets(container, stream):
+        with border("video"):
+            if packet.is_corrupt:
+                return
+            frames = packet.decode()
+        for frame in frames:
+            if frame.is_corrupt:
+                raise MediaError("corrupt", f"video: frame {count} is damaged")
+            time = count / rate if name == "avi" and rate else frame.time
+            count += 1
+            if time is None:
+                raise MediaError("corrupt", f"video: frame {count - 1} has no time")
+            first = time if first is None else first
+            last = time if last is None else max(last, time)
+            yield Decoded(float(last - first), frame, turns)
+
+
+def _promise(container: Any, stream: Any, name: str) -> tuple[float | None, bool]:
+    """(seconds that the header says, if it does; whether they are those of the longest stream instead of the video's own)."""
+    if name == "mpegts":  # it has no such header; the library's figure comes from the packets
+        return None, False
+    if stream.duration:
+        return float(stream.duration * stream.time_base), False
+    # Matroska says when the last frame ends, counted from zero, and not how long that is after the first one.
+    tagged = _clock(stream.metadata.get("DURATION", ""))
+    if tagged is not None:
+        return tagged - float((stream.start_time or 0) * stream.time_base), False
+    if container.duration:
+        start = (container.start_time or 0) if name == "matroska" else 0
+        return (container.duration - start) / 1e6, True
+    return None, False
+
+
+def _clock(text: str) -> float | None:
+    """Seconds of `00:00:03.933000000`."""
+    parts = text.split(":")
+    try:
+        hours, minutes, seconds = (float(part) for part in parts)
+    except ValueError:
+        return None
+    return hours * 3600 + minutes * 60 + seconds
+
+
+def _check_bounds(width: int, height: int, duration: float | None, n_frames: int) -> None:
+    if width < 1 or height < 1:
+        raise MediaError("corrupt", f"video: declares {width}x{height} pixels")
+    if width * height > MAX_FRAME_PIXELS:
+        raise MediaError("too_large", f"video: frames of {width}x{height} pixels, the limit is {MAX_FRAME_PIXELS}")
+    if duration is not None and duration > MAX_SECONDS:
+        raise MediaError("too_large", f"video: {duration:.0f} s long, the limit is {MAX_SECONDS:.0f} s")
+    if width * height * n_frames > MAX_DECODED_PIXELS:
+        raise MediaError("too_large", f"video: {n_frames} frames of {width}x{height} pixels are too many; cut or shrink it ahead of time")

@@ -1,0 +1,66 @@
+"""How large a medium is shown to the model, and the one resize that gets it there."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from vlmrl.errors import MediaError
+
+MAX_RATIO = 200
+"""Largest ratio of the longer to the shorter side (the rule of qwen-vl-utils)."""
+
+_CHUNK = 16
+
+
+def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
+    """(height, width) in multiples of `factor`, with an area within [min_pixels, max_pixels], close to the given shape.
+
+    The rule of qwen-vl-utils 0.0.14 (`vision_process.smart_resize`). Where that gives a side of zero (a very thin picture under
+    a very small `max_pixels`), this is an error.
+
+    Raises:
+        MediaError: `aspect`, the sides differ too much.
+        ValueError: min_pixels > max_pixels, or a side is not positive.
+    """
+    if min_pixels > max_pixels:
+        raise ValueError(f"min_pixels ({min_pixels}) is larger than max_pixels ({max_pixels})")
+    if min(height, width) < 1:
+        raise ValueError(f"height ({height}) and width ({width}) must be positive")
+    if max(height, width) / min(height, width) > MAX_RATIO:
+        raise MediaError("aspect", f"{width}x{height} pixels: one side is more than {MAX_RATIO} times the other")
+    new_height = max(factor, round(height / factor) * factor)
+    new_width = max(factor, round(width / factor) * factor)
+    if new_height * new_width > max_pixels:
+        shrink = math.sqrt(height * width / max_pixels)
+        new_height = math.floor(height / shrink / factor) * factor
+        new_width = math.floor(width / shrink / factor) * factor
+    elif new_height * new_width < min_pixels:
+        grow = math.sqrt(min_pixels / (height * width))
+        new_height = math.ceil(height * grow / factor) * factor
+        new_width = math.ceil(width * grow / factor) * factor
+    if min(new_height, new_width) < 1:
+        raise MediaError(
+            "aspect",
+            f"{width}x{height} pixels do not fit into max_pixels {max_pixels} in steps of {factor}; raise max_pixels (or video_total_pixels)",
+        )
+    return new_height, new_width
+
+
+def resize(frames: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Antialiased bicubic: uint8 [T, H, W, C] to uint8 [T, height, width, C], rounded and clamped. Deterministic.
+
+    Each frame is resized by itself, so the result does not depend on what else is in the array.
+    """
+    if frames.dtype != np.uint8 or frames.ndim != 4:
+        raise ValueError(f"frames must be uint8 [T, H, W, C], got {frames.dtype} {list(frames.shape)}")
+    if frames.shape[1:3] == (height, width):
+        return frames
+    out = np.empty((len(frames), height, width, frames.shape[3]), dtype=np.uint8)
+    for start in range(0, len(frames), _CHUNK):
+        chunk = torch.from_numpy(np.array(frames[start : start + _CHUNK])).permute(0, 3, 1, 2).float()
+        new = torch.nn.functional.interpolate(chunk, size=(height, width), mode="bicubic", antialias=True, align_corners=False)
+        out[start : start + _CHUNK] = new.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    return out

@@ -1,0 +1,288 @@
+"""The one place where media become what the model sees: decoded, resized and cut into patches once per content.
+
+An entry is addressed by the hash of the file's content and of every parameter of its processing, and is shared by rollout,
+training, rewards and evaluation. Entries are dropped least recently used first when the byte budget is full, and are made
+again from the same file, checked against the same hash, when they are asked for by key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vlmrl.errors import MediaError
+from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, open_media, read_all
+from vlmrl.media.container import VideoInfo
+from vlmrl.media.image import decode_image, image_size
+from vlmrl.media.resize import resize, smart_resize
+from vlmrl.media.video import Decoder, VideoFrames, probe_video, read_video, request_times, resolve_decoder
+from vlmrl.types import MediaHandle, MediaKind, MediaRef
+
+Grid = tuple[int, int, int]
+Patchify = Callable[[np.ndarray, MediaKind], tuple[np.ndarray, Grid]]
+"""Frames uint8 [T, h, w, 3] -> (patches float32 [t * h * w, dim], grid (t, h, w) in patches). Must not resize."""
+
+_VERSION = 1
+"""Part of every key; raise it when decoding or resizing changes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MediaSettings:
+    """How media are sampled and sized; the fields of `config.schema.MediaSection`."""
+
+    min_pixels: int
+    max_pixels: int
+    video_total_pixels: int | None
+    fps: float
+    min_frames: int
+    max_frames: int
+    cache_bytes: int
+    decoder: Decoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessedMedia:
+    """One medium as the model sees it. The arrays are shared: `frames` and `times` are read-only, and nobody writes to `pixel_values`."""
+
+    handle: MediaHandle
+    frames: np.ndarray
+    """uint8 [T, h, w, 3]: exactly the pixels that `pixel_values` were made of. T is 1 for images."""
+    times: np.ndarray | None
+    """Videos: float64 [T], when each frame comes on screen, in seconds from the first frame of the file."""
+    pixel_values: np.ndarray
+    """float32 [patches, dim]."""
+    original_size: tuple[int, int]
+    """(H, W) of the file's upright picture."""
+    duration: float | None
+    """Videos: seconds."""
+
+    @property
+    def nbytes(self) -> int:
+        """What this entry weighs in the cache."""
+        return self.frames.nbytes + self.pixel_values.nbytes
+
+
+class MediaStore:
+    """Processed media by content, within a byte budget. One per process; not for several threads at once.
+
+    `fingerprint` names the processor behind `patchify` (its normalisation is part of what the model sees). `stats` counts files
+    `opened`, media `decoded`, `cache_hits`, entries `evicted`, and `decode_seconds`.
+    """
+
+    def __init__(
+        self,
+        settings: MediaSettings,
+        *,
+        patchify: Patchify,
+        patch_size: int,
+        merge_size: int,
+        temporal_patch_size: int,
+        fingerprint: str = "",
+    ):
+        self.settings = settings
+        self.patchify = patchify
+        self.patch_size = patch_size
+        self.merge_size = merge_size
+        self.temporal_patch_size = temporal_patch_size
+        self.factor = patch_size * merge_size
+        """Sides of processed frames are multiples of this."""
+        self.stats: dict[str, int | float] = {"opened": 0, "decoded": 0, "cache_hits": 0, "evicted": 0, "decode_seconds": 0.0}
+        self.cached_bytes = 0
+        parameters = {name: value for name, value in asdict(settings).items() if name not in ("cache_bytes", "decoder")}
+        parameters.update(
+            version=_VERSION,
+            decoder=resolve_decoder(settings.decoder),
+            patch_size=patch_size,
+            merge_size=merge_size,
+            temporal_patch_size=temporal_patch_size,
+            processor=fingerprint,
+        )
+        self._parameters = json.dumps(parameters, sort_keys=True)
+        self._entries: OrderedDict[str, ProcessedMedia] = OrderedDict()
+        self._origins: dict[str, tuple[MediaRef, Path]] = {}
+        self._hashes: dict[tuple[str, int, int], str] = {}
+
+    def get(self, ref: MediaRef, root: Path) -> ProcessedMedia:
+        """The processed medium, from the cache where its content is there.
+
+        Raises:
+            MediaError: not allowed, not there, damaged, too large, or `hash_mismatch` with `ref.sha256`; names the path.
+        """
+        limit = _limit(ref.kind)
+        with open_media(root, ref.path, max_bytes=limit) as file:
+            status = os.fstat(file.fileno())
+            place = (os.path.join(root, ref.path), status.st_size, status.st_mtime_ns)
+            digest = self._hashes.get(place)
+            if digest is not None and (entry := self._find(self._key(ref.kind, digest))) is not None:
+                _check_hash(ref, digest)
+                return entry
+            data = read_all(file, ref.path, max_bytes=limit)
+        self.stats["opened"] += 1
+        digest = hashlib.sha256(data).hexdigest()
+        self._hashes[place] = digest
+        _check_hash(ref, digest)
+        key = self._key(ref.kind, digest)
+        entry = self._find(key)
+        if entry is None:
+            entry = self._process(ref, data, key)
+            self._keep(key, entry)
+        self._origins[key] = (ref, root)
+        return entry
+
+    def get_key(self, key: str) -> ProcessedMedia:
+        """The processed medium of a handle that this store has made.
+
+        Raises:
+            KeyError: this store never made it.
+            MediaError: it was evicted and its file is gone, damaged, or has other content by now (`changed`).
+        """
+        entry = self._find(key)
+        if entry is not None:
+            return entry
+        if key not in self._origins:
+            raise KeyError(f"media key {key} was not made by this store")
+        ref, root = self._origins[key]
+        entry = self.get(ref, root)
+        if entry.handle.key != key:
+            raise MediaError("changed", f"{ref.path}: its content changed while it is in use; restore the file or start a new run")
+        return entry
+
+    def plan(self, ref: MediaRef, root: Path) -> MediaHandle:
+        """The handle that `get` would give, with an empty key, from headers alone (a video's first frame is decoded, for its rotation).
+
+        Equal to that of `get` for well-formed files; damage further inside is not seen.
+
+        Raises:
+            MediaError: as `get`, as far as the header shows it.
+        """
+        with open_media(root, ref.path, max_bytes=_limit(ref.kind)) as file, _named(ref):
+            if ref.kind == "image":
+                height, width = self._target(*image_size(read_all(file, ref.path, max_bytes=IMAGE_BYTES)), frames=1)
+                return self._handle("image", "", (1, height // self.patch_size, width // self.patch_size), None)
+            info = probe_video(file)
+            count, spacing = self._requests(info)
+            height, width = self._target(info.height, info.width, frames=count)
+            grid = (count // self.temporal_patch_size, height // self.patch_size, width // self.patch_size)
+            return self._handle("video", "", grid, spacing)
+
+    def _process(self, ref: MediaRef, data: bytes, key: str) -> ProcessedMedia:
+        started = time.perf_counter()
+        with _named(ref):
+            if ref.kind == "image":
+                pixels = decode_image(data)
+                size, video = (pixels.shape[0], pixels.shape[1]), None
+                frames = resize(pixels[None], *self._target(*size, frames=1))
+            else:
+                video = self._read_video(data)
+                size, frames = video.size, video.frames
+        values, grid = self.patchify(frames, ref.kind)
+        self._check_patches(ref, frames, values, grid)
+        times = None if video is None else video.times
+        for array in (frames, times):
+            if array is not None:
+                array.flags.writeable = False
+        self.stats["decoded"] += 1
+        self.stats["decode_seconds"] += time.perf_counter() - started
+        return ProcessedMedia(
+            handle=self._handle(ref.kind, key, grid, None if video is None else video.spacing),
+            frames=frames,
+            times=times,
+            pixel_values=values,
+            original_size=size,
+            duration=None if video is None else video.duration,
+        )
+
+    def _read_video(self, data: bytes) -> VideoFrames:
+        info = probe_video(data)
+        count, _ = self._requests(info)
+        height, width = self._target(info.height, info.width, frames=count)
+        s = self.settings
+        return read_video(
+            data,
+            fps=s.fps,
+            min_frames=s.min_frames,
+            max_frames=s.max_frames,
+            decoder=s.decoder,
+            frame_factor=self.temporal_patch_size,
+            transform=lambda frames: resize(frames, height, width),
+        )
+
+    def _requests(self, info: VideoInfo) -> tuple[int, float]:
+        """(number of frames, seconds between two requests)."""
+        s, factor = self.settings, self.temporal_patch_size
+        times, spacing = request_times(info, fps=s.fps, min_frames=s.min_frames, max_frames=s.max_frames, frame_factor=factor)
+        return len(times), spacing
+
+    def _target(self, height: int, width: int, *, frames: int) -> tuple[int, int]:
+        """Sides after resizing. A video's frames share `video_total_pixels` evenly; that lowers their cap, but not below `min_pixels`."""
+        most = self.settings.max_pixels
+        if frames > 1 and self.settings.video_total_pixels is not None:
+            most = max(self.settings.min_pixels, min(most, self.settings.video_total_pixels // frames))
+        return smart_resize(height, width, factor=self.factor, min_pixels=self.settings.min_pixels, max_pixels=most)
+
+    def _handle(self, kind: MediaKind, key: str, grid: Grid, spacing: float | None) -> MediaHandle:
+        return MediaHandle(
+            kind=kind,
+            key=key,
+            grid_thw=grid,
+            tokens=grid[0] * grid[1] * grid[2] // self.merge_size**2,
+            seconds_per_grid=None if spacing is None else spacing * self.temporal_patch_size,
+        )
+
+    def _check_patches(self, ref: MediaRef, frames: np.ndarray, values: np.ndarray, grid: Grid) -> None:
+        count, height, width = frames.shape[:3]
+        steps = 1 if ref.kind == "image" else count // self.temporal_patch_size
+        expected = (steps, height // self.patch_size, width // self.patch_size)
+        if grid != expected or values.ndim != 2 or len(values) != expected[0] * expected[1] * expected[2] or values.dtype != np.float32:
+            raise ValueError(
+                f"{ref.path}: the processor made {values.dtype} {list(values.shape)} with grid {grid} of frames {list(frames.shape)}; "
+                f"expected float32 with grid {expected}. Its patch sizes differ from the store's, or it resizes"
+            )
+
+    def _key(self, kind: MediaKind, digest: str) -> str:
+        return hashlib.sha256(f"{kind}\n{digest}\n{self._parameters}".encode()).hexdigest()
+
+    def _find(self, key: str) -> ProcessedMedia | None:
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._entries.move_to_end(key)
+            self.stats["cache_hits"] += 1
+        return entry
+
+    def _keep(self, key: str, entry: ProcessedMedia) -> None:
+        """An entry larger than the whole budget is handed out but not kept."""
+        if entry.nbytes > self.settings.cache_bytes:
+            return
+        self._entries[key] = entry
+        self.cached_bytes += entry.nbytes
+        while self.cached_bytes > self.settings.cache_bytes:
+            _, old = self._entries.popitem(last=False)
+            self.cached_bytes -= old.nbytes
+            self.stats["evicted"] += 1
+
+
+@contextmanager
+def _named(ref: MediaRef) -> Iterator[None]:
+    """Puts the path in front of the message of a `MediaError` that rises from the block."""
+    try:
+        yield
+    except MediaError as error:
+        raise MediaError(error.reason, f"{ref.path}: {str(error).removeprefix(error.reason + ': ')}") from error
+
+
+def _limit(kind: MediaKind) -> int:
+    return IMAGE_BYTES if kind == "image" else VIDEO_BYTES
+
+
+def _check_hash(ref: MediaRef, digest: str) -> None:
+    if ref.sha256 is not None and ref.sha256.lower() != digest:
+        raise MediaError("hash_mismatch", f"{ref.path}: content has sha256 {digest}, the row expects {ref.sha256}")

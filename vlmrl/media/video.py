@@ -1,0 +1,227 @@
+"""Video files to frames, chosen by presentation time.
+
+A request for time t is answered by the frame that is on screen at t: the latest one whose time stamp is not after t. That is
+right for any frame rate, also a changing one, where an index computed from an average rate is not. decord and PyAV give the
+same frames: the choice is made from the packets' own time stamps, and what decord shows is compared.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+
+from vlmrl.errors import ConfigError, MediaError
+from vlmrl.media import container
+from vlmrl.media.access import VIDEO_BYTES, read_media
+from vlmrl.media.container import VideoInfo
+
+Decoder = Literal["auto", "decord", "pyav"]
+Transform = Callable[[np.ndarray], np.ndarray]
+
+TICK = 1e-3
+"""Seconds. Matroska rounds time stamps to this; a frame that starts less than this after t counts as on screen at t."""
+LEVELS = 3
+"""Largest difference between the decoders' pixels, of 255."""
+_CHUNK = 16
+_STRIDE = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoFrames:
+    """The chosen frames of one video."""
+
+    frames: np.ndarray
+    """uint8 [T, H, W, 3], upright (after `transform`, where one was given)."""
+    times: np.ndarray
+    """float64 [T]: when each frame comes on screen, in seconds from the first frame of the file."""
+    duration: float
+    """Seconds."""
+    spacing: float
+    """Seconds between two requests."""
+    size: tuple[int, int]
+    """(H, W) of the file's upright frames."""
+    backend: Literal["decord", "pyav"]
+    """What decoded."""
+
+
+def request_times(info: VideoInfo, *, fps: float, min_frames: int, max_frames: int, frame_factor: int = 2) -> tuple[np.ndarray, float]:
+    """(times asked for, float64 [T] in seconds; spacing between them in seconds). T is a multiple of `frame_factor`.
+
+    0, 1/fps, 2/fps, ... up to the duration; one more where the factor needs it (it shows the last frame). Where these are fewer
+    than `min_frames` or more than `max_frames`, that many are spread evenly over the duration. A video of one frame is that
+    frame `frame_factor` times.
+
+    Raises:
+        ValueError: no multiple of `frame_factor` lies within [min_frames, max_frames].
+    """
+    low = math.ceil(min_frames / frame_factor) * frame_factor
+    high = max_frames // frame_factor * frame_factor
+    if high < low or fps <= 0:
+        raise ValueError(f"no multiple of {frame_factor} frames in [{min_frames}, {max_frames}], or fps {fps} is not positive")
+    if info.n_frames == 1:
+        return np.arange(frame_factor) / fps, 1 / fps
+    natural = max(1, math.ceil((info.duration - TICK) * fps))
+    if low <= natural <= high or info.duration <= 0:
+        count = max(low, math.ceil(natural / frame_factor) * frame_factor)
+        return np.arange(count) / fps, 1 / fps
+    count = low if natural < low else high
+    return np.arange(count) * (info.duration / count), info.duration / count
+
+
+def probe_video(source: Path | bytes | BinaryIO) -> VideoInfo:
+    """(width, height, duration, n_frames) of the upright video from its headers; only its first frame is decoded, for the rotation.
+
+    Raises:
+        MediaError: `format`, `corrupt`, `truncated`, `no_frames`, `too_large`, or as `media.access`.
+    """
+    if isinstance(source, Path):
+        source = read_media(source.parent, source.name, max_bytes=VIDEO_BYTES)
+    return container.read_header(io.BytesIO(source) if isinstance(source, bytes) else source).info
+
+
+def read_video(
+    source: Path | bytes,
+    *,
+    fps: float,
+    min_frames: int,
+    max_frames: int,
+    decoder: Decoder = "auto",
+    frame_factor: int = 2,
+    transform: Transform | None = None,
+) -> VideoFrames:
+    """Decode the frames on screen at the times of `request_times`.
+
+    `transform` maps uint8 [n, H, W, 3] to [n, h, w, 3] and is applied as frames arrive, so that a long video never lies in
+    memory at full size. decord (`decord`, and `auto` where it is installed) shows concealed frames of damaged files, and wrong
+    frames of some containers, without a word: 8 frames late in an MPEG-TS file with B-frames, for example. Its frames are
+    therefore used only where a checking pass of PyAV sees the same ones; else PyAV's are. `pyav` does without the second pass.
+
+    Raises:
+        MediaError: `format`, `corrupt`, `truncated`, `no_frames`, `too_large`, or as `media.access`.
+        ConfigError: decord is asked for and not installed.
+        ValueError: see `request_times`.
+    """
+    data = read_media(source.parent, source.name, max_bytes=VIDEO_BYTES) if isinstance(source, Path) else source
+    if len(data) > VIDEO_BYTES:
+        raise MediaError("too_large", f"video: {len(data)} bytes, the limit is {VIDEO_BYTES}")
+    backend = resolve_decoder(decoder)
+    header = container.read_header(io.BytesIO(data))
+    packets = container.scan(io.BytesIO(data))
+    container.check_share(header, packets)
+    requests, spacing = request_times(header.info, fps=fps, min_frames=min_frames, max_frames=max_frames, frame_factor=frame_factor)
+    change = transform or (lambda frames: frames)
+    chosen: tuple[np.ndarray, np.ndarray] | None = None
+    if backend == "decord" and packets.regular:
+        chosen = _by_decord(data, header, packets, requests, change)
+    if chosen is None:
+        backend = "pyav"
+        chosen = _by_pyav(data, header, packets, requests, change)
+    size = (header.info.height, header.info.width)
+    return VideoFrames(frames=chosen[0], times=chosen[1], duration=header.info.duration, spacing=spacing, size=size, backend=backend)
+
+
+def resolve_decoder(decoder: Decoder) -> Literal["decord", "pyav"]:
+    """The decoder that is tried first on this machine.
+
+    Raises:
+        ConfigError: decord is asked for and not installed.
+    """
+    installed = importlib.util.find_spec("decord") is not None
+    if decoder == "decord" and not installed:
+        raise ConfigError("media.decoder: 'decord' is not installed on this machine; use 'auto' or 'pyav', or install decord")
+    return "decord" if installed and decoder != "pyav" else "pyav"
+
+
+def _by_pyav(
+    data: bytes, header: container.Header, packets: container.Packets, requests: np.ndarray, change: Transform
+) -> tuple[np.ndarray, np.ndarray]:
+    """(frames, times) of the frame on screen at each request."""
+    frames: list[np.ndarray] = []
+    times: list[float] = []
+    count, current = 0, None
+
+    def show(shown: container.Decoded, until: float) -> None:
+        asked = 0
+        while len(frames) + asked < len(requests) and requests[len(frames) + asked] + TICK < until:
+            asked += 1
+        if asked:
+            pixels = change(shown.pixels()[None])[0]
+            frames.extend([pixels] * asked)
+            times.extend([shown.time] * asked)
+
+    for decoded in container.decode(data, header):
+        count += 1
+        if current is not None:
+            show(current, decoded.time)
+        current = decoded
+        if len(frames) == len(requests):
+            return np.stack(frames), np.array(times, dtype=np.float64)
+    _check_count(count, packets)
+    if current is not None:
+        show(current, math.inf)
+    return np.stack(frames), np.array(times, dtype=np.float64)
+
+
+def _by_decord(
+    data: bytes, header: container.Header, packets: container.Packets, requests: np.ndarray, change: Transform
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The same through decord; None where decord fails, or lists or shows other frames than PyAV."""
+    import decord
+
+    decord.logging.set_level(decord.logging.QUIET)
+    places = np.searchsorted(packets.times, requests + TICK, side="right") - 1
+    distinct = np.unique(places)
+    pieces: list[np.ndarray] = []
+    samples: list[np.ndarray] = []
+    try:
+        reader: Any = decord.VideoReader(io.BytesIO(data), num_threads=1)
+        stamps = np.asarray(reader.get_frame_timestamp(list(range(len(reader)))), dtype=np.float64)[:, 0]
+    except (MemoryError, ImportError):
+        raise
+    except Exception:  # noqa: BLE001 - the media border: PyAV reads the file instead and names what is wrong with it
+        return None
+    if len(stamps) != len(packets.times) or np.abs(stamps - stamps[0] - packets.times).max() > 2 * TICK:
+        return None
+    for start in range(0, len(distinct), _CHUNK):
+        try:
+            piece = reader.get_batch(distinct[start : start + _CHUNK].tolist()).asnumpy()
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - as above
+            return None
+        if piece.shape[1:] != (header.info.height, header.info.width, 3):
+            return None
+        samples.extend(piece[:, ::_STRIDE, ::_STRIDE].copy())
+        pieces.append(change(piece))
+    if not _confirmed(data, header, packets, dict(zip(distinct.tolist(), samples, strict=True)), float(requests[-1])):
+        return None
+    return np.concatenate(pieces)[np.searchsorted(distinct, places)], packets.times[places]
+
+
+def _confirmed(data: bytes, header: container.Header, packets: container.Packets, samples: dict[int, np.ndarray], last: float) -> bool:
+    """Whether PyAV finds the same pictures (thinned out to `samples`, by frame number). Damage on the way raises as in `_by_pyav`."""
+    count = 0
+    for decoded in container.decode(data, header):
+        if count in samples:
+            seen = decoded.pixels()[::_STRIDE, ::_STRIDE]
+            if np.abs(seen.astype(np.int16) - samples[count]).max() > LEVELS:
+                return False
+        count += 1
+        if decoded.time > last + TICK:
+            return True
+    _check_count(count, packets)
+    return count > max(samples)
+
+
+def _check_count(count: int, packets: container.Packets) -> None:
+    if count == 0:
+        raise MediaError("no_frames", "video: no frame can be decoded")
+    if count < container.LEAST_SHARE * len(packets.times):
+        raise MediaError("truncated", f"video: {count} of {len(packets.times)} frames can be decoded")

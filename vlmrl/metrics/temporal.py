@@ -1,0 +1,79 @@
+"""Temporal grounding: reading a time span from text, and temporal IoU. Shared by rewards and evaluation."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+Span = tuple[float, float]
+
+_CAP = 4096
+"""Characters of an answer that are looked at, from its end."""
+_TIME = r"(?:\d{1,3}:)?(?:\d{1,3}:)?\d{1,7}(?:\.\d{1,6})?"
+_PAIR = re.compile(rf"({_TIME})\s?(?:s|sec|secs|second|seconds)?\s?(?:to|and|-|–|—)\s?({_TIME})", re.IGNORECASE)
+_NUMBER = re.compile(_TIME)
+
+
+def _seconds(text: str) -> float:
+    """`12.5`, `00:12.5` or `1:02:03` as seconds."""
+    total = 0.0
+    for part in text.split(":"):
+        total = total * 60 + float(part)
+    return total
+
+
+def parse_time_span(text: str) -> Span | None:
+    """The time span that an answer gives, in seconds; None if it gives none.
+
+    Taken in this order: the last `a to b` (also `a and b`, `a - b`, with `s` or `m:s` forms), JSON `{"time": [a, b]}`, the first two
+    numbers. The order of the two is not changed. Linear in the length of the text.
+    """
+    tail = re.sub(r"\s+", " ", text[-_CAP:])
+    pairs = _PAIR.findall(tail)
+    if pairs:
+        return _seconds(pairs[-1][0]), _seconds(pairs[-1][1])
+    found = _json_span(tail)
+    if found is not None:
+        return found
+    numbers = _NUMBER.findall(tail)
+    return (_seconds(numbers[0]), _seconds(numbers[1])) if len(numbers) >= 2 else None
+
+
+def _json_span(text: str) -> Span | None:
+    start = text.find("{")
+    end = text.rfind("}")
+    if start < 0 or end <= start or text.count("{") > 8:
+        return None
+    try:
+        value = json.loads(text[start : end + 1])
+    except ValueError:
+        return None
+    time = value.get("time") if isinstance(value, dict) else None
+    if isinstance(time, list) and len(time) == 2 and all(isinstance(t, int | float) and not isinstance(t, bool) for t in time):
+        return float(time[0]), float(time[1])
+    return None
+
+
+def temporal_iou(pred: Span, gt: Span, *, sort_times: bool) -> float:
+    """Intersection over union of two spans in seconds, in [0, 1]; 0 if the union has no length.
+
+    `sort_times` swaps a reversed prediction (evaluation); without it a reversed prediction scores 0 (reward).
+    """
+    (s, e), (s2, e2) = pred, gt
+    if s > e:
+        if not sort_times:
+            return 0.0
+        s, e = e, s
+    union = max(e, e2) - min(s, s2)
+    return max(0.0, min(e, e2) - max(s, s2)) / union if union > 0 else 0.0
+
+
+def recall_at(ious: Sequence[float], threshold: float) -> float:
+    """R1@m: share of predictions with IoU >= m."""
+    return sum(iou >= threshold for iou in ious) / len(ious)
+
+
+def mean_iou(ious: Sequence[float]) -> float:
+    """mIoU; unparsable answers are in `ious` as 0."""
+    return sum(ious) / len(ious)

@@ -1,0 +1,230 @@
+"""Load a model and its processor. Weights enter as safetensors only; remote code is off and cannot be switched on by a file."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vlmrl.compat import ensure_torchvision
+from vlmrl.errors import CheckpointError, ConfigError
+from vlmrl.policy.positions import PositionSpec, Rule
+from vlmrl.types import MediaKind
+
+FAMILIES = {"qwen2_vl": False, "qwen2_5_vl": True}
+"""Supported model types -> whether video positions are scaled by time. Qwen3-VL needs deepstack features, which the training
+forward does not place yet, so it is refused instead of being trained without them."""
+
+_CONTROL = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessorBundle:
+    """Tokenizer, image and video processing of one model, and the numbers that depend on them."""
+
+    processor: Any
+    tokenizer: Any
+    patch_size: int
+    merge_size: int
+    temporal_patch_size: int
+    pad_ids: dict[MediaKind, int]
+    special_ids: frozenset[int]
+    forbidden_ids: tuple[int, ...]
+    """Visual control tokens: a policy must never sample them."""
+    end_ids: tuple[int, ...]
+    """Tokens that end an answer."""
+    fingerprint: str
+    """Hash of the files that decide token ids and pixels."""
+
+    def patchify(self, frames: np.ndarray, kind: MediaKind) -> tuple[np.ndarray, tuple[int, int, int]]:
+        """Processed frames uint8 [T, H, W, 3] -> (patches float32 [n, dim], grid (t, h, w)). Resizing has been done before.
+
+        Frames repeat along time to a full temporal patch for images, as the model's own processor does.
+        """
+        tensor = torch.from_numpy(np.ascontiguousarray(frames)).permute(0, 3, 1, 2)
+        if kind == "image":
+            out = self.processor.image_processor(images=[tensor[0]], do_resize=False, return_tensors="pt")
+            values, grid = out["pixel_values"], out["image_grid_thw"]
+        else:
+            out = self.processor.video_processor(videos=[tensor], do_resize=False, do_sample_frames=False, return_tensors="pt")
+            values, grid = out["pixel_values_videos"], out["video_grid_thw"]
+        t, h, w = (int(v) for v in grid[0])
+        return values.float().numpy(), (t, h, w)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Ids of plain text, without special tokens around it."""
+        return [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+
+    def decode(self, ids: Any) -> str:
+        """Text of answer ids, without control tokens."""
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+
+@dataclass(kw_only=True)
+class Policy:
+    """A model on its device. `version` counts weight updates and is stamped on every rollout."""
+
+    model: Any
+    bundle: ProcessorBundle
+    positions: PositionSpec
+    device: torch.device
+    version: int = 0
+    vision_version: int = 0
+    """Version of the weights that vision features depend on; stays the same while the tower is frozen."""
+    vision_trains: bool = False
+    language_config: Any = field(default=None)
+
+    @property
+    def core(self) -> Any:
+        """The model without its head (holds `visual` and `language_model`)."""
+        return self.model.model
+
+    @property
+    def head(self) -> torch.Tensor:
+        """The output matrix, [V, H]."""
+        return self.model.get_output_embeddings().weight
+
+
+def _find(path: str) -> str:
+    """A local folder as it is; anything else is a hub id."""
+    return str(Path(path).expanduser()) if Path(path).expanduser().exists() else path
+
+
+def _load(loader: Any, path: str, what: str, **kwargs: Any) -> Any:
+    try:
+        return loader.from_pretrained(_find(path), trust_remote_code=False, **kwargs)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().split("\n")[0]
+        raise ConfigError(
+            f"model.path: cannot load the {what} of '{path}': {first}\n"
+            "  give a folder with config.json and *.safetensors, or a hub id that is in the local cache or reachable"
+        ) from error
+
+
+def load_processor(path: str, *, revision: str | None = None) -> ProcessorBundle:
+    """Load only tokenizer and processors: enough to encode data without any weights.
+
+    Raises:
+        ConfigError: not found, or not a Qwen-VL-class processor.
+    """
+    ensure_torchvision()
+    from transformers import AutoProcessor
+
+    processor = _load(AutoProcessor, path, "processor", revision=revision)
+    if not hasattr(processor, "image_processor") or not hasattr(processor, "video_processor"):
+        raise ConfigError(f"model.path: '{path}' has no image and video processor; a Qwen-VL-class model is needed")
+    tokenizer = processor.tokenizer
+    vocabulary = tokenizer.get_vocab()
+    missing = [token for token in ("<|image_pad|>", "<|video_pad|>", "<|im_end|>") if token not in vocabulary]
+    if missing:
+        raise ConfigError(f"model.path: the tokenizer of '{path}' lacks {', '.join(missing)}; a Qwen-VL-class model is needed")
+    images = processor.image_processor
+    end = [vocabulary[token] for token in ("<|im_end|>", "<|endoftext|>") if token in vocabulary]
+    digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode())
+    for part in (images.to_json_string(), processor.video_processor.to_json_string(), str(processor.chat_template)):
+        digest.update(part.encode())
+    return ProcessorBundle(
+        processor=processor,
+        tokenizer=tokenizer,
+        patch_size=int(images.patch_size),
+        merge_size=int(images.merge_size),
+        temporal_patch_size=int(images.temporal_patch_size),
+        pad_ids={"image": vocabulary["<|image_pad|>"], "video": vocabulary["<|video_pad|>"]},
+        special_ids=frozenset(int(i) for i in tokenizer.all_special_ids) | {vocabulary[t] for t in _CONTROL if t in vocabulary},
+        forbidden_ids=tuple(sorted(vocabulary[token] for token in _CONTROL if token in vocabulary)),
+        end_ids=tuple(end),
+        fingerprint=digest.hexdigest()[:16],
+    )
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` takes CUDA when there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("model.device: 'cuda' is asked for but torch sees no CUDA device; use 'auto' or 'cpu'")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda":
+        import os
+
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device(name)
+
+
+def load_policy(
+    path: str,
+    bundle: ProcessorBundle,
+    *,
+    device: str = "auto",
+    dtype: str = "float32",
+    attention: str = "sdpa",
+    revision: str | None = None,
+    rule: Rule = "max",
+) -> Policy:
+    """Load the weights.
+
+    Raises:
+        ConfigError: not found, unsupported family, or a device that is not there.
+        CheckpointError: tensors are missing or left over, so that part of the model would be random.
+    """
+    ensure_torchvision()
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    where = pick_device(device)
+    config = _load(AutoConfig, path, "config", revision=revision)
+    if config.model_type not in FAMILIES:
+        raise ConfigError(
+            f"model.path: '{path}' is a '{config.model_type}' model; supported: {', '.join(FAMILIES)} "
+            "(Qwen3-VL is not supported yet: its deepstack features are not placed in the training forward)"
+        )
+    model, info = _load(
+        AutoModelForImageTextToText,
+        path,
+        "weights",
+        revision=revision,
+        dtype=getattr(torch, dtype),
+        attn_implementation=attention,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    left_out = sorted(info["missing_keys"]) + sorted(info["unexpected_keys"]) + [str(k) for k in info["mismatched_keys"]]
+    if left_out:
+        raise CheckpointError(f"'{path}': {len(left_out)} tensors are missing, unexpected or of another shape: {', '.join(left_out[:5])}")
+    model.to(where)
+    model.eval()
+    tokens_per_second = getattr(config.vision_config, "tokens_per_second", None) if FAMILIES[config.model_type] else None
+    spec = PositionSpec(merge_size=bundle.merge_size, tokens_per_second=tokens_per_second, rule=rule)
+    return Policy(model=model, bundle=bundle, positions=spec, device=where)
+
+
+def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.Parameter]]:
+    """Set which parameters train and return those, by name in a fixed order.
+
+    Parts: `vision` is the tower without its merger, `projector` the merger, `language` the decoder with embeddings and head.
+    """
+    named = dict(policy.model.named_parameters())
+    out: list[tuple[str, torch.nn.Parameter]] = []
+    policy.vision_trains = False
+    for name in sorted(named):
+        part = "language"
+        if ".visual." in name or name.startswith("visual."):
+            part = "projector" if ".merger." in name else "vision"
+        named[name].requires_grad_(part not in parts)
+        if part not in parts:
+            out.append((name, named[name]))
+            policy.vision_trains |= part != "language"
+    if not out:
+        raise ConfigError(f"freeze: {', '.join(parts)} leaves nothing to train")
+    return out
+
+
+def weights_fingerprint(policy: Policy) -> str:
+    """Hash of all weights; equal exactly when the weights are bit-identical."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(policy.model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+    return digest.hexdigest()

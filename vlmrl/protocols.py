@@ -1,0 +1,69 @@
+"""The few shapes that parts of the package agree on, and the registries of those that a recipe names.
+
+Pure tensor methods (advantage, credit, policy_loss, select) have their registries in `vlmrl.algo`, next to their input types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from vlmrl.registry import Registry
+from vlmrl.types import GenerationSettings, Group, PlannedPrompt, Request, Rollout
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewardContext:
+    """What a reward may know besides the group."""
+
+    progress: float = 0.0
+    """Share of the run that is done, in [0, 1]: for schedules."""
+    media: Mapping[str, Any] = field(default_factory=dict)
+    """Processed media by handle key, so that no reward opens a file again."""
+
+
+Reward = Callable[..., Sequence[float | None]]
+"""`(Group, RewardContext, *, arguments) -> one number per rollout`. `None` means "cannot judge". No state, no global randomness."""
+
+reward: Registry[Reward] = Registry("reward")
+
+
+class Stateful(Protocol):
+    """Something that must survive a crash. Values are JSON values and tensors; loading is strict: unknown or missing keys raise."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class PromptSampler(Stateful, Protocol):
+    """Decides which rows come next. Reads the ledger, never writes it."""
+
+    def plan(self, ledger: Any, *, prompts: int, rollouts: int) -> list[PlannedPrompt]: ...
+
+
+class RolloutEngine(Protocol):
+    """Makes answers. `version` is the policy version it generates with; it is stamped on every rollout."""
+
+    version: int
+
+    def generate(self, requests: Sequence[Request], settings: GenerationSettings) -> list[list[Rollout]]: ...
+
+    def close(self) -> None: ...
+
+
+class Strategy(Protocol):
+    """How the rollouts of one prompt are completed after on-policy sampling (for example by adding a ground-truth row)."""
+
+    def sampled(self, rollouts: int) -> int:
+        """How many of a group's `rollouts` rows are sampled from the policy."""
+        ...
+
+    def complete(self, group: Group, score: Callable[[Group], Sequence[float | None]], tokenize: Callable[[str], Sequence[int]]) -> Group:
+        """The group with its extra rows."""
+        ...
+
+
+sampler: Registry[Callable[..., PromptSampler]] = Registry("sampler")
+strategy: Registry[Callable[..., Strategy]] = Registry("strategy")

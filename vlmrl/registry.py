@@ -1,0 +1,178 @@
+"""One registry class. The keyword-only parameters of a registered function are its configuration schema.
+
+    @advantage("grpo", paper="arXiv:2402.03300")
+    def grpo(x: AdvantageInputs, *, epsilon: float = 1e-4) -> Tensor: ...
+
+`bind("grpo", {"epsilon": 1e-6})` checks names and types against the signature and returns the function with its arguments.
+Registering twice, or with an unannotated or undefaulted-by-accident parameter, is an error at import; an unknown name or
+argument is an error when the recipe is loaded, with the nearest known name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar, Union
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """`; did you mean 'x'?` or the empty string."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def type_name(annotation: Any) -> str:
+    """How an annotation is shown to users: `float`, `int or None`, `one of 'a', 'b'`."""
+    origin = typing.get_origin(annotation)
+    if origin is Literal:
+        return "one of " + ", ".join(repr(a) for a in typing.get_args(annotation))
+    if origin in (Union, types.UnionType):
+        return " or ".join(type_name(a) for a in typing.get_args(annotation))
+    if annotation is type(None):
+        return "None"
+    if origin is not None:
+        return str(annotation).replace("typing.", "")
+    return getattr(annotation, "__name__", str(annotation))
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    """Whether a YAML value has the annotated type. A bool is not a number; an int is a float."""
+    origin = typing.get_origin(annotation)
+    args = typing.get_args(annotation)
+    if annotation is Any:
+        return True
+    if origin is Literal:
+        return any(value == a and type(value) is type(a) for a in args)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, a) for a in args)
+    if origin in (list, tuple):
+        if not isinstance(value, list | tuple):
+            return False
+        if origin is tuple and args and args[-1] is not Ellipsis:
+            return len(value) == len(args) and all(fits(v, a) for v, a in zip(value, args, strict=True))
+        return all(fits(v, args[0]) for v in value) if args else True
+    if origin is dict:
+        return isinstance(value, dict) and all(fits(k, args[0]) and fits(v, args[1]) for k, v in value.items())
+    if annotation is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if annotation is type(None):
+        return value is None
+    return isinstance(annotation, type) and isinstance(value, annotation)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument of a method."""
+
+    name: str
+    annotation: Any
+    default: Any
+    required: bool
+
+
+@dataclass(frozen=True)
+class Entry(Generic[F]):
+    """One registered function."""
+
+    name: str
+    function: F
+    paper: str | None
+    """arXiv id or other citation; None for what needs none."""
+    parameters: Mapping[str, Parameter]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def summary(self) -> str:
+        """First line of the docstring."""
+        return (inspect.getdoc(self.function) or "").split("\n")[0]
+
+    @property
+    def proposed(self) -> bool:
+        """Whether part of the method is our guess; the name says so."""
+        return self.name.endswith("_proposed")
+
+
+class Registry(Generic[F]):
+    """Named functions of one slot (`advantage`, `policy_loss`, `reward`, ...)."""
+
+    def __init__(self, slot: str):
+        self.slot = slot
+        self._entries: dict[str, Entry[F]] = {}
+
+    def __call__(self, name: str, *, paper: str | None = None, **extra: Any) -> Callable[[F], F]:
+        """Decorator that registers a function under `name`."""
+
+        def register(function: F) -> F:
+            if name in self._entries:
+                raise ValueError(f"{self.slot} '{name}' is registered twice")
+            if not inspect.getdoc(function):
+                raise ValueError(f"{self.slot} '{name}' needs a docstring")
+            self._entries[name] = Entry(name, function, paper, self._parameters(name, function), extra)
+            return function
+
+        return register
+
+    def _parameters(self, name: str, function: Callable[..., Any]) -> dict[str, Parameter]:
+        hints = typing.get_type_hints(function)
+        out: dict[str, Parameter] = {}
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                raise ValueError(f"{self.slot} '{name}': **{parameter.name} hides the schema; name the parameters")
+            if parameter.kind is not parameter.KEYWORD_ONLY:
+                continue
+            if parameter.name not in hints:
+                raise ValueError(f"{self.slot} '{name}': parameter '{parameter.name}' needs an annotation")
+            required = parameter.default is parameter.empty
+            out[parameter.name] = Parameter(
+                parameter.name, hints[parameter.name], None if required else parameter.default, required
+            )
+        return out
+
+    def names(self) -> list[str]:
+        return sorted(self._entries)
+
+    def get(self, name: str) -> Entry[F]:
+        """The entry of that name.
+
+        Raises:
+            KeyError: with the nearest known name.
+        """
+        if name not in self._entries:
+            raise KeyError(f"unknown {self.slot} '{name}'{nearest(name, self.names())} (known: {', '.join(self.names())})")
+        return self._entries[name]
+
+    def problems(self, name: str, arguments: Mapping[str, Any], where: str) -> list[str]:
+        """Everything wrong with using `name` with these arguments; empty when it is fine. `where` prefixes each line."""
+        if name not in self._entries:
+            return [f"{where}.name: unknown {self.slot} '{name}'{nearest(name, self.names())} (known: {', '.join(self.names())})"]
+        known = self._entries[name].parameters
+        out: list[str] = []
+        for key, value in arguments.items():
+            if key not in known:
+                out.append(f"{where}.{key}: unknown '{key}'{nearest(key, list(known))} ({self.slot} '{name}' takes: {', '.join(known) or 'nothing'})")
+            elif not fits(value, known[key].annotation):
+                out.append(f"{where}.{key}: expected {type_name(known[key].annotation)}, got {type(value).__name__} {value!r}")
+        out += [f"{where}.{p.name}: missing, {self.slot} '{name}' needs it" for p in known.values() if p.required and p.name not in arguments]
+        return out
+
+    def bind(self, name: str, arguments: Mapping[str, Any] | None = None) -> F:
+        """The function with its arguments filled in.
+
+        Raises:
+            KeyError, TypeError: what `problems` finds.
+        """
+        arguments = dict(arguments or {})
+        entry = self.get(name)
+        wrong = self.problems(name, arguments, f"{self.slot}.{name}")
+        if wrong:
+            raise TypeError("\n".join(wrong))
+        return typing.cast(F, functools.partial(entry.function, **arguments))

@@ -1,0 +1,63 @@
+"""TempSamp-R1: one row of each group is built from the ground truth. arXiv:2509.18056, section 3 (eq. 2); named `offpolicy_gt`.
+
+The group is G - 1 sampled rows and one row that gives the true answer. In templates with thoughts the paper does not say which
+thought that row carries; ours is the thought of the best sampled row with a valid format (`splice`), kept as it is. If there is
+no such row the group goes on without a ground-truth row. The row's old log-probs are recomputed under the policy, never taken
+from the sampler; it is left out of the logged reward, length, entropy and divergence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from vlmrl.protocols import strategy
+from vlmrl.rewards.answer import gold_text, parse
+from vlmrl.types import Group, Rollout
+
+
+class OffPolicyGroundTruth:
+    """See the module docstring."""
+
+    def __init__(self, gt_cot: Literal["splice", "answer_only"]):
+        self.gt_cot = gt_cot
+
+    def sampled(self, rollouts: int) -> int:
+        return rollouts - 1
+
+    def complete(self, group: Group, score: Callable[[Group], Sequence[float | None]], tokenize: Callable[[str], Sequence[int]]) -> Group:
+        sample, template = group.prompt.sample, group.prompt.template
+        thought: str | None = None
+        if template != "answer_only" and self.gt_cot == "splice":
+            thought = self._best_thought(group, score)
+            if thought is None:
+                return group
+        text = gold_text(sample, template, thought)
+        row = Rollout(
+            k=len(group.rollouts),
+            ids=tuple(tokenize(text)),
+            logprobs=(),
+            text=text,
+            finish="stop",
+            policy_version=group.rollouts[0].policy_version,
+            provenance="ground_truth",
+        )
+        return replace(group, rollouts=(*group.rollouts, row))
+
+    def _best_thought(self, group: Group, score: Callable[[Group], Sequence[float | None]]) -> str | None:
+        """Thought of the well-formed row with the highest task reward; the first of equals."""
+        best: tuple[float, str] | None = None
+        for rollout, value in zip(group.rollouts, score(group), strict=True):
+            parsed = parse(rollout.text, group.prompt.template)
+            if value is None or not parsed.format_ok or parsed.thought is None:
+                continue
+            if best is None or value > best[0]:
+                best = (value, parsed.thought)
+        return None if best is None else best[1]
+
+
+@strategy("offpolicy_gt", paper="arXiv:2509.18056")
+def offpolicy_gt(*, gt_cot: Literal["splice", "answer_only"] = "splice") -> OffPolicyGroundTruth:
+    """TempSamp-R1: the last row of each group gives the true answer."""
+    return OffPolicyGroundTruth(gt_cot)

@@ -1,0 +1,78 @@
+"""A tiny real model with a tiny real world, for tests: everything through the production code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vlmrl.config.schema import ToyWorldSection
+from vlmrl.data.encode import Encoder
+from vlmrl.data.render import TEMPLATES, instruction
+from vlmrl.data.source import load_source
+from vlmrl.media.store import MediaSettings, MediaStore
+from vlmrl.policy.load import Policy, ProcessorBundle, load_policy, load_processor
+from vlmrl.policy.vision import VisionCache
+from vlmrl.toy.model import build_model
+from vlmrl.toy.tasks import tokenizer_corpus
+from vlmrl.toy.world import make_world
+from vlmrl.types import Prompt, Sample
+
+MEDIA = MediaSettings(
+    min_pixels=56 * 56,
+    max_pixels=56 * 84,
+    video_total_pixels=None,
+    fps=2.0,
+    min_frames=4,
+    max_frames=32,
+    cache_bytes=2**28,
+    decoder="auto",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiny:
+    """A loaded tiny policy with its data."""
+
+    policy: Policy
+    bundle: ProcessorBundle
+    store: MediaStore
+    encoder: Encoder
+    vision: VisionCache
+    samples: list[Sample]
+
+    def prompts(self, count: int, template: str = "think_or_not") -> list[Prompt]:
+        return [self.encoder.encode(sample, template) for sample in self.samples[:count]]
+
+
+def make_files(folder: Path, *, train: int = 50, test: int = 12, pretrain: int = 16) -> tuple[Path, Path]:
+    """(model folder, world folder), built from seed 0."""
+    model, world = folder / "model", folder / "world"
+    make_world(world, ToyWorldSection(train=train, validation=2, test=test, pretrain=pretrain))
+    build_model(model, seed=0, corpus=tokenizer_corpus([instruction(t, "time_span") for t in TEMPLATES]))
+    return model, world
+
+
+def load(model: Path, world: Path, split: str = "train") -> Tiny:
+    """Open what `make_files` made."""
+    bundle = load_processor(str(model))
+    store = MediaStore(
+        MEDIA,
+        patchify=bundle.patchify,
+        patch_size=bundle.patch_size,
+        merge_size=bundle.merge_size,
+        temporal_patch_size=bundle.temporal_patch_size,
+        fingerprint=bundle.fingerprint,
+    )
+    encoder = Encoder(
+        tokenizer=bundle.tokenizer,
+        media=store,
+        data_root=world,
+        pad_ids=bundle.pad_ids,
+        special_ids=bundle.special_ids,
+        max_prompt_tokens=4096,
+    )
+    samples = load_source(world / f"{split}.jsonl", media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None)
+    policy = load_policy(str(model), bundle, device="cpu")
+    return Tiny(
+        policy=policy, bundle=bundle, store=store, encoder=encoder, vision=VisionCache(store, budget_bytes=2**28), samples=samples
+    )

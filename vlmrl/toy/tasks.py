@@ -1,0 +1,229 @@
+"""The toy task: when is the red square visible? Scenes, questions, thoughts and spans, as pure functions.
+
+Everything in a row comes from integer hashes of (seed, split, index, name), not from a generator's stream, so rows are
+byte-identical on every machine and with every numpy version. Times are multiples of half a second below 10 s: exact in
+binary, two digits in text, and each boundary falls on a frame of every frame rate used. Times are in seconds throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vlmrl.rng import key
+
+Split = Literal["train", "validation", "test", "pretrain"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test", "pretrain")
+
+COLORS: dict[str, tuple[int, int, int]] = {
+    "red": (225, 40, 40),
+    "green": (40, 190, 70),
+    "blue": (60, 90, 235),
+    "yellow": (235, 215, 50),
+    "white": (240, 240, 240),
+}
+SHAPES = ("square", "circle", "triangle")
+SIZES = ((56, 56), (64, 64), (84, 56), (56, 84), (96, 64), (64, 96), (96, 72), (72, 96), (80, 80), (112, 112))
+"""Width and height in pixels; even, because yuv420p halves the colour planes."""
+RATES = (6, 8, 10, 12)
+"""Frames per second; even, so that half seconds fall on frames."""
+PHRASINGS = (
+    "When is the {name} visible?",
+    "When can you see the {name}?",
+    "When is the {name} on screen?",
+    "At what time is the {name} shown?",
+)
+HALF = 0.5
+MIN_HALVES, MAX_HALVES = 10, 18
+"""Least and greatest duration, in half seconds (5 to 9 s)."""
+TARGET_HALVES = (2, 8)
+"""Least and greatest length of a visible span, in half seconds (1 to 4 s)."""
+LOOSE_HALVES = 3
+"""Loose annotation starts up to this many half seconds early and ends up to as many late (1.5 s)."""
+
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One shape in one quarter of the picture, visible for `start <= t < end`."""
+
+    color: str
+    shape: str
+    start: float
+    end: float
+    quarter: int
+    """0 to 3: top left, top right, bottom left, bottom right. No two events of a scene share one."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.color} {self.shape}"
+
+    @property
+    def span(self) -> Span:
+        return self.start, self.end
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scene:
+    """What one video shows. The asked event is the first; no other event has its name."""
+
+    split: Split
+    index: int
+    duration: float
+    rate: int
+    size: tuple[int, int]
+    """Width, height in pixels."""
+    events: tuple[Event, ...]
+    phrasing: int
+
+    @property
+    def id(self) -> str:
+        return f"toy-{self.split}-{self.index:06d}"
+
+    @property
+    def video(self) -> str:
+        """Path relative to the world's folder."""
+        return f"videos/{self.split}/{self.index:06d}.mp4"
+
+
+def make_scene(seed: int, split: Split, index: int) -> Scene:
+    """The scene at these coordinates: one asked event and one or two others of another colour, all overlapping freely in time."""
+
+    def draw(n: int, *names: int | str) -> int:
+        return key(seed, "toy", split, index, *names) % n
+
+    halves = MIN_HALVES + draw(MAX_HALVES - MIN_HALVES + 1, "duration")
+    colors, quarters = list(COLORS), [0, 1, 2, 3]
+    events: list[Event] = []
+    for i in range(2 + draw(2, "events")):
+        length = TARGET_HALVES[0] + draw(min(TARGET_HALVES[1], halves - 2) - TARGET_HALVES[0] + 1, "length", i)
+        start = draw(halves - length + 1, "start", i)
+        events.append(
+            Event(
+                color=colors.pop(draw(len(colors), "color", i)),
+                shape=SHAPES[draw(len(SHAPES), "shape", i)],
+                start=start * HALF,
+                end=(start + length) * HALF,
+                quarter=quarters.pop(draw(len(quarters), "quarter", i)),
+            )
+        )
+    return Scene(
+        split=split,
+        index=index,
+        duration=halves * HALF,
+        rate=RATES[draw(len(RATES), "rate")],
+        size=SIZES[draw(len(SIZES), "size")],
+        events=tuple(events),
+        phrasing=draw(len(PHRASINGS), "phrasing"),
+    )
+
+
+def format_time(seconds: float) -> str:
+    return f"{seconds:.1f}"
+
+
+def format_span(span: Span) -> str:
+    """`3.0 to 5.5`, as the model should write it between the answer tags."""
+    return f"{format_time(span[0])} to {format_time(span[1])}"
+
+
+def question(scene: Scene) -> str:
+    return PHRASINGS[scene.phrasing].format(name=scene.events[0].name)
+
+
+def thought(scene: Scene) -> str:
+    """A short true thought: names what was looked for, and when it came and went."""
+    asked = scene.events[0]
+    return f"The {asked.name} appears at {format_time(asked.start)} and is gone at {format_time(asked.end)}."
+
+
+def loose_span(seed: int, scene: Scene) -> Span:
+    """A careless annotation of the asked event: up to 1.5 s early and up to 1.5 s late, inside the video."""
+    asked = scene.events[0]
+    early, late = (key(seed, "toy", scene.split, scene.index, name) % (LOOSE_HALVES + 1) for name in ("early", "late"))
+    return max(0.0, asked.start - early * HALF), min(scene.duration, asked.end + late * HALF)
+
+
+def make_row(seed: int, scene: Scene) -> dict[str, Any]:
+    """The data row of a scene. Rows of the `pretrain` split carry loose spans; only `train` rows carry a thought."""
+    asked = scene.events[0]
+    loose = scene.split == "pretrain"
+    span = loose_span(seed, scene) if loose else asked.span
+    row: dict[str, Any] = {
+        "id": scene.id,
+        "task": "temporal_grounding",
+        "answer_type": "time_span",
+        "data_type": "video",
+        "video": scene.video,
+        "prompt": question(scene),
+        "answer": format_span(span),
+        "gt": {"time": list(span)},
+        "source": "toy",
+        "meta": {
+            "duration": scene.duration,
+            "fps": scene.rate,
+            "size": list(scene.size),
+            "labels": "loose" if loose else "exact",
+            "phrasing": scene.phrasing,
+            "events": [
+                {"color": e.color, "shape": e.shape, "time": list(e.span), "quarter": e.quarter, "asked": e is asked} for e in scene.events
+            ],
+        },
+    }
+    if scene.split == "train":
+        row["thought"] = thought(scene)
+    return row
+
+
+def tokenizer_corpus(instructions: Sequence[str] = ()) -> Iterable[str]:
+    """Text in which every word of questions, thoughts, answers and the given instructions occurs, to train the tokenizer on."""
+    for split_index in range(64):
+        scene = make_scene(0, "train", split_index)
+        yield question(scene)
+        yield thought(scene)
+        answer = f"<answer>{format_span(scene.events[0].span)}</answer>"
+        yield answer
+        yield f"<think>{thought(scene)}</think>{answer}"
+        yield f"<think>\n\n</think>{answer}"
+    for color in COLORS:
+        for shape in SHAPES:
+            for phrasing in PHRASINGS:
+                yield phrasing.format(name=f"{color} {shape}")
+    for instruction in instructions:
+        for _ in range(16):
+            yield f" {instruction}"
+    for _ in range(16):
+        yield "user\n"
+        yield "assistant\n"
+        yield "system\n"
+
+
+def span_iou(a: Span, b: Span) -> float:
+    """Intersection over union of two spans in seconds; 0 where the union is empty."""
+    overlap = max(0.0, min(a[1], b[1]) - max(a[0], b[0]))
+    union = (a[1] - a[0]) + (b[1] - b[0]) - overlap
+    return overlap / union if union > 0 else 0.0
+
+
+def best_constant(rows: Iterable[Mapping[str, Any]], step: float = HALF) -> tuple[Span, float]:
+    """The one span that scores best as the answer to every row, and its mean IoU: what a blind model can reach.
+
+    Searches all spans on a grid of `step` seconds up to the latest ground-truth end; ties go to the earlier, then shorter span.
+
+    Raises:
+        ValueError: there is no row.
+    """
+    truths: list[Span] = [(float(row["gt"]["time"][0]), float(row["gt"]["time"][1])) for row in rows]
+    if not truths:
+        raise ValueError("best_constant needs at least one row with gt.time")
+    ticks = round(max(end for _, end in truths) / step)
+    best: tuple[Span, float] = ((0.0, step), -1.0)
+    for first in range(ticks):
+        for last in range(first + 1, ticks + 1):
+            span = (first * step, last * step)
+            score = sum(span_iou(span, truth) for truth in truths) / len(truths)
+            if score > best[1]:
+                best = (span, score)
+    return best

@@ -1,0 +1,164 @@
+"""All data of a recipe, checked before the first GPU second: every row is read, its media decoded, its prompt measured, its gold
+answer scored. Loads tokenizer and processors, never model weights. Every row is accounted for by reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from vlmrl.config.schema import Config, GrpoSection, SourceSection
+from vlmrl.data.encode import Encoder
+from vlmrl.data.source import read_source
+from vlmrl.errors import MediaError, RowError
+from vlmrl.policy.load import load_processor
+from vlmrl.protocols import reward as reward_registry
+from vlmrl.rewards.runner import RewardRunner
+from vlmrl.train.media import open_media
+from vlmrl.train.ui import Ui
+from vlmrl.types import Prompt, Sample
+
+SHOWN = 5
+"""Bad rows of a source that are listed with their message; all are counted."""
+
+Fingerprint = tuple[tuple[str, ...], str]
+
+
+@dataclass(kw_only=True)
+class SourceAudit:
+    """One source under one answer format. `rows` is the sum of `good` and of all `reasons`."""
+
+    path: str
+    template: str
+    used_by: list[str]
+    rows: int = 0
+    good: int = 0
+    longest_prompt: int = 0
+    """Tokens."""
+    reasons: Counter[str] = field(default_factory=Counter[str])
+    examples: list[str] = field(default_factory=list)
+    prints: set[Fingerprint] = field(default_factory=set[Fingerprint])
+    """Media content and question of each good row: tells whether training rows are held out."""
+
+    def reject(self, reason: str, line: str) -> None:
+        self.reasons[reason] += 1
+        if len(self.examples) < SHOWN:
+            self.examples.append(line)
+
+
+@dataclass(kw_only=True)
+class AuditReport:
+    """What `vlmrl check` shows. `problems` would stop or spoil training; `notes` are for the eye."""
+
+    sources: list[SourceAudit] = field(default_factory=list[SourceAudit])
+    problems: list[str] = field(default_factory=list[str])
+    notes: list[str] = field(default_factory=list[str])
+
+    @property
+    def rows(self) -> int:
+        return sum(source.rows for source in self.sources)
+
+    def table(self) -> Table:
+        """One line per source: every row, by what became of it."""
+        table = Table("source", "format", "used by", "rows", "good", "left out", "longest prompt", caption="\n".join(self.notes) or None)
+        for s in self.sources:
+            left = ", ".join(f"{count} {reason}" for reason, count in sorted(s.reasons.items())) or "-"
+            cells = (s.path, s.template, ", ".join(s.used_by), str(s.rows), str(s.good), left, f"{s.longest_prompt} tokens")
+            table.add_row(*(Text(cell, overflow="fold") for cell in cells))
+        return table
+
+
+def audit(cfg: Config, *, model: str, data: Path, ui: Ui) -> AuditReport:
+    """Check every source of the stages and of the evaluation.
+
+    Args:
+        model: folder or hub id whose processor makes the prompts.
+        data: folder that sources are relative to.
+
+    Raises:
+        ConfigError: the processor cannot be loaded.
+        DataError: a source file is missing or cannot be read.
+    """
+    bundle = load_processor(model, revision=cfg.model.revision)
+    _, encoder = open_media(cfg, bundle, data)
+    report = AuditReport()
+    trained: set[Fingerprint] = set()
+    done: dict[tuple[str, str, str], tuple[SourceAudit, list[Sample]]] = {}
+
+    def visit(source: SourceSection, template: str, used_by: str) -> tuple[SourceAudit, list[Sample]]:
+        key = (source.path, source.media_root, template)
+        if key not in done:
+            found = SourceAudit(path=source.path, template=template, used_by=[])
+            done[key] = (found, _audit_source(found, source, cfg, data, encoder, ui))
+            report.sources.append(found)
+            report.problems += _source_problems(found, cfg)
+        done[key][0].used_by.append(used_by)
+        return done[key]
+
+    for stage in cfg.stages:
+        found, samples = visit(stage.source, stage.template, stage.name)
+        trained |= found.prints
+        if isinstance(stage, GrpoSection) and samples:
+            report.problems += [f"stage '{stage.name}': {problem}" for problem in _reward_problems(stage, samples)]
+    if cfg.eval.source is not None:
+        # The prompt of the last stage is the one that the trained model is asked with.
+        held_out, _ = visit(cfg.eval.source, cfg.stages[-1].template, "eval")
+        shared = len(held_out.prints & trained)
+        if shared:
+            report.notes.append(f"{shared} of {held_out.good} evaluation rows have the media and the question of a training row")
+    return report
+
+
+def _audit_source(found: SourceAudit, source: SourceSection, cfg: Config, data: Path, encoder: Encoder, ui: Ui) -> list[Sample]:
+    """Fill `found` and return the good samples."""
+    read = read_source(data / source.path, media_root=source.media_root, dedupe=cfg.data.dedupe)
+    found.rows = read.rows
+    for bad in read.bad:
+        found.reject(bad.reason, str(bad))
+    if read.duplicates:
+        found.reasons["duplicate (kept first)"] += read.duplicates
+    good: list[Sample] = []
+    with ui.bar(f"check {Path(source.path).name}", len(read.samples)) as bar:
+        for n, sample in enumerate(read.samples):
+            try:
+                prompt = encoder.encode(sample, found.template)
+            except (MediaError, RowError) as error:
+                found.reject(error.reason, f"{sample.source}: {error}")
+            else:
+                good.append(sample)
+                found.longest_prompt = max(found.longest_prompt, len(prompt.ids))
+                found.prints.add(_print(prompt))
+            bar.update(n + 1)
+    found.good = len(good)
+    return good
+
+
+def _print(prompt: Prompt) -> Fingerprint:
+    return tuple(handle.key for handle in prompt.media), " ".join(prompt.sample.question.casefold().split())
+
+
+def _source_problems(found: SourceAudit, cfg: Config) -> list[str]:
+    # What the recipe asks to leave out is not a fault: long prompts (data.max_prompt_tokens) and kept-first repeats.
+    faulty = found.rows - found.good - found.reasons["overlong"] - found.reasons["duplicate (kept first)"]
+    listed = "".join(f"\n    {line}" for line in found.examples)
+    if not found.good:
+        return [f"{found.path}: none of {found.rows} rows can be used{listed}"]
+    if found.reasons["duplicate_id"]:
+        return [f"{found.path}: {found.reasons['duplicate_id']} repeated ids; give every row its own, or see data.dedupe{listed}"]
+    if faulty > cfg.data.max_bad_rows * found.rows:
+        share = f"{faulty / found.rows:.2%}"
+        return [
+            f"{found.path}: {faulty} of {found.rows} rows are bad ({share}); data.max_bad_rows allows {cfg.data.max_bad_rows:.2%}{listed}"
+        ]
+    return []
+
+
+def _reward_problems(stage: GrpoSection, samples: list[Sample]) -> list[str]:
+    """Gold answers must earn the full reward through the parser that training uses, and junk none."""
+    columns = [(r.name, r.weight, reward_registry.bind(r.name, r.arguments)) for r in stage.rewards]
+    runner = RewardRunner(columns, max_invalid=stage.max_invalid_rewards)
+    return list(runner.self_test(samples, stage.template))

@@ -1,0 +1,388 @@
+"""Checkpoints that are whole or absent.
+
+A checkpoint is a folder `step-00000200` of safetensors and JSON with a `manifest.json` that lists size and sha256 of every file.
+It is written as `tmp-...`, synced, and renamed, so that at any instant a power cut leaves the old checkpoint or the new one.
+There is no "latest" file: the latest is the highest step whose manifest verifies. Steps are counted over the whole run, so the
+names order across stages. Hashes detect damage, not a forger.
+
+Only rank 0 writes. `together` (see `train.dist`) makes its failure the failure of all ranks. Inside `save` no collective is run:
+gather sharded tensors before.
+
+What a failed save means is the caller's decision: `StorageError` says that this step was not saved, that the temporary folder is
+gone and that older checkpoints are untouched, so a loop may go on and save at the next step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vlmrl import faults, fs
+from vlmrl.errors import CheckpointError, StorageError
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+SCHEMA = 1
+"""Version of the layout. A newer one is refused; an older one needs a migration here."""
+MANIFEST = "manifest.json"
+STATE = "state.json"
+HEADROOM = 1.2
+"""Free space that a save asks for, as a multiple of the last checkpoint."""
+_STEP = re.compile(r"step-(\d{8})")
+_OLD = re.compile(r"old-(step-\d{8})-[0-9a-f]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What `latest` found. `notes` says which folders were set aside and why; show them to the user."""
+
+    path: Path | None
+    notes: list[str] = field(default_factory=list)
+
+
+def step_name(global_step: int) -> str:
+    """`step-00000200`.
+
+    Raises:
+        ValueError: a step outside 0..99999999, whose name would not sort.
+    """
+    if not 0 <= global_step < 10**8:
+        raise ValueError(f"step {global_step} is outside 0..99999999")
+    return f"step-{global_step:08d}"
+
+
+def step_number(name: str) -> int | None:
+    """The step of a checkpoint's name; None for any other name."""
+    match = _STEP.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def alone(fn: Callable[[], T]) -> T:
+    """The `together` of a single process."""
+    return fn()
+
+
+def save(
+    folder: Path,
+    *,
+    step_name: str,
+    write_tensors: Callable[[Path], None],
+    state: Mapping[str, Any],
+    manifest_extra: Mapping[str, Any],
+    keep: int,
+    together: Callable[[Callable[[], None]], None] = alone,
+    is_main: bool = True,
+) -> Path:
+    """Write `folder/<step_name>` durably, then delete all but the newest `keep` checkpoints.
+
+    Args:
+        folder: the run's folder of checkpoints.
+        write_tensors: writes any files below the temporary folder that it is given (`train.tensors.write_tensors` makes safetensors).
+        state: everything else that must survive; plain JSON values with text keys and finite numbers.
+        manifest_extra: stored under `extra` in the manifest (step, world size, config hash, versions).
+        together: runs local work on all ranks and raises on all of them if it raises on one.
+
+    Raises:
+        StorageError: the disk refused. If the new folder was not complete, it is removed and the former checkpoints are as before.
+        CheckpointError: `state` or `manifest_extra` would not come back from JSON as they are.
+    """
+    if step_number(step_name) is None or keep < 1:
+        raise ValueError(f"step_name {step_name!r} must be like 'step-00000200' and keep ({keep}) at least 1")
+
+    def write() -> None:
+        if not is_main:
+            return
+        try:
+            _save(folder, step_name, write_tensors, state, manifest_extra, keep)
+        except OSError as error:  # from `write_tensors` of the caller; what goes through `fs` already is a StorageError
+            raise StorageError(f"{folder / step_name}: not saved: {error}; free some space or check the disk") from error
+
+    together(write)
+    return folder / step_name
+
+
+def latest(folder: Path) -> Found:
+    """The highest step that verifies. Call it on rank 0 only, with the run's lock held: damaged folders are renamed to `bad-...`.
+
+    Raises:
+        CheckpointError: the highest step was written by a newer version (that is no damage, and falling back would fork the run).
+    """
+    notes: list[str] = []
+    if not folder.is_dir():
+        return Found(path=None)
+    _settle_superseded(folder, notes)
+    for path in reversed(steps(folder)):
+        problems = verify(path)
+        if not problems:
+            return Found(path=path, notes=notes)
+        _set_aside(path, problems, notes)
+    return Found(path=None, notes=notes)
+
+
+def require(folder: Path, name: str) -> Path:
+    """The checkpoint that a user asked for by name.
+
+    Raises:
+        CheckpointError: it is missing, damaged or newer than this code; nothing is renamed and there is no fall-back.
+    """
+    path = folder / name
+    if step_number(name) is None or not path.is_dir():
+        known = ", ".join(p.name for p in steps(folder)) or "none"
+        raise CheckpointError(f"{folder}: no checkpoint '{name}' (there are: {known})")
+    problems = verify(path)
+    if problems:
+        advice = "name another step, or none to use the latest valid one"
+        raise CheckpointError("\n  ".join([f"{path} is damaged:", *problems]) + f"\n{advice}")
+    return path
+
+
+def steps(folder: Path) -> list[Path]:
+    """Checkpoint folders by rising step, unverified."""
+    return sorted(p for p in folder.iterdir() if step_number(p.name) is not None and p.is_dir()) if folder.is_dir() else []
+
+
+def verify(path: Path) -> list[str]:
+    """Everything wrong with a checkpoint folder, one line each; empty when every file is as it was written.
+
+    Raises:
+        CheckpointError: its schema is newer than this code.
+    """
+    try:
+        manifest = read_manifest(path)
+    except _Damaged as error:
+        return [str(error)]
+    problems: list[str] = []
+    listed = {entry["path"]: entry for entry in manifest["files"]}
+    present = _files(path)
+    problems += [f"{name}: is not in the manifest" for name in sorted(set(present) - set(listed) - {MANIFEST})]
+    for name, entry in listed.items():
+        file = present.get(name)
+        if file is None:
+            problems.append(f"{name}: missing")
+        elif file.is_symlink() or not file.is_file():
+            problems.append(f"{name}: is not a plain file")
+        elif file.stat().st_size != entry["size"]:
+            problems.append(f"{name}: {file.stat().st_size} bytes instead of {entry['size']}")
+        elif _sha256(file) != entry["sha256"]:
+            problems.append(f"{name}: content differs from its sha256")
+    return problems
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint: `schema`, `name`, `files`, `extra`, `digest`.
+
+    Raises:
+        CheckpointError: missing or damaged, or its schema is newer than this code (both versions are named).
+    """
+    file = path / MANIFEST
+    if not file.is_file() or file.is_symlink():
+        raise _Damaged(f"{MANIFEST}: missing")
+    raw = file.read_bytes()
+    try:
+        manifest = json.loads(raw)
+    except ValueError as error:
+        raise _Damaged(f"{MANIFEST}: not JSON: {error}") from error
+    if not isinstance(manifest, dict) or raw != _sealed({k: v for k, v in manifest.items() if k != "digest"}):
+        raise _Damaged(f"{MANIFEST}: content differs from its digest")
+    if manifest["schema"] > SCHEMA:
+        written = manifest["schema"]
+        raise CheckpointError(f"{path}: written with checkpoint schema {written}, this version reads up to {SCHEMA}; upgrade vlmrl")
+    if manifest["name"] != path.name:
+        raise _Damaged(f"{MANIFEST}: belongs to '{manifest['name']}'")
+    return manifest
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """The JSON state of a checkpoint, checked against its manifest.
+
+    Raises:
+        CheckpointError: missing or damaged.
+    """
+    entry = next((e for e in read_manifest(path)["files"] if e["path"] == STATE), None)
+    file = path / STATE
+    if entry is None or not file.is_file() or _sha256(file) != entry["sha256"]:
+        raise CheckpointError(f"{file}: missing, or its content differs from the manifest")
+    return json.loads(file.read_bytes())
+
+
+def remove_stale(folder: Path) -> list[str]:
+    """Remove what dead processes left unfinished (`tmp-*`). Only the holder of the run's lock may call it.
+
+    Returns the names removed.
+    """
+    stale = sorted(p for p in folder.iterdir() if p.name.startswith(fs.TEMPORARY)) if folder.is_dir() else []
+    for path in stale:
+        fs.remove_tree(path)
+    return [path.name for path in stale]
+
+
+def retain(folder: Path, keep: int) -> list[str]:
+    """Delete old checkpoints, keeping the newest `keep` steps and always the newest that verifies. `save` calls it; a resumed run
+    may call it too, since a process that died after its last save left the older ones.
+
+    Returns notes on what could not be deleted: that wastes space but loses nothing, so it is not an error.
+    """
+    known = steps(folder)
+    doomed = known[:-keep]
+    if not doomed:
+        return []
+    if not any(not verify(path) for path in reversed(known[-keep:])):
+        valid = next((path for path in reversed(doomed) if not verify(path)), None)
+        doomed = [path for path in doomed if path != valid]
+    return _discard_all(doomed)
+
+
+class _Damaged(CheckpointError):
+    """A manifest that cannot be trusted; `verify` turns it into a line."""
+
+
+def _save(folder: Path, name: str, write: Callable[[Path], None], state: Mapping[str, Any], extra: Mapping[str, Any], keep: int) -> None:
+    faults.point("ckpt.start")
+    encoded = _json(state, "state")
+    _json(extra, "manifest_extra")
+    fs.mkdir(folder)
+    _check_space(folder)
+    temporary = folder / fs.temporary_name(name)
+    superseded: Path | None = None
+    try:
+        fs.mkdir(temporary)
+        write(temporary)
+        fs.write_bytes(temporary / STATE, encoded)
+        _sync_tree(temporary)
+        faults.point("ckpt.after_tensors")
+        files = [{"path": key, "size": p.stat().st_size, "sha256": _sha256(p)} for key, p in sorted(_files(temporary).items())]
+        fs.write_bytes(temporary / MANIFEST, _sealed({"schema": SCHEMA, "name": name, "files": files, "extra": dict(extra)}))
+        faults.point("ckpt.after_manifest")
+        superseded = _make_way(folder / name)
+        fs.rename(temporary, folder / name)
+    except BaseException:
+        try:
+            fs.remove_tree(temporary)
+        finally:
+            if superseded is not None:
+                fs.rename(superseded, folder / name)
+        raise
+    fs.fsync_dir(folder)
+    faults.point("ckpt.after_rename")
+    for note in _discard_all([] if superseded is None else [superseded]) + retain(folder, keep):
+        log.warning(note)
+    faults.point("ckpt.after_retention")
+
+
+def _check_space(folder: Path) -> None:
+    known = steps(folder)
+    if not known:
+        return
+    need = int(HEADROOM * sum(p.stat().st_size for p in _files(known[-1]).values()))
+    free = fs.free_bytes(folder)
+    if free < need:
+        raise StorageError(f"{folder}: {free} bytes free, a checkpoint needs about {need}; free some space or lower checkpoint.keep")
+
+
+def _make_way(path: Path) -> Path | None:
+    """Move a folder of the same step aside; a valid one is returned and goes only when its successor is durable."""
+    if not path.exists():
+        return None
+    problems = verify(path)
+    if problems:
+        notes: list[str] = []
+        _set_aside(path, problems, notes)
+        log.warning(notes[0])
+        return None
+    aside = path.with_name(f"old-{fs.temporary_name(path.name).removeprefix(fs.TEMPORARY)}")
+    fs.rename(path, aside)
+    return aside
+
+
+def _settle_superseded(folder: Path, notes: list[str]) -> None:
+    """After a crash between the two renames of a repeated save, give the former checkpoint its name back."""
+    for aside in sorted(p for p in folder.iterdir() if _OLD.fullmatch(p.name)):
+        match = _OLD.fullmatch(aside.name)
+        assert match is not None
+        path = folder / match[1]
+        if path.exists() and verify(path):
+            _set_aside(path, verify(path), notes)
+        if path.exists():
+            _discard(aside)
+        else:
+            fs.rename(aside, path)
+            fs.fsync_dir(folder)
+
+
+def _set_aside(path: Path, problems: list[str], notes: list[str]) -> None:
+    bad = path.with_name(f"bad-{fs.temporary_name(path.name).removeprefix(fs.TEMPORARY)}")
+    fs.rename(path, bad)
+    fs.fsync_dir(path.parent)
+    notes.append(f"{path} is damaged and was renamed to {bad.name}: {'; '.join(problems)}")
+
+
+def _discard_all(paths: list[Path]) -> list[str]:
+    notes: list[str] = []
+    for path in paths:
+        try:
+            _discard(path)
+        except (StorageError, OSError) as error:
+            notes.append(f"old checkpoint not deleted: {error}")
+    return notes
+
+
+def _discard(path: Path) -> None:
+    """Delete a folder; the rename first, so that a crash in between leaves no half of a checkpoint under its name."""
+    gone = path.with_name(fs.temporary_name(path.name))
+    fs.rename(path, gone)
+    fs.fsync_dir(path.parent)
+    fs.remove_tree(gone)
+
+
+def _files(path: Path) -> dict[str, Path]:
+    """Regular files below a folder by relative name; links count under their own name but never lead anywhere else."""
+    return {p.relative_to(path).as_posix(): p for p in path.rglob("*") if p.is_symlink() or not p.is_dir()}
+
+
+def _sync_tree(path: Path) -> None:
+    """Sync what the caller wrote, files and folders, deepest first."""
+    for file in _files(path).values():
+        if file.is_symlink() or not file.is_file():
+            raise CheckpointError(f"{file}: a checkpoint holds plain files only")
+        fs.sync(file)
+    for folder in sorted((p for p in path.rglob("*") if p.is_dir()), reverse=True):
+        fs.fsync_dir(folder)
+    fs.fsync_dir(path)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _json(value: Mapping[str, Any], what: str) -> bytes:
+    """JSON bytes of a value that comes back equal.
+
+    Raises:
+        CheckpointError: it would not (tuples, number keys, NaN, tensors).
+    """
+    try:
+        text = json.dumps(value, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{what} is not plain JSON: {error}") from error
+    back = json.loads(text)
+    changed = [key for key in sorted(set(back) | {str(k) for k in value}) if key not in value or key not in back or back[key] != value[key]]
+    if changed:
+        raise CheckpointError(f"{what} changes in JSON under {', '.join(changed)}: use lists for tuples and text for keys")
+    return text.encode()
+
+
+def _sealed(body: dict[str, Any]) -> bytes:
+    """The only spelling of a manifest: sorted, with a digest of the rest, so that no changed byte goes unnoticed."""
+    plain = json.dumps(body, sort_keys=True)
+    return json.dumps({**body, "digest": hashlib.sha256(plain.encode()).hexdigest()}, sort_keys=True, indent=1).encode()

@@ -1,0 +1,31 @@
+"""Where the time of a step goes: named phases, and what they leave unexplained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Clock:
+    """Adds up seconds by phase since it was made."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a block; phases must not nest."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, time.perf_counter() - began)
+
+    def add(self, name: str, seconds: float) -> None:
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def metrics(self) -> dict[str, float]:
+        """`time/<phase>` and `time/step_total`."""
+        return {f"time/{name}": value for name, value in self.seconds.items()} | {"time/step_total": time.perf_counter() - self._began}

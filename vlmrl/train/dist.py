@@ -1,0 +1,121 @@
+"""Data parallelism: who am I, gradient sums, and a barrier that carries errors.
+
+accelerate launches the processes and names the device; every rank holds the whole model. Gradients are summed by hand after the
+last micro-batch, since the loss is already divided by denominators counted over all ranks. So no rank waits inside a forward,
+and ranks may have different numbers of micro-batches.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as torch_dist
+
+from vlmrl.errors import VlmrlError
+
+T = TypeVar("T")
+
+
+class RankFailed(VlmrlError):
+    """Another rank failed; its message and trace are inside."""
+
+
+def start() -> None:
+    """Join the process group when a launcher made one (`accelerate launch`, `torchrun`); else do nothing."""
+    import os
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch_dist.is_initialized():
+        from accelerate import PartialState
+
+        PartialState(cpu=not torch.cuda.is_available())
+
+
+def world() -> int:
+    return torch_dist.get_world_size() if torch_dist.is_initialized() else 1
+
+
+def rank() -> int:
+    return torch_dist.get_rank() if torch_dist.is_initialized() else 0
+
+
+def is_main() -> bool:
+    return rank() == 0
+
+
+def gather(value: T) -> list[T]:
+    """`value` of every rank, in rank order, on every rank."""
+    if world() == 1:
+        return [value]
+    out: list[Any] = [None] * world()
+    torch_dist.all_gather_object(out, value)
+    return out
+
+
+def together(fn: Callable[[], T]) -> T:
+    """Run local work that may fail, then agree: every rank goes on, or every rank raises.
+
+    `fn` must not contain collectives. Raises the local error where there is one, else `RankFailed` with the origin's trace.
+    """
+    error: BaseException | None = None
+    result: Any = None
+    try:
+        result = fn()
+    except Exception as caught:  # noqa: BLE001 (re-raised below, after the other ranks know)
+        error = caught
+    messages = gather("" if error is None else "".join(traceback.format_exception(error)))
+    if error is not None:
+        raise error
+    for origin, message in enumerate(messages):
+        if message:
+            raise RankFailed(f"rank {origin} failed:\n{message}")
+    return result
+
+
+def on_main(fn: Callable[[], T]) -> T | None:
+    """Run `fn` on rank 0 only; its failure is every rank's failure."""
+    return together(fn if is_main() else lambda: None)
+
+
+def sum_(value: torch.Tensor) -> torch.Tensor:
+    """Sum of a small tensor over ranks."""
+    if world() > 1:
+        torch_dist.all_reduce(value)
+    return value
+
+
+def sum_gradients(parameters: Sequence[torch.nn.Parameter], bucket: int = 1 << 26) -> None:
+    """Replace each gradient by its sum over ranks; a missing gradient counts as zero, so that all ranks reduce the same tensors."""
+    if world() == 1:
+        return
+    for p in parameters:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+    waiting: list[torch.Tensor] = []
+    size = 0
+    for p in parameters:
+        assert p.grad is not None
+        waiting.append(p.grad)
+        size += p.grad.numel()
+        if size >= bucket:
+            _sum_flat(waiting)
+            waiting, size = [], 0
+    if waiting:
+        _sum_flat(waiting)
+
+
+def _sum_flat(tensors: list[torch.Tensor]) -> None:
+    flat = torch.cat([t.reshape(-1) for t in tensors])
+    torch_dist.all_reduce(flat)
+    place = 0
+    for t in tensors:
+        t.copy_(flat[place : place + t.numel()].view_as(t))
+        place += t.numel()
+
+
+def stop() -> None:
+    """Leave the process group."""
+    if torch_dist.is_initialized():
+        torch_dist.destroy_process_group()

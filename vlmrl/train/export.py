@@ -1,0 +1,43 @@
+"""A stage's weights as a plain transformers folder: opens with `from_pretrained`, no merge step."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from vlmrl import fs
+from vlmrl.policy.load import Policy
+
+
+def export(policy: Policy, path: Path) -> None:
+    """Write model and processor to `path`, whole or not at all. A folder that is already there is the finished one and stays."""
+    if path.exists():
+        return
+    fs.mkdir(path.parent)
+    temporary = path.parent / fs.temporary_name(path.name)
+    policy.model.save_pretrained(temporary)
+    policy.bundle.processor.save_pretrained(temporary)
+    _commit(temporary, path)
+
+
+def link(source: Path, path: Path) -> None:
+    """The same folder under a second name, without a second copy of the weights where the file system has links."""
+    if path.exists():
+        return
+    temporary = path.parent / fs.temporary_name(path.name)
+    try:
+        shutil.copytree(source, temporary, copy_function=os.link)
+    except (OSError, shutil.Error):
+        fs.remove_tree(temporary)
+        shutil.copytree(source, temporary)
+    _commit(temporary, path)
+
+
+def _commit(temporary: Path, path: Path) -> None:
+    for file in sorted(temporary.rglob("*")):
+        if file.is_file():
+            fs.sync(file)
+    fs.fsync_dir(temporary)
+    fs.rename(temporary, path)
+    fs.fsync_dir(path.parent)

@@ -1,0 +1,65 @@
+"""From the sampler's plan to encoded prompts, over all ranks, with broken media counted and replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from vlmrl.data.encode import Encoder
+from vlmrl.errors import DataError, MediaError, RowError
+from vlmrl.protocols import PromptSampler
+from vlmrl.sampling.ledger import Ledger
+from vlmrl.train import dist
+from vlmrl.types import PlannedPrompt, Prompt, Sample
+
+
+@dataclass(kw_only=True)
+class Feed:
+    """Rows of one stage. `bad` collects sample id -> reason and lives in `RunState`."""
+
+    samples: Mapping[str, Sample]
+    encoder: Encoder
+    sampler: PromptSampler
+    template: str
+    max_bad: float
+    bad: dict[str, str]
+    quarantine: Callable[[Sample, str, str], None]
+    """Called with (sample, reason, message) on the rank that met the fault."""
+
+    def take(self, ledger: Ledger, *, prompts: int, rollouts: int) -> list[tuple[int, PlannedPrompt, Prompt]]:
+        """This rank's share of the next `prompts` prompts: (place in the plan, wish, prompt).
+
+        A sample whose media fail now (vanished or damaged since the audit) is counted with its reason and replaced by the
+        sampler's next one, so that the batch keeps its size. All ranks learn of every replacement and plan alike.
+
+        Raises:
+            DataError: more than the allowed share of samples failed.
+        """
+        out: list[tuple[int, PlannedPrompt, Prompt]] = []
+        wanted = list(enumerate(self.sampler.plan(ledger, prompts=prompts, rollouts=rollouts)))
+        while wanted:
+            failed: list[tuple[int, str, str]] = []
+            for place, wish in wanted[dist.rank() :: dist.world()]:
+                sample = self.samples[wish.sample_id]
+                try:
+                    out.append((place, wish, self.encoder.encode(sample, self.template)))
+                except (MediaError, RowError) as error:
+                    failed.append((place, sample.id, error.reason))
+                    self.quarantine(sample, error.reason, str(error))
+            everywhere = sorted(f for of_rank in dist.gather(failed) for f in of_rank)
+            self.bad.update({sample_id: reason for _, sample_id, reason in everywhere})
+            self._check()
+            more = self.sampler.plan(ledger, prompts=len(everywhere), rollouts=rollouts) if everywhere else []
+            wanted = [(place, wish) for (place, _, _), wish in zip(everywhere, more, strict=True)]
+        return sorted(out, key=lambda item: item[0])
+
+    def _check(self) -> None:
+        if len(self.bad) > self.max_bad * len(self.samples):
+            counts: dict[str, int] = {}
+            for reason in self.bad.values():
+                counts[reason] = counts.get(reason, 0) + 1
+            worst = ", ".join(f"{reason}: {n}" for reason, n in sorted(counts.items()))
+            raise DataError(
+                f"{len(self.bad)} of {len(self.samples)} rows failed while training ({worst}), more than data.max_bad_rows {self.max_bad}; "
+                f"first: {', '.join(list(self.bad)[:3])}; see quarantine.jsonl in the run directory"
+            )

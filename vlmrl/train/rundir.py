@@ -1,0 +1,297 @@
+"""A run's directory: who may use it, what is in it, what may change when the same command runs again, and signals.
+
+    <root>/<name>/  LOCK  run.json  config.yaml  environment.json  metrics.jsonl  journal/  checkpoints/  eval/  report.html  FINISHED
+
+The lock is held for the life of the process and vanishes with it, however it dies. Running the same command again resumes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+import yaml
+
+from vlmrl import __version__, faults, fs
+from vlmrl.errors import CheckpointError, ConfigError, RunBusyError, StorageError
+
+Resume = Literal["auto", "never", "must"]
+_PACKAGES = ("torch", "transformers", "accelerate", "safetensors", "numpy", "tokenizers")
+_LAYOUT = ("LOCK", "config.yaml", "environment.json", "journal", "checkpoints", "eval")
+_SCHEMA = 1
+_locks: set[int] = set()
+
+
+@dataclass(kw_only=True)
+class RunDir:
+    """An opened run. Paths exist or are ready to be written; `stop_requested` is set by the first SIGTERM or SIGINT."""
+
+    path: Path
+    resumed: bool = False
+    """Whether the directory held this run before."""
+    finished: bool = False
+    """Whether it is complete: then there is nothing to do but report."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know: changed options, other versions, leftovers removed."""
+    stop_signal: str | None = None
+
+    @property
+    def stop_requested(self) -> bool:
+        return self.stop_signal is not None
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def eval(self) -> Path:
+        return self.path / "eval"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    def finish(self) -> None:
+        """Mark the run complete. Only rank 0 calls it."""
+        fs.write_text(self.path / "FINISHED", json.dumps({"wall": time.time()}) + "\n")
+        self.finished = True
+
+
+@contextmanager
+def open_run(
+    root: str | Path,
+    name: str,
+    *,
+    resolved_config: str,
+    config_hash: str,
+    fixed: Mapping[str, Any],
+    resume: Resume = "auto",
+    together: Callable[[Callable[[], None]], None] | None = None,
+    is_main: bool = True,
+) -> Iterator[RunDir]:
+    """Lock, create or re-open `<root>/<name>`, and watch for signals until the block ends.
+
+    Args:
+        resolved_config: the whole configuration as YAML.
+        fixed: the part of it that may not change between start and resume, as nested JSON values (model, seed, data, method).
+            What else differs in `resolved_config` is applied and noted.
+        resume: `auto` starts or resumes, `never` refuses a used directory, `must` refuses a new one.
+        together: runs local work on all ranks and raises on all if one raises (`train.dist`); default: this process only.
+        is_main: whether this process (rank 0) locks and writes.
+
+    Raises:
+        ConfigError: `name` is not a plain name, a fixed option differs (all are listed), or `must` finds no run.
+        RunBusyError: another process holds the lock (who and since when is said), or `never` finds a run.
+        StorageError: the directory cannot be written or locked.
+    """
+    if name in ("", ".", "..") or "/" in name or "\x00" in name or name.startswith(fs.TEMPORARY):
+        raise ConfigError(f"run.name: {name!r} is not a plain folder name")
+    run = RunDir(path=Path(root) / name)
+    with ExitStack() as stack:
+
+        def prepare() -> None:
+            if is_main:
+                if resume == "must" and not (run.path / "run.json").exists():
+                    raise ConfigError(f"{run.path}: no run to resume; check run.root and run.name")
+                fs.mkdir(run.path)
+                stack.enter_context(_locked(run.path / "LOCK"))
+                _prepare(run, resolved_config, config_hash, fixed, resume)
+
+        (together or (lambda fn: fn()))(prepare)
+        run.finished = (run.path / "FINISHED").exists()
+        stack.enter_context(_signals(run))
+        faults.point("run.opened")
+        yield run
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Lines `a.b: 1 in the run, 2 now` for every leaf that differs between two nested values."""
+    old, new = (_leaves(value) if value else {} for value in (before, after))
+    absent = "absent"
+    return [
+        f"{key}: {json.dumps(old[key]) if key in old else absent} in the run, {json.dumps(new[key]) if key in new else absent} now"
+        for key in sorted(set(old) | set(new))
+        if key not in old or key not in new or old[key] != new[key]
+    ]
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine: what must be equal for a resumed run to be bit-exact."""
+    versions: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "vlmrl": __version__,
+        "python": platform.python_version(),
+        "packages": versions,
+        "machine": {"system": platform.system(), "release": platform.release(), "arch": platform.machine(), "cpus": os.cpu_count()},
+        "accelerators": _accelerators(),
+    }
+
+
+def _accelerators() -> list[str]:
+    import torch
+
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+
+
+def _prepare(run: RunDir, resolved_config: str, config_hash: str, fixed: Mapping[str, Any], resume: Resume) -> None:
+    record_path = run.path / "run.json"
+    now = environment()
+    if record_path.exists():
+        if resume == "never":
+            raise RunBusyError(f"{run.path} already holds a run; choose another run.name, or resume it")
+        record = _read_record(record_path)
+        run.resumed = True
+        _compare(run, record, resolved_config, fixed, now)
+    else:
+        _refuse_foreign(run)
+        record = {"schema": _SCHEMA, "fixed": fixed, "history": []}
+    for leftover in sorted(run.path.rglob(f"{fs.TEMPORARY}*")):
+        if leftover.exists() or leftover.is_symlink():
+            fs.remove_tree(leftover)
+            run.notes.append(f"removed {leftover.relative_to(run.path)}, which a stopped process left unfinished")
+    record["history"].append({"wall": time.time(), "host": socket.gethostname(), "config_hash": config_hash, "notes": run.notes})
+    for folder in (run.journal, run.checkpoints, run.eval):
+        fs.mkdir(folder)
+    _write_if_changed(run.config, resolved_config)
+    _write_if_changed(run.path / "environment.json", json.dumps(now, indent=1, sort_keys=True) + "\n")
+    fs.write_text(record_path, json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+def _refuse_foreign(run: RunDir) -> None:
+    """A directory without a record may hold only what a process that died while creating it could have left."""
+    foreign = [p.name for p in run.path.iterdir() if p.name not in _LAYOUT and not p.name.startswith(fs.TEMPORARY)]
+    filled = [p.name for p in (run.journal, run.checkpoints, run.eval) if p.exists() and any(p.iterdir())]
+    if foreign or filled:
+        found = ", ".join(sorted(foreign + filled)[:5])
+        raise RunBusyError(f"{run.path} is not a run of ours (no run.json) but holds {found}; choose another run.name")
+
+
+def _compare(run: RunDir, record: Mapping[str, Any], resolved_config: str, fixed: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    refused = differences(record["fixed"], fixed)
+    if refused:
+        raise ConfigError(
+            [
+                f"{run.path} was started with other values of options that cannot change at resume "
+                "(put them back, or choose another run.name):",
+                *(f"  {line}" for line in refused),
+            ]
+        )
+    if run.config.exists():
+        stored = yaml.safe_load(run.config.read_text(encoding="utf-8"))
+        run.notes += [f"changed at resume: {line}" for line in differences(stored or {}, yaml.safe_load(resolved_config) or {})]
+    if (run.path / "environment.json").exists():
+        before = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
+        run.notes += [f"not bit-exact: environment {line}" for line in differences(before, now)]
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not JSON ({error}); restore it, or choose another run.name") from error
+    if record["schema"] > _SCHEMA:
+        raise CheckpointError(f"{path}: written with run schema {record['schema']}, this version reads up to {_SCHEMA}; upgrade vlmrl")
+    return record
+
+
+def _write_if_changed(path: Path, text: str) -> None:
+    if not path.exists() or path.read_bytes() != text.encode():
+        fs.write_text(path, text)
+
+
+def _leaves(value: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(value, Mapping) and value:
+        parts = [(str(k), v) for k, v in value.items()]
+    elif isinstance(value, list | tuple) and value:
+        parts = [(str(i), v) for i, v in enumerate(value)]
+    else:
+        return {prefix: list(value) if isinstance(value, tuple) else value}
+    return {k: v for key, part in parts for k, v in _leaves(part, f"{prefix}.{key}" if prefix else key).items()}
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive `flock`; the file is never removed, since removing it would let two processes lock two files."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot open the lock: {error}") from error
+    _locks.add(descriptor)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "a process that is just starting"
+            raise RunBusyError(f"{path.parent} is in use by {holder}; wait for it, stop it, or choose another run.name") from None
+        except OSError as error:
+            raise StorageError(f"{path}: this file system has no locks ({error}); put run.root on one that has") from error
+        started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"host {socket.gethostname()}, pid {os.getpid()}, since {started}\n".encode(), 0)
+        yield
+    finally:
+        _locks.discard(descriptor)
+        os.close(descriptor)
+
+
+def _close_locks_in_child() -> None:
+    """A forked worker shares the lock; if it outlived its parent, the run would stay locked. Closing does not unlock the parent."""
+    for descriptor in _locks:
+        os.close(descriptor)
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_close_locks_in_child)
+
+
+@contextmanager
+def _signals(run: RunDir) -> Iterator[None]:
+    """The first SIGTERM or SIGINT asks for a stop at the next step boundary, the second exits at once (no file is half-written).
+
+    Python delivers signals to the main thread only; elsewhere (a run driven from a thread) the handlers stay as they are.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if run.stop_requested:
+            os._exit(128 + number)
+        run.stop_signal = signal.Signals(number).name
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,0 +1,179 @@
+"""What the stages share: the run's parts in one place, and what happens after an update (count, log, save, stop)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from vlmrl import faults
+from vlmrl.config.schema import GrpoSection, StageBase
+from vlmrl.errors import NumericsError, Preempted
+from vlmrl.media.store import MediaStore
+from vlmrl.policy.load import Policy
+from vlmrl.policy.pack import Row
+from vlmrl.policy.vision import VisionCache
+from vlmrl.protocols import RewardContext, Strategy
+from vlmrl.protocols import strategy as strategies
+from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rollout.collect import Collector
+from vlmrl.rollout.engine_hf import HFEngine
+from vlmrl.train import dist
+from vlmrl.train.clock import Clock
+from vlmrl.train.feed import Feed
+from vlmrl.train.optim import learning_rate
+from vlmrl.train.state import RunState
+from vlmrl.train.step import Learner, StepReport, score_rows
+from vlmrl.types import GenerationSettings, Group, ScoredGroup
+
+MAX_SKIPPED_STEPS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """The stage's starting weights, frozen, with features of their own where the tower trains."""
+
+    policy: Policy
+    vision: VisionCache
+
+
+@dataclass(kw_only=True)
+class StageRun:
+    """One stage in motion. `log` and `save` belong to the run; everything that must survive is in `state`."""
+
+    name: str
+    seed: int
+    state: RunState
+    policy: Policy
+    learner: Learner
+    feed: Feed
+    store: MediaStore
+    rewards: RewardRunner | None
+    reference: Reference | None
+    journal_dir: Path
+    checkpoint_every: int
+    log: Callable[[dict[str, float]], None]
+    save: Callable[[], None]
+    stop_requested: Callable[[], bool]
+    progress: Callable[[dict[str, float]], None]
+    steps: int
+    clock: Clock = field(default_factory=Clock)
+    """Runs from one log line to the next, so that no second of the loop is outside it."""
+
+    @contextmanager
+    def timed_feed(self, clock: Clock) -> Iterator[None]:
+        """Time a block as `decode` (media) and `encode` (the rest)."""
+        import time
+
+        began, decoded = time.perf_counter(), float(self.store.stats["decode_seconds"])
+        yield
+        decode = float(self.store.stats["decode_seconds"]) - decoded
+        clock.add("decode", decode)
+        clock.add("encode", time.perf_counter() - began - decode)
+
+    def set_rate(self, cfg: StageBase) -> None:
+        """Learning rate of the coming update."""
+        o = cfg.optim
+        rate = learning_rate(self.state.step, cfg.steps, peak=o.lr, schedule=o.schedule, warmup=o.warmup)
+        for group in self.learner.optimizer.param_groups:
+            group["lr"] = rate
+
+    def collector(self, cfg: GrpoSection) -> Collector:
+        """Engine, strategy and scoring of a GRPO stage."""
+        assert self.rewards is not None
+        bundle, rollout = self.policy.bundle, cfg.rollout
+        made: Strategy = strategies.bind(rollout.strategy.name, rollout.strategy.arguments)()
+        return Collector(
+            engine=HFEngine(self.policy, self.learner.vision),
+            strategy=made,
+            score=self._score,
+            tokenize=lambda text: (*bundle.tokenize(text), bundle.end_ids[0]),
+            settings=GenerationSettings(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, top_p=rollout.top_p),
+            per_prompt=rollout.per_prompt,
+            chunk_prompts=rollout.chunk_prompts,
+            seed=self.seed,
+            stage=self.name,
+        )
+
+    def _score(self, group: Group) -> ScoredGroup:
+        assert self.rewards is not None
+        return self.rewards.score(group, RewardContext(progress=self.state.step / self.steps))
+
+    def observe(self, groups: Sequence[ScoredGroup]) -> None:
+        """Write the step's on-policy rewards and lengths of all ranks into the ledger, in plan order, and watch reward faults."""
+        assert self.rewards is not None
+        self._watch_rewards(groups)
+        seen: list[tuple[int, str, list[float], list[int]]] = []
+        for scored in groups:
+            pairs = [
+                (value, len(rollout.ids))
+                for value, rollout in zip(scored.scores.total(), scored.group.rollouts, strict=True)
+                if rollout.on_policy and value is not None
+            ]
+            place = int(scored.group.id.split("/")[2])
+            seen.append((place, scored.group.prompt.sample.id, [v for v, _ in pairs], [n for _, n in pairs]))
+        for _, sample_id, values, lengths in sorted(item for of_rank in dist.gather(seen) for item in of_rank):
+            if values:
+                self.state.ledger.observe(sample_id, rewards=values, lengths=lengths, step=self.state.global_step)
+
+    def _watch_rewards(self, groups: Sequence[ScoredGroup]) -> None:
+        assert self.rewards is not None
+        counts: dict[str, list[int]] = {name: [0, 0] for name, _, _ in self.rewards.columns}
+        for scored in groups:
+            for name in counts:
+                counts[name][1] += len(scored.group.rollouts)
+            for reason, n in scored.scores.reasons.items():
+                counts[reason.split("/")[0]][0] += n
+        merged: dict[str, list[int]] = {}
+        for of_rank in dist.gather(counts):
+            for name, (failed, total) in of_rank.items():
+                before = merged.get(name, [0, 0])
+                merged[name] = [before[0] + failed, before[1] + total]
+        self.rewards.observe(merged)
+
+    def score_reference(self, rows: Sequence[Row]) -> torch.Tensor:
+        """Log-probs of rows under the stage's starting weights, [N, T]."""
+        assert self.reference is not None
+        return score_rows(self.learner, rows, policy=self.reference.policy, vision=self.reference.vision)
+
+    def after_update(self, report: StepReport, cfg: StageBase, values: dict[str, float]) -> None:
+        """Count the step, log it, save when due, stop when asked to.
+
+        Raises:
+            NumericsError: several updates in a row were refused.
+            Preempted: a signal asked to stop; the state has been saved.
+        """
+        state = self.state
+        state.skipped_in_row = 0 if report.applied else state.skipped_in_row + 1
+        if state.skipped_in_row >= MAX_SKIPPED_STEPS:
+            raise NumericsError(
+                f"stage '{cfg.name}': loss or gradient was not finite {MAX_SKIPPED_STEPS} steps in a row (last: loss {report.loss}, "
+                f"gradient norm {report.grad_norm}); weights are those of the last finite step; lower optim.lr or look at the last rows"
+            )
+        state.step += 1
+        state.global_step += 1
+        state.policy_version = self.policy.version
+        state.micro_tokens = self.learner.micro_tokens
+        faults.point("step.after_update")
+        rate = float(self.learner.optimizer.param_groups[0]["lr"])
+        line = values | {
+            "grad_norm": report.grad_norm,
+            "lr": rate,
+            "step/skipped": float(not report.applied),
+            "tokens/forward": float(report.tokens),
+            "work/vision_patches": float(self.learner.vision.patches_encoded),
+        }
+        self.log(line | self.clock.metrics())
+        self.progress(line)
+        faults.point("step.after_log")
+        self.clock = Clock()
+        due = state.step % self.checkpoint_every == 0 or state.step == self.steps
+        stop = any(dist.gather(self.stop_requested()))
+        if due or stop:
+            with self.clock.phase("checkpoint"):
+                self.save()
+        if stop and state.step < self.steps:
+            raise Preempted(f"stopped by a signal after step {state.step} of stage '{cfg.name}'; state is saved, run the same command to go on")

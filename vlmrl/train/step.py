@@ -1,0 +1,216 @@
+"""One optimizer step: micro-batches, gradient sum over ranks, the finite gate, and the update.
+
+The loss of a row is divided by denominators that are counted over the whole step and all ranks before the first forward, so any
+split into micro-batches or ranks gives the same gradient up to summation order. Weights change only if loss and gradient are
+finite on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from vlmrl.algo.inputs import LossInputs, LossOutput
+from vlmrl.errors import NumericsError
+from vlmrl.policy.forward import LAYOUTS
+from vlmrl.policy.load import Policy
+from vlmrl.policy.pack import MicroBatch, Row, pack, split
+from vlmrl.policy.vision import VisionCache
+from vlmrl.train import dist
+
+MAX_OOM_RETRIES = 3
+
+
+@dataclass(kw_only=True)
+class Learner:
+    """The policy with everything that an update needs."""
+
+    policy: Policy
+    vision: VisionCache
+    optimizer: torch.optim.Optimizer
+    named: list[tuple[str, torch.nn.Parameter]]
+    max_grad_norm: float
+    micro_tokens: int
+    layout: str = "repeat"
+    temperature: float = 1.0
+    forbidden: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Minibatch:
+    """What one update trains on: this rank's rows with flat [N, T] tensors, right-padded like the responses."""
+
+    rows: tuple[Row, ...]
+    adv_NT: torch.Tensor
+    mask_NT: torch.Tensor
+    logp_old_NT: torch.Tensor | None = None
+    """None: the update is the first on these rollouts, and old = current without gradient (the ratio is exactly 1)."""
+    logp_ref_NT: torch.Tensor | None = None
+    statistics_N: torch.Tensor | None = None
+    """Rows that count in logged statistics (on-policy ones); None: all."""
+
+
+@dataclass(kw_only=True)
+class StepReport:
+    """What happened. `metrics` are means over all ranks."""
+
+    applied: bool
+    grad_norm: float
+    loss: float
+    metrics: dict[str, float] = field(default_factory=dict)
+    tokens: int = 0
+    """Tokens through the model on this rank, padding included."""
+
+
+Loss = Callable[[LossInputs], LossOutput]
+Reducer = Callable[[torch.Tensor], Any]
+Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def response_mask(rows: Sequence[Row]) -> torch.Tensor:
+    """True on the response tokens of each row, [N, T]."""
+    width = max((len(row.response) for row in rows), default=0)
+    return torch.tensor([[t < len(row.response) for t in range(width)] for row in rows], dtype=torch.bool).view(len(rows), width)
+
+
+@torch.no_grad()
+def score_rows(
+    learner: Learner, rows: Sequence[Row], *, policy: Policy | None = None, vision: VisionCache | None = None
+) -> torch.Tensor:
+    """Log-probs of all rows without gradient, [N, T]: old log-probs, or the reference's when its policy is given."""
+    who, features = policy or learner.policy, vision or learner.vision
+    out = torch.zeros(response_mask(rows).shape)
+    for n, part in _numbered(rows, learner.micro_tokens):
+        batch = pack(part, who.positions, who.device, pad_id=who.bundle.end_ids[0])
+        scored = LAYOUTS[learner.layout](
+            who, batch, features, temperature=learner.temperature, forbidden=learner.forbidden, train=False
+        )
+        out[n, : scored.logp_BT.shape[1]] = scored.logp_BT.cpu()
+    return out
+
+
+def _numbered(rows: Sequence[Row], budget: int) -> list[tuple[torch.Tensor, list[Row]]]:
+    """Micro-batches with the places of their rows in `rows`."""
+    out: list[tuple[torch.Tensor, list[Row]]] = []
+    place = 0
+    for part in split(rows, budget):
+        out.append((torch.arange(place, place + len(part)), part))
+        place += len(part)
+    return out
+
+
+def optimizer_step(
+    learner: Learner, batch: Minibatch, *, loss: Loss, reducer: Reducer, divergence: Divergence | None = None, beta: float = 0.0
+) -> StepReport:
+    """Accumulate the gradient of `reduce(loss + beta * divergence)` over the minibatch and apply it.
+
+    Out of memory on any rank: all ranks halve their token budget and start the step again, at most three times.
+
+    Raises:
+        NumericsError: out of memory even at an eighth of the budget.
+    """
+    for _ in range(MAX_OOM_RETRIES + 1):
+        learner.optimizer.zero_grad(set_to_none=True)
+        sums: dict[str, tuple[float, float]] = {}
+        failed = False
+        tokens = 0
+        try:
+            tokens = _accumulate(learner, batch, loss, reducer, divergence, beta, sums)
+        except torch.OutOfMemoryError:
+            failed = True
+        if not any(dist.gather(failed)):
+            return _apply(learner, sums, tokens)
+        learner.micro_tokens = max(1, learner.micro_tokens // 2)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    raise NumericsError(f"out of memory with micro_tokens down to {learner.micro_tokens}; lower rollout.max_new_tokens or media.max_pixels")
+
+
+def _accumulate(
+    learner: Learner,
+    batch: Minibatch,
+    loss: Loss,
+    reducer: Reducer,
+    divergence: Divergence | None,
+    beta: float,
+    sums: dict[str, tuple[float, float]],
+) -> int:
+    """Backward of every micro-batch. `sums` collects metric -> (sum, count). Returns the tokens that went through the model."""
+    count = reducer(batch.mask_NT).count if batch.rows else torch.zeros((), dtype=torch.float64)
+    total = dist.sum_(torch.as_tensor(count, dtype=torch.float64).clone()).clamp(min=1.0).item()
+    tokens = 0
+    for n, part in _numbered(batch.rows, learner.micro_tokens):
+        micro = pack(part, learner.policy.positions, learner.policy.device, pad_id=learner.policy.bundle.end_ids[0])
+        tokens += micro.tokens
+        scored = LAYOUTS[learner.layout](
+            learner.policy, micro, learner.vision, temperature=learner.temperature, forbidden=learner.forbidden, train=True
+        )
+        inputs = _loss_inputs(batch, n, micro, scored.logp_BT)
+        output = loss(inputs)
+        value_BT = output.loss_BT
+        if divergence is not None and inputs.logp_ref_BT is not None:
+            kl_BT = divergence(inputs.logp_BT, inputs.logp_ref_BT)
+            value_BT = value_BT + beta * kl_BT
+            _add(sums, "kl", *_masked(kl_BT, _counted(batch, n, micro)))
+        weight_BT = reducer(micro.mask_BT).weight_BT
+        scalar = torch.where(micro.mask_BT, value_BT * weight_BT, torch.zeros_like(value_BT)).sum() / total
+        scalar.backward()
+        _add(sums, "loss", scalar.item(), 0.0)
+        _add(sums, "entropy", *_masked(scored.entropy_BT, _counted(batch, n, micro)))
+        for name, (number, of) in output.metrics.items():
+            _add(sums, name, float(number), float(of))
+    return tokens
+
+
+def _loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch, logp_BT: torch.Tensor) -> LossInputs:
+    """The micro-batch's slices of the flat tensors, cut to its own width."""
+    width, device = micro.mask_BT.shape[1], logp_BT.device
+    old = logp_BT.detach() if batch.logp_old_NT is None else batch.logp_old_NT[n, :width].to(device)
+    ref = None if batch.logp_ref_NT is None else batch.logp_ref_NT[n, :width].to(device)
+    return LossInputs(
+        logp_BT=logp_BT,
+        logp_old_BT=old,
+        logp_ref_BT=ref,
+        adv_BT=batch.adv_NT[n, :width].to(device=device, dtype=logp_BT.dtype),
+        mask_BT=micro.mask_BT,
+        group_B=micro.group_B.to(device),
+    )
+
+
+def _counted(batch: Minibatch, n: torch.Tensor, micro: MicroBatch) -> torch.Tensor:
+    """Mask of the tokens that enter logged statistics."""
+    if batch.statistics_N is None:
+        return micro.mask_BT
+    return micro.mask_BT & batch.statistics_N[n, None].to(micro.mask_BT.device)
+
+
+def _masked(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> tuple[float, float]:
+    return float(torch.where(mask_BT, value_BT.detach(), torch.zeros_like(value_BT)).sum()), float(mask_BT.sum())
+
+
+def _add(sums: dict[str, tuple[float, float]], name: str, number: float, of: float) -> None:
+    before = sums.get(name, (0.0, 0.0))
+    sums[name] = (before[0] + number, before[1] + of)
+
+
+def _apply(learner: Learner, sums: dict[str, tuple[float, float]], tokens: int) -> StepReport:
+    """Sum gradients over ranks, check that everything is finite everywhere, clip, update."""
+    parameters = [p for _, p in learner.named]
+    dist.sum_gradients(parameters)
+    merged: dict[str, tuple[float, float]] = {}
+    for of_rank in dist.gather(sums):
+        for name, (number, of) in of_rank.items():
+            _add(merged, name, number, of)
+    loss = merged.pop("loss", (0.0, 0.0))[0]
+    metrics = {name: number / of for name, (number, of) in merged.items() if of > 0}
+    norm = torch.nn.utils.clip_grad_norm_([p for p in parameters if p.grad is not None], learner.max_grad_norm).item()
+    finite = all(dist.gather(bool(torch.isfinite(torch.tensor([loss, norm])).all())))
+    if finite:
+        learner.optimizer.step()
+        learner.policy.version += 1
+        learner.policy.vision_version += int(learner.policy.vision_trains)
+    learner.optimizer.zero_grad(set_to_none=True)
+    return StepReport(applied=finite, grad_norm=norm, loss=loss, metrics=metrics, tokens=tokens)

@@ -1,0 +1,153 @@
+"""Tensors of a checkpoint: safetensors files, and AdamW's memory by parameter name, never by position and never as a pickle."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from vlmrl import fs
+from vlmrl.errors import CheckpointError
+
+_KINDS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write a safetensors file, durably. Tensors may be on any device; those that share memory are an error (RuntimeError).
+
+    Raises:
+        StorageError: the disk refused.
+    """
+
+    def write(temporary: Path) -> None:
+        try:
+            save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, temporary)
+        except SafetensorError as error:
+            code = re.search(r"os error (\d+)", str(error))
+            if code is None:
+                raise
+            raise OSError(int(code[1]), str(error)) from error
+
+    fs.write_with(path, write)
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Tensors of a safetensors file, on the CPU. Nothing but safetensors is read: a pickle is refused, not run.
+
+    Raises:
+        CheckpointError: missing, or not a well-formed safetensors file.
+    """
+    try:
+        return load_file(path, device="cpu")
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: not a readable safetensors file: {error}") from error
+
+
+def optimizer_tensors(opt: torch.optim.Optimizer, names: Sequence[str]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The state of a torch Adam or AdamW as (tensors, json).
+
+    Args:
+        opt: the bare optimizer, not accelerate's wrapper.
+        names: one per parameter, in the order of the parameters in `opt.param_groups`.
+
+    Tensors are called `<kind>/<parameter name>` with kind `step`, `exp_avg`, `exp_avg_sq` or `max_exp_avg_sq`; they are the live
+    ones, so write them before the next optimizer step. A parameter that never had a gradient has none. The JSON part holds the
+    parameter groups with names in place of parameters.
+    """
+    parameters = _named(opt, names)
+    tensors: dict[str, torch.Tensor] = {}
+    for name, parameter in parameters.items():
+        for kind, value in opt.state.get(parameter, {}).items():
+            if kind not in _KINDS or not isinstance(value, torch.Tensor):
+                raise TypeError(f"optimizer state '{kind}' of {name}: only Adam and AdamW can be saved")
+            tensors[f"{kind}/{name}"] = value
+    of = {id(p): name for name, p in parameters.items()}
+    groups = [{**_plain(group), "params": [of[id(p)] for p in group["params"]]} for group in opt.param_groups]
+    return tensors, {"groups": groups}
+
+
+def load_optimizer(opt: torch.optim.Optimizer, names: Sequence[str], tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
+    """Put back what `optimizer_tensors` gave, hyperparameters of the groups included; on any mismatch nothing is changed.
+
+    Raises:
+        CheckpointError: parameters, groups, tensor names or shapes differ; all differences are listed.
+    """
+    parameters = _named(opt, names)
+    problems = _group_problems(opt, parameters, state) + _tensor_problems(parameters, tensors)
+    if problems:
+        raise CheckpointError("the checkpoint's optimizer state does not fit:\n  " + "\n  ".join(problems))
+    number = {name: i for i, name in enumerate(parameters)}
+    loaded: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in tensors.items():
+        kind, _, name = key.partition("/")
+        loaded.setdefault(number[name], {})[kind] = value.clone()
+    groups = [
+        {**{k: _like(v, now[k]) for k, v in saved.items() if k != "params"}, "params": [number[name] for name in saved["params"]]}
+        for saved, now in zip(state["groups"], opt.param_groups, strict=True)
+    ]
+    opt.load_state_dict({"state": loaded, "param_groups": groups})
+
+
+def _named(opt: torch.optim.Optimizer, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    parameters = [p for group in opt.param_groups for p in group["params"]]
+    if len(names) != len(parameters) or len(set(names)) != len(names):
+        raise ValueError(f"{len(names)} names ({len(set(names))} different) for {len(parameters)} parameters of the optimizer")
+    return dict(zip(names, parameters, strict=True))
+
+
+def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyperparameters as JSON: tuples become lists. A tensor (a capturable learning rate) is refused, not guessed at."""
+    out: dict[str, Any] = {}
+    for key, value in group.items():
+        if key == "params":
+            continue
+        if isinstance(value, torch.Tensor):
+            raise TypeError(f"optimizer option '{key}' is a tensor: only plain numbers can be saved")
+        out[key] = list(value) if isinstance(value, tuple) else value
+    return out
+
+
+def _like(saved: Any, now: Any) -> Any:
+    return tuple(saved) if isinstance(now, tuple) else saved
+
+
+def _group_problems(opt: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> list[str]:
+    if set(state) != {"groups"}:
+        return [f"expected the key 'groups', got {sorted(state)}"]
+    if len(state["groups"]) != len(opt.param_groups):
+        return [f"{len(state['groups'])} parameter groups in the checkpoint, {len(opt.param_groups)} in the optimizer"]
+    of = {id(p): name for name, p in parameters.items()}
+    problems: list[str] = []
+    for i, (saved, now) in enumerate(zip(state["groups"], opt.param_groups, strict=True)):
+        problems += [f"group {i}: option '{key}' only on one side" for key in sorted(set(saved) ^ set(now))]
+        here = [of[id(p)] for p in now["params"]]
+        there = saved.get("params", [])
+        problems += [f"group {i}: parameter '{name}' is not in the checkpoint" for name in here if name not in there]
+        problems += [f"group {i}: parameter '{name}' is not in the optimizer" for name in there if name not in here]
+        if sorted(here) == sorted(there) and here != there:
+            problems.append(f"group {i}: the same parameters in another order")
+    return problems
+
+
+def _tensor_problems(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    problems: list[str] = []
+    kinds: dict[str, set[str]] = {}
+    for key, value in tensors.items():
+        kind, _, name = key.partition("/")
+        if kind not in _KINDS or name not in parameters:
+            problems.append(f"unexpected tensor '{key}'")
+            continue
+        kinds.setdefault(name, set()).add(kind)
+        shape = () if kind == "step" else tuple(parameters[name].shape)
+        if tuple(value.shape) != shape:
+            problems.append(f"tensor '{key}' has shape {tuple(value.shape)}, the parameter needs {shape}")
+        elif kind != "step" and value.dtype != parameters[name].dtype:
+            problems.append(f"tensor '{key}' is {value.dtype}, the parameter is {parameters[name].dtype}")
+    for name, found in kinds.items():
+        problems += [f"missing tensor '{kind}/{name}'" for kind in sorted({"step", "exp_avg", "exp_avg_sq"} - found)]
+    return problems

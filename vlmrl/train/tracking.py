@@ -1,0 +1,169 @@
+"""Metrics: `metrics.jsonl` in the run directory is the record; accelerate's trackers get a copy.
+
+One line per call of `log`. Fields that depend on the clock are `wall` and those that start with `time/`; all others are equal,
+byte for byte, in a run that was killed and resumed, because `truncate` cuts the file to the length that the checkpoint stored.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vlmrl import fs
+from vlmrl.errors import CheckpointError, ConfigError, StorageError
+from vlmrl.registry import nearest
+
+if TYPE_CHECKING:
+    from accelerate.tracking import GeneralTracker
+
+Value = float | int | str | bool
+_OWN = ("stage", "step", "global_step", "wall")
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_INSTALL = {"comet_ml": "comet-ml"}
+
+
+class Tracker:
+    """Writes metrics of one run. On ranks other than 0 it checks nothing and writes nothing."""
+
+    def __init__(self, run_path: Path, trackers: Sequence[str] = (), is_main: bool = True):
+        """Check that every tracker named is known and installed; they start at the first `log`, or at `start`.
+
+        Raises:
+            ConfigError: unknown or missing trackers, with the command that installs them.
+        """
+        self.path = run_path / "metrics.jsonl"
+        self._run_path = run_path
+        self._is_main = is_main
+        self._waiting = _checked(trackers) if is_main else {}
+        self._trackers: list[GeneralTracker] = []
+
+    def start(self, global_step: int) -> None:
+        """Start the trackers, so that a wrong login fails now and not after the first step.
+
+        Args:
+            global_step: the first that will be logged; TensorBoard hides what an interrupted run logged from there on.
+        """
+        for name, kind in self._waiting.items():
+            options = {"purge_step": global_step} if name == "tensorboard" else {}
+            folder = (str(self._run_path / "trackers"),) if kind.requires_logging_directory else ()
+            tracker = kind(self._run_path.name, *folder, **options)
+            tracker.start()
+            self._trackers.append(tracker)
+        self._waiting = {}
+
+    def log(self, values: Mapping[str, Value], *, stage: str, step: int, global_step: int) -> None:
+        """Append one line.
+
+        Args:
+            values: names such as `loss/policy`; numbers (also non-finite ones), texts or booleans.
+            step: within the stage; global_step: within the run, the axis of the trackers.
+
+        Raises:
+            TypeError, ValueError: a value of another type, or a name that is one of ours.
+            StorageError: the disk refused; the file then ends with the line before.
+        """
+        if not self._is_main:
+            return
+        self.start(global_step)
+        own: dict[str, Value] = {"stage": stage, "step": step, "global_step": global_step, "wall": time.time()}
+        taken = sorted(set(values) & set(own))
+        if taken:
+            raise ValueError(f"metric names {taken} are reserved")
+        line = {key: _encoded(key, value) for key, value in {**values, **own}.items()}
+        fs.append(self.path, json.dumps(line, sort_keys=True, allow_nan=False).encode() + b"\n")
+        for tracker in self._trackers:
+            tracker.log(dict(values), step=global_step)
+
+    def offset(self) -> int:
+        """Length of the metrics file in bytes, to be stored in a checkpoint; what it covers is durable first."""
+        if self._is_main and self.path.exists():
+            fs.sync(self.path)
+            fs.fsync_dir(self.path.parent)
+        return fs.length(self.path)
+
+    def truncate(self, offset: int) -> None:
+        """Cut the file to a checkpoint's offset: lines of steps that will be computed again would be duplicates.
+
+        Raises:
+            CheckpointError: the file is shorter, so it is not the one that the checkpoint belongs to.
+        """
+        if not self._is_main:
+            return
+        length = fs.length(self.path)
+        if length < offset:
+            raise CheckpointError(
+                f"{self.path} has {length} bytes but the checkpoint was saved at {offset}: lines were removed; restore it"
+            )
+        if length > offset:
+            fs.truncate(self.path, offset)
+            fs.sync(self.path)
+
+    def close(self) -> None:
+        """Flush and end the trackers."""
+        for tracker in self._trackers:
+            tracker.finish()
+        self._trackers = []
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics file. A last line without its newline was being written when the process died, and is left out.
+
+    Raises:
+        StorageError: the file is missing or another line is not JSON.
+    """
+    if not path.is_file():
+        raise StorageError(f"{path}: no metrics file")
+    out: list[dict[str, Any]] = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise StorageError(f"{path}:{number}: not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise StorageError(f"{path}:{number}: not a JSON object")
+        out.append({key: _NON_FINITE.get(value, value) if isinstance(value, str) else value for key, value in row.items()})
+    return out
+
+
+PROCESS_FIELDS = ("time/", "resume/", "work/")
+"""Prefixes of fields that depend on the clock, on how often a run was resumed, or on how warm its caches are."""
+
+
+def without_clock(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows without the fields that depend on the process: what must be equal between two runs of one recipe."""
+    return [{key: value for key, value in row.items() if key != "wall" and not key.startswith(PROCESS_FIELDS)} for row in rows]
+
+
+def _encoded(key: str, value: Any) -> Value:
+    """A JSON value; NaN and infinities, which JSON lacks, by name."""
+    if isinstance(value, bool | int | str):
+        return value
+    if not isinstance(value, float):
+        raise TypeError(f"metric '{key}' is {type(value).__name__} {value!r}; use a float, int, str or bool (`.item()` of a tensor)")
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return float(value)
+
+
+def _checked(names: Sequence[str]) -> dict[str, Any]:
+    """accelerate's tracker classes by name."""
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+    from accelerate.utils import LoggerType
+
+    missing = {str(kind) for kind in LoggerType.list()} - {str(kind) for kind in get_available_trackers()}
+    problems: list[str] = []
+    for name in dict.fromkeys(names):
+        known = sorted(LOGGER_TYPE_TO_CLASS)
+        if name not in LOGGER_TYPE_TO_CLASS:
+            problems.append(f"run.trackers: unknown tracker '{name}'{nearest(name, known)} (known: {', '.join(known)})")
+        elif name in missing:
+            problems.append(f"run.trackers: '{name}' is not installed: pip install {_INSTALL.get(name, name)}")
+    if problems:
+        raise ConfigError(problems)
+    return {name: LOGGER_TYPE_TO_CLASS[name] for name in names}

@@ -1,0 +1,172 @@
+"""The nouns of the package. Read this file first.
+
+Frozen, keyword-only, without tensors (those appear in `policy.pack`), so that any of them can be compared, hashed into a
+journal and rebuilt. Letters used in names everywhere: N rollouts in a step, P prompts, G rollouts of one prompt, K reward
+columns, B rows of a micro-batch, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+MediaKind = Literal["image", "video"]
+Provenance = Literal["policy", "ground_truth", "guided", "replay"]
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MediaRef:
+    """Where one medium lies. A string that names media is not permission to read it: see `media.access`."""
+
+    kind: MediaKind
+    path: str
+    """Relative to the media root of its source; never absolute, never with `..`."""
+    sha256: str | None = None
+    """Expected content hash, where the row gives one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One row of data, validated. Its id is unique in the mixture and is the key of the ledger."""
+
+    id: str
+    task: str
+    """Task key (`temporal_grounding`, ...): G2RPO ranks, envelopes and reports go by it."""
+    answer_type: str
+    """`time_span`, `bbox`, `choice`, `number`, ...: says how the answer is parsed and scored."""
+    question: str
+    """The text of the question, without media placeholders and without format instructions."""
+    media: tuple[MediaRef, ...]
+    """In the order in which they are shown."""
+    answer: str
+    """The gold answer as the model should write it between the answer tags, for example `3.0 to 5.0`."""
+    gt: Mapping[str, Any]
+    """The gold answer for scoring, for example `{"time": [3.0, 5.0]}`."""
+    thought: str | None = None
+    """A reference thought for supervised fine-tuning, if the row has one."""
+    source: str = ""
+    """`file:line` that the row came from, for messages."""
+    media_root: str = ""
+    """Folder that the media paths are relative to. Not part of the row's identity."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MediaHandle:
+    """One processed medium of a prompt. The pixels are in the `MediaStore` under `key`; nothing else may decode the file."""
+
+    kind: MediaKind
+    key: str
+    """Hash of the file's content and of every processing parameter."""
+    grid_thw: tuple[int, int, int]
+    """Patches in time, height, width, before spatial merging."""
+    tokens: int
+    """Placeholder tokens = t * h * w / merge_size**2."""
+    seconds_per_grid: float | None = None
+    """Video: seconds between two temporal steps of the grid (M-RoPE needs it)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+    """A sample as token ids. Made only by `data.encode`; nothing is ever re-tokenised from text."""
+
+    sample: Sample
+    ids: tuple[int, ...]
+    media: tuple[MediaHandle, ...]
+    spans: tuple[tuple[int, int], ...]
+    """Half-open token range of the placeholders of each medium. `end - start == media.tokens`."""
+    template: str
+    """Name of the answer format that the prompt asks for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rollout:
+    """One answer. `ids` are exactly what was sampled, end token included."""
+
+    k: int
+    """Its number within the group; part of its random seed."""
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Natural log-probability of each token under the distribution that it was drawn from (temperature and top-p applied).
+    Empty for rows that were not sampled (`ground_truth`): their log-probs are recomputed under the policy."""
+    text: str
+    finish: FinishReason
+    policy_version: int
+    provenance: Provenance = "policy"
+
+    def __post_init__(self) -> None:
+        if self.provenance == "policy" and len(self.logprobs) != len(self.ids):
+            raise ValueError(f"rollout {self.k}: {len(self.ids)} ids but {len(self.logprobs)} log-probs")
+
+    @property
+    def on_policy(self) -> bool:
+        return self.provenance == "policy"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """One prompt with its rollouts: the unit of the journal, of scoring and of selection."""
+
+    id: str
+    prompt: Prompt
+    rollouts: tuple[Rollout, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scores:
+    """Rewards of one group."""
+
+    columns: tuple[str, ...]
+    """Names of the K reward columns."""
+    weights: tuple[float, ...]
+    rewards_GK: tuple[tuple[float | None, ...], ...]
+    """None where the reward could not judge or failed; the reason is in `reasons`."""
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    """`column/reason` -> how many rollouts; nothing that failed is silently a zero."""
+
+    def total(self) -> list[float | None]:
+        """Weighted sum over the finite columns of each rollout; None where no column judged it."""
+        out: list[float | None] = []
+        for row in self.rewards_GK:
+            judged = [w * r for w, r in zip(self.weights, row, strict=True) if r is not None]
+            out.append(sum(judged) if judged else None)
+        return out
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoredGroup:
+    """A group with its scores."""
+
+    group: Group
+    scores: Scores
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedPrompt:
+    """A sampler's wish: this sample, this many rollouts."""
+
+    sample_id: str
+    rollouts: int
+    epoch: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One prompt to generate for. Seeds are per rollout, so that the answer does not depend on what else is in the batch."""
+
+    prompt: Prompt
+    seeds: tuple[int, ...]
+    """One per rollout; its length is the number of rollouts. See `rng.key`."""
+    ks: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerationSettings:
+    """How to sample."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    """0 means greedy; the reported log-probs are then those at temperature 1."""
+    top_p: float = 1.0

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["vlmrl.train.run", "vlmrl.evals.html", "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl"])
+_CONTEXT.set_forkserver_preload(["tests.preload"])
 
 
 def small_config(model: Path, world: Path, root: Path, **stage: Any) -> dict[str, Any]:
@@ -108,13 +108,15 @@ def outcome(config: Mapping[str, Any]) -> dict[str, Any]:
     path = run_dir(config)
     evals = {p.name: sorted(p.read_text().splitlines()) for p in sorted((path / "eval").glob("*.jsonl"))}
     return {
-        "weights": {
-            name: hashlib.sha256((path / name / "model.safetensors").read_bytes()).hexdigest() for name in ("stages/sft", "stages/rl", "final")
-        },
+        "weights": {name: _sha256(path / name / "model.safetensors") for name in ("stages/sft", "stages/rl", "final")},
         "metrics": without_clock(read_metrics(path / "metrics.jsonl")),
         "eval": evals,
         "state": json.loads((sorted((path / "checkpoints").glob("step-*"))[-1] / "state.json").read_text())["run"],
     }
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def kill_at_random(config: Mapping[str, Any], seed: int, longest: float) -> int:

@@ -327,14 +327,15 @@ def test_size_is_looked_at():
 def test_every_method_has_a_test_of_its_name():
     from vlmrl.methods import registries
 
-    tests = "\n".join(p.read_text(encoding="utf-8") for p in sorted((ROOT / "tests").rglob("test_*.py")) if p != Path(__file__))
+    files = [p for p in sorted((ROOT / "tests").rglob("test_*.py")) if p != Path(__file__)]
+    tests = "\n".join([*(f"def {p.stem}(" for p in files), *(p.read_text(encoding="utf-8") for p in files)])
     missing = [
         f"{slot} '{name}'"
         for slot, registry in registries().items()
         for name in registry.names()
         if not re.search(rf"def test_(?:\w+_)?{re.escape(name)}(?:_\w+)?\(", tests)
     ]
-    assert not missing, "no test function is named after: " + ", ".join(missing)
+    assert not missing, "no test function or file is named after: " + ", ".join(missing)
 
 
 @pytest.mark.parametrize(

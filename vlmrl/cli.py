@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -207,7 +206,9 @@ def list_(
         return
     from rich.console import Console
 
-    Console().print(_method_table(shown))
+    console = Console()
+    for name, registry in shown.items():
+        console.print(_method_table(name, registry))
 
 
 def _arguments(entry: Entry[Any]) -> list[dict[str, Any]]:
@@ -224,18 +225,16 @@ def _entries_json(registry: Registry[Any]) -> list[dict[str, Any]]:
     return [{"name": e.name, "summary": e.summary, "paper": e.paper, "proposed": e.proposed, "arguments": _arguments(e)} for e in entries]
 
 
-def _method_table(shown: Mapping[str, Registry[Any]]) -> Table:
+def _method_table(slot: str, registry: Registry[Any]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("slot", "name", "arguments", "source", "what it does")
-    for slot, registry in shown.items():
-        for name in registry.names():
-            entry = registry.get(name)
-            arguments = "\n".join(f"{a['name']}: {a['type']}" + (f" = {a['default']}" if "default" in a else "") for a in _arguments(entry))
-            mark = " (part of it is our guess)" if entry.proposed else ""
-            table.add_row(slot, name, Text(arguments), Text(entry.paper or ""), Text(entry.summary + mark))
-        table.add_section()
+    table = Table("name", "arguments", "source", "what it does", title=slot, title_justify="left", expand=True)
+    for name in registry.names():
+        entry = registry.get(name)
+        arguments = "\n".join(f"{a['name']}: {a['type']}" + (f" = {a['default']}" if "default" in a else "") for a in _arguments(entry))
+        mark = " (part of it is our guess)" if entry.proposed else ""
+        table.add_row(*(Text(cell, overflow="fold") for cell in (name, arguments, entry.paper or "", entry.summary + mark)))
     return table
 
 
@@ -272,22 +271,40 @@ def report(run: Annotated[Path, typer.Argument(help="Run directory, for example 
 
 @app.command("eval")
 def eval_(
-    checkpoint: Annotated[Path, typer.Argument(help="Model folder or checkpoint of a run", show_default=False)],
+    checkpoint: Annotated[Path, typer.Argument(help="Model folder such as <run>/final, or a finished run", show_default=False)],
     suite: Annotated[Path, typer.Option(help="YAML of tasks and generation settings", show_default=False)],
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the results  [default: eval/<checkpoint>-<suite> beside the checkpoint]", show_default=False),
+        Path | None, typer.Option(help="Folder of the results  [default: suites/<model>-<suite> beside the model]", show_default=False)
     ] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of the data, instead of the suite's", show_default=False)] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16")] = "float32",
 ) -> None:
-    """Evaluate a checkpoint on a suite; answers already there are not generated again."""
+    """Evaluate a model on a suite; answers already there are not generated again."""
     for path in (checkpoint, suite):
         if not path.exists():
             raise ConfigError(f"{path}: no such file or folder")
-    from rich.console import Console
+    for name, value, known in (("device", device, ("auto", "cpu", "cuda")), ("dtype", dtype, ("float32", "bfloat16"))):
+        if value not in known:
+            raise ConfigError(f"--{name}: expected one of {', '.join(known)}, got '{value}'")
+    from contextlib import ExitStack
 
     from vlmrl.evals.run import evaluate_suite
+    from vlmrl.train.ui import Bar, Ui
 
-    Console().print(evaluate_suite(checkpoint, suite, out or checkpoint.absolute().parent / "eval" / f"{checkpoint.name}-{suite.stem}"))
+    ui, bars = Ui(), dict[str, Bar]()
+    folder = out or checkpoint.absolute().parent / "suites" / f"{checkpoint.absolute().name}-{suite.stem}"
+    with ExitStack() as stack:
+
+        def progress(task: str, done: int, total: int) -> None:
+            if task not in bars:
+                stack.close()  # ends the bar of the task before
+                bars[task] = stack.enter_context(ui.bar(task, total))
+            bars[task].update(done)
+
+        result = evaluate_suite(checkpoint, suite, folder, data_root=data_root, device=device, dtype=dtype, progress=progress)
+    ui.show(result)
+    ui.say(str(folder))
 
 
 @toy.command("make")

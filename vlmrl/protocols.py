@@ -19,7 +19,7 @@ class RewardContext:
 
     progress: float = 0.0
     """Share of the run that is done, in [0, 1]: for schedules."""
-    media: Mapping[str, Any] = field(default_factory=dict)
+    media: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Processed media by handle key, so that no reward opens a file again."""
 
 
@@ -46,7 +46,8 @@ class PromptSampler(Stateful, Protocol):
 class RolloutEngine(Protocol):
     """Makes answers. `version` is the policy version it generates with; it is stamped on every rollout."""
 
-    version: int
+    @property
+    def version(self) -> int: ...
 
     def generate(self, requests: Sequence[Request], settings: GenerationSettings) -> list[list[Rollout]]: ...
 

@@ -88,7 +88,7 @@ class Entry(Generic[F]):
     paper: str | None
     """arXiv id or other citation; None for what needs none."""
     parameters: Mapping[str, Parameter]
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def summary(self) -> str:
@@ -132,9 +132,7 @@ class Registry(Generic[F]):
             if parameter.name not in hints:
                 raise ValueError(f"{self.slot} '{name}': parameter '{parameter.name}' needs an annotation")
             required = parameter.default is parameter.empty
-            out[parameter.name] = Parameter(
-                parameter.name, hints[parameter.name], None if required else parameter.default, required
-            )
+            out[parameter.name] = Parameter(parameter.name, hints[parameter.name], None if required else parameter.default, required)
         return out
 
     def names(self) -> list[str]:
@@ -158,10 +156,13 @@ class Registry(Generic[F]):
         out: list[str] = []
         for key, value in arguments.items():
             if key not in known:
-                out.append(f"{where}.{key}: unknown '{key}'{nearest(key, list(known))} ({self.slot} '{name}' takes: {', '.join(known) or 'nothing'})")
+                takes = ", ".join(known) or "nothing"
+                out.append(f"{where}.{key}: unknown '{key}'{nearest(key, list(known))} ({self.slot} '{name}' takes: {takes})")
             elif not fits(value, known[key].annotation):
                 out.append(f"{where}.{key}: expected {type_name(known[key].annotation)}, got {type(value).__name__} {value!r}")
-        out += [f"{where}.{p.name}: missing, {self.slot} '{name}' needs it" for p in known.values() if p.required and p.name not in arguments]
+        out += [
+            f"{where}.{p.name}: missing, {self.slot} '{name}' needs it" for p in known.values() if p.required and p.name not in arguments
+        ]
         return out
 
     def bind(self, name: str, arguments: Mapping[str, Any] | None = None) -> F:

@@ -50,7 +50,7 @@ class Sample:
     """`file:line` that the row came from, for messages."""
     media_root: str = ""
     """Folder that the media paths are relative to. Not part of the row's identity."""
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +123,7 @@ class Scores:
     weights: tuple[float, ...]
     rewards_GK: tuple[tuple[float | None, ...], ...]
     """None where the reward could not judge or failed; the reason is in `reasons`."""
-    reasons: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict[str, int])
     """`column/reason` -> how many rollouts; nothing that failed is silently a zero."""
 
     def total(self) -> list[float | None]:

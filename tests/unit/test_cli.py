@@ -144,6 +144,41 @@ def test_check_print_shows_each_value_with_its_origin(run, recipe):
     assert rows["model.path"][0] == '"somewhere"'
 
 
+TOY = """
+run: {name: t}
+model: {path: toy}
+media: {max_pixels: 4704, max_frames: 16}
+data: {root: toy}
+stages:
+  - {kind: grpo, name: rl, source: {path: train.jsonl}, steps: 1, template: think, rewards: [{name: temporal_iou}]}
+eval: {source: {path: test.jsonl}}
+toy:
+  cache: CACHE
+  world: {train: 4, validation: 1, test: 2, pretrain: 1}
+  base: {kind: sft, name: base, source: {path: pretrain.jsonl}, steps: 1}
+"""
+
+
+def test_check_audits_the_embedded_world_without_training_its_model(run, tmp_path):
+    path = tmp_path / "toy.yaml"
+    path.write_text(TOY.replace("CACHE", str(tmp_path / "cache")))
+    code, out, err = run("check", str(path))
+    assert code == 0, err + out
+    assert "data: ok" in out
+    cells = [[c.strip() for c in line.split("│")] for line in out.splitlines() if "train.jsonl" in line and "│" in line]
+    assert cells[0][1:6] == ["train.jsonl", "think", "rl", "4", "4"]
+    assert not list((tmp_path / "cache").glob("base-*"))
+
+    rows = next((tmp_path / "cache").glob("world-*")) / "train.jsonl"
+    bad = tmp_path / "data"
+    bad.mkdir()
+    (bad / "train.jsonl").write_text(rows.read_text())  # rows without their videos
+    code, _, err = run("check", str(path), f"data.root={bad}", "eval.source=null")
+    assert code == 65
+    assert "none of 4 rows can be used" in err
+    assert "missing" in err
+
+
 def test_check_says_what_it_skips_without_torch(run, recipe, monkeypatch):
     def require_methods(config: Any) -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
@@ -217,8 +252,16 @@ def test_list_one_slot_and_a_misspelt_one(run):
 
 def test_report_and_eval_dispatch(run, tmp_path, monkeypatch):
     seen: list[Any] = []
+
+    def evaluate_suite(checkpoint: Path, suite: Path, out: Path, *, progress: Any, **options: Any) -> str:
+        for task in ("first", "second"):
+            progress(task, 1, 2)
+            progress(task, 2, 2)
+        seen.append((checkpoint, suite, out, options))
+        return "the table"
+
     double(monkeypatch, "vlmrl.evals.html", write_report=lambda path: path / "report.html")
-    double(monkeypatch, "vlmrl.evals.run", evaluate_suite=lambda *a: seen.append(a) or "the table")
+    double(monkeypatch, "vlmrl.evals.run", evaluate_suite=evaluate_suite)
     assert run("report", str(tmp_path)) == (0, f"{tmp_path / 'report.html'}\n", "")
     assert run("report", str(tmp_path / "none"))[0] == 64
 
@@ -226,10 +269,22 @@ def test_report_and_eval_dispatch(run, tmp_path, monkeypatch):
     assert run("eval", str(model), "--suite", str(suite))[0] == 64
     model.mkdir()
     suite.write_text("")
-    code, out, _ = run("eval", str(model), "--suite", str(suite))
-    assert (code, out) == (0, "the table\n")
-    assert run("eval", str(model), "--suite", str(suite), "--out", str(tmp_path / "o"))[0] == 0
-    assert seen == [(model, suite, tmp_path / "eval" / "step-1-video"), (model, suite, tmp_path / "o")]
+    code, out, err = run("eval", str(model), "--suite", str(suite))
+    assert code == 0, err
+    assert "the table" in out
+    assert "first: 2/2" in out
+    assert "second: 2/2" in out
+    assert (
+        run("eval", str(model), "--suite", str(suite), "--out", str(tmp_path / "o"), "--data-root", str(tmp_path), "--device", "cpu")[0]
+        == 0
+    )
+    assert seen == [
+        (model, suite, tmp_path / "suites" / "step-1-video", {"data_root": None, "device": "auto", "dtype": "float32"}),
+        (model, suite, tmp_path / "o", {"data_root": tmp_path, "device": "cpu", "dtype": "float32"}),
+    ]
+    code, _, err = run("eval", str(model), "--suite", str(suite), "--device", "gpu")
+    assert code == 64
+    assert "--device: expected one of auto, cpu, cuda, got 'gpu'" in err
 
 
 def test_toy_make_writes_a_world(run, tmp_path):

@@ -26,7 +26,7 @@ RL: dict[str, Any] = {
     "name": "rl",
     "source": {"path": "train.jsonl"},
     "steps": 10,
-    "rewards": [{"name": "temporal_iou"}, {"name": "think_format", "weight": 0.1}],
+    "rewards": [{"name": "temporal_iou"}, {"name": "format", "weight": 0.1}],
 }
 SFT: dict[str, Any] = {"kind": "sft", "name": "warm", "source": {"path": "train.jsonl"}, "steps": 5}
 MINIMAL: dict[str, Any] = {"model": {"path": "somewhere"}, "stages": [SFT, RL]}
@@ -126,7 +126,7 @@ def test_yes_and_times_are_text(write):
 
 
 def test_overrides_reach_list_items_by_name_and_number(write):
-    out = load(write(MINIMAL), ["stages.rl.rewards.think_format.weight=0.5", "stages.0.steps=6", "stages.rl.rewards.0.weight=2"])
+    out = load(write(MINIMAL), ["stages.rl.rewards.format.weight=0.5", "stages.0.steps=6", "stages.rl.rewards.0.weight=2"])
     assert [r.weight for r in out.config.stages[1].rewards] == [2, 0.5]
     assert out.config.stages[0].steps == 6
 
@@ -347,8 +347,8 @@ TABLE = [
     ("stages.rl.rewards=[]", "stages[1] (rl): rewards is empty"),
     ("stages.rl.rewards=temporal_iou", "stages.rl.rewards: expected a list of a method such as {name: ...}, got str 'temporal_iou'"),
     ("stages.rl.rewards=[temporal_iou]", "stages.rl.rewards.0: expected a method such as {name: ...}, got str 'temporal_iou'"),
-    ("stages.rl.rewards.think_format.weight='0.1'", "stages.rl.rewards.think_format.weight: expected float, got str '0.1'"),
-    ("stages.rl.rewards.think_format.weight=true", "stages.rl.rewards.think_format.weight: expected float, got bool True"),
+    ("stages.rl.rewards.format.weight='0.1'", "stages.rl.rewards.format.weight: expected float, got str '0.1'"),
+    ("stages.rl.rewards.format.weight=true", "stages.rl.rewards.format.weight: expected float, got bool True"),
     ("stages.rl.rewards=[{name: a}, {name: a}]", "stages[1] (rl): reward 'a' is listed twice"),
     ("stages.rl.advantage=rloo", "stages.rl.advantage: expected a method such as {name: ...}, got str 'rloo'"),
     ("stages.rl.advantage={nmae: rloo}", "stages.rl.advantage.nmae: unknown key 'nmae'; did you mean 'name'?"),
@@ -358,7 +358,8 @@ TABLE = [
     ("stages.rl.minibatches=3", "rollout.prompts (16) is not a multiple of minibatches (3)"),
     ("stages.warm.name=rl", "stages: name 'rl' is used twice"),
     ("stages.warm.name=final", "stages: 'final' and 'toy' are reserved names"),
-    ("stages.rl.template=answer_only", "reward 'think_format' asks for a think block but template is 'answer_only'"),
+    ("stages.warm={template: answer_only, thought_dropout: 0.5}", "thought_dropout (0.5) needs a template with thoughts"),
+    ("stages.rl.rollout={strategy: {name: offpolicy_gt}, per_prompt: 2}", "replaces one of rollout.per_prompt (2) rows; needs at least 3"),
     ("model.path=toy", "model.path or data.root is 'toy' but there is no 'toy' section"),
 ]
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
+from vlmrl.config.load import load
 from vlmrl.config.methods import SLOTS, check_methods, used
 from vlmrl.config.schema import Config, GrpoSection, Method, RewardMethod
 from vlmrl.errors import ConfigError
@@ -31,7 +33,7 @@ def registries() -> dict[str, Registry[Any]]:
         """A method."""
         return x
 
-    def needs(x: Any, *, tau: float) -> Any:
+    def needs(x: Any, *, tau: float, column: str = "iou") -> Any:
         """A method with a required argument."""
         return x
 
@@ -58,12 +60,16 @@ def test_a_right_config_has_no_problems(registries):
         ({"advantage": {"name": "grop"}}, "stages.rl.advantage.name: unknown advantage 'grop'; did you mean 'grpo'? (known: grpo)"),
         (
             {"loss": {"name": "ppo_clip", "clip_hgih": 0.3}},
-            "stages.rl.loss.clip_hgih: unknown 'clip_hgih'; did you mean 'clip_high'? (policy_loss 'ppo_clip' takes: clip_low, clip_high, mode)",
+            "stages.rl.loss.clip_hgih: unknown 'clip_hgih'; did you mean 'clip_high'? (policy_loss 'ppo_clip' takes: clip_low, clip_high",
         ),
         ({"loss": {"name": "ppo_clip", "clip_high": "a"}}, "stages.rl.loss.clip_high: expected float, got str 'a'"),
         ({"loss": {"name": "ppo_clip", "clip_high": True}}, "stages.rl.loss.clip_high: expected float, got bool True"),
         ({"loss": {"name": "ppo_clip", "mode": "c"}}, "stages.rl.loss.mode: expected one of 'a', 'b', got str 'c'"),
         ({"shape": [{"name": "bend"}]}, "stages.rl.shape.0.tau: missing, shape 'bend' needs it"),
+        (
+            {"shape": [{"name": "bend", "tau": 0.8, "column": "iuo"}]},
+            "stages.rl.shape.0.column: no reward 'iuo'; did you mean 'iou'? (stages.rl.rewards has: iou)",
+        ),
         ({"select": [{"name": "zero_varianc"}]}, "stages.rl.select.0.name: unknown select 'zero_varianc'; did you mean 'zero_variance'?"),
         ({"rollout": {"strategy": {"name": "plane"}}}, "stages.rl.rollout.strategy.name: unknown strategy 'plane'; did you mean 'plain'?"),
         ({"sampler": {"name": "unifrom"}}, "stages.rl.sampler.name: unknown sampler 'unifrom'; did you mean 'uniform'?"),
@@ -98,6 +104,25 @@ def test_every_method_field_of_the_schema_is_checked():
     assert methods(GrpoSection) == set(SLOTS)
     assert {where.removeprefix("stages.rl.") for where, _, _ in used(config())} >= {"advantage", "rewards.0", "rollout.strategy"}
     assert issubclass(RewardMethod, Method)
+
+
+RECIPES = sorted((Path(__file__).parents[2] / "configs" / "recipes").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=[p.stem for p in RECIPES])
+def test_recipes_name_real_methods_and_repeat_no_default_of_theirs(path):
+    from vlmrl.methods import registries as real
+
+    loaded = load(path, [])
+    found = real(loaded.config.plugins)
+    assert check_methods(loaded.config, found) == []
+    repeated = [
+        f"{where}.{key}: {value!r} is the default of {slot} '{method.name}'"
+        for where, slot, method in used(loaded.config)
+        for key, value in method.arguments.items()
+        if not (parameter := found[slot].get(method.name).parameters[key]).required and parameter.default == value
+    ]
+    assert repeated == []
 
 
 def test_real_registries_hold_every_slot_and_the_defaults():

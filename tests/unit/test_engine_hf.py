@@ -50,7 +50,8 @@ def test_greedy_equals_generate_on_50_prompts(tiny: Tiny) -> None:
 
 def test_logprobs_equal_a_full_forward(tiny: Tiny) -> None:
     prompts = tiny.prompts(12)
-    groups = HFEngine(tiny.policy, tiny.vision).generate([request(p, 4) for p in prompts], GenerationSettings(max_new_tokens=24, temperature=0.7))
+    settings = GenerationSettings(max_new_tokens=24, temperature=0.7)
+    groups = HFEngine(tiny.policy, tiny.vision).generate([request(p, 4) for p in prompts], settings)
     rows = [Row(index=0, group=0, prompt=p, response=r.ids) for p, group in zip(prompts, groups, strict=True) for r in group]
     batch = pack(rows, tiny.policy.positions, tiny.policy.device, pad_id=0)
     with torch.no_grad():
@@ -99,7 +100,8 @@ def test_control_tokens_are_never_sampled(tiny: Tiny) -> None:
         tiny.policy.head[list(tiny.bundle.forbidden_ids)] += 50 * tiny.policy.head.abs().mean()
     try:
         for temperature in (0.0, 1.5):
-            groups = engine.generate([request(p, 4) for p in tiny.prompts(3)], GenerationSettings(max_new_tokens=12, temperature=temperature))
+            settings = GenerationSettings(max_new_tokens=12, temperature=temperature)
+            groups = engine.generate([request(p, 4) for p in tiny.prompts(3)], settings)
             assert not {i for g in groups for r in g for i in r.ids} & set(tiny.bundle.forbidden_ids)
     finally:
         with torch.no_grad():
@@ -121,10 +123,11 @@ def test_version_is_stamped_and_finish_reason_is_true(tiny: Tiny) -> None:
 
 def test_nucleus_keeps_the_smallest_sufficient_set() -> None:
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-    tokens = [int(sample(logits, torch.tensor([u], dtype=torch.float64), GenerationSettings(max_new_tokens=1, top_p=0.8))[0]) for u in np.linspace(0, 0.999, 200)]
+    settings = GenerationSettings(max_new_tokens=1, top_p=0.8)
+    tokens = [int(sample(logits, torch.tensor([u], dtype=torch.float64), settings)[0]) for u in np.linspace(0, 0.999, 200)]
     assert set(tokens) == {0, 1}
     assert tokens.count(0) / 200 == pytest.approx(0.5 / 0.8, abs=0.02)
-    _, logp = sample(logits, torch.tensor([0.0], dtype=torch.float64), GenerationSettings(max_new_tokens=1, top_p=0.8))
+    _, logp = sample(logits, torch.tensor([0.0], dtype=torch.float64), settings)
     assert float(logp) == pytest.approx(np.log(0.5 / 0.8), abs=1e-6)
 
 

@@ -26,7 +26,9 @@ def score(tiny: Tiny, rows: list[Row], *, train: bool = False) -> torch.Tensor:
     return scored.logp_BT
 
 
-def reference_logp(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, temperature: float, forbidden: tuple[int, ...]) -> torch.Tensor:
+def reference_logp(
+    hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, temperature: float, forbidden: tuple[int, ...]
+) -> torch.Tensor:
     logits = hidden @ head.T / temperature
     logits[:, list(forbidden)] = float("-inf")
     return logits.log_softmax(-1)[torch.arange(len(targets)), targets]

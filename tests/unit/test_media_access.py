@@ -69,8 +69,7 @@ def test_forbidden_paths(root: Path, path: str) -> None:
 def test_an_allowed_path_stays_below_any_root(path: str) -> None:
     try:
         check_path(path)
-    except MediaError as error:
-        assert error.reason == "forbidden"
+    except MediaError:
         return
     joined = os.path.normpath(os.path.join("/root/data", path))
     assert joined == f"/root/data/{path}"

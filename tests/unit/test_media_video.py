@@ -16,7 +16,7 @@ from vlmrl.errors import ConfigError, MediaError
 from vlmrl.media import container, video
 from vlmrl.media.container import VideoInfo
 from vlmrl.media.video import Decoder, VideoFrames, probe_video, read_video, request_times
-from vlmrl.testing.media import damage, frame_number, make_audio, make_empty, make_html, make_video, numbered_frames, rotate, truncate
+from vlmrl.testing.media import damage, frame_number, make_audio, make_empty, make_html, make_video, numbered_frames, truncate
 
 HAS_DECORD = importlib.util.find_spec("decord") is not None
 DECODERS: list[Decoder] = ["pyav", "decord"] if HAS_DECORD else ["pyav"]
@@ -279,9 +279,12 @@ def test_cut_files_are_truncated(tmp_path: Path, decoder: Decoder, suffix: str, 
         assert reason(path, decoder) == "truncated"
         return
     try:  # MPEG-TS promises nothing: what is there is a shorter video, unless the last frame is seen to be cut
-        assert read(path, decoder).duration < 6.0
+        result = read(path, decoder)
     except MediaError as error:
-        assert error.reason == "corrupt"
+        found = error.reason
+    else:
+        found = "shorter" if 0 < result.duration < 6.0 * share + 0.5 else "invented"
+    assert found in ("shorter", "corrupt")
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -397,11 +400,3 @@ def test_probe_decodes_one_frame_only(tmp_path: Path) -> None:
     path = make_video(tmp_path / "a.mp4", numbered_frames(40), fps=10)
     expected = probe_video(path)
     assert probe_video(damage(path, share=0.8)) == expected
-
-
-def test_rotate_patches_only_the_matrix(tmp_path: Path) -> None:
-    path = make_video(tmp_path / "a.mp4", numbered_frames(4), fps=10)
-    before = path.read_bytes()
-    rotate(path, 90)
-    assert len(path.read_bytes()) == len(before)
-    assert sum(a != b for a, b in zip(path.read_bytes(), before, strict=True)) <= 8

@@ -69,8 +69,8 @@ def test_reduction_by_hand(tiny: Tiny) -> None:
 
     by_row = -(logp.sum(1) / lengths).mean()
     by_token = -logp.sum() / lengths.sum()
-    assert optimizer_step(learner(tiny), data, loss=nll, reducer=reducer.bind("seq_mean")).loss == pytest.approx(float(by_row), abs=1e-5)
-    assert optimizer_step(learner(tiny), data, loss=nll, reducer=reducer.bind("token_mean")).loss == pytest.approx(float(by_token), abs=1e-5)
+    for name, expected in (("seq_mean", by_row), ("token_mean", by_token)):
+        assert optimizer_step(learner(tiny), data, loss=nll, reducer=reducer.bind(name)).loss == pytest.approx(float(expected), abs=1e-5)
 
 
 def test_ratio_is_exactly_one_without_old_logprobs(tiny: Tiny) -> None:

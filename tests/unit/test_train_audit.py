@@ -31,7 +31,7 @@ def config(source: str = "train.jsonl", *, data: dict[str, Any] | None = None, *
         "source": {"path": source},
         "steps": 1,
         "template": "think",
-        "rewards": [{"name": "temporal_iou"}, {"name": "think_format", "weight": 0.1}],
+        "rewards": [{"name": "temporal_iou"}, {"name": "format", "weight": 0.1}],
     }
     media = {"min_pixels": 3136, "max_pixels": 4704, "max_frames": 16}
     return Config.model_validate({"model": {"path": "m"}, "media": media, "data": data or {}, "stages": [stage], **more})
@@ -135,15 +135,22 @@ def test_a_source_is_read_once_for_all_that_use_it(files, monkeypatch):
     assert len(seen) == 1
 
 
-def test_a_reward_that_cannot_judge_the_gold_answers_is_a_problem(files):
-    cfg = config()
-    stage = cfg.stages[0].model_dump() | {"rewards": [{"name": "box_iou"}]}
-    from vlmrl.methods import registries
+def test_a_reward_that_cannot_tell_gold_from_junk_is_a_problem(files, monkeypatch):
+    from vlmrl.protocols import reward
 
-    if "box_iou" not in registries()["reward"].names():
-        pytest.skip("no box reward is registered")
-    wrong = Config.model_validate(cfg.model_dump() | {"stages": [stage]})
-    assert any(p.startswith("stage 'rl': ") for p in run(wrong, files).problems)
+    monkeypatch.setattr(reward, "_entries", dict(reward._entries))
+
+    @reward("always_half")
+    def always_half(group, context):
+        """The same for every answer."""
+        return [0.5 for _ in group.rollouts]
+
+    stage = config().stages[0].model_dump() | {"rewards": [{"name": "always_half"}]}
+    found = run(Config.model_validate(config().model_dump() | {"stages": [stage]}), files).problems
+    assert len(found) == audit_module.SHOWN + 1
+    assert found[0].startswith("stage 'rl': row ")
+    assert "junk scores 0.5" in found[0]
+    assert found[-1] == f"stage 'rl': ... and {ROWS - audit_module.SHOWN} more rows like these"
 
 
 def test_missing_source_and_missing_model(files, tmp_path):

@@ -6,6 +6,7 @@ k3's that of the forward KL (score-function term ignored).
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from vlmrl.algo.registries import kl_estimator
@@ -33,4 +34,5 @@ def k2(logp_BT: Tensor, logp_ref_BT: Tensor) -> Tensor:
 def k3(logp_BT: Tensor, logp_ref_BT: Tensor) -> Tensor:
     """exp(-d) + d - 1, at most 10: unbiased and never negative; what GRPO uses."""
     d_BT = _gap(logp_BT, logp_ref_BT)
-    return ((-d_BT).exp() + d_BT - 1).clamp(max=10.0)
+    # expm1: near 0 the value is d squared over 2, which the difference of exp(-d) and 1 would drown in rounding in float32
+    return (torch.expm1(-d_BT) + d_BT).clamp(max=10.0)

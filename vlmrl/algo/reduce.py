@@ -30,5 +30,11 @@ def token_mean(mask_BT: Tensor) -> Reduction:
 
 @reducer("fixed_length", paper="arXiv:2503.20783")
 def fixed_length(mask_BT: Tensor, *, length: int) -> Reduction:
-    """Dr.GRPO: sum over tokens by a constant (the longest allowed answer, not the longest of the batch), mean over rows."""
+    """Dr.GRPO: sum over tokens by a constant (the longest allowed answer, not the longest of the batch), mean over rows.
+
+    Raises:
+        ValueError: `length` below 1.
+    """
+    if length < 1:
+        raise ValueError(f"reduce 'fixed_length': length is {length}; it must be at least 1, the longest allowed answer in tokens")
     return Reduction(mask_BT.double() / length, _rows(mask_BT))

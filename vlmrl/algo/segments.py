@@ -5,6 +5,8 @@ All functions take x [N], ids [N] (any integers) and valid [N] bool, and return 
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -13,8 +15,9 @@ FLAT = 1e-6
 
 
 def _compact(ids_N: Tensor) -> tuple[Tensor, int]:
-    unique, index_N = torch.unique(ids_N, return_inverse=True)
-    return index_N, int(unique.numel())
+    # torch.unique has no types of its own
+    unique, index_N = cast("tuple[Tensor, Tensor]", torch.unique(ids_N, return_inverse=True))  # pyright: ignore[reportUnknownMemberType]
+    return index_N, unique.numel()
 
 
 def _sum(x_N: Tensor, ids_N: Tensor, valid_N: Tensor) -> Tensor:

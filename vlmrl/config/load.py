@@ -105,7 +105,8 @@ def read_base(path: Path, root: Node, problems: list[str]) -> Node | None:
         known = sorted({f.stem for folder in folders for f in folder.glob("*.yaml")})
         problems.append(f"{entry.origin}: base: no base '{entry.value}'{nearest(entry.value, known)} (known: {', '.join(known) or 'none'})")
         return None
-    base = tree.read(found, problems)
+    here = Path.cwd()
+    base = tree.read(found.relative_to(here) if found.is_relative_to(here) else found, problems)
     if "base" in (base.mapping or {}):
         problems.append(f"{(base.mapping or {})['base'].origin}: base: a base has no base of its own")
     return base

@@ -47,6 +47,21 @@ def check_methods(config: Config, registries: Mapping[str, Registry[Any]]) -> li
         misplaced = {k for k in method.arguments if isinstance(method, RewardMethod) and _means_weight(k, method, registries[slot])}
         out += [f"{where}.{key}: unknown '{key}'; did you mean 'weight'?" for key in sorted(misplaced)]
         out += registries[slot].problems(method.name, {k: v for k, v in method.arguments.items() if k not in misplaced}, where)
+    return out + _column_problems(config)
+
+
+def _column_problems(config: Config) -> list[str]:
+    """Shapes that name a reward column which the stage does not have."""
+    out: list[str] = []
+    for stage in config.stages:
+        if not isinstance(stage, GrpoSection):
+            continue
+        columns = [reward.name for reward in stage.rewards]
+        for i, method in enumerate(stage.shape):
+            column = method.arguments.get("column")
+            if isinstance(column, str) and column not in columns:
+                known = f"stages.{stage.name}.rewards has: {', '.join(columns)}"
+                out.append(f"stages.{stage.name}.shape.{i}.column: no reward '{column}'{nearest(column, columns)} ({known})")
     return out
 
 

@@ -78,16 +78,16 @@ class Encoder:
                 ids.append(token)
                 continue
             if not waiting or self.pad_ids[waiting[0].kind] != token:
-                raise RowError("placeholder", f"row '{sample.id}' ({sample.source}): placeholders and media disagree in number or order")
+                raise RowError("placeholder", f"{_where(sample)}: placeholders and media disagree in number or order")
             handle = waiting.pop(0)
             spans.append((len(ids), len(ids) + handle.tokens))
             ids.extend([token] * handle.tokens)
         if waiting:
-            raise RowError("placeholder", f"row '{sample.id}' ({sample.source}): {len(waiting)} media have no placeholder in the chat template")
+            raise RowError("placeholder", f"{_where(sample)}: {len(waiting)} media have no placeholder in the chat template")
         if len(ids) > self.max_prompt_tokens:
             raise RowError(
                 "overlong",
-                f"row '{sample.id}' ({sample.source}): {len(ids)} prompt tokens > data.max_prompt_tokens {self.max_prompt_tokens}; "
+                f"{_where(sample)}: {len(ids)} prompt tokens > data.max_prompt_tokens {self.max_prompt_tokens}; "
                 "lower media.max_pixels, media.fps or media.max_frames, or raise the limit",
             )
         return Prompt(sample=sample, ids=tuple(ids), media=tuple(handles), spans=tuple(spans), template=template)
@@ -99,6 +99,8 @@ class Encoder:
         expected = sum(int(i) in self.special_ids for i in self.tokenizer(text, add_special_tokens=False)["input_ids"])
         found = sum(i in self.special_ids for i in ids)
         if found != expected:
-            raise RowError(
-                "control_token", f"row '{sample.id}' ({sample.source}): the question contains {found - expected} control token(s) of the model"
-            )
+            raise RowError("control_token", f"{_where(sample)}: the question contains {found - expected} control token(s) of the model")
+
+
+def _where(sample: Sample) -> str:
+    return f"row '{sample.id}' ({sample.source})"

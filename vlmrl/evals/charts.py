@@ -26,7 +26,11 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "share of sampled answers",
         ("completions/think_rate", "completions/parse_rate", "completions/format_rate", "completions/clipped_ratio"),
     ),
-    ("Groups without signal", "share of groups whose rewards are all equal, and rows left out by filters", ("frac_reward_zero_std", "select/*")),
+    (
+        "Groups without signal",
+        "share of groups whose rewards are all equal, and of rows left out by filters",
+        ("frac_reward_zero_std", "select/*"),
+    ),
     ("Spread of the reward", "standard deviation within groups", ("reward_std",)),
     ("Loss", "", ("loss",)),
     ("Divergence from the reference", "KL, nats per token", ("kl",)),
@@ -38,6 +42,9 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Faults", "counts", ("fault/*",)),
 )
 """Title, note, and names of the metrics (`*` stands for any text) of each chart. A chart without data is not drawn."""
+
+UNSMOOTHED = ("fault/", "lr")
+"""Metrics of which single steps matter, or that have no noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +246,7 @@ def _curve(name: str, colour: str, points: Points, x: Any, y: Any) -> Curve:
     dots: list[tuple[float, float]] = []
     for segment in by_stage(points):
         values = [v for _, _, v in segment]
-        window = 2 * (len(segment) // 50) + 1
+        window = 1 if name.startswith(UNSMOOTHED) else 2 * (len(segment) // 50) + 1
         places = [x(step) for step, _, _ in segment]
         raw = [(px, y(v)) if math.isfinite(v) else None for px, v in zip(places, values, strict=True)]
         dots += _alone(raw)

@@ -6,6 +6,8 @@ is not complete in the records file is generated again as a whole: the numbers d
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +19,8 @@ from vlmrl.metrics.temporal import parse_time_span, temporal_iou
 from vlmrl.protocols import RolloutEngine
 from vlmrl.rewards.answer import parse
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
+
+_OPENED = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
 
 Scored = tuple[tuple[float, ...] | None, tuple[float, ...], dict[str, float]]
 """Prediction, gold answer, scores by name."""
@@ -87,7 +91,7 @@ def make_record(
     """Read and score one answer. Pure."""
     parsed = parse(rollout.text, prompt.template)
     pred, gold, scores = SCORERS[prompt.sample.answer_type](parsed.answer, prompt.sample.gt)
-    unclosed = parsed.thought is None and rollout.text.count("<think>") > rollout.text.count("</think>")
+    unclosed = parsed.thought is None and "unclosed" in parsed.errors and _OPENED.search(rollout.text) is not None
     has = parsed.thought is not None and bool(parsed.thought.strip())
     return Record(
         stage=stage,
@@ -128,6 +132,8 @@ def score_time_span(answer: str | None, gt: Mapping[str, Any]) -> Scored:
     """Temporal IoU with reversed spans put in order, as is usual in evaluation; 0 for an answer that cannot be read."""
     gold = (float(gt["time"][0]), float(gt["time"][1]))
     pred = None if answer is None else parse_time_span(answer)
+    if pred is not None and not all(map(math.isfinite, pred)):
+        pred = None
     return pred, gold, {"tiou": 0.0 if pred is None else temporal_iou(pred, gold, sort_times=True)}
 
 
@@ -140,9 +146,9 @@ def _check(prompts: Sequence[Prompt], settings: GenerationSettings, batch_prompt
         raise ValueError(f"evaluation is greedy: temperature must be 0, got {settings.temperature}")
     if batch_prompts < 1:
         raise ValueError(f"batch_prompts must be at least 1, got {batch_prompts}")
-    repeated = [name for name, count in Counter(prompt.sample.id for prompt in prompts).items() if count > 1]
-    if repeated:
-        raise ValueError(f"sample '{repeated[0]}' is asked {Counter(p.sample.id for p in prompts)[repeated[0]]} times; give rows their own ids")
+    for name, count in Counter(prompt.sample.id for prompt in prompts).items():
+        if count > 1:
+            raise ValueError(f"sample '{name}' is asked {count} times; give every row its own id")
     for prompt in prompts:
         if prompt.sample.answer_type not in SCORERS:
             raise ValueError(

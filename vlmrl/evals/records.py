@@ -152,7 +152,7 @@ def read_records(path: Path) -> list[Record]:
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines) and not tail:
                 break
-            raise StorageError(f"{path}:{number}: not an evaluation record ({error}); remove the line, and it is generated again") from error
+            raise StorageError(f"{path}:{number}: not an evaluation record ({error!r}); remove the line to have it made again") from error
         if record.sample_id in seen:
             raise StorageError(
                 f"{path}:{number}: sample '{record.sample_id}' is already at line {seen[record.sample_id]}; remove one of the two lines"

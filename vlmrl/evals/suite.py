@@ -1,10 +1,10 @@
 """Suites: which tasks a checkpoint is evaluated on, and how. A suite is a YAML file; unknown keys are errors.
 
-    id: toy_video
-    version: 1
-    data_root: toy
-    tasks:
-      - {id: grounding, source: test.jsonl, template: think_or_not, answer_type: time_span, max_new_tokens: 64}
+id: toy_video
+version: 1
+data_root: toy
+tasks:
+  - {id: grounding, source: test.jsonl, template: think_or_not, answer_type: time_span, max_new_tokens: 64}
 """
 
 from __future__ import annotations

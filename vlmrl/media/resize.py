@@ -44,7 +44,7 @@ def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_p
     if min(new_height, new_width) < 1:
         raise MediaError(
             "aspect",
-            f"{width}x{height} pixels do not fit into max_pixels {max_pixels} in steps of {factor}; raise max_pixels (or video_total_pixels)",
+            f"{width}x{height} pixels do not fit into {max_pixels} in steps of {factor}; raise max_pixels (or video_total_pixels)",
         )
     return new_height, new_width
 

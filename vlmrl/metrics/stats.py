@@ -23,25 +23,33 @@ class Paired:
 
 
 def clt_error(values: Sequence[float]) -> float:
-    """Standard error of the mean with divisor n - 1; 0 for one value."""
+    """Standard error of the mean with divisor n - 1. Raises ValueError below two values, which have none."""
     x = np.asarray(values, dtype=np.float64)
-    return float(x.std(ddof=1) / math.sqrt(len(x))) if len(x) > 1 else 0.0
+    if len(x) < 2:
+        raise ValueError(f"a standard error needs at least 2 values, got {len(x)}")
+    return float(x.std(ddof=1) / math.sqrt(len(x)))
 
 
 def clustered_error(values: Sequence[float], clusters: Sequence[Hashable]) -> float:
-    """Standard error of the mean when questions share a cluster (a video), with the small-sample factor g / (g - 1) of inspect-ai."""
+    """Standard error of the mean when questions share a cluster (a video), with the small-sample factor g / (g - 1) of inspect-ai.
+
+    Raises:
+        ValueError: fewer than two clusters, which say nothing about the spread between clusters.
+    """
     x = np.asarray(values, dtype=np.float64)
     sums: dict[Hashable, float] = {}
     for value, cluster in zip(x - x.mean(), clusters, strict=True):
         sums[cluster] = sums.get(cluster, 0.0) + float(value)
     g = len(sums)
     if g < 2:
-        return 0.0
+        raise ValueError(f"a clustered standard error needs at least 2 clusters, got {g}")
     return math.sqrt(g / (g - 1) * sum(s * s for s in sums.values())) / len(x)
 
 
 def wilson(successes: int, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson score interval of a proportion."""
+    """Wilson score interval of a proportion. Raises ValueError unless 0 <= successes <= n and n > 0."""
+    if not 0 <= successes <= n or n < 1:
+        raise ValueError(f"wilson: {successes} successes of {n}")
     z = float(scipy_stats.norm.ppf(0.5 + confidence / 2))
     p = successes / n
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
@@ -72,9 +80,18 @@ def bootstrap_interval(
 
 
 def paired_t(a: Sequence[float], b: Sequence[float], *, confidence: float = 0.95) -> Paired:
-    """Paired t test of mean(b) - mean(a)."""
-    d = np.asarray(b, dtype=np.float64) - np.asarray(a, dtype=np.float64)
-    mean, error = float(d.mean()), clt_error(list(d))
+    """Paired t test of mean(b) - mean(a). One pair has a difference and no evidence: error and interval are infinite, p is 1.
+
+    Raises:
+        ValueError: no pairs, or sides of different length.
+    """
+    d = np.asarray([y - x for x, y in zip(a, b, strict=True)], dtype=np.float64)
+    if not len(d):
+        raise ValueError("paired_t: no pairs")
+    mean = float(d.mean())
+    if len(d) == 1:
+        return Paired(difference=mean, standard_error=math.inf, t=0.0, p=1.0, low=-math.inf, high=math.inf)
+    error = clt_error(list(d))
     if error == 0:
         return Paired(difference=mean, standard_error=0.0, t=math.inf if mean else 0.0, p=0.0 if mean else 1.0, low=mean, high=mean)
     t = mean / error
@@ -107,5 +124,30 @@ def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> float:
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
-    """Chance that at least one of k answers drawn from n (of which `correct` are right) is right."""
+    """Chance that at least one of k answers drawn from n (of which `correct` are right) is right.
+
+    Raises:
+        ValueError: not 0 <= correct <= n, or not 1 <= k <= n.
+    """
+    _check_draw(n, correct, k)
     return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
+
+
+def pass_all_k(n: int, correct: int, k: int) -> float:
+    """pass^k: chance that all of k answers drawn from n (of which `correct` are right) are right. Errors as `pass_at_k`."""
+    _check_draw(n, correct, k)
+    return math.comb(correct, k) / math.comb(n, k)
+
+
+def majority(answers: Sequence[str | None]) -> str | None:
+    """The most frequent answer (maj@k), the first of equals. None, an answer that could not be read, has no vote."""
+    votes: dict[str, int] = {}
+    for answer in answers:
+        if answer is not None:
+            votes[answer] = votes.get(answer, 0) + 1
+    return max(votes, key=lambda answer: votes[answer]) if votes else None
+
+
+def _check_draw(n: int, correct: int, k: int) -> None:
+    if not 0 <= correct <= n or not 1 <= k <= n:
+        raise ValueError(f"cannot draw k={k} of n={n} answers with {correct} correct; needs 0 <= correct <= n and 1 <= k <= n")

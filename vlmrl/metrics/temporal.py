@@ -10,7 +10,10 @@ Span = tuple[float, float]
 
 _CAP = 4096
 """Characters of an answer that are looked at, from its end."""
-_TIME = r"(?:\d{1,3}:)?(?:\d{1,3}:)?\d{1,7}(?:\.\d{1,6})?"
+_LARGEST = 1e9
+"""Seconds. A larger number is not a time in a video."""
+_TIME = r"(?<![\d.:])(?:\d{1,3}:){0,2}\d{1,9}(?:\.\d+)?(?!\d|[.:]\d)"
+"""A whole number token: never the tail of a longer one, which would turn `3.33333333 to 5` into 3333333 to 5."""
 _PAIR = re.compile(rf"({_TIME})\s?(?:s|sec|secs|second|seconds)?\s?(?:to|and|-|–|—)\s?({_TIME})", re.IGNORECASE)
 _NUMBER = re.compile(_TIME)
 
@@ -43,14 +46,16 @@ def parse_time_span(text: str) -> Span | None:
 def _json_span(text: str) -> Span | None:
     start = text.find("{")
     end = text.rfind("}")
-    if start < 0 or end <= start or text.count("{") > 8:
+    # The count of brackets bounds the depth: a model's `[[[[...` must not exhaust the stack of the JSON reader.
+    if start < 0 or end <= start or text.count("{") > 8 or text.count("[") > 8:
         return None
     try:
         value = json.loads(text[start : end + 1])
     except ValueError:
         return None
     time = value.get("time") if isinstance(value, dict) else None
-    if isinstance(time, list) and len(time) == 2 and all(isinstance(t, int | float) and not isinstance(t, bool) for t in time):
+    # NaN and infinity are valid for json.loads and fail the comparison; so does an integer too large for a float.
+    if isinstance(time, list) and len(time) == 2 and all(type(t) in (int, float) and abs(t) <= _LARGEST for t in time):
         return float(time[0]), float(time[1])
     return None
 
@@ -70,10 +75,14 @@ def temporal_iou(pred: Span, gt: Span, *, sort_times: bool) -> float:
 
 
 def recall_at(ious: Sequence[float], threshold: float) -> float:
-    """R1@m: share of predictions with IoU >= m."""
+    """R1@m: share of predictions with IoU >= m. Raises ValueError without predictions."""
+    if not ious:
+        raise ValueError("recall_at: no predictions")
     return sum(iou >= threshold for iou in ious) / len(ious)
 
 
 def mean_iou(ious: Sequence[float]) -> float:
-    """mIoU; unparsable answers are in `ious` as 0."""
+    """mIoU; unparsable answers are in `ious` as 0. Raises ValueError without predictions."""
+    if not ious:
+        raise ValueError("mean_iou: no predictions")
     return sum(ious) / len(ious)

@@ -36,11 +36,11 @@ class MicroBatch:
     """Column of `ids_BS` whose hidden state predicts each response token (0 outside the mask)."""
 
     @property
-    def index_B(self) -> torch.Tensor:  # noqa: N802 (shape suffix)
+    def index_B(self) -> torch.Tensor:
         return torch.tensor([row.index for row in self.rows])
 
     @property
-    def group_B(self) -> torch.Tensor:  # noqa: N802
+    def group_B(self) -> torch.Tensor:
         return torch.tensor([row.group for row in self.rows])
 
     @property

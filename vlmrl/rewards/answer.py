@@ -32,7 +32,7 @@ class Parsed:
     empty_thought: bool
     """A think block that is blank: a skip."""
     errors: tuple[str, ...] = ()
-    """Codes: `no_answer`, `answers` (several), `unclosed`, `nested`, `order`, `outside` (text outside the blocks)."""
+    """Codes: `no_answer`, `answers` (several), `unclosed`, `nested`, `order`, `outside` (text outside the blocks), `overlong` (cut)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ def _blocks(text: str) -> tuple[list[_Block], set[str]]:
         elif opened is not None and opened[0] == kind:
             blocks.append(_Block(kind, opened[1], text[opened[2] : match.start()], match.end()))
             opened = None
-        elif opened is None:
-            errors.add("unclosed")
+        else:
+            errors.add("unclosed" if opened is None else "nested")
     if opened is not None:
         errors.add("unclosed")
     return blocks, errors
@@ -72,6 +72,8 @@ def parse(completion: str, template: str) -> Parsed:
     """Take a completion apart. Never raises; what is wrong is in `errors`."""
     text = completion[-MAX_CHARS:]
     blocks, errors = _blocks(text)
+    if len(completion) > MAX_CHARS:
+        errors.add("overlong")  # what was cut off cannot be vouched for
     thoughts = [b for b in blocks if b.kind == "think"]
     answers = [b for b in blocks if b.kind == "answer"]
     wanted = ["answer"] if template == "answer_only" else ["think", "answer"]

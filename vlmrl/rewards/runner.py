@@ -6,7 +6,7 @@ the authority and the risks of any code that its user installs.
 
 from __future__ import annotations
 
-import math
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -55,7 +55,7 @@ class RewardRunner:
         nothing: list[float | None] = [None] * n
         try:
             returned: Any = function(group, ctx)
-        except Exception as error:  # noqa: BLE001 (the reward border: counted, bounded by check(), never a score)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (the reward border: counted, bounded by observe(), never a score)
             self.first_fault.setdefault(name, "".join(traceback.format_exception(error)))
             return nothing, f"raised:{type(error).__name__}"
         problem = contract_problem(returned, n)
@@ -68,13 +68,15 @@ class RewardRunner:
         """Add a step's `column -> [faults, rollouts]` (of all ranks) to the window.
 
         Raises:
-            DataError: a column failed for more than `max_invalid` of the window's rollouts; names it and its first fault.
+            DataError: a column has spent the faults that `max_invalid` allows in a full window (while the window fills, of as many
+                rollouts as 50 such steps would have); names it and its first fault. So one bad group early on does not stop a run,
+                and a reward that always fails stops it after two steps.
         """
         self.window = [*self.window, counts][-WINDOW:]
         for name, _, _ in self.columns:
             failed = sum(step.get(name, [0, 0])[0] for step in self.window)
             total = sum(step.get(name, [0, 0])[1] for step in self.window)
-            if total and failed / total > self.max_invalid:
+            if failed > self.max_invalid * total * WINDOW / len(self.window):
                 raise DataError(
                     f"reward '{name}' failed for {failed} of {total} rollouts in the last {len(self.window)} steps, more than "
                     f"max_invalid_rewards {self.max_invalid}; first fault:\n{self.first_fault.get(name, '(on another rank)')}"
@@ -99,7 +101,9 @@ class RewardRunner:
             if gold is None:
                 problems.append(f"row '{sample.id}' ({sample.source}): no reward can judge its gold answer '{sample.answer}'")
             elif junk and max(junk) >= gold:
-                problems.append(f"row '{sample.id}' ({sample.source}): junk scores {max(junk):.3g}, the gold answer '{sample.answer}' {gold:.3g}")
+                problems.append(
+                    f"row '{sample.id}' ({sample.source}): junk scores {max(junk):.3g}, the gold answer '{sample.answer}' {gold:.3g}"
+                )
             else:
                 problems += self._not_full(sample, scored)
         return problems
@@ -113,7 +117,9 @@ class RewardRunner:
             entry = registry.get(name) if name in registry.names() else None
             own = entry is not None and entry.function.__module__.startswith("vlmrl.")
             if own and value is not None and value < 1 - 1e-9:
-                out.append(f"row '{sample.id}' ({sample.source}): reward '{name}' gives its gold answer '{sample.answer}' {value:.3g} instead of 1")
+                out.append(
+                    f"row '{sample.id}' ({sample.source}): reward '{name}' gives its gold answer '{sample.answer}' {value:.3g} instead of 1"
+                )
         return out
 
     def state_dict(self) -> dict[str, Any]:
@@ -136,8 +142,8 @@ def contract_problem(returned: Any, n: int) -> str | None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             return f"value {i} is {type(value).__name__} {value!r}, expected a float or None"
-        if not math.isfinite(value):
-            return f"value {i} is {value}; return None where it cannot be judged"
+        if not abs(value) <= sys.float_info.max:  # also NaN, and integers that no float can hold
+            return f"value {i} is not a finite float; return None where it cannot be judged"
     return None
 
 
@@ -145,6 +151,7 @@ def _group(sample: Sample, template: str, texts: Sequence[str]) -> Group:
     """A group of given texts, without token ids: rewards read text."""
     prompt = Prompt(sample=sample, ids=(), media=(), spans=(), template=template)
     rollouts = tuple(
-        Rollout(k=k, ids=(), logprobs=(), text=text, finish="stop", policy_version=0, provenance="ground_truth") for k, text in enumerate(texts)
+        Rollout(k=k, ids=(), logprobs=(), text=text, finish="stop", policy_version=0, provenance="ground_truth")
+        for k, text in enumerate(texts)
     )
     return Group(id=f"self_test/{sample.id}", prompt=prompt, rollouts=rollouts)

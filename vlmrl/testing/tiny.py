@@ -73,6 +73,4 @@ def load(model: Path, world: Path, split: str = "train") -> Tiny:
     )
     samples = load_source(world / f"{split}.jsonl", media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None)
     policy = load_policy(str(model), bundle, device="cpu")
-    return Tiny(
-        policy=policy, bundle=bundle, store=store, encoder=encoder, vision=VisionCache(store, budget_bytes=2**28), samples=samples
-    )
+    return Tiny(policy=policy, bundle=bundle, store=store, encoder=encoder, vision=VisionCache(store, budget_bytes=2**28), samples=samples)

@@ -1,8 +1,12 @@
 """The toy task: when is the red square visible? Scenes, questions, thoughts and spans, as pure functions.
 
 Everything in a row comes from integer hashes of (seed, split, index, name), not from a generator's stream, so rows are
-byte-identical on every machine and with every numpy version. Times are multiples of half a second below 10 s: exact in
-binary, two digits in text, and each boundary falls on a frame of every frame rate used. Times are in seconds throughout.
+byte-identical on every machine and with every numpy version. Events begin and end on whole seconds below 10: exact in
+binary, two digits in text, on a frame of every frame rate, and between two temporal patches of a model that sees two frames
+a second. Times are in seconds throughout.
+
+The `pretrain` split teaches a model to see: half of its videos show one event, half show two, and each video has several rows
+(when is this one visible, once per event, and a dense caption of all). The other splits have two events and one row per video.
 """
 
 from __future__ import annotations
@@ -24,8 +28,9 @@ COLORS: dict[str, tuple[int, int, int]] = {
     "white": (240, 240, 240),
 }
 SHAPES = ("square", "circle", "triangle")
-SIZES = ((56, 56), (64, 64), (84, 56), (56, 84), (96, 64), (64, 96), (96, 72), (72, 96), (80, 80), (112, 112))
-"""Width and height in pixels; even, because yuv420p halves the colour planes."""
+SIZES = ((56, 56), (64, 64), (68, 60), (96, 72), (72, 96), (80, 80), (112, 84), (84, 112), (112, 112))
+"""Width and height in pixels; even, because yuv420p halves the colour planes. With `max_pixels` of 4704 the resize rule of
+Qwen-VL brings each of them to 56x56: four visual tokens per second, which is what keeps the demo short."""
 RATES = (6, 8, 10, 12)
 """Frames per second; even, so that half seconds fall on frames."""
 PHRASINGS = (
@@ -34,13 +39,12 @@ PHRASINGS = (
     "When is the {name} on screen?",
     "At what time is the {name} shown?",
 )
+CAPTION_QUESTION = "What is shown?"
 HALF = 0.5
-MIN_HALVES, MAX_HALVES = 10, 18
-"""Least and greatest duration, in half seconds (5 to 9 s)."""
-TARGET_HALVES = (2, 8)
-"""Least and greatest length of a visible span, in half seconds (1 to 4 s)."""
-LOOSE_HALVES = 3
-"""Loose annotation starts up to this many half seconds early and ends up to as many late (1.5 s)."""
+MIN_HALVES, MAX_HALVES = 11, 16
+"""Least and greatest duration, in half seconds (5.5 to 8 s)."""
+TARGET_SECONDS = (1, 4)
+"""Least and greatest length of a visible span."""
 
 Span = tuple[float, float]
 
@@ -80,6 +84,7 @@ class Scene:
 
     @property
     def id(self) -> str:
+        """Id of the row, or its beginning where a scene has several rows."""
         return f"toy-{self.split}-{self.index:06d}"
 
     @property
@@ -89,7 +94,7 @@ class Scene:
 
 
 def make_scene(seed: int, split: Split, index: int) -> Scene:
-    """The scene at these coordinates: one asked event and one or two others of another colour, all overlapping freely in time."""
+    """The scene at these coordinates: events of different colours in different quarters, overlapping freely in time."""
 
     def draw(n: int, *names: int | str) -> int:
         return key(seed, "toy", split, index, *names) % n
@@ -97,15 +102,15 @@ def make_scene(seed: int, split: Split, index: int) -> Scene:
     halves = MIN_HALVES + draw(MAX_HALVES - MIN_HALVES + 1, "duration")
     colors, quarters = list(COLORS), [0, 1, 2, 3]
     events: list[Event] = []
-    for i in range(2 + draw(2, "events")):
-        length = TARGET_HALVES[0] + draw(min(TARGET_HALVES[1], halves - 2) - TARGET_HALVES[0] + 1, "length", i)
-        start = draw(halves - length + 1, "start", i)
+    for i in range(1 + index % 2 if split == "pretrain" else 2):
+        length = TARGET_SECONDS[0] + draw(TARGET_SECONDS[1] - TARGET_SECONDS[0] + 1, "length", i)
+        start = draw(halves // 2 - length + 1, "start", i)
         events.append(
             Event(
                 color=colors.pop(draw(len(colors), "color", i)),
                 shape=SHAPES[draw(len(SHAPES), "shape", i)],
-                start=start * HALF,
-                end=(start + length) * HALF,
+                start=float(start),
+                end=float(start + length),
                 quarter=quarters.pop(draw(len(quarters), "quarter", i)),
             )
         )
@@ -129,52 +134,45 @@ def format_span(span: Span) -> str:
     return f"{format_time(span[0])} to {format_time(span[1])}"
 
 
-def question(scene: Scene) -> str:
-    return PHRASINGS[scene.phrasing].format(name=scene.events[0].name)
+def question(scene: Scene, asked: int = 0) -> str:
+    return PHRASINGS[scene.phrasing].format(name=scene.events[asked].name)
 
 
-def thought(scene: Scene) -> str:
+def thought(scene: Scene, asked: int = 0) -> str:
     """A short true thought: names what was looked for, and when it came and went."""
-    asked = scene.events[0]
-    return f"The {asked.name} appears at {format_time(asked.start)} and is gone at {format_time(asked.end)}."
+    event = scene.events[asked]
+    return f"The {event.name} appears at {format_time(event.start)} and is gone at {format_time(event.end)}."
 
 
-def loose_span(seed: int, scene: Scene) -> Span:
-    """A careless annotation of the asked event: up to 1.5 s early and up to 1.5 s late, inside the video."""
-    asked = scene.events[0]
-    early, late = (key(seed, "toy", scene.split, scene.index, name) % (LOOSE_HALVES + 1) for name in ("early", "late"))
-    return max(0.0, asked.start - early * HALF), min(scene.duration, asked.end + late * HALF)
+def caption(scene: Scene) -> str:
+    """All events in the order in which they appear: `blue circle 0.0 to 4.0, red square 3.0 to 5.0`."""
+    return ", ".join(f"{e.name} {format_span(e.span)}" for e in sorted(scene.events, key=lambda e: e.span))
 
 
-def make_row(seed: int, scene: Scene) -> dict[str, Any]:
-    """The data row of a scene. Rows of the `pretrain` split carry loose spans; only `train` rows carry a thought."""
-    asked = scene.events[0]
-    loose = scene.split == "pretrain"
-    span = loose_span(seed, scene) if loose else asked.span
-    row: dict[str, Any] = {
-        "id": scene.id,
-        "task": "temporal_grounding",
-        "answer_type": "time_span",
-        "data_type": "video",
-        "video": scene.video,
-        "prompt": question(scene),
-        "answer": format_span(span),
-        "gt": {"time": list(span)},
-        "source": "toy",
-        "meta": {
-            "duration": scene.duration,
-            "fps": scene.rate,
-            "size": list(scene.size),
-            "labels": "loose" if loose else "exact",
-            "phrasing": scene.phrasing,
-            "events": [
-                {"color": e.color, "shape": e.shape, "time": list(e.span), "quarter": e.quarter, "asked": e is asked} for e in scene.events
-            ],
-        },
-    }
-    if scene.split == "train":
-        row["thought"] = thought(scene)
-    return row
+def make_rows(scene: Scene) -> list[dict[str, Any]]:
+    """The data rows of a scene: one, or for the `pretrain` split one per event and a dense caption."""
+    if scene.split != "pretrain":
+        return [_grounding_row(scene, 0, scene.id)]
+    rows = [_grounding_row(scene, i, f"{scene.id}-{i}") for i in range(len(scene.events))]
+    described = {**_common(scene, None), "id": f"{scene.id}-caption", "task": "dense_caption", "answer_type": "open"}
+    return [*rows, {**described, "prompt": CAPTION_QUESTION, "answer": caption(scene)}]
+
+
+def _grounding_row(scene: Scene, asked: int, row_id: str) -> dict[str, Any]:
+    span = scene.events[asked].span
+    row = {**_common(scene, asked), "id": row_id, "task": "temporal_grounding", "answer_type": "time_span"}
+    row |= {"prompt": question(scene, asked), "answer": format_span(span), "gt": {"time": list(span)}}
+    return row | ({"thought": thought(scene, asked)} if scene.split == "train" else {})
+
+
+def _common(scene: Scene, asked: int | None) -> dict[str, Any]:
+    """What all rows of a scene share; `asked` marks the event that a question is about."""
+    events = [
+        {"color": e.color, "shape": e.shape, "time": list(e.span), "quarter": e.quarter, "asked": i == asked}
+        for i, e in enumerate(scene.events)
+    ]
+    meta = {"duration": scene.duration, "fps": scene.rate, "size": list(scene.size), "phrasing": scene.phrasing, "events": events}
+    return {"data_type": "video", "video": scene.video, "source": "toy", "meta": meta}
 
 
 def tokenizer_corpus(instructions: Sequence[str] = ()) -> Iterable[str]:
@@ -187,6 +185,7 @@ def tokenizer_corpus(instructions: Sequence[str] = ()) -> Iterable[str]:
         yield answer
         yield f"<think>{thought(scene)}</think>{answer}"
         yield f"<think>\n\n</think>{answer}"
+        yield f"{CAPTION_QUESTION} <answer>{caption(scene)}</answer>"
     for color in COLORS:
         for shape in SHAPES:
             for phrasing in PHRASINGS:

@@ -20,7 +20,7 @@ import numpy as np
 
 from vlmrl import fs
 from vlmrl.rng import generator
-from vlmrl.toy.tasks import COLORS, SPLITS, Event, Scene, Split, make_row, make_scene
+from vlmrl.toy.tasks import COLORS, SPLITS, Event, Scene, Split, make_rows, make_scene
 
 FORMAT = 1
 """Raise it when scenes, rows or pictures change, so that kept worlds are built anew."""
@@ -159,7 +159,7 @@ def _build(folder: Path, counts: dict[Split, int], seed: int, progress: Callable
                 done += 1
                 if progress is not None:
                     progress(done, total)
-            text = "".join(json.dumps(make_row(seed, scene)) + "\n" for scene in scenes).encode()
+            text = "".join(json.dumps(row) + "\n" for scene in scenes for row in make_rows(scene)).encode()
             fs.write_bytes(folder / f"{split}.jsonl", text)
             marker["rows"][split] = hashlib.sha256(text).hexdigest()
             marker["videos"][split] = {"count": count, "bytes": size}

@@ -23,7 +23,7 @@ from vlmrl.train.ui import Ui
 from vlmrl.types import Prompt, Sample
 
 SHOWN = 5
-"""Bad rows of a source that are listed with their message; all are counted."""
+"""Rows that are listed with their message; all are counted."""
 
 Fingerprint = tuple[tuple[str, ...], str]
 
@@ -103,7 +103,7 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui) -> AuditReport:
         found, samples = visit(stage.source, stage.template, stage.name)
         trained |= found.prints
         if isinstance(stage, GrpoSection) and samples:
-            report.problems += [f"stage '{stage.name}': {problem}" for problem in _reward_problems(stage, samples)]
+            report.problems += _reward_problems(stage, samples)
     if cfg.eval.source is not None:
         # The prompt of the last stage is the one that the trained model is asked with.
         held_out, _ = visit(cfg.eval.source, cfg.stages[-1].template, "eval")
@@ -161,4 +161,6 @@ def _reward_problems(stage: GrpoSection, samples: list[Sample]) -> list[str]:
     """Gold answers must earn the full reward through the parser that training uses, and junk none."""
     columns = [(r.name, r.weight, reward_registry.bind(r.name, r.arguments)) for r in stage.rewards]
     runner = RewardRunner(columns, max_invalid=stage.max_invalid_rewards)
-    return list(runner.self_test(samples, stage.template))
+    found = [f"stage '{stage.name}': {problem}" for problem in runner.self_test(samples, stage.template)]
+    more = [f"stage '{stage.name}': ... and {len(found) - SHOWN} more rows like these"] if len(found) > SHOWN else []
+    return found[:SHOWN] + more

@@ -19,11 +19,9 @@ def build(named: list[tuple[str, torch.nn.Parameter]], cfg: OptimSection) -> tup
     return optimizer, [n for n, _ in decay + rest]
 
 
-def learning_rate(
-    step: int, total: int, *, peak: float, schedule: Literal["constant", "linear", "cosine"], warmup: float
-) -> float:
+def learning_rate(step: int, total: int, *, peak: float, schedule: Literal["constant", "linear", "cosine"], warmup: float) -> float:
     """Rate of the update that follows `step` finished updates: linear warm-up over `warmup * total`, then the schedule to zero."""
-    rising = int(round(warmup * total))
+    rising = round(warmup * total)
     if step < rising:
         return peak * (step + 1) / rising
     if schedule == "constant":

@@ -53,7 +53,8 @@ def load_rows(
             bar.update(n + 1)
     faulty = sum(len(lines) for reason, lines in bad.items() if reason != "overlong")
     if bad:
-        ui.say(f"{source.path}: left out " + ", ".join(f"{len(lines)} {reason}" for reason, lines in sorted(bad.items())) + f"; see {quarantine}")
+        counts = ", ".join(f"{len(lines)} {reason}" for reason, lines in sorted(bad.items()))
+        ui.say(f"{source.path}: left out {counts}; see {quarantine}")
     if faulty > data.max_bad_rows * len(samples) or not good:
         first = next(iter(next(iter(bad.values()))), "no rows")
         raise DataError(

@@ -380,11 +380,12 @@ def _evaluate(s: Session, name: str, policy: Policy, vision: VisionCache) -> Non
     samples = list(s.rows_of(source, template).values())[: s.cfg.eval.limit]
     with s.clock.phase("evaluate"):
         dist.on_main(lambda: _evaluate_main(s, name, samples, template, policy, vision))
-    s.tracker.log({"eval/rows": float(len(samples))} | _eval_metrics(s, name), stage=name, step=s.state.step, global_step=s.state.global_step)
+    values = {"eval/rows": float(len(samples))} | _eval_metrics(s, name)
+    s.tracker.log(values, stage=name, step=s.state.step, global_step=s.state.global_step)
 
 
 def _evaluate_main(s: Session, name: str, samples: list[Sample], template: str, policy: Policy, vision: VisionCache) -> None:
-    from vlmrl.evals.html import save_frames
+    from vlmrl.evals.runfiles import save_frames
 
     prompts = [s.encoder.encode(sample, template) for sample in samples]
     with s.ui.bar(f"evaluate {name}", len(prompts)) as bar:
@@ -405,7 +406,13 @@ def _evaluate_main(s: Session, name: str, samples: list[Sample], template: str, 
             media = s.store.get_key(handle.key)
             sample = prompt.sample
             save_frames(
-                s.run.path, sample.id, frames=media.frames, times=media.times, question=sample.question, gold=sample.gt.get("time"), duration=media.duration
+                s.run.path,
+                sample.id,
+                frames=media.frames,
+                times=media.times,
+                question=sample.question,
+                gold=sample.gt.get("time"),
+                duration=media.duration,
             )
 
 

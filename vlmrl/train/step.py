@@ -77,17 +77,13 @@ def response_mask(rows: Sequence[Row]) -> torch.Tensor:
 
 
 @torch.no_grad()
-def score_rows(
-    learner: Learner, rows: Sequence[Row], *, policy: Policy | None = None, vision: VisionCache | None = None
-) -> torch.Tensor:
+def score_rows(learner: Learner, rows: Sequence[Row], *, policy: Policy | None = None, vision: VisionCache | None = None) -> torch.Tensor:
     """Log-probs of all rows without gradient, [N, T]: old log-probs, or the reference's when its policy is given."""
     who, features = policy or learner.policy, vision or learner.vision
     out = torch.zeros(response_mask(rows).shape)
     for n, part in _numbered(rows, learner.micro_tokens):
         batch = pack(part, who.positions, who.device, pad_id=who.bundle.end_ids[0])
-        scored = LAYOUTS[learner.layout](
-            who, batch, features, temperature=learner.temperature, forbidden=learner.forbidden, train=False
-        )
+        scored = LAYOUTS[learner.layout](who, batch, features, temperature=learner.temperature, forbidden=learner.forbidden, train=False)
         out[n, : scored.logp_BT.shape[1]] = scored.logp_BT.cpu()
     return out
 

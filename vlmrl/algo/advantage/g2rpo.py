@@ -5,14 +5,15 @@ n <= 1. The paper's method section ranks a task's rollouts, its appendix a group
 is the default here (`stages="group+task"`).
 
 Ours: groups without signal are removed before the task stage and get exactly 0 (with ties at 0 in the middle of a task's ranking
-they would get a preference that nothing supports). Keys are rounded to 1e-6 before the task stage, so that equal patterns of
+they would get a preference that nothing supports); with `stages="task"` a group of one is no such group and is ranked. `tie_tol` is
+in units of the reward and acts on the first stage. Keys are rounded to 1e-6 before the task stage, so that equal patterns of
 different groups tie. Rows that were not sampled (a ground truth) are ranked like all others. Only ranks count: any strictly
 increasing shaping of the rewards changes nothing. With small groups the variance is below 1 (0.851 at n = 8 without ties).
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -21,15 +22,26 @@ from vlmrl.algo import segments
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.registries import advantage
 
+ROUNDING = 1e-12
+"""Rewards closer than this, relative above 1, are the same number computed in another order."""
+
 
 def psi(score_N: Tensor, *, tie_tol: float = 0.0) -> Tensor:
-    """Quantile map of one set of finite scores, float64 [n] -> float64 [n]. Scores within `tie_tol` of their neighbour tie."""
+    """Quantile map of one set of finite scores, float64 [n] -> float64 [n].
+
+    Neighbours in order tie when they are within `tie_tol`, or within rounding (1e-12, relative above 1): 0.1 + 0.2 ties with 0.3.
+    If all tie, the result is exactly 0.
+    """
     n = score_N.numel()
     if n <= 1:
         return torch.zeros_like(score_N)
     ordered_N, order_N = score_N.sort(stable=True)
-    quantile_N = torch.special.ndtri((torch.arange(n, dtype=torch.float64) + 0.5) / n)
-    block_N = torch.cat([torch.zeros(1, dtype=torch.int64), (ordered_N.diff() > tie_tol).long().cumsum(0)])
+    p_N = (torch.arange(n, dtype=torch.float64) + 0.5) / n
+    quantile_N = cast("Tensor", torch.special.ndtri(p_N))  # pyright: ignore[reportUnknownMemberType]
+    tolerance_N = ROUNDING * torch.maximum(ordered_N[1:].abs(), ordered_N[:-1].abs()).clamp(min=1) + tie_tol
+    block_N = torch.cat([torch.zeros(1, dtype=torch.int64), (ordered_N.diff() > tolerance_N).long().cumsum(0)])
+    if int(block_N[-1]) == 0:
+        return torch.zeros_like(score_N)
     everyone_N = torch.ones(n, dtype=torch.bool)
     shared_N = segments.mean(quantile_N, block_N, everyone_N)
     return torch.empty_like(shared_N).scatter(0, order_N, shared_N)
@@ -37,9 +49,9 @@ def psi(score_N: Tensor, *, tie_tol: float = 0.0) -> Tensor:
 
 def _within(score_N: Tensor, ids_N: Tensor, live_N: Tensor, tie_tol: float) -> Tensor:
     out_N = torch.zeros_like(score_N)
-    for one in ids_N[live_N].unique():
-        members = (live_N & (ids_N == one)).nonzero(as_tuple=True)[0]
-        out_N[members] = psi(score_N[members], tie_tol=tie_tol)
+    for one in sorted({int(i) for i in ids_N[live_N]}):
+        member_N = live_N & (ids_N == one)
+        out_N[member_N] = psi(score_N[member_N], tie_tol=tie_tol)
     return out_N
 
 
@@ -49,10 +61,14 @@ def g2rpo(x: AdvantageInputs, *, stages: Literal["group+task", "group", "task"] 
     score_N = x.reward_N.double()
     live_N = x.valid_N & ~segments.flat(score_N, x.group_N, x.valid_N)
     if stages == "task":
-        live_N = x.valid_N & ~segments.flat(score_N, x.task_N, x.valid_N)
+        live_N |= x.valid_N & (segments.count(x.group_N, x.valid_N) == 1)
+        live_N &= ~segments.flat(score_N, x.task_N, live_N)
     if stages in ("group+task", "group"):
         score_N = _within(score_N, x.group_N, live_N, tie_tol)
-    if stages in ("group+task", "task"):
-        keys_N = (score_N * 1e6).round() / 1e6 if stages == "group+task" else score_N
-        score_N = _within(keys_N, x.task_N, live_N, tie_tol)
+        # with `tie_tol` a group that is not flat can still tie altogether: no signal either
+        live_N &= segments.maximum(score_N.abs(), x.group_N, live_N) > 0
+    if stages == "group+task":
+        score_N = _within((score_N * 1e6).round() / 1e6, x.task_N, live_N, 0.0)
+    if stages == "task":
+        score_N = _within(score_N, x.task_N, live_N, tie_tol)
     return torch.where(live_N, score_N, torch.zeros_like(score_N)).detach()

@@ -1,6 +1,7 @@
 """Drop groups whose sampled rows all have the same reward. DAPO's dynamic sampling, arXiv:2503.14476, section 3.2.
 
-Exact equality of the raw reward over the valid on-policy rows: a ground-truth row must not make a group look mixed.
+Only valid on-policy rows count: a ground-truth row must not make a group look mixed. Ours: "the same" is `segments.flat`, not bit
+equality, so that sums of columns that differ in the last bit (0.1 + 0.2 against 0.3) do not keep a group whose advantages are all 0.
 """
 
 from __future__ import annotations
@@ -16,5 +17,4 @@ from vlmrl.algo.registries import select
 def zero_variance(x: AdvantageInputs) -> tuple[Tensor, str]:
     """Keep groups with at least two different on-policy rewards."""
     counted_N = x.valid_N & x.on_policy_N
-    keep_N = segments.maximum(x.reward_N, x.group_N, counted_N) > segments.minimum(x.reward_N, x.group_N, counted_N)
-    return keep_N, "zero_variance"
+    return ~segments.flat(x.reward_N, x.group_N, counted_N), "zero_variance"

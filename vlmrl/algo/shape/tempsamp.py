@@ -47,5 +47,7 @@ def tempsamp_downscale(
     """Give rows that were not sampled `factor` times the column's maximum."""
     k = _column(x, column)
     out_NK = rewards_NK.clone()
-    out_NK[:, k] = torch.where(x.on_policy_N | rewards_NK[:, k].isnan(), rewards_NK[:, k], torch.full_like(rewards_NK[:, k], factor * maximum))
+    out_NK[:, k] = torch.where(
+        x.on_policy_N | rewards_NK[:, k].isnan(), rewards_NK[:, k], torch.full_like(rewards_NK[:, k], factor * maximum)
+    )
     return out_NK

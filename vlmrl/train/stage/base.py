@@ -176,4 +176,4 @@ class StageRun:
             with self.clock.phase("checkpoint"):
                 self.save()
         if stop and state.step < self.steps:
-            raise Preempted(f"stopped by a signal after step {state.step} of stage '{cfg.name}'; state is saved, run the same command to go on")
+            raise Preempted(f"stopped by a signal after step {state.step} of stage '{cfg.name}'; saved, run the same command to go on")

@@ -69,17 +69,11 @@ class RewardTable:
 
 def reward_table(groups: Sequence[tuple[int, ScoredGroup]]) -> RewardTable:
     """Gather (place, rewards, lengths) of every rank's groups: advantages may rank across the whole batch."""
-    local = [
-        (
-            place,
-            dist.rank(),
-            scored.group.prompt.sample.task,
-            scored.scores.columns,
-            scored.scores.weights,
-            [(row, rollout.on_policy, len(rollout.ids)) for row, rollout in zip(scored.scores.rewards_GK, scored.group.rollouts, strict=True)],
-        )
-        for place, scored in groups
-    ]
+    local: list[tuple[Any, ...]] = []
+    for place, scored in groups:
+        pairs = zip(scored.scores.rewards_GK, scored.group.rollouts, strict=True)
+        rows = [(row, rollout.on_policy, len(rollout.ids)) for row, rollout in pairs]
+        local.append((place, dist.rank(), scored.group.prompt.sample.task, scored.scores.columns, scored.scores.weights, rows))
     everything = sorted((item for of_rank in dist.gather(local) for item in of_rank), key=lambda item: item[0])
     tasks = sorted({item[2] for item in everything})
     columns, weights = everything[0][3], everything[0][4]

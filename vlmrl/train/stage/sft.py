@@ -27,8 +27,8 @@ def negative_log_likelihood(x: LossInputs) -> LossOutput:
 
 def drops_thought(cfg: SftSection, seed: int, sample_id: str, epoch: int) -> bool:
     """Whether this row's thought is dropped (in this epoch)."""
-    coordinates = (seed, "thought_dropout", cfg.name, sample_id) + ((epoch,) if cfg.dropout_per_epoch else ())
-    return rng.uniform(*coordinates) < cfg.thought_dropout
+    when = (epoch,) if cfg.dropout_per_epoch else ()
+    return rng.uniform(seed, "thought_dropout", cfg.name, sample_id, *when) < cfg.thought_dropout
 
 
 def target(cfg: SftSection, seed: int, sample: Sample, epoch: int) -> str:

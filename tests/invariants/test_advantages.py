@@ -1,0 +1,155 @@
+"""What holds for every registered advantage, credit, shape and selection, whatever its name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vlmrl.algo import registries
+from vlmrl.algo.inputs import AdvantageInputs
+from vlmrl.methods import registries as load_all
+
+load_all()
+ADVANTAGES = registries.advantage.names()
+SHAPES = registries.shape.names()
+SELECTS = registries.select.names()
+CREDITS = registries.credit.names()
+
+REWARDS = st.sampled_from([0.0, 0.1, 0.3, 0.1 + 0.2, 0.5, 1.0, 10.1, -2.0])
+ROWS = st.lists(st.tuples(REWARDS, st.integers(0, 3), st.booleans()), min_size=1, max_size=14)
+"""(reward, group, valid) per rollout. The task is the group's parity."""
+
+
+def inputs(rows: list[tuple[float, int, bool]]) -> AdvantageInputs:
+    reward = torch.tensor([r if ok else float("nan") for r, _, ok in rows], dtype=torch.float64)
+    group = torch.tensor([g for _, g, _ in rows], dtype=torch.int64)
+    n = len(rows)
+    return AdvantageInputs(
+        reward_N=reward,
+        rewards_NK=reward[:, None].clone(),
+        valid_N=torch.tensor([ok for _, _, ok in rows], dtype=torch.bool),
+        group_N=group,
+        task_N=group % 2,
+        on_policy_N=torch.ones(n, dtype=torch.bool),
+        length_N=torch.full((n,), 3, dtype=torch.int64),
+        columns=("task",),
+    )
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+@given(rows=ROWS, data=st.data())
+def test_permuting_rollouts_permutes_the_result(name, rows, data):
+    method = registries.advantage.bind(name)
+    order = data.draw(st.permutations(range(len(rows))))
+    close(method(inputs([rows[i] for i in order])), method(inputs(rows))[list(order)])
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+@given(value=st.floats(-1e6, 1e6), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4))
+def test_equal_rewards_give_exactly_zero(name, value, sizes):
+    rows = [(value, g, True) for g, size in enumerate(sizes) for _ in range(size)]
+    assert registries.advantage.bind(name)(inputs(rows)).tolist() == [0.0] * len(rows)
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+@pytest.mark.parametrize("values", [[0.1 + 0.2, 0.3, 0.3, 0.1 + 0.2], [10.1] * 16, [0.1] * 8])
+def test_rounding_is_no_signal(name, values):
+    rows = [(v, 0, True) for v in values] + [(0.0, 2, True), (1.0, 2, True)]
+    out = registries.advantage.bind(name)(inputs(rows))
+    assert out[: len(values)].tolist() == [0.0] * len(values)
+    assert out[-1] > 0 > out[-2]
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_rounding_does_not_part_equal_rewards(name):
+    out = registries.advantage.bind(name)(inputs([(0.1 + 0.2, 0, True), (0.3, 0, True), (1.0, 0, True), (0.0, 0, True)]))
+    close(out[0], out[1])
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+@given(rows=ROWS)
+def test_invalid_rows_are_zero_and_move_nobody(name, rows):
+    method = registries.advantage.bind(name)
+    out = method(inputs(rows))
+    valid = [i for i, (_, _, ok) in enumerate(rows) if ok]
+    invalid = [i for i, (_, _, ok) in enumerate(rows) if not ok]
+    assert out[invalid].tolist() == [0.0] * len(invalid)
+    if valid:
+        close(out[valid], method(inputs([rows[i] for i in valid])))
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+@given(rewards=st.lists(st.floats(-1e100, 1e100), min_size=1, max_size=8), groups=st.lists(st.integers(0, 2), min_size=8, max_size=8))
+def test_finite(name, rewards, groups):
+    out = registries.advantage.bind(name)(inputs([(r, g, True) for r, g in zip(rewards, groups, strict=False)]))
+    assert out.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_a_group_of_one_and_no_groups_at_all(name):
+    method = registries.advantage.bind(name)
+    assert method(inputs([(3.0, 0, True)])).tolist() == [0.0]
+    assert method(inputs([(3.0, 0, False), (1.0, 0, False)])).tolist() == [0.0, 0.0]
+    assert method(inputs([])).shape == (0,)
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_no_gradient(name):
+    x = inputs([(0.0, 0, True), (1.0, 0, True)])
+    x.reward_N.requires_grad_()
+    assert not registries.advantage.bind(name)(x).requires_grad
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_a_better_rollout_never_gets_less(name):
+    values = [0.2, 0.9, 0.2, 0.5, -1.0]
+    out = registries.advantage.bind(name)(inputs([(v, 0, True) for v in values])).tolist()
+    assert out == sorted(out, key=lambda a: values[out.index(a)]) or sorted(range(5), key=values.__getitem__) == sorted(
+        range(5), key=out.__getitem__
+    )
+
+
+@pytest.mark.parametrize("name", CREDITS)
+def test_credit_is_zero_outside_the_mask_and_finite(name):
+    x = inputs([(0.0, 0, True), (1.0, 0, True)])
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    out = registries.credit.bind(name)(x, torch.tensor([-1.0, 1.0], dtype=torch.float64), mask)
+    assert out.shape == mask.shape
+    assert out[~mask].tolist() == [0.0, 0.0, 0.0]
+    assert out.isfinite().all()
+
+
+@pytest.mark.parametrize("name", SELECTS)
+@given(rows=ROWS)
+def test_selection_keeps_or_drops_whole_groups(name, rows):
+    keep, reason = registries.select.bind(name)(inputs(rows))
+    assert keep.dtype == torch.bool
+    assert reason
+    kept: dict[int, set[bool]] = {}
+    for (_, group, _), k in zip(rows, keep.tolist(), strict=True):
+        kept.setdefault(group, set()).add(k)
+    assert all(len(values) == 1 for values in kept.values())
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@given(rows=ROWS)
+def test_shaping_keeps_what_is_unjudged_and_leaves_its_input_alone(name, rows):
+    x = inputs(rows)
+    before = x.rewards_NK.clone()
+    out = registries.shape.bind(name, {"column": "task"})(x.rewards_NK, x.valid_N, x)
+    torch.testing.assert_close(x.rewards_NK, before, equal_nan=True, rtol=0, atol=0)
+    assert torch.equal(out.isnan(), before.isnan())
+    assert out.shape == before.shape
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shaping_names_an_unknown_column(name):
+    x = inputs([(0.0, 0, True)])
+    with pytest.raises(ValueError, match="no reward column 'speed'"):
+        registries.shape.bind(name, {"column": "speed"})(x.rewards_NK, x.valid_N, x)

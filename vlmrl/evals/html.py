@@ -1,0 +1,358 @@
+"""The report of a run: one self-contained HTML file without any reference to elsewhere.
+
+What is shown is prepared here as plain values; the template escapes all of it. Text of models and rows has its invisible
+characters spelled out besides (`table.visible`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from vlmrl import fs
+from vlmrl.evals.charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, charts, nice_ticks, number
+from vlmrl.evals.records import Record
+from vlmrl.evals.runfiles import Frames, RunFiles, load_run, save_frames
+from vlmrl.evals.summary import LABELS, METRICS, Comparison, Incomparable, Summary, best_constant, compare, summarize
+from vlmrl.evals.table import COUNTS, difference_text, figure, p_text, visible
+from vlmrl.evals.timeshare import time_shares
+
+__all__ = ["render", "save_frames", "write_report"]
+
+HEADLINE = ("miou", "r1@0.3", "r1@0.5", "r1@0.7")
+"""Metrics of the figure."""
+FRAME_HEIGHT, MAX_FRAME_HEIGHT = 84, 150
+"""Pixels of the screen: smaller frames are enlarged to the first, larger ones shrunk to the second."""
+FIRST_COLOUR = "#8b949c"
+"""Of the model that the others are compared with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A span on a time axis, in percent of its length. `width` is 0 where nothing of it is on the axis."""
+
+    left: float
+    width: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What one stage's model answered to one question."""
+
+    stage: str
+    colour: str
+    status: str
+    span: str
+    """As text, in seconds; empty without a readable one."""
+    bar: Bar | None
+    tiou: float
+    tokens: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """One picture of the strip. `offset` is its place in the strip in percent, as CSS counts background positions."""
+
+    label: str
+    offset: float
+    inside: bool
+    """Within the true span."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One card of the browser."""
+
+    index: int
+    id: str
+    text: str
+    truth: str
+    axis: tuple[tuple[float, str], ...]
+    """(percent, label)."""
+    gold_bar: Bar | None
+    frames: tuple[Frame, ...]
+    frame_width: float
+    frame_height: float
+    strip: str
+    pixels: str
+    """What the model saw, in words."""
+    answers: tuple[Answer, ...]
+    tags: tuple[str, ...] = field(default=())
+    """For the filter: `better`, `worse`, `low`, `unreadable`."""
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write `report.html` of a run, finished or not, from what its directory holds.
+
+    Raises:
+        ConfigError: not a run directory.
+        StorageError: a file of the run is damaged, or the report cannot be written.
+    """
+    path = run_dir / "report.html"
+    fs.write_text(path, render(load_run(run_dir)))
+    return path
+
+
+def render(run: RunFiles) -> str:
+    """The page as text."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("vlmrl.evals"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("report.html.jinja").render(**page(run))
+
+
+def page(run: RunFiles) -> dict[str, Any]:
+    """Everything that the template shows, as plain values."""
+    seed = int(_at(run.config, "run", "seed") or 0)
+    colours = stage_colours(list(run.records))
+    summaries = {name: summarize(rows, seed) for name, rows in run.records.items() if rows}
+    comparisons, refused = comparisons_of({name: run.records[name] for name in summaries}, seed)
+    panels = panels_of(run)
+    shown = {record.sample_id for rows in run.records.values() for record in rows}
+    questions = [question(n, f, run.records, colours) for n, f in enumerate(f for f in run.frames if f.sample_id in shown)]
+    return {
+        "name": visible(run.path.absolute().name),
+        "finished": run.finished,
+        "subtitle": subtitle(run),
+        "tiles": tiles(summaries, comparisons),
+        "results": results(summaries, colours, _constant(run.records)),
+        "comparisons": differences(comparisons),
+        "refused": [visible(text) for text in refused],
+        "panels": panels,
+        "hover": {chart.id: dict(chart.hover) for _, of_stage in panels for chart in of_stage},
+        "time": time_shares(run.metrics),
+        "phase_colours": COLOURS,
+        "questions": questions,
+        "asked": len(shown),
+        "facts": facts(run),
+        "config": visible(run.config_text),
+        "plot": {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM, "width": WIDTH, "height": HEIGHT},
+    }
+
+
+def stage_colours(names: Sequence[str]) -> dict[str, str]:
+    """The first model in grey, those after it in the colours of the curves."""
+    return {name: (FIRST_COLOUR if n == 0 else COLOURS[(n - 1) % len(COLOURS)]) for n, name in enumerate(names)}
+
+
+def comparisons_of(records: Mapping[str, Sequence[Record]], seed: int) -> tuple[dict[tuple[str, str], Comparison], list[str]]:
+    """Each stage with the one before it, and the last with the first; and why a pair cannot be compared."""
+    names = list(records)
+    wanted = list(pairwise(names)) + ([(names[0], names[-1])] if len(names) > 2 else [])
+    out: dict[tuple[str, str], Comparison] = {}
+    refused: list[str] = []
+    for before, after in wanted:
+        try:
+            out[before, after] = compare(records[before], records[after], seed)
+        except Incomparable as error:
+            refused.append(f"{before} and {after} cannot be compared: {error}")
+    return out, refused
+
+
+def panels_of(run: RunFiles) -> list[tuple[str, list[Chart]]]:
+    """Charts of the whole run, then of each stage, where there are several."""
+    everything = charts(run.metrics, prefix="all")
+    stages = list(dict.fromkeys(band.name for chart in everything for band in chart.bands))
+    out = [("all", everything)] if everything else []
+    if len(stages) > 1:
+        stages.sort(key=[str(line["stage"]) for line in run.metrics].index)
+        out += [(visible(name), charts([x for x in run.metrics if x["stage"] == name], prefix=f"s{n}")) for n, name in enumerate(stages)]
+    return out
+
+
+def tiles(summaries: Mapping[str, Summary], comparisons: Mapping[tuple[str, str], Comparison]) -> list[dict[str, str]]:
+    """The few numbers at the top: the last model's, each with its change since the first."""
+    if not summaries:
+        return []
+    names = list(summaries)
+    change = comparisons.get((names[0], names[-1]))
+    out: list[dict[str, str]] = []
+    for metric in ("miou", "r1@0.5", "think_rate", "tokens"):
+        value = summaries[names[-1]].metrics[metric].mean
+        note = "" if change is None else f"{difference_text(metric, change.metrics[metric])} since {visible(names[0])}"
+        out.append({"label": LABELS[metric], "value": figure(metric, value), "note": note})
+    return out
+
+
+def results(summaries: Mapping[str, Summary], colours: Mapping[str, str], constant: tuple[str, float] | None) -> dict[str, Any]:
+    """Table and figure of all models."""
+    rows = [
+        {
+            "name": visible(name),
+            "colour": colours[name],
+            "n": summary.n,
+            "cells": [
+                {"mean": figure(m, x.mean), "interval": f"[{figure(m, x.low)}, {figure(m, x.high)}]"}
+                for m in METRICS
+                for x in [summary.metrics[m]]
+            ],
+            "dots": [
+                {"at": 100 * x.mean, "low": 100 * x.low, "width": 100 * (x.high - x.low), "text": figure(m, x.mean)}
+                for m in HEADLINE
+                for x in [summary.metrics[m]]
+            ],
+        }
+        for name, summary in summaries.items()
+    ]
+    first = next(iter(summaries.values()), None)
+    return {
+        "header": [LABELS[m] for m in METRICS],
+        "figure": [LABELS[m] for m in HEADLINE],
+        "rows": rows,
+        "questions": 0 if first is None else first.n,
+        "videos": 0 if first is None else first.clusters,
+        "constant": None if constant is None else {"span": constant[0], "miou": figure("miou", constant[1]), "at": 100 * constant[1]},
+    }
+
+
+def differences(comparisons: Mapping[tuple[str, str], Comparison]) -> dict[str, Any]:
+    """Pairs of models as rows, metrics as columns."""
+    metrics = [m for m in METRICS if m not in ("format_rate", "truncation_rate")]
+    rows = [
+        {
+            "before": visible(before),
+            "after": visible(after),
+            "better": comparison.better,
+            "worse": comparison.worse,
+            "cells": [
+                {
+                    "mean": f"{x.mean:+.{1 if m in COUNTS else 3}f}",
+                    "interval": difference_text(m, x).split(" ", 1)[1],
+                    "p": p_text(x.p),
+                    "sure": x.low > 0 or x.high < 0,
+                }
+                for m in metrics
+                for x in [comparison.metrics[m]]
+            ],
+        }
+        for (before, after), comparison in comparisons.items()
+    ]
+    return {"header": [LABELS[m] for m in metrics], "rows": rows}
+
+
+def question(index: int, frames: Frames, records: Mapping[str, Sequence[Record]], colours: Mapping[str, str]) -> Question:
+    """The card of one held-out question."""
+    answered = {stage: next((r for r in rows if r.sample_id == frames.sample_id), None) for stage, rows in records.items()}
+    ends = [frames.duration or 0.0, frames.gold[1] if frames.gold else 0.0, frames.times[-1] if frames.times else 0.0]
+    length = max(ends) or 1.0
+    answers = [_answer(stage, colours[stage], record, length) for stage, record in answered.items() if record is not None]
+    height, width = frames.size
+    scale = max(1.0, FRAME_HEIGHT / height) if height <= MAX_FRAME_HEIGHT else MAX_FRAME_HEIGHT / height
+    share = "all" if frames.count == frames.total else f"{frames.count} of"
+    return Question(
+        index=index,
+        id=visible(frames.sample_id),
+        text=visible(frames.question),
+        truth="" if frames.gold is None else span_text(frames.gold),
+        axis=tuple((100 * t / length, number(t)) for t in nice_ticks(0.0, length, 8)),
+        gold_bar=None if frames.gold is None else bar(frames.gold, length),
+        frames=tuple(_frames(frames)),
+        frame_width=width * scale,
+        frame_height=height * scale,
+        strip=frames.strip,
+        pixels=f"{share} {frames.total} frames of {width} × {height} pixels",
+        answers=tuple(answers),
+        tags=_tags(answers),
+    )
+
+
+def bar(span: Sequence[float], length: float) -> Bar:
+    """A span, put in order and cut to the axis [0, length]."""
+    start, end = sorted(span)
+    left, right = (min(max(t, 0.0), length) for t in (start, end))
+    return Bar(left=100 * left / length, width=100 * (right - left) / length)
+
+
+def span_text(span: Sequence[float]) -> str:
+    """`1.5 – 4 s`."""
+    return f"{number(span[0])} – {number(span[1])} s"
+
+
+def subtitle(run: RunFiles) -> str:
+    """The stages, in a line."""
+    stages = [s for s in run.config.get("stages") or [] if isinstance(s, dict)]
+    parts = [f"{s.get('name')} ({s.get('kind')}, {s.get('steps')} steps)" for s in stages]
+    return visible("  →  ".join(parts))
+
+
+def facts(run: RunFiles) -> list[tuple[str, str]]:
+    """What is needed to do it again."""
+    packages = _at(run.environment, "packages") or {}
+    steps = max((int(line["global_step"]) for line in run.metrics if "global_step" in line), default=0)
+    tokens = sum(float(line.get("tokens/forward", 0.0)) for line in run.metrics)
+    out: list[tuple[str, Any]] = [
+        ("model", _at(run.config, "model", "path")),
+        ("data", _at(run.config, "data", "root")),
+        ("seed", _at(run.config, "run", "seed")),
+        ("steps logged", steps),
+        ("tokens in forward passes", number(tokens) if tokens else None),
+        ("hash of the recipe", run.config_hash[:16]),
+        ("vlmrl", run.environment.get("vlmrl")),
+        ("Python", run.environment.get("python")),
+        *((name, packages[name]) for name in sorted(packages)),
+        ("machine", " ".join(str(v) for v in (_at(run.environment, "machine") or {}).values())),
+        ("accelerators", ", ".join(_at(run.environment, "accelerators") or []) or "none"),
+    ]
+    for stage, rows in run.records.items():
+        if rows:
+            out.append((f"weights of {stage}", rows[0].fingerprint[:16]))
+    return [(visible(key), visible(str(value))) for key, value in out if value not in (None, "")]
+
+
+def _answer(stage: str, colour: str, record: Record, length: float) -> Answer:
+    return Answer(
+        stage=visible(stage),
+        colour=colour,
+        status=record.status,
+        span="" if record.pred is None else span_text(record.pred),
+        bar=None if record.pred is None else bar(record.pred, length),
+        tiou=record.scores["tiou"],
+        tokens=record.n_out,
+        text=visible(record.text),
+    )
+
+
+def _frames(frames: Frames) -> list[Frame]:
+    out: list[Frame] = []
+    for i in range(frames.count):
+        time = frames.times[i] if frames.times else None
+        inside = time is not None and frames.gold is not None and frames.gold[0] <= time < frames.gold[1]
+        offset = 100 * i / (frames.count - 1) if frames.count > 1 else 0.0
+        out.append(Frame(label="" if time is None else f"{time:.2f}".rstrip("0").rstrip(".") + " s", offset=offset, inside=inside))
+    return out
+
+
+def _tags(answers: Sequence[Answer]) -> tuple[str, ...]:
+    if not answers:
+        return ()
+    first, last = answers[0], answers[-1]
+    tags = {
+        "better": last.tiou > first.tiou,
+        "worse": last.tiou < first.tiou,
+        "low": last.tiou < 0.5,
+        "unreadable": any(a.status != "ok" for a in answers),
+    }
+    return tuple(name for name, holds in tags.items() if holds)
+
+
+def _constant(records: Mapping[str, Sequence[Record]]) -> tuple[str, float] | None:
+    rows = next((rows for rows in records.values() if rows), None)
+    if rows is None:
+        return None
+    span, miou = best_constant([(r.gold[0], r.gold[1]) for r in rows])
+    return span_text(span), miou
+
+
+def _at(value: Any, *keys: str) -> Any:
+    """A value within nested mappings; None where a key is absent."""
+    for key in keys:
+        if not isinstance(value, Mapping) or key not in value:
+            return None
+        value = value[key]
+    return value

@@ -1,0 +1,98 @@
+"""Results as tables: for the terminal (rich) and as Markdown. Models are rows; a cell is `mean [low, high]`, a 95% interval."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from vlmrl.evals.summary import LABELS, METRICS, Comparison, Difference, Interval, Summary
+from vlmrl.evals.timeshare import TimeShares
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Pair = tuple[str, str]
+"""Names of the two models of a comparison: before, after."""
+COUNTS = ("tokens",)
+"""Metrics that are not shares."""
+Cells = list[list[str]]
+"""A header and its rows."""
+
+
+def figure(name: str, value: float) -> str:
+    """A mean as text: three decimals, or one for counts."""
+    return f"{value:.1f}" if name in COUNTS else f"{value:.3f}"
+
+
+def interval_text(name: str, x: Interval) -> str:
+    """`0.412 [0.380, 0.445]`."""
+    return f"{figure(name, x.mean)} [{figure(name, x.low)}, {figure(name, x.high)}]"
+
+
+def difference_text(name: str, x: Difference) -> str:
+    """`+0.120 [+0.080, +0.160]`."""
+    digits = 1 if name in COUNTS else 3
+    return f"{x.mean:+.{digits}f} [{x.low:+.{digits}f}, {x.high:+.{digits}f}]"
+
+
+def p_text(p: float) -> str:
+    """`0.031`, or `< 0.001`."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def summary_cells(summaries: Mapping[str, Summary], metrics: Sequence[str] = tuple(METRICS)) -> Cells:
+    """Model, number of questions, metrics."""
+    rows = [["model", "n", *(LABELS[m] for m in metrics)]]
+    for name, summary in summaries.items():
+        cells = [interval_text(m, summary.metrics[m]) if m in summary.metrics else "-" for m in metrics]
+        rows.append([name, str(summary.n), *cells])
+    return rows
+
+
+def comparison_cells(comparisons: Mapping[Pair, Comparison], metrics: Sequence[str] = tuple(METRICS)) -> Cells:
+    """One row per pair and metric: difference with interval, t and p of the paired t test."""
+    rows = [["models", "n", "metric", "difference", "t", "p"]]
+    for (before, after), comparison in comparisons.items():
+        for metric in metrics:
+            x = comparison.metrics[metric]
+            t = "-" if math.isinf(x.t) else f"{x.t:.2f}"
+            rows.append([f"{before} -> {after}", str(comparison.n), LABELS[metric], difference_text(metric, x), t, p_text(x.p)])
+    return rows
+
+
+def time_cells(shares: TimeShares) -> Cells:
+    """Phase, seconds, share of the wall time; what no phase explains; the whole."""
+    rows = [["phase", "seconds", "share"]]
+    rows += [[phase.name, f"{phase.seconds:.1f}", f"{phase.share:.1%}"] for phase in shares.phases]
+    rows.append(["unexplained", f"{shares.unexplained:.1f}", f"{shares.unexplained_share:.1%}"])
+    rows.append(["wall", f"{shares.wall:.1f}", "100.0%" if shares.wall > 0 else "-"])
+    return rows
+
+
+def table(cells: Cells, title: str | None = None) -> Table:
+    """Cells as a rich table. Text is shown as it is: no markup, no control characters."""
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    header, *rows = cells
+    out = Table(*(Column(header=Text(visible(cell))) for cell in header), title=None if title is None else Text(visible(title)))
+    for row in rows:
+        out.add_row(*(Text(visible(cell), overflow="fold") for cell in row))
+    return out
+
+
+def markdown(cells: Cells) -> str:
+    """Cells as a Markdown table."""
+    header, *rows = [[visible(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in cells]
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in lines)
+
+
+def visible(text: str) -> str:
+    """Text in which control, direction and other invisible characters show as `\\u001b`; line breaks and tabs stay.
+
+    Text of models and rows could otherwise rewrite what a terminal or a page shows.
+    """
+    return "".join(c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co") else f"\\u{ord(c):04x}" for c in text)

@@ -18,7 +18,9 @@ MASK = torch.tensor([[True, True, True, False], [True, False, False, False], [Fa
 
 
 def inputs(logp, old, adv, mask=MASK, ref=None) -> LossInputs:
-    return LossInputs(logp_BT=logp, logp_old_BT=old, logp_ref_BT=ref, adv_BT=adv, mask_BT=mask, group_B=torch.zeros(len(mask), dtype=torch.int64))
+    return LossInputs(
+        logp_BT=logp, logp_old_BT=old, logp_ref_BT=ref, adv_BT=adv, mask_BT=mask, group_B=torch.zeros(len(mask), dtype=torch.int64)
+    )
 
 
 def random(seed: int, scale: float = 0.1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import html
 import io
+import itertools
 import json
 import re
 from html.parser import HTMLParser
@@ -23,6 +24,7 @@ from vlmrl.evals import html as report
 from vlmrl.evals.charts import GROUPS
 from vlmrl.evals.records import Record, Think
 from vlmrl.evals.runfiles import MAX_STRIP_PIXELS, kept_frames, load_run, safe_name, save_frames
+from vlmrl.evals.summary import METRICS, compare
 
 EVIL = "<script>alert(1)</script> \x1b[2J\u202e <img src=https://evil.example/x.png onerror=alert(2)>"
 STAGES = ("base", "sft", "rl")
@@ -236,7 +238,7 @@ def test_text_of_models_and_rows_cannot_become_markup_or_control_anything(run_di
     assert "<script>alert" not in text
     assert not any(a.get("onerror") for _, a in page.tags)
     assert sum(tag == "script" for tag, _ in page.tags) == 2
-    assert not any(tag == "b" and "this" in "".join(page.texts[n : n + 1]) for n, (tag, _) in enumerate(page.tags) if tag == "blink")
+    assert "<b>this" not in text
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "\u202e" not in text
@@ -287,6 +289,19 @@ def test_tags_for_the_filter(run_dir):
     assert "unreadable" in cards["toy-test-000001"].tags
     assert "unreadable" in cards["toy-test-000002"].tags
     assert "unreadable" not in cards["toy-test-000003"].tags
+
+
+def test_only_differences_whose_interval_leaves_out_zero_are_bold(run_dir):
+    records = load_run(run_dir).records
+    shown = [m for m in METRICS if m not in ("format_rate", "truncation_rate")]
+    expected = [
+        x.low > 0 or x.high < 0
+        for a, b in (("base", "sft"), ("sft", "rl"), ("base", "rl"))
+        for x in [compare(records[a], records[b], 3).metrics[m] for m in shown]
+    ]
+    cells = re.findall(r'<td class="(sure|)">[+-]', report.write_report(run_dir).read_text(encoding="utf-8"))
+    assert [cell == "sure" for cell in cells] == expected
+    assert {True, False} == set(expected)
 
 
 def test_a_run_that_has_only_begun(tmp_path):
@@ -343,7 +358,7 @@ def test_save_frames_keeps_less_of_a_long_video_at_full_size(tmp_path):
     assert (saved["count"], saved["total"], saved["size"]) == (16, 40, [300, 300])  # 16 * 90,000 <= 1,500,000 < 17 * 90,000
     assert kept[0] == 0
     assert kept[-1] == 39
-    assert {b - a for a, b in zip(kept, kept[1:], strict=False)} <= {2, 3}
+    assert {b - a for a, b in itertools.pairwise(kept)} <= {2, 3}
     image = np.asarray(Image.open(io.BytesIO(base64.b64decode(saved["strip"]))))
     assert image.shape == (300, 16 * 300, 3)
     assert list(image[0, ::300, 0]) == kept

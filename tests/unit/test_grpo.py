@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.invariants.test_advantages import inputs
+from tests.builders import inputs
 from vlmrl.algo.advantage.grpo import grpo
 
 NAN = float("nan")
@@ -29,7 +29,9 @@ def one(values, **arguments):
     ],
 )
 def test_grpo(rewards, arguments, expected):
-    torch.testing.assert_close(one(rewards, **arguments), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-4 if not arguments else 1e-6)
+    torch.testing.assert_close(
+        one(rewards, **arguments), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-4 if not arguments else 1e-6
+    )
 
 
 def test_groups_do_not_see_each_other():
@@ -40,9 +42,7 @@ def test_groups_do_not_see_each_other():
     torch.testing.assert_close(both[[1, 3]], grpo(inputs(second)))
 
 
-@given(
-    values=st.lists(st.floats(-5, 5, width=16), min_size=2, max_size=8, unique=True), scale=st.floats(0.5, 20), shift=st.floats(-9, 9)
-)
+@given(values=st.lists(st.floats(-5, 5, width=16), min_size=2, max_size=8, unique=True), scale=st.floats(0.5, 20), shift=st.floats(-9, 9))
 def test_sums_to_zero_and_ignores_scale_and_shift(values, scale, shift):
     if max(values) - min(values) < 1e-2:
         return

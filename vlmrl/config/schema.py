@@ -251,6 +251,4 @@ def validate(cfg: Config) -> list[str]:
             )
         names_ = [r.name for r in stage.rewards]
         out += [f"{where}: reward '{n}' is listed twice" for n in sorted({n for n in names_ if names_.count(n) > 1})]
-        if stage.template == "answer_only" and "think_format" in names_:
-            out.append(f"{where}: reward 'think_format' asks for a think block but template is 'answer_only'")
     return out

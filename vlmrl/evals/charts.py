@@ -173,7 +173,8 @@ def number(value: float) -> str:
     if not math.isfinite(value):
         return str(value)
     if value != 0 and (abs(value) < 1e-3 or abs(value) >= 1e6):
-        return f"{value:.2e}".replace("e-0", "e-").replace("e+0", "e+")
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return "0" if text == "-0" else text
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -47,6 +49,18 @@ def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_p
             f"{width}x{height} pixels do not fit into {max_pixels} in steps of {factor}; raise max_pixels (or video_total_pixels)",
         )
     return new_height, new_width
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """One torch thread within the block. The arrays of one medium are small: handing them to a thread pool costs more than it
+    saves, and many times more where the cores are busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def resize(frames: np.ndarray, height: int, width: int) -> np.ndarray:

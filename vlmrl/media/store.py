@@ -23,7 +23,7 @@ from vlmrl.errors import MediaError
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, open_media, read_all
 from vlmrl.media.container import VideoInfo
 from vlmrl.media.image import decode_image, image_size
-from vlmrl.media.resize import resize, smart_resize
+from vlmrl.media.resize import resize, single_thread, smart_resize
 from vlmrl.media.video import Decoder, VideoFrames, probe_video, read_video, request_times, resolve_decoder
 from vlmrl.types import MediaHandle, MediaKind, MediaRef
 
@@ -176,7 +176,7 @@ class MediaStore:
 
     def _process(self, ref: MediaRef, data: bytes, key: str) -> ProcessedMedia:
         started = time.perf_counter()
-        with _named(ref):
+        with _named(ref), single_thread():
             if ref.kind == "image":
                 pixels = decode_image(data)
                 size, video = (pixels.shape[0], pixels.shape[1]), None
@@ -184,7 +184,8 @@ class MediaStore:
             else:
                 video = self._read_video(data)
                 size, frames = video.size, video.frames
-        values, grid = self.patchify(frames, ref.kind)
+        with single_thread():
+            values, grid = self.patchify(frames, ref.kind)
         self._check_patches(ref, frames, values, grid)
         times = None if video is None else video.times
         for array in (frames, times):

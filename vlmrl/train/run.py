@@ -7,105 +7,42 @@ there) or in a checkpoint, so the same command after a crash goes on where it wa
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from vlmrl import __version__, faults, fs, rng
+from vlmrl.compat import quiet_transformers
 from vlmrl.config.load import Loaded
 from vlmrl.config.methods import check_methods
-from vlmrl.config.schema import Config, GrpoSection, SftSection, Stage
-from vlmrl.data.encode import Encoder
+from vlmrl.config.schema import GrpoSection, SftSection, Stage
 from vlmrl.errors import CheckpointError, ConfigError, StorageError
-from vlmrl.evals.quick import evaluate
-from vlmrl.media.store import MediaStore
 from vlmrl.methods import registries
-from vlmrl.policy.load import Policy, ProcessorBundle, freeze, load_policy, load_processor, weights_fingerprint
+from vlmrl.policy.load import Policy, freeze, load_policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import reward as reward_registry
 from vlmrl.protocols import sampler as sampler_registry
 from vlmrl.rewards.runner import RewardRunner
-from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.journal import drop_before
 from vlmrl.train import checkpoint, dist, optim
-from vlmrl.train.clock import Clock
+from vlmrl.train.evaluate import evaluate_stage, remember_stage
 from vlmrl.train.export import export, link
 from vlmrl.train.feed import Feed
-from vlmrl.train.media import open_media
-from vlmrl.train.rows import load_rows, quarantine_row
-from vlmrl.train.rundir import RunDir, open_run
+from vlmrl.train.results import show_results
+from vlmrl.train.rows import quarantine_row
+from vlmrl.train.rundir import open_run
+from vlmrl.train.session import Places, Session, fixed_options, open_session
 from vlmrl.train.stage import grpo, sft
 from vlmrl.train.stage.base import Reference, StageRun
-from vlmrl.train.state import RunState
 from vlmrl.train.step import Learner
 from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, write_tensors
-from vlmrl.train.tracking import Tracker
 from vlmrl.train.ui import Ui
-from vlmrl.types import GenerationSettings, Sample
+from vlmrl.types import Sample
 
-log = logging.getLogger(__name__)
 MAX_FAILED_SAVES = 3
-FRAMES_IN_REPORT = 24
-"""Held-out questions whose frames are kept for the report."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Places:
-    """Where model and data really are, after `toy` has been replaced by what it generated."""
-
-    model: str
-    data: Path
-
-
-@dataclass(kw_only=True)
-class Session:
-    """The parts of a run that live as long as the process. `state` is all that must outlive it."""
-
-    cfg: Config
-    config_hash: str
-    places: Places
-    run: RunDir
-    ui: Ui
-    tracker: Tracker
-    bundle: ProcessorBundle
-    store: MediaStore
-    encoder: Encoder
-    state: RunState
-    restored: Path | None = None
-    """Checkpoint whose tensors the first stage of this process starts from."""
-    failed_saves: int = 0
-    clock: Clock = field(default_factory=Clock)
-    rows: dict[tuple[str, str], Mapping[str, Sample]] = field(default_factory=dict)
-    began: float = field(default_factory=time.perf_counter)
-    first_rl_step_logged: bool = False
-
-    def rows_of(self, source: Any, template: str) -> Mapping[str, Sample]:
-        """Audited rows of a source, read once per process."""
-        key = (source.path, template)
-        if key not in self.rows:
-            quarantine = self.run.path / "quarantine.jsonl"
-            self.rows[key] = load_rows(source, self.cfg.data, self.places.data, template, self.encoder, quarantine=quarantine, ui=self.ui)
-        return self.rows[key]
-
-
-def fixed_options(cfg: Config) -> dict[str, Any]:
-    """The part of a config that decides the numbers: it may not change between start and resume. Cadence, caches and display may."""
-    out = cfg.model_dump(mode="json")
-    for free in ("checkpoint",):
-        del out[free]
-    for name in ("root", "trackers", "threads"):
-        del out["run"][name]
-    del out["media"]["cache_bytes"]
-    if out["toy"] is not None:
-        del out["toy"]["cache"]
-    for stage in out["stages"]:
-        del stage["checkpoint_every"], stage["micro_tokens"]
-    return out
 
 
 def train_from(loaded: Loaded, places: Places, ui: Ui) -> Path:
@@ -119,6 +56,7 @@ def train_from(loaded: Loaded, places: Places, ui: Ui) -> Path:
     problems = check_methods(cfg, registries(cfg.plugins))
     if problems:
         raise ConfigError(problems)
+    quiet_transformers()
     if cfg.run.threads:
         torch.set_num_threads(cfg.run.threads)
     torch.use_deterministic_algorithms(cfg.run.deterministic, warn_only=True)
@@ -136,63 +74,32 @@ def train_from(loaded: Loaded, places: Places, ui: Ui) -> Path:
             ui.say(note)
         if run.finished:
             ui.say(f"{run.path} is already finished")
+            dist.on_main(lambda: show_results(run.path, ui))
             return run.path
-        session = _session(cfg, loaded.hash, places, run, ui)
+        session = open_session(cfg, loaded.hash, places, run, ui)
         try:
             _stages(session)
         finally:
             session.tracker.close()
         dist.on_main(run.finish)
+        dist.on_main(lambda: show_results(run.path, ui))
         return run.path
-
-
-def _session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui: Ui) -> Session:
-    """Processor, media, state and tracker; restores the newest valid checkpoint when there is one."""
-    bundle = load_processor(places.model, revision=cfg.model.revision)
-    store, encoder = open_media(cfg, bundle, places.data)
-    state, tracker = RunState(), Tracker(run.path, cfg.run.trackers, dist.is_main())
-    found = dist.gather(dist.on_main(lambda: checkpoint.latest(run.checkpoints)))[0]
-    assert found is not None
-    for note in found.notes:
-        ui.say(note)
-    if found.path is not None:
-        saved = checkpoint.load_state(found.path)
-        state.load_state_dict(saved["run"])
-        tracker.truncate(saved["metrics_offset"])
-        ui.say(f"resuming from {found.path.name}: stage '{cfg.stages[state.stage].name}', step {state.step}")
-    else:
-        tracker.truncate(0)
-    tracker.start(state.global_step)
-    return Session(
-        cfg=cfg,
-        config_hash=config_hash,
-        places=places,
-        run=run,
-        ui=ui,
-        tracker=tracker,
-        bundle=bundle,
-        store=store,
-        encoder=encoder,
-        state=state,
-        restored=found.path,
-    )
 
 
 def _stages(s: Session) -> None:
     """Evaluate, then each stage: train, export, evaluate."""
     base = s.places.model if s.state.stage == 0 else str(_stage_folder(s, s.cfg.stages[s.state.stage - 1]))
-    policy = load_policy(
-        base, s.bundle, device=s.cfg.model.device, dtype=s.cfg.model.dtype, attention=s.cfg.model.attention, revision=s.cfg.model.revision
-    )
+    with s.clock.phase("load"):
+        policy = _load(s, base)
     vision = VisionCache(s.store, budget_bytes=s.cfg.media.cache_bytes)
     policy.version = s.state.policy_version
     if s.cfg.model.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
     if s.state.stage == 0 and s.cfg.eval.at_start:
         if s.state.step == 0:
-            _evaluate(s, "base", policy, vision)
+            evaluate_stage(s, "base", policy, vision)
         else:
-            _remember_stage(s, "base")
+            remember_stage(s, "base")
     for index in range(s.state.stage, len(s.cfg.stages)):
         cfg = s.cfg.stages[index]
         if s.state.stage != index:
@@ -202,11 +109,16 @@ def _stages(s: Session) -> None:
             folder = _stage_folder(s, cfg)
             dist.on_main(lambda folder=folder: export(policy, folder))
         faults.point("stage.exported")
-        _evaluate(s, cfg.name, policy, vision)
+        evaluate_stage(s, cfg.name, policy, vision)
         faults.point("stage.finished")
         base, s.restored = str(folder), None
     dist.on_main(lambda: link(Path(base), s.run.path / "final"))
-    _log_phases(s, "end")
+    s.tracker.log(s.clock.metrics(), stage="run", step=s.state.step, global_step=s.state.global_step)
+
+
+def _load(s: Session, path: str) -> Policy:
+    m = s.cfg.model
+    return load_policy(path, s.bundle, device=m.device, dtype=m.dtype, attention=m.attention, revision=m.revision)
 
 
 def _stage_folder(s: Session, cfg: Stage) -> Path:
@@ -230,8 +142,10 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
         layout=cfg.forward if isinstance(cfg, GrpoSection) else "repeat",
         temperature=cfg.rollout.temperature if isinstance(cfg, GrpoSection) else 1.0,
         forbidden=s.bundle.forbidden_ids if is_rl else (),
+        checkpointing=s.cfg.model.gradient_checkpointing,
     )
-    rewards = _rewards(s, cfg, samples) if isinstance(cfg, GrpoSection) else None
+    with s.clock.phase("audit"):
+        rewards = _rewards(s, cfg, samples) if isinstance(cfg, GrpoSection) else None
     name, arguments = (cfg.sampler.name, cfg.sampler.arguments) if isinstance(cfg, GrpoSection) else ("uniform", {})
     sampler = sampler_registry.bind(name, arguments)(list(samples), rng.key(s.cfg.run.seed, "stage", cfg.name))
     if s.state.sampler is not None:
@@ -239,7 +153,8 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
     if rewards is not None and s.state.rewards is not None:
         rewards.load_state_dict(s.state.rewards)
     if s.restored is not None and s.state.step > 0:
-        _restore_tensors(s.restored, learner, order)
+        with s.clock.phase("load"):
+            _restore_tensors(s.restored, learner, order)
     quarantine = s.run.path / "quarantine.jsonl"
     stage = StageRun(
         name=cfg.name,
@@ -292,8 +207,8 @@ def _reference(s: Session, cfg: Stage, base: str, vision: VisionCache) -> Refere
     """The stage's starting weights, kept only where the loss needs them. A tower that does not train shares its features."""
     if not isinstance(cfg, GrpoSection) or cfg.beta == 0:
         return None
-    m = s.cfg.model
-    policy = load_policy(base, s.bundle, device=m.device, dtype=m.dtype, attention=m.attention, revision=m.revision)
+    with s.clock.phase("load"):
+        policy = _load(s, base)
     policy.model.requires_grad_(False)
     return Reference(policy=policy, vision=VisionCache(s.store, budget_bytes=s.cfg.media.cache_bytes))
 
@@ -354,74 +269,3 @@ def _log_step(s: Session, cfg: Stage, values: dict[str, float]) -> None:
         s.first_rl_step_logged = True
         values = values | {"time/to_first_rl_step": time.perf_counter() - s.began}
     s.tracker.log(values, stage=cfg.name, step=s.state.step, global_step=s.state.global_step)
-
-
-def _log_phases(s: Session, where: str) -> None:
-    """What the run spent outside of steps since the last such line."""
-    s.tracker.log(s.clock.metrics(), stage="run", step=s.state.step, global_step=s.state.global_step)
-    log.debug("phases logged at %s", where)
-    s.clock = Clock()
-
-
-def _remember_stage(s: Session, name: str) -> None:
-    """Keep the order in which stages were evaluated, for tables and the report."""
-    path = s.run.eval / "order.json"
-    names = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    if name not in names:
-        fs.write_text(path, json.dumps([*names, name]))
-
-
-def _evaluate(s: Session, name: str, policy: Policy, vision: VisionCache) -> None:
-    """Greedy answers on the held-out rows; records that are already there are not generated again."""
-    source = s.cfg.eval.source
-    if source is None:
-        return
-    template = s.cfg.stages[-1].template
-    samples = list(s.rows_of(source, template).values())[: s.cfg.eval.limit]
-    with s.clock.phase("evaluate"):
-        dist.on_main(lambda: _evaluate_main(s, name, samples, template, policy, vision))
-    values = {"eval/rows": float(len(samples))} | _eval_metrics(s, name)
-    s.tracker.log(values, stage=name, step=s.state.step, global_step=s.state.global_step)
-
-
-def _evaluate_main(s: Session, name: str, samples: list[Sample], template: str, policy: Policy, vision: VisionCache) -> None:
-    from vlmrl.evals.runfiles import save_frames
-
-    prompts = [s.encoder.encode(sample, template) for sample in samples]
-    with s.ui.bar(f"evaluate {name}", len(prompts)) as bar:
-        evaluate(
-            engine=HFEngine(policy, vision),
-            prompts=prompts,
-            settings=GenerationSettings(max_new_tokens=s.cfg.eval.max_new_tokens, temperature=0.0),
-            fingerprint=weights_fingerprint(policy),
-            out=s.run.eval / f"{name}.jsonl",
-            stage=name,
-            batch_prompts=s.cfg.eval.batch_prompts,
-            tokenizer_len=lambda text: len(s.bundle.tokenize(text)),
-            progress=lambda done, total: bar.update(done),
-        )
-    _remember_stage(s, name)
-    for prompt in prompts[:FRAMES_IN_REPORT]:
-        for handle in prompt.media[:1]:
-            media = s.store.get_key(handle.key)
-            sample = prompt.sample
-            save_frames(
-                s.run.path,
-                sample.id,
-                frames=media.frames,
-                times=media.times,
-                question=sample.question,
-                gold=sample.gt.get("time"),
-                duration=media.duration,
-            )
-
-
-def _eval_metrics(s: Session, name: str) -> dict[str, float]:
-    """Means of a stage's records, under `eval/`."""
-    from vlmrl.evals.records import read_records
-    from vlmrl.evals.summary import summarize
-
-    if not dist.is_main():
-        return {}
-    summary = summarize(read_records(s.run.eval / f"{name}.jsonl"), seed=s.cfg.run.seed)
-    return {f"eval/{metric}": value for metric, value in summary.means().items() if value is not None}

@@ -37,6 +37,8 @@ class Learner:
     layout: str = "repeat"
     temperature: float = 1.0
     forbidden: tuple[int, ...] = ()
+    checkpointing: bool = False
+    """Recompute activations in backward; transformers does so only for modules in training mode."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +115,13 @@ def optimizer_step(
         sums: dict[str, tuple[float, float]] = {}
         failed = False
         tokens = 0
+        learner.policy.model.train(learner.checkpointing)
         try:
             tokens = _accumulate(learner, batch, loss, reducer, divergence, beta, sums)
         except torch.OutOfMemoryError:
             failed = True
+        finally:
+            learner.policy.model.eval()
         if not any(dist.gather(failed)):
             return _apply(learner, sums, tokens)
         learner.micro_tokens = max(1, learner.micro_tokens // 2)

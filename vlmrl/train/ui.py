@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+LOG_WIDTH = 160
+"""Columns of tables when the output is not a terminal."""
 LOG_SECONDS = 15.0
 """Seconds between progress lines when the output is not a terminal."""
 
@@ -52,7 +54,9 @@ class Ui:
     """Where a run speaks to a person."""
 
     def __init__(self, console: Console | None = None, *, quiet: bool = False):
-        self.console = console or Console(stderr=False, quiet=quiet)
+        self.console = console or Console(quiet=quiet)
+        if not self.console.is_terminal:
+            self.console.width = LOG_WIDTH
 
     def say(self, text: str) -> None:
         """One line."""

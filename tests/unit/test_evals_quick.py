@@ -1,0 +1,215 @@
+"""Quick evaluation: what is scored how, what is generated again and what is not, wherever an earlier run stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.test_evals_records import make_prompt
+from vlmrl import faults
+from vlmrl.errors import StorageError
+from vlmrl.evals.quick import evaluate, make_record, score_time_span, status
+from vlmrl.evals.records import read_records
+from vlmrl.types import FinishReason, GenerationSettings, Prompt, Request, Rollout
+
+SETTINGS = GenerationSettings(max_new_tokens=64, temperature=0.0)
+
+
+class Parrot:
+    """An engine whose answers depend on the prompt and on its company, as batched kernels may; it remembers its batches."""
+
+    version = 0
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+
+    def generate(self, requests: Sequence[Request], settings: GenerationSettings) -> list[list[Rollout]]:
+        names = [r.prompt.sample.id for r in requests]
+        assert all(r.seeds == (0,) and r.ks == (0,) for r in requests)
+        assert settings == SETTINGS
+        self.batches.append(names)
+        return [[rollout(f"<think>{'+'.join(names)}</think><answer>1 to {int(name) + 2}</answer>")] for name in names]
+
+    def close(self) -> None:
+        pass
+
+
+def rollout(text: str, *, finish: FinishReason = "stop", tokens: int = 7) -> Rollout:
+    return Rollout(k=0, ids=(5,) * tokens, logprobs=(0.0,) * tokens, text=text, finish=finish, policy_version=0)
+
+
+def prompts(count: int) -> list[Prompt]:
+    return [make_prompt(str(n), ids=(1, 2, n)) for n in range(count)]
+
+
+def run(out: Path, engine: Parrot, asked: Sequence[Prompt], *, batch: int = 3, fingerprint: str = "w", **kwargs):
+    return evaluate(
+        engine=engine,
+        prompts=asked,
+        settings=SETTINGS,
+        fingerprint=fingerprint,
+        out=out,
+        stage="rl",
+        batch_prompts=batch,
+        tokenizer_len=lambda text: len(text.split("+")),
+        **kwargs,
+    )
+
+
+def test_records_are_in_the_order_of_prompts_and_on_disk(tmp_path):
+    engine, seen, steps = Parrot(), [], []
+    records = run(tmp_path / "r.jsonl", engine, prompts(7), on_record=seen.append, progress=lambda d, t: steps.append((d, t)))
+    assert engine.batches == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
+    assert [r.sample_id for r in records] == list("0123456")
+    assert read_records(tmp_path / "r.jsonl") == records == seen
+    assert steps == [(0, 7), (3, 7), (6, 7), (7, 7)]
+    # Gold is 1 to 3; answer n is 1 to n + 2.
+    assert [r.scores["tiou"] for r in records] == pytest.approx([1 / 2, 1, 2 / 3, 2 / 4, 2 / 5, 2 / 6, 2 / 7])
+    assert records[0].pred == (1.0, 2.0)
+    assert records[0].gold == (1.0, 3.0)
+    assert (records[0].cluster, records[0].n_in, records[0].n_out) == ("videos/1.mp4", 3, 7)
+    assert (records[0].think.has, records[0].think.tokens) == (True, 3)
+
+
+def test_a_second_evaluation_generates_nothing(tmp_path):
+    first = run(tmp_path / "r.jsonl", Parrot(), prompts(7))
+    engine, seen = Parrot(), []
+    content = (tmp_path / "r.jsonl").read_bytes()
+    assert run(tmp_path / "r.jsonl", engine, prompts(7), on_record=seen.append) == first
+    assert engine.batches == [] == seen
+    assert (tmp_path / "r.jsonl").read_bytes() == content
+
+
+@given(cut=st.integers(0, 10**6))
+def test_numbers_do_not_depend_on_where_a_run_stopped(tmp_path_factory, cut):
+    folder = tmp_path_factory.mktemp("cut")
+    whole = run(folder / "whole.jsonl", Parrot(), prompts(8))
+    content = (folder / "whole.jsonl").read_bytes()
+    part = content[: cut % (len(content) + 1)]
+    (folder / "part.jsonl").write_bytes(part)
+    engine = Parrot()
+    assert run(folder / "part.jsonl", engine, prompts(8)) == whole
+    assert (folder / "part.jsonl").read_bytes() == content
+    complete = part.count(b"\n") // 3 if part.count(b"\n") < 8 else 3
+    assert [batch[0] for batch in engine.batches] == ["0", "3", "6"][complete:]
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_an_interrupted_evaluation_goes_on_with_the_next_batch(tmp_path, monkeypatch, place):
+    whole = run(tmp_path / "whole.jsonl", Parrot(), prompts(8))
+    monkeypatch.setenv("VLMRL_FAULT", f"eval.record@{place}:raise")
+    monkeypatch.setattr(faults, "_passed", {})
+    with pytest.raises(faults.InjectedFault):
+        run(tmp_path / "r.jsonl", Parrot(), prompts(8))
+    monkeypatch.delenv("VLMRL_FAULT")
+    engine = Parrot()
+    assert run(tmp_path / "r.jsonl", engine, prompts(8)) == whole
+    assert len(engine.batches) == 3 - place
+
+
+def test_a_batch_with_a_missing_record_is_made_again_as_a_whole(tmp_path):
+    whole = run(tmp_path / "r.jsonl", Parrot(), prompts(8))
+    lines = (tmp_path / "r.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "r.jsonl").write_bytes(b"".join(lines[:4] + lines[5:]))
+    engine = Parrot()
+    assert run(tmp_path / "r.jsonl", engine, prompts(8)) == whole
+    assert engine.batches == [["3", "4", "5"]]
+    assert sorted(r.sample_id for r in read_records(tmp_path / "r.jsonl")) == list("01234567")
+
+
+def test_other_weights_share_nothing_and_lose_nothing(tmp_path):
+    first = run(tmp_path / "r.jsonl", Parrot(), prompts(4))
+    engine = Parrot()
+    second = run(tmp_path / "r.jsonl", engine, prompts(4), fingerprint="other")
+    assert len(engine.batches) == 2
+    assert read_records(tmp_path / "r.jsonl") == second
+    assert (tmp_path / "r.jsonl.superseded").read_bytes() == b"".join(r.line() for r in first)
+
+
+def test_no_prompts_give_an_empty_file(tmp_path):
+    assert run(tmp_path / "r.jsonl", Parrot(), []) == []
+    assert read_records(tmp_path / "r.jsonl") == []
+
+
+def test_what_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="sample '1' is asked 2 times"):
+        run(tmp_path / "r.jsonl", Parrot(), [*prompts(2), make_prompt("1")])
+    with pytest.raises(ValueError, match="batch_prompts must be at least 1"):
+        run(tmp_path / "r.jsonl", Parrot(), prompts(2), batch=0)
+    with pytest.raises(ValueError, match=r"temperature must be 0, got 1\.0"):
+        evaluate(
+            engine=Parrot(),
+            prompts=prompts(1),
+            settings=GenerationSettings(max_new_tokens=4),
+            fingerprint="w",
+            out=tmp_path / "r.jsonl",
+            stage="rl",
+            batch_prompts=1,
+            tokenizer_len=len,
+        )
+    assert not (tmp_path / "r.jsonl").exists()
+    (tmp_path / "r.jsonl").write_text("nonsense\n{}\n")
+    with pytest.raises(StorageError, match=r"r\.jsonl:1"):
+        run(tmp_path / "r.jsonl", Parrot(), prompts(2))
+
+
+def read(text: str, finish: FinishReason = "stop"):
+    return make_record(
+        make_prompt(), rollout(text, finish=finish), settings=SETTINGS, fingerprint="w", stage="s", tokenizer_len=lambda t: len(t.split())
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "expected", "tiou", "thinks"),
+    [
+        ("<think>it appears</think><answer>1 to 3</answer>", "stop", "ok", 1.0, True),
+        ("<think>\n\n</think><answer>1 to 2</answer>", "stop", "ok", 0.5, False),
+        ("<answer>3 to 1</answer>", "stop", "ok", 1.0, False),  # reversed: put in order
+        ("<think>a</think><answer>1 to 3</answer> and so on", "length", "ok", 1.0, True),
+        ("<think>a</think><answer>soon</answer>", "stop", "unparsable", 0.0, True),
+        ('<think>a</think><answer>{"time": [NaN, 3]}</answer>', "stop", "unparsable", 0.0, True),
+        ("<think>a</think>1 to 3", "stop", "no_tag", 0.0, True),
+        ("1 to 3</think>", "stop", "no_tag", 0.0, False),
+        ("", "stop", "no_tag", 0.0, False),
+        ("<think>1 to 3 and", "stop", "truncated", 0.0, False),
+        ("<THINKING>1 to 3 and", "stop", "truncated", 0.0, False),
+        ("<think>a</think><answer>1 to", "length", "truncated", 0.0, True),
+    ],
+)
+def test_how_answers_are_read(text, finish, expected, tiou, thinks):
+    record = read(text, finish)
+    assert (record.status, record.scores["tiou"], record.think.has) == (expected, pytest.approx(tiou), thinks)
+    assert (record.pred is None) == (expected != "ok")
+    assert record.text == text
+
+
+def test_tokens_of_a_thought_and_its_form():
+    record = read("<think>one two three</think><answer>1 to 3</answer>")
+    assert (record.think.tokens, record.format_ok, record.unclosed) == (3, True, False)
+    assert not read("noise <think>one</think><answer>1 to 3</answer>").format_ok
+    assert read("<think>one").unclosed
+
+
+@given(
+    text=st.text(alphabet=st.sampled_from('<>/thinkanswer 123.,:to-{}[]"time\n'), max_size=60), finish=st.sampled_from(["stop", "length"])
+)
+def test_any_text_gets_a_record_that_can_be_written(text, finish):
+    record = read(text, finish)
+    assert 0 <= record.scores["tiou"] <= 1
+    assert (record.status == "ok") == (record.pred is not None)
+    assert record.line().endswith(b"\n")
+
+
+def test_score_without_an_answer():
+    assert score_time_span(None, {"time": [2, 4]}) == (None, (2.0, 4.0), {"tiou": 0.0})
+
+
+def test_status_order():
+    assert status("x", (1.0, 2.0), truncated=True) == "ok"
+    assert status("x", None, truncated=True) == "unparsable"
+    assert status(None, None, truncated=True) == "truncated"
+    assert status(None, None, truncated=False) == "no_tag"

@@ -1,0 +1,162 @@
+"""Evaluation records: nothing is lost on the way to disk and back, damage is found, and equal questions have equal hashes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vlmrl import fs
+from vlmrl.errors import StorageError
+from vlmrl.evals.records import Record, RecordStore, Think, from_json, prompt_ids_hash, prompt_key, read_records, sample_hash
+from vlmrl.types import GenerationSettings, MediaHandle, MediaRef, Prompt, Sample
+
+SETTINGS = GenerationSettings(max_new_tokens=16, temperature=0.0)
+
+
+def make_record(sample_id: str = "a", **changes) -> Record:
+    record = Record(
+        stage="rl",
+        sample_id=sample_id,
+        task="temporal_grounding",
+        cluster="videos/1.mp4",
+        sample_hash="s",
+        prompt_ids_hash="p",
+        template="think",
+        answer_type="time_span",
+        text="<answer>1 to 2</answer>",
+        answer="1 to 2",
+        status="ok",
+        format_ok=False,
+        pred=(1.0, 2.0),
+        gold=(1.0, 3.0),
+        scores={"tiou": 0.5},
+        think=Think(has=False, tokens=0),
+        n_in=10,
+        n_out=5,
+        finish="stop",
+        unclosed=False,
+        fingerprint="w",
+        settings={"max_new_tokens": 16, "temperature": 0.0, "top_p": 1.0},
+    )
+    return dataclasses.replace(record, **changes)
+
+
+def make_prompt(sample_id: str = "a", *, question: str = "When?", gold=(1.0, 3.0), key: str = "k", ids=(1, 2, 3)) -> Prompt:
+    sample = Sample(
+        id=sample_id,
+        task="temporal_grounding",
+        answer_type="time_span",
+        question=question,
+        media=(MediaRef(kind="video", path="videos/1.mp4"),),
+        answer="",
+        gt={"time": list(gold)},
+    )
+    handle = MediaHandle(kind="video", key=key, grid_thw=(2, 4, 4), tokens=8)
+    return Prompt(sample=sample, ids=tuple(ids), media=(handle,), spans=((0, 1),), template="think")
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(
+    text=st.text(),
+    answer=st.none() | st.text(),
+    pred=st.none() | st.tuples(finite, finite),
+    tiou=st.floats(0, 1),
+    tokens=st.integers(0, 10**6),
+    has=st.booleans(),
+)
+def test_a_record_survives_the_way_through_json(text, answer, pred, tiou, tokens, has):
+    record = make_record(text=text, answer=answer, pred=pred, scores={"tiou": tiou}, think=Think(has=has, tokens=tokens))
+    line = record.line()
+    assert line.count(b"\n") == 1
+    assert line.isascii()
+    assert from_json(json.loads(line)) == record
+
+
+def test_lone_surrogates_from_a_decoder_are_kept():
+    record = make_record(text="a\ud800b\x1b[2J\u2028")
+    assert from_json(json.loads(record.line())).text == record.text
+
+
+def test_unknown_missing_and_misshapen_fields_are_refused():
+    good = json.loads(make_record().line())
+    with pytest.raises(TypeError, match="unknown field 'colour'"):
+        from_json(good | {"colour": 1})
+    with pytest.raises(KeyError, match="gold"):
+        from_json({k: v for k, v in good.items() if k != "gold"})
+    with pytest.raises(TypeError):
+        from_json(good | {"think": {"has": True}})
+    with pytest.raises(ValueError):
+        make_record(scores={"tiou": float("nan")}).line()
+
+
+def test_read_leaves_out_a_torn_tail_and_refuses_other_damage(tmp_path):
+    path = tmp_path / "r.jsonl"
+    a, b = make_record("a"), make_record("b")
+    path.write_bytes(a.line() + b.line() + make_record("c").line()[:40])
+    assert read_records(path) == [a, b]
+    path.write_bytes(a.line() + b"\x00" * 50)
+    assert read_records(path) == [a]
+    path.write_bytes(a.line() + b.line()[:30] + b"\n")
+    assert read_records(path) == [a]
+    path.write_bytes(a.line() + b.line()[:30] + b"\n" + make_record("c").line())
+    with pytest.raises(StorageError, match=r"r\.jsonl:2: not an evaluation record"):
+        read_records(path)
+    path.write_bytes(a.line() + b.line() + a.line())
+    with pytest.raises(StorageError, match=r"r\.jsonl:3: sample 'a' is already at line 1"):
+        read_records(path)
+    with pytest.raises(StorageError, match="no evaluation records"):
+        read_records(tmp_path / "none.jsonl")
+
+
+def test_hashes_depend_on_what_is_asked_and_on_nothing_else():
+    base = make_prompt()
+    assert sample_hash(base) == sample_hash(make_prompt(ids=(9, 9)))
+    for other in (make_prompt(question="Where?"), make_prompt(gold=(1.0, 3.5)), make_prompt(key="other pixels"), make_prompt("b")):
+        assert sample_hash(other) != sample_hash(base)
+    assert prompt_ids_hash(base) == prompt_ids_hash(make_prompt(gold=(0.0, 9.0)))
+    assert prompt_ids_hash(base) != prompt_ids_hash(make_prompt(ids=(1, 2, 4)))
+    moved = dataclasses.replace(base.sample, source="other.jsonl:9", media_root="elsewhere")
+    assert sample_hash(dataclasses.replace(base, sample=moved)) == sample_hash(base)
+
+
+def test_key_of_a_prompt_separates_weights_and_settings():
+    prompt = make_prompt()
+    keys = {
+        prompt_key(prompt, SETTINGS, "w1"),
+        prompt_key(prompt, SETTINGS, "w2"),
+        prompt_key(prompt, dataclasses.replace(SETTINGS, max_new_tokens=17), "w1"),
+        prompt_key(prompt, dataclasses.replace(SETTINGS, top_p=0.9), "w1"),
+    }
+    assert len(keys) == 4
+    assert prompt_key(prompt, dataclasses.replace(SETTINGS, temperature=0), "w1") == prompt_key(prompt, SETTINGS, "w1")
+
+
+def test_store_keeps_exactly_what_is_complete(tmp_path):
+    path = tmp_path / "eval" / "rl.jsonl"
+    old, half, done = make_record("old", fingerprint="w0"), make_record("half", sample_hash="h"), make_record("done", sample_hash="d")
+    fs.mkdir(path.parent)
+    path.write_bytes(old.line() + half.line() + done.line() + b'{"torn')
+    store = RecordStore(path)
+    assert store.found == {r.key: r for r in (old, half, done)}
+    assert store.keep([half.key, done.key], [done.key]) == {done.key: done}
+    assert path.read_bytes() == done.line()
+    assert (path.parent / "rl.jsonl.superseded").read_bytes() == old.line()
+    store.append([half])
+    store.finish()
+    assert read_records(path) == [done, half]
+
+
+def test_a_failed_append_leaves_the_file_as_it_was(tmp_path):
+    store = RecordStore(tmp_path / "r.jsonl")
+    store.keep([], [])
+    store.append([make_record("a")])
+    before = store.path.read_bytes()
+    with fs.fail_at(1), pytest.raises(StorageError):
+        store.append([make_record("b"), make_record("c")])
+    assert store.path.read_bytes() == before

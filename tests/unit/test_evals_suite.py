@@ -1,0 +1,89 @@
+"""Suites: the shipped one loads, and mistakes are named with file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vlmrl.errors import ConfigError
+from vlmrl.evals.suite import load_suite
+from vlmrl.evals.summary import METRICS
+
+SUITES = sorted((Path(__file__).parents[2] / "evals" / "suites").glob("*.yaml"))
+TASK = "{id: t, source: a.jsonl, template: think, answer_type: time_span, max_new_tokens: 8}"
+
+
+def write(path: Path, task: str = TASK, head: str = "id: s\nversion: 1\ndata_root: data\n") -> Path:
+    path.write_text(f"{head}tasks:\n  - {task}\n")
+    return path
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda p: p.stem)
+def test_shipped_suites(path):
+    suite = load_suite(path)
+    assert suite.id == path.stem
+    assert suite.tasks
+
+
+def test_there_is_a_toy_suite():
+    suite = load_suite(next(p for p in SUITES if p.stem == "toy_video"))
+    assert (suite.data_root, suite.tasks[0].source, suite.tasks[0].answer_type) == ("toy", "test.jsonl", "time_span")
+
+
+def test_defaults(tmp_path):
+    (task,) = load_suite(write(tmp_path / "s.yaml")).tasks
+    assert (task.media_root, task.limit, task.metrics, task.primary) == (".", None, tuple(METRICS), "miou")
+    assert task.media.fps == 2.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ("max_new_tokens: 8", "max_new_token: 8"),
+            "s.yaml:5: tasks.0.max_new_token: unknown key 'max_new_token'; did you mean 'max_new_tokens'?",
+        ),
+        (("max_new_tokens: 8", "max_new_tokens: 0"), "s.yaml:5: tasks.0.max_new_tokens: Input should be greater than 0, got 0"),
+        (("max_new_tokens: 8", "max_new_tokens: many"), "tasks.0.max_new_tokens: Input should be a valid integer"),
+        (("source: a.jsonl, ", ""), "s.yaml:5: tasks.0.source: Field required"),
+        (("template: think", "template: thinks"), "s.yaml:5: tasks.0.template: Input should be 'think', 'answer_only' or 'think_or_not'"),
+        (("max_new_tokens: 8", "max_new_tokens: 8, media: {fsp: 2}"), "tasks.0.media.fsp: unknown key 'fsp'; did you mean 'fps'?"),
+        (("answer_type: time_span", "answer_type: choice"), "tasks.t.answer_type: no evaluation for 'choice'; there is: time_span"),
+        (("max_new_tokens: 8", "max_new_tokens: 8, metrics: [moiu]"), "tasks.t: unknown metric 'moiu'; did you mean 'miou'?"),
+        (
+            ("max_new_tokens: 8", "max_new_tokens: 8, primary: tokens, metrics: [miou]"),
+            "tasks.t: primary 'tokens' is not among its metrics",
+        ),
+        (("id: t", "id: ../t"), "is not a plain file name"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, change, message):
+    with pytest.raises(ConfigError) as caught:
+        load_suite(write(tmp_path / "s.yaml", TASK.replace(*change)))
+    assert message in str(caught.value)
+
+
+def test_all_mistakes_at_once(tmp_path):
+    task = TASK.replace("template: think", "template: x").replace("max_new_tokens: 8", "max_new_tokens: -1")
+    with pytest.raises(ConfigError) as caught:
+        load_suite(write(tmp_path / "s.yaml", task, head="id: s\nversoin: 1\ndata_root: data\n"))
+    text = "\n".join(caught.value.problems)
+    assert len(caught.value.problems) == 4
+    for part in (
+        "s.yaml:2: versoin: unknown key 'versoin'; did you mean 'version'?",
+        "version: Field required",
+        "template",
+        "max_new_tokens",
+    ):
+        assert part in text
+
+
+def test_twice_the_same_task_none_at_all_and_no_file(tmp_path):
+    with pytest.raises(ConfigError, match="id 't' is used twice"):
+        load_suite(write(tmp_path / "s.yaml", f"{TASK}\n  - {TASK}"))
+    (tmp_path / "s.yaml").write_text("id: s\nversion: 1\ndata_root: data\ntasks: []\n")
+    with pytest.raises(ConfigError, match="tasks: is empty"):
+        load_suite(tmp_path / "s.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_suite(tmp_path / "none.yaml")

@@ -1,0 +1,36 @@
+"""What a finished run shows: the report file, the table of stages, the comparisons between them, and where the time went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vlmrl.evals.html import comparisons_of, write_report
+from vlmrl.evals.runfiles import load_run
+from vlmrl.evals.summary import best_constant, summarize
+from vlmrl.evals.table import comparison_cells, summary_cells, table, time_cells
+from vlmrl.evals.timeshare import time_shares
+from vlmrl.train.ui import Ui
+
+SHOWN = ("miou", "r1@0.3", "r1@0.5", "r1@0.7", "parse_rate", "think_rate", "tokens")
+
+
+def show_results(path: Path, ui: Ui) -> None:
+    """Write the report and print the tables. Without evaluation records there is nothing to compare, only time."""
+    files = load_run(path)
+    records = {name: rows for name, rows in files.records.items() if rows}
+    if records:
+        ui.say(f"report: {write_report(path)}")
+        summaries = {name: summarize(rows, 0) for name, rows in records.items()}
+        ui.show(table(summary_cells(summaries, SHOWN), "held-out questions, 95% intervals"))
+        comparisons, refused = comparisons_of(records, 0)
+        ui.show(table(comparison_cells(comparisons, ("miou", "r1@0.5", "think_rate", "tokens")), "paired differences, 95% intervals"))
+        for line in refused:
+            ui.say(line)
+        golds = [(r.gold[0], r.gold[1]) for r in next(iter(records.values())) if len(r.gold) == 2]
+        if golds:
+            span, miou = best_constant(golds)
+            ui.say(f"best constant answer ({span[0]:.1f} to {span[1]:.1f}): mIoU {miou:.3f}")
+        first = [line["time/to_first_rl_step"] for line in files.metrics if "time/to_first_rl_step" in line]
+        if first:
+            ui.say(f"seconds from the start of training to the first RL step: {first[0]:.1f}")
+        ui.show(table(time_cells(time_shares(files.metrics)), "where the time went"))

@@ -1,0 +1,113 @@
+"""The parts of a run that live as long as the process, and how they are restored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vlmrl.config.schema import Config, SourceSection
+from vlmrl.data.encode import Encoder
+from vlmrl.media.store import MediaStore
+from vlmrl.policy.load import ProcessorBundle, load_processor
+from vlmrl.train import checkpoint, dist
+from vlmrl.train.clock import Clock
+from vlmrl.train.media import open_media
+from vlmrl.train.rows import load_rows
+from vlmrl.train.rundir import RunDir
+from vlmrl.train.state import RunState
+from vlmrl.train.tracking import Tracker
+from vlmrl.train.ui import Ui
+from vlmrl.types import Sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where model and data really are, after `toy` has been replaced by what it generated."""
+
+    model: str
+    data: Path
+
+
+@dataclass(kw_only=True)
+class Session:
+    """The parts of a run that live as long as the process. `state` is all that must outlive it."""
+
+    cfg: Config
+    config_hash: str
+    places: Places
+    run: RunDir
+    ui: Ui
+    tracker: Tracker
+    bundle: ProcessorBundle
+    store: MediaStore
+    encoder: Encoder
+    state: RunState
+    restored: Path | None = None
+    """Checkpoint whose tensors the first stage of this process starts from."""
+    failed_saves: int = 0
+    clock: Clock = field(default_factory=Clock)
+    rows: dict[tuple[str, str], Mapping[str, Sample]] = field(default_factory=dict)
+    began: float = field(default_factory=time.perf_counter)
+    first_rl_step_logged: bool = False
+    """Whether this process has logged how long it took to get there."""
+
+    def rows_of(self, source: SourceSection, template: str) -> Mapping[str, Sample]:
+        """Audited rows of a source, read once per process."""
+        key = (source.path, template)
+        if key not in self.rows:
+            quarantine = self.run.path / "quarantine.jsonl"
+            with self.clock.phase("audit"):
+                self.rows[key] = load_rows(
+                    source, self.cfg.data, self.places.data, template, self.encoder, quarantine=quarantine, ui=self.ui
+                )
+        return self.rows[key]
+
+
+def fixed_options(cfg: Config) -> dict[str, Any]:
+    """The part of a config that decides the numbers: it may not change between start and resume. Cadence, caches and display may."""
+    out = cfg.model_dump(mode="json")
+    for free in ("checkpoint",):
+        del out[free]
+    for name in ("root", "trackers", "threads"):
+        del out["run"][name]
+    del out["media"]["cache_bytes"]
+    if out["toy"] is not None:
+        del out["toy"]["cache"]
+    for stage in out["stages"]:
+        del stage["checkpoint_every"], stage["micro_tokens"]
+    return out
+
+
+def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui: Ui) -> Session:
+    """Processor, media, state and tracker; restores the newest valid checkpoint when there is one."""
+    bundle = load_processor(places.model, revision=cfg.model.revision)
+    store, encoder = open_media(cfg, bundle, places.data)
+    state, tracker = RunState(), Tracker(run.path, cfg.run.trackers, dist.is_main())
+    found = dist.gather(dist.on_main(lambda: checkpoint.latest(run.checkpoints)))[0]
+    assert found is not None
+    for note in found.notes:
+        ui.say(note)
+    if found.path is not None:
+        saved = checkpoint.load_state(found.path)
+        state.load_state_dict(saved["run"])
+        tracker.truncate(saved["metrics_offset"])
+        ui.say(f"resuming from {found.path.name}: stage '{cfg.stages[state.stage].name}', step {state.step}")
+    else:
+        tracker.truncate(0)
+    tracker.start(state.global_step)
+    return Session(
+        cfg=cfg,
+        config_hash=config_hash,
+        places=places,
+        run=run,
+        ui=ui,
+        tracker=tracker,
+        bundle=bundle,
+        store=store,
+        encoder=encoder,
+        state=state,
+        restored=found.path,
+    )

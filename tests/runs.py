@@ -34,7 +34,7 @@ def small_config(model: Path, world: Path, root: Path, **stage: Any) -> dict[str
             {
                 "name": "sft",
                 "kind": "sft",
-                "source": {"path": "train.jsonl"},
+                "source": {"path": "sft.jsonl"},
                 "steps": 3,
                 "batch": 4,
                 "thought_dropout": 0.5,

@@ -102,9 +102,11 @@ def train(recipe: Recipe, overrides: Overrides = None) -> None:
         ui.say(f"plug-in: {name}")
     require_methods(loaded.config)
 
+    from vlmrl.policy.load import quiet_transformers
     from vlmrl.toy.base import prepare
     from vlmrl.train.run import train_from
 
+    quiet_transformers()
     train_from(loaded, prepare(loaded.config, ui), ui)
     dist.stop()
 
@@ -290,9 +292,16 @@ def eval_(
     from contextlib import ExitStack
 
     from vlmrl.evals.run import evaluate_suite
+    from vlmrl.evals.suite import load_suite
+    from vlmrl.policy.load import quiet_transformers
     from vlmrl.train.ui import Bar, Ui
 
+    quiet_transformers()
     ui, bars = Ui(), dict[str, Bar]()
+    if data_root is None and load_suite(suite).data_root == "toy":
+        from vlmrl.toy.base import default_world
+
+        data_root = default_world(ui)
     folder = out or checkpoint.absolute().parent / "suites" / f"{checkpoint.absolute().name}-{suite.stem}"
     with ExitStack() as stack:
 
@@ -314,16 +323,18 @@ def toy_make(
     validation: Annotated[int | None, typer.Option(help="Videos of the validation split", show_default=False, min=1)] = None,
     test: Annotated[int | None, typer.Option(help="Videos of the held-out split", show_default=False, min=1)] = None,
     pretrain: Annotated[int | None, typer.Option(help="Videos of the pretraining split", show_default=False, min=1)] = None,
+    sft: Annotated[int | None, typer.Option(help="Videos of the fine-tuning split", show_default=False, min=1)] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the world", show_default=False, min=0)] = None,
 ) -> None:
     """Generate the world: real video files with exact ground truth, and their rows."""
     from vlmrl.config.schema import ToyWorldSection
+    from vlmrl.toy.tasks import SPLITS
     from vlmrl.toy.world import make_world
     from vlmrl.train.ui import Ui
 
-    given = {"train": train, "validation": validation, "test": test, "pretrain": pretrain, "seed": seed}
+    given = {"train": train, "validation": validation, "test": test, "pretrain": pretrain, "sft": sft, "seed": seed}
     section = ToyWorldSection(**{k: v for k, v in given.items() if v is not None})
-    total = section.train + section.validation + section.test + section.pretrain
+    total = sum(getattr(section, split) for split in SPLITS)
     try:
         with Ui().bar("videos", total) as bar:
             marker = make_world(out, section, lambda done, _: bar.update(done))

@@ -42,11 +42,3 @@ def ensure_torchvision() -> str:
         _LIBRARY.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     importlib.import_module("torchvision")
     return "shimmed"
-
-
-def quiet_transformers() -> None:
-    """Leave progress and warnings to us: no bars while weights load or save, only errors. For programs, not for importers."""
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()

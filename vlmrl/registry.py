@@ -15,7 +15,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, Union
 
@@ -55,11 +55,15 @@ def fits(value: Any, annotation: Any) -> bool:
     if origin in (list, tuple):
         if not isinstance(value, list | tuple):
             return False
+        items = typing.cast("Sequence[Any]", value)
         if origin is tuple and args and args[-1] is not Ellipsis:
-            return len(value) == len(args) and all(fits(v, a) for v, a in zip(value, args, strict=True))
-        return all(fits(v, args[0]) for v in value) if args else True
+            return len(items) == len(args) and all(fits(v, a) for v, a in zip(items, args, strict=True))
+        return all(fits(v, args[0]) for v in items) if args else True
     if origin is dict:
-        return isinstance(value, dict) and all(fits(k, args[0]) and fits(v, args[1]) for k, v in value.items())
+        if not isinstance(value, dict):
+            return False
+        pairs = typing.cast("dict[Any, Any]", value).items()
+        return all(fits(k, args[0]) and fits(v, args[1]) for k, v in pairs)
     if annotation is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if annotation is int:

@@ -268,7 +268,8 @@ def test_report_and_eval_dispatch(run, tmp_path, monkeypatch):
     model, suite = tmp_path / "step-1", tmp_path / "video.yaml"
     assert run("eval", str(model), "--suite", str(suite))[0] == 64
     model.mkdir()
-    suite.write_text("")
+    task = "{id: t, source: t.jsonl, template: answer_only, answer_type: time_span, max_new_tokens: 8}"
+    suite.write_text(f"id: video\nversion: 1\ndata_root: {tmp_path}\ntasks: [{task}]\n")
     code, out, err = run("eval", str(model), "--suite", str(suite))
     assert code == 0, err
     assert "the table" in out
@@ -289,12 +290,12 @@ def test_report_and_eval_dispatch(run, tmp_path, monkeypatch):
 
 def test_toy_make_writes_a_world(run, tmp_path):
     out_dir = tmp_path / "world"
-    sizes = ["--train", "3", "--validation", "1", "--test", "2", "--pretrain", "1"]
+    sizes = ["--train", "3", "--validation", "1", "--test", "2", "--pretrain", "1", "--sft", "1"]
     code, out, err = run("toy", "make", str(out_dir), *sizes, "--seed", "1")
     assert code == 0, err
     assert f"{out_dir}: videos: " in out
     assert len((out_dir / "train.jsonl").read_text().splitlines()) == 3
-    assert len(list(out_dir.rglob("*.mp4"))) == 7
+    assert len(list(out_dir.rglob("*.mp4"))) == 8
 
     other = tmp_path / "mine"
     other.mkdir()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vlmrl.data.row import parse_row
 from vlmrl.toy.tasks import (
     COLORS,
+    CORNERS,
     HALF,
-    LOOSE_HALVES,
+    LOOSE,
     MAX_HALVES,
     MIN_HALVES,
     PHRASINGS,
@@ -19,13 +23,14 @@ from vlmrl.toy.tasks import (
     SHAPES,
     SIZES,
     SPLITS,
-    TARGET_HALVES,
+    TARGET_SECONDS,
     Event,
     Scene,
+    Split,
     best_constant,
     format_span,
     loose_span,
-    make_row,
+    make_rows,
     make_scene,
     question,
     span_iou,
@@ -38,11 +43,11 @@ scenes = st.builds(make_scene, st.integers(0, 50), st.sampled_from(SPLITS), st.i
 SCENE = Scene(
     split="train",
     index=12,
-    duration=8.0,
+    duration=7.5,
     rate=6,
-    size=(84, 56),
+    size=(96, 72),
     events=(
-        Event(color="red", shape="square", start=3.0, end=5.5, quarter=1),
+        Event(color="red", shape="square", start=3.0, end=5.0, quarter=1),
         Event(color="blue", shape="circle", start=0.0, end=4.0, quarter=2),
     ),
     phrasing=0,
@@ -54,16 +59,15 @@ def test_a_scene_is_well_formed(scene: Scene) -> None:
     assert MIN_HALVES * HALF <= scene.duration <= MAX_HALVES * HALF
     assert scene.rate in RATES
     assert scene.size in SIZES
-    assert len(scene.events) in (2, 3)
+    assert len(scene.events) == 2
     for event in scene.events:
         assert event.color in COLORS
         assert event.shape in SHAPES
         assert 0 <= event.start < event.end <= scene.duration
-        assert TARGET_HALVES[0] <= (event.end - event.start) / HALF <= TARGET_HALVES[1]
+        assert TARGET_SECONDS[0] <= event.end - event.start <= TARGET_SECONDS[1]
         for time in event.span:
-            assert time * 2 == int(time * 2)
+            assert time == int(time)
             assert time < 10  # two digits
-            assert time * scene.rate == int(time * scene.rate)  # a frame lies on the boundary
     assert len({e.color for e in scene.events}) == len(scene.events)
     assert len({e.quarter for e in scene.events}) == len(scene.events)
 
@@ -76,9 +80,13 @@ def test_scenes_depend_on_every_coordinate() -> None:
     assert base != make_scene(0, "train", 1).events
 
 
-def test_no_two_videos_of_any_split_show_the_same() -> None:
-    seen = {(s.duration, s.rate, s.size, s.events) for split in SPLITS for s in (make_scene(0, split, i) for i in range(1500))}
-    assert len(seen) == 4 * 1500
+def test_what_is_held_out_is_shown_nowhere_else() -> None:
+    """Even without noise and motion: no scene of 200 held-out ones occurs among 3000 that are trained on."""
+
+    def shown(split: Split, n: int) -> set[object]:
+        return {(s.duration, s.rate, s.size, s.events) for s in (make_scene(0, split, i) for i in range(n))}
+
+    assert not (shown("test", 200) | shown("validation", 64)) & (shown("train", 1000) | shown("pretrain", 2000))
 
 
 def test_every_choice_occurs() -> None:
@@ -89,65 +97,105 @@ def test_every_choice_occurs() -> None:
     assert {(s.events[0].color, s.events[0].shape) for s in some} == {(c, k) for c in COLORS for k in SHAPES}
 
 
+META = {
+    "duration": 7.5,
+    "fps": 6,
+    "size": [96, 72],
+    "labels": "exact",
+    "phrasing": 0,
+    "events": [
+        {"color": "red", "shape": "square", "time": [3.0, 5.0], "quarter": 1, "asked": True},
+        {"color": "blue", "shape": "circle", "time": [0.0, 4.0], "quarter": 2, "asked": False},
+    ],
+}
+
+
 def test_row_of_a_known_scene() -> None:
-    assert make_row(0, SCENE) == {
-        "id": "toy-train-000012",
-        "task": "temporal_grounding",
-        "answer_type": "time_span",
-        "data_type": "video",
-        "video": "videos/train/000012.mp4",
-        "prompt": "When is the red square visible?",
-        "answer": "3.0 to 5.5",
-        "gt": {"time": [3.0, 5.5]},
-        "source": "toy",
-        "thought": thought(SCENE),
-        "meta": {
-            "duration": 8.0,
-            "fps": 6,
-            "size": [84, 56],
-            "labels": "exact",
-            "phrasing": 0,
-            "events": [
-                {"color": "red", "shape": "square", "time": [3.0, 5.5], "quarter": 1, "asked": True},
-                {"color": "blue", "shape": "circle", "time": [0.0, 4.0], "quarter": 2, "asked": False},
-            ],
-        },
-    }
+    assert make_rows(0, SCENE) == [
+        {
+            "id": "toy-train-000012",
+            "task": "temporal_grounding",
+            "answer_type": "time_span",
+            "data_type": "video",
+            "video": "videos/train/000012.mp4",
+            "prompt": "When is the red square visible?",
+            "answer": "3.0 to 5.0",
+            "gt": {"time": [3.0, 5.0]},
+            "source": "toy",
+            "meta": META,
+        }
+    ]
 
 
-def test_rows_are_the_same_bytes_everywhere() -> None:
-    """A frozen hash: it changes only when rows change, and then kept worlds must be rebuilt (`world.FORMAT`)."""
-    import hashlib
-
-    text = "".join(json.dumps(make_row(0, make_scene(0, split, i))) + "\n" for split in SPLITS for i in range(20))
-    assert hashlib.sha256(text.encode()).hexdigest() == "PLACEHOLDER"
+def test_pretraining_asks_about_every_event() -> None:
+    scene = dataclasses.replace(SCENE, split="pretrain", index=3)
+    first, second = make_rows(0, scene)
+    assert [first["id"], second["id"]] == ["toy-pretrain-000003-0", "toy-pretrain-000003-1"]
+    assert first["video"] == second["video"] == "videos/pretrain/000003.mp4"
+    assert (first["prompt"], second["prompt"]) == ("When is the red square visible?", "When is the blue circle visible?")
+    assert [e["asked"] for e in second["meta"]["events"]] == [False, True]
+    assert second["gt"]["time"] == list(loose_span(0, scene, 1))
 
 
 @given(scenes)
-def test_only_train_rows_carry_a_thought_and_it_is_true(scene: Scene) -> None:
-    row = make_row(0, scene)
-    assert ("thought" in row) == (scene.split == "train")
-    asked = scene.events[0]
-    if scene.split == "train":
-        for word in (asked.color, asked.shape, f"{asked.start:.1f}", f"{asked.end:.1f}"):
-            assert word in row["thought"]
-    assert asked.name in row["prompt"] == question(scene)
+def test_the_row_reader_accepts_every_row(scene: Scene) -> None:
+    for row in make_rows(0, scene):
+        sample = parse_row(json.loads(json.dumps(row)), source="toy.jsonl:1", media_root=".")
+        assert sample.id == row["id"]
+        assert sample.question == row["prompt"]
+        assert sample.answer == row["answer"]
+        assert [ref.path for ref in sample.media] == [scene.video]
 
 
-@given(scenes, st.integers(0, 5))
-def test_loose_spans_contain_the_true_one(scene: Scene, seed: int) -> None:
-    start, end = loose_span(seed, scene)
-    asked = scene.events[0]
-    assert max(0.0, asked.start - LOOSE_HALVES * HALF) <= start <= asked.start
-    assert asked.end <= end <= min(scene.duration, asked.end + LOOSE_HALVES * HALF)
-    row = make_row(seed, scene)
-    if scene.split == "pretrain":
-        assert row["meta"]["labels"] == "loose"
-        assert row["gt"]["time"] == [start, end]
-        assert row["answer"] == format_span((start, end))
-        assert row["meta"]["events"][0]["time"] == list(asked.span)
-    else:
-        assert row["gt"]["time"] == list(asked.span)
+def test_rows_are_the_same_bytes_everywhere() -> None:
+    """A frozen hash: it changes only when rows change, and then kept worlds must be built anew (raise `world.FORMAT`)."""
+    text = "".join(json.dumps(row) + "\n" for split in SPLITS for i in range(20) for row in make_rows(0, make_scene(0, split, i)))
+    assert hashlib.sha256(text.encode()).hexdigest() == "78207f2cfbbc8262936ca385b37dc6f6ec57ce2d7030f1653a1fa3b67ee11e0c"
+
+
+@given(scenes)
+def test_only_sft_rows_carry_a_thought_and_it_is_true(scene: Scene) -> None:
+    for asked, row in enumerate(make_rows(0, scene)):
+        assert ("thought" in row) == (scene.split == "sft")
+        assert scene.events[asked].name in row["prompt"]
+        assert row["answer"] == format_span(tuple(row["gt"]["time"]))
+        if "thought" in row:
+            event = scene.events[asked]
+            assert row["thought"] == thought(scene, asked)
+            assert event.name in row["thought"]
+            assert [corner for corner in CORNERS if corner in row["thought"]] == [CORNERS[event.quarter]]
+
+
+@given(scenes, st.integers(0, 5), st.integers(0, 1))
+def test_loose_spans_contain_the_true_one(scene: Scene, seed: int, asked: int) -> None:
+    start, end = loose_span(seed, scene, asked)
+    true_start, true_end = scene.events[asked].span
+    assert start in {true_start, max(0.0, true_start - 1)}
+    assert end in {true_end, min(scene.duration, true_end + 1)}
+
+
+def test_loose_boundaries_are_off_half_of_the_time_and_independently() -> None:
+    kinds: dict[tuple[bool, bool], int] = {}
+    for i in range(2000):
+        scene = make_scene(0, "pretrain", i)
+        true_start, true_end = scene.events[0].span
+        start, end = loose_span(0, scene, 0)
+        if true_start >= 1 and true_end <= scene.duration - 1:
+            kinds[start < true_start, end > true_end] = kinds.get((start < true_start, end > true_end), 0) + 1
+    total = sum(kinds.values())
+    assert total > 500
+    for count in (kinds[a, b] for a in (False, True) for b in (False, True)):
+        assert abs(count / total - 0.25) < 4 * (0.25 * 0.75 / total) ** 0.5
+
+
+@given(scenes)
+def test_labels_say_which_splits_are_loose(scene: Scene) -> None:
+    for asked, row in enumerate(make_rows(1, scene)):
+        assert row["meta"]["labels"] == ("loose" if scene.split in LOOSE else "exact")
+        assert row["meta"]["events"][asked]["time"] == list(scene.events[asked].span)
+        if scene.split not in LOOSE:
+            assert row["gt"]["time"] == list(scene.events[asked].span)
+    assert not LOOSE & {"train", "validation", "test"}  # what is trained on by reward and what is held out are exact
 
 
 def test_corpus_has_every_word_of_every_question() -> None:

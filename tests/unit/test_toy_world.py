@@ -16,7 +16,7 @@ from vlmrl.toy import world
 from vlmrl.toy.tasks import COLORS, SPLITS, Event, Scene, make_scene
 from vlmrl.toy.world import MARKER, encode_mp4, make_world, render, world_hash
 
-SMALL = ToyWorldSection(train=3, validation=1, test=2, pretrain=2, seed=5)
+SMALL = ToyWorldSection(pretrain=2, sft=1, train=2, validation=1, test=2, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +42,10 @@ def test_rows_point_to_their_videos_and_nothing_is_shared(built: Path) -> None:
     used: list[str] = []
     for split in SPLITS:
         rows = [json.loads(line) for line in (built / f"{split}.jsonl").read_text().splitlines()]
-        assert len(rows) == getattr(SMALL, split)
-        used += [row["video"] for row in rows]
+        assert len({row["id"] for row in rows}) == len(rows)
+        videos = sorted({row["video"] for row in rows})
+        assert len(videos) == getattr(SMALL, split)
+        used += videos
     files = [str(f.relative_to(built)) for f in built.rglob("*.mp4")]
     assert sorted(used) == sorted(files)
     assert len({hashlib.sha256((built / f).read_bytes()).hexdigest() for f in files}) == len(files) == 8
@@ -109,8 +111,9 @@ def test_building_again_changes_nothing_and_gives_the_same_rows_elsewhere(built:
 
 def test_hash_depends_on_counts_and_seed() -> None:
     assert world_hash(SMALL) == world_hash(SMALL.model_copy())
-    others = [SMALL.model_copy(update={name: getattr(SMALL, name) + 1}) for name in ("train", "validation", "test", "pretrain", "seed")]
-    assert len({world_hash(s) for s in [SMALL, *others]}) == 6
+    names = ("pretrain", "sft", "train", "validation", "test", "seed")
+    others = [SMALL.model_copy(update={name: getattr(SMALL, name) + 1}) for name in names]
+    assert len({world_hash(s) for s in [SMALL, *others]}) == 7
 
 
 @pytest.mark.parametrize("damage", ["empty video", "lost video", "changed rows", "other recipe", "torn marker"])

@@ -21,7 +21,7 @@ ROWS = 8
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> tuple[Path, Path]:
-    return make_files(tmp_path_factory.mktemp("tiny"), train=ROWS, test=3, pretrain=1)
+    return make_files(tmp_path_factory.mktemp("tiny"), train=ROWS, test=3, sft=2)
 
 
 def config(source: str = "train.jsonl", *, data: dict[str, Any] | None = None, **more: Any) -> Config:

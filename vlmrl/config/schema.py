@@ -166,10 +166,11 @@ Stage = Annotated[SftSection | GrpoSection, Field(discriminator="kind")]
 
 
 class ToyWorldSection(Section):
-    train: PositiveInt = Field(default=600, description="Videos of the training split")
+    pretrain: PositiveInt = Field(default=1200, description="Videos for pretraining, two loosely labelled questions each")
+    sft: PositiveInt = Field(default=300, description="Videos for supervised fine-tuning, loosely labelled, with thoughts")
+    train: PositiveInt = Field(default=1000, description="Videos for RL, exactly labelled")
     validation: PositiveInt = Field(default=64, description="Videos of the validation split")
     test: PositiveInt = Field(default=200, description="Videos of the held-out split")
-    pretrain: PositiveInt = Field(default=2000, description="Videos of the pretraining split (loosely labelled)")
     seed: int = Field(default=0, ge=0, description="Seed of the world; independent of run.seed")
 
 

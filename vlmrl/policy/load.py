@@ -89,6 +89,14 @@ class Policy:
         return self.model.get_output_embeddings().weight
 
 
+def quiet_transformers() -> None:
+    """Leave progress and warnings to us: no bars while weights load or save, only errors. For programs, not for importers."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
 def _find(path: str) -> str:
     """A local folder as it is; anything else is a hub id."""
     return str(Path(path).expanduser()) if Path(path).expanduser().exists() else path

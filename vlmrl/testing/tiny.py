@@ -44,10 +44,10 @@ class Tiny:
         return [self.encoder.encode(sample, template) for sample in self.samples[:count]]
 
 
-def make_files(folder: Path, *, train: int = 50, test: int = 12, pretrain: int = 16) -> tuple[Path, Path]:
+def make_files(folder: Path, *, sft: int = 24, train: int = 50, test: int = 12) -> tuple[Path, Path]:
     """(model folder, world folder), built from seed 0."""
     model, world = folder / "model", folder / "world"
-    make_world(world, ToyWorldSection(train=train, validation=2, test=test, pretrain=pretrain))
+    make_world(world, ToyWorldSection(pretrain=2, sft=sft, train=train, validation=2, test=test))
     build_model(model, seed=0, corpus=tokenizer_corpus([instruction(t, "time_span") for t in TEMPLATES]))
     return model, world
 

@@ -16,7 +16,7 @@ from vlmrl.config.schema import Config, ToySection
 from vlmrl.data.render import TEMPLATES, instruction
 from vlmrl.errors import ConfigError
 from vlmrl.toy.model import build_model
-from vlmrl.toy.tasks import tokenizer_corpus
+from vlmrl.toy.tasks import SPLITS, tokenizer_corpus
 from vlmrl.toy.world import make_world, world_hash
 from vlmrl.train import dist
 from vlmrl.train.run import Places, train_from
@@ -42,10 +42,19 @@ def prepare(cfg: Config, ui: Ui) -> Places:
     return Places(model=model, data=data)
 
 
+def default_world(ui: Ui) -> Path:
+    """The world of a recipe that changes nothing about it, made if it is not in the default cache."""
+    toy = ToySection()
+    cache = Path(toy.cache).expanduser()
+    fs.mkdir(cache)
+    with _locked(cache / "LOCK", ui):
+        return world(toy, cache, ui)
+
+
 def world(toy: ToySection, cache: Path, ui: Ui) -> Path:
     """Folder of the generated videos and rows."""
     folder = cache / f"world-{world_hash(toy.world)}"
-    total = toy.world.train + toy.world.validation + toy.world.test + toy.world.pretrain
+    total = sum(getattr(toy.world, split) for split in SPLITS)
     with ui.bar("make videos", total) as bar:
         make_world(folder, toy.world, lambda done, _: bar.update(done))
         bar.update(total)

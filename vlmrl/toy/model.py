@@ -30,6 +30,10 @@ VOCABULARY = 600
 """Most tokens of the tokenizer, special tokens included; a small corpus may not have that many merges."""
 INITIALIZER_RANGE = 0.08
 """With transformers' default of 0.02 a model this small stays at the answer prior for more than a thousand steps."""
+EMBEDDING_STD = 0.2
+MERGER_SCALE = 0.2
+BRANCH_SCALE = 0.35
+"""See `scale_initial_weights`."""
 HIDDEN, LAYERS, HEADS, KV_HEADS = 128, 4, 4, 2
 VISION_HIDDEN, VISION_DEPTH = 96, 2
 PATCH, MERGE, TEMPORAL_PATCH = 14, 2, 2
@@ -37,9 +41,7 @@ MROPE_SECTION = (6, 5, 5)
 """Rotary frequencies for time, height and width; they sum to half of the head dimension."""
 
 # Qwen's rule for splitting text before byte-level BPE: each digit by itself, a word with the one sign or blank before it.
-SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
@@ -66,11 +68,27 @@ def build_model(out: Path, *, seed: int, corpus: Iterable[str]) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2_5_VLForConditionalGeneration(build_config(tokenizer))
+    scale_initial_weights(model)
     end, pad = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
     model.generation_config = GenerationConfig(do_sample=False, eos_token_id=end, pad_token_id=pad)
     out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(out)
     build_processor(tokenizer).save_pretrained(out)
+
+
+@torch.no_grad()
+def scale_initial_weights(model: Any) -> None:
+    """Start with quiet residual branches, loud token embeddings and soft vision features.
+
+    Found by experiment: with the plain initialisation the model needs about twice the steps to connect what it is asked with what
+    it sees, because at first the visual tokens drown the words.
+    """
+    model.get_input_embeddings().weight.mul_(EMBEDDING_STD / INITIALIZER_RANGE)
+    for name, parameter in model.named_parameters():
+        if "merger.mlp.2" in name:
+            parameter.mul_(MERGER_SCALE)
+        if name.endswith(("o_proj.weight", "down_proj.weight", "attn.proj.weight")):
+            parameter.mul_(BRANCH_SCALE)
 
 
 def build_tokenizer(corpus: Iterable[str]) -> Any:
@@ -88,16 +106,17 @@ def build_tokenizer(corpus: Iterable[str]) -> Any:
     )
     trained.train_from_iterator(corpus, trainer)
     state = json.loads(trained.to_str())["model"]
-    merges = [tuple(pair) for pair in state["merges"]]
-    tokenizer = Qwen2Tokenizer(
-        vocab=state["vocab"],
-        merges=merges,
-        unk_token=None,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        extra_special_tokens=[t for t in SPECIAL_TOKENS if t not in ("<|im_end|>", "<|endoftext|>")],
-        model_max_length=32768,
-    )
+    # A dict, because the annotations of Qwen2Tokenizer are narrower than what it takes.
+    settings: dict[str, Any] = {
+        "vocab": state["vocab"],
+        "merges": [tuple(pair) for pair in state["merges"]],
+        "unk_token": None,
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "extra_special_tokens": [t for t in SPECIAL_TOKENS if t not in ("<|im_end|>", "<|endoftext|>")],
+        "model_max_length": 32768,
+    }
+    tokenizer = Qwen2Tokenizer(**settings)
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 
@@ -135,6 +154,7 @@ def build_config(tokenizer: Any) -> Any:
         "fullatt_block_indexes": [VISION_DEPTH - 1],
         "initializer_range": INITIALIZER_RANGE,
     }
+    top: dict[str, Any] = {"initializer_range": INITIALIZER_RANGE}  # accepted, but not in the declared fields
     return Qwen2_5_VLConfig(
         text_config=text,
         vision_config=vision,
@@ -143,7 +163,7 @@ def build_config(tokenizer: Any) -> Any:
         vision_start_token_id=ids["<|vision_start|>"],
         vision_end_token_id=ids["<|vision_end|>"],
         tie_word_embeddings=False,
-        initializer_range=INITIALIZER_RANGE,
+        **top,
     )
 
 
@@ -152,7 +172,7 @@ def build_processor(tokenizer: Any) -> Any:
     from transformers import Qwen2_5_VLProcessor
     from transformers.models.qwen2_vl import Qwen2VLImageProcessor, Qwen2VLVideoProcessor
 
-    sizes = {"patch_size": PATCH, "merge_size": MERGE, "temporal_patch_size": TEMPORAL_PATCH}
+    sizes: dict[str, Any] = {"patch_size": PATCH, "merge_size": MERGE, "temporal_patch_size": TEMPORAL_PATCH}
     return Qwen2_5_VLProcessor(
         image_processor=Qwen2VLImageProcessor(min_pixels=3136, max_pixels=501760, **sizes),
         tokenizer=tokenizer,

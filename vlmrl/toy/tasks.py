@@ -5,8 +5,7 @@ byte-identical on every machine and with every numpy version. Events begin and e
 binary, two digits in text, on a frame of every frame rate, and between two temporal patches of a model that sees two frames
 a second. Times are in seconds throughout.
 
-The `pretrain` split teaches a model to see: half of its videos show one event, half show two, and each video has several rows
-(when is this one visible, once per event, and a dense caption of all). The other splits have two events and one row per video.
+Every video shows two events. Videos of the `pretrain` split have one row per event; the other splits have one row per video.
 """
 
 from __future__ import annotations
@@ -17,8 +16,11 @@ from typing import Any, Literal
 
 from vlmrl.rng import key
 
-Split = Literal["train", "validation", "test", "pretrain"]
-SPLITS: tuple[Split, ...] = ("train", "validation", "test", "pretrain")
+Split = Literal["pretrain", "sft", "train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("pretrain", "sft", "train", "validation", "test")
+LOOSE: frozenset[Split] = frozenset({"pretrain", "sft"})
+"""Splits whose answers are annotated carelessly: each boundary may be a second off, outwards. What a model learns from them sees
+but is unsure; the other splits carry exact spans."""
 
 COLORS: dict[str, tuple[int, int, int]] = {
     "red": (225, 40, 40),
@@ -39,7 +41,7 @@ PHRASINGS = (
     "When is the {name} on screen?",
     "At what time is the {name} shown?",
 )
-CAPTION_QUESTION = "What is shown?"
+CORNERS = ("top left", "top right", "bottom left", "bottom right")
 HALF = 0.5
 MIN_HALVES, MAX_HALVES = 11, 16
 """Least and greatest duration, in half seconds (5.5 to 8 s)."""
@@ -102,7 +104,7 @@ def make_scene(seed: int, split: Split, index: int) -> Scene:
     halves = MIN_HALVES + draw(MAX_HALVES - MIN_HALVES + 1, "duration")
     colors, quarters = list(COLORS), [0, 1, 2, 3]
     events: list[Event] = []
-    for i in range(1 + index % 2 if split == "pretrain" else 2):
+    for i in range(2):
         length = TARGET_SECONDS[0] + draw(TARGET_SECONDS[1] - TARGET_SECONDS[0] + 1, "length", i)
         start = draw(halves // 2 - length + 1, "start", i)
         events.append(
@@ -139,53 +141,63 @@ def question(scene: Scene, asked: int = 0) -> str:
 
 
 def thought(scene: Scene, asked: int = 0) -> str:
-    """A short true thought: names what was looked for, and when it came and went."""
+    """A short true thought: where to look."""
     event = scene.events[asked]
-    return f"The {event.name} appears at {format_time(event.start)} and is gone at {format_time(event.end)}."
+    return f"The {event.name} is at the {CORNERS[event.quarter]}."
 
 
-def caption(scene: Scene) -> str:
-    """All events in the order in which they appear: `blue circle 0.0 to 4.0, red square 3.0 to 5.0`."""
-    return ", ".join(f"{e.name} {format_span(e.span)}" for e in sorted(scene.events, key=lambda e: e.span))
+def loose_span(seed: int, scene: Scene, asked: int) -> Span:
+    """A careless annotation of an event: up to a second early, up to a second late, inside the video."""
+    start, end = scene.events[asked].span
+    early, late = (key(seed, "toy", scene.split, scene.index, name, asked) % 2 for name in ("early", "late"))
+    return max(0.0, start - early), min(scene.duration, end + late)
 
 
-def make_rows(scene: Scene) -> list[dict[str, Any]]:
-    """The data rows of a scene: one, or for the `pretrain` split one per event and a dense caption."""
-    if scene.split != "pretrain":
-        return [_grounding_row(scene, 0, scene.id)]
-    rows = [_grounding_row(scene, i, f"{scene.id}-{i}") for i in range(len(scene.events))]
-    described = {**_common(scene, None), "id": f"{scene.id}-caption", "task": "dense_caption", "answer_type": "open"}
-    return [*rows, {**described, "prompt": CAPTION_QUESTION, "answer": caption(scene)}]
+def make_rows(seed: int, scene: Scene) -> list[dict[str, Any]]:
+    """The data rows of a scene: one per event for pretraining, else one."""
+    if scene.split == "pretrain":
+        return [_row(seed, scene, i, f"{scene.id}-{i}") for i in range(len(scene.events))]
+    return [_row(seed, scene, 0, scene.id)]
 
 
-def _grounding_row(scene: Scene, asked: int, row_id: str) -> dict[str, Any]:
-    span = scene.events[asked].span
-    row = {**_common(scene, asked), "id": row_id, "task": "temporal_grounding", "answer_type": "time_span"}
-    row |= {"prompt": question(scene, asked), "answer": format_span(span), "gt": {"time": list(span)}}
-    return row | ({"thought": thought(scene, asked)} if scene.split == "train" else {})
-
-
-def _common(scene: Scene, asked: int | None) -> dict[str, Any]:
-    """What all rows of a scene share; `asked` marks the event that a question is about."""
-    events = [
-        {"color": e.color, "shape": e.shape, "time": list(e.span), "quarter": e.quarter, "asked": i == asked}
-        for i, e in enumerate(scene.events)
-    ]
-    meta = {"duration": scene.duration, "fps": scene.rate, "size": list(scene.size), "phrasing": scene.phrasing, "events": events}
-    return {"data_type": "video", "video": scene.video, "source": "toy", "meta": meta}
+def _row(seed: int, scene: Scene, asked: int, row_id: str) -> dict[str, Any]:
+    loose = scene.split in LOOSE
+    span = loose_span(seed, scene, asked) if loose else scene.events[asked].span
+    row: dict[str, Any] = {
+        "id": row_id,
+        "task": "temporal_grounding",
+        "answer_type": "time_span",
+        "data_type": "video",
+        "video": scene.video,
+        "prompt": question(scene, asked),
+        "answer": format_span(span),
+        "gt": {"time": list(span)},
+        "source": "toy",
+        "meta": {
+            "duration": scene.duration,
+            "fps": scene.rate,
+            "size": list(scene.size),
+            "labels": "loose" if loose else "exact",
+            "phrasing": scene.phrasing,
+            "events": [
+                {"color": e.color, "shape": e.shape, "time": list(e.span), "quarter": e.quarter, "asked": i == asked}
+                for i, e in enumerate(scene.events)
+            ],
+        },
+    }
+    return row | ({"thought": thought(scene, asked)} if scene.split == "sft" else {})
 
 
 def tokenizer_corpus(instructions: Sequence[str] = ()) -> Iterable[str]:
     """Text in which every word of questions, thoughts, answers and the given instructions occurs, to train the tokenizer on."""
     for split_index in range(64):
-        scene = make_scene(0, "train", split_index)
+        scene = make_scene(0, "sft", split_index)
         yield question(scene)
         yield thought(scene)
         answer = f"<answer>{format_span(scene.events[0].span)}</answer>"
         yield answer
         yield f"<think>{thought(scene)}</think>{answer}"
         yield f"<think>\n\n</think>{answer}"
-        yield f"{CAPTION_QUESTION} <answer>{caption(scene)}</answer>"
     for color in COLORS:
         for shape in SHAPES:
             for phrasing in PHRASINGS:

@@ -22,7 +22,7 @@ from vlmrl import fs
 from vlmrl.rng import generator
 from vlmrl.toy.tasks import COLORS, SPLITS, Event, Scene, Split, make_rows, make_scene
 
-FORMAT = 1
+FORMAT = 2
 """Raise it when scenes, rows or pictures change, so that kept worlds are built anew."""
 MARKER = "world.json"
 CRF = "23"
@@ -34,13 +34,15 @@ class WorldRecipe(Protocol):
     """The fields of `config.schema.ToyWorldSection`: videos per split, and the seed."""
 
     @property
+    def pretrain(self) -> int: ...
+    @property
+    def sft(self) -> int: ...
+    @property
     def train(self) -> int: ...
     @property
     def validation(self) -> int: ...
     @property
     def test(self) -> int: ...
-    @property
-    def pretrain(self) -> int: ...
     @property
     def seed(self) -> int: ...
 
@@ -159,7 +161,7 @@ def _build(folder: Path, counts: dict[Split, int], seed: int, progress: Callable
                 done += 1
                 if progress is not None:
                     progress(done, total)
-            text = "".join(json.dumps(row) + "\n" for scene in scenes for row in make_rows(scene)).encode()
+            text = "".join(json.dumps(row) + "\n" for scene in scenes for row in make_rows(seed, scene)).encode()
             fs.write_bytes(folder / f"{split}.jsonl", text)
             marker["rows"][split] = hashlib.sha256(text).hexdigest()
             marker["videos"][split] = {"count": count, "bytes": size}

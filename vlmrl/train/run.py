@@ -15,13 +15,12 @@ from typing import Any
 import torch
 
 from vlmrl import __version__, faults, fs, rng
-from vlmrl.compat import quiet_transformers
 from vlmrl.config.load import Loaded
 from vlmrl.config.methods import check_methods
 from vlmrl.config.schema import GrpoSection, SftSection, Stage
 from vlmrl.errors import CheckpointError, ConfigError, StorageError
 from vlmrl.methods import registries
-from vlmrl.policy.load import Policy, freeze, load_policy
+from vlmrl.policy.load import Policy, freeze, load_policy, quiet_transformers
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import reward as reward_registry
 from vlmrl.protocols import sampler as sampler_registry

@@ -46,6 +46,8 @@ class Sample:
     """The gold answer for scoring, for example `{"time": [3.0, 5.0]}`."""
     thought: str | None = None
     """A reference thought for supervised fine-tuning, if the row has one."""
+    question_first: bool = False
+    """Whether the media come after the question (their placeholders stand at the end of the row's prompt)."""
     source: str = ""
     """`file:line` that the row came from, for messages."""
     media_root: str = ""

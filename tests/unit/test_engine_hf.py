@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -46,6 +49,29 @@ def test_greedy_equals_generate_on_50_prompts(tiny: Tiny) -> None:
     )
     for prompt, (answer,) in zip(prompts, answers, strict=True):
         assert list(answer.ids) == generate_greedy(tiny, prompt, 24), prompt.sample.id
+
+
+def test_grid_rule_equals_plain_generate_without_our_positions(tiny: Tiny) -> None:
+    policy = copy.copy(tiny.policy)
+    policy.positions = dataclasses.replace(tiny.policy.positions, rule="grid")
+    prompts = tiny.prompts(8)
+    answers = HFEngine(policy, tiny.vision).generate(
+        [request(p, 1) for p in prompts], GenerationSettings(max_new_tokens=16, temperature=0.0)
+    )
+    for prompt, (answer,) in zip(prompts, answers, strict=True):
+        ids, (handle,) = torch.tensor([prompt.ids]), prompt.media
+        out = tiny.policy.model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            mm_token_type_ids=(ids == tiny.bundle.pad_ids["video"]).int() * 2,
+            pixel_values_videos=torch.from_numpy(tiny.store.get_key(handle.key).pixel_values),
+            video_grid_thw=torch.tensor([handle.grid_thw]),
+            second_per_grid_ts=torch.tensor([handle.seconds_per_grid]),
+            max_new_tokens=16,
+            do_sample=False,
+            suppress_tokens=list(tiny.bundle.forbidden_ids),
+        )
+        assert out[0, len(prompt.ids) :].tolist() == list(answer.ids), prompt.sample.id
 
 
 def test_logprobs_equal_a_full_forward(tiny: Tiny) -> None:

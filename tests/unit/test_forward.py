@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from vlmrl.policy.forward import repeat, token_logprobs
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, pack, split
+from vlmrl.policy.vision import VisionCache
 from vlmrl.testing.tiny import Tiny
 
 
@@ -140,3 +143,19 @@ def test_split_respects_the_budget_and_the_order(tiny: Tiny) -> None:
     assert [r for part in parts for r in part] == rows
     assert all(len(part) * max(len(r.prompt.ids) + len(r.response) for r in part) <= longest * 3 for part in parts)
     assert [len(part) for part in split(rows, 1)] == [1] * 12
+
+
+def test_bfloat16_computes_in_bfloat16_and_keeps_float32_parameters(tiny_files: tuple[Path, Path], tiny: Tiny) -> None:
+    from vlmrl.policy.load import load_policy
+
+    half = load_policy(str(tiny_files[0]), tiny.bundle, device="cpu", dtype="bfloat16")
+    assert {p.dtype for p in half.model.parameters()} == {torch.float32}
+    rows = rows_of(tiny)
+    batch = pack(rows, half.positions, half.device, pad_id=0)
+    scored = repeat(half, batch, VisionCache(tiny.store, budget_bytes=2**26), temperature=1.0, forbidden=(), train=True)
+    scored.logp_BT.sum().backward()
+    exact = score(tiny, rows)
+    assert scored.logp_BT.dtype == torch.float32
+    gap = (scored.logp_BT - exact).abs().max()
+    assert 0 < gap < 0.2, "bfloat16 rounds, but not wildly"
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in half.model.parameters())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 
@@ -14,6 +13,7 @@ from vlmrl.data.row import parse_row
 from vlmrl.toy.tasks import (
     COLORS,
     CORNERS,
+    GREY,
     HALF,
     LOOSE,
     MAX_HALVES,
@@ -30,7 +30,7 @@ from vlmrl.toy.tasks import (
     best_constant,
     format_span,
     loose_span,
-    make_rows,
+    make_row,
     make_scene,
     question,
     span_iou,
@@ -48,7 +48,7 @@ SCENE = Scene(
     size=(96, 72),
     events=(
         Event(color="red", shape="square", start=3.0, end=5.0, quarter=1),
-        Event(color="blue", shape="circle", start=0.0, end=4.0, quarter=2),
+        Event(color="grey", shape="circle", start=0.0, end=4.0, quarter=2),
     ),
     phrasing=0,
 )
@@ -59,16 +59,16 @@ def test_a_scene_is_well_formed(scene: Scene) -> None:
     assert MIN_HALVES * HALF <= scene.duration <= MAX_HALVES * HALF
     assert scene.rate in RATES
     assert scene.size in SIZES
-    assert len(scene.events) == 2
+    assert len(scene.events) in (2, 3)
+    assert scene.events[0].color in COLORS
+    assert {event.color for event in scene.events[1:]} == {GREY}
     for event in scene.events:
-        assert event.color in COLORS
         assert event.shape in SHAPES
         assert 0 <= event.start < event.end <= scene.duration
         assert TARGET_SECONDS[0] <= event.end - event.start <= TARGET_SECONDS[1]
         for time in event.span:
             assert time == int(time)
             assert time < 10  # two digits
-    assert len({e.color for e in scene.events}) == len(scene.events)
     assert len({e.quarter for e in scene.events}) == len(scene.events)
 
 
@@ -104,72 +104,60 @@ META = {
     "labels": "exact",
     "phrasing": 0,
     "events": [
-        {"color": "red", "shape": "square", "time": [3.0, 5.0], "quarter": 1, "asked": True},
-        {"color": "blue", "shape": "circle", "time": [0.0, 4.0], "quarter": 2, "asked": False},
+        {"color": "red", "shape": "square", "time": [3.0, 5.0], "quarter": 1},
+        {"color": "grey", "shape": "circle", "time": [0.0, 4.0], "quarter": 2},
     ],
 }
 
 
 def test_row_of_a_known_scene() -> None:
-    assert make_rows(0, SCENE) == [
-        {
-            "id": "toy-train-000012",
-            "task": "temporal_grounding",
-            "answer_type": "time_span",
-            "data_type": "video",
-            "video": "videos/train/000012.mp4",
-            "prompt": "When is the red square visible?",
-            "answer": "3.0 to 5.0",
-            "gt": {"time": [3.0, 5.0]},
-            "source": "toy",
-            "meta": META,
-        }
-    ]
-
-
-def test_pretraining_asks_about_every_event() -> None:
-    scene = dataclasses.replace(SCENE, split="pretrain", index=3)
-    first, second = make_rows(0, scene)
-    assert [first["id"], second["id"]] == ["toy-pretrain-000003-0", "toy-pretrain-000003-1"]
-    assert first["video"] == second["video"] == "videos/pretrain/000003.mp4"
-    assert (first["prompt"], second["prompt"]) == ("When is the red square visible?", "When is the blue circle visible?")
-    assert [e["asked"] for e in second["meta"]["events"]] == [False, True]
-    assert second["gt"]["time"] == list(loose_span(0, scene, 1))
+    assert make_row(0, SCENE) == {
+        "id": "toy-train-000012",
+        "task": "temporal_grounding",
+        "answer_type": "time_span",
+        "data_type": "video",
+        "video": "videos/train/000012.mp4",
+        "prompt": "When is the red square visible?",
+        "answer": "3.0 to 5.0",
+        "gt": {"time": [3.0, 5.0]},
+        "source": "toy",
+        "meta": META,
+    }
 
 
 @given(scenes)
 def test_the_row_reader_accepts_every_row(scene: Scene) -> None:
-    for row in make_rows(0, scene):
-        sample = parse_row(json.loads(json.dumps(row)), source="toy.jsonl:1", media_root=".")
-        assert sample.id == row["id"]
-        assert sample.question == row["prompt"]
-        assert sample.answer == row["answer"]
-        assert [ref.path for ref in sample.media] == [scene.video]
+    row = make_row(0, scene)
+    sample = parse_row(json.loads(json.dumps(row)), source="toy.jsonl:1", media_root=".")
+    assert sample.id == row["id"]
+    assert sample.question == row["prompt"]
+    assert sample.answer == row["answer"]
+    assert [ref.path for ref in sample.media] == [scene.video]
 
 
 def test_rows_are_the_same_bytes_everywhere() -> None:
     """A frozen hash: it changes only when rows change, and then kept worlds must be built anew (raise `world.FORMAT`)."""
-    text = "".join(json.dumps(row) + "\n" for split in SPLITS for i in range(20) for row in make_rows(0, make_scene(0, split, i)))
-    assert hashlib.sha256(text.encode()).hexdigest() == "78207f2cfbbc8262936ca385b37dc6f6ec57ce2d7030f1653a1fa3b67ee11e0c"
+    text = "".join(json.dumps(make_row(0, make_scene(0, split, i))) + "\n" for split in SPLITS for i in range(20))
+    assert hashlib.sha256(text.encode()).hexdigest() == "00911db06cc54b0bd70c04f9eda78e45ecd612e485567be832dc3784c940b81c"
 
 
 @given(scenes)
 def test_only_sft_rows_carry_a_thought_and_it_is_true(scene: Scene) -> None:
-    for asked, row in enumerate(make_rows(0, scene)):
-        assert ("thought" in row) == (scene.split == "sft")
-        assert scene.events[asked].name in row["prompt"]
-        assert row["answer"] == format_span(tuple(row["gt"]["time"]))
-        if "thought" in row:
-            event = scene.events[asked]
-            assert row["thought"] == thought(scene, asked)
-            assert event.name in row["thought"]
-            assert [corner for corner in CORNERS if corner in row["thought"]] == [CORNERS[event.quarter]]
+    row = make_row(0, scene)
+    asked = scene.events[0]
+    assert ("thought" in row) == (scene.split == "sft")
+    assert asked.name in row["prompt"]
+    assert row["answer"] == format_span(tuple(row["gt"]["time"]))
+    if "thought" in row:
+        assert row["thought"] == thought(scene)
+        assert asked.name in row["thought"]
+        assert [corner for corner in CORNERS if corner in row["thought"]] == [CORNERS[asked.quarter]]
 
 
-@given(scenes, st.integers(0, 5), st.integers(0, 1))
-def test_loose_spans_contain_the_true_one(scene: Scene, seed: int, asked: int) -> None:
-    start, end = loose_span(seed, scene, asked)
-    true_start, true_end = scene.events[asked].span
+@given(scenes, st.integers(0, 5))
+def test_loose_spans_contain_the_true_one(scene: Scene, seed: int) -> None:
+    start, end = loose_span(seed, scene)
+    true_start, true_end = scene.events[0].span
     assert start in {true_start, max(0.0, true_start - 1)}
     assert end in {true_end, min(scene.duration, true_end + 1)}
 
@@ -179,7 +167,7 @@ def test_loose_boundaries_are_off_half_of_the_time_and_independently() -> None:
     for i in range(2000):
         scene = make_scene(0, "pretrain", i)
         true_start, true_end = scene.events[0].span
-        start, end = loose_span(0, scene, 0)
+        start, end = loose_span(0, scene)
         if true_start >= 1 and true_end <= scene.duration - 1:
             kinds[start < true_start, end > true_end] = kinds.get((start < true_start, end > true_end), 0) + 1
     total = sum(kinds.values())
@@ -190,11 +178,11 @@ def test_loose_boundaries_are_off_half_of_the_time_and_independently() -> None:
 
 @given(scenes)
 def test_labels_say_which_splits_are_loose(scene: Scene) -> None:
-    for asked, row in enumerate(make_rows(1, scene)):
-        assert row["meta"]["labels"] == ("loose" if scene.split in LOOSE else "exact")
-        assert row["meta"]["events"][asked]["time"] == list(scene.events[asked].span)
-        if scene.split not in LOOSE:
-            assert row["gt"]["time"] == list(scene.events[asked].span)
+    row = make_row(1, scene)
+    assert row["meta"]["labels"] == ("loose" if scene.split in LOOSE else "exact")
+    assert row["meta"]["events"][0]["time"] == list(scene.events[0].span)
+    if scene.split not in LOOSE:
+        assert row["gt"]["time"] == list(scene.events[0].span)
     assert not LOOSE & {"train", "validation", "test"}  # what is trained on by reward and what is held out are exact
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from vlmrl.config.schema import ToyWorldSection
 from vlmrl.toy import world
-from vlmrl.toy.tasks import COLORS, SPLITS, Event, Scene, make_scene
+from vlmrl.toy.tasks import PAINT, SPLITS, Event, Scene, make_scene
 from vlmrl.toy.world import MARKER, encode_mp4, make_world, render, world_hash
 
 SMALL = ToyWorldSection(pretrain=2, sft=1, train=2, validation=1, test=2, seed=5)
@@ -66,7 +66,7 @@ def test_what_is_seen_after_decoding_is_the_ground_truth(shape: str, quarter: in
     event = Event(color="red", shape=shape, start=1.0, end=2.5, quarter=quarter)
     scene = Scene(split="test", index=quarter, duration=5.0, rate=6, size=(84, 56), events=(event,), phrasing=0)
     times, pixels, _, _ = decoded(encode_mp4(render(scene, 0), scene.rate, scene.size))
-    near = np.abs(pixels.astype(int) - np.array(COLORS["red"])).max(-1) < 60
+    near = np.abs(pixels.astype(int) - np.array(PAINT["red"])).max(-1) < 60
     seen = [t for t, mask in zip(times, near, strict=True) if mask.sum() > 60]
     assert min(seen) == pytest.approx(1.0)
     assert max(seen) == pytest.approx(2.5 - 1 / 6, abs=1e-3)
@@ -78,7 +78,7 @@ def test_what_is_seen_after_decoding_is_the_ground_truth(shape: str, quarter: in
 
 def test_shapes_differ_in_area_as_geometry_says() -> None:
     def area(shape: str) -> int:
-        event = Event(color="white", shape=shape, start=0.0, end=5.0, quarter=0)
+        event = Event(color="yellow", shape=shape, start=0.0, end=5.0, quarter=0)
         scene = Scene(split="test", index=0, duration=5.0, rate=6, size=(112, 112), events=(event,), phrasing=0)
         return int((next(iter(render(scene, 0)))[..., 0] > 150).sum())
 

@@ -54,9 +54,14 @@ class RunSection(Section):
 class ModelSection(Section):
     path: str = Field(description="Folder or hub id of a Qwen-VL-class model; 'toy' builds the tiny one")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where the policy runs")
-    dtype: Literal["float32", "bfloat16"] = Field(default="float32", description="Parameter and compute type")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="Compute type of the forward pass; parameters stay float32"
+    )
     attention: Literal["sdpa", "eager", "flash_attention_2"] = Field(default="sdpa", description="Attention kernel of transformers")
     gradient_checkpointing: bool = Field(default=False, description="Recompute activations in backward: less memory, more time")
+    positions: Literal["auto", "max", "grid"] = Field(
+        default="auto", description="Where text resumes after a video (docs/design/002); auto: as the checkpoint was trained, else max"
+    )
     revision: str | None = Field(default=None, description="Hub revision to pin")
 
 
@@ -166,9 +171,9 @@ Stage = Annotated[SftSection | GrpoSection, Field(discriminator="kind")]
 
 
 class ToyWorldSection(Section):
-    pretrain: PositiveInt = Field(default=1200, description="Videos for pretraining, two loosely labelled questions each")
+    pretrain: PositiveInt = Field(default=1600, description="Videos for pretraining, loosely labelled")
     sft: PositiveInt = Field(default=300, description="Videos for supervised fine-tuning, loosely labelled, with thoughts")
-    train: PositiveInt = Field(default=1000, description="Videos for RL, exactly labelled")
+    train: PositiveInt = Field(default=600, description="Videos for RL, exactly labelled")
     validation: PositiveInt = Field(default=64, description="Videos of the validation split")
     test: PositiveInt = Field(default=200, description="Videos of the held-out split")
     seed: int = Field(default=0, ge=0, description="Seed of the world; independent of run.seed")

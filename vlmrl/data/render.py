@@ -38,7 +38,11 @@ def instruction(template: str, answer_type: str) -> str:
 
 
 def messages(sample: Sample, template: str) -> list[dict[str, Any]]:
-    """One user turn: the media in order, then question and instruction."""
-    content: list[dict[str, Any]] = [{"type": ref.kind} for ref in sample.media]
-    content.append({"type": "text", "text": f"{sample.question} {instruction(template, sample.answer_type)}"})
+    """One user turn: the media in order, then question and instruction; or question, media, instruction where the row says so."""
+    media: list[dict[str, Any]] = [{"type": ref.kind} for ref in sample.media]
+    ask = instruction(template, sample.answer_type)
+    if sample.question_first:
+        content = [{"type": "text", "text": sample.question}, *media, {"type": "text", "text": ask}]
+    else:
+        content = [*media, {"type": "text", "text": f"{sample.question} {ask}"}]
     return [{"role": "user", "content": content}]

@@ -36,6 +36,7 @@ LARGEST = 2**53
 
 _CONTROL = re.compile(r"<\|[A-Za-z0-9_\-]{1,64}\|>|<(?:image|video)>")
 _PLACEHOLDERS = re.compile(r"\s*<(image|video)>")
+_LAST_PLACEHOLDER = re.compile(r"<(image|video)>\Z")
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -56,7 +57,7 @@ def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
     for key in _REQUIRED:
         _text(row, key)
     answer_type = _one_of(row, "answer_type", ANSWER_TYPES)
-    question, kinds = _split_placeholders(row["prompt"])
+    question, kinds, question_first = _split_placeholders(row["prompt"])
     media = _ordered(_media(row), kinds)
     _check_data_type(row, media)
     question = _with_options(question, _options(row))
@@ -80,6 +81,7 @@ def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
         answer=answer,
         gt=gt,
         thought=thought,
+        question_first=question_first,
         source=source,
         media_root=media_root,
         meta=_meta(row),
@@ -154,18 +156,19 @@ def _mapping(row: Mapping[str, Any], key: str) -> dict[str, Any]:
     return value
 
 
-def _split_placeholders(prompt: str) -> tuple[str, list[MediaKind]]:
-    """(text after the placeholders at the start, their kinds in order)."""
+def _split_placeholders(prompt: str) -> tuple[str, list[MediaKind], bool]:
+    """(text without its placeholders, their kinds in order, whether they stand at its end and not at its start)."""
+    first = _PLACEHOLDERS.match(prompt) is None
+    text = prompt.strip()
     kinds: list[MediaKind] = []
-    position = 0
-    while found := _PLACEHOLDERS.match(prompt, position):
+    while found := (_LAST_PLACEHOLDER.search(text) if first else _PLACEHOLDERS.match(text)):
         kinds.append("image" if found.group(1) == "image" else "video")
-        position = found.end()
-    rest = prompt[position:].strip()
-    inside = re.search(r"<(?:image|video)>", rest)
+        text = text[: found.start()].rstrip() if first else text[found.end() :]
+    inside = re.search(r"<(?:image|video)>", text)
     if inside:
-        raise RowError("placeholder", f"'prompt' has {inside.group()} within its text; placeholders stand at its start, media come first")
-    return rest, kinds
+        where = "placeholders stand together at its start (media first) or at its end (question first)"
+        raise RowError("placeholder", f"'prompt' has {inside.group()} within its text; {where}")
+    return text.strip(), kinds[::-1] if first else kinds, first and bool(kinds)
 
 
 def _media(row: Mapping[str, Any]) -> list[MediaRef]:

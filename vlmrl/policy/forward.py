@@ -102,17 +102,18 @@ def repeat(
     handles = [handle for row in batch.rows for handle in row.prompt.media]
     features = vision.features(policy, handles, train=train)
     embeds = embed(policy, batch.ids_BS, [(row.prompt, 0) for row in batch.rows], features)
-    hidden_BSH = policy.core.language_model(
-        inputs_embeds=embeds, attention_mask=batch.attention_BS, position_ids=batch.positions_3BS, use_cache=False
-    ).last_hidden_state
     row, column = batch.mask_BT.nonzero(as_tuple=True)
-    logp_M, entropy_M = token_logprobs(
-        hidden_BSH[row, batch.hidden_BT[row, column]],
-        policy.head,
-        batch.targets_BT[row, column],
-        temperature=temperature,
-        forbidden=forbidden,
-    )
+    with policy.autocast():
+        hidden_BSH = policy.core.language_model(
+            inputs_embeds=embeds, attention_mask=batch.attention_BS, position_ids=batch.positions_3BS, use_cache=False
+        ).last_hidden_state
+        logp_M, entropy_M = token_logprobs(
+            hidden_BSH[row, batch.hidden_BT[row, column]],
+            policy.head,
+            batch.targets_BT[row, column],
+            temperature=temperature,
+            forbidden=forbidden,
+        )
     blank = torch.zeros(batch.mask_BT.shape, device=logp_M.device)
     return Scored(logp_BT=blank.index_put((row, column), logp_M), entropy_BT=blank.index_put((row, column), entropy_M))
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+import json
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,6 +21,8 @@ FAMILIES = {"qwen2_vl": False, "qwen2_5_vl": True}
 """Supported model types -> whether video positions are scaled by time. Qwen3-VL needs deepstack features, which the training
 forward does not place yet, so it is refused instead of being trained without them."""
 
+SETTINGS = "vlmrl.json"
+"""File of an exported folder that says how the model was run in training."""
 _CONTROL = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
 
 
@@ -76,7 +80,13 @@ class Policy:
     vision_version: int = 0
     """Version of the weights that vision features depend on; stays the same while the tower is frozen."""
     vision_trains: bool = False
-    language_config: Any = field(default=None)
+    compute: torch.dtype = torch.float32
+    """Type of the forward pass. Parameters stay float32: at learning rates of RL an update is smaller than what bfloat16 can add to
+    a weight, so bfloat16 parameters would silently stop learning."""
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Context in which the forward pass runs in the compute type."""
+        return torch.autocast(self.device.type, dtype=self.compute, enabled=self.compute != torch.float32)
 
     @property
     def core(self) -> Any:
@@ -170,9 +180,9 @@ def load_policy(
     dtype: str = "float32",
     attention: str = "sdpa",
     revision: str | None = None,
-    rule: Rule = "max",
+    positions: Literal["auto", "max", "grid"] = "auto",
 ) -> Policy:
-    """Load the weights.
+    """Load the weights. `positions="auto"` takes the rule that the folder's `vlmrl.json` names, else `max`.
 
     Raises:
         ConfigError: not found, unsupported family, or a device that is not there.
@@ -193,7 +203,7 @@ def load_policy(
         path,
         "weights",
         revision=revision,
-        dtype=getattr(torch, dtype),
+        dtype=torch.float32,
         attn_implementation=attention,
         use_safetensors=True,
         output_loading_info=True,
@@ -204,8 +214,27 @@ def load_policy(
     model.to(where)
     model.eval()
     tokens_per_second = getattr(config.vision_config, "tokens_per_second", None) if FAMILIES[config.model_type] else None
+    rule = saved_rule(path) if positions == "auto" else positions
     spec = PositionSpec(merge_size=bundle.merge_size, tokens_per_second=tokens_per_second, rule=rule)
-    return Policy(model=model, bundle=bundle, positions=spec, device=where)
+    return Policy(model=model, bundle=bundle, positions=spec, device=where, compute=getattr(torch, dtype))
+
+
+def saved_rule(path: str) -> Rule:
+    """The position rule that a folder we exported was trained with; `max` for any other model.
+
+    Raises:
+        CheckpointError: the folder's `vlmrl.json` is damaged.
+    """
+    file = Path(path).expanduser() / SETTINGS
+    if not file.is_file():
+        return "max"
+    try:
+        rule = json.loads(file.read_text(encoding="utf-8"))["positions"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f'{file}: expected {{"positions": "max" or "grid"}}: {error}') from error
+    if rule not in ("max", "grid"):
+        raise CheckpointError(f"{file}: unknown position rule {rule!r}; known: max, grid")
+    return rule
 
 
 def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.Parameter]]:

@@ -75,7 +75,8 @@ class VisionCache:
             grid = torch.tensor([h.grid_thw for h in batch], device=policy.device)
             self.patches_encoded += values.shape[0]
             encode = policy.core.get_image_features if kind == "image" else policy.core.get_video_features
-            parts = encode(values, grid, return_dict=True).pooler_output
+            with policy.autocast():
+                parts = encode(values, grid, return_dict=True).pooler_output
             for handle, part in zip(batch, parts, strict=True):
                 if part.shape[0] != handle.tokens:
                     raise RuntimeError(f"{handle.kind} {handle.key[:12]}: {handle.tokens} placeholder tokens but {part.shape[0]} features")

@@ -66,6 +66,10 @@ class HFEngine:
         """Rollouts of every request, in order: `len(request.seeds)` each."""
         if not requests:
             return []
+        with self.policy.autocast():
+            return self._generate(requests, settings)
+
+    def _generate(self, requests: Sequence[Request], settings: GenerationSettings) -> list[list[Rollout]]:
         counts = [len(request.seeds) for request in requests]
         hidden_PH, cache, attention_PS, next_P = self._prefill(requests)
         owner_N = torch.repeat_interleave(torch.arange(len(requests)), torch.tensor(counts)).to(self.policy.device)

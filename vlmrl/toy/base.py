@@ -69,6 +69,7 @@ def _base(cfg: Config, toy: ToySection, cache: Path, data: Path, ui: Ui) -> Path
         "world": world_hash(toy.world),
         "base": toy.base.model_dump(mode="json"),
         "seed": toy.base_seed,
+        "positions": cfg.model.positions,
         "media": cfg.media.model_dump(mode="json", exclude={"cache_bytes"}),
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
@@ -87,7 +88,7 @@ def _base(cfg: Config, toy: ToySection, cache: Path, data: Path, ui: Ui) -> Path
     recipe = Config.model_validate(
         {
             "run": {"name": "run", "root": str(folder), "seed": toy.base_seed, "trackers": [], "threads": cfg.run.threads},
-            "model": {"path": str(start), "device": cfg.model.device},
+            "model": {"path": str(start), "device": cfg.model.device, "positions": cfg.model.positions},
             "media": cfg.media.model_dump(),
             "data": cfg.data.model_dump() | {"root": str(data)},
             "stages": [toy.base.model_dump()],

@@ -5,7 +5,7 @@ byte-identical on every machine and with every numpy version. Events begin and e
 binary, two digits in text, on a frame of every frame rate, and between two temporal patches of a model that sees two frames
 a second. Times are in seconds throughout.
 
-Every video shows two events. Videos of the `pretrain` split have one row per event; the other splits have one row per video.
+Every video shows one coloured event, which its row asks about, and one or two grey ones.
 """
 
 from __future__ import annotations
@@ -27,8 +27,12 @@ COLORS: dict[str, tuple[int, int, int]] = {
     "green": (40, 190, 70),
     "blue": (60, 90, 235),
     "yellow": (235, 215, 50),
-    "white": (240, 240, 240),
 }
+"""What is asked about has one of these."""
+GREY = "grey"
+PAINT: dict[str, tuple[int, int, int]] = {**COLORS, GREY: (130, 130, 130)}
+"""Distractors are grey. Telling two coloured shapes apart by name takes a model of this size an order of magnitude more steps (the
+score then stays where a coin flip between the two puts it), which is more than a demonstration has."""
 SHAPES = ("square", "circle", "triangle")
 SIZES = ((56, 56), (64, 64), (68, 60), (96, 72), (72, 96), (80, 80), (112, 84), (84, 112), (112, 112))
 """Width and height in pixels; even, because yuv420p halves the colour planes. With `max_pixels` of 4704 the resize rule of
@@ -96,20 +100,21 @@ class Scene:
 
 
 def make_scene(seed: int, split: Split, index: int) -> Scene:
-    """The scene at these coordinates: events of different colours in different quarters, overlapping freely in time."""
+    """The scene at these coordinates: a coloured event, which is asked about, and grey ones, each in a quarter of its own, overlapping
+    freely in time."""
 
     def draw(n: int, *names: int | str) -> int:
         return key(seed, "toy", split, index, *names) % n
 
     halves = MIN_HALVES + draw(MAX_HALVES - MIN_HALVES + 1, "duration")
-    colors, quarters = list(COLORS), [0, 1, 2, 3]
+    quarters = [0, 1, 2, 3]
     events: list[Event] = []
-    for i in range(2):
+    for i in range(2 + draw(2, "events")):
         length = TARGET_SECONDS[0] + draw(TARGET_SECONDS[1] - TARGET_SECONDS[0] + 1, "length", i)
         start = draw(halves // 2 - length + 1, "start", i)
         events.append(
             Event(
-                color=colors.pop(draw(len(colors), "color", i)),
+                color=list(COLORS)[draw(len(COLORS), "color")] if i == 0 else GREY,
                 shape=SHAPES[draw(len(SHAPES), "shape", i)],
                 start=float(start),
                 end=float(start + length),
@@ -136,40 +141,33 @@ def format_span(span: Span) -> str:
     return f"{format_time(span[0])} to {format_time(span[1])}"
 
 
-def question(scene: Scene, asked: int = 0) -> str:
-    return PHRASINGS[scene.phrasing].format(name=scene.events[asked].name)
+def question(scene: Scene) -> str:
+    return PHRASINGS[scene.phrasing].format(name=scene.events[0].name)
 
 
-def thought(scene: Scene, asked: int = 0) -> str:
+def thought(scene: Scene) -> str:
     """A short true thought: where to look."""
-    event = scene.events[asked]
-    return f"The {event.name} is at the {CORNERS[event.quarter]}."
+    return f"The {scene.events[0].name} is at the {CORNERS[scene.events[0].quarter]}."
 
 
-def loose_span(seed: int, scene: Scene, asked: int) -> Span:
-    """A careless annotation of an event: up to a second early, up to a second late, inside the video."""
-    start, end = scene.events[asked].span
-    early, late = (key(seed, "toy", scene.split, scene.index, name, asked) % 2 for name in ("early", "late"))
+def loose_span(seed: int, scene: Scene) -> Span:
+    """A careless annotation: up to a second early, up to a second late, inside the video."""
+    start, end = scene.events[0].span
+    early, late = (key(seed, "toy", scene.split, scene.index, name) % 2 for name in ("early", "late"))
     return max(0.0, start - early), min(scene.duration, end + late)
 
 
-def make_rows(seed: int, scene: Scene) -> list[dict[str, Any]]:
-    """The data rows of a scene: one per event for pretraining, else one."""
-    if scene.split == "pretrain":
-        return [_row(seed, scene, i, f"{scene.id}-{i}") for i in range(len(scene.events))]
-    return [_row(seed, scene, 0, scene.id)]
-
-
-def _row(seed: int, scene: Scene, asked: int, row_id: str) -> dict[str, Any]:
+def make_row(seed: int, scene: Scene) -> dict[str, Any]:
+    """The data row of a scene. Its first event is the one that is asked about."""
     loose = scene.split in LOOSE
-    span = loose_span(seed, scene, asked) if loose else scene.events[asked].span
+    span = loose_span(seed, scene) if loose else scene.events[0].span
     row: dict[str, Any] = {
-        "id": row_id,
+        "id": scene.id,
         "task": "temporal_grounding",
         "answer_type": "time_span",
         "data_type": "video",
         "video": scene.video,
-        "prompt": question(scene, asked),
+        "prompt": question(scene),
         "answer": format_span(span),
         "gt": {"time": list(span)},
         "source": "toy",
@@ -179,13 +177,10 @@ def _row(seed: int, scene: Scene, asked: int, row_id: str) -> dict[str, Any]:
             "size": list(scene.size),
             "labels": "loose" if loose else "exact",
             "phrasing": scene.phrasing,
-            "events": [
-                {"color": e.color, "shape": e.shape, "time": list(e.span), "quarter": e.quarter, "asked": i == asked}
-                for i, e in enumerate(scene.events)
-            ],
+            "events": [{"color": e.color, "shape": e.shape, "time": list(e.span), "quarter": e.quarter} for e in scene.events],
         },
     }
-    return row | ({"thought": thought(scene, asked)} if scene.split == "sft" else {})
+    return row | ({"thought": thought(scene)} if scene.split == "sft" else {})
 
 
 def tokenizer_corpus(instructions: Sequence[str] = ()) -> Iterable[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
 
 from vlmrl import fs
-from vlmrl.policy.load import Policy
+from vlmrl.policy.load import SETTINGS, Policy
 
 
 def export(policy: Policy, path: Path) -> None:
@@ -18,6 +19,7 @@ def export(policy: Policy, path: Path) -> None:
     temporary = path.parent / fs.temporary_name(path.name)
     policy.model.save_pretrained(temporary)
     policy.bundle.processor.save_pretrained(temporary)
+    fs.write_text(temporary / SETTINGS, json.dumps({"positions": policy.positions.rule}) + "\n")
     _commit(temporary, path)
 
 

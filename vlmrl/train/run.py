@@ -117,7 +117,7 @@ def _stages(s: Session) -> None:
 
 def _load(s: Session, path: str) -> Policy:
     m = s.cfg.model
-    return load_policy(path, s.bundle, device=m.device, dtype=m.dtype, attention=m.attention, revision=m.revision)
+    return load_policy(path, s.bundle, device=m.device, dtype=m.dtype, attention=m.attention, revision=m.revision, positions=m.positions)
 
 
 def _stage_folder(s: Session, cfg: Stage) -> Path:

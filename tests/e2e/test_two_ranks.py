@@ -1,0 +1,58 @@
+"""Two data-parallel ranks train like one: the same rollouts, the same losses, weights equal up to summation order."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tests import runs
+from vlmrl.train.tracking import read_metrics
+
+SCRIPT = """
+import json, sys
+from tests import preload
+from tests.runs import _run
+_run(json.load(open(sys.argv[1])), None)
+"""
+
+
+def launch(config: dict[str, Any], ranks: int, folder: Path) -> None:
+    (folder / "run.py").write_text(SCRIPT)
+    (folder / "config.json").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--rdzv-backend=c10d"]
+    done = subprocess.run(
+        [*command, "--rdzv-endpoint=localhost:0", str(folder / "run.py"), str(folder / "config.json")],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=os.environ | {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_one_rank_equals_two(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    configs = []
+    for ranks in (1, 2):
+        folder = tmp_path / str(ranks)
+        folder.mkdir()
+        config = runs.small_config(*tiny_files, folder)
+        launch(config, ranks, folder)
+        configs.append(config)
+    one, two = (read_metrics(runs.run_dir(c) / "metrics.jsonl") for c in configs)
+    steps = [([line for line in of if "grad_norm" in line]) for of in (one, two)]
+    assert len(steps[0]) == len(steps[1]) == 7
+    for a, b in zip(*steps, strict=True):
+        for name in ("loss", "grad_norm", "reward", "reward_std", "completions/mean_length", "entropy", "kl"):
+            if name in a:
+                assert b[name] == pytest.approx(a[name], rel=1e-4, abs=1e-5), (a["stage"], a["step"], name)
+    weights = [load_file(runs.run_dir(c) / "final" / "model.safetensors") for c in configs]
+    for name, value in weights[0].items():
+        assert (value - weights[1][name]).abs().max() < 1e-4, name

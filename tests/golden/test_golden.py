@@ -1,0 +1,59 @@
+"""Losses and gradient norms of a few steps of the tiny model, per kind of recipe, as text.
+
+A refactor must not change them; a change that is meant to is made visible by editing `losses.json`
+(`VLMRL_GOLDEN=write pytest tests/golden`). Numbers are compared to 1e-3, because other CPUs round differently.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import runs
+from vlmrl.train.tracking import read_metrics
+
+STORED = Path(__file__).with_name("losses.json")
+SHARED = {"per_prompt": 4, "prompts": 4, "chunk_prompts": 4, "max_new_tokens": 10}
+CASES: dict[str, dict[str, Any]] = {
+    "g2rpo_kl": {},
+    "grpo_ground_truth_row": {
+        "advantage": {"name": "grpo"},
+        "rollout": SHARED | {"strategy": {"name": "offpolicy_gt", "gt_cot": "answer_only"}},
+        "shape": [{"name": "tempsamp_nonlinear", "column": "temporal_iou"}],
+        "beta": 0.0,
+    },
+    "token_mean_two_updates": {
+        "advantage": {"name": "grpo"},
+        "reduce": {"name": "token_mean"},
+        "minibatches": 2,
+        "loss": {"name": "ppo_clip", "clip_high": 0.28},
+        "freeze": [],
+    },
+}
+
+
+def observed(config: dict[str, Any]) -> list[list[float]]:
+    """[loss, gradient norm, reward] of every step."""
+    lines = read_metrics(runs.run_dir(config) / "metrics.jsonl")
+    return [[line["loss"], line["grad_norm"], line.get("reward", 0.0)] for line in lines if "grad_norm" in line]
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_golden(case: str, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    config = runs.small_config(*tiny_files, tmp_path, **CASES[case])
+    config["eval"] = {}
+    assert runs.run(config) == 0, (tmp_path / "error.txt").read_text() if (tmp_path / "error.txt").exists() else ""
+    numbers = observed(config)
+    assert len(numbers) == 7
+    assert any(norm > 0 for _, norm, _ in numbers[3:]), "the RL part must have a gradient"
+    stored = json.loads(STORED.read_text()) if STORED.exists() else {}
+    if os.environ.get("VLMRL_GOLDEN") == "write":
+        stored[case] = [[float(f"{x:.6g}") for x in row] for row in numbers]
+        STORED.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n")
+        pytest.skip("golden numbers written")
+    for step, (now, before) in enumerate(zip(numbers, stored[case], strict=True)):
+        assert now == pytest.approx(before, rel=1e-3, abs=1e-5), f"step {step}"

@@ -15,16 +15,36 @@ import os
 import platform
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+SLOTS = threading.Semaphore(2)
+"""Runs at a time."""
 RECIPE = ROOT / "configs/recipes/toy_video.yaml"
 
 
 def command(seed: int, out: Path, name: str, extra: list[str]) -> list[str]:
     settings = [f"run.seed={seed}", f"run.name={name}", f"run.root={out}", "run.trackers=[]"]
     return [sys.executable, "-m", "vlmrl.cli", "train", str(RECIPE), *settings, *extra]
+
+
+def run_seed(seed: int, out: Path, pool: ThreadPoolExecutor, extra: list[str]) -> None:
+    """The main run of a seed, then its two controls (which may run side by side)."""
+    from vlmrl.config.load import load
+
+    main = out / f"main-{seed}"
+    _run(command(seed, out, main.name, extra), main)
+    recipe = load(RECIPE, []).config.model_dump(mode="json")
+    start = [*extra, f"model.path={main / 'stages' / 'sft'}", "eval.at_start=false"]
+    waiting = []
+    for name, stage in (("grpo", plain_grpo(recipe)), ("sft", continued_sft(recipe))):
+        folder = out / f"{name}-{seed}"
+        waiting.append(pool.submit(_run, command(seed, out, folder.name, [*start, stage]), folder))
+    for one in waiting:
+        one.result()
 
 
 def continued_sft(recipe: dict[str, Any]) -> str:
@@ -52,17 +72,9 @@ def plain_grpo(recipe: dict[str, Any]) -> str:
     return f"stages=[{json.dumps(stage)}]"
 
 
-def run_all(seed: int, out: Path) -> dict[str, Path]:
-    """Run what is not finished; name -> records of the held-out questions."""
-    from vlmrl.config.load import load
-
+def records_of(seed: int, out: Path) -> dict[str, Path]:
+    """Name -> records of the held-out questions."""
     main = out / f"main-{seed}"
-    _run(command(seed, out, main.name, []), main)
-    recipe = load(RECIPE, []).config.model_dump(mode="json")
-    start = [f"model.path={main / 'stages' / 'sft'}", "eval.at_start=false"]
-    for name, stage in (("grpo", plain_grpo(recipe)), ("sft", continued_sft(recipe))):
-        folder = out / f"{name}-{seed}"
-        _run(command(seed, out, folder.name, [*start, stage]), folder)
     return {
         "base": main / "eval/base.jsonl",
         "SFT": main / "eval/sft.jsonl",
@@ -76,7 +88,8 @@ def _run(arguments: list[str], folder: Path) -> None:
     if (folder / "FINISHED").exists():
         return
     print(f"{folder.name}: running", flush=True)
-    subprocess.run(arguments, check=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    with SLOTS:
+        subprocess.run(arguments, check=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
 
 
 def document(cells: dict[int, dict[str, Path]], arguments: str) -> str:
@@ -143,12 +156,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--set", nargs="*", default=["run.threads=1"], help="overrides for every run (default: one thread each)")
     parser.add_argument("--write", type=Path, default=ROOT / "docs/benchmarks/toy_video.md")
     args = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     from vlmrl import fs
 
-    cells = {seed: run_all(seed, args.out.absolute()) for seed in args.seeds}
+    out = args.out.absolute()
+    with ThreadPoolExecutor() as controls, ThreadPoolExecutor() as mains:
+        for one in [mains.submit(run_seed, seed, out, controls, args.set) for seed in args.seeds]:
+            one.result()
+    cells = {seed: records_of(seed, out) for seed in args.seeds}
     text = document(cells, f"python benchmarks/toy_video.py --seeds {' '.join(map(str, args.seeds))}")
     fs.mkdir(args.write.parent)
     fs.write_text(args.write, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -138,8 +139,6 @@ def test_out_of_memory_for_ever_stops(tiny: Tiny, monkeypatch: pytest.MonkeyPatc
 def test_statistics_leave_out_rows_that_are_not_the_policys(tiny: Tiny) -> None:
     data = batch(tiny)
     counted = torch.tensor([True, False] * 4)
-    import dataclasses
-
     data = dataclasses.replace(data, statistics_N=counted)
     report = optimizer_step(learner(tiny), data, loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean"))
     one = learner(tiny)
@@ -151,3 +150,18 @@ def test_statistics_leave_out_rows_that_are_not_the_policys(tiny: Tiny) -> None:
     with torch.no_grad():
         scored = repeat(one.policy, micro, one.vision, temperature=1.0, forbidden=(), train=False)
     assert report.metrics["entropy"] == pytest.approx(float(scored.entropy_BT[micro.mask_BT].mean()), abs=1e-5)
+
+
+def test_gap_to_the_sampler_is_measured_over_sampled_tokens(tiny: Tiny) -> None:
+    data = batch(tiny)
+    logp = score_rows(learner(tiny), data.rows)
+    sampled = torch.where(data.mask_NT, logp - 0.25, torch.nan)
+    sampled[0] = torch.nan  # a ground-truth row: nothing was sampled
+    report = optimizer_step(
+        learner(tiny),
+        dataclasses.replace(data, logp_sampled_NT=sampled),
+        loss=policy_loss.bind("ppo_clip"),
+        reducer=reducer.bind("seq_mean"),
+    )
+    assert report.metrics["sampling/logp_gap"] == pytest.approx(0.25, abs=1e-5)
+    assert report.metrics["sampling/kl"] == pytest.approx(2.718281828**0.25 - 1 - 0.25, abs=1e-5)

@@ -163,6 +163,7 @@ class GrpoSection(StageBase):
     reduce: Method = Field(default=Method(name="seq_mean"), description="How token losses become one number")
     kl: Method = Field(default=Method(name="k3"), description="Estimator of the divergence from the reference")
     beta: NonNegative = Field(default=0.0, description="Weight of the divergence from the stage's starting weights; 0 keeps no reference")
+    kl_every: int = Field(default=0, ge=0, description="With beta 0: measure the divergence every so many steps, for the curve; 0 never")
     minibatches: PositiveInt = Field(default=1, description="Optimizer updates per batch of rollouts")
     forward: Literal["repeat"] = Field(default="repeat", description="How the training forward lays out a group")
 

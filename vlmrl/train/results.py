@@ -32,5 +32,5 @@ def show_results(path: Path, ui: Ui) -> None:
             ui.say(f"best constant answer ({span[0]:.1f} to {span[1]:.1f}): mIoU {miou:.3f}")
         first = [line["time/to_first_rl_step"] for line in files.metrics if "time/to_first_rl_step" in line]
         if first:
-            ui.say(f"seconds from the start of training to the first RL step: {first[0]:.1f}")
+            ui.say(f"seconds from the start of the command to the first RL step: {first[0]:.1f}")
         ui.show(table(time_cells(time_shares(files.metrics)), "where the time went"))

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from vlmrl import __version__, faults, fs, rng
+from vlmrl import STARTED, __version__, faults, fs, rng
 from vlmrl.config.load import Loaded
 from vlmrl.config.methods import check_methods
 from vlmrl.config.schema import GrpoSection, SftSection, Stage
@@ -203,8 +203,8 @@ def _rewards(s: Session, cfg: GrpoSection, samples: Mapping[str, Sample]) -> Rew
 
 
 def _reference(s: Session, cfg: Stage, base: str, vision: VisionCache) -> Reference | None:
-    """The stage's starting weights, kept only where the loss needs them. A tower that does not train shares its features."""
-    if not isinstance(cfg, GrpoSection) or cfg.beta == 0:
+    """The stage's starting weights, kept only where the loss or the log needs them. A tower that does not train shares its features."""
+    if not isinstance(cfg, GrpoSection) or (cfg.beta == 0 and cfg.kl_every == 0):
         return None
     with s.clock.phase("load"):
         policy = _load(s, base)
@@ -266,5 +266,5 @@ def _save(s: Session, learner: Learner, order: list[str], sampler: Any, rewards:
 def _log_step(s: Session, cfg: Stage, values: dict[str, float]) -> None:
     if isinstance(cfg, GrpoSection) and not s.first_rl_step_logged:
         s.first_rl_step_logged = True
-        values = values | {"time/to_first_rl_step": time.perf_counter() - s.began}
+        values = values | {"time/to_first_rl_step": time.perf_counter() - STARTED}
     s.tracker.log(values, stage=cfg.name, step=s.state.step, global_step=s.state.global_step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +49,6 @@ class Session:
     failed_saves: int = 0
     clock: Clock = field(default_factory=Clock)
     rows: dict[tuple[str, str], Mapping[str, Sample]] = field(default_factory=dict)
-    began: float = field(default_factory=time.perf_counter)
     first_rl_step_logged: bool = False
     """Whether this process has logged how long it took to get there."""
 

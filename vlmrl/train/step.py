@@ -51,6 +51,8 @@ class Minibatch:
     logp_old_NT: torch.Tensor | None = None
     """None: the update is the first on these rollouts, and old = current without gradient (the ratio is exactly 1)."""
     logp_ref_NT: torch.Tensor | None = None
+    logp_sampled_NT: torch.Tensor | None = None
+    """What the sampler reported (NaN where nothing was sampled): its gap to the trainer's old log-probs is measured at every step."""
     statistics_N: torch.Tensor | None = None
     """Rows that count in logged statistics (on-policy ones); None: all."""
 
@@ -156,6 +158,8 @@ def _accumulate(
             kl_BT = divergence(inputs.logp_BT, inputs.logp_ref_BT)
             value_BT = value_BT + beta * kl_BT
             _add(sums, "kl", *_masked(kl_BT, _counted(batch, n, micro)))
+        if batch.logp_sampled_NT is not None:
+            _add_gap(sums, inputs.logp_old_BT, batch.logp_sampled_NT[n, : micro.mask_BT.shape[1]].to(value_BT.device))
         weight_BT = reducer(micro.mask_BT).weight_BT
         scalar = torch.where(micro.mask_BT, value_BT * weight_BT, torch.zeros_like(value_BT)).sum() / total
         scalar.backward()
@@ -186,6 +190,14 @@ def _counted(batch: Minibatch, n: torch.Tensor, micro: MicroBatch) -> torch.Tens
     if batch.statistics_N is None:
         return micro.mask_BT
     return micro.mask_BT & batch.statistics_N[n, None].to(micro.mask_BT.device)
+
+
+def _add_gap(sums: dict[str, tuple[float, float]], logp_BT: torch.Tensor, sampled_BT: torch.Tensor) -> None:
+    """Mean |trainer - sampler| log-prob, and the k3 estimate of KL(sampler || trainer), over sampled tokens."""
+    known = sampled_BT.isfinite()
+    gap = torch.where(known, logp_BT.detach() - sampled_BT, torch.zeros_like(sampled_BT))
+    _add(sums, "sampling/logp_gap", float(gap.abs().sum()), float(known.sum()))
+    _add(sums, "sampling/kl", float((torch.expm1(gap) - gap).sum()), float(known.sum()))
 
 
 def _masked(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> tuple[float, float]:

@@ -25,7 +25,7 @@ from vlmrl.train import dist
 from vlmrl.train.clock import Clock
 from vlmrl.train.stage.base import StageRun
 from vlmrl.train.step import Minibatch, StepReport, optimizer_step, response_mask, score_rows
-from vlmrl.types import ScoredGroup
+from vlmrl.types import Rollout, ScoredGroup
 
 MAX_EMPTY_STEPS = 20
 
@@ -176,6 +176,7 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
             for n, (place, scored, rollout) in enumerate((p, s, r) for p, s in groups for r in s.group.rollouts)
         ]
         mask_NT = response_mask(rows)
+        sampled_NT = sampled_logprobs([r for _, s in groups for r in s.group.rollouts], mask_NT.shape[1])
         adv_NT, adv_N = credit_tokens(algorithm, table, mask_NT)
         values = describe(groups, table, adv_N) | dropped | {"resume/replayed_groups": float(collected.replayed)}
 
@@ -190,8 +191,7 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
         stage.after_update(StepReport(applied=True, grad_norm=0.0, loss=0.0), cfg, values)
         return
     state.empty_in_row = 0
-    report = update(stage, cfg, algorithm, clock, rows, kept, mask_NT, adv_NT, table)
-    values["sampling/logp_gap"] = report.metrics.pop("logp_gap", 0.0)
+    report = update(stage, cfg, algorithm, clock, rows, kept, mask_NT, adv_NT, sampled_NT, table)
     stage.after_update(report, cfg, values | {"loss": report.loss} | report.metrics)
 
 
@@ -204,6 +204,7 @@ def update(
     kept: Sequence[int],
     mask_NT: torch.Tensor,
     adv_NT: torch.Tensor,
+    sampled_NT: torch.Tensor,
     table: RewardTable,
 ) -> StepReport:
     """`cfg.minibatches` optimizer steps over the kept rows. Old log-probs are recomputed by the trainer, in the same layout as the
@@ -213,7 +214,8 @@ def update(
     places = torch.tensor(kept, dtype=torch.int64)
     with clock.phase("old_and_reference"):
         old_NT = score_rows(learner, chosen) if cfg.minibatches > 1 else None
-        ref_NT = stage.score_reference(chosen) if cfg.beta > 0 else None
+        measured = cfg.kl_every > 0 and stage.state.step % cfg.kl_every == 0
+        ref_NT = stage.score_reference(chosen) if cfg.beta > 0 or measured else None
     on_policy_N = table.inputs.on_policy_N[torch.tensor(table.mine, dtype=torch.int64)][places]
     reports: list[StepReport] = []
     for part in minibatch_places(chosen, cfg.minibatches):
@@ -224,6 +226,7 @@ def update(
             logp_old_NT=None if old_NT is None else old_NT[part],
             logp_ref_NT=None if ref_NT is None else ref_NT[part],
             statistics_N=on_policy_N[part],
+            logp_sampled_NT=sampled_NT[places][part],
         )
         stage.set_rate(cfg)
         faults.point("step.before_update")
@@ -232,6 +235,14 @@ def update(
                 optimizer_step(learner, batch, loss=algorithm.loss, reducer=algorithm.reducer, divergence=algorithm.kl, beta=cfg.beta)
             )
     return merge(reports)
+
+
+def sampled_logprobs(rollouts: Sequence[Rollout], width: int) -> torch.Tensor:
+    """What the sampler reported, [N, width]; NaN where nothing was sampled."""
+    out = torch.full((len(rollouts), width), float("nan"))
+    for n, rollout in enumerate(rollouts):
+        out[n, : len(rollout.logprobs)] = torch.tensor(rollout.logprobs)
+    return out
 
 
 def minibatch_places(rows: Sequence[Row], parts: int) -> list[list[int]]:

@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "toy": BELOW | {"config", "media", "data", "policy", "train"},
     "methods": {"config", "registry", "errors", "protocols", "algo", "rewards", "sampling", "rollout.strategy"},
     "doctor": {"compat", "errors"},
-    "cli": BELOW | {"config", "methods", "doctor", "train", "evals", "toy", "data"},
+    "cli": BELOW | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy"},
     "testing": BELOW | {"config", "algo", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "train", "evals", "toy"},
 }
 ONLY_IMPORTED_BY = {"testing": set(), "cli": set(), "toy": {"cli", "testing"}, "methods": {"cli", "train"}, "doctor": {"cli"}}

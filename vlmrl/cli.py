@@ -91,7 +91,7 @@ def train(recipe: Recipe, overrides: Overrides = None) -> None:
     """Train. The same command on the same run directory resumes where it stopped."""
     from vlmrl.config.load import load
 
-    loaded = load(recipe, overrides or [])
+    loaded = load(recipe, overrides or [], also=_method_problems)
     from vlmrl.methods import require_methods
     from vlmrl.train import dist
     from vlmrl.train.ui import Ui
@@ -121,7 +121,7 @@ def check(
     """Check a recipe, its methods and all of its data, without loading model weights."""
     from vlmrl.config.load import load
 
-    loaded = load(recipe, overrides or [])
+    loaded = load(recipe, overrides or [], also=_method_problems)
     if print_:
         _print_resolved(loaded)
     typer.echo("recipe: ok")
@@ -157,6 +157,18 @@ def _audit(config: Config) -> AuditReport:
         report = audit(config, model=model, data=data, ui=ui)
     ui.show(report.table())
     return report
+
+
+def _method_problems(config: Config) -> list[str]:
+    """Problems of pass 2, beside those of pass 1; none where torch is missing (`check` then says that it skipped them)."""
+    try:
+        from vlmrl.methods import method_problems
+
+        return method_problems(config)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return []
 
 
 def _check_methods(loaded: Loaded) -> bool:

@@ -58,6 +58,11 @@ def _import_all(package: str) -> None:
         importlib.import_module(info.name)
 
 
+def method_problems(config: Config) -> list[str]:
+    """Every wrong method name and argument of a config; for `config.load.load(also=...)`."""
+    return check_methods(config, registries(config.plugins))
+
+
 def require_methods(config: Config) -> Mapping[str, Registry[Any]]:
     """Pass 2 as training needs it: the registries, after every method of the config has been checked against them.
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import types
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,7 @@ def test_check_says_what_it_skips_without_torch(run, recipe, monkeypatch):
     def require_methods(config: Any) -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    double(monkeypatch, "vlmrl.methods", require_methods=require_methods)
+    double(monkeypatch, "vlmrl.methods", require_methods=require_methods, method_problems=require_methods)
     code, out, _ = run("check", str(recipe))
     assert code == 0
     assert "skipped, torch is not installed" in out
@@ -193,7 +194,7 @@ def test_train_without_torch_says_what_to_do(run, recipe, monkeypatch):
     def missing(*_: Any) -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    double(monkeypatch, "vlmrl.methods", require_methods=missing)
+    double(monkeypatch, "vlmrl.methods", require_methods=missing, method_problems=missing)
     code, _, err = run("train", str(recipe))
     assert code == 64
     assert "bash scripts/setup.sh" in err
@@ -201,7 +202,8 @@ def test_train_without_torch_says_what_to_do(run, recipe, monkeypatch):
 
 def test_train_checks_methods_then_prepares_then_trains(run, recipe, monkeypatch):
     seen: list[Any] = []
-    double(monkeypatch, "vlmrl.methods", require_methods=lambda config: seen.append(("methods", config.run.seed)))
+    require_methods = partial(lambda seen, config: seen.append(("methods", config.run.seed)), seen)
+    double(monkeypatch, "vlmrl.methods", require_methods=require_methods, method_problems=lambda config: [])
     double(monkeypatch, "vlmrl.toy.base", prepare=lambda config, ui: seen.append("prepare") or "places")
     double(monkeypatch, "vlmrl.train.run", train_from=lambda loaded, places, ui: seen.append((loaded.config.run.seed, places)))
     code, _, err = run("train", str(recipe), "run.seed=5")
@@ -212,7 +214,7 @@ def test_train_passes_the_exit_code_on(run, recipe, monkeypatch):
     def train_from(*_: Any) -> None:
         raise Preempted("stopped by a signal")
 
-    double(monkeypatch, "vlmrl.methods", require_methods=lambda config: {})
+    double(monkeypatch, "vlmrl.methods", require_methods=lambda config: {}, method_problems=lambda config: [])
     double(monkeypatch, "vlmrl.toy.base", prepare=lambda config, ui: None)
     double(monkeypatch, "vlmrl.train.run", train_from=train_from)
     assert run("train", str(recipe))[0] == 75

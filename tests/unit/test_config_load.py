@@ -445,3 +445,31 @@ def test_config_needs_no_torch():
     recipe = Path(__file__).parents[2] / "configs" / "recipes" / "video_tempsamp_3b.yaml"
     done = subprocess.run([sys.executable, "-c", code, str(recipe)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_problems_of_both_passes_are_reported_in_one_go(tmp_path):
+    """Six planted mistakes of six kinds: a key, a type, a combination, a method, an argument and an argument's type."""
+    from vlmrl.methods import method_problems
+
+    recipe = tmp_path / "six.yaml"
+    recipe.write_text(
+        """
+run: {naem: x}
+model: {path: somewhere}
+media: {max_pixels: many}
+stages:
+  - name: rl
+    kind: grpo
+    source: {path: train.jsonl}
+    steps: 10
+    rollout: {per_prompt: 1}
+    rewards: [{name: temporal_iuo}]
+    advantage: {name: grpo, epsilom: 0.1}
+    loss: {name: ppo_clip, clip_high: high}
+"""
+    )
+    with pytest.raises(ConfigError) as caught:
+        load(recipe, [], also=method_problems)
+    for text in ("naem", "max_pixels", "per_prompt", "temporal_iuo", "epsilom", "clip_high"):
+        assert sum(text in problem for problem in caught.value.problems) == 1, text
+    assert len(caught.value.problems) == 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Union, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -25,6 +25,41 @@ def check(root: Node, problems: list[str]) -> Config | None:
         for item in error.errors(include_url=False):
             problems += _explain(item, root)
         return None
+
+
+def salvage(root: Node) -> Config | None:
+    """The config without what pydantic refuses, so that everything else can still be checked; None where a required value is missing.
+
+    Only for finding further problems: it is never run.
+    """
+    data = root.plain()
+    for _ in range(64):
+        try:
+            return Config.model_validate(data)
+        except ValidationError as error:
+            if not all(_drop(data, item["loc"]) for item in error.errors() if item["type"] not in ("missing", "too_short")):
+                return None
+            if all(item["type"] in ("missing", "too_short") for item in error.errors()):
+                return None
+    return None
+
+
+def _drop(data: Any, loc: tuple[int | str, ...]) -> bool:
+    """Delete the value at a pydantic location (which also names the kind of a stage); whether it was there."""
+    holder: dict[Any, Any] | None = None
+    key: int | str = ""
+    here = data
+    for part in loc:
+        if isinstance(here, dict) and part in here:
+            holder, key = cast("dict[Any, Any]", here), part
+            here = holder[part]
+        elif isinstance(here, list) and isinstance(part, int):
+            holder = None
+            here = cast("list[Any]", here)[part]
+    if holder is None:
+        return False
+    del holder[key]
+    return True
 
 
 def _repair_kinds(root: Node, problems: list[str]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from vlmrl.config import tree
-from vlmrl.config.explain import check, default_methods, element, models, tags
+from vlmrl.config.explain import check, default_methods, element, models, salvage, tags
 from vlmrl.config.schema import Config, validate
 from vlmrl.config.tree import Node
 from vlmrl.errors import ConfigError
@@ -43,8 +44,9 @@ class Loaded:
     """SHA-256 of `text`, hexadecimal."""
 
 
-def load(path: Path, overrides: list[str]) -> Loaded:
-    """Read, merge and check a recipe.
+def load(path: Path, overrides: list[str], *, also: Callable[[Config], list[str]] | None = None) -> Loaded:
+    """Read, merge and check a recipe. `also` finds further problems (those of methods, which need torch); it is asked even where
+    the recipe has other problems, about what is left without them, so that one run shows everything.
 
     Raises:
         ConfigError: with all problems found, each with its file and line (or `override`), the bad key, the nearest known key
@@ -53,8 +55,10 @@ def load(path: Path, overrides: list[str]) -> Loaded:
     problems: list[str] = []
     root = resolve(path, overrides, problems)
     config = check(root, problems)
-    if config is not None:
-        problems += validate(config)
+    usable = config if config is not None else salvage(root)
+    if usable is not None:
+        problems += validate(usable)
+        problems += also(usable) if also is not None else []
     if problems or config is None:
         raise ConfigError(problems)
     return loaded(config, _origins(config, root))

@@ -141,12 +141,14 @@ def _audit(config: Config) -> AuditReport:
     import tempfile
 
     from vlmrl.data.render import TEMPLATES, instruction
+    from vlmrl.policy.load import quiet_transformers
     from vlmrl.toy.base import world
     from vlmrl.toy.model import build_model
     from vlmrl.toy.tasks import tokenizer_corpus
     from vlmrl.train.audit import audit
     from vlmrl.train.ui import Ui
 
+    quiet_transformers()
     ui, data, model = Ui(), Path(config.data.root).expanduser(), config.model.path
     with tempfile.TemporaryDirectory() as scratch:
         if config.toy is not None and config.data.root == "toy":

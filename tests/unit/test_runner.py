@@ -135,7 +135,7 @@ def test_a_reward_that_raises_now_and_then() -> None:
         {0: 1.0, 1: 1.0, 2: 1.0},
         None,
         1.0,
-        (float(i) for i in range(3)),
+        pytest.param((float(i) for i in range(3)), id="generator"),
     ],
     ids=repr,
 )

@@ -21,15 +21,15 @@ def test_spans_hold_exactly_the_placeholders(tiny: Tiny) -> None:
         assert prompt.ids.count(pad) == end - start
 
 
-def test_text_around_the_media_is_the_chat_template(tiny: Tiny) -> None:
-    sample = tiny.samples[0]
+@pytest.mark.parametrize("question_first", [False, True])
+def test_text_around_the_media_is_the_chat_template(question_first: bool, tiny: Tiny) -> None:
+    sample = dataclasses.replace(tiny.samples[0], question_first=question_first)
     prompt = tiny.encoder.encode(sample, "think")
     ((start, end),) = prompt.spans
     text = tiny.bundle.tokenizer.decode(prompt.ids[:start] + prompt.ids[start : start + 1] + prompt.ids[end:])
-    assert text == (
-        f"<|im_start|>user\n{sample.question}<|vision_start|><|video_pad|><|vision_end|>{instruction('think', 'time_span')}"
-        "<|im_end|>\n<|im_start|>assistant\n"
-    )
+    media, ask = "<|vision_start|><|video_pad|><|vision_end|>", instruction("think", "time_span")
+    body = f"{sample.question}{media}{ask}" if question_first else f"{media}{sample.question} {ask}"
+    assert text == f"<|im_start|>user\n{body}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_media_first_or_question_first(tiny: Tiny) -> None:

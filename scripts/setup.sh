@@ -70,6 +70,11 @@ if [ "$constraints" != constraints/gpu.txt ]; then
   phase "torch for the CPU" install torch==2.13.0
 fi
 phase "vlmrl$extra and its packages" install -e ".$extra" -c "$constraints"
+if [ "$constraints" != constraints/gpu.txt ]; then
+  # Next to a CPU torch, torchvision needs a hand before plain transformers can open a Qwen processor (vlmrl/compat.py says why).
+  hook='import vlmrl.compat; vlmrl.compat.install_hook()'
+  phase "torchvision next to a CPU torch" "$python" -c 'import pathlib, sys, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "vlmrl-torchvision.pth").write_text(sys.argv[1] + "\n")' "$hook"
+fi
 phase "check" "$python" -c 'import vlmrl.cli, torch, transformers'
 printf '%s' "$wanted" >"$stamp"
 if [ "$kind" = dev ]; then printf '%s' "$wanted" >"${stamp%-dev}-run"; fi

@@ -2,17 +2,57 @@
 
 The package index has no CPU build of torchvision. Its compiled operators do not load next to a CPU torch, and the import
 then dies because two operator schemas are missing. All that we and transformers use of torchvision is plain Python
-(transforms, the Qwen image and video processors), so declaring the two schemas is enough. Call `ensure_torchvision()`
-before the first import of transformers' processors; it is cheap and idempotent.
+(transforms, the Qwen image and video processors), so declaring the two schemas is enough. Our code calls
+`ensure_torchvision()` before the first import of transformers' processors; `scripts/setup.sh` puts `install_hook()` into the
+environment, so that plain transformers opens our checkpoints too.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.abc
+import importlib.util
 import sys
+from pathlib import Path
 from typing import Any
 
 _LIBRARY: Any = None  # must stay alive: the operators vanish with the Library object
+_OPERATORS = ("nms", "qnms")
+
+
+def _declare() -> None:
+    global _LIBRARY
+    import torch
+
+    _LIBRARY = torch.library.Library("torchvision", "DEF")
+    for operator in _OPERATORS:
+        _LIBRARY.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+class _BeforeTorchvision(importlib.abc.MetaPathFinder):
+    """Finds nothing; the first time somebody looks for torchvision, declares the operators if its own do not load."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        if fullname != "torchvision" or self not in sys.meta_path:
+            return
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec("torchvision")
+        if spec is None or not spec.submodule_search_locations or _LIBRARY is not None:
+            return
+        import torch
+
+        for library in Path(next(iter(spec.submodule_search_locations))).glob("_C*.so"):
+            try:
+                torch.ops.load_library(str(library))
+            except OSError:
+                _declare()
+            return
+
+
+def install_hook() -> None:
+    """Watch for the first import of torchvision in this process. Imports nothing heavy by itself."""
+    if not any(isinstance(finder, _BeforeTorchvision) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _BeforeTorchvision())
 
 
 def ensure_torchvision() -> str:
@@ -21,7 +61,6 @@ def ensure_torchvision() -> str:
     Raises:
         RuntimeError: torchvision is present but broken for another reason than its missing operators.
     """
-    global _LIBRARY
     if _LIBRARY is not None:
         return "shimmed"
     try:
@@ -35,10 +74,6 @@ def ensure_torchvision() -> str:
             raise
     for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
         del sys.modules[name]
-    import torch
-
-    _LIBRARY = torch.library.Library("torchvision", "DEF")
-    for operator in ("nms", "qnms"):
-        _LIBRARY.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _declare()
     importlib.import_module("torchvision")
     return "shimmed"

@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": {"types", "media", "errors", "fs"},
     "sampling": {"types", "registry", "rng", "errors", "protocols"},
     "rewards": {"types", "metrics", "media.boxes", "errors", "protocols", "registry"},
-    "policy": {"types", "algo.inputs", "media", "errors", "compat"},
+    "policy": {"types", "algo.inputs", "media", "errors", "compat", "fs"},
     # The reference engine decodes with the policy; ground-truth rows are written by the inverse of the answer parser.
     "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "rewards.answer"},
     "evals": BELOW | {"metrics", "data", "media", "rewards", "rollout", "policy", "config"},
@@ -56,6 +56,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "transformers": ("policy", "rollout.engine_hf", "toy.model", "testing", "evals"),
     "tokenizers": ("toy.model", "testing"),
     "accelerate": ("train.dist", "train.tracking"),
+    "flash_attn": ("policy.attention",),
     "safetensors": ("policy", "train.tensors", "train.export", "testing"),
     "torchvision": ("compat", "media"),
     "pyarrow": ("data.source",),

@@ -68,6 +68,9 @@ class MediaHandle:
     """Placeholder tokens = t * h * w / merge_size**2."""
     seconds_per_grid: float | None = None
     """Video: seconds between two temporal steps of the grid (M-RoPE needs it)."""
+    step_times: tuple[float, ...] | None = None
+    """Video, for a model that reads the time as text (Qwen3-VL): seconds from the first frame of the file for each temporal step,
+    the mean of when its first and its last frame come on screen. Each step then has a span of its own in the prompt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,9 +81,12 @@ class Prompt:
     ids: tuple[int, ...]
     media: tuple[MediaHandle, ...]
     spans: tuple[tuple[int, int], ...]
-    """Half-open token range of the placeholders of each medium. `end - start == media.tokens`."""
+    """Half-open token ranges of placeholders, ascending: one per medium, or one per temporal step of a medium with `step_times`.
+    The spans of a medium hold its `tokens` together, in the order of its features; `policy.positions.visual_index` pairs them."""
     template: str
     """Name of the answer format that the prompt asks for."""
+    owners: tuple[int, ...] = ()
+    """For each span the index in `media` of the medium that it shows. Empty: every medium has one span."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,6 +168,8 @@ class Request:
     seeds: tuple[int, ...]
     """One per rollout; its length is the number of rollouts. See `rng.key`."""
     ks: tuple[int, ...]
+    expected_tokens: float = 0.0
+    """Predicted length of its answers; engines may admit the longest first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

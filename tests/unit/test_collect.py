@@ -28,10 +28,13 @@ class Engine:
     def __init__(self):
         self.asked: list[list[str]] = []
 
-    def generate(self, requests, settings):
+    def generate(self, requests, settings, done=None):
         assert settings is SETTINGS
         self.asked.append([r.prompt.sample.id for r in requests])
-        return [[self.one(k, seed) for k, seed in zip(r.ks, r.seeds, strict=True)] for r in requests]
+        out = [[self.one(k, seed) for k, seed in zip(r.ks, r.seeds, strict=True)] for r in requests]
+        for number in reversed(range(len(out))):  # engines report in the order in which answers end
+            done(number, out[number])
+        return out
 
     def one(self, k, seed):
         text = f"<answer>{seed}</answer>"

@@ -170,3 +170,36 @@ def test_temperature_scales_the_reported_distribution() -> None:
     logits = torch.tensor([[1.0, 0.0]])
     _, logp = sample(logits, torch.tensor([0.0], dtype=torch.float64), GenerationSettings(max_new_tokens=1, temperature=0.5))
     assert float(logp) == pytest.approx(float(torch.log_softmax(logits / 0.5, -1)[0, 0]), abs=1e-6)
+
+
+@pytest.mark.parametrize("slots", [1, 5, 8])
+def test_few_slots_give_the_same_answers_and_refill(tiny: Tiny, slots: int) -> None:
+    requests = [request(p, 4) for p in tiny.prompts(7)]
+    settings = GenerationSettings(max_new_tokens=24)
+    wide = HFEngine(tiny.policy, tiny.vision)
+    expected = [[r.ids for r in group] for group in wide.generate(requests, settings)]
+    narrow, seen = HFEngine(tiny.policy, tiny.vision, slots=slots), []
+    got = narrow.generate(requests, settings, lambda n, rollouts: seen.append((n, [r.ids for r in rollouts])))
+    assert [[r.ids for r in group] for group in got] == expected
+    assert sorted(seen) == list(enumerate(expected)), "every request is reported once, as it was returned"
+    longest = [max(len(ids) for ids in group) for group in expected]
+    assert narrow.decoded_steps <= sum(longest), "never slower than one prompt at a time"
+    if slots == 8:
+        assert narrow.decoded_steps < sum(longest) * 0.9, "two prompts at a time, and a free place is taken at once"
+
+
+def test_longest_expected_answers_are_admitted_first(tiny: Tiny) -> None:
+    prompts = tiny.prompts(5)
+    expected = [3.0, 9.0, 1.0, 9.0, 5.0]
+    requests = [dataclasses.replace(request(p, 2), expected_tokens=e) for p, e in zip(prompts, expected, strict=True)]
+    engine, order = HFEngine(tiny.policy, tiny.vision, slots=2), []
+    engine.generate(requests, GenerationSettings(max_new_tokens=6), lambda n, _: order.append(n))
+    assert order == [1, 3, 4, 0, 2]
+
+
+def test_a_small_prefill_budget_changes_nothing(tiny: Tiny) -> None:
+    requests, settings = [request(p, 3) for p in tiny.prompts(5)], GenerationSettings(max_new_tokens=12)
+    plain = HFEngine(tiny.policy, tiny.vision).generate(requests, settings)
+    engine = HFEngine(tiny.policy, tiny.vision, prefill_tokens=1)
+    assert [[r.ids for r in g] for g in engine.generate(requests, settings)] == [[r.ids for r in g] for g in plain]
+    assert engine.prefilled_prompts == 5

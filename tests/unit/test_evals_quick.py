@@ -27,7 +27,7 @@ class Parrot:
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
 
-    def generate(self, requests: Sequence[Request], settings: GenerationSettings) -> list[list[Rollout]]:
+    def generate(self, requests: Sequence[Request], settings: GenerationSettings, done: Any = None) -> list[list[Rollout]]:
         names = [r.prompt.sample.id for r in requests]
         assert all(r.seeds == (0,) and r.ks == (0,) for r in requests)
         assert settings == SETTINGS

@@ -88,6 +88,21 @@ def test_seconds_per_grid_follows_the_real_spacing(root: Path) -> None:
     assert store(max_frames=4).get(clip(), root).handle.seconds_per_grid == pytest.approx(2.0)
 
 
+def test_step_times_are_the_mean_of_the_first_and_last_frame_of_a_step(root: Path) -> None:
+    make_video(root / "uneven.mkv", numbered_frames(6, 56, 84), times=[0.0, 0.1, 0.7, 0.8, 1.4, 2.3], last=0.2)
+    timed = MediaStore(SETTINGS, patchify=fake_patchify, patch_size=14, merge_size=2, temporal_patch_size=2, step_times=True)
+    # asked for 0, 0.5, 1, 1.5, 2 and once more for an even number: frames of 0, 0.1, 0.8, 1.4, 1.4, 2.3 seconds
+    media = timed.get(clip("uneven.mkv"), root)
+    assert media.times is not None
+    assert media.times.tolist() == pytest.approx([0, 0.1, 0.8, 1.4, 1.4, 2.3], abs=1e-3)
+    assert media.handle.step_times == pytest.approx((0.05, 1.1, 1.85), abs=1e-3)
+    assert timed.get(clip(), root).handle.step_times == (0.25, 1.25, 2.25, 3.25)
+    for name in ("uneven.mkv", "a.mp4"):
+        assert dataclasses.replace(timed.get(clip(name), root).handle, key="") == timed.plan(clip(name), root)
+    assert timed.get(image(), root).handle.step_times is timed.plan(image(), root).step_times is None
+    assert store().get(clip(), root).handle.step_times is store().plan(clip(), root).step_times is None
+
+
 def test_total_pixels_are_shared_by_the_frames(root: Path) -> None:
     # 56 x 84 to 2352 pixels: shrink by sqrt 2 -> 39.6 x 59.4 -> 28 x 56
     assert store(video_total_pixels=8 * 2352).get(clip(), root).frames.shape == (8, 28, 56, 3)

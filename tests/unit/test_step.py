@@ -19,12 +19,20 @@ from vlmrl.train import step as step_module
 from vlmrl.train.step import Learner, Minibatch, optimizer_step, response_mask, score_rows
 
 
-def learner(tiny: Tiny, micro_tokens: int = 10**6) -> Learner:
+def learner(tiny: Tiny, micro_tokens: int = 10**6, layout: str = "shared_prefix") -> Learner:
     policy = copy.copy(tiny.policy)
     policy.model = copy.deepcopy(tiny.policy.model)
     named = freeze(policy, ())
     optimizer = torch.optim.SGD([p for _, p in named], lr=0.1)
-    return Learner(policy=policy, vision=tiny.vision, optimizer=optimizer, named=named, max_grad_norm=1e9, micro_tokens=micro_tokens)
+    return Learner(
+        policy=policy,
+        vision=tiny.vision,
+        optimizer=optimizer,
+        named=named,
+        max_grad_norm=1e9,
+        micro_tokens=micro_tokens,
+        layout=layout,
+    )
 
 
 def batch(tiny: Tiny) -> Minibatch:
@@ -40,13 +48,14 @@ def weights(of: Learner) -> torch.Tensor:
     return torch.cat([p.detach().reshape(-1) for _, p in of.named])
 
 
+@pytest.mark.parametrize("layout", ["shared_prefix", "repeat"])
 @pytest.mark.parametrize("name", ["seq_mean", "token_mean"])
-def test_any_split_gives_the_same_update(name: str, tiny: Tiny) -> None:
+def test_any_split_gives_the_same_update(name: str, layout: str, tiny: Tiny) -> None:
     data = batch(tiny)
     longest = max(len(r.prompt.ids) + len(r.response) for r in data.rows)
     results = []
     for rows_per_micro in (8, 4, 3, 1):
-        one = learner(tiny, longest * rows_per_micro)
+        one = learner(tiny, longest * rows_per_micro, layout)
         report = optimizer_step(one, data, loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind(name))
         assert report.applied
         results.append((weights(one), report.loss, report.grad_norm))
@@ -108,22 +117,25 @@ def test_non_finite_gradient_alone_is_not_applied(tiny: Tiny) -> None:
     assert torch.equal(weights(one), before)
 
 
-def test_out_of_memory_halves_the_budget_and_gives_the_same_update(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "limit"), [("shared_prefix", 125), ("repeat", 500)])
+def test_out_of_memory_halves_the_budget_and_gives_the_same_update(
+    kind: str, limit: int, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = batch(tiny)
-    whole, split = learner(tiny, 4000), learner(tiny, 4000)
+    whole, split = learner(tiny, 8 * limit, kind), learner(tiny, 8 * limit, kind)
     optimizer_step(whole, data, loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean"))
-    real, calls = step_module.pack, []
+    layout, calls = step_module.LAYOUTS[kind], []
 
     def tight(rows: Any, *args: Any, **kw: Any) -> Any:
-        out = real(rows, *args, **kw)
+        out = layout.pack(rows, *args, **kw)
         calls.append(out.tokens)
-        if out.tokens > 500:
+        if out.tokens > limit:
             raise torch.OutOfMemoryError("injected")
         return out
 
-    monkeypatch.setattr(step_module, "pack", tight)
+    monkeypatch.setitem(step_module.LAYOUTS, kind, dataclasses.replace(layout, pack=tight))
     assert optimizer_step(split, data, loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean")).applied
-    assert split.micro_tokens == 500
+    assert split.micro_tokens == limit
     assert torch.allclose(weights(split), weights(whole), atol=2e-6)
 
 
@@ -131,7 +143,8 @@ def test_out_of_memory_for_ever_stops(tiny: Tiny, monkeypatch: pytest.MonkeyPatc
     def never(*args: Any, **kw: Any) -> Any:
         raise torch.OutOfMemoryError("injected")
 
-    monkeypatch.setattr(step_module, "pack", never)
+    layout = dataclasses.replace(step_module.LAYOUTS["shared_prefix"], pack=never)
+    monkeypatch.setitem(step_module.LAYOUTS, "shared_prefix", layout)
     with pytest.raises(NumericsError, match="micro_tokens"):
         optimizer_step(learner(tiny), batch(tiny), loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean"))
 

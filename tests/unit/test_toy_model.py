@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -49,9 +51,34 @@ def test_loads_with_the_auto_classes(folder: Path) -> None:
     assert not list(folder.glob("*.bin"))
 
 
+@pytest.mark.parametrize(("family", "name", "patch"), [("qwen2_vl", "Qwen2VL", 14), ("qwen3_vl", "Qwen3VL", 16)])
+def test_other_families_load_and_see_the_video(family: Any, name: str, patch: int, tmp_path: Path) -> None:
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    build_model(tmp_path, seed=3, corpus=tokenizer_corpus([INSTRUCTION]), family=family)
+    model = AutoModelForImageTextToText.from_pretrained(tmp_path).eval()
+    processor = AutoProcessor.from_pretrained(tmp_path)
+    assert type(model).__name__ == f"{name}ForConditionalGeneration"
+    assert type(processor).__name__ == f"{name}Processor"
+    assert model.config.model_type == family
+    assert model.config.vision_config.patch_size == processor.image_processor.patch_size == processor.video_processor.patch_size == patch
+    assert 0.9e6 < sum(p.numel() for p in model.parameters()) < 2e6
+    text = processor.apply_chat_template([{"role": "user", "content": [{"type": "video"}]}], add_generation_prompt=True)
+    logits = []
+    for level in (0, 200):
+        metadata = [{"fps": 2.0, "total_num_frames": 4, "frames_indices": list(range(4))}]
+        video = np.full((4, 4 * patch, 4 * patch, 3), level, dtype=np.uint8)
+        batch = processor(
+            text=[text], videos=[video], video_metadata=metadata, do_sample_frames=False, do_resize=False, return_tensors="pt"
+        )
+        with torch.no_grad():
+            logits.append(model(**batch).logits[0, -1])
+    assert torch.isfinite(logits[0]).all()
+    assert (logits[0] - logits[1]).abs().max() > 1e-3
+
+
 def test_sees_the_video(folder: Path) -> None:
     """Forward through the whole stack: processor, tower, positions, language model; other pixels give other logits."""
-    import numpy as np
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     model = AutoModelForImageTextToText.from_pretrained(folder).eval()

@@ -2,6 +2,13 @@
 
 The chat template is rendered once with one placeholder per medium, tokenised once, and each placeholder is repeated as often
 as that medium has features. Counts are compared on the way; nothing is padded, dropped or truncated to make them fit.
+
+A video whose handle has `step_times` (Qwen3-VL) is written as `<1.3 seconds><|vision_start|>...<|vision_end|>` per temporal step,
+before tokenising, in the place of its placeholder: the token ids are those of transformers' own processor, 5.10 and later. That
+one keeps the template's `<|vision_start|>` and `<|vision_end|>` around the whole video; earlier ones dropped that pair.
+
+Ours: the times are the frames' own presentation times. The processor computes frame index / average frame rate, which is the same
+for a constant frame rate and wrong by as much as the rate changes for others.
 """
 
 from __future__ import annotations
@@ -16,6 +23,8 @@ from vlmrl.data.render import messages
 from vlmrl.errors import RowError
 from vlmrl.types import MediaHandle, MediaKind, MediaRef, Prompt, Sample
 
+_OPEN, _CLOSE = "<|vision_start|>", "<|vision_end|>"
+
 
 class Tokenizer(Protocol):
     """What encoding needs of a transformers tokenizer."""
@@ -23,6 +32,8 @@ class Tokenizer(Protocol):
     def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any: ...
 
     def __call__(self, text: str, **kwargs: Any) -> Any: ...
+
+    def convert_ids_to_tokens(self, ids: int) -> Any: ...
 
 
 class Media(Protocol):
@@ -68,29 +79,60 @@ class Encoder:
 
     def _prompt(self, sample: Sample, template: str, handles: Sequence[MediaHandle]) -> Prompt:
         text = self.tokenizer.apply_chat_template(messages(sample, template), tokenize=False, add_generation_prompt=True)
-        short = [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+        short = self._tokenize(text)
         self._check_control_tokens(sample, template, short)
+        if any(handle.step_times is not None for handle in handles):
+            short = self._tokenize(self._with_times(sample, text, handles))
         ids: list[int] = []
         spans: list[tuple[int, int]] = []
-        waiting = list(handles)
+        owners: list[int] = []
+        waiting = [(owner, tokens) for owner, handle in enumerate(handles) for tokens in _pieces(handle)]
         for token in short:
             if token not in self.pad_ids.values():
                 ids.append(token)
                 continue
-            if not waiting or self.pad_ids[waiting[0].kind] != token:
+            if len(owners) == len(waiting) or self.pad_ids[handles[waiting[len(owners)][0]].kind] != token:
                 raise RowError("placeholder", f"{_where(sample)}: placeholders and media disagree in number or order")
-            handle = waiting.pop(0)
-            spans.append((len(ids), len(ids) + handle.tokens))
-            ids.extend([token] * handle.tokens)
-        if waiting:
-            raise RowError("placeholder", f"{_where(sample)}: {len(waiting)} media have no placeholder in the chat template")
+            owner, tokens = waiting[len(owners)]
+            owners.append(owner)
+            spans.append((len(ids), len(ids) + tokens))
+            ids.extend([token] * tokens)
+        if len(owners) < len(waiting):
+            left = len({owner for owner, _ in waiting[len(owners) :]})
+            raise RowError("placeholder", f"{_where(sample)}: {left} media have no placeholder in the chat template")
         if len(ids) > self.max_prompt_tokens:
             raise RowError(
                 "overlong",
                 f"{_where(sample)}: {len(ids)} prompt tokens > data.max_prompt_tokens {self.max_prompt_tokens}; "
                 "lower media.max_pixels, media.fps or media.max_frames, or raise the limit",
             )
-        return Prompt(sample=sample, ids=tuple(ids), media=tuple(handles), spans=tuple(spans), template=template)
+        plain = owners == list(range(len(handles)))
+        return Prompt(
+            sample=sample,
+            ids=tuple(ids),
+            media=tuple(handles),
+            spans=tuple(spans),
+            template=template,
+            owners=() if plain else tuple(owners),
+        )
+
+    def _tokenize(self, text: str) -> list[int]:
+        return [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+
+    def _with_times(self, sample: Sample, text: str, handles: Sequence[MediaHandle]) -> str:
+        """`text` with every video's placeholder written out step by step, one placeholder per step."""
+        pad = str(self.tokenizer.convert_ids_to_tokens(self.pad_ids["video"]))
+        videos = [handle for handle in handles if handle.kind == "video"]
+        parts = text.split(pad)
+        if len(parts) != len(videos) + 1:
+            raise RowError(
+                "placeholder", f"{_where(sample)}: {len(parts) - 1} video placeholders in the chat template for {len(videos)} videos"
+            )
+        out = [parts[0]]
+        for handle, after in zip(videos, parts[1:], strict=True):
+            out += [pad] if handle.step_times is None else [f"<{t:.1f} seconds>{_OPEN}{pad}{_CLOSE}" for t in handle.step_times]
+            out.append(after)
+        return "".join(out)
 
     def _check_control_tokens(self, sample: Sample, template: str, ids: list[int]) -> None:
         """Text of a row must not smuggle in control tokens: their count equals that of the same prompt with a harmless question."""
@@ -100,6 +142,18 @@ class Encoder:
         found = sum(i in self.special_ids for i in ids)
         if found != expected:
             raise RowError("control_token", f"{_where(sample)}: the question contains {found - expected} control token(s) of the model")
+
+
+def _pieces(handle: MediaHandle) -> list[int]:
+    """Placeholder tokens of each span of a medium."""
+    if handle.step_times is None:
+        return [handle.tokens]
+    steps = handle.grid_thw[0]
+    if len(handle.step_times) != steps or handle.tokens % steps:
+        raise ValueError(
+            f"video {handle.key[:12]}: {len(handle.step_times)} step times and {handle.tokens} tokens for {steps} temporal steps"
+        )
+    return [handle.tokens // steps] * steps
 
 
 def _where(sample: Sample) -> str:

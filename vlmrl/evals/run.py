@@ -145,6 +145,7 @@ def open_store(task: Task, bundle: ProcessorBundle) -> MediaStore:
         merge_size=bundle.merge_size,
         temporal_patch_size=bundle.temporal_patch_size,
         fingerprint=bundle.fingerprint,
+        step_times=bundle.step_times,
     )
 
 

@@ -16,15 +16,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from vlmrl.errors import MediaError
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, open_media, read_all
-from vlmrl.media.container import VideoInfo
+from vlmrl.media.container import VideoInfo, scan
 from vlmrl.media.image import decode_image, image_size
 from vlmrl.media.resize import resize, single_thread, smart_resize
-from vlmrl.media.video import Decoder, VideoFrames, probe_video, read_video, request_times, resolve_decoder
+from vlmrl.media.video import Decoder, VideoFrames, probe_video, read_video, request_times, resolve_decoder, shown_times
 from vlmrl.types import MediaHandle, MediaKind, MediaRef
 
 Grid = tuple[int, int, int]
@@ -74,7 +75,8 @@ class ProcessedMedia:
 class MediaStore:
     """Processed media by content, within a byte budget. One per process; not for several threads at once.
 
-    `fingerprint` names the processor behind `patchify` (its normalisation is part of what the model sees). `stats` counts files
+    `fingerprint` names the processor behind `patchify` (its normalisation is part of what the model sees). With `step_times` the
+    handles of videos say when each temporal step is on screen, for models that read it as text. `stats` counts files
     `opened`, media `decoded`, `cache_hits`, entries `evicted`, and `decode_seconds`.
     """
 
@@ -87,12 +89,14 @@ class MediaStore:
         merge_size: int,
         temporal_patch_size: int,
         fingerprint: str = "",
+        step_times: bool = False,
     ):
         self.settings = settings
         self.patchify = patchify
         self.patch_size = patch_size
         self.merge_size = merge_size
         self.temporal_patch_size = temporal_patch_size
+        self.step_times = step_times
         self.factor = patch_size * merge_size
         """Sides of processed frames are multiples of this."""
         self.stats: dict[str, int | float] = {"opened": 0, "decoded": 0, "cache_hits": 0, "evicted": 0, "decode_seconds": 0.0}
@@ -167,12 +171,13 @@ class MediaStore:
         with open_media(root, ref.path, max_bytes=_limit(ref.kind)) as file, _named(ref):
             if ref.kind == "image":
                 height, width = self._target(*image_size(read_all(file, ref.path, max_bytes=IMAGE_BYTES)), frames=1)
-                return self._handle("image", "", (1, height // self.patch_size, width // self.patch_size), None)
+                return self._handle("image", "", (1, height // self.patch_size, width // self.patch_size), None, None)
             info = probe_video(file)
             count, spacing = self._requests(info)
+            times = self._planned_times(file, info) if self.step_times else None
             height, width = self._target(info.height, info.width, frames=count)
             grid = (count // self.temporal_patch_size, height // self.patch_size, width // self.patch_size)
-            return self._handle("video", "", grid, spacing)
+            return self._handle("video", "", grid, spacing, times)
 
     def _process(self, ref: MediaRef, data: bytes, key: str) -> ProcessedMedia:
         started = time.perf_counter()
@@ -194,7 +199,7 @@ class MediaStore:
         self.stats["decoded"] += 1
         self.stats["decode_seconds"] += time.perf_counter() - started
         return ProcessedMedia(
-            handle=self._handle(ref.kind, key, grid, None if video is None else video.spacing),
+            handle=self._handle(ref.kind, key, grid, None if video is None else video.spacing, times),
             frames=frames,
             times=times,
             pixel_values=values,
@@ -223,6 +228,12 @@ class MediaStore:
         times, spacing = request_times(info, fps=s.fps, min_frames=s.min_frames, max_frames=s.max_frames, frame_factor=factor)
         return len(times), spacing
 
+    def _planned_times(self, file: BinaryIO, info: VideoInfo) -> np.ndarray:
+        """When the frames that `_read_video` would take come on screen: from the packets, without decoding."""
+        s, factor = self.settings, self.temporal_patch_size
+        requests, _ = request_times(info, fps=s.fps, min_frames=s.min_frames, max_frames=s.max_frames, frame_factor=factor)
+        return shown_times(scan(file), requests)
+
     def _target(self, height: int, width: int, *, frames: int) -> tuple[int, int]:
         """Sides after resizing. A video's frames share `video_total_pixels` evenly; that lowers their cap, but not below `min_pixels`."""
         most = self.settings.max_pixels
@@ -230,13 +241,18 @@ class MediaStore:
             most = max(self.settings.min_pixels, min(most, self.settings.video_total_pixels // frames))
         return smart_resize(height, width, factor=self.factor, min_pixels=self.settings.min_pixels, max_pixels=most)
 
-    def _handle(self, kind: MediaKind, key: str, grid: Grid, spacing: float | None) -> MediaHandle:
+    def _handle(self, kind: MediaKind, key: str, grid: Grid, spacing: float | None, times: np.ndarray | None) -> MediaHandle:
+        steps = None
+        if times is not None and self.step_times:
+            frames = times.reshape(grid[0], self.temporal_patch_size)
+            steps = tuple(float(first + last) / 2 for first, last in zip(frames[:, 0], frames[:, -1], strict=True))
         return MediaHandle(
             kind=kind,
             key=key,
             grid_thw=grid,
             tokens=grid[0] * grid[1] * grid[2] // self.merge_size**2,
             seconds_per_grid=None if spacing is None else spacing * self.temporal_patch_size,
+            step_times=steps,
         )
 
     def _check_patches(self, ref: MediaRef, frames: np.ndarray, values: np.ndarray, grid: Grid) -> None:

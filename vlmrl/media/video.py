@@ -75,6 +75,16 @@ def request_times(info: VideoInfo, *, fps: float, min_frames: int, max_frames: i
     return np.arange(count) * (info.duration / count), info.duration / count
 
 
+def shown_times(packets: container.Packets, requests: np.ndarray) -> np.ndarray:
+    """When the frames on screen at `requests` [T] come on screen: `VideoFrames.times` of a regular file, float64 [T] in seconds."""
+    return packets.times[_places(packets, requests)]
+
+
+def _places(packets: container.Packets, requests: np.ndarray) -> np.ndarray:
+    """Number of the frame on screen at each request."""
+    return np.searchsorted(packets.times, requests + TICK, side="right") - 1
+
+
 def probe_video(source: Path | bytes | BinaryIO) -> VideoInfo:
     """(width, height, duration, n_frames) of the upright video from its headers; only its first frame is decoded, for the rotation.
 
@@ -176,7 +186,7 @@ def _by_decord(
     import decord
 
     decord.logging.set_level(decord.logging.QUIET)
-    places = np.searchsorted(packets.times, requests + TICK, side="right") - 1
+    places = _places(packets, requests)
     distinct = np.unique(places)
     pieces: list[np.ndarray] = []
     samples: list[np.ndarray] = []

@@ -1,25 +1,24 @@
 """Log-probabilities of answers under a policy: the only place that knows how a group is laid out in a forward pass.
 
-`repeat` gives each answer a row of its own with its prompt repeated, and the features of each distinct medium computed once per
-micro-batch. A layout that shares the prompt fills the same interface; losses, advantages and samplers never know which one ran.
+`shared_prefix` computes each prompt once for all its answers; `repeat`, the reference, gives each answer a row of its own with its
+prompt repeated. Both compute the features of each distinct medium once per micro-batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
+from vlmrl.policy.attention import require
+from vlmrl.policy.head import streaming_logprobs
 from vlmrl.policy.load import Policy
-from vlmrl.policy.pack import MicroBatch
-from vlmrl.policy.vision import VisionCache
+from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, pack, pack_shared, split, split_shared
+from vlmrl.policy.positions import visual_index
+from vlmrl.policy.vision import Features, VisionCache
 from vlmrl.types import Prompt
-
-CHUNK_ROWS = 4096
-"""Response tokens whose logits exist at one time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +30,27 @@ class Scored:
     """Entropy of the distribution, without gradient."""
 
 
-def embed(policy: Policy, ids_BS: torch.Tensor, prompts: list[tuple[Prompt, int]], features: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Token embeddings with vision features in their placeholders, [B, S, H]. `prompts` gives each row's prompt and its first column.
+@dataclass(frozen=True)
+class Inputs:
+    """What the language model gets besides positions and masks."""
+
+    embeds_BSH: torch.Tensor
+    visual_BS: torch.Tensor
+    """bool: columns that hold vision features."""
+    deepstack: list[torch.Tensor]
+    """Features that are added to the visual columns behind the first layers (Qwen3-VL), each [visual columns, H]; empty elsewhere."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of the language model's forward."""
+        out: dict[str, Any] = {"inputs_embeds": self.embeds_BSH}
+        if self.deepstack:
+            out |= {"visual_pos_masks": self.visual_BS, "deepstack_visual_embeds": self.deepstack}
+        return out
+
+
+def embed(policy: Policy, ids_BS: torch.Tensor, prompts: Sequence[tuple[Prompt, int, int]], features: Mapping[str, Features]) -> Inputs:
+    """Token embeddings [B, S, H] with vision features in their placeholders. `prompts` gives prompts with their row and first column,
+    in the order of rows and columns.
 
     Raises:
         ValueError: a row has placeholder ids outside the visual spans of its prompt (a sampled one, for example).
@@ -43,56 +61,22 @@ def embed(policy: Policy, ids_BS: torch.Tensor, prompts: list[tuple[Prompt, int]
         pads |= ids_BS == pad
     flat_index: list[torch.Tensor] = []
     parts: list[torch.Tensor] = []
-    for b, (prompt, offset) in enumerate(prompts):
-        for (start, end), handle in zip(prompt.spans, prompt.media, strict=True):
-            flat_index.append(torch.arange(start, end) + b * ids_BS.shape[1] + offset)
-            parts.append(features[handle.key])
+    deep: list[list[torch.Tensor]] = []
+    for prompt, b, offset in prompts:
+        for span in visual_index(prompt):
+            found = features[span.handle.key]
+            flat_index.append(torch.arange(span.start, span.end) + b * ids_BS.shape[1] + offset)
+            parts.append(found.merged[span.first : span.last])
+            deep.append([layer[span.first : span.last] for layer in found.deepstack])
     expected = sum(int(index.numel()) for index in flat_index)
     if int(pads.sum()) != expected:
         raise ValueError(f"{int(pads.sum())} placeholder tokens but {expected} vision features: a placeholder id outside a visual span")
     if not parts:
-        return embeds
+        return Inputs(embeds, pads, [])
     index = torch.cat(flat_index).to(embeds.device)
     flat = embeds.reshape(-1, embeds.shape[-1])
-    return flat.index_copy(0, index, torch.cat(parts).to(flat.dtype)).view_as(embeds)
-
-
-def token_logprobs(
-    hidden_MH: torch.Tensor,
-    head_VH: torch.Tensor,
-    targets_M: torch.Tensor,
-    *,
-    temperature: float,
-    forbidden: tuple[int, ...],
-    chunk_rows: int = CHUNK_ROWS,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(log-prob, entropy), each [M] float32, of softmax(hidden @ head.T / temperature) without the forbidden ids.
-
-    Runs over chunks of rows whose logits are recomputed in backward, so that [M, V] never exists whole.
-    """
-
-    def one(hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = (hidden @ head_VH.T).float() / temperature
-        if forbidden:
-            logits = logits.index_fill(1, torch.tensor(forbidden, device=logits.device), float("-inf"))
-        logits_all = torch.log_softmax(logits, dim=-1)
-        logp = logits_all.gather(1, targets[:, None])[:, 0]
-        with torch.no_grad():
-            p = logits_all.exp()
-            entropy = -(p * torch.where(p > 0, logits_all, 0.0)).sum(-1)
-        return logp, entropy
-
-    outs: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for start in range(0, hidden_MH.shape[0], chunk_rows):
-        part, goal = hidden_MH[start : start + chunk_rows], targets_M[start : start + chunk_rows]
-        if torch.is_grad_enabled() and hidden_MH.shape[0] > chunk_rows:
-            outs.append(checkpoint(one, part, goal, use_reentrant=False))  # pyright: ignore[reportArgumentType]
-        else:
-            outs.append(one(part, goal))
-    if not outs:
-        empty = hidden_MH.sum() * 0.0 + torch.zeros(0, device=hidden_MH.device)
-        return empty, empty.detach()
-    return torch.cat([o[0] for o in outs]), torch.cat([o[1] for o in outs])
+    filled = flat.index_copy(0, index, torch.cat(parts).to(flat.dtype)).view_as(embeds)
+    return Inputs(filled, pads, [torch.cat(layer) for layer in zip(*deep, strict=True)])
 
 
 def repeat(
@@ -101,21 +85,62 @@ def repeat(
     """One row per answer."""
     handles = [handle for row in batch.rows for handle in row.prompt.media]
     features = vision.features(policy, handles, train=train)
-    embeds = embed(policy, batch.ids_BS, [(row.prompt, 0) for row in batch.rows], features)
+    inputs = embed(policy, batch.ids_BS, [(row.prompt, b, 0) for b, row in enumerate(batch.rows)], features)
     row, column = batch.mask_BT.nonzero(as_tuple=True)
     with policy.autocast():
         hidden_BSH = policy.core.language_model(
-            inputs_embeds=embeds, attention_mask=batch.attention_BS, position_ids=batch.positions_3BS, use_cache=False
+            **inputs.arguments(), attention_mask=batch.attention_BS, position_ids=batch.positions_3BS, use_cache=False
         ).last_hidden_state
-        logp_M, entropy_M = token_logprobs(
+        logp_M, entropy_M = streaming_logprobs(
             hidden_BSH[row, batch.hidden_BT[row, column]],
             policy.head,
             batch.targets_BT[row, column],
             temperature=temperature,
             forbidden=forbidden,
         )
-    blank = torch.zeros(batch.mask_BT.shape, device=logp_M.device)
+    blank = torch.zeros(batch.mask_BT.shape, dtype=logp_M.dtype, device=logp_M.device)
     return Scored(logp_BT=blank.index_put((row, column), logp_M), entropy_BT=blank.index_put((row, column), entropy_M))
 
 
-LAYOUTS: dict[str, Any] = {"repeat": repeat}
+def shared_prefix(
+    policy: Policy, batch: PackedBatch, vision: VisionCache, *, temperature: float, forbidden: tuple[int, ...], train: bool
+) -> Scored:
+    """One packed row: every prompt and its media once, whatever the number of its answers. Same values as `repeat`, to rounding.
+
+    Raises:
+        ConfigError: the model cannot run packed rows.
+    """
+    require(policy.model.config.get_text_config())
+    features = vision.features(policy, [handle for prompt, _ in batch.prompts for handle in prompt.media], train=train)
+    inputs = embed(policy, batch.ids_1N, [(prompt, 0, offset) for prompt, offset in batch.prompts], features)
+    with policy.autocast():
+        hidden_NH = policy.core.language_model(
+            **inputs.arguments(),
+            attention_mask=None,
+            position_ids=batch.positions_31N,
+            use_cache=False,
+            prefix_layout=batch.layout,
+            prefix_backend=policy.prefix_backend,
+        ).last_hidden_state[0]
+        logp_M, entropy_M = streaming_logprobs(
+            hidden_NH[batch.score_M], policy.head, batch.targets_M, temperature=temperature, forbidden=forbidden
+        )
+    blank = torch.zeros(batch.mask_BT.shape, dtype=logp_M.dtype, device=logp_M.device)
+    where = batch.mask_BT.nonzero(as_tuple=True)
+    return Scored(logp_BT=blank.index_put(where, logp_M), entropy_BT=blank.index_put(where, entropy_M))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How rows become micro-batches and micro-batches become log-probs. Samplers, losses and advantages never know which one ran."""
+
+    split: Callable[[Sequence[Row], int], list[list[int]]]
+    """(rows, token budget) -> places of the rows of each micro-batch."""
+    pack: Callable[..., Any]
+    forward: Callable[..., Scored]
+
+
+LAYOUTS: dict[str, Layout] = {
+    "shared_prefix": Layout(split_shared, pack_shared, shared_prefix),
+    "repeat": Layout(split, pack, repeat),
+}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,12 +15,23 @@ import torch
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import CheckpointError, ConfigError
+from vlmrl.policy.attention import Backend, attach, choose
 from vlmrl.policy.positions import PositionSpec, Rule
 from vlmrl.types import MediaKind
 
-FAMILIES = {"qwen2_vl": False, "qwen2_5_vl": True}
-"""Supported model types -> whether video positions are scaled by time. Qwen3-VL needs deepstack features, which the training
-forward does not place yet, so it is refused instead of being trained without them."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """What the code must know about a model type."""
+
+    time_scaled: bool = False
+    """Temporal positions of a video run in seconds instead of steps."""
+    step_times: bool = False
+    """The time is written before each temporal step of a video, and the step has a span and positions of its own."""
+
+
+FAMILIES = {"qwen2_vl": Family(), "qwen2_5_vl": Family(time_scaled=True), "qwen3_vl": Family(step_times=True)}
+"""Supported model types. The mixture-of-experts variants are left out: nothing here has been checked with a router."""
 
 SETTINGS = "vlmrl.json"
 """File of an exported folder that says how the model was run in training."""
@@ -43,6 +55,10 @@ class ProcessorBundle:
     """Tokens that end an answer."""
     fingerprint: str
     """Hash of the files that decide token ids and pixels."""
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    """The tokenizer is not for several threads at once, and answers are scored while others are still generated."""
+    step_times: bool = False
+    """Whether the model reads the time of each temporal step of a video as text (`MediaStore(step_times=...)`)."""
 
     def patchify(self, frames: np.ndarray, kind: MediaKind) -> tuple[np.ndarray, tuple[int, int, int]]:
         """Processed frames uint8 [T, H, W, 3] -> (patches float32 [n, dim], grid (t, h, w)). Resizing has been done before.
@@ -61,11 +77,13 @@ class ProcessorBundle:
 
     def tokenize(self, text: str) -> list[int]:
         """Ids of plain text, without special tokens around it."""
-        return [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+        with self.lock:
+            return [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
 
     def decode(self, ids: Any) -> str:
         """Text of answer ids, without control tokens."""
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        with self.lock:
+            return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
 
 @dataclass(kw_only=True)
@@ -80,6 +98,13 @@ class Policy:
     vision_version: int = 0
     """Version of the weights that vision features depend on; stays the same while the tower is frozen."""
     vision_trains: bool = False
+    prefix_backend: Backend = "dense"
+    """Attention over packed rows (`policy.attention`)."""
+    prefix_reason: str = ""
+    """Why that backend was taken, for the log."""
+    deepstack: int = 0
+    """Levels of features that the tower gives besides the merged ones; level i is added to the hidden states after decoder layer i
+    (0-based) at the visual columns. 0 for models without them."""
     compute: torch.dtype = torch.float32
     """Type of the forward pass. Parameters stay float32: at learning rates of RL an update is smaller than what bfloat16 can add to
     a weight, so bfloat16 parameters would silently stop learning."""
@@ -130,7 +155,7 @@ def load_processor(path: str, *, revision: str | None = None) -> ProcessorBundle
         ConfigError: not found, or not a Qwen-VL-class processor.
     """
     ensure_torchvision()
-    from transformers import AutoProcessor
+    from transformers import AutoProcessor, Qwen3VLProcessor
 
     processor = _load(AutoProcessor, path, "processor", revision=revision)
     if not hasattr(processor, "image_processor") or not hasattr(processor, "video_processor"):
@@ -156,6 +181,7 @@ def load_processor(path: str, *, revision: str | None = None) -> ProcessorBundle
         forbidden_ids=tuple(sorted(vocabulary[token] for token in _CONTROL if token in vocabulary)),
         end_ids=tuple(end),
         fingerprint=digest.hexdigest()[:16],
+        step_times=isinstance(processor, Qwen3VLProcessor),
     )
 
 
@@ -181,6 +207,7 @@ def load_policy(
     attention: str = "sdpa",
     revision: str | None = None,
     positions: Literal["auto", "max", "grid"] = "auto",
+    prefix_backend: str = "auto",
 ) -> Policy:
     """Load the weights. `positions="auto"` takes the rule that the folder's `vlmrl.json` names, else `max`.
 
@@ -194,9 +221,12 @@ def load_policy(
     where = pick_device(device)
     config = _load(AutoConfig, path, "config", revision=revision)
     if config.model_type not in FAMILIES:
+        raise ConfigError(f"model.path: '{path}' is a '{config.model_type}' model; supported: {', '.join(FAMILIES)}")
+    family = FAMILIES[config.model_type]
+    if family.step_times != bundle.step_times:
         raise ConfigError(
-            f"model.path: '{path}' is a '{config.model_type}' model; supported: {', '.join(FAMILIES)} "
-            "(Qwen3-VL is not supported yet: its deepstack features are not placed in the training forward)"
+            f"model.path: '{path}' is a '{config.model_type}' model but its processor is {type(bundle.processor).__name__}, which lays "
+            "out videos in another way; take both from the same model"
         )
     model, info = _load(
         AutoModelForImageTextToText,
@@ -213,10 +243,22 @@ def load_policy(
         raise CheckpointError(f"'{path}': {len(left_out)} tensors are missing, unexpected or of another shape: {', '.join(left_out[:5])}")
     model.to(where)
     model.eval()
-    tokens_per_second = getattr(config.vision_config, "tokens_per_second", None) if FAMILIES[config.model_type] else None
+    attach(model, attention)
+    backend, reason = choose(prefix_backend, where, getattr(torch, dtype))
+    tokens_per_second = getattr(config.vision_config, "tokens_per_second", None) if family.time_scaled else None
     rule = saved_rule(path) if positions == "auto" else positions
-    spec = PositionSpec(merge_size=bundle.merge_size, tokens_per_second=tokens_per_second, rule=rule)
-    return Policy(model=model, bundle=bundle, positions=spec, device=where, compute=getattr(torch, dtype))
+    spec = PositionSpec(merge_size=bundle.merge_size, tokens_per_second=tokens_per_second, rule=rule, per_step=family.step_times)
+    deepstack = len(getattr(config.vision_config, "deepstack_visual_indexes", ()))
+    return Policy(
+        model=model,
+        bundle=bundle,
+        positions=spec,
+        device=where,
+        deepstack=deepstack,
+        compute=getattr(torch, dtype),
+        prefix_backend=backend,
+        prefix_reason=reason,
+    )
 
 
 def saved_rule(path: str) -> Rule:
@@ -240,7 +282,8 @@ def saved_rule(path: str) -> Rule:
 def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.Parameter]]:
     """Set which parameters train and return those, by name in a fixed order.
 
-    Parts: `vision` is the tower without its merger, `projector` the merger, `language` the decoder with embeddings and head.
+    Parts: `vision` is the tower without its mergers, `projector` the mergers (with those of deepstack features), `language` the
+    decoder with embeddings and head.
     """
     named = dict(policy.model.named_parameters())
     out: list[tuple[str, torch.nn.Parameter]] = []
@@ -248,7 +291,7 @@ def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.P
     for name in sorted(named):
         part = "language"
         if ".visual." in name or name.startswith("visual."):
-            part = "projector" if ".merger." in name else "vision"
+            part = "projector" if ".merger." in name or ".deepstack_merger_list." in name else "vision"
         named[name].requires_grad_(part not in parts)
         if part not in parts:
             out.append((name, named[name]))

@@ -1,4 +1,4 @@
-"""Rows (prompt + answer) to micro-batches of tensors under a token budget."""
+"""Rows (prompt + answer) to micro-batches of tensors under a token budget: padded rows, or packed rows that share prompts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from vlmrl.policy.positions import PositionSpec, extend, prompt_positions
+from vlmrl.policy.prefix import PrefixLayout, layout_of, partition
 from vlmrl.types import Prompt
 
 
@@ -49,18 +50,18 @@ class MicroBatch:
         return self.ids_BS.numel()
 
 
-def split(rows: Sequence[Row], max_tokens: int) -> list[list[Row]]:
-    """Consecutive rows with `rows * longest <= max_tokens`; a single row may exceed the budget. Order is kept, so the rows of a
-    group stay together and their media are encoded once."""
-    out: list[list[Row]] = []
+def split(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
+    """Places of consecutive rows with `rows * longest <= max_tokens`; a single row may exceed the budget. Order is kept, so the rows
+    of a group stay together and their media are encoded once."""
+    out: list[list[int]] = []
     longest = 0
-    for row in rows:
+    for place, row in enumerate(rows):
         length = len(row.prompt.ids) + len(row.response)
         if out and max(longest, length) * (len(out[-1]) + 1) <= max_tokens:
-            out[-1].append(row)
+            out[-1].append(place)
             longest = max(longest, length)
         else:
-            out.append([row])
+            out.append([place])
             longest = length
     return out
 
@@ -95,4 +96,75 @@ def pack(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *, pad_i
         targets_BT=targets.to(device),
         mask_BT=mask.to(device),
         hidden_BT=hidden.to(device),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedBatch:
+    """One packed row: every prompt once, its answers behind it. N tokens, B answers, M answer tokens, T of the longest answer."""
+
+    rows: tuple[Row, ...]
+    prompts: tuple[tuple[Prompt, int], ...]
+    """Each prompt and its first column."""
+    layout: PrefixLayout
+    ids_1N: torch.Tensor
+    positions_31N: torch.Tensor
+    score_M: torch.Tensor
+    """Column whose hidden state predicts each answer token, in the order of `mask_BT`."""
+    targets_M: torch.Tensor
+    mask_BT: torch.Tensor
+
+    @property
+    def group_B(self) -> torch.Tensor:
+        return torch.tensor([row.group for row in self.rows])
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that pass through the model."""
+        return self.layout.tokens
+
+
+def _groups(rows: Sequence[Row]) -> list[list[int]]:
+    """Places of the rows that share a prompt: same group and the same prompt object, wherever they stand."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for place, row in enumerate(rows):
+        found.setdefault((row.group, id(row.prompt)), []).append(place)
+    return list(found.values())
+
+
+def split_shared(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
+    """Places of the rows of each packed row, groups whole where they fit (`prefix.partition`)."""
+    groups = _groups(rows)
+    sizes = [(len(rows[g[0]].prompt.ids), [len(rows[place].response) for place in g]) for g in groups]
+    return [[groups[g][i] for g, held in part for i in held] for part in partition(sizes, max_tokens)]
+
+
+def pack_shared(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *, pad_id: int) -> PackedBatch:
+    """One packed row of all given rows. Positions start anew with every group; each answer continues its prompt's positions."""
+    groups = _groups(rows)
+    layout = layout_of([(len(rows[g[0]].prompt.ids), [len(rows[place].response) for place in g]) for g in groups])
+    ids: list[int] = []
+    positions: list[torch.Tensor] = []
+    prompts: list[tuple[Prompt, int]] = []
+    for g in groups:
+        prompt = rows[g[0]].prompt
+        prompts.append((prompt, len(ids)))
+        at = prompt_positions(prompt, spec)
+        positions.append(at)
+        ids += prompt.ids
+        for place in g:
+            ids += rows[place].response
+            positions.append(extend(at, len(rows[place].response))[:, at.shape[1] :])
+    ordered = [rows[place] for g in groups for place in g]
+    width = max((len(row.response) for row in ordered), default=0)
+    mask = torch.tensor([[t < len(row.response) for t in range(width)] for row in ordered], dtype=torch.bool).view(len(ordered), width)
+    return PackedBatch(
+        rows=tuple(ordered),
+        prompts=tuple(prompts),
+        layout=layout,
+        ids_1N=torch.tensor([ids], dtype=torch.int64).to(device),
+        positions_31N=torch.cat(positions, dim=1)[:, None].to(device),
+        score_M=layout.score_rows.to(device),
+        targets_M=torch.tensor([t for row in ordered for t in row.response], dtype=torch.int64).to(device),
+        mask_BT=mask.to(device),
     )

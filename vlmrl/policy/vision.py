@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 
 from vlmrl.policy.load import Policy
 from vlmrl.types import MediaHandle
+
+if TYPE_CHECKING:
+    from vlmrl.policy.vision_disk import FeatureStore
 
 
 class Pixels(Protocol):
@@ -18,23 +25,57 @@ class Pixels(Protocol):
     def get_key(self, key: str) -> Any: ...
 
 
+@dataclass(frozen=True, eq=False)
+class Features:
+    """What the language model gets of one medium."""
+
+    merged: torch.Tensor
+    """[tokens, H], put in the places of the placeholders."""
+    deepstack: tuple[torch.Tensor, ...] = ()
+    """Per early layer of the language model [tokens, H], added to its hidden states at the same places (Qwen3-VL); else empty."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(part.numel() * part.element_size() for part in (self.merged, *self.deepstack))
+
+    def to(self, device: torch.device) -> Features:
+        """The same features on a device."""
+        return Features(self.merged.to(device), tuple(layer.to(device) for layer in self.deepstack))
+
+    def owned(self) -> Features:
+        """The same features in memory of their own: a slice of a batch would keep the whole batch alive."""
+        return Features(_own(self.merged), tuple(_own(layer) for layer in self.deepstack))
+
+
 class VisionCache:
     """Features of media by (handle key, vision version), least recently used first out, within a byte budget.
 
-    While the tower is frozen its version never changes, so a medium is encoded once per run. While it trains, the version moves
-    with every update and old entries are dropped at once.
+    While the tower is frozen its version never changes, so a medium is encoded once per run, or with `disk` once for all runs that
+    share the folder. While it trains, the version moves with every update, old entries are dropped at once and `disk` is left alone.
     """
 
-    def __init__(self, pixels: Pixels, *, budget_bytes: int):
+    def __init__(self, pixels: Pixels, *, budget_bytes: int, disk: FeatureStore | None = None):
         self.pixels = pixels
         self.budget = budget_bytes
+        self.disk = disk
         self.patches_encoded = 0
+        self.hits = 0
+        """Media served from memory."""
+        self.disk_hits = 0
+        """Media served from disk."""
         self._version = -1
-        self._features: OrderedDict[str, torch.Tensor] = OrderedDict()
+        self._features: OrderedDict[str, Features] = OrderedDict()
         self._bytes = 0
+        self._fingerprints: WeakKeyDictionary[torch.nn.Module, tuple[int, str]] = WeakKeyDictionary()
 
-    def features(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> Mapping[str, torch.Tensor]:
-        """Features [tokens, H] of every distinct medium. With `train` and a tower that trains they carry gradient and are not cached."""
+    def features(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> Mapping[str, Features]:
+        """Features of every distinct medium. With `train` and a tower that trains they carry gradient and are not cached.
+
+        Raises:
+            RuntimeError: a medium has more or fewer features than placeholder tokens.
+            StorageError: the folder of `disk` cannot be read or written.
+        """
         distinct = {handle.key: handle for handle in handles}
         if train and policy.vision_trains:
             return self._encode(policy, list(distinct.values()))
@@ -42,10 +83,8 @@ class VisionCache:
             self._features.clear()
             self._bytes, self._version = 0, policy.vision_version
         missing = [handle for key, handle in distinct.items() if key not in self._features]
-        out: dict[str, torch.Tensor] = {}
-        if missing:
-            with torch.no_grad():
-                out.update(self._encode(policy, missing))
+        self.hits += len(distinct) - len(missing)
+        out = self._fetch(policy, missing)
         for key in distinct:
             if key in out:
                 self._keep(key, out[key])
@@ -54,19 +93,47 @@ class VisionCache:
                 out[key] = self._features[key]
         return out
 
-    def _keep(self, key: str, value: torch.Tensor) -> None:
-        size = value.numel() * value.element_size()
-        if size > self.budget:
+    def fingerprint(self, policy: Policy) -> str:
+        """`tower_fingerprint`, computed once per model and version."""
+        known = self._fingerprints.get(policy.model)
+        if known is None or known[0] != policy.vision_version:
+            known = (policy.vision_version, tower_fingerprint(policy))
+            self._fingerprints[policy.model] = known
+        return known[1]
+
+    def _fetch(self, policy: Policy, handles: Sequence[MediaHandle]) -> dict[str, Features]:
+        """Features without gradient of media that are not in memory: from disk if they are there, else encoded."""
+        out: dict[str, Features] = {}
+        if not handles:
+            return out
+        disk = None if policy.vision_trains else self.disk
+        if disk is not None:
+            for handle in handles:
+                found = disk.get(handle.key, self.fingerprint(policy), policy.compute)
+                if found is not None:
+                    _check(handle, found)
+                    out[handle.key] = found.to(policy.device)
+            self.disk_hits += len(out)
+        with torch.no_grad():
+            encoded = self._encode(policy, [handle for handle in handles if handle.key not in out])
+        for key, value in encoded.items():
+            out[key] = value.owned()
+            if disk is not None:
+                disk.put(key, self.fingerprint(policy), policy.compute, out[key])
+        return out
+
+    def _keep(self, key: str, value: Features) -> None:
+        if value.nbytes > self.budget:
             return
         self._features[key] = value
-        self._bytes += size
+        self._bytes += value.nbytes
         while self._bytes > self.budget:
             _, old = self._features.popitem(last=False)
-            self._bytes -= old.numel() * old.element_size()
+            self._bytes -= old.nbytes
 
-    def _encode(self, policy: Policy, handles: Sequence[MediaHandle]) -> dict[str, torch.Tensor]:
+    def _encode(self, policy: Policy, handles: Sequence[MediaHandle]) -> dict[str, Features]:
         """One pass of the tower per kind. Each medium attends only to itself, so batching does not mix them."""
-        out: dict[str, torch.Tensor] = {}
+        out: dict[str, Features] = {}
         for kind in ("image", "video"):
             batch = [handle for handle in handles if handle.kind == kind]
             if not batch:
@@ -76,9 +143,52 @@ class VisionCache:
             self.patches_encoded += values.shape[0]
             encode = policy.core.get_image_features if kind == "image" else policy.core.get_video_features
             with policy.autocast():
-                parts = encode(values, grid, return_dict=True).pooler_output
-            for handle, part in zip(batch, parts, strict=True):
-                if part.shape[0] != handle.tokens:
-                    raise RuntimeError(f"{handle.kind} {handle.key[:12]}: {handle.tokens} placeholder tokens but {part.shape[0]} features")
-                out[handle.key] = part
+                encoded = encode(values, grid, return_dict=True)
+            for handle, value in zip(batch, _per_medium(encoded, len(batch)), strict=True):
+                _check(handle, value)
+                out[handle.key] = value
         return out
+
+
+def tower_fingerprint(policy: Policy) -> str:
+    """Hash of all that turns pixels into features: the tower's weights with its mergers, its settings, its code and where it runs.
+
+    Kernels of another device or attention implementation round differently, and another version of transformers may compute
+    something else, so these count as other features.
+    """
+    from transformers import __version__
+
+    tower = policy.core.visual
+    settings = {
+        "transformers": __version__,
+        "class": type(tower).__name__,
+        "attention": tower.config._attn_implementation,
+        "device": policy.device.type,
+        "config": tower.config.to_dict(),
+    }
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+    for name, tensor in sorted(tower.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        if tensor.numel():
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _per_medium(encoded: Any, count: int) -> list[Features]:
+    """Split what the tower returned. Deepstack features come per layer and then per medium; most families have none."""
+    layers = getattr(encoded, "deepstack_features", None) or ()
+    for number, layer in enumerate(layers):
+        if isinstance(layer, torch.Tensor) or len(layer) != count:
+            raise RuntimeError(f"deepstack layer {number}: expected one tensor for each of {count} media, got {type(layer).__name__}")
+    parts = list(encoded.pooler_output)
+    return [Features(part, tuple(layer[n] for layer in layers)) for n, part in enumerate(parts)]
+
+
+def _check(handle: MediaHandle, features: Features) -> None:
+    for part in (features.merged, *features.deepstack):
+        if part.shape[0] != handle.tokens:
+            raise RuntimeError(f"{handle.kind} {handle.key[:12]}: {handle.tokens} placeholder tokens but {part.shape[0]} features")
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size() else tensor.clone()

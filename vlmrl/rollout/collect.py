@@ -3,19 +3,22 @@
 A chunk is generated as a whole or replayed as a whole: what a row samples depends on its own seed only, but the last bits of
 batched kernels may depend on the batch, so after a crash a chunk that is not complete in the journal is generated again with
 exactly the same company. Groups that the journal already has are not written twice.
+
+Groups are completed and scored on a second thread while others are still generated; `score_seconds` is what had to be waited for.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from vlmrl import faults, rng
 from vlmrl.protocols import RolloutEngine, Strategy
 from vlmrl.rollout.journal import Journal, rollout_from_json, rollout_to_json, scores_from_json, scores_to_json
-from vlmrl.types import GenerationSettings, Group, Prompt, Request, ScoredGroup
+from vlmrl.types import GenerationSettings, Group, Prompt, Request, Rollout, ScoredGroup
 
 
 @dataclass(kw_only=True)
@@ -41,6 +44,8 @@ class Collector:
     chunk_prompts: int
     seed: int
     stage: str
+    expected_tokens: Callable[[str], float] = field(default=lambda _: 0.0)
+    """Predicted answer length of a sample, from the ledger."""
 
     def collect(self, prompts: Sequence[tuple[int, Prompt]], *, step: int, journal: Journal) -> Collected:
         """Groups for `(place in the plan, prompt)`, generated or replayed."""
@@ -67,18 +72,27 @@ class Collector:
         prompts = [prompt for _, prompt in chunk]
         # the place is a coordinate too: a batch that crosses an epoch may hold one sample twice
         seeds = [tuple(rng.key(self.seed, "rollout", self.stage, step, place, p.sample.id, k) for k in ks) for place, p in chunk]
-        requests = [Request(prompt=p, ks=ks, seeds=s) for p, s in zip(prompts, seeds, strict=True)]
-        began = time.perf_counter()
-        answers = self.engine.generate(requests, self.settings)
-        out.rollout_seconds += time.perf_counter() - began
-        began = time.perf_counter()
-        groups = [
-            Group(id=group_id, prompt=prompt, rollouts=tuple(rollouts))
-            for group_id, prompt, rollouts in zip(ids, prompts, answers, strict=True)
+        requests = [
+            Request(prompt=p, ks=ks, seeds=s, expected_tokens=self.expected_tokens(p.sample.id)) for p, s in zip(prompts, seeds, strict=True)
         ]
-        scored = [self.score(self.strategy.complete(group, lambda g: self.score(g).scores.total(), self.tokenize)) for group in groups]
-        out.score_seconds += time.perf_counter() - began
-        return scored
+        scored: dict[int, Future[ScoredGroup]] = {}
+        with ThreadPoolExecutor(max_workers=1) as thread:
+
+            def done(number: int, rollouts: Sequence[Rollout]) -> None:
+                group = Group(id=ids[number], prompt=prompts[number], rollouts=tuple(rollouts))
+                scored[number] = thread.submit(self._finish, group)
+
+            began = time.perf_counter()
+            self.engine.generate(requests, self.settings, done)
+            out.rollout_seconds += time.perf_counter() - began
+            began = time.perf_counter()
+            groups = [scored[number].result() for number in range(len(requests))]
+            out.score_seconds += time.perf_counter() - began
+        return groups
+
+    def _finish(self, group: Group) -> ScoredGroup:
+        """The group with the rows that the strategy adds, scored."""
+        return self.score(self.strategy.complete(group, lambda g: self.score(g).scores.total(), self.tokenize))
 
 
 def _record(scored: ScoredGroup) -> dict[str, Any]:

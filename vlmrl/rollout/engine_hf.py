@@ -1,23 +1,35 @@
 """The reference rollout engine: the policy itself, generating.
 
-Each prompt is encoded by the vision tower once and prefilled once; its key-value cache is then expanded to its rollouts, which
-decode together. Rows that finish leave the batch. Every draw comes from a table of uniforms that depends on the request's seed
-and the token's place alone, so an answer does not depend on what else is in the batch (up to the rounding of batched kernels).
+Each prompt is encoded by the vision tower once and prefilled once, in packed rows without padding; its answers decode together
+against that one copy of its keys and values (`rollout.grid`). A row that ends leaves at once, and as soon as there is room for all
+answers of the next prompt, it comes in; prompts with the longest expected answers go first, so that no long one is left over at the
+end. Every draw comes from a table of uniforms that depends on the request's seed and the token's place alone, so an answer does not
+depend on what else is in the batch (up to the rounding of batched kernels).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from vlmrl.policy.attention import require
 from vlmrl.policy.forward import embed
 from vlmrl.policy.load import Policy
 from vlmrl.policy.positions import prompt_positions
+from vlmrl.policy.prefix import layout_of
 from vlmrl.policy.vision import VisionCache
+from vlmrl.rollout.grid import DecodeGrid
 from vlmrl.types import FinishReason, GenerationSettings, Request, Rollout
+
+SLOTS = 256
+PREFILL_TOKENS = 32768
+"""Prompt tokens that are prefilled in one pass; one longer prompt goes alone."""
+
+Done = Callable[[int, list[Rollout]], None]
 
 
 def uniforms(seeds: Sequence[int], tokens: int) -> np.ndarray:
@@ -46,13 +58,43 @@ def sample(logits_NV: torch.Tensor, draws_N: torch.Tensor, settings: GenerationS
     return token_N, logp_NV.gather(1, token_N[:, None])[:, 0]
 
 
+@dataclass
+class _Rows:
+    """The rows alive, in the grid's order. N rows."""
+
+    row_N: torch.Tensor
+    """Row of the output buffers."""
+    hidden_NH: torch.Tensor
+    """State that the next token is drawn from."""
+    position_N: torch.Tensor
+    """Position of the next token."""
+    t_N: torch.Tensor
+    """Tokens drawn so far."""
+
+    def keep(self, which: torch.Tensor) -> _Rows:
+        return _Rows(self.row_N[which], self.hidden_NH[which], self.position_N[which], self.t_N[which])
+
+    def and_(self, more: _Rows) -> _Rows:
+        return _Rows(
+            torch.cat([self.row_N, more.row_N]),
+            torch.cat([self.hidden_NH, more.hidden_NH]),
+            torch.cat([self.position_N, more.position_N]),
+            torch.cat([self.t_N, more.t_N]),
+        )
+
+
 class HFEngine:
     """Generates with the training policy in place; weights are always current and `version` is the policy's."""
 
-    def __init__(self, policy: Policy, vision: VisionCache):
+    def __init__(self, policy: Policy, vision: VisionCache, *, slots: int = SLOTS, prefill_tokens: int = PREFILL_TOKENS):
+        """`slots`: most answers that decode at a time; a prompt with more answers than that decodes alone."""
+        require(policy.model.config.get_text_config())
         self.policy = policy
         self.vision = vision
+        self.slots = slots
+        self.prefill_tokens = prefill_tokens
         self.prefilled_prompts = 0
+        self.decoded_steps = 0
 
     @property
     def version(self) -> int:
@@ -62,98 +104,142 @@ class HFEngine:
         """Nothing to release: the policy belongs to the trainer."""
 
     @torch.no_grad()
-    def generate(self, requests: Sequence[Request], settings: GenerationSettings) -> list[list[Rollout]]:
-        """Rollouts of every request, in order: `len(request.seeds)` each."""
+    def generate(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None = None) -> list[list[Rollout]]:
+        """Rollouts of every request, in order: `len(request.seeds)` each. `done` is called with a request's number and rollouts as
+        soon as its last answer has ended."""
         if not requests:
             return []
         with self.policy.autocast():
-            return self._generate(requests, settings)
+            return _Run(self, requests, settings, done).loop()
 
-    def _generate(self, requests: Sequence[Request], settings: GenerationSettings) -> list[list[Rollout]]:
+
+class _Run:
+    """One call of `generate`."""
+
+    def __init__(self, engine: HFEngine, requests: Sequence[Request], settings: GenerationSettings, done: Done | None):
+        self.engine, self.policy, self.requests, self.settings, self.done = engine, engine.policy, requests, settings, done
+        device = self.policy.device
         counts = [len(request.seeds) for request in requests]
-        hidden_PH, cache, attention_PS, next_P = self._prefill(requests)
-        owner_N = torch.repeat_interleave(torch.arange(len(requests)), torch.tensor(counts)).to(self.policy.device)
-        cache.batch_select_indices(owner_N)
-        draws = torch.from_numpy(uniforms([s for r in requests for s in r.seeds], settings.max_new_tokens)).to(self.policy.device)
-        ids, logps, finished = self._decode(hidden_PH[owner_N], cache, attention_PS[owner_N], next_P[owner_N], draws, settings)
-        out: list[list[Rollout]] = []
-        n = 0
-        for request in requests:
-            group: list[Rollout] = []
-            for k in request.ks:
-                finish: FinishReason = "stop" if finished[n] else "length"
-                text = self.policy.bundle.decode(ids[n])
-                group.append(
-                    Rollout(k=k, ids=tuple(ids[n]), logprobs=tuple(logps[n]), text=text, finish=finish, policy_version=self.version)
-                )
-                n += 1
-            out.append(group)
+        self.first = [sum(counts[:i]) for i in range(len(counts))]
+        self.left = list(counts)
+        self.owner = [i for i, n in enumerate(counts) for _ in range(n)]
+        total, length = sum(counts), settings.max_new_tokens
+        self.draws = torch.from_numpy(uniforms([s for r in requests for s in r.seeds], length)).to(device)
+        self.ids = torch.zeros((total, length), dtype=torch.int64, device=device)
+        self.logps = torch.zeros((total, length), dtype=torch.float32, device=device)
+        self.lengths = [0] * total
+        self.stopped = [False] * total
+        self.queue = deque(sorted(range(len(requests)), key=lambda i: (-requests[i].expected_tokens, i)))
+        self.grid = DecodeGrid(width=max(counts), device=device)
+        self.out: list[list[Rollout]] = [[] for _ in requests]
+        self.ends = torch.tensor(self.policy.bundle.end_ids, device=device)
+        self.forbidden = torch.tensor(self.policy.bundle.forbidden_ids, device=device)
+
+    def loop(self) -> list[list[Rollout]]:
+        """Admit, draw, retire, decode, until nothing waits and nothing runs."""
+        rows: _Rows | None = None
+        while self.queue or rows is not None:
+            rows = self._admit(rows)
+            rows, token = self._draw(rows)
+            if rows is not None:
+                rows = self._decode(rows, token)
+        return self.out
+
+    def _admit(self, rows: _Rows | None) -> _Rows:
+        """Let in as many waiting prompts as there is room for, at least one into an empty grid, and prefill them."""
+        alive = 0 if rows is None else len(rows.row_N)
+        while self.queue:
+            chosen: list[int] = []
+            tokens = 0
+            while self.queue:
+                request = self.requests[self.queue[0]]
+                size = len(request.prompt.ids)
+                full = alive > 0 and alive + len(request.seeds) > self.engine.slots
+                if full or (chosen and tokens + size > self.engine.prefill_tokens):
+                    break
+                chosen.append(self.queue.popleft())
+                alive, tokens = alive + len(request.seeds), tokens + size
+            if not chosen:
+                break
+            more = self._prefill(chosen)
+            rows = more if rows is None else rows.and_(more)
+        assert rows is not None
+        return rows
+
+    def _prefill(self, chosen: Sequence[int]) -> _Rows:
+        """One pass over the packed prompts; their keys and values go into the grid."""
+        policy, device = self.policy, self.policy.device
+        prompts = [self.requests[i].prompt for i in chosen]
+        counts = [len(self.requests[i].seeds) for i in chosen]
+        lengths = [len(prompt.ids) for prompt in prompts]
+        layout = layout_of([(n, ()) for n in lengths])
+        ids = torch.tensor([[i for prompt in prompts for i in prompt.ids]], device=device)
+        positions = torch.cat([prompt_positions(prompt, policy.positions) for prompt in prompts], dim=1)[:, None].to(device)
+        features = self.engine.vision.features(policy, [h for prompt in prompts for h in prompt.media], train=False)
+        inputs = embed(policy, ids, [(p, 0, block.start) for p, block in zip(prompts, layout.blocks, strict=True)], features)
+        record: list[tuple[torch.Tensor, torch.Tensor]] = []
+        hidden = policy.core.language_model(
+            **inputs.arguments(),
+            attention_mask=None,
+            position_ids=positions,
+            use_cache=False,
+            prefix_layout=layout,
+            prefix_backend=policy.prefix_backend,
+            record=record,
+        ).last_hidden_state[0]
+        self.grid.admit(chosen, counts, lengths, record)
+        self.engine.prefilled_prompts += len(prompts)
+        last = torch.tensor([block.end - 1 for block in layout.blocks], device=device)
+        owner = torch.repeat_interleave(torch.arange(len(chosen)), torch.tensor(counts)).to(device)
+        row_N = torch.tensor([self.first[i] + k for i, n in zip(chosen, counts, strict=True) for k in range(n)], device=device)
+        return _Rows(row_N, hidden[last][owner], positions[0, 0, last][owner] + 1, torch.zeros_like(row_N))
+
+    def _draw(self, rows: _Rows) -> tuple[_Rows | None, torch.Tensor]:
+        """Draw the next token of every row, and retire the rows that it ends."""
+        logits = (rows.hidden_NH @ self.policy.head.T).float().index_fill(1, self.forbidden, float("-inf"))
+        token, logp = sample(logits, self.draws[rows.row_N, rows.t_N], self.settings)
+        self.ids[rows.row_N, rows.t_N] = token
+        self.logps[rows.row_N, rows.t_N] = logp
+        stopped = torch.isin(token, self.ends)
+        ended = stopped | (rows.t_N + 1 >= self.settings.max_new_tokens)
+        rows.t_N = rows.t_N + 1
+        if bool(ended.any()):
+            gone = rows.keep(ended)
+            for row, n, stop in zip(gone.row_N.tolist(), gone.t_N.tolist(), stopped[ended].tolist(), strict=True):
+                self._retire(row, n, stop)
+            self.grid.finish(ended)
+            rows, token = rows.keep(~ended), token[~ended]
+        return (rows if len(rows.row_N) else None), token
+
+    def _retire(self, row: int, length: int, stopped: bool) -> None:
+        self.lengths[row], self.stopped[row] = length, stopped
+        request = self.owner[row]
+        self.left[request] -= 1
+        if self.left[request] == 0:
+            self.out[request] = self._rollouts(request)
+            if self.done is not None:
+                self.done(request, self.out[request])
+
+    def _rollouts(self, request: int) -> list[Rollout]:
+        out: list[Rollout] = []
+        for place, k in enumerate(self.requests[request].ks):
+            row = self.first[request] + place
+            ids = self.ids[row, : self.lengths[row]].tolist()
+            finish: FinishReason = "stop" if self.stopped[row] else "length"
+            logps = self.logps[row, : self.lengths[row]].tolist()
+            text = self.policy.bundle.decode(ids)
+            out.append(Rollout(k=k, ids=tuple(ids), logprobs=tuple(logps), text=text, finish=finish, policy_version=self.engine.version))
         return out
 
-    def _prefill(self, requests: Sequence[Request]) -> tuple[torch.Tensor, Any, torch.Tensor, torch.Tensor]:
-        """Last hidden state [P, H], cache, attention mask [P, S] (left-padded) and position of the next token [P]."""
-        from transformers import DynamicCache
-
-        prompts = [request.prompt for request in requests]
-        width = max(len(prompt.ids) for prompt in prompts)
-        pad = self.policy.bundle.end_ids[0]
-        ids = torch.full((len(prompts), width), pad, dtype=torch.int64)
-        attention = torch.zeros((len(prompts), width), dtype=torch.int64)
-        positions = torch.zeros((3, len(prompts), width), dtype=torch.int64)
-        offsets = [width - len(prompt.ids) for prompt in prompts]
-        for b, prompt in enumerate(prompts):
-            ids[b, offsets[b] :] = torch.tensor(prompt.ids)
-            attention[b, offsets[b] :] = 1
-            positions[:, b, offsets[b] :] = prompt_positions(prompt, self.policy.positions)
-        device = self.policy.device
-        ids, attention, positions = ids.to(device), attention.to(device), positions.to(device)
-        features = self.vision.features(self.policy, [h for prompt in prompts for h in prompt.media], train=False)
-        embeds = embed(self.policy, ids, list(zip(prompts, offsets, strict=True)), features)
-        cache = DynamicCache(config=self.policy.model.config.get_text_config())
-        out = self.policy.core.language_model(
-            inputs_embeds=embeds, attention_mask=attention, position_ids=positions, past_key_values=cache, use_cache=True
-        )
-        self.prefilled_prompts += len(prompts)
-        return out.last_hidden_state[:, -1], cache, attention, positions[0, :, -1] + 1
-
-    def _decode(
-        self,
-        hidden_NH: torch.Tensor,
-        cache: Any,
-        attention_NS: torch.Tensor,
-        next_N: torch.Tensor,
-        draws_NT: torch.Tensor,
-        settings: GenerationSettings,
-    ) -> tuple[list[list[int]], list[list[float]], list[bool]]:
-        """Token by token until every row has ended or is as long as allowed."""
-        device, total = self.policy.device, hidden_NH.shape[0]
-        ends = torch.tensor(self.policy.bundle.end_ids, device=device)
-        forbidden = torch.tensor(self.policy.bundle.forbidden_ids, device=device)
-        ids: list[list[int]] = [[] for _ in range(total)]
-        logps: list[list[float]] = [[] for _ in range(total)]
-        finished = [False] * total
-        alive = torch.arange(total, device=device)
-        for t in range(settings.max_new_tokens):
-            logits = (hidden_NH @ self.policy.head.T).float().index_fill(1, forbidden, float("-inf"))
-            token, logp = sample(logits, draws_NT[alive, t], settings)
-            ended = torch.isin(token, ends)
-            for row, i, lp, end in zip(alive.tolist(), token.tolist(), logp.tolist(), ended.tolist(), strict=True):
-                ids[row].append(i)
-                logps[row].append(lp)
-                finished[row] = end
-            if bool(ended.all()) or t + 1 == settings.max_new_tokens:
-                break
-            if bool(ended.any()):
-                keep = (~ended).nonzero(as_tuple=True)[0]
-                alive, token, next_N, attention_NS = alive[keep], token[keep], next_N[keep], attention_NS[keep]
-                cache.batch_select_indices(keep)
-            attention_NS = torch.cat([attention_NS, attention_NS.new_ones((len(alive), 1))], dim=1)
-            out = self.policy.core.language_model(
-                inputs_embeds=self.policy.core.get_input_embeddings()(token[:, None]),
-                attention_mask=attention_NS,
-                position_ids=next_N.view(1, -1, 1).expand(3, -1, -1),
-                past_key_values=cache,
-                use_cache=True,
-            )
-            hidden_NH, next_N = out.last_hidden_state[:, -1], next_N + 1
-        return ids, logps, finished
+    def _decode(self, rows: _Rows, token: torch.Tensor) -> _Rows:
+        """One forward pass of one token per row."""
+        self.grid.advance()
+        self.engine.decoded_steps += 1
+        hidden = self.policy.core.language_model(
+            inputs_embeds=self.policy.core.get_input_embeddings()(token[None]),
+            attention_mask=None,
+            position_ids=rows.position_N.view(1, 1, -1).expand(3, -1, -1),
+            use_cache=False,
+            decoding=self.grid,
+        ).last_hidden_state[0]
+        return _Rows(rows.row_N, hidden, rows.position_N + 1, rows.t_N)

@@ -12,7 +12,7 @@ from vlmrl.data.source import load_source
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import Policy, ProcessorBundle, load_policy, load_processor
 from vlmrl.policy.vision import VisionCache
-from vlmrl.toy.model import build_model
+from vlmrl.toy.model import ModelFamily, build_model
 from vlmrl.toy.tasks import tokenizer_corpus
 from vlmrl.toy.world import make_world
 from vlmrl.types import Prompt, Sample
@@ -44,11 +44,11 @@ class Tiny:
         return [self.encoder.encode(sample, template) for sample in self.samples[:count]]
 
 
-def make_files(folder: Path, *, sft: int = 24, train: int = 50, test: int = 12) -> tuple[Path, Path]:
+def make_files(folder: Path, *, sft: int = 24, train: int = 50, test: int = 12, family: ModelFamily = "qwen2_5_vl") -> tuple[Path, Path]:
     """(model folder, world folder), built from seed 0."""
     model, world = folder / "model", folder / "world"
     make_world(world, ToyWorldSection(pretrain=2, sft=sft, train=train, validation=2, test=test))
-    build_model(model, seed=0, corpus=tokenizer_corpus([instruction(t, "time_span") for t in TEMPLATES]))
+    build_model(model, seed=0, corpus=tokenizer_corpus([instruction(t, "time_span") for t in TEMPLATES]), family=family)
     return model, world
 
 
@@ -62,6 +62,7 @@ def load(model: Path, world: Path, split: str = "train") -> Tiny:
         merge_size=bundle.merge_size,
         temporal_patch_size=bundle.temporal_patch_size,
         fingerprint=bundle.fingerprint,
+        step_times=bundle.step_times,
     )
     encoder = Encoder(
         tokenizer=bundle.tokenizer,

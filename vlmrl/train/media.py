@@ -29,6 +29,7 @@ def open_media(cfg: Config, bundle: ProcessorBundle, data: Path) -> tuple[MediaS
         merge_size=bundle.merge_size,
         temporal_patch_size=bundle.temporal_patch_size,
         fingerprint=bundle.fingerprint,
+        step_times=bundle.step_times,
     )
     encoder = Encoder(
         tokenizer=bundle.tokenizer,

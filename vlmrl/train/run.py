@@ -20,8 +20,10 @@ from vlmrl.config.methods import check_methods
 from vlmrl.config.schema import GrpoSection, SftSection, Stage
 from vlmrl.errors import CheckpointError, ConfigError, StorageError
 from vlmrl.methods import registries
+from vlmrl.policy.attention import require
 from vlmrl.policy.load import Policy, freeze, load_policy, quiet_transformers
 from vlmrl.policy.vision import VisionCache
+from vlmrl.policy.vision_disk import FeatureStore
 from vlmrl.protocols import reward as reward_registry
 from vlmrl.protocols import sampler as sampler_registry
 from vlmrl.rewards.runner import RewardRunner
@@ -90,7 +92,7 @@ def _stages(s: Session) -> None:
     base = s.places.model if s.state.stage == 0 else str(_stage_folder(s, s.cfg.stages[s.state.stage - 1]))
     with s.clock.phase("load"):
         policy = _load(s, base)
-    vision = VisionCache(s.store, budget_bytes=s.cfg.media.cache_bytes)
+    vision = _vision(s)
     policy.version = s.state.policy_version
     if s.cfg.model.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -117,7 +119,22 @@ def _stages(s: Session) -> None:
 
 def _load(s: Session, path: str) -> Policy:
     m = s.cfg.model
-    return load_policy(path, s.bundle, device=m.device, dtype=m.dtype, attention=m.attention, revision=m.revision, positions=m.positions)
+    return load_policy(
+        path,
+        s.bundle,
+        device=m.device,
+        dtype=m.dtype,
+        attention=m.attention,
+        revision=m.revision,
+        positions=m.positions,
+        prefix_backend=m.prefix_backend,
+    )
+
+
+def _vision(s: Session) -> VisionCache:
+    m = s.cfg.media
+    disk = FeatureStore(Path(m.vision_cache_dir).expanduser(), budget_bytes=m.vision_cache_bytes) if m.vision_cache_dir else None
+    return VisionCache(s.store, budget_bytes=m.cache_bytes, disk=disk)
 
 
 def _stage_folder(s: Session, cfg: Stage) -> Path:
@@ -128,6 +145,8 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
     """Build what the stage needs, restore it if this process resumes inside it, and run it."""
     faults.point("stage.started")
     samples = s.rows_of(cfg.source, cfg.template)
+    if cfg.forward == "shared_prefix":
+        require(policy.model.config.get_text_config())
     named = freeze(policy, cfg.freeze)
     optimizer, order = optim.build(named, cfg.optim)
     is_rl = isinstance(cfg, GrpoSection)
@@ -138,7 +157,7 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
         named=named,
         max_grad_norm=cfg.optim.max_grad_norm,
         micro_tokens=s.state.micro_tokens or cfg.micro_tokens,
-        layout=cfg.forward if isinstance(cfg, GrpoSection) else "repeat",
+        layout=cfg.forward,
         temperature=cfg.rollout.temperature if isinstance(cfg, GrpoSection) else 1.0,
         forbidden=s.bundle.forbidden_ids if is_rl else (),
         checkpointing=s.cfg.model.gradient_checkpointing,
@@ -172,7 +191,7 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
         ),
         store=s.store,
         rewards=rewards,
-        reference=_reference(s, cfg, base, vision),
+        reference=_reference(s, cfg, base, policy, vision),
         journal_dir=s.run.journal,
         checkpoint_every=cfg.checkpoint_every or s.cfg.checkpoint.every,
         log=lambda values: _log_step(s, cfg, values),
@@ -202,14 +221,18 @@ def _rewards(s: Session, cfg: GrpoSection, samples: Mapping[str, Sample]) -> Rew
     return runner
 
 
-def _reference(s: Session, cfg: Stage, base: str, vision: VisionCache) -> Reference | None:
+def _reference(s: Session, cfg: Stage, base: str, trained: Policy, vision: VisionCache) -> Reference | None:
     """The stage's starting weights, kept only where the loss or the log needs them. A tower that does not train shares its features."""
     if not isinstance(cfg, GrpoSection) or (cfg.beta == 0 and cfg.kl_every == 0):
         return None
     with s.clock.phase("load"):
         policy = _load(s, base)
     policy.model.requires_grad_(False)
-    return Reference(policy=policy, vision=VisionCache(s.store, budget_bytes=s.cfg.media.cache_bytes))
+    if trained.vision_trains:
+        return Reference(policy=policy, vision=_vision(s))
+    # the same tower on both sides: one set of features
+    policy.vision_version = trained.vision_version
+    return Reference(policy=policy, vision=vision)
 
 
 def _restore_tensors(path: Path, learner: Learner, order: list[str]) -> None:

@@ -71,7 +71,8 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
         del out[free]
     for name in ("root", "trackers", "threads"):
         del out["run"][name]
-    del out["media"]["cache_bytes"]
+    for name in ("cache_bytes", "vision_cache_dir", "vision_cache_bytes"):
+        del out["media"][name]
     if out["toy"] is not None:
         del out["toy"]["cache"]
     for stage in out["stages"]:

@@ -15,9 +15,9 @@ import torch
 
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.errors import NumericsError
-from vlmrl.policy.forward import LAYOUTS
+from vlmrl.policy.forward import LAYOUTS, Layout
 from vlmrl.policy.load import Policy
-from vlmrl.policy.pack import MicroBatch, Row, pack, split
+from vlmrl.policy.pack import MicroBatch, PackedBatch, Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.train import dist
 
@@ -34,7 +34,7 @@ class Learner:
     named: list[tuple[str, torch.nn.Parameter]]
     max_grad_norm: float
     micro_tokens: int
-    layout: str = "repeat"
+    layout: str = "shared_prefix"
     temperature: float = 1.0
     forbidden: tuple[int, ...] = ()
     checkpointing: bool = False
@@ -85,21 +85,17 @@ def score_rows(learner: Learner, rows: Sequence[Row], *, policy: Policy | None =
     """Log-probs of all rows without gradient, [N, T]: old log-probs, or the reference's when its policy is given."""
     who, features = policy or learner.policy, vision or learner.vision
     out = torch.zeros(response_mask(rows).shape)
-    for n, part in _numbered(rows, learner.micro_tokens):
-        batch = pack(part, who.positions, who.device, pad_id=who.bundle.end_ids[0])
-        scored = LAYOUTS[learner.layout](who, batch, features, temperature=learner.temperature, forbidden=learner.forbidden, train=False)
+    layout = LAYOUTS[learner.layout]
+    for n, part in _numbered(layout, rows, learner.micro_tokens):
+        batch = layout.pack(part, who.positions, who.device, pad_id=who.bundle.end_ids[0])
+        scored = layout.forward(who, batch, features, temperature=learner.temperature, forbidden=learner.forbidden, train=False)
         out[n, : scored.logp_BT.shape[1]] = scored.logp_BT.cpu()
     return out
 
 
-def _numbered(rows: Sequence[Row], budget: int) -> list[tuple[torch.Tensor, list[Row]]]:
+def _numbered(layout: Layout, rows: Sequence[Row], budget: int) -> list[tuple[torch.Tensor, list[Row]]]:
     """Micro-batches with the places of their rows in `rows`."""
-    out: list[tuple[torch.Tensor, list[Row]]] = []
-    place = 0
-    for part in split(rows, budget):
-        out.append((torch.arange(place, place + len(part)), part))
-        place += len(part)
-    return out
+    return [(torch.tensor(places), [rows[place] for place in places]) for places in layout.split(rows, budget)]
 
 
 def optimizer_step(
@@ -145,10 +141,11 @@ def _accumulate(
     count = reducer(batch.mask_NT).count if batch.rows else torch.zeros((), dtype=torch.float64)
     total = dist.sum_(torch.as_tensor(count, dtype=torch.float64).clone()).clamp(min=1.0).item()
     tokens = 0
-    for n, part in _numbered(batch.rows, learner.micro_tokens):
-        micro = pack(part, learner.policy.positions, learner.policy.device, pad_id=learner.policy.bundle.end_ids[0])
+    layout = LAYOUTS[learner.layout]
+    for n, part in _numbered(layout, batch.rows, learner.micro_tokens):
+        micro = layout.pack(part, learner.policy.positions, learner.policy.device, pad_id=learner.policy.bundle.end_ids[0])
         tokens += micro.tokens
-        scored = LAYOUTS[learner.layout](
+        scored = layout.forward(
             learner.policy, micro, learner.vision, temperature=learner.temperature, forbidden=learner.forbidden, train=True
         )
         inputs = _loss_inputs(batch, n, micro, scored.logp_BT)
@@ -170,7 +167,7 @@ def _accumulate(
     return tokens
 
 
-def _loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch, logp_BT: torch.Tensor) -> LossInputs:
+def _loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch, logp_BT: torch.Tensor) -> LossInputs:
     """The micro-batch's slices of the flat tensors, cut to its own width."""
     width, device = micro.mask_BT.shape[1], logp_BT.device
     old = logp_BT.detach() if batch.logp_old_NT is None else batch.logp_old_NT[n, :width].to(device)
@@ -185,7 +182,7 @@ def _loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch, logp_BT: 
     )
 
 
-def _counted(batch: Minibatch, n: torch.Tensor, micro: MicroBatch) -> torch.Tensor:
+def _counted(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch) -> torch.Tensor:
     """Mask of the tokens that enter logged statistics."""
     if batch.statistics_N is None:
         return micro.mask_BT

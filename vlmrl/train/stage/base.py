@@ -87,7 +87,7 @@ class StageRun:
         bundle, rollout = self.policy.bundle, cfg.rollout
         made: Strategy = strategies.bind(rollout.strategy.name, rollout.strategy.arguments)()
         return Collector(
-            engine=HFEngine(self.policy, self.learner.vision),
+            engine=HFEngine(self.policy, self.learner.vision, slots=rollout.slots),
             strategy=made,
             score=self._score,
             tokenize=lambda text: (*bundle.tokenize(text), bundle.end_ids[0]),
@@ -96,6 +96,7 @@ class StageRun:
             chunk_prompts=rollout.chunk_prompts,
             seed=self.seed,
             stage=self.name,
+            expected_tokens=lambda sample_id: self.state.ledger.row(sample_id).mean_length or 0.0,
         )
 
     def _score(self, group: Group) -> ScoredGroup:

@@ -1,0 +1,352 @@
+"""Attention over packed rows of groups that share a prompt (`policy.prefix`), in several backends with the same result.
+
+* `dense`: one masked call, N x N pairs. The definition; for tests and small rows.
+* `merge`: prompts see themselves; answer tokens see the prompt in one unmasked call and their own answer in one causal call, joined
+  by log-sum-exp. Nothing is copied or masked, no pair is computed in vain. Exact in gradient too: a flash kernel's backward, given
+  the *joined* output and log-sum-exp, returns that part's share of the gradient. CPU kernel of torch.
+* `two_call`: the same two sets of queries, the prompt's keys and values copied once per answer (GQA keeps them small). Any device.
+* `flash`: as `two_call` without padding, through flash-attn's variable-length kernel. GPU, 16-bit.
+* `flex`: torch's FlexAttention with a block mask; empty blocks are skipped. GPU.
+
+A model takes part by `attach`: its language model calls `prefix_attention` through transformers' attention registry, and the layout
+travels as the keyword `prefix_layout` of the forward call. Without that keyword the model's own kernel runs, as before.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vlmrl.errors import ConfigError
+from vlmrl.policy.prefix import Block, PrefixLayout
+
+Backend = Literal["dense", "merge", "two_call", "flash", "flex"]
+NAME = "vlmrl_{kernel}"
+FLEX_BLOCK = 128
+
+
+class Decoding(Protocol):
+    """A running batch that keeps its own keys and values (`rollout.grid`)."""
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor: ...
+
+
+def choose(wanted: str, device: torch.device, compute: torch.dtype) -> tuple[Backend, str]:
+    """(backend, why). `auto`: CPU `merge`; CUDA `flash` in 16 bits where flash-attn is installed, else `flex`.
+
+    Raises:
+        ConfigError: a backend that cannot run here.
+    """
+    flash = importlib.util.find_spec("flash_attn") is not None
+    half = compute in (torch.bfloat16, torch.float16)
+    if wanted == "auto":
+        if device.type == "cpu":
+            return "merge", "CPU: two flash calls joined by log-sum-exp"
+        if flash and half:
+            return "flash", "flash-attn is installed and the forward runs in 16 bits"
+        return "flex", "CUDA without flash-attn or in 32 bits"
+    if wanted == "merge" and device.type != "cpu":
+        raise ConfigError("model.prefix_backend: 'merge' uses torch's CPU kernel; on CUDA use 'flash', 'flex' or 'two_call'")
+    if wanted == "flash" and (device.type != "cuda" or not flash or not half):
+        raise ConfigError("model.prefix_backend: 'flash' needs CUDA, the flash-attn package and model.dtype: bfloat16")
+    if wanted == "flex" and device.type != "cuda":
+        raise ConfigError("model.prefix_backend: 'flex' has no backward on the CPU; use 'merge'")
+    if wanted not in _BACKENDS:
+        raise ConfigError(f"model.prefix_backend: unknown '{wanted}' (known: auto, {', '.join(_BACKENDS)})")
+    return wanted, "asked for"  # pyright: ignore[reportReturnType]
+
+
+def require(text_config: Any) -> None:
+    """Refuse models that would read a packed row as an ordinary one.
+
+    Raises:
+        ConfigError: linear-attention or sliding-window layers, which no mask over a packed row can express; or a model whose
+            attention is not routed through `prefix_attention` and would ignore the layout in silence.
+    """
+    if not str(text_config._attn_implementation).startswith("vlmrl_"):
+        raise ConfigError(
+            f"forward: 'shared_prefix' cannot run with model.attention '{text_config._attn_implementation}'; use sdpa or "
+            "flash_attention_2, or forward: repeat"
+        )
+    kinds = set(getattr(text_config, "layer_types", None) or ["full_attention"])
+    other = sorted(kinds - {"full_attention"})
+    if other:
+        raise ConfigError(
+            f"forward: 'shared_prefix' needs full attention in every layer, but this model has {', '.join(other)} layers; "
+            "use forward: repeat"
+        )
+
+
+def attach(model: Any, kernel: str) -> None:
+    """Route the language model's attention through `prefix_attention`; the vision tower keeps `kernel`.
+
+    `eager` is left alone: it adds its mask and would take a boolean one for numbers, and it is a reference of its own.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if kernel == "eager":
+        return
+    name = NAME.format(kernel=kernel)
+    AttentionInterface.register(name, functools.partial(prefix_attention, fallback=ALL_ATTENTION_FUNCTIONS[kernel]))
+    AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[kernel])
+    model.set_attn_implementation({"text_config": name, "vision_config": kernel})
+
+
+def prefix_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    fallback: Callable[..., Any],
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    prefix_layout: PrefixLayout | None = None,
+    prefix_backend: Backend = "dense",
+    record: list[tuple[Tensor, Tensor]] | None = None,
+    decoding: Decoding | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """transformers' attention function. query [1, Hq, N, D], key and value [1, Hkv, N, D] -> ([1, N, Hq, D], None).
+
+    `record` collects every layer's keys and values (prefill). With `decoding` the N tokens are one new token of N running answers.
+
+    Raises:
+        RuntimeError: a mask, a cache or dropout came along with a layout: the packed row would not mean what it says.
+    """
+    if decoding is not None:
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return decoding.attend(module.layer_idx, query, key, value, scale), None
+    if record is not None:
+        record.append((key, value))
+    if prefix_layout is None:
+        return fallback(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
+    if attention_mask is not None or dropout or query.shape[0] != 1 or query.shape[2] != key.shape[2]:
+        raise RuntimeError("a packed row takes no attention mask, no cache and no attention dropout")
+    if query.shape[2] != prefix_layout.tokens:
+        raise RuntimeError(f"the packed row has {query.shape[2]} tokens but its layout describes {prefix_layout.tokens}")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return _BACKENDS[prefix_backend](query, key, value, prefix_layout, scale).transpose(1, 2).contiguous(), None
+
+
+def _heads(x: Tensor, heads: int) -> Tensor:
+    """Key or value heads repeated to the query's number."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def _dense(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
+    mask = layout.allow().to(query.device)[None, None]
+    heads = query.shape[1]
+    return F.scaled_dot_product_attention(query, _heads(key, heads), _heads(value, heads), attn_mask=mask, scale=scale)
+
+
+def _padded(block: Block) -> tuple[Tensor, Tensor]:
+    """(columns [G, C] of the answers, padded with the last column of each; places [sum C] of the real ones in G * C)."""
+    width = max(block.suffixes)
+    columns = torch.stack(
+        [at + torch.arange(width).clamp(max=n - 1) for at, n in zip(block.suffix_starts, block.suffixes, strict=True) if n]
+    )
+    places = torch.cat([g * width + torch.arange(n) for g, n in enumerate(n for n in block.suffixes if n)])
+    return columns, places
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+
+
+def _single(block: Block) -> bool:
+    """One answer: the group is an ordinary causal row."""
+    return sum(1 for n in block.suffixes if n) <= 1
+
+
+def _two_call(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
+    key, value = _heads(key, query.shape[1]), _heads(value, query.shape[1])
+    outs: list[Tensor] = []
+    for block in layout.blocks:
+        a, b, e = block.start, block.start + block.prefix, block.end
+        if _single(block):
+            outs.append(_causal(query[:, :, a:e], key[:, :, a:e], value[:, :, a:e], scale))
+            continue
+        outs.append(_causal(query[:, :, a:b], key[:, :, a:b], value[:, :, a:b], scale))
+        columns, places = (t.to(query.device) for t in _padded(block))
+        count, width = columns.shape
+
+        q = torch.arange(width, device=query.device)
+        k = torch.arange(block.prefix + width, device=query.device)
+        mask = (k[None, :] <= q[:, None] + block.prefix)[None, None]
+        with_prompt = [torch.cat([x[:, :, a:b].expand(count, -1, -1, -1), _split(x, columns)], dim=2) for x in (key, value)]
+        out = F.scaled_dot_product_attention(_split(query, columns), *with_prompt, attn_mask=mask, scale=scale)
+        outs.append(out.transpose(0, 1).reshape(1, query.shape[1], count * width, -1)[:, :, places])
+    return torch.cat(outs, dim=2)
+
+
+def _merge(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
+    key, value = _heads(key, query.shape[1]), _heads(value, query.shape[1])
+    outs: list[Tensor] = []
+    for block in layout.blocks:
+        a, b, e = block.start, block.start + block.prefix, block.end
+        if _single(block):
+            outs.append(_causal(query[:, :, a:e], key[:, :, a:e], value[:, :, a:e], scale))
+            continue
+        outs.append(_causal(query[:, :, a:b], key[:, :, a:b], value[:, :, a:b], scale))
+        columns, places = _padded(block)
+        joined: Any = _Joined.apply(
+            query[:, :, b:e], key[:, :, a:b], value[:, :, a:b], key[:, :, b:e], value[:, :, b:e], columns - b, places, scale
+        )
+        outs.append(joined)
+    return torch.cat(outs, dim=2)
+
+
+class _Joined(torch.autograd.Function):
+    """Answers of one group: unmasked attention to the prompt joined with causal attention inside each answer."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, kp: Tensor, vp: Tensor, ks: Tensor, vs: Tensor, columns: Tensor, places: Tensor, scale: float) -> Any:
+        flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        q, kp, vp = q.contiguous(), kp.contiguous(), vp.contiguous()
+        out_p, lse_p = flash(q, kp, vp, 0.0, False, scale=scale)
+        out_s, lse_s = flash(_split(q, columns), _split(ks, columns), _split(vs, columns), 0.0, True, scale=scale)
+        out_s = out_s.transpose(0, 1).flatten(1, 2)[None][:, :, places]
+        lse_s = lse_s.transpose(0, 1).flatten(1, 2)[None][:, :, places]
+        lse = torch.logaddexp(lse_p, lse_s)
+        out = out_p * (lse_p - lse).exp()[..., None].to(q.dtype) + out_s * (lse_s - lse).exp()[..., None].to(q.dtype)
+        ctx.save_for_backward(q, kp, vp, ks, vs, out, lse, columns, places)
+        ctx.scale = scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        q, kp, vp, ks, vs, out, lse, columns, places = ctx.saved_tensors
+        flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        grad = grads[0].contiguous()
+        dq, dkp, dvp = flash(grad, q, kp, vp, out, lse, 0.0, False, scale=ctx.scale)
+        # padding repeats a column: its gradient must be zero, or it would be counted twice
+        flat = torch.zeros(1, q.shape[1], columns.numel(), q.shape[3], dtype=q.dtype)
+        flat[:, :, places] = grad
+        grad_s = flat.view(q.shape[1], *columns.shape, q.shape[3]).transpose(0, 1).contiguous()
+        lse_s = lse[0, :, columns].transpose(0, 1).contiguous()
+        parts = flash(
+            grad_s, _split(q, columns), _split(ks, columns), _split(vs, columns), _split(out, columns), lse_s, 0.0, True, scale=ctx.scale
+        )
+        dq_s, dks, dvs = (part.transpose(0, 1).flatten(1, 2)[None][:, :, places] for part in parts)
+        return dq + dq_s, dkp, dvp, dks, dvs, None, None, None
+
+
+def _split(x: Tensor, columns: Tensor) -> Tensor:
+    """[1, H, sum C, D] -> [G, H, C, D], padded as `columns` says."""
+    return x[0, :, columns].transpose(0, 1).contiguous()
+
+
+def _flash(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
+    from flash_attn import flash_attn_varlen_func  # pyright: ignore[reportMissingImports]
+
+    return varlen(query, key, value, layout, scale, flash_attn_varlen_func)
+
+
+def varlen(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float, kernel: Callable[..., Tensor]) -> Tensor:
+    """The grouped attention through a variable-length kernel with flash-attn's signature: call A prompts against themselves, call B
+    answers against [prompt; answer], causal and aligned at the bottom right."""
+    plan = _varlen_plan(layout)
+    device = query.device
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    out = torch.empty_like(q)
+    results: list[tuple[Tensor, Tensor]] = []
+    for columns_q, columns_k, lengths_q, lengths_k in plan:
+        if not columns_q.numel():
+            continue
+        where = columns_q.to(device)
+        keys = columns_k.to(device)
+        got = kernel(
+            q[where],
+            k[keys],
+            v[keys],
+            cu_seqlens_q=_cumulative(lengths_q, device),
+            cu_seqlens_k=_cumulative(lengths_k, device),
+            max_seqlen_q=max(lengths_q),
+            max_seqlen_k=max(lengths_k),
+            softmax_scale=scale,
+            causal=True,
+        )
+        results.append((where, got))
+    for where, got in results:
+        out = out.index_copy(0, where, got)
+    return out.transpose(0, 1)[None]
+
+
+def _cumulative(lengths: list[int], device: torch.device) -> Tensor:
+    return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device=device)
+
+
+def _varlen_plan(layout: PrefixLayout) -> list[tuple[Tensor, Tensor, list[int], list[int]]]:
+    """(query columns, key columns, query lengths, key lengths) of calls A and B."""
+    a_columns: list[Tensor] = []
+    a_lengths: list[int] = []
+    b_queries: list[Tensor] = []
+    b_keys: list[Tensor] = []
+    b_q: list[int] = []
+    b_k: list[int] = []
+    for block in layout.blocks:
+        prompt = torch.arange(block.start, block.start + block.prefix)
+        a_columns.append(prompt)
+        a_lengths.append(block.prefix)
+        for at, n in zip(block.suffix_starts, block.suffixes, strict=True):
+            if n:
+                own = torch.arange(at, at + n)
+                b_queries.append(own)
+                b_keys += [prompt, own]
+                b_q.append(n)
+                b_k.append(block.prefix + n)
+    empty = [torch.zeros(0, dtype=torch.int64)]
+    first = torch.cat(a_columns)
+    return [(first, first, a_lengths, a_lengths), (torch.cat(b_queries or empty), torch.cat(b_keys or empty), b_q, b_k)]
+
+
+def _flex(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    n = layout.tokens
+    pad = -n % FLEX_BLOCK
+    mask = _flex_mask(layout, query.device)
+    q, k, v = (F.pad(x, (0, 0, 0, pad)) for x in (query, key, value))
+    run: Any = _compiled_flex() if query.device.type == "cuda" else flex_attention
+    return run(q, k, v, block_mask=mask, scale=scale, enable_gqa=query.shape[1] != key.shape[1])[:, :, :n]
+
+
+@functools.lru_cache(maxsize=1)
+def _compiled_flex() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)  # pyright: ignore[reportUnknownMemberType]
+
+
+@functools.lru_cache(maxsize=8)
+def _flex_mask(layout: PrefixLayout, device: torch.device) -> Any:
+    """Block mask of a layout; all layers of a forward and its recomputation share it. Padding is a group of its own."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    pad = -layout.tokens % FLEX_BLOCK
+    group, answer = (F.pad(x, (0, pad), value=-1).to(device) for x in layout.owners)
+
+    def allow(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return (k <= q) & (group[q] == group[k]) & ((answer[k] <= 0) | (answer[k] == answer[q]))
+
+    n = layout.tokens + pad
+    return create_block_mask(allow, None, None, n, n, device=str(device), BLOCK_SIZE=FLEX_BLOCK)
+
+
+_BACKENDS: dict[str, Callable[[Tensor, Tensor, Tensor, PrefixLayout, float], Tensor]] = {
+    "dense": _dense,
+    "merge": _merge,
+    "two_call": _two_call,
+    "flash": _flash,
+    "flex": _flex,
+}

@@ -74,7 +74,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "sympy": ("metrics", "rewards"),
     "wandb": (),
     "flash_attn": (),
-    "peft": (),
+    "peft": ("policy.lora",),
     "datasets": (),
     "qwen_vl_utils": ("testing",),
     "scipy": ("metrics", "evals", "algo"),

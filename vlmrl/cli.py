@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from vlmrl.config.load import Loaded
     from vlmrl.config.schema import Config
-    from vlmrl.registry import Entry, Registry
     from vlmrl.train.audit import AuditReport
 
 USAGE = ConfigError.exit_code
@@ -87,7 +86,11 @@ def root(version: Annotated[bool, typer.Option("--version", help="Show the versi
 
 
 @app.command()
-def train(recipe: Recipe, overrides: Overrides = None) -> None:
+def train(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    profile: Annotated[int, typer.Option(min=0, help="Trace this many steps of each stage (after one to warm up) to <run>/profile")] = 0,
+) -> None:
     """Train. The same command on the same run directory resumes where it stopped."""
     from vlmrl.config.load import load
 
@@ -107,7 +110,7 @@ def train(recipe: Recipe, overrides: Overrides = None) -> None:
     from vlmrl.train.run import train_from
 
     quiet_transformers()
-    train_from(loaded, prepare(loaded.config, ui), ui)
+    train_from(loaded, prepare(loaded.config, ui), ui, profile_steps=profile)
     dist.stop()
 
 
@@ -207,50 +210,56 @@ def _print_resolved(loaded: Loaded) -> None:
 def list_(
     slot: Annotated[str | None, typer.Argument(help="Only this slot: advantage, reward, ...", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    as_papers: Annotated[bool, typer.Option("--papers", help="Markdown with the sources, by slot: docs/papers.md.")] = False,
     plugin: Annotated[list[str] | None, typer.Option(help="Also import this module, for its registrations.", show_default=False)] = None,
+    recipe: Annotated[Path | None, typer.Option(help="Also import the plug-ins of this recipe.", show_default=False)] = None,
 ) -> None:
-    """Every method that a recipe can name, with its arguments and source."""
-    from vlmrl.methods import registries
+    """Every method that a recipe can name, with its arguments, what it needs, and its source."""
+    if as_json and as_papers:
+        raise ConfigError("--json and --papers: give one of them")
+    plugins = list(plugin or [])
+    if recipe is not None:
+        from vlmrl.config.load import load
+
+        plugins += load(recipe, []).config.plugins
+    from vlmrl.methods import described, papers, registries
     from vlmrl.registry import nearest
 
-    found = registries(plugin or [])
+    found = registries(plugins)
     if slot is not None and slot not in found:
         raise ConfigError(f"unknown slot '{slot}'{nearest(slot, list(found))} (known: {', '.join(found)})")
     shown = {name: registry for name, registry in found.items() if slot in (None, name)}
+    if as_papers:
+        typer.echo(papers(shown), nl=False)
+        return
+    listed = {name: [described(registry.get(n)) for n in registry.names()] for name, registry in shown.items()}
     if as_json:
-        typer.echo(json.dumps({name: _entries_json(registry) for name, registry in shown.items()}, indent=1))
+        typer.echo(json.dumps(listed, indent=1))
         return
     from rich.console import Console
 
     console = Console()
-    for name, registry in shown.items():
-        console.print(_method_table(name, registry))
+    for name, methods in listed.items():
+        console.print(_method_table(name, methods))
 
 
-def _arguments(entry: Entry[Any]) -> list[dict[str, Any]]:
-    from vlmrl.registry import type_name
-
-    return [
-        {"name": p.name, "type": type_name(p.annotation), **({} if p.required else {"default": p.default})}
-        for p in entry.parameters.values()
-    ]
-
-
-def _entries_json(registry: Registry[Any]) -> list[dict[str, Any]]:
-    entries = [registry.get(name) for name in registry.names()]
-    return [{"name": e.name, "summary": e.summary, "paper": e.paper, "proposed": e.proposed, "arguments": _arguments(e)} for e in entries]
-
-
-def _method_table(slot: str, registry: Registry[Any]) -> Table:
+def _method_table(slot: str, methods: list[dict[str, Any]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("name", "arguments", "source", "what it does", title=slot, title_justify="left", expand=True)
-    for name in registry.names():
-        entry = registry.get(name)
-        arguments = "\n".join(f"{a['name']}: {a['type']}" + (f" = {a['default']}" if "default" in a else "") for a in _arguments(entry))
-        mark = " (part of it is our guess)" if entry.proposed else ""
-        table.add_row(*(Text(cell, overflow="fold") for cell in (name, arguments, entry.paper or "", entry.summary + mark)))
+    from vlmrl.methods import argument_line
+
+    table = Table("name", "arguments", "needs", "source", "what it does", title=slot, title_justify="left", expand=True)
+    for method in methods:
+        mark = " (part of it is our guess)" if method["proposed"] else ""
+        cells = (
+            method["name"],
+            "\n".join(argument_line(a) for a in method["arguments"]),
+            "\n".join(method["needs"]),
+            method["paper"] or "",
+            method["summary"] + mark,
+        )
+        table.add_row(*(Text(cell, overflow="fold") for cell in cells))
     return table
 
 

@@ -21,6 +21,7 @@ Status = Literal["ok", "absent", "problem"]
 
 OPTIONAL = {
     "flash-attn": "model.attention: flash_attention_2; needs a CUDA machine: pip install flash-attn --no-build-isolation",
+    "peft": "model.lora: low-rank adapters; pip install 'vlmrl[lora]'",
     "pyarrow": "rows in Parquet files; pip install pyarrow",
     "wandb": "run.trackers: [wandb]; pip install wandb",
     "trackio": "run.trackers: [trackio]; pip install trackio",

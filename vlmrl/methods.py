@@ -6,14 +6,16 @@ Imported by `cli` and `train` only; this is where torch comes in when a recipe i
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vlmrl.config.methods import check_methods
+from vlmrl.config.methods import SLOTS, check_methods
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError
-from vlmrl.registry import Registry
+from vlmrl.registry import Entry, Registry, type_name
 
 PACKAGES = ("vlmrl.algo", "vlmrl.rewards", "vlmrl.sampling", "vlmrl.rollout.strategy")
 """Every module in these is imported, so that adding a method is adding a file."""
@@ -36,17 +38,22 @@ def registries(plugins: Sequence[str] = ()) -> dict[str, Registry[Any]]:
             raise ConfigError(f"plugins.{i}: cannot import '{name}': {error}; install it or put its folder on PYTHONPATH") from error
     from vlmrl import protocols
     from vlmrl.algo import registries as algo
+    from vlmrl.algo.constraint import constraint
 
     found: list[Registry[Any]] = [
         algo.advantage,
         algo.credit,
         algo.policy_loss,
+        algo.group_loss,
+        algo.mismatch,
         algo.reducer,
         algo.kl_estimator,
         algo.shape,
         algo.select,
+        constraint,
         protocols.reward,
         protocols.sampler,
+        protocols.budget,
         protocols.strategy,
     ]
     return {registry.slot: registry for registry in found}
@@ -74,3 +81,50 @@ def require_methods(config: Config) -> Mapping[str, Registry[Any]]:
     if problems:
         raise ConfigError(problems)
     return found
+
+
+def described(entry: Entry[Any]) -> dict[str, Any]:
+    """What `vlmrl list` shows of a method, as JSON values. An argument without `default` must be given."""
+    return {
+        "name": entry.name,
+        "summary": entry.summary,
+        "paper": entry.paper,
+        "proposed": entry.proposed,
+        "needs": list(entry.extra.get("needs", ())),
+        "arguments": [
+            {"name": p.name, "type": type_name(p.annotation), **({} if p.required else {"default": p.default})}
+            for p in entry.parameters.values()
+        ],
+    }
+
+
+def argument_line(argument: Mapping[str, Any]) -> str:
+    """`epsilon: float = 0.0001`, with the default as a recipe writes it."""
+    default = f" = {json.dumps(argument['default'], ensure_ascii=False)}" if "default" in argument else ""
+    return f"{argument['name']}: {argument['type']}{default}"
+
+
+def papers(found: Mapping[str, Registry[Any]]) -> str:
+    """Markdown with a table of methods and sources per slot; `docs/papers.md` is this of all slots."""
+    out = [
+        "<!-- Written by: vlmrl list --papers > docs/papers.md -->",
+        "# Methods and their sources",
+        "",
+        "What a recipe can name, slot by slot. A parameter without a default must be given. *Needs* are inputs beyond the usual ones; a",
+        "method says so when the run does not provide them. What is ours in a method is stated at the top of its file; where a part had",
+        "to be guessed, the name ends in `_proposed`.",
+    ]
+    fields = {slot: field for field, slot in SLOTS.items()} | {"strategy": "rollout.strategy"}
+    for slot, registry in found.items():
+        methods = [described(registry.get(name)) for name in registry.names()]
+        out += ["", f"## {slot}", "", f"In a stage of a recipe: `{fields[slot]}`.", ""]
+        out += ["| name | what it does | source | parameters | needs |", "|---|---|---|---|---|", *map(_markdown_row, methods)]
+    return "\n".join(out) + "\n"
+
+
+def _markdown_row(method: Mapping[str, Any]) -> str:
+    name = f"`{method['name']}`" + (" (part of it is our guess)" if method["proposed"] else "")
+    source = re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", method["paper"] or "")
+    parameters = "<br>".join(f"`{argument_line(a)}`" for a in method["arguments"])
+    cells = (name, method["summary"], source, parameters, ", ".join(f"`{n}`" for n in method["needs"]))
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

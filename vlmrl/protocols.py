@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from vlmrl.registry import Registry
-from vlmrl.types import GenerationSettings, Group, PlannedPrompt, Request, Rollout
+from vlmrl.types import GenerationSettings, Group, HintRequest, HintRound, PlannedPrompt, Request, Rollout, ScoredGroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,11 @@ class RolloutEngine(Protocol):
     @property
     def version(self) -> int: ...
 
-    def generate(self, requests: Sequence[Request], settings: GenerationSettings) -> list[list[Rollout]]: ...
+    def generate(
+        self, requests: Sequence[Request], settings: GenerationSettings, done: Callable[[int, list[Rollout]], None] | None = None
+    ) -> list[list[Rollout]]:
+        """Rollouts of every request, in order. `done(number, rollouts)` is called as soon as a request's last answer has ended."""
+        ...
 
     def close(self) -> None: ...
 
@@ -66,5 +70,38 @@ class Strategy(Protocol):
         ...
 
 
+@runtime_checkable
+class GuidingStrategy(Strategy, Protocol):
+    """A strategy that may sample again under prompts with hints, once it knows the rewards of what was sampled before.
+
+    Both methods are pure: a resumed run calls them again and must get the same. The group's own rows come first, then as many rounds
+    as `more` asks for; `merge` then forms the group, and `complete` is called on that.
+    """
+
+    def more(self, group: Group, rewards: Sequence[float | None], rounds: Sequence[HintRound], *, step: int) -> list[HintRequest]:
+        """What to sample next; nothing ends the rounds. `rewards` are the totals of the group's own rows, `step` that of the stage.
+
+        Raises:
+            RowError: the row's hints cannot be used; the group goes on without guidance, and the reason is counted.
+        """
+        ...
+
+    def merge(self, group: Group, rewards: Sequence[float | None], rounds: Sequence[HintRound]) -> Group:
+        """The group that goes on. Rows keep their place as `k`."""
+        ...
+
+
+@runtime_checkable
+class RememberingStrategy(Strategy, Stateful, Protocol):
+    """A strategy with a memory of past steps. `complete` only reads it: groups come in any order, and replayed ones not at all."""
+
+    def observe(self, groups: Sequence[ScoredGroup], priorities: Sequence[float], *, version: int) -> None:
+        """Learn from a step's groups of all ranks, in plan order. `priorities`: mean |advantage| of each group's sampled rows, 0 for
+        none; `version`: that of the policy after the step."""
+        ...
+
+
 sampler: Registry[Callable[..., PromptSampler]] = Registry("sampler")
 strategy: Registry[Callable[..., Strategy]] = Registry("strategy")
+budget: Registry[Callable[..., list[int]]] = Registry("budget")
+"""(ledger rows of the planned prompts, total rollouts) -> rollouts per prompt, summing to the total"""

@@ -14,6 +14,8 @@ from typing import Any, Literal
 MediaKind = Literal["image", "video"]
 Provenance = Literal["policy", "ground_truth", "guided", "replay"]
 FinishReason = Literal["stop", "length"]
+TrainedUnder = Literal["plain", "guided"]
+OldFrom = Literal["policy", "sampler"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +92,20 @@ class Prompt:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Guidance:
+    """What a guided rollout saw in place of its group's question, and how it trains."""
+
+    question: str
+    """Question text with the hint. With the sample's media and the group's template it gives the prompt's ids again."""
+    tier: int
+    """Number of the hint, from 1: the higher, the more it says."""
+    train: TrainedUnder = "guided"
+    """Prompt that the loss conditions on."""
+    old: OldFrom = "policy"
+    """Denominator of the ratio: the policy before the update under the training prompt, or what the sampler reported under the hint."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Rollout:
     """One answer. `ids` are exactly what was sampled, end token included."""
 
@@ -103,14 +119,23 @@ class Rollout:
     finish: FinishReason
     policy_version: int
     provenance: Provenance = "policy"
+    guidance: Guidance | None = None
+    """Set for `guided` rows and for no others."""
 
     def __post_init__(self) -> None:
-        if self.provenance == "policy" and len(self.logprobs) != len(self.ids):
+        if self.provenance != "ground_truth" and len(self.logprobs) != len(self.ids):
             raise ValueError(f"rollout {self.k}: {len(self.ids)} ids but {len(self.logprobs)} log-probs")
+        if (self.provenance == "guided") != (self.guidance is not None):
+            raise ValueError(f"rollout {self.k}: provenance '{self.provenance}' with guidance {self.guidance}; only guided rows have one")
 
     @property
     def on_policy(self) -> bool:
         return self.provenance == "policy"
+
+    @property
+    def old_from_sampler(self) -> bool:
+        """Whether `logprobs` are the denominator of the ratio; else it is the policy before the update, under the training prompt."""
+        return self.provenance == "replay" or (self.guidance is not None and self.guidance.old == "sampler")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,6 +145,30 @@ class Group:
     id: str
     prompt: Prompt
     rollouts: tuple[Rollout, ...]
+    guided: tuple[Prompt, ...] = ()
+    """The prompts with hints that guided rows were sampled under, each once."""
+
+    def sampled_under(self, rollout: Rollout) -> Prompt:
+        """The prompt that the sampler saw.
+
+        Raises:
+            ValueError: the row's prompt with a hint is not among `guided`.
+        """
+        if rollout.guidance is None:
+            return self.prompt
+        for prompt in self.guided:
+            if prompt.sample.question == rollout.guidance.question:
+                return prompt
+        raise ValueError(f"group '{self.id}': rollout {rollout.k} is guided, but its prompt with the hint is not among the group's")
+
+    def trained_under(self, rollout: Rollout) -> Prompt:
+        """The prompt that the loss conditions on: the group's own, or the one with the hint. The same object for all rows that share it.
+
+        Raises:
+            ValueError: see `sampled_under`.
+        """
+        guided = rollout.guidance is not None and rollout.guidance.train == "guided"
+        return self.sampled_under(rollout) if guided else self.prompt
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,6 +198,43 @@ class ScoredGroup:
 
     group: Group
     scores: Scores
+    unguided: tuple[tuple[float | None, int], ...] | None = None
+    """(total reward, tokens) of every row that was sampled without a hint, where some of them gave way to guided ones."""
+
+    def outcomes(self) -> list[tuple[float | None, int]]:
+        """(total reward, tokens) of what the policy did without help: for the ledger and for logged statistics."""
+        if self.unguided is not None:
+            return list(self.unguided)
+        pairs = zip(self.scores.total(), self.group.rollouts, strict=True)
+        return [(value, len(rollout.ids)) for value, rollout in pairs if rollout.on_policy]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HintRequest:
+    """A wish for rollouts under another question. No two of a group have the same (tier, writes): they are coordinates of the seeds."""
+
+    question: str
+    """Stands in for the sample's question; the media stay."""
+    tier: int
+    rows: int
+    """Rollouts to sample."""
+    writes: bool = False
+    """The rollouts are text to read (a hint that the policy writes), asked for without an answer format and never scored."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HintRound:
+    """What came of a `HintRequest`."""
+
+    request: HintRequest
+    rollouts: tuple[Rollout, ...] = ()
+    """Guided rows, or the texts of a request that `writes`."""
+    rewards: tuple[float | None, ...] = ()
+    """Total of each row; empty for texts."""
+    prompt: Prompt | None = None
+    """What guided rows were sampled under; None for texts."""
+    problem: str | None = None
+    """Why the prompt could not be made (`overlong`, `control_token`, ...); there are no rollouts then."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

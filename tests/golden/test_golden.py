@@ -42,10 +42,14 @@ def observed(config: dict[str, Any]) -> list[list[float]]:
     return [[line["loss"], line["grad_norm"], line.get("reward", 0.0)] for line in lines if "grad_norm" in line]
 
 
+@pytest.mark.parametrize("forward", ["shared_prefix", "repeat"])
 @pytest.mark.parametrize("case", sorted(CASES))
-def test_golden(case: str, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_golden(case: str, forward: str, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Both layouts of the training forward give the same stored numbers."""
     config = runs.small_config(*tiny_files, tmp_path, **CASES[case])
     config["eval"] = {}
+    for stage in config["stages"]:
+        stage["forward"] = forward
     assert runs.run(config) == 0, (tmp_path / "error.txt").read_text() if (tmp_path / "error.txt").exists() else ""
     numbers = observed(config)
     assert len(numbers) == 7

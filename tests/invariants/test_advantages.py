@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import inputs
+from tests.builders import inputs as rewards_only
 from vlmrl.algo import registries
 from vlmrl.methods import registries as load_all
 
@@ -16,10 +18,43 @@ ADVANTAGES = registries.advantage.names()
 SHAPES = registries.shape.names()
 SELECTS = registries.select.names()
 CREDITS = registries.credit.names()
+GROUP_BASELINE = [name for name in ADVANTAGES if registries.advantage.get(name).extra.get("baseline", "group") == "group"]
+"""Methods that compare rollouts with their group; others (`baseline="prompt"`, "virtual") can find signal in a group of equal rewards."""
+WHOLE_GROUPS = [name for name in SELECTS if registries.select.get(name).extra.get("unit", "group") == "group"]
+"""Selections that keep or drop groups; others (`unit="rollout"`) pick rollouts."""
 
-REWARDS = st.sampled_from([0.0, 0.1, 0.3, 0.1 + 0.2, 0.5, 1.0, 10.1, -2.0])
+BEST = 10.1
+REWARDS = st.sampled_from([0.0, 0.1, 0.3, 0.1 + 0.2, 0.5, 1.0, BEST, -2.0])
 ROWS = st.lists(st.tuples(REWARDS, st.integers(0, 3), st.booleans()), min_size=1, max_size=14)
 """(reward, group, valid) per rollout. The task is the group's parity."""
+
+
+def inputs(rows):
+    """With every optional field, the same for all rows or made of the row's place: no field orders the rollouts of a group."""
+    n = len(rows)
+    return dataclasses.replace(
+        rewards_only(rows),
+        answer_N=torch.zeros(n, dtype=torch.int64),
+        logp_N=torch.full((n,), -3.0, dtype=torch.float64),
+        baseline_N=torch.full((n,), 0.5, dtype=torch.float64),
+        tasks=("even", "odd"),
+        trajectory_N=torch.arange(n),
+        consistency_N=torch.full((n,), 0.6, dtype=torch.float64),
+        ids_NT=torch.arange(n)[:, None] * torch.tensor([0, 0, 1]),
+        weights_K=torch.tensor([2.0], dtype=torch.float64),
+        trackers={"odd": torch.tensor([0.4, 0.3], dtype=torch.float64)},
+    )
+
+
+def bind(name, best):
+    """The advantage; one that must be told the largest reward that can be reached (`r_max`) is told `best`."""
+    known = registries.advantage.get(name).parameters
+    return registries.advantage.bind(name, {"r_max": float(best)} if "r_max" in known else {})
+
+
+def column_arguments(name: str, column: str) -> dict[str, str]:
+    """Every argument that a shape must be given is the name of a column."""
+    return {p.name: column for p in registries.shape.get(name).parameters.values() if p.required}
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -29,7 +64,7 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
 @pytest.mark.parametrize("name", ADVANTAGES)
 @given(rows=ROWS, data=st.data())
 def test_permuting_rollouts_permutes_the_result(name, rows, data):
-    method = registries.advantage.bind(name)
+    method = bind(name, BEST)
     order = data.draw(st.permutations(range(len(rows))))
     close(method(inputs([rows[i] for i in order])), method(inputs(rows))[list(order)])
 
@@ -38,28 +73,28 @@ def test_permuting_rollouts_permutes_the_result(name, rows, data):
 @given(value=st.floats(-1e6, 1e6), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4))
 def test_equal_rewards_give_exactly_zero(name, value, sizes):
     rows = [(value, g, True) for g, size in enumerate(sizes) for _ in range(size)]
-    assert registries.advantage.bind(name)(inputs(rows)).tolist() == [0.0] * len(rows)
+    assert bind(name, value)(inputs(rows)).tolist() == [0.0] * len(rows)
 
 
-@pytest.mark.parametrize("name", ADVANTAGES)
+@pytest.mark.parametrize("name", GROUP_BASELINE)
 @pytest.mark.parametrize("values", [[0.1 + 0.2, 0.3, 0.3, 0.1 + 0.2], [10.1] * 16, [0.1] * 8])
 def test_rounding_is_no_signal(name, values):
-    rows = [(v, 0, True) for v in values] + [(0.0, 2, True), (1.0, 2, True)]
-    out = registries.advantage.bind(name)(inputs(rows))
+    rows = [(v, 0, True) for v in values] + [(0.0, 2, True), (0.5, 2, True), (1.0, 2, True)]
+    out = bind(name, BEST)(inputs(rows))
     assert out[: len(values)].tolist() == [0.0] * len(values)
-    assert out[-1] > 0 > out[-2]
+    assert out[-1] > 0 > out[-3]
 
 
 @pytest.mark.parametrize("name", ADVANTAGES)
 def test_rounding_does_not_part_equal_rewards(name):
-    out = registries.advantage.bind(name)(inputs([(0.1 + 0.2, 0, True), (0.3, 0, True), (1.0, 0, True), (0.0, 0, True)]))
+    out = bind(name, 1.0)(inputs([(0.1 + 0.2, 0, True), (0.3, 0, True), (1.0, 0, True), (0.0, 0, True)]))
     close(out[0], out[1])
 
 
 @pytest.mark.parametrize("name", ADVANTAGES)
 @given(rows=ROWS)
 def test_invalid_rows_are_zero_and_move_nobody(name, rows):
-    method = registries.advantage.bind(name)
+    method = bind(name, BEST)
     out = method(inputs(rows))
     valid = [i for i, (_, _, ok) in enumerate(rows) if ok]
     invalid = [i for i, (_, _, ok) in enumerate(rows) if not ok]
@@ -71,13 +106,13 @@ def test_invalid_rows_are_zero_and_move_nobody(name, rows):
 @pytest.mark.parametrize("name", ADVANTAGES)
 @given(rewards=st.lists(st.floats(-1e100, 1e100), min_size=1, max_size=8), groups=st.lists(st.integers(0, 2), min_size=8, max_size=8))
 def test_finite(name, rewards, groups):
-    out = registries.advantage.bind(name)(inputs([(r, g, True) for r, g in zip(rewards, groups, strict=False)]))
+    out = bind(name, max(rewards))(inputs([(r, g, True) for r, g in zip(rewards, groups, strict=False)]))
     assert out.isfinite().all()
 
 
 @pytest.mark.parametrize("name", ADVANTAGES)
 def test_a_group_of_one_and_no_groups_at_all(name):
-    method = registries.advantage.bind(name)
+    method = bind(name, 3.0)
     assert method(inputs([(3.0, 0, True)])).tolist() == [0.0]
     assert method(inputs([(3.0, 0, False), (1.0, 0, False)])).tolist() == [0.0, 0.0]
     assert method(inputs([])).shape == (0,)
@@ -87,13 +122,13 @@ def test_a_group_of_one_and_no_groups_at_all(name):
 def test_no_gradient(name):
     x = inputs([(0.0, 0, True), (1.0, 0, True)])
     x.reward_N.requires_grad_()
-    assert not registries.advantage.bind(name)(x).requires_grad
+    assert not bind(name, 1.0)(x).requires_grad
 
 
 @pytest.mark.parametrize("name", ADVANTAGES)
 def test_a_better_rollout_never_gets_less(name):
     values = [0.2, 0.9, 0.2, 0.5, -1.0]
-    out = registries.advantage.bind(name)(inputs([(v, 0, True) for v in values])).tolist()
+    out = bind(name, 1.0)(inputs([(v, 0, True) for v in values])).tolist()
     ranked = [out[i] for i in (4, 0, 2, 3, 1)]
     assert ranked == sorted(ranked)
     assert ranked[0] < ranked[1] == ranked[2] < ranked[3] < ranked[4]
@@ -111,10 +146,17 @@ def test_credit_is_zero_outside_the_mask_and_finite(name):
 
 @pytest.mark.parametrize("name", SELECTS)
 @given(rows=ROWS)
-def test_selection_keeps_or_drops_whole_groups(name, rows):
+def test_selection_says_for_every_rollout_whether_it_stays_and_why(name, rows):
     keep, reason = registries.select.bind(name)(inputs(rows))
     assert keep.dtype == torch.bool
+    assert keep.shape == (len(rows),)
     assert reason
+
+
+@pytest.mark.parametrize("name", WHOLE_GROUPS)
+@given(rows=ROWS)
+def test_selection_keeps_or_drops_whole_groups(name, rows):
+    keep, _ = registries.select.bind(name)(inputs(rows))
     kept: dict[int, set[bool]] = {}
     for (_, group, _), k in zip(rows, keep.tolist(), strict=True):
         kept.setdefault(group, set()).add(k)
@@ -126,7 +168,7 @@ def test_selection_keeps_or_drops_whole_groups(name, rows):
 def test_shaping_keeps_what_is_unjudged_and_leaves_its_input_alone(name, rows):
     x = inputs(rows)
     before = x.rewards_NK.clone()
-    out = registries.shape.bind(name, {"column": "task"})(x.rewards_NK, x.valid_N, x)
+    out = registries.shape.bind(name, column_arguments(name, "task"))(x.rewards_NK, x.valid_N, x)
     torch.testing.assert_close(x.rewards_NK, before, equal_nan=True, rtol=0, atol=0)
     assert torch.equal(out.isnan(), before.isnan())
     assert out.shape == before.shape
@@ -136,4 +178,4 @@ def test_shaping_keeps_what_is_unjudged_and_leaves_its_input_alone(name, rows):
 def test_shaping_names_an_unknown_column(name):
     x = inputs([(0.0, 0, True)])
     with pytest.raises(ValueError, match="no reward column 'speed'"):
-        registries.shape.bind(name, {"column": "speed"})(x.rewards_NK, x.valid_N, x)
+        registries.shape.bind(name, column_arguments(name, "task") | {"column": "speed"})(x.rewards_NK, x.valid_N, x)

@@ -205,13 +205,13 @@ def test_train_checks_methods_then_prepares_then_trains(run, recipe, monkeypatch
     require_methods = partial(lambda seen, config: seen.append(("methods", config.run.seed)), seen)
     double(monkeypatch, "vlmrl.methods", require_methods=require_methods, method_problems=lambda config: [])
     double(monkeypatch, "vlmrl.toy.base", prepare=lambda config, ui: seen.append("prepare") or "places")
-    double(monkeypatch, "vlmrl.train.run", train_from=lambda loaded, places, ui: seen.append((loaded.config.run.seed, places)))
-    code, _, err = run("train", str(recipe), "run.seed=5")
-    assert (code, seen) == (0, [("methods", 5), "prepare", (5, "places")]), err
+    double(monkeypatch, "vlmrl.train.run", train_from=lambda loaded, places, ui, **more: seen.append((loaded.config.run.seed, places, more)))
+    code, _, err = run("train", str(recipe), "run.seed=5", "--profile", "3")
+    assert (code, seen) == (0, [("methods", 5), "prepare", (5, "places", {"profile_steps": 3})]), err
 
 
 def test_train_passes_the_exit_code_on(run, recipe, monkeypatch):
-    def train_from(*_: Any) -> None:
+    def train_from(*_: Any, **__: Any) -> None:
         raise Preempted("stopped by a signal")
 
     double(monkeypatch, "vlmrl.methods", require_methods=lambda config: {}, method_problems=lambda config: [])

@@ -42,7 +42,8 @@ def registries() -> dict[str, Registry[Any]]:
         return x
 
     defaults = [("advantage", "grpo"), ("credit", "broadcast"), ("policy_loss", "ppo_clip"), ("reducer", "seq_mean")]
-    for slot, name in [*defaults, ("kl_estimator", "k3"), ("sampler", "uniform"), ("strategy", "plain")]:
+    defaults += [("kl_estimator", "k3"), ("sampler", "uniform"), ("strategy", "plain"), ("mismatch", "none"), ("budget", "fixed")]
+    for slot, name in defaults:
         out[slot](name)(method)
     out["shape"]("bend")(needs)
     out["select"]("zero_variance")(method)

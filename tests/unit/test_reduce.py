@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vlmrl.algo.reduce import fixed_length, seq_mean, token_mean
+from vlmrl.algo.reduce import fixed_length, seq_mean, seq_sum, token_mean
 
 LOSS = torch.tensor([[1.0, 99, 99], [2, 2, 2], [99, 99, 99]], dtype=torch.float64)
 MASK = torch.tensor([[True, False, False], [True, True, True], [False, False, False]])
@@ -29,3 +29,8 @@ def test_fixed_length():
     assert value(fixed_length(MASK, length=4)) == 0.875
     with pytest.raises(ValueError, match="length is 0"):
         fixed_length(MASK, length=0)
+
+
+def test_seq_sum():
+    assert value(seq_sum(MASK)) == 3.5
+    assert float(seq_sum(MASK).count) == 2

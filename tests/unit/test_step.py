@@ -16,6 +16,7 @@ from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row
 from vlmrl.testing.tiny import Tiny
 from vlmrl.train import step as step_module
+from vlmrl.train.objective import TokenObjective
 from vlmrl.train.step import Learner, Minibatch, optimizer_step, response_mask, score_rows
 
 
@@ -56,7 +57,7 @@ def test_any_split_gives_the_same_update(name: str, layout: str, tiny: Tiny) -> 
     results = []
     for rows_per_micro in (8, 4, 3, 1):
         one = learner(tiny, longest * rows_per_micro, layout)
-        report = optimizer_step(one, data, loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind(name))
+        report = optimizer_step(one, data, TokenObjective(loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind(name)))
         assert report.applied
         results.append((weights(one), report.loss, report.grad_norm))
     start = weights(learner(tiny))
@@ -80,7 +81,9 @@ def test_reduction_by_hand(tiny: Tiny) -> None:
     by_row = -(logp.sum(1) / lengths).mean()
     by_token = -logp.sum() / lengths.sum()
     for name, expected in (("seq_mean", by_row), ("token_mean", by_token)):
-        assert optimizer_step(learner(tiny), data, loss=nll, reducer=reducer.bind(name)).loss == pytest.approx(float(expected), abs=1e-5)
+        assert optimizer_step(learner(tiny), data, TokenObjective(loss=nll, reducer=reducer.bind(name))).loss == pytest.approx(
+            float(expected), abs=1e-5
+        )
 
 
 def test_ratio_is_exactly_one_without_old_logprobs(tiny: Tiny) -> None:
@@ -90,7 +93,7 @@ def test_ratio_is_exactly_one_without_old_logprobs(tiny: Tiny) -> None:
         seen.append((x.logp_BT - x.logp_old_BT).detach().abs().max())
         return policy_loss.bind("ppo_clip")(x)
 
-    optimizer_step(learner(tiny), batch(tiny), loss=spy, reducer=reducer.bind("seq_mean"))
+    optimizer_step(learner(tiny), batch(tiny), TokenObjective(loss=spy, reducer=reducer.bind("seq_mean")))
     assert all(float(gap) == 0.0 for gap in seen)
 
 
@@ -101,7 +104,7 @@ def test_non_finite_loss_is_not_applied(tiny: Tiny) -> None:
     def poisoned(x: LossInputs) -> LossOutput:
         return LossOutput(x.logp_BT * float("nan"), {})
 
-    report = optimizer_step(one, data, loss=poisoned, reducer=reducer.bind("seq_mean"))
+    report = optimizer_step(one, data, TokenObjective(loss=poisoned, reducer=reducer.bind("seq_mean")))
     assert not report.applied
     assert torch.equal(weights(one), before)
     assert one.policy.version == 0
@@ -113,7 +116,7 @@ def test_non_finite_gradient_alone_is_not_applied(tiny: Tiny) -> None:
     name, parameter = one.named[0]
     parameter.register_hook(lambda g: g * float("inf"))
     before = weights(one)
-    assert not optimizer_step(one, data, loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean")).applied, name
+    assert not optimizer_step(one, data, TokenObjective(loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean"))).applied, name
     assert torch.equal(weights(one), before)
 
 
@@ -123,7 +126,7 @@ def test_out_of_memory_halves_the_budget_and_gives_the_same_update(
 ) -> None:
     data = batch(tiny)
     whole, split = learner(tiny, 8 * limit, kind), learner(tiny, 8 * limit, kind)
-    optimizer_step(whole, data, loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean"))
+    optimizer_step(whole, data, TokenObjective(loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean")))
     layout, calls = step_module.LAYOUTS[kind], []
 
     def tight(rows: Any, *args: Any, **kw: Any) -> Any:
@@ -134,7 +137,7 @@ def test_out_of_memory_halves_the_budget_and_gives_the_same_update(
         return out
 
     monkeypatch.setitem(step_module.LAYOUTS, kind, dataclasses.replace(layout, pack=tight))
-    assert optimizer_step(split, data, loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean")).applied
+    assert optimizer_step(split, data, TokenObjective(loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean"))).applied
     assert split.micro_tokens == limit
     assert torch.allclose(weights(split), weights(whole), atol=2e-6)
 
@@ -146,14 +149,14 @@ def test_out_of_memory_for_ever_stops(tiny: Tiny, monkeypatch: pytest.MonkeyPatc
     layout = dataclasses.replace(step_module.LAYOUTS["shared_prefix"], pack=never)
     monkeypatch.setitem(step_module.LAYOUTS, "shared_prefix", layout)
     with pytest.raises(NumericsError, match="micro_tokens"):
-        optimizer_step(learner(tiny), batch(tiny), loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean"))
+        optimizer_step(learner(tiny), batch(tiny), TokenObjective(loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean")))
 
 
 def test_statistics_leave_out_rows_that_are_not_the_policys(tiny: Tiny) -> None:
     data = batch(tiny)
     counted = torch.tensor([True, False] * 4)
     data = dataclasses.replace(data, statistics_N=counted)
-    report = optimizer_step(learner(tiny), data, loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean"))
+    report = optimizer_step(learner(tiny), data, TokenObjective(loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean")))
     one = learner(tiny)
     from vlmrl.policy.forward import repeat
     from vlmrl.policy.pack import pack
@@ -173,8 +176,7 @@ def test_gap_to_the_sampler_is_measured_over_sampled_tokens(tiny: Tiny) -> None:
     report = optimizer_step(
         learner(tiny),
         dataclasses.replace(data, logp_sampled_NT=sampled),
-        loss=policy_loss.bind("ppo_clip"),
-        reducer=reducer.bind("seq_mean"),
+        TokenObjective(loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean")),
     )
     assert report.metrics["sampling/logp_gap"] == pytest.approx(0.25, abs=1e-5)
     assert report.metrics["sampling/kl"] == pytest.approx(2.718281828**0.25 - 1 - 0.25, abs=1e-5)

@@ -1,10 +1,7 @@
-"""Pure tensor methods. Importing this package registers all of them."""
+"""Pure tensor methods. Importing this package imports all of its modules, which registers their methods."""
 
-from vlmrl.algo import kl, reduce
-from vlmrl.algo.advantage import g2rpo, grpo
-from vlmrl.algo.credit import broadcast
-from vlmrl.algo.loss import ppo_clip
-from vlmrl.algo.select import zero_variance
-from vlmrl.algo.shape import tempsamp
+import importlib
+import pkgutil
 
-__all__ = ["broadcast", "g2rpo", "grpo", "kl", "ppo_clip", "reduce", "tempsamp", "zero_variance"]
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)

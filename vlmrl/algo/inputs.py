@@ -5,6 +5,7 @@ N rollouts, K reward columns, B rows of a micro-batch, T tokens. Values outside 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -30,6 +31,37 @@ class AdvantageInputs:
     """int64 response tokens."""
     columns: tuple[str, ...]
     """Names of the K columns."""
+    answer_N: Tensor | None = None
+    """int64 cluster of the parsed answer within its group; -1 where nothing was parsed."""
+    logp_N: Tensor | None = None
+    """float64 sum over the response of the log-probs of the policy that sampled it; NaN for rows that were not sampled."""
+    baseline_N: Tensor | None = None
+    """float64 value of the prompt before this step, from the ledger; NaN where it was never seen."""
+    truncated_N: Tensor | None = None
+    """bool: the answer was cut off at the token limit; None where the caller did not record it."""
+    progress: float = 0.0
+    """Share of the stage that is done, in [0, 1]."""
+    tasks: tuple[str, ...] = ()
+    """Names of the tasks, by task id."""
+    trajectory_N: Tensor | None = None
+    """int64 id of the attempt that the rollout is a step of, unique over all ranks; the group is then the task that is attempted."""
+    consistency_N: Tensor | None = None
+    """float64 likelihood of the rollout's answer given its thought, under the slowly averaged reference: geometric mean over the answer's
+    tokens, in [0, 1]; NaN where there is no answer."""
+    ids_NT: Tensor | None = None
+    """int64 token ids of the response, at the places of the token mask; anything past `length_N`."""
+    weights_K: Tensor | None = None
+    """float64 weights of the columns in `reward_N`; None: 1 each."""
+    trackers: Mapping[str, Tensor] | None = None
+    """float64 running statistics of the advantage method by name (of a task, say), as they were before this step; {} at the first step,
+    None where the trainer keeps none.
+
+    A method with memory is registered with `advantage(..., needs=("trackers",), tracker=update)`. `update(state, x, *, ...)` is pure and
+    returns the state after a step, a new `dict[str, list[float]]` (what a checkpoint holds). Each step the trainer makes x with
+    `trackers` = the state as tensors, calls the advantage with it, and then stores `update(state, x, ...)` with those of the recipe's
+    arguments that `update` names: once, also where the optimizer step is then skipped, as the rewards were seen. x holds all ranks'
+    rewards, so every rank arrives at the same state. A method that lets a step's rewards count in its own statistics calls `update`
+    itself, on the state before the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +79,23 @@ class LossInputs:
     """bool: tokens that train."""
     group_B: Tensor
     """int64 group ids."""
+    offpolicy_B: Tensor | None = None
+    """bool: rows that the policy did not sample (ground truth, a teacher's trace)."""
+    score_mean_B: Tensor | None = None
+    """Mean over all rows of the row's group of the row score that the loss names in its `score` extra (`algo.level.SCORES`), under the
+    current policy and without gradient. Over the whole step, not the micro-batch, so that a split that cuts groups changes nothing.
+    Zeros for a score that is a log-ratio while old and current policy are the same."""
+
+    def need(self, field: str, loss: str) -> Tensor:
+        """The optional field, for a loss that declares it in its `needs` extra.
+
+        Raises:
+            ValueError: it is None.
+        """
+        value: Tensor | None = getattr(self, field)
+        if value is None:
+            raise ValueError(f"policy_loss '{loss}' needs LossInputs.{field}, which is None; the training step has to fill it")
+        return value
 
 
 @dataclass(frozen=True)

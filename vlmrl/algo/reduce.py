@@ -38,3 +38,9 @@ def fixed_length(mask_BT: Tensor, *, length: int) -> Reduction:
     if length < 1:
         raise ValueError(f"reduce 'fixed_length': length is {length}; it must be at least 1, the longest allowed answer in tokens")
     return Reduction(mask_BT.double() / length, _rows(mask_BT))
+
+
+@reducer("seq_sum", paper="Williams 1992, REINFORCE")
+def seq_sum(mask_BT: Tensor) -> Reduction:
+    """Mean over rows of the sum over their tokens: the gradient of whole-answer log-probs. A long answer weighs more."""
+    return Reduction(mask_BT.double(), _rows(mask_BT))

@@ -21,6 +21,10 @@ SLOTS: Mapping[str, str] = {
     "select": "select",
     "sampler": "sampler",
     "rewards": "reward",
+    "group_loss": "group_loss",
+    "mismatch": "mismatch",
+    "constraints": "constraint",
+    "budget": "budget",
 }
 """Field of a `grpo` stage -> registry that its methods come from. `rollout.strategy` comes from `strategy`."""
 
@@ -31,7 +35,9 @@ def used(config: Config) -> Iterator[tuple[str, str, Method]]:
         if not isinstance(stage, GrpoSection):
             continue
         for field, slot in SLOTS.items():
-            value: Method | tuple[Method, ...] = getattr(stage, field)
+            value: Method | tuple[Method, ...] | None = getattr(stage, field)
+            if value is None:
+                continue
             if isinstance(value, Method):
                 yield f"stages.{stage.name}.{field}", slot, value
             else:

@@ -51,18 +51,39 @@ class RunSection(Section):
     threads: int = Field(default=0, ge=0, description="torch CPU threads; 0 leaves torch's default")
 
 
+LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+class LoraSection(Section):
+    """Low-rank adapters (arXiv:2106.09685); they alone train, the reference policy is the same model without them."""
+
+    rank: PositiveInt = Field(default=16, description="Inner size of the adapters")
+    alpha: float = Field(default=32.0, gt=0, description="The update of a weight is scaled by alpha / rank")
+    dropout: NonNegative = Field(default=0.0, description="Must be 0: log-probs of the same tokens have to be the same twice")
+    targets: tuple[LoraTarget, ...] = Field(
+        default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        min_length=1,
+        description="Linear layers of the language model with an adapter",
+    )
+    vision: bool = Field(default=False, description="Adapters on all linear layers of the vision tower and its mergers too")
+
+
 class ModelSection(Section):
     path: str = Field(description="Folder or hub id of a Qwen-VL-class model; 'toy' builds the tiny one")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where the policy runs")
     dtype: Literal["float32", "bfloat16"] = Field(
         default="float32", description="Compute type of the forward pass; parameters stay float32"
     )
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = Field(default="sdpa", description="Attention kernel of transformers")
+    attention: Literal["sdpa", "flash_attention_2"] = Field(default="sdpa", description="Attention kernel of transformers")
+    prefix_backend: Literal["auto", "dense", "merge", "two_call", "flash", "flex"] = Field(
+        default="auto", description="Attention over packed rows; auto takes the fastest that runs here (docs/design/003)"
+    )
     gradient_checkpointing: bool = Field(default=False, description="Recompute activations in backward: less memory, more time")
     positions: Literal["auto", "max", "grid"] = Field(
         default="auto", description="Where text resumes after a video (docs/design/002); auto: as the checkpoint was trained, else max"
     )
     revision: str | None = Field(default=None, description="Hub revision to pin")
+    lora: LoraSection | None = Field(default=None, description="Train low-rank adapters instead of the weights; needs the peft package")
 
 
 class MediaSection(Section):
@@ -75,6 +96,11 @@ class MediaSection(Section):
     min_frames: PositiveInt = Field(default=4, description="Fewest frames of a video")
     max_frames: PositiveInt = Field(default=768, description="Most frames of a video; longer videos are sampled more thinly")
     cache_bytes: PositiveInt = Field(default=2**30, description="Byte budget of the cache of processed media")
+    prefetch: bool = Field(default=True, description="Decode the next step's media in the background, within half of the cache")
+    vision_cache_dir: str | None = Field(
+        default=None, description="Folder that keeps a frozen tower's features from run to run; none: memory only"
+    )
+    vision_cache_bytes: PositiveInt = Field(default=2**34, description="Byte budget of that folder")
     decoder: Literal["auto", "decord", "pyav"] = Field(
         default="auto", description="Video decoder; auto takes decord where it loads, else PyAV"
     )
@@ -123,7 +149,10 @@ class StageBase(Section):
     )
     freeze: tuple[Literal["vision", "projector", "language"], ...] = Field(default=(), description="Parts that do not train")
     optim: OptimSection = OptimSection()
-    micro_tokens: PositiveInt = Field(default=16384, description="Token budget of one micro-batch (padding included)")
+    micro_tokens: PositiveInt = Field(default=16384, description="Token budget of one micro-batch")
+    forward: Literal["shared_prefix", "repeat"] = Field(
+        default="shared_prefix", description="Training forward: prompts once per group in packed rows, or one padded row per answer"
+    )
     checkpoint_every: PositiveInt | None = Field(default=None, description="Overrides checkpoint.every in this stage")
 
 
@@ -144,6 +173,7 @@ class RolloutSection(Section):
     temperature: float = Field(default=1.0, gt=0, description="Sampling temperature; log-probs use it throughout")
     top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus sampling; below 1 the training ratio is over the full distribution")
     chunk_prompts: PositiveInt = Field(default=16, description="Prompts generated together; the unit that is journalled and replayed")
+    slots: PositiveInt = Field(default=256, description="Most answers that decode at a time; a place that is free goes to the next prompt")
     strategy: Method = Field(default=Method(name="plain"), description="How a group's rows are made")
 
 
@@ -160,18 +190,27 @@ class GrpoSection(StageBase):
     advantage: Method = Field(default=Method(name="grpo"), description="Rewards to one advantage per rollout")
     credit: Method = Field(default=Method(name="broadcast"), description="Advantage per rollout to advantage per token")
     loss: Method = Field(default=Method(name="ppo_clip"), description="Policy loss per token")
+    group_loss: Method | None = Field(default=None, description="A loss that compares rollouts, in place of `loss` and `reduce`")
+    mismatch: Method = Field(default=Method(name="none"), description="Weights for a sampler that differs from the trainer")
+    constraints: tuple[Method, ...] = Field(default=(), description="Constraints and regularisers with a memory")
+    budget: Method = Field(default=Method(name="fixed"), description="Rollouts per prompt; prompts x per_prompt is the total")
+    refill: PositiveInt = Field(
+        default=1, description="Batches generated at most per step while `select` keeps fewer than rollout.prompts groups; 1: no refill"
+    )
     reduce: Method = Field(default=Method(name="seq_mean"), description="How token losses become one number")
     kl: Method = Field(default=Method(name="k3"), description="Estimator of the divergence from the reference")
     beta: NonNegative = Field(default=0.0, description="Weight of the divergence from the stage's starting weights; 0 keeps no reference")
     kl_every: int = Field(default=0, ge=0, description="With beta 0: measure the divergence every so many steps, for the curve; 0 never")
     minibatches: PositiveInt = Field(default=1, description="Optimizer updates per batch of rollouts")
-    forward: Literal["repeat"] = Field(default="repeat", description="How the training forward lays out a group")
 
 
 Stage = Annotated[SftSection | GrpoSection, Field(discriminator="kind")]
 
 
 class ToyWorldSection(Section):
+    kind: Literal["video", "multitask", "spatial", "think", "gui"] = Field(
+        default="video", description="What the world holds: temporal grounding in videos, or one family of tasks on pictures"
+    )
     pretrain: PositiveInt = Field(default=1600, description="Videos for pretraining, loosely labelled")
     sft: PositiveInt = Field(default=300, description="Videos for supervised fine-tuning, loosely labelled, with thoughts")
     train: PositiveInt = Field(default=600, description="Videos for RL, exactly labelled")
@@ -231,6 +270,7 @@ def validate(cfg: Config) -> list[str]:
         out.append("model.path or data.root is 'toy' but there is no 'toy' section")
     if cfg.model.path == "toy" and cfg.toy is not None and cfg.toy.base is None:
         out.append("model.path is 'toy' but toy.base does not say how to pretrain it")
+    out += _lora_problems(cfg)
     for i, stage in enumerate(cfg.stages):
         where = f"stages[{i}] ({stage.name})"
         if isinstance(stage, SftSection):
@@ -258,4 +298,21 @@ def validate(cfg: Config) -> list[str]:
             )
         names_ = [r.name for r in stage.rewards]
         out += [f"{where}: reward '{n}' is listed twice" for n in sorted({n for n in names_ if names_.count(n) > 1})]
+    return out
+
+
+def _lora_problems(cfg: Config) -> list[str]:
+    lora = cfg.model.lora
+    if lora is None:
+        return []
+    out: list[str] = []
+    if lora.dropout > 0:
+        out.append(
+            f"model.lora.dropout ({lora.dropout}): must be 0, because the policy ratio compares log-probs of the same tokens from "
+            "passes that would each drop other units; use optim.weight_decay or a smaller model.lora.rank against overfitting"
+        )
+    parts = {"language", "vision", "projector"} if lora.vision else {"language"}
+    for i, stage in enumerate(cfg.stages):
+        if parts <= set(stage.freeze):
+            out.append(f"stages[{i}] ({stage.name}): freeze ({', '.join(stage.freeze)}) leaves none of the adapters of model.lora to train")
     return out

@@ -8,6 +8,8 @@ from vlmrl.errors import RowError
 from vlmrl.types import Sample
 
 TEMPLATES = ("think", "answer_only", "think_or_not")
+FREE = "free"
+"""Not an answer format: the question stands alone, for text that the policy writes for itself (hints, derivations)."""
 
 _ANSWER = {
     "time_span": "the time span in seconds as 'start to end'",
@@ -32,6 +34,8 @@ def instruction(template: str, answer_type: str) -> str:
     Raises:
         RowError: the template is unknown.
     """
+    if template == FREE:
+        return ""
     if template not in _INSTRUCTION:
         raise RowError("template", f"unknown template '{template}'; known: {', '.join(TEMPLATES)}")
     return _INSTRUCTION[template].format(what=_ANSWER.get(answer_type, "the answer"))
@@ -42,7 +46,7 @@ def messages(sample: Sample, template: str) -> list[dict[str, Any]]:
     media: list[dict[str, Any]] = [{"type": ref.kind} for ref in sample.media]
     ask = instruction(template, sample.answer_type)
     if sample.question_first:
-        content = [{"type": "text", "text": sample.question}, *media, {"type": "text", "text": ask}]
+        content = [{"type": "text", "text": sample.question}, *media, *([{"type": "text", "text": ask}] if ask else [])]
     else:
-        content = [*media, {"type": "text", "text": f"{sample.question} {ask}"}]
+        content = [*media, {"type": "text", "text": f"{sample.question} {ask}" if ask else sample.question}]
     return [{"role": "user", "content": content}]

@@ -40,10 +40,11 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Gap between sampler and trainer", "mean absolute difference of log-probabilities", ("sampling/logp_gap",)),
     ("Learning rate", "", ("lr",)),
     ("Faults", "counts", ("fault/*",)),
+    ("Memory", "MiB: resident at most so far; on the accelerator at most within the step", ("memory/*",)),
 )
 """Title, note, and names of the metrics (`*` stands for any text) of each chart. A chart without data is not drawn."""
 
-UNSMOOTHED = ("fault/", "lr")
+UNSMOOTHED = ("fault/", "lr", "memory/")
 """Metrics of which single steps matter, or that have no noise."""
 
 
@@ -76,6 +77,8 @@ class Curve:
     """Points without a neighbour, which a path would not show."""
     last: str
     """Newest value, for the legend."""
+    area: str = ""
+    """Path of a filled area, in charts that stack their series; they have no other paths."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,14 +227,15 @@ def _chart(id_: str, title: str, note: str, found: Mapping[str, Points]) -> Char
         note=note,
         x_ticks=tuple(Tick(at=x(t), label=number(t)) for t in nice_ticks(first, last, 5) if t == int(t)),
         y_ticks=tuple(Tick(at=y(t), label=number(t)) for t in nice_ticks(low, high, 4)),
-        bands=_bands(found, x),
+        bands=bands_of(found, x),
         curves=tuple(curves),
         hover={"steps": steps, "x": [x(step) for step in steps], "series": series},
         names=tuple(found),
     )
 
 
-def _bands(found: Mapping[str, Points], x: Any) -> tuple[Band, ...]:
+def bands_of(found: Mapping[str, Points], x: Any) -> tuple[Band, ...]:
+    """The range of steps of each stage; `x` maps a step to its place."""
     ends: dict[str, tuple[int, int]] = {}
     for points in found.values():
         for step, stage, _ in points:

@@ -16,6 +16,7 @@ from vlmrl import fs
 from vlmrl.evals.charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, charts, nice_ticks, number
 from vlmrl.evals.records import Record
 from vlmrl.evals.runfiles import Frames, RunFiles, load_run, save_frames
+from vlmrl.evals.stacked import stacked_charts
 from vlmrl.evals.summary import LABELS, METRICS, Comparison, Incomparable, Summary, best_constant, compare, summarize
 from vlmrl.evals.table import COUNTS, difference_text, figure, p_text, visible
 from vlmrl.evals.timeshare import time_shares
@@ -157,13 +158,17 @@ def comparisons_of(records: Mapping[str, Sequence[Record]], seed: int) -> tuple[
 
 def panels_of(run: RunFiles) -> list[tuple[str, list[Chart]]]:
     """Charts of the whole run, then of each stage, where there are several."""
-    everything = charts(run.metrics, prefix="all")
+    everything = _charts(run.metrics, "all")
     stages = list(dict.fromkeys(band.name for chart in everything for band in chart.bands))
     out = [("all", everything)] if everything else []
     if len(stages) > 1:
         stages.sort(key=[str(line["stage"]) for line in run.metrics].index)
-        out += [(visible(name), charts([x for x in run.metrics if x["stage"] == name], prefix=f"s{n}")) for n, name in enumerate(stages)]
+        out += [(visible(name), _charts([x for x in run.metrics if x["stage"] == name], f"s{n}")) for n, name in enumerate(stages)]
     return out
+
+
+def _charts(lines: Sequence[Mapping[str, Any]], prefix: str) -> list[Chart]:
+    return charts(lines, prefix=prefix) + stacked_charts(lines, prefix=prefix)
 
 
 def tiles(summaries: Mapping[str, Summary], comparisons: Mapping[tuple[str, str], Comparison]) -> list[dict[str, str]]:

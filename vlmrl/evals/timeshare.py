@@ -37,6 +37,28 @@ class TimeShares:
     """`time/to_<event>` -> seconds, from the first line that has it."""
 
 
+UNEXPLAINED = "unexplained"
+
+
+def step_phases(lines: Iterable[Mapping[str, Any]]) -> list[tuple[int, str, dict[str, float]]]:
+    """(global step, stage, phase -> seconds) of each step, with what no phase explains under `unexplained`.
+
+    A step is the first line with a total of its global step: the line about the whole process comes after the last of them.
+    """
+    out: dict[int, tuple[int, str, dict[str, float]]] = {}
+    for line in lines:
+        if TOTAL not in line or int(line["global_step"]) in out:
+            continue
+        phases = {
+            key.removeprefix("time/"): float(value)
+            for key, value in line.items()
+            if key.startswith("time/") and key != TOTAL and not key.startswith(MILESTONE)
+        }
+        phases[UNEXPLAINED] = max(0.0, float(line[TOTAL]) - sum(phases.values()))
+        out[int(line["global_step"])] = (int(line["global_step"]), str(line["stage"]), phases)
+    return list(out.values())
+
+
 def time_shares(lines: Iterable[Mapping[str, Any]]) -> TimeShares:
     """The table of some lines of `metrics.jsonl` (all, or those of one stage). Lines without times count nothing."""
     seconds: dict[str, float] = {}

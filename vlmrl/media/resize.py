@@ -54,8 +54,14 @@ def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_p
 @contextmanager
 def single_thread() -> Iterator[None]:
     """One torch thread within the block. The arrays of one medium are small: handing them to a thread pool costs more than it
-    saves, and many times more where the cores are busy."""
+    saves, and many times more where the cores are busy.
+
+    torch keeps this number per thread, so nobody else is disturbed; but threads that start within the block begin with it. A thread
+    that does nothing else sets it once and for all (`train.prefetch`), and this is then a no-op there."""
     before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
     torch.set_num_threads(1)
     try:
         yield

@@ -3,6 +3,9 @@
 An entry is addressed by the hash of the file's content and of every parameter of its processing, and is shared by rollout,
 training, rewards and evaluation. Entries are dropped least recently used first when the byte budget is full, and are made
 again from the same file, checked against the same hash, when they are asked for by key.
+
+Several threads may ask at once. A lock guards the tables only; files are read and decoded outside it, and one thread at a time
+works on a file (and on a content), so that whoever comes second waits and finds the entry instead of making it again.
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,12 +29,16 @@ from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, open_media, read_all
 from vlmrl.media.container import VideoInfo, scan
 from vlmrl.media.image import decode_image, image_size
 from vlmrl.media.resize import resize, single_thread, smart_resize
+from vlmrl.media.turns import Turns
 from vlmrl.media.video import Decoder, VideoFrames, probe_video, read_video, request_times, resolve_decoder, shown_times
 from vlmrl.types import MediaHandle, MediaKind, MediaRef
 
 Grid = tuple[int, int, int]
 Patchify = Callable[[np.ndarray, MediaKind], tuple[np.ndarray, Grid]]
 """Frames uint8 [T, h, w, 3] -> (patches float32 [t * h * w, dim], grid (t, h, w) in patches). Must not resize."""
+
+Place = tuple[str, int, int]
+"""Path, size and time of modification: while these are the same, the content is taken to be the same."""
 
 _VERSION = 1
 """Part of every key; raise it when decoding or resizing changes."""
@@ -73,11 +81,12 @@ class ProcessedMedia:
 
 
 class MediaStore:
-    """Processed media by content, within a byte budget. One per process; not for several threads at once.
+    """Processed media by content, within a byte budget. One per process; safe for several threads.
 
     `fingerprint` names the processor behind `patchify` (its normalisation is part of what the model sees). With `step_times` the
     handles of videos say when each temporal step is on screen, for models that read it as text. `stats` counts files
-    `opened`, media `decoded`, `cache_hits`, entries `evicted`, and `decode_seconds`.
+    `opened`, media `decoded`, `cache_hits`, entries `evicted`, and `decode_seconds` of all threads together; its values are those of
+    some order in which the calls could have come one after another.
     """
 
     def __init__(
@@ -113,7 +122,11 @@ class MediaStore:
         self._parameters = json.dumps(parameters, sort_keys=True)
         self._entries: OrderedDict[str, ProcessedMedia] = OrderedDict()
         self._origins: dict[str, tuple[MediaRef, Path]] = {}
-        self._hashes: dict[tuple[str, int, int], str] = {}
+        self._hashes: dict[Place, str] = {}
+        self._lock = threading.Lock()
+        """Guards the four tables above, `stats` and `cached_bytes`; never held while a file is read or decoded."""
+        self._turns = Turns()
+        self._here = threading.local()
 
     def get(self, ref: MediaRef, root: Path) -> ProcessedMedia:
         """The processed medium, from the cache where its content is there.
@@ -121,25 +134,31 @@ class MediaStore:
         Raises:
             MediaError: not allowed, not there, damaged, too large, or `hash_mismatch` with `ref.sha256`; names the path.
         """
-        limit = _limit(ref.kind)
-        with open_media(root, ref.path, max_bytes=limit) as file:
-            status = os.fstat(file.fileno())
-            place = (os.path.join(root, ref.path), status.st_size, status.st_mtime_ns)
-            digest = self._hashes.get(place)
-            if digest is not None and (entry := self._find(self._key(ref.kind, digest))) is not None:
-                _check_hash(ref, digest)
+        with open_media(root, ref.path, max_bytes=_limit(ref.kind)) as file:
+            place = _place(ref, root, file)
+            entry = self._known(ref, place)
+            if entry is not None:
                 return entry
-            data = read_all(file, ref.path, max_bytes=limit)
-        self.stats["opened"] += 1
+            with self._turn((ref.kind, place)):
+                entry = self._known(ref, place)  # another thread may have been faster
+                return self._make(ref, root, place, file) if entry is None else entry
+
+    def _make(self, ref: MediaRef, root: Path, place: Place, file: BinaryIO) -> ProcessedMedia:
+        """Read the file, and decode it unless its content is in the cache under another name."""
+        data = read_all(file, ref.path, max_bytes=_limit(ref.kind))
         digest = hashlib.sha256(data).hexdigest()
-        self._hashes[place] = digest
+        with self._lock:
+            self.stats["opened"] += 1
+            self._hashes[place] = digest
         _check_hash(ref, digest)
         key = self._key(ref.kind, digest)
-        entry = self._find(key)
-        if entry is None:
-            entry = self._process(ref, data, key)
-            self._keep(key, entry)
-        self._origins[key] = (ref, root)
+        with self._turn(key):
+            entry = self._find(key)
+            if entry is None:
+                entry = self._process(ref, data, key)
+                self._keep(key, entry)
+        with self._lock:
+            self._origins[key] = (ref, root)
         return entry
 
     def get_key(self, key: str) -> ProcessedMedia:
@@ -152,9 +171,11 @@ class MediaStore:
         entry = self._find(key)
         if entry is not None:
             return entry
-        if key not in self._origins:
+        with self._lock:
+            origin = self._origins.get(key)
+        if origin is None:
             raise KeyError(f"media key {key} was not made by this store")
-        ref, root = self._origins[key]
+        ref, root = origin
         entry = self.get(ref, root)
         if entry.handle.key != key:
             raise MediaError("changed", f"{ref.path}: its content changed while it is in use; restore the file or start a new run")
@@ -179,6 +200,37 @@ class MediaStore:
             grid = (count // self.temporal_patch_size, height // self.patch_size, width // self.patch_size)
             return self._handle("video", "", grid, spacing, times)
 
+    def weigh(self, ref: MediaRef, root: Path) -> int:
+        """Bytes that the entry of `get` takes in the cache: from the entry if it is there, else from `plan`.
+
+        Raises:
+            MediaError: as `plan`.
+        """
+        with open_media(root, ref.path, max_bytes=_limit(ref.kind)) as file:
+            place = _place(ref, root, file)
+        with self._lock:
+            digest = self._hashes.get(place)
+            entry = None if digest is None else self._entries.get(self._key(ref.kind, digest))
+        return self.weight(self.plan(ref, root)) if entry is None else entry.nbytes
+
+    def weight(self, handle: MediaHandle) -> int:
+        """Bytes that the entry of a handle takes in the cache, where patches hold every pixel of a full temporal patch once."""
+        steps, height, width = handle.grid_thw
+        pixels = height * width * self.patch_size**2 * 3
+        frames = 1 if handle.kind == "image" else steps * self.temporal_patch_size
+        return frames * pixels + steps * self.temporal_patch_size * pixels * np.dtype(np.float32).itemsize
+
+    def waited(self) -> float:
+        """Seconds that the calling thread has spent decoding, or waiting for another thread that read or decoded the same medium."""
+        return getattr(self._here, "seconds", 0.0)
+
+    @contextmanager
+    def _turn(self, name: Hashable) -> Iterator[None]:
+        began = time.perf_counter()
+        with self._turns.of(name):
+            self._here.seconds = self.waited() + time.perf_counter() - began
+            yield
+
     def _process(self, ref: MediaRef, data: bytes, key: str) -> ProcessedMedia:
         started = time.perf_counter()
         with _named(ref), single_thread():
@@ -196,8 +248,11 @@ class MediaStore:
         for array in (frames, times):
             if array is not None:
                 array.flags.writeable = False
-        self.stats["decoded"] += 1
-        self.stats["decode_seconds"] += time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        self._here.seconds = self.waited() + seconds
+        with self._lock:
+            self.stats["decoded"] += 1
+            self.stats["decode_seconds"] += seconds
         return ProcessedMedia(
             handle=self._handle(ref.kind, key, grid, None if video is None else video.spacing, times),
             frames=frames,
@@ -268,23 +323,36 @@ class MediaStore:
     def _key(self, kind: MediaKind, digest: str) -> str:
         return hashlib.sha256(f"{kind}\n{digest}\n{self._parameters}".encode()).hexdigest()
 
-    def _find(self, key: str) -> ProcessedMedia | None:
-        entry = self._entries.get(key)
+    def _known(self, ref: MediaRef, place: Place) -> ProcessedMedia | None:
+        """The entry of an unchanged file whose content was hashed before."""
+        with self._lock:
+            digest = self._hashes.get(place)
+        if digest is None:
+            return None
+        entry = self._find(self._key(ref.kind, digest))
         if entry is not None:
-            self._entries.move_to_end(key)
-            self.stats["cache_hits"] += 1
+            _check_hash(ref, digest)
         return entry
+
+    def _find(self, key: str) -> ProcessedMedia | None:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._entries.move_to_end(key)
+                self.stats["cache_hits"] += 1
+            return entry
 
     def _keep(self, key: str, entry: ProcessedMedia) -> None:
         """An entry larger than the whole budget is handed out but not kept."""
         if entry.nbytes > self.settings.cache_bytes:
             return
-        self._entries[key] = entry
-        self.cached_bytes += entry.nbytes
-        while self.cached_bytes > self.settings.cache_bytes:
-            _, old = self._entries.popitem(last=False)
-            self.cached_bytes -= old.nbytes
-            self.stats["evicted"] += 1
+        with self._lock:
+            self._entries[key] = entry
+            self.cached_bytes += entry.nbytes
+            while self.cached_bytes > self.settings.cache_bytes:
+                _, old = self._entries.popitem(last=False)
+                self.cached_bytes -= old.nbytes
+                self.stats["evicted"] += 1
 
 
 @contextmanager
@@ -303,3 +371,8 @@ def _limit(kind: MediaKind) -> int:
 def _check_hash(ref: MediaRef, digest: str) -> None:
     if ref.sha256 is not None and ref.sha256.lower() != digest:
         raise MediaError("hash_mismatch", f"{ref.path}: content has sha256 {digest}, the row expects {ref.sha256}")
+
+
+def _place(ref: MediaRef, root: Path, file: BinaryIO) -> Place:
+    status = os.fstat(file.fileno())
+    return os.path.join(root, ref.path), status.st_size, status.st_mtime_ns

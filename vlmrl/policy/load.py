@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ import torch
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import CheckpointError, ConfigError
 from vlmrl.policy.attention import Backend, attach, choose
+from vlmrl.policy.lora import Adapters
 from vlmrl.policy.positions import PositionSpec, Rule
 from vlmrl.types import MediaKind
 
@@ -108,10 +110,29 @@ class Policy:
     compute: torch.dtype = torch.float32
     """Type of the forward pass. Parameters stay float32: at learning rates of RL an update is smaller than what bfloat16 can add to
     a weight, so bfloat16 parameters would silently stop learning."""
+    lora: Adapters | None = None
+    """Low-rank adapters in `model` (`policy.lora`); then they alone train."""
+    adapters_on: bool = True
+    """False: a view of the model under its adapters."""
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Context in which the forward pass runs in the compute type."""
-        return torch.autocast(self.device.type, dtype=self.compute, enabled=self.compute != torch.float32)
+    @contextmanager
+    def autocast(self) -> Iterator[None]:
+        """Context of every forward pass: the compute type, and in a view without adapters these switched off."""
+        with ExitStack() as stack:
+            if self.lora is not None and not self.adapters_on:
+                stack.enter_context(self.lora.off())
+            stack.enter_context(torch.autocast(self.device.type, dtype=self.compute, enabled=self.compute != torch.float32))
+            yield
+
+    def without_adapters(self) -> Policy:
+        """The weights under the adapters as a policy of its own, over the same memory. It has nothing that trains.
+
+        Raises:
+            ValueError: the policy has no adapters.
+        """
+        if self.lora is None:
+            raise ValueError("the policy has no adapters, so its own weights are the ones that train: load the others beside it")
+        return replace(self, adapters_on=False, vision_trains=False)
 
     @property
     def core(self) -> Any:
@@ -242,6 +263,8 @@ def load_policy(
     if left_out:
         raise CheckpointError(f"'{path}': {len(left_out)} tensors are missing, unexpected or of another shape: {', '.join(left_out[:5])}")
     model.to(where)
+    if where.type == "cpu":
+        _own_memory(model)
     model.eval()
     attach(model, attention)
     backend, reason = choose(prefix_backend, where, getattr(torch, dtype))
@@ -259,6 +282,13 @@ def load_policy(
         prefix_backend=backend,
         prefix_reason=reason,
     )
+
+
+def _own_memory(model: Any) -> None:
+    """Move parameters out of the mapped file. There they lie as the file's header leaves them, and the CPU's kernels round by
+    alignment: a process that has the weights from the file would differ in the last bit from the one that wrote it."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
 
 
 def saved_rule(path: str) -> Rule:
@@ -283,7 +313,7 @@ def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.P
     """Set which parameters train and return those, by name in a fixed order.
 
     Parts: `vision` is the tower without its mergers, `projector` the mergers (with those of deepstack features), `language` the
-    decoder with embeddings and head.
+    decoder with embeddings and head. A policy with adapters trains those of the parts that are left, and nothing else.
     """
     named = dict(policy.model.named_parameters())
     out: list[tuple[str, torch.nn.Parameter]] = []
@@ -292,12 +322,14 @@ def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.P
         part = "language"
         if ".visual." in name or name.startswith("visual."):
             part = "projector" if ".merger." in name or ".deepstack_merger_list." in name else "vision"
-        named[name].requires_grad_(part not in parts)
-        if part not in parts:
+        trains = part not in parts and (policy.lora is None or name in policy.lora.names)
+        named[name].requires_grad_(trains)
+        if trains:
             out.append((name, named[name]))
             policy.vision_trains |= part != "language"
     if not out:
-        raise ConfigError(f"freeze: {', '.join(parts)} leaves nothing to train")
+        adapters = "" if policy.lora is None else " (with model.lora only adapters train, and those are in other parts)"
+        raise ConfigError(f"freeze: {', '.join(parts)} leaves nothing to train{adapters}")
     return out
 
 

@@ -8,6 +8,7 @@ Floats are written in hexadecimal, so they come back bit for bit, infinities and
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import time
@@ -18,9 +19,9 @@ from typing import Any
 
 from vlmrl import fs
 from vlmrl.errors import CheckpointError
-from vlmrl.types import Rollout, Scores
+from vlmrl.types import Guidance, Rollout, Scores
 
-SCHEMA = 1
+SCHEMA = 2
 SYNC_SECONDS = 1.0
 _HEADER = 18
 _NAME = re.compile(r"step-(\d{8})\.rank-(\d+)\.journal")
@@ -119,6 +120,7 @@ def rollout_to_json(rollout: Rollout) -> dict[str, Any]:
         "finish": rollout.finish,
         "policy_version": rollout.policy_version,
         "provenance": rollout.provenance,
+        "guidance": None if rollout.guidance is None else dataclasses.asdict(rollout.guidance),
     }
 
 
@@ -129,7 +131,12 @@ def rollout_from_json(value: Mapping[str, Any]) -> Rollout:
         CheckpointError: keys are missing or unknown.
     """
     _strict(value, Rollout)
-    return Rollout(**{**value, "ids": tuple(value["ids"]), "logprobs": tuple(float.fromhex(x) for x in value["logprobs"])})
+    guidance: Guidance | None = None
+    if value["guidance"] is not None:
+        _strict(value["guidance"], Guidance)
+        guidance = Guidance(**value["guidance"])
+    logprobs = tuple(float.fromhex(x) for x in value["logprobs"])
+    return Rollout(**{**value, "ids": tuple(value["ids"]), "logprobs": logprobs, "guidance": guidance})
 
 
 def scores_to_json(scores: Scores) -> dict[str, Any]:
@@ -157,7 +164,7 @@ def scores_from_json(value: Mapping[str, Any]) -> Scores:
     )
 
 
-def _strict(value: Mapping[str, Any], kind: type[Rollout] | type[Scores]) -> None:
+def _strict(value: Mapping[str, Any], kind: type[Rollout] | type[Scores] | type[Guidance]) -> None:
     expected = set(kind.__dataclass_fields__)
     if set(value) != expected:
         missing, unknown = sorted(expected - set(value)), sorted(set(value) - expected)

@@ -35,6 +35,8 @@ class LedgerRow:
     """Answers whose length was observed."""
     mean_length: float | None = None
     """Tokens per answer."""
+    diversity: float | None = None
+    """How different the answers of the last group were, in [0, 1], where the caller measured it; see `diversity.distinct_n`."""
 
     @property
     def pass_rate(self) -> float | None:
@@ -70,20 +72,26 @@ class Ledger:
         """What is known about a sample; a row with `count` 0 if it was never seen."""
         return self._rows.get(sample_id, _UNSEEN)
 
-    def observe(self, sample_id: str, *, rewards: Sequence[float], lengths: Sequence[int], step: int) -> None:
+    def observe(
+        self, sample_id: str, *, rewards: Sequence[float], lengths: Sequence[int], step: int, diversity: float | None = None
+    ) -> None:
         """Add one group.
 
         Args:
             rewards: one per judged answer, finite; may be empty.
             lengths: tokens of each answer, judged or not.
             step: global step, never lower than at the last call for this sample.
+            diversity: of the group's answers, in [0, 1]; None leaves what is known.
 
         Raises:
-            ValueError: a reward is not finite, a length is negative, or time runs backwards. Nothing is changed then.
+            ValueError: a reward is not finite, a length is negative, the diversity is out of range, or time runs backwards. Nothing is
+                changed then.
         """
         row = self.row(sample_id)
         if not all(math.isfinite(r) for r in rewards) or any(n < 0 for n in lengths):
             raise ValueError(f"sample '{sample_id}': rewards {list(rewards)} must be finite and lengths {list(lengths)} not negative")
+        if diversity is not None and not 0 <= diversity <= 1:
+            raise ValueError(f"sample '{sample_id}': diversity {diversity} must lie in [0, 1]")
         if row.last_seen is not None and step < row.last_seen:
             raise ValueError(f"sample '{sample_id}': observed at step {step} after step {row.last_seen}")
         count, mean, deviations = row.count, row.mean or 0.0, row.deviations
@@ -105,6 +113,7 @@ class Ledger:
             last_seen=step,
             answers=answers,
             mean_length=mean_length if answers else None,
+            diversity=row.diversity if diversity is None else diversity,
         )
 
     def state_dict(self) -> dict[str, Any]:

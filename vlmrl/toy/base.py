@@ -13,11 +13,10 @@ from pathlib import Path
 from vlmrl import fs
 from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config, ToySection
-from vlmrl.data.render import TEMPLATES, instruction
 from vlmrl.errors import ConfigError
+from vlmrl.toy.kinds import make_world, tokenizer_corpus, world_hash
 from vlmrl.toy.model import build_model
-from vlmrl.toy.tasks import SPLITS, tokenizer_corpus
-from vlmrl.toy.world import make_world, world_hash
+from vlmrl.toy.tasks import SPLITS
 from vlmrl.train import dist
 from vlmrl.train.run import Places, train_from
 from vlmrl.train.ui import Ui
@@ -52,10 +51,10 @@ def default_world(ui: Ui) -> Path:
 
 
 def world(toy: ToySection, cache: Path, ui: Ui) -> Path:
-    """Folder of the generated videos and rows."""
+    """Folder of the generated media and rows."""
     folder = cache / f"world-{world_hash(toy.world)}"
     total = sum(getattr(toy.world, split) for split in SPLITS)
-    with ui.bar("make videos", total) as bar:
+    with ui.bar("make videos" if toy.world.kind == "video" else "make pictures", total) as bar:
         make_world(folder, toy.world, lambda done, _: bar.update(done))
         bar.update(total)
     return folder
@@ -70,7 +69,7 @@ def _base(cfg: Config, toy: ToySection, cache: Path, data: Path, ui: Ui) -> Path
         "base": toy.base.model_dump(mode="json"),
         "seed": toy.base_seed,
         "positions": cfg.model.positions,
-        "media": cfg.media.model_dump(mode="json", exclude={"cache_bytes"}),
+        "media": cfg.media.model_dump(mode="json", exclude={"cache_bytes", "prefetch", "vision_cache_dir", "vision_cache_bytes"}),
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     folder = cache / f"base-{digest}"
@@ -83,7 +82,7 @@ def _base(cfg: Config, toy: ToySection, cache: Path, data: Path, ui: Ui) -> Path
     if not start.exists():
         fs.mkdir(folder)
         temporary = folder / fs.temporary_name("init")
-        build_model(temporary, seed=toy.base_seed, corpus=tokenizer_corpus([instruction(t, "time_span") for t in TEMPLATES]))
+        build_model(temporary, seed=toy.base_seed, corpus=tokenizer_corpus(toy.world.kind))
         fs.rename(temporary, start)
     recipe = Config.model_validate(
         {

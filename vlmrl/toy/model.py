@@ -1,4 +1,6 @@
-"""A tiny Qwen2.5-VL: the real classes of transformers with about a million weights, drawn from a seed.
+"""A tiny Qwen-VL: the real classes of transformers with about a million weights, drawn from a seed.
+
+The toy world trains a Qwen2.5-VL; Qwen2-VL and Qwen3-VL are there for tests.
 
 Everything a real checkpoint folder has is written: safetensors weights, generation config, a byte-level BPE tokenizer with
 Qwen's special tokens, the chat template and the processor. It loads with plain `AutoModelForImageTextToText` and
@@ -10,11 +12,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from vlmrl.compat import ensure_torchvision
+
+ModelFamily = Literal["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
+"""`model_type` in the config of the model."""
+
+_CLASSES: dict[ModelFamily, str] = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL"}
+"""What the names of a family's classes in transformers begin with."""
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -37,6 +45,10 @@ BRANCH_SCALE = 0.35
 HIDDEN, LAYERS, HEADS, KV_HEADS = 128, 4, 4, 2
 VISION_HIDDEN, VISION_DEPTH = 96, 2
 PATCH, MERGE, TEMPORAL_PATCH = 14, 2, 2
+QWEN3_PATCH, QWEN3_VISION_DEPTH, QWEN3_DEEPSTACK = 16, 3, (0, 1)
+"""Qwen3-VL has larger patches and takes features out after these layers of its tower (0-based)."""
+QWEN3_POSITIONS = 8
+"""Side of Qwen3-VL's square of learned patch positions, which is stretched to each picture."""
 MROPE_SECTION = (6, 5, 5)
 """Rotary frequencies for time, height and width; they sum to half of the head dimension."""
 
@@ -56,24 +68,24 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_model(out: Path, *, seed: int, corpus: Iterable[str]) -> None:
+def build_model(out: Path, *, seed: int, corpus: Iterable[str], family: ModelFamily = "qwen2_5_vl") -> None:
     """Write a fresh tiny model, its tokenizer and its processor to the folder `out`.
 
     The same seed and corpus give the same files. The global generator of torch is left as it was.
     """
     ensure_torchvision()
-    from transformers import GenerationConfig, Qwen2_5_VLForConditionalGeneration
+    import transformers
 
     tokenizer = build_tokenizer(corpus)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen2_5_VLForConditionalGeneration(build_config(tokenizer))
+        model = getattr(transformers, f"{_CLASSES[family]}ForConditionalGeneration")(build_config(tokenizer, family))
     scale_initial_weights(model)
     end, pad = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
-    model.generation_config = GenerationConfig(do_sample=False, eos_token_id=end, pad_token_id=pad)
+    model.generation_config = transformers.GenerationConfig(do_sample=False, eos_token_id=end, pad_token_id=pad)
     out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(out)
-    build_processor(tokenizer).save_pretrained(out)
+    build_processor(tokenizer, family).save_pretrained(out)
 
 
 @torch.no_grad()
@@ -84,9 +96,9 @@ def scale_initial_weights(model: Any) -> None:
     """
     model.get_input_embeddings().weight.mul_(EMBEDDING_STD / INITIALIZER_RANGE)
     for name, parameter in model.named_parameters():
-        if "merger.mlp.2" in name:
+        if "merger.mlp.2" in name or ("merger" in name and "linear_fc2" in name):
             parameter.mul_(MERGER_SCALE)
-        if name.endswith(("o_proj.weight", "down_proj.weight", "attn.proj.weight")):
+        if name.endswith(("o_proj.weight", "down_proj.weight", "attn.proj.weight", ".mlp.fc2.weight", ".mlp.linear_fc2.weight")):
             parameter.mul_(BRANCH_SCALE)
 
 
@@ -120,12 +132,12 @@ def build_tokenizer(corpus: Iterable[str]) -> Any:
     return tokenizer
 
 
-def build_config(tokenizer: Any) -> Any:
-    """The `Qwen2_5_VLConfig` of the tiny model for this tokenizer."""
-    from transformers import Qwen2_5_VLConfig
+def build_config(tokenizer: Any, family: ModelFamily = "qwen2_5_vl") -> Any:
+    """The family's config of the tiny model for this tokenizer."""
+    import transformers
 
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS}
-    text = {
+    text: dict[str, Any] = {
         "vocab_size": len(tokenizer),
         "hidden_size": HIDDEN,
         "intermediate_size": 2 * HIDDEN,
@@ -139,24 +151,13 @@ def build_config(tokenizer: Any) -> Any:
         "eos_token_id": ids["<|im_end|>"],
         "pad_token_id": ids["<|endoftext|>"],
     }
-    vision = {
-        "depth": VISION_DEPTH,
-        "hidden_size": VISION_HIDDEN,
-        "intermediate_size": 2 * VISION_HIDDEN,
-        "num_heads": HEADS,
-        "out_hidden_size": HIDDEN,
-        "patch_size": PATCH,
-        "spatial_merge_size": MERGE,
-        "temporal_patch_size": TEMPORAL_PATCH,
-        "tokens_per_second": 2,
-        "window_size": 112,
-        "fullatt_block_indexes": [VISION_DEPTH - 1],
-        "initializer_range": INITIALIZER_RANGE,
-    }
+    if family == "qwen3_vl":
+        text["head_dim"] = HIDDEN // HEADS
+        text["rope_parameters"]["mrope_interleaved"] = True
     top: dict[str, Any] = {"initializer_range": INITIALIZER_RANGE}  # accepted, but not in the declared fields
-    return Qwen2_5_VLConfig(
+    return getattr(transformers, f"{_CLASSES[family]}Config")(
         text_config=text,
-        vision_config=vision,
+        vision_config=_vision(family),
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],
         vision_start_token_id=ids["<|vision_start|>"],
@@ -166,13 +167,44 @@ def build_config(tokenizer: Any) -> Any:
     )
 
 
-def build_processor(tokenizer: Any) -> Any:
-    """`Qwen2_5_VLProcessor` with the image and video processors of Qwen2-VL."""
-    from transformers import Qwen2_5_VLProcessor
+def _vision(family: ModelFamily) -> dict[str, Any]:
+    """The part of the config about the tower."""
+    shared = {
+        "num_heads": HEADS,
+        "spatial_merge_size": MERGE,
+        "temporal_patch_size": TEMPORAL_PATCH,
+        "initializer_range": INITIALIZER_RANGE,
+    }
+    if family == "qwen2_vl":
+        return shared | {"depth": VISION_DEPTH, "embed_dim": VISION_HIDDEN, "hidden_size": HIDDEN, "mlp_ratio": 2, "patch_size": PATCH}
+    shared |= {"hidden_size": VISION_HIDDEN, "intermediate_size": 2 * VISION_HIDDEN, "out_hidden_size": HIDDEN}
+    if family == "qwen2_5_vl":
+        windows = {"window_size": 112, "fullatt_block_indexes": [VISION_DEPTH - 1]}
+        return shared | windows | {"depth": VISION_DEPTH, "patch_size": PATCH, "tokens_per_second": 2}
+    return shared | {
+        "depth": QWEN3_VISION_DEPTH,
+        "patch_size": QWEN3_PATCH,
+        "num_position_embeddings": QWEN3_POSITIONS**2,
+        "deepstack_visual_indexes": list(QWEN3_DEEPSTACK),
+    }
+
+
+def build_processor(tokenizer: Any, family: ModelFamily = "qwen2_5_vl") -> Any:
+    """The family's processor. Qwen3-VL's normalises pictures to [-1, 1], as its checkpoints do."""
+    import transformers
     from transformers.models.qwen2_vl import Qwen2VLImageProcessor, Qwen2VLVideoProcessor
 
     sizes: dict[str, Any] = {"patch_size": PATCH, "merge_size": MERGE, "temporal_patch_size": TEMPORAL_PATCH}
-    return Qwen2_5_VLProcessor(
+    if family == "qwen3_vl":
+        sizes |= {"patch_size": QWEN3_PATCH, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+        limits = {"shortest_edge": 4096, "longest_edge": 501760}
+        return transformers.Qwen3VLProcessor(
+            image_processor=Qwen2VLImageProcessor(size=limits, **sizes),
+            tokenizer=tokenizer,
+            video_processor=transformers.Qwen3VLVideoProcessor(size=limits, **sizes),
+            chat_template=CHAT_TEMPLATE,
+        )
+    return getattr(transformers, f"{_CLASSES[family]}Processor")(
         image_processor=Qwen2VLImageProcessor(min_pixels=3136, max_pixels=501760, **sizes),
         tokenizer=tokenizer,
         video_processor=Qwen2VLVideoProcessor(min_pixels=3136, max_pixels=501760, **sizes),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from vlmrl.toy.tasks import PAINT, SPLITS, Event, Scene, Split, make_row, make_s
 FORMAT = 4
 """Raise it when scenes, rows or pictures change, so that kept worlds are built anew."""
 MARKER = "world.json"
+SUFFIX = {"videos": ".mp4", "images": ".png"}
+"""Folder of the media in a world -> how their names end."""
 CRF = "23"
 NOISE = 6
 """Greatest pixel noise, in levels of 0 to 255."""
@@ -56,15 +58,25 @@ def make_world(out: Path, section: WorldRecipe, progress: Callable[[int, int], N
         FileExistsError: `out` is there and is not a world (a world of another recipe is replaced).
     """
     counts: dict[Split, int] = {split: int(getattr(section, split)) for split in SPLITS}
-    recipe = world_hash(section)
-    if (known := _usable(out, recipe)) is not None:
+    return install(out, world_hash(section), lambda folder: _build(folder, counts, int(section.seed), progress), media="videos")
+
+
+def install(out: Path, recipe: str, build: Callable[[Path], dict[str, Any]], *, media: Literal["videos", "images"]) -> dict[str, Any]:
+    """The world with the hash `recipe` in `out`: as it is there, or built by `build(folder)` beside it and renamed into place.
+
+    `build` writes rows and files and returns the marker's `rows` (split -> hash) and `media` (split -> `count` and `bytes`).
+
+    Raises:
+        FileExistsError: `out` is there and is not a world.
+    """
+    if (known := _usable(out, recipe, media)) is not None:
         return known
     fs.mkdir(out.parent)
     building = out.parent / fs.temporary_name(out.name)
     try:
-        marker = {"recipe": recipe, **_build(building, counts, int(section.seed), progress)}
+        marker = {"recipe": recipe, **build(building)}
         fs.write_text(building / MARKER, json.dumps(marker, sort_keys=True, indent=1) + "\n")
-        if (known := _usable(out, recipe)) is not None:  # another process was faster
+        if (known := _usable(out, recipe, media)) is not None:  # another process was faster
             fs.remove_tree(building)
             return known
         _put(building, out)
@@ -168,7 +180,7 @@ def _build(folder: Path, counts: dict[Split, int], seed: int, progress: Callable
     return marker
 
 
-def _usable(out: Path, recipe: str) -> dict[str, Any] | None:
+def _usable(out: Path, recipe: str, media: str) -> dict[str, Any] | None:
     """The marker of the world in `out` if it is this recipe's and undamaged.
 
     Raises:
@@ -184,17 +196,17 @@ def _usable(out: Path, recipe: str) -> dict[str, Any] | None:
         marker = json.loads((out / MARKER).read_text(encoding="utf-8"))
     except json.JSONDecodeError:
         return None  # damaged: the world is built anew
-    return marker if marker["recipe"] == recipe and _is_complete(out, marker) else None
+    return marker if marker["recipe"] == recipe and _is_complete(out, marker, media) else None
 
 
-def _is_complete(folder: Path, marker: dict[str, Any]) -> bool:
-    """Whether the rows have their hashes and the videos their number and bytes (a crash of the machine can empty files)."""
+def _is_complete(folder: Path, marker: dict[str, Any], media: str) -> bool:
+    """Whether the rows have their hashes and the media their number and bytes (a crash of the machine can empty files)."""
     for split in SPLITS:
         rows = folder / f"{split}.jsonl"
         if not rows.is_file() or hashlib.sha256(rows.read_bytes()).hexdigest() != marker["rows"][split]:
             return False
-        sizes = [file.stat().st_size for file in (folder / "videos" / split).glob("*.mp4")]
-        if {"count": len(sizes), "bytes": sum(sizes)} != marker["videos"][split]:
+        sizes = [file.stat().st_size for file in (folder / media / split).glob(f"*{SUFFIX[media]}")]
+        if {"count": len(sizes), "bytes": sum(sizes)} != marker[media][split]:
             return False
     return True
 

@@ -1,4 +1,7 @@
-"""A stage's weights as a plain transformers folder: opens with `from_pretrained`, no merge step."""
+"""A stage's weights as a plain transformers folder: opens with `from_pretrained`, no merge step.
+
+Adapters are added to the weights (`policy.lora`); the folder `adapter` in it holds them alone, in peft's format, for the stage's base.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,24 @@ from pathlib import Path
 
 from vlmrl import fs
 from vlmrl.policy.load import SETTINGS, Policy
+from vlmrl.policy.lora import merged_state, save_adapter
+
+ADAPTER_FOLDER = "adapter"
 
 
 def export(policy: Policy, path: Path) -> None:
-    """Write model and processor to `path`, whole or not at all. A folder that is already there is the finished one and stays."""
+    """Write model and processor to `path`, whole or not at all. A folder that is already there is the finished one and stays.
+
+    The live policy is left as it is, adapters included.
+    """
     if path.exists():
         return
     fs.mkdir(path.parent)
     temporary = path.parent / fs.temporary_name(path.name)
-    policy.model.save_pretrained(temporary)
+    policy.model.save_pretrained(temporary, state_dict=merged_state(policy))
     policy.bundle.processor.save_pretrained(temporary)
+    if policy.lora is not None:
+        save_adapter(policy, temporary / ADAPTER_FOLDER)
     fs.write_text(temporary / SETTINGS, json.dumps({"positions": policy.positions.rule}) + "\n")
     _commit(temporary, path)
 
@@ -40,6 +51,8 @@ def _commit(temporary: Path, path: Path) -> None:
     for file in sorted(temporary.rglob("*")):
         if file.is_file():
             fs.sync(file)
+        else:
+            fs.fsync_dir(file)
     fs.fsync_dir(temporary)
     fs.rename(temporary, path)
     fs.fsync_dir(path.parent)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 
 from vlmrl.data.encode import Encoder
 from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.protocols import PromptSampler
 from vlmrl.sampling.ledger import Ledger
 from vlmrl.train import dist
-from vlmrl.types import PlannedPrompt, Prompt, Sample
+from vlmrl.train.prefetch import Prefetcher
+from vlmrl.types import MediaHandle, PlannedPrompt, Prompt, Sample
 
 
 @dataclass(kw_only=True)
@@ -25,6 +27,12 @@ class Feed:
     bad: dict[str, str]
     quarantine: Callable[[Sample, str, str], None]
     """Called with (sample, reason, message) on the rank that met the fault."""
+    prefetcher: Prefetcher | None = None
+    """Fetches the next step's media in the background; None: media are decoded when they are needed."""
+    _asked: tuple[int, int] = (0, 0)
+    """(prompts, rollouts) of the largest call of `take` so far."""
+    _in_use: list[MediaHandle] = field(default_factory=list[MediaHandle])
+    """Media of the prompts taken last."""
 
     def take(self, ledger: Ledger, *, prompts: int, rollouts: int) -> list[tuple[int, PlannedPrompt, Prompt]]:
         """This rank's share of the next `prompts` prompts: (place in the plan, wish, prompt).
@@ -35,6 +43,8 @@ class Feed:
         Raises:
             DataError: more than the allowed share of samples failed.
         """
+        if self.prefetcher is not None:
+            self.prefetcher.stop()
         out: list[tuple[int, PlannedPrompt, Prompt]] = []
         wanted = list(enumerate(self.sampler.plan(ledger, prompts=prompts, rollouts=rollouts)))
         while wanted:
@@ -51,7 +61,26 @@ class Feed:
             self._check()
             more = self.sampler.plan(ledger, prompts=len(everywhere), rollouts=rollouts) if everywhere else []
             wanted = [(place, wish) for (place, _, _), wish in zip(everywhere, more, strict=True)]
+        self._asked = max(self._asked, (prompts, rollouts))
+        self._in_use = [handle for _, _, prompt in out for handle in prompt.media]
         return sorted(out, key=lambda item: item[0])
+
+    def prefetch(self, ledger: Ledger) -> None:
+        """Guess this rank's share of the next plan, and have its media decoded in the background.
+
+        Raises:
+            Exception: what the background thread met, other than a fault of a medium.
+        """
+        if self.prefetcher is None:
+            return
+        prompts, rollouts = self._asked
+        planned = self.prefetcher.guess(self.sampler, ledger, prompts=prompts, rollouts=rollouts)
+        mine = [self.samples[wish.sample_id] for wish in planned[dist.rank() :: dist.world()]]
+        self.prefetcher.start([(ref, self.encoder.root(sample)) for sample in mine for ref in sample.media], self._in_use)
+
+    def running(self) -> AbstractContextManager[object]:
+        """A block in which prompts are taken; the background thread does not outlive it."""
+        return nullcontext() if self.prefetcher is None else self.prefetcher
 
     def _check(self) -> None:
         if len(self.bad) > self.max_bad * len(self.samples):

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from vlmrl import STARTED, __version__, faults, fs, rng
+from vlmrl.algo.constraint.registry import constraint as constraints
 from vlmrl.config.load import Loaded
 from vlmrl.config.methods import check_methods
 from vlmrl.config.schema import GrpoSection, SftSection, Stage
@@ -22,16 +24,20 @@ from vlmrl.errors import CheckpointError, ConfigError, StorageError
 from vlmrl.methods import registries
 from vlmrl.policy.attention import require
 from vlmrl.policy.load import Policy, freeze, load_policy, quiet_transformers
+from vlmrl.policy.lora import LoraSpec, add_adapters, fold_adapters
 from vlmrl.policy.vision import VisionCache
 from vlmrl.policy.vision_disk import FeatureStore
 from vlmrl.protocols import reward as reward_registry
 from vlmrl.protocols import sampler as sampler_registry
 from vlmrl.rewards.runner import RewardRunner
 from vlmrl.rollout.journal import drop_before
+from vlmrl.sampling.info import describe
 from vlmrl.train import checkpoint, dist, optim
 from vlmrl.train.evaluate import evaluate_stage, remember_stage
 from vlmrl.train.export import export, link
 from vlmrl.train.feed import Feed
+from vlmrl.train.prefetch import Prefetcher
+from vlmrl.train.profile import StageProfiler
 from vlmrl.train.results import show_results
 from vlmrl.train.rows import quarantine_row
 from vlmrl.train.rundir import open_run
@@ -46,8 +52,10 @@ from vlmrl.types import Sample
 MAX_FAILED_SAVES = 3
 
 
-def train_from(loaded: Loaded, places: Places, ui: Ui) -> Path:
+def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0) -> Path:
     """Run a recipe to its end and return the run directory. The same call resumes an interrupted run.
+
+    With `profile_steps`, that many steps of each stage are traced (`train.profile`); what is trained stays the same.
 
     Raises:
         VlmrlError: with the exit code of its kind; what was saved stays.
@@ -78,6 +86,7 @@ def train_from(loaded: Loaded, places: Places, ui: Ui) -> Path:
             dist.on_main(lambda: show_results(run.path, ui))
             return run.path
         session = open_session(cfg, loaded.hash, places, run, ui)
+        session.profile_steps = profile_steps
         try:
             _stages(session)
         finally:
@@ -109,6 +118,7 @@ def _stages(s: Session) -> None:
         with s.clock.phase("export"):
             folder = _stage_folder(s, cfg)
             dist.on_main(lambda folder=folder: export(policy, folder))
+            fold_adapters(policy)  # from here on the live weights are those of the folder
         faults.point("stage.exported")
         evaluate_stage(s, cfg.name, policy, vision)
         faults.point("stage.finished")
@@ -147,6 +157,7 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
     samples = s.rows_of(cfg.source, cfg.template)
     if cfg.forward == "shared_prefix":
         require(policy.model.config.get_text_config())
+    _add_adapters(s, cfg, base, policy)
     named = freeze(policy, cfg.freeze)
     optimizer, order = optim.build(named, cfg.optim)
     is_rl = isinstance(cfg, GrpoSection)
@@ -165,7 +176,11 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
     with s.clock.phase("audit"):
         rewards = _rewards(s, cfg, samples) if isinstance(cfg, GrpoSection) else None
     name, arguments = (cfg.sampler.name, cfg.sampler.arguments) if isinstance(cfg, GrpoSection) else ("uniform", {})
-    sampler = sampler_registry.bind(name, arguments)(list(samples), rng.key(s.cfg.run.seed, "stage", cfg.name))
+    about: Sequence[Any] = list(samples)
+    if "rows" in sampler_registry.get(name).extra.get("needs", ()):
+        about = [describe(sample) for sample in samples.values()]
+    make_sampler = partial(sampler_registry.bind(name, arguments), about, rng.key(s.cfg.run.seed, "stage", cfg.name))
+    sampler = make_sampler()
     if s.state.sampler is not None:
         sampler.load_state_dict(s.state.sampler)
     if rewards is not None and s.state.rewards is not None:
@@ -188,6 +203,7 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
             max_bad=s.cfg.data.max_bad_rows,
             bad=s.state.bad_media,
             quarantine=lambda sample, reason, message: quarantine_row(quarantine, sample, reason, message),
+            prefetcher=Prefetcher(s.store, make_sampler()) if s.cfg.media.prefetch else None,
         ),
         store=s.store,
         rewards=rewards,
@@ -199,14 +215,29 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
         stop_requested=lambda: s.run.stop_requested,
         progress=lambda values: None,
         steps=cfg.steps,
+        profiler=_profiler(s, cfg, policy),
     )
-    with s.ui.bar(f"{cfg.kind} {cfg.name}", cfg.steps, done=s.state.step) as bar:
+    with s.ui.bar(f"{cfg.kind} {cfg.name}", cfg.steps, done=s.state.step) as bar, stage.running():
         shown = ("reward", "loss", "completions/mean_length", "completions/think_rate", "grad_norm")
         stage.progress = lambda values: bar.update(s.state.step, {k.split("/")[-1]: values[k] for k in shown if k in values})
         if isinstance(cfg, SftSection):
             sft.train(stage, cfg)
         else:
             grpo.train(stage, cfg)
+
+
+def _profiler(s: Session, cfg: Stage, policy: Policy) -> StageProfiler | None:
+    if not s.profile_steps:
+        return None
+    return StageProfiler(s.run.path / "profile", cfg.name, steps=s.profile_steps, device=policy.device, say=s.ui.say)
+
+
+def _add_adapters(s: Session, cfg: Stage, base: str, policy: Policy) -> None:
+    """Fresh adapters for a stage, from coordinates of the run, so that a resumed process starts from the same ones."""
+    m = s.cfg.model.lora
+    if m is not None:
+        spec = LoraSpec(rank=m.rank, alpha=m.alpha, targets=m.targets, vision=m.vision)
+        add_adapters(policy, spec, seed_of=lambda layer: rng.key(s.cfg.run.seed, "lora", cfg.name, layer), base=base)
 
 
 def _rewards(s: Session, cfg: GrpoSection, samples: Mapping[str, Sample]) -> RewardRunner:
@@ -222,9 +253,14 @@ def _rewards(s: Session, cfg: GrpoSection, samples: Mapping[str, Sample]) -> Rew
 
 
 def _reference(s: Session, cfg: Stage, base: str, trained: Policy, vision: VisionCache) -> Reference | None:
-    """The stage's starting weights, kept only where the loss or the log needs them. A tower that does not train shares its features."""
-    if not isinstance(cfg, GrpoSection) or (cfg.beta == 0 and cfg.kl_every == 0):
+    """The stage's starting weights, kept only where the loss or the log needs them. A tower that does not train shares its features.
+
+    With adapters they are in memory already, under the adapters."""
+    if not isinstance(cfg, GrpoSection) or not needs_reference(cfg):
         return None
+    if trained.lora is not None:
+        own = VisionCache(s.store, budget_bytes=s.cfg.media.cache_bytes) if trained.vision_trains else vision
+        return Reference(policy=trained.without_adapters(), vision=own)
     with s.clock.phase("load"):
         policy = _load(s, base)
     policy.model.requires_grad_(False)
@@ -233,6 +269,11 @@ def _reference(s: Session, cfg: Stage, base: str, trained: Policy, vision: Visio
     # the same tower on both sides: one set of features
     policy.vision_version = trained.vision_version
     return Reference(policy=policy, vision=vision)
+
+
+def needs_reference(cfg: GrpoSection) -> bool:
+    """Whether a stage compares with its starting weights: in the loss, for a constraint that steers its weight, or for the log."""
+    return cfg.beta > 0 or cfg.kl_every > 0 or any(constraints.get(c.name).extra["acts_on"] == "beta" for c in cfg.constraints)
 
 
 def _restore_tensors(path: Path, learner: Learner, order: list[str]) -> None:

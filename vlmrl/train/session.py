@@ -51,6 +51,8 @@ class Session:
     rows: dict[tuple[str, str], Mapping[str, Sample]] = field(default_factory=dict)
     first_rl_step_logged: bool = False
     """Whether this process has logged how long it took to get there."""
+    profile_steps: int = 0
+    """Steps of each stage to trace."""
 
     def rows_of(self, source: SourceSection, template: str) -> Mapping[str, Sample]:
         """Audited rows of a source, read once per process."""
@@ -71,7 +73,7 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
         del out[free]
     for name in ("root", "trackers", "threads"):
         del out["run"][name]
-    for name in ("cache_bytes", "vision_cache_dir", "vision_cache_bytes"):
+    for name in ("cache_bytes", "prefetch", "vision_cache_dir", "vision_cache_bytes"):
         del out["media"][name]
     if out["toy"] is not None:
         del out["toy"]["cache"]

@@ -36,6 +36,10 @@ class RunState:
     sampler: dict[str, Any] | None = None
     rewards: dict[str, Any] | None = None
     """Sliding window of the reward runner."""
+    duals: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Constraint -> its multipliers."""
+    trackers: dict[str, list[float]] = field(default_factory=dict)
+    """Running statistics of the stage's advantage method."""
     ledger: Ledger = field(default_factory=Ledger)
 
     def start_stage(self, index: int) -> None:
@@ -43,7 +47,7 @@ class RunState:
         self.stage, self.step = index, 0
         self.skipped_in_row = self.empty_in_row = 0
         self.micro_tokens, self.sampler, self.rewards = None, None, None
-        self.bad_media = {}
+        self.bad_media, self.duals, self.trackers = {}, {}, {}
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _PLAIN} | {"ledger": self.ledger.state_dict()}
@@ -72,4 +76,6 @@ _PLAIN = (
     "bad_media",
     "sampler",
     "rewards",
+    "duals",
+    "trackers",
 )

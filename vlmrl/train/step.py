@@ -7,19 +7,19 @@ finite on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
-from vlmrl.algo.inputs import LossInputs, LossOutput
+from vlmrl.algo.inputs import LossInputs
 from vlmrl.errors import NumericsError
 from vlmrl.policy.forward import LAYOUTS, Layout
 from vlmrl.policy.load import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.train import dist
+from vlmrl.train.objective import Objective, Rows, Sums, masked_sum
 
 MAX_OOM_RETRIES = 3
 
@@ -55,6 +55,10 @@ class Minibatch:
     """What the sampler reported (NaN where nothing was sampled): its gap to the trainer's old log-probs is measured at every step."""
     statistics_N: torch.Tensor | None = None
     """Rows that count in logged statistics (on-policy ones); None: all."""
+    offpolicy_N: torch.Tensor | None = None
+    """Rows that the policy did not sample; None: none of them."""
+    score_mean_N: torch.Tensor | None = None
+    """For losses with a row score: its mean over each row's group, over the whole step."""
 
 
 @dataclass(kw_only=True)
@@ -67,11 +71,6 @@ class StepReport:
     metrics: dict[str, float] = field(default_factory=dict)
     tokens: int = 0
     """Tokens through the model on this rank, padding included."""
-
-
-Loss = Callable[[LossInputs], LossOutput]
-Reducer = Callable[[torch.Tensor], Any]
-Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def response_mask(rows: Sequence[Row]) -> torch.Tensor:
@@ -98,10 +97,8 @@ def _numbered(layout: Layout, rows: Sequence[Row], budget: int) -> list[tuple[to
     return [(torch.tensor(places), [rows[place] for place in places]) for places in layout.split(rows, budget)]
 
 
-def optimizer_step(
-    learner: Learner, batch: Minibatch, *, loss: Loss, reducer: Reducer, divergence: Divergence | None = None, beta: float = 0.0
-) -> StepReport:
-    """Accumulate the gradient of `reduce(loss + beta * divergence)` over the minibatch and apply it.
+def optimizer_step(learner: Learner, batch: Minibatch, objective: Objective) -> StepReport:
+    """Accumulate the gradient of the objective over the minibatch and apply it.
 
     Out of memory on any rank: all ranks halve their token budget and start the step again, at most three times.
 
@@ -110,12 +107,12 @@ def optimizer_step(
     """
     for _ in range(MAX_OOM_RETRIES + 1):
         learner.optimizer.zero_grad(set_to_none=True)
-        sums: dict[str, tuple[float, float]] = {}
+        sums: Sums = {}
         failed = False
         tokens = 0
         learner.policy.model.train(learner.checkpointing)
         try:
-            tokens = _accumulate(learner, batch, loss, reducer, divergence, beta, sums)
+            tokens = _accumulate(learner, batch, objective, sums)
         except torch.OutOfMemoryError:
             failed = True
         finally:
@@ -128,18 +125,9 @@ def optimizer_step(
     raise NumericsError(f"out of memory with micro_tokens down to {learner.micro_tokens}; lower rollout.max_new_tokens or media.max_pixels")
 
 
-def _accumulate(
-    learner: Learner,
-    batch: Minibatch,
-    loss: Loss,
-    reducer: Reducer,
-    divergence: Divergence | None,
-    beta: float,
-    sums: dict[str, tuple[float, float]],
-) -> int:
+def _accumulate(learner: Learner, batch: Minibatch, objective: Objective, sums: Sums) -> int:
     """Backward of every micro-batch. `sums` collects metric -> (sum, count). Returns the tokens that went through the model."""
-    count = reducer(batch.mask_NT).count if batch.rows else torch.zeros((), dtype=torch.float64)
-    total = dist.sum_(torch.as_tensor(count, dtype=torch.float64).clone()).clamp(min=1.0).item()
+    total = objective.total(batch.mask_NT)
     tokens = 0
     layout = LAYOUTS[learner.layout]
     for n, part in _numbered(layout, batch.rows, learner.micro_tokens):
@@ -148,26 +136,20 @@ def _accumulate(
         scored = layout.forward(
             learner.policy, micro, learner.vision, temperature=learner.temperature, forbidden=learner.forbidden, train=True
         )
-        inputs = _loss_inputs(batch, n, micro, scored.logp_BT)
-        output = loss(inputs)
-        value_BT = output.loss_BT
-        if divergence is not None and inputs.logp_ref_BT is not None:
-            kl_BT = divergence(inputs.logp_BT, inputs.logp_ref_BT)
-            value_BT = value_BT + beta * kl_BT
-            _add(sums, "kl", *_masked(kl_BT, _counted(batch, n, micro)))
-        if batch.logp_sampled_NT is not None:
-            _add_gap(sums, inputs.logp_old_BT, batch.logp_sampled_NT[n, : micro.mask_BT.shape[1]].to(value_BT.device))
-        weight_BT = reducer(micro.mask_BT).weight_BT
-        scalar = torch.where(micro.mask_BT, value_BT * weight_BT, torch.zeros_like(value_BT)).sum() / total
+        x = loss_inputs(batch, n, micro, scored.logp_BT)
+        rows = _rows(batch, n, micro)
+        scalar, metrics = objective(x, rows, total)
         scalar.backward()
+        if rows.sampled_BT is not None:
+            _add_gap(sums, x.logp_old_BT, rows.sampled_BT)
         _add(sums, "loss", scalar.item(), 0.0)
-        _add(sums, "entropy", *_masked(scored.entropy_BT, _counted(batch, n, micro)))
-        for name, (number, of) in output.metrics.items():
-            _add(sums, name, float(number), float(of))
+        _add(sums, "entropy", *masked_sum(scored.entropy_BT, rows.counted_BT))
+        for name, (number, of) in metrics.items():
+            _add(sums, name, number, of)
     return tokens
 
 
-def _loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch, logp_BT: torch.Tensor) -> LossInputs:
+def loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch, logp_BT: torch.Tensor) -> LossInputs:
     """The micro-batch's slices of the flat tensors, cut to its own width."""
     width, device = micro.mask_BT.shape[1], logp_BT.device
     old = logp_BT.detach() if batch.logp_old_NT is None else batch.logp_old_NT[n, :width].to(device)
@@ -179,17 +161,32 @@ def _loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBa
         adv_BT=batch.adv_NT[n, :width].to(device=device, dtype=logp_BT.dtype),
         mask_BT=micro.mask_BT,
         group_B=micro.group_B.to(device),
+        offpolicy_B=None if batch.offpolicy_N is None else batch.offpolicy_N[n].to(device),
+        score_mean_B=None if batch.score_mean_N is None else batch.score_mean_N[n].to(device),
     )
 
 
-def _counted(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch) -> torch.Tensor:
-    """Mask of the tokens that enter logged statistics."""
-    if batch.statistics_N is None:
-        return micro.mask_BT
-    return micro.mask_BT & batch.statistics_N[n, None].to(micro.mask_BT.device)
+def loss_inputs_of(batch: Minibatch, logp_NT: torch.Tensor) -> LossInputs:
+    """A whole minibatch as loss inputs, for passes without gradient."""
+    return LossInputs(
+        logp_BT=logp_NT,
+        logp_old_BT=logp_NT if batch.logp_old_NT is None else batch.logp_old_NT,
+        logp_ref_BT=batch.logp_ref_NT,
+        adv_BT=batch.adv_NT[:, : logp_NT.shape[1]].to(logp_NT.dtype),
+        mask_BT=batch.mask_NT[:, : logp_NT.shape[1]],
+        group_B=torch.tensor([row.group for row in batch.rows], dtype=torch.int64),
+        offpolicy_B=batch.offpolicy_N,
+    )
 
 
-def _add_gap(sums: dict[str, tuple[float, float]], logp_BT: torch.Tensor, sampled_BT: torch.Tensor) -> None:
+def _rows(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch) -> Rows:
+    device, width = micro.mask_BT.device, micro.mask_BT.shape[1]
+    counted_BT = micro.mask_BT if batch.statistics_N is None else micro.mask_BT & batch.statistics_N[n, None].to(device)
+    sampled = batch.logp_sampled_NT
+    return Rows(place_B=n, counted_BT=counted_BT, sampled_BT=None if sampled is None else sampled[n, :width].to(device))
+
+
+def _add_gap(sums: Sums, logp_BT: torch.Tensor, sampled_BT: torch.Tensor) -> None:
     """Mean |trainer - sampler| log-prob, and the k3 estimate of KL(sampler || trainer), over sampled tokens."""
     known = sampled_BT.isfinite()
     gap = torch.where(known, logp_BT.detach() - sampled_BT, torch.zeros_like(sampled_BT))
@@ -197,20 +194,16 @@ def _add_gap(sums: dict[str, tuple[float, float]], logp_BT: torch.Tensor, sample
     _add(sums, "sampling/kl", float((torch.expm1(gap) - gap).sum()), float(known.sum()))
 
 
-def _masked(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> tuple[float, float]:
-    return float(torch.where(mask_BT, value_BT.detach(), torch.zeros_like(value_BT)).sum()), float(mask_BT.sum())
-
-
-def _add(sums: dict[str, tuple[float, float]], name: str, number: float, of: float) -> None:
+def _add(sums: Sums, name: str, number: float, of: float) -> None:
     before = sums.get(name, (0.0, 0.0))
     sums[name] = (before[0] + number, before[1] + of)
 
 
-def _apply(learner: Learner, sums: dict[str, tuple[float, float]], tokens: int) -> StepReport:
+def _apply(learner: Learner, sums: Sums, tokens: int) -> StepReport:
     """Sum gradients over ranks, check that everything is finite everywhere, clip, update."""
     parameters = [p for _, p in learner.named]
     dist.sum_gradients(parameters)
-    merged: dict[str, tuple[float, float]] = {}
+    merged: Sums = {}
     for of_rank in dist.gather(sums):
         for name, (number, of) in of_rank.items():
             _add(merged, name, number, of)

@@ -1,7 +1,7 @@
 """Metrics: `metrics.jsonl` in the run directory is the record; accelerate's trackers get a copy.
 
-One line per call of `log`. Fields that depend on the clock are `wall` and those that start with `time/`; all others are equal,
-byte for byte, in a run that was killed and resumed, because `truncate` cuts the file to the length that the checkpoint stored.
+One line per call of `log`. Fields that depend on the process are `wall` and those of `PROCESS_FIELDS`; all others are equal, byte
+for byte, in a run that was killed and resumed, because `truncate` cuts the file to the length that the checkpoint stored.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return out
 
 
-PROCESS_FIELDS = ("time/", "resume/", "work/")
-"""Prefixes of fields that depend on the clock, on how often a run was resumed, or on how warm its caches are."""
+PROCESS_FIELDS = ("time/", "memory/", "resume/", "work/", "cache/")
+"""Prefixes of fields that depend on the clock, on memory, on how often a run was resumed, or on how warm its caches are."""
 
 
 def without_clock(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
-"""How the rows of a group are made. Importing this package registers all strategies."""
+"""How the rows of a group are made. Importing this package registers all strategies of this folder."""
 
-from vlmrl.rollout.strategy import offpolicy_gt, plain
+from vlmrl.rollout.strategy import demonstration, hint, offpolicy_gt, plain
 
-__all__ = ["offpolicy_gt", "plain"]
+__all__ = ["demonstration", "hint", "offpolicy_gt", "plain"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,10 +22,13 @@ from vlmrl.protocols import strategy as strategies
 from vlmrl.rewards.runner import RewardRunner
 from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.engine_hf import HFEngine
+from vlmrl.sampling.diversity import distinct_n
 from vlmrl.train import dist
 from vlmrl.train.clock import Clock
 from vlmrl.train.feed import Feed
+from vlmrl.train.meter import Counters, Tokens, memory
 from vlmrl.train.optim import learning_rate
+from vlmrl.train.profile import StageProfiler
 from vlmrl.train.state import RunState
 from vlmrl.train.step import Learner, StepReport, score_rows
 from vlmrl.types import GenerationSettings, Group, ScoredGroup
@@ -60,19 +64,49 @@ class StageRun:
     stop_requested: Callable[[], bool]
     progress: Callable[[dict[str, float]], None]
     steps: int
+    profiler: StageProfiler | None = None
     clock: Clock = field(default_factory=Clock)
     """Runs from one log line to the next, so that no second of the loop is outside it."""
+    tokens: Tokens = field(default_factory=Tokens)
+    counters: Counters = field(init=False)
+
+    def __post_init__(self) -> None:
+        reference = self.reference.vision if self.reference is not None else self.learner.vision
+        caches = list({id(cache): cache for cache in (self.learner.vision, reference)}.values())
+        prefetcher = self.feed.prefetcher
+        self.counters = Counters(
+            {
+                "work/vision_patches": lambda: sum(cache.patches_encoded for cache in caches),
+                "work/media_decoded": lambda: self.store.stats["decoded"],
+                "cache/media_hits": lambda: self.store.stats["cache_hits"],
+                "cache/media_prefetched": lambda: 0 if prefetcher is None else prefetcher.fetched,
+                "cache/vision_hits": lambda: sum(cache.hits for cache in caches),
+                "cache/vision_disk_hits": lambda: sum(cache.disk_hits for cache in caches),
+            }
+        )
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The block in which the stage trains: background work and the profiler end with it."""
+        with self.feed.running(), self.profiler or nullcontext():
+            yield
+
+    def count(self, rows: Sequence[Row]) -> None:
+        """Count the tokens of a minibatch that this rank has trained on."""
+        self.tokens.add(rows, self.learner.micro_tokens)
 
     @contextmanager
     def timed_feed(self, clock: Clock) -> Iterator[None]:
-        """Time a block as `decode` (media) and `encode` (the rest)."""
-        import time
-
-        began, decoded = time.perf_counter(), float(self.store.stats["decode_seconds"])
+        """Time a block as `decode` (what this thread waited for media) and `encode` (the rest); then the next step's media are
+        fetched in the background."""
+        began, waited = time.perf_counter(), self.store.waited()
         yield
-        decode = float(self.store.stats["decode_seconds"]) - decoded
+        decode = self.store.waited() - waited
         clock.add("decode", decode)
         clock.add("encode", time.perf_counter() - began - decode)
+        if self.state.step + 1 < self.steps:
+            with clock.phase("prefetch"):
+                self.feed.prefetch(self.state.ledger)
 
     def set_rate(self, cfg: StageBase) -> None:
         """Learning rate of the coming update."""
@@ -85,9 +119,12 @@ class StageRun:
         """Engine, strategy and scoring of a GRPO stage."""
         assert self.rewards is not None
         bundle, rollout = self.policy.bundle, cfg.rollout
+        engine = HFEngine(self.policy, self.learner.vision, slots=rollout.slots)
+        self.counters.add("work/prefilled_prompts", lambda: engine.prefilled_prompts)
+        self.counters.add("work/decode_steps", lambda: engine.decoded_steps)
         made: Strategy = strategies.bind(rollout.strategy.name, rollout.strategy.arguments)()
         return Collector(
-            engine=HFEngine(self.policy, self.learner.vision, slots=rollout.slots),
+            engine=engine,
             strategy=made,
             score=self._score,
             tokenize=lambda text: (*bundle.tokenize(text), bundle.end_ids[0]),
@@ -107,7 +144,7 @@ class StageRun:
         """Write the step's on-policy rewards and lengths of all ranks into the ledger, in plan order, and watch reward faults."""
         assert self.rewards is not None
         self._watch_rewards(groups)
-        seen: list[tuple[int, str, list[float], list[int]]] = []
+        seen: list[tuple[int, str, list[float], list[int], float | None]] = []
         for scored in groups:
             pairs = [
                 (value, len(rollout.ids))
@@ -115,10 +152,12 @@ class StageRun:
                 if rollout.on_policy and value is not None
             ]
             place = int(scored.group.id.split("/")[2])
-            seen.append((place, scored.group.prompt.sample.id, [v for v, _ in pairs], [n for _, n in pairs]))
-        for _, sample_id, values, lengths in sorted(item for of_rank in dist.gather(seen) for item in of_rank):
+            answers = [rollout.ids for rollout in scored.group.rollouts if rollout.on_policy]
+            sample_id, values, lengths = scored.group.prompt.sample.id, [v for v, _ in pairs], [n for _, n in pairs]
+            seen.append((place, sample_id, values, lengths, distinct_n(answers)))
+        for _, sample_id, values, lengths, diversity in sorted((i for of_rank in dist.gather(seen) for i in of_rank), key=lambda i: i[0]):
             if values:
-                self.state.ledger.observe(sample_id, rewards=values, lengths=lengths, step=self.state.global_step)
+                self.state.ledger.observe(sample_id, rewards=values, lengths=lengths, step=self.state.global_step, diversity=diversity)
 
     def _watch_rewards(self, groups: Sequence[ScoredGroup]) -> None:
         assert self.rewards is not None
@@ -164,13 +203,14 @@ class StageRun:
             "grad_norm": report.grad_norm,
             "lr": rate,
             "step/skipped": float(not report.applied),
-            "tokens/forward": float(report.tokens),
-            "work/vision_patches": float(self.learner.vision.patches_encoded),
-        }
-        self.log(line | self.clock.metrics())
+        } | self.tokens.read(report.tokens)
+        self.log(line | self.counters.read() | memory(self.policy.device) | self.clock.metrics())
         self.progress(line)
         faults.point("step.after_log")
         self.clock = Clock()
+        if self.profiler is not None:
+            with self.clock.phase("profile"):
+                self.profiler.after_step()
         due = state.step % self.checkpoint_every == 0 or state.step == self.steps
         stop = any(dist.gather(self.stop_requested()))
         if due or stop:

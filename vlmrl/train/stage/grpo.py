@@ -6,143 +6,50 @@ recipe names; this file only moves the group between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from vlmrl import faults, rng
-from vlmrl.algo import registries
-from vlmrl.algo.inputs import AdvantageInputs
-from vlmrl.config.schema import GrpoSection, Method
+from vlmrl.algo.constraint import entropy_band
+from vlmrl.algo.constraint.registry import Measured, merge
+from vlmrl.algo.group_loss.two_pass import pass_weights, row_terms
+from vlmrl.algo.level import SCORES
+from vlmrl.config.schema import GrpoSection
 from vlmrl.errors import NumericsError
 from vlmrl.policy.pack import Row
 from vlmrl.rewards.answer import parse
 from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.journal import Journal
+from vlmrl.sampling.refill import refill
 from vlmrl.train import dist
-from vlmrl.train.clock import Clock
+from vlmrl.train.objective import Band, GroupObjective, Objective, TokenObjective
+from vlmrl.train.stage.algorithm import Algorithm, Selection, advance_dual, credit_tokens, dual_of
 from vlmrl.train.stage.base import StageRun
-from vlmrl.train.step import Minibatch, StepReport, optimizer_step, response_mask, score_rows
+from vlmrl.train.stage.table import RewardTable, reward_table
+from vlmrl.train.step import Minibatch, StepReport, loss_inputs_of, optimizer_step, response_mask, score_rows
 from vlmrl.types import Rollout, ScoredGroup
 
 MAX_EMPTY_STEPS = 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Algorithm:
-    """The recipe's names as functions with their arguments."""
+@dataclass(kw_only=True)
+class Batch:
+    """The rollouts of a step on this rank, with the rewards of all ranks."""
 
-    shape: Sequence[Callable[..., torch.Tensor]]
-    select: Sequence[Callable[..., Any]]
-    advantage: Callable[[AdvantageInputs], torch.Tensor]
-    credit: Callable[..., torch.Tensor]
-    loss: Callable[..., Any]
-    reducer: Callable[..., Any]
-    kl: Callable[..., torch.Tensor]
-
-    @staticmethod
-    def bind(cfg: GrpoSection) -> Algorithm:
-        def of(registry: Any, method: Method) -> Any:
-            return registry.bind(method.name, method.arguments)
-
-        return Algorithm(
-            shape=[of(registries.shape, m) for m in cfg.shape],
-            select=[of(registries.select, m) for m in cfg.select],
-            advantage=of(registries.advantage, cfg.advantage),
-            credit=of(registries.credit, cfg.credit),
-            loss=of(registries.policy_loss, cfg.loss),
-            reducer=of(registries.reducer, cfg.reduce),
-            kl=of(registries.kl_estimator, cfg.kl),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RewardTable:
-    """Rewards of all ranks as flat lists, groups in plan order; `mine` are the places of this rank's rows."""
-
-    inputs: AdvantageInputs
-    mine: list[int]
-    weights_K: torch.Tensor
-
-
-def reward_table(groups: Sequence[tuple[int, ScoredGroup]]) -> RewardTable:
-    """Gather (place, rewards, lengths) of every rank's groups: advantages may rank across the whole batch."""
-    local: list[tuple[Any, ...]] = []
-    for place, scored in groups:
-        pairs = zip(scored.scores.rewards_GK, scored.group.rollouts, strict=True)
-        rows = [(row, rollout.on_policy, len(rollout.ids)) for row, rollout in pairs]
-        local.append((place, dist.rank(), scored.group.prompt.sample.task, scored.scores.columns, scored.scores.weights, rows))
-    everything = sorted((item for of_rank in dist.gather(local) for item in of_rank), key=lambda item: item[0])
-    tasks = sorted({item[2] for item in everything})
-    columns, weights = everything[0][3], everything[0][4]
-    rewards: list[list[float]] = []
-    group: list[int] = []
-    task: list[int] = []
-    on_policy: list[bool] = []
-    length: list[int] = []
-    mine: list[int] = []
-    for place, origin, name, _, _, rows in everything:
-        for row, sampled, tokens in rows:
-            if origin == dist.rank():
-                mine.append(len(rewards))
-            rewards.append([float("nan") if r is None else r for r in row])
-            group.append(place)
-            task.append(tasks.index(name))
-            on_policy.append(sampled)
-            length.append(tokens)
-    rewards_NK = torch.tensor(rewards, dtype=torch.float64).view(len(rewards), len(columns))
-    weights_K = torch.tensor(weights, dtype=torch.float64)
-    valid_N = (~rewards_NK.isnan()).any(dim=1)
-    inputs = AdvantageInputs(
-        reward_N=total(rewards_NK, weights_K),
-        rewards_NK=rewards_NK,
-        valid_N=valid_N,
-        group_N=torch.tensor(group),
-        task_N=torch.tensor(task),
-        on_policy_N=torch.tensor(on_policy),
-        length_N=torch.tensor(length),
-        columns=tuple(columns),
-    )
-    return RewardTable(inputs=inputs, mine=mine, weights_K=weights_K)
-
-
-def total(rewards_NK: torch.Tensor, weights_K: torch.Tensor) -> torch.Tensor:
-    """Weighted sum over the judged columns, [N]; NaN where none was judged."""
-    judged = ~rewards_NK.isnan()
-    out = torch.where(judged, rewards_NK * weights_K, torch.zeros_like(rewards_NK)).sum(dim=1)
-    return torch.where(judged.any(dim=1), out, torch.full_like(out, float("nan")))
-
-
-def credit_tokens(algorithm: Algorithm, table: RewardTable, mask_NT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(advantage per token of this rank's rows [n, T], advantage per rollout of all ranks [N]). Shaping changes what the advantage
-    sees, not what is logged."""
-    import dataclasses
-
-    x = table.inputs
-    shaped_NK = x.rewards_NK
-    for shape in algorithm.shape:
-        shaped_NK = shape(shaped_NK, x.valid_N, x)
-    x = dataclasses.replace(x, rewards_NK=shaped_NK, reward_N=total(shaped_NK, table.weights_K))
-    adv_N = algorithm.advantage(x)
-    mine = torch.tensor(table.mine, dtype=torch.int64)
-    local = dataclasses.replace(
-        x,
-        reward_N=x.reward_N[mine],
-        rewards_NK=x.rewards_NK[mine],
-        valid_N=x.valid_N[mine],
-        group_N=x.group_N[mine],
-        task_N=x.task_N[mine],
-        on_policy_N=x.on_policy_N[mine],
-        length_N=x.length_N[mine],
-    )
-    return algorithm.credit(local, adv_N[mine], mask_NT), adv_N
+    groups: list[tuple[int, ScoredGroup]]
+    """(place in the plan, group)."""
+    table: RewardTable
+    chosen: Selection
+    replayed: int
+    attempts: int
 
 
 def train(stage: StageRun, cfg: GrpoSection) -> None:
     """Run the stage from its current step to its end."""
-    algorithm = Algorithm.bind(cfg)
+    algorithm = Algorithm.of(cfg)
     collector = stage.collector(cfg)
     while stage.state.step < cfg.steps:
         grpo_step(stage, cfg, algorithm, collector)
@@ -152,35 +59,26 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
     """Plan, roll out, score, select, credit, update, log."""
     state, clock = stage.state, stage.clock
     rng.seed_step(stage.seed, cfg.name, state.step)
-
-    with stage.timed_feed(clock):
-        taken = stage.feed.take(state.ledger, prompts=cfg.rollout.prompts, rollouts=cfg.rollout.per_prompt)
-    journal = Journal(stage.journal_dir, state.global_step, dist.rank())
-    collected = collector.collect([(place, prompt) for place, _, prompt in taken], step=state.step, journal=journal)
-    clock.add("rollout", collected.rollout_seconds)
-    clock.add("score", collected.score_seconds)
+    batch = gather_groups(stage, cfg, algorithm, collector)
     faults.point("rollout.scored")
 
     with clock.phase("algorithm"):
-        groups = [(place, scored) for (place, _, _), scored in zip(taken, collected.groups, strict=True)]
-        stage.observe([scored for _, scored in groups])
-        table = reward_table(groups)
-        keep_N = torch.ones(len(table.inputs.reward_N), dtype=torch.bool)
-        dropped: dict[str, float] = {}
-        for select in algorithm.select:
-            keep, reason = select(table.inputs)
-            dropped[f"select/{reason}"] = float((keep_N & ~keep).sum()) / max(1, len(keep_N))
-            keep_N &= keep
+        stage.observe([scored for _, scored in batch.groups])
+        rollouts = [rollout for _, scored in batch.groups for rollout in scored.group.rollouts]
         rows = [
             Row(index=n, group=place, prompt=scored.group.prompt, response=rollout.ids)
-            for n, (place, scored, rollout) in enumerate((p, s, r) for p, s in groups for r in s.group.rollouts)
+            for n, (place, scored, rollout) in enumerate((p, s, r) for p, s in batch.groups for r in s.group.rollouts)
         ]
         mask_NT = response_mask(rows)
-        sampled_NT = sampled_logprobs([r for _, s in groups for r in s.group.rollouts], mask_NT.shape[1])
-        adv_NT, adv_N = credit_tokens(algorithm, table, mask_NT)
-        values = describe(groups, table, adv_N) | dropped | {"resume/replayed_groups": float(collected.replayed)}
+        sampled_NT = sampled_logprobs(rollouts, mask_NT.shape[1])
+        ids_NT = response_ids(rows, mask_NT.shape[1])
+        adv_NT, adv_N = credit_tokens(algorithm, batch.table, batch.chosen, state, mask_NT, ids_NT)
+        values = describe(batch.groups, batch.table, adv_N) | batch.chosen.dropped
+        values |= {"resume/replayed_groups": float(batch.replayed), "rollout/attempts": float(batch.attempts)}
+        values |= {f"dual/{c}/{name}": value for c, dual in state.duals.items() for name, value in dual.items()}
 
-    kept = [n for n, place in enumerate(table.mine) if keep_N[place]]
+    keep_N = batch.chosen.keep_N
+    kept = [n for n, place in enumerate(batch.table.mine) if keep_N[place]]
     if not bool(keep_N.any()):
         state.empty_in_row += 1
         if state.empty_in_row >= MAX_EMPTY_STEPS:
@@ -191,50 +89,173 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
         stage.after_update(StepReport(applied=True, grad_norm=0.0, loss=0.0), cfg, values)
         return
     state.empty_in_row = 0
-    report = update(stage, cfg, algorithm, clock, rows, kept, mask_NT, adv_NT, sampled_NT, table)
+    trained = Trained(rows=[rows[n] for n in kept], places=kept, mask_NT=mask_NT, adv_NT=adv_NT, sampled_NT=sampled_NT)
+    report = update(stage, cfg, algorithm, trained, batch.table)
     stage.after_update(report, cfg, values | {"loss": report.loss} | report.metrics)
 
 
-def update(
-    stage: StageRun,
-    cfg: GrpoSection,
-    algorithm: Algorithm,
-    clock: Clock,
-    rows: Sequence[Row],
-    kept: Sequence[int],
-    mask_NT: torch.Tensor,
-    adv_NT: torch.Tensor,
-    sampled_NT: torch.Tensor,
-    table: RewardTable,
-) -> StepReport:
+def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector: Collector) -> Batch:
+    """Generate and score groups until enough of them pass the filters or the recipe's attempts are used up (`refill`).
+
+    Groups beyond the wanted number are left out of the update, in plan order; they count in the ledger and in the log.
+    """
+    state, clock = stage.state, stage.clock
+    journal = Journal(stage.journal_dir, state.global_step, dist.rank())
+    groups: list[tuple[int, ScoredGroup]] = []
+    wanted, generated, replayed, attempts = cfg.rollout.prompts, 0, 0, 0
+    ask = wanted
+    while True:
+        with stage.timed_feed(clock):
+            taken = stage.feed.take(state.ledger, prompts=ask, rollouts=cfg.rollout.per_prompt)
+        places = [generated + place for place, _, _ in taken]
+        collected = collector.collect(
+            [(place, prompt) for place, (_, _, prompt) in zip(places, taken, strict=True)], step=state.step, journal=journal
+        )
+        clock.add("rollout", collected.rollout_seconds)
+        clock.add("score", collected.score_seconds)
+        groups += zip(places, collected.groups, strict=True)
+        generated, replayed, attempts = generated + ask, replayed + collected.replayed, attempts + 1
+        with clock.phase("algorithm"):
+            table = reward_table(groups, baseline=lambda i: state.ledger.row(i).mean, progress=state.step / cfg.steps)
+            chosen = Selection.of(algorithm, table.inputs)
+        next_ = refill(
+            wanted=wanted,
+            kept=chosen.kept_groups(table.inputs),
+            generated=generated,
+            attempts=attempts,
+            max_attempts=cfg.refill,
+            multiple=dist.world(),
+        )
+        if next_.stop is not None:
+            chosen = chosen.first_groups(table.inputs, wanted) if next_.surplus else chosen
+            return Batch(groups=groups, table=table, chosen=chosen, replayed=replayed, attempts=attempts)
+        ask = next_.prompts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """The rows of this rank that train, and the tensors of all its rows. `places`: where the former are in the latter."""
+
+    rows: list[Row]
+    places: list[int]
+    mask_NT: torch.Tensor
+    adv_NT: torch.Tensor
+    sampled_NT: torch.Tensor
+
+
+def update(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, trained: Trained, table: RewardTable) -> StepReport:
     """`cfg.minibatches` optimizer steps over the kept rows. Old log-probs are recomputed by the trainer, in the same layout as the
     update, when there is more than one step; with one step the ratio is 1 by construction."""
-    learner = stage.learner
-    chosen = [rows[n] for n in kept]
-    places = torch.tensor(kept, dtype=torch.int64)
+    learner, clock, rows = stage.learner, stage.clock, trained.rows
+    index = torch.tensor(trained.places, dtype=torch.int64)
+    mine = torch.tensor(table.mine, dtype=torch.int64)[index]
+    x = table.inputs
+    beta = beta_of(stage, cfg, algorithm)
     with clock.phase("old_and_reference"):
-        old_NT = score_rows(learner, chosen) if cfg.minibatches > 1 else None
+        old_NT = score_rows(learner, rows) if cfg.minibatches > 1 else None
         measured = cfg.kl_every > 0 and stage.state.step % cfg.kl_every == 0
-        ref_NT = stage.score_reference(chosen) if cfg.beta > 0 or measured else None
-    on_policy_N = table.inputs.on_policy_N[torch.tensor(table.mine, dtype=torch.int64)][places]
+        ref_NT = stage.score_reference(rows) if stage.reference is not None and (beta > 0 or measured) else None
     reports: list[StepReport] = []
-    for part in minibatch_places(chosen, cfg.minibatches):
+    for part in minibatch_places(rows, cfg.minibatches):
         batch = Minibatch(
-            rows=tuple(chosen[n] for n in part),
-            adv_NT=adv_NT[places][part],
-            mask_NT=mask_NT[places][part],
+            rows=tuple(rows[n] for n in part),
+            adv_NT=trained.adv_NT[index][part],
+            mask_NT=trained.mask_NT[index][part],
             logp_old_NT=None if old_NT is None else old_NT[part],
             logp_ref_NT=None if ref_NT is None else ref_NT[part],
-            statistics_N=on_policy_N[part],
-            logp_sampled_NT=sampled_NT[places][part],
+            logp_sampled_NT=trained.sampled_NT[index][part],
+            statistics_N=x.on_policy_N[mine][part],
+            offpolicy_N=~x.on_policy_N[mine][part],
         )
+        with clock.phase("old_and_reference"):
+            batch = with_score_means(stage, algorithm, batch)
+            objective = objective_of(stage, algorithm, batch, beta, x.task_N[mine][part], x.tasks)
         stage.set_rate(cfg)
         faults.point("step.before_update")
         with clock.phase("forward_backward"):
-            reports.append(
-                optimizer_step(learner, batch, loss=algorithm.loss, reducer=algorithm.reducer, divergence=algorithm.kl, beta=cfg.beta)
-            )
-    return merge(reports)
+            reports.append(optimizer_step(learner, batch, objective))
+        stage.count(batch.rows)
+    report = merge_reports(reports)
+    steer = algorithm.acting_on("beta")
+    if steer is not None:
+        report.metrics["beta"] = beta
+        seen = {"kl": Measured(report.metrics["kl"], 1)} if "kl" in report.metrics else {}
+        advance_dual(stage.state, steer, seen)
+    return report
+
+
+def beta_of(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm) -> float:
+    """Weight of the divergence in this step: the recipe's, or the one that a constraint steers."""
+    steer = algorithm.acting_on("beta")
+    return cfg.beta if steer is None else dual_of(stage.state, steer)["kl"]
+
+
+def with_score_means(stage: StageRun, algorithm: Algorithm, batch: Minibatch) -> Minibatch:
+    """For a loss that compares a row's score with its group's mean: that mean, over the minibatch of all ranks, under current weights.
+
+    The scores are log-ratios: while old and current policy are the same they are 0 and nothing has to run.
+    """
+    score = algorithm.loss.extra.get("score")
+    if score is None or algorithm.group_loss is not None:
+        return batch
+    if batch.logp_old_NT is None:
+        return dataclasses.replace(batch, score_mean_N=torch.zeros(len(batch.rows)))
+    local = SCORES[score](loss_inputs_of(batch, score_rows(stage.learner, batch.rows)))
+    pairs = [(row.group, float(value)) for row, value in zip(batch.rows, local, strict=True)]
+    sums: dict[int, list[float]] = {}
+    for group, value in (pair for of_rank in dist.gather(pairs) for pair in of_rank):
+        sums.setdefault(group, []).append(value)
+    return dataclasses.replace(batch, score_mean_N=torch.tensor([sum(sums[r.group]) / len(sums[r.group]) for r in batch.rows]))
+
+
+def objective_of(
+    stage: StageRun, algorithm: Algorithm, batch: Minibatch, beta: float, task_N: torch.Tensor, tasks: tuple[str, ...]
+) -> Objective:
+    """What this minibatch minimises. Losses that need to see the whole minibatch first get their pass without gradient here."""
+    if algorithm.group_loss is not None:
+        return group_objective(stage, algorithm, batch)
+    return TokenObjective(
+        loss=algorithm.loss.call,
+        reducer=algorithm.reducer.call,
+        divergence=algorithm.kl.call,
+        divergence_needs_old="logp_old_BT" in algorithm.kl.needs,
+        beta=beta,
+        mismatch=algorithm.mismatch.call if algorithm.mismatch.name != "none" else None,
+        band=entropy_band_of(stage, algorithm, batch, task_N, tasks),
+    )
+
+
+def group_objective(stage: StageRun, algorithm: Algorithm, batch: Minibatch) -> GroupObjective:
+    """First pass of a loss that compares rollouts: scores of all ranks without gradient, and the loss's derivatives by them."""
+    assert algorithm.group_loss is not None
+    score, divergence = algorithm.score_of_group_loss()
+    x = loss_inputs_of(batch, score_rows(stage.learner, batch.rows))
+    terms = row_terms(x, score=score, divergence=divergence)
+    advantage = torch.where(x.mask_BT, x.adv_BT, torch.zeros_like(x.adv_BT)).sum(dim=1) / x.mask_BT.sum(dim=1).clamp(min=1)
+    vectors = (terms.score_B, advantage, x.group_B, terms.kl_B, terms.tokens_B)
+    mine = list(zip(*(vector.tolist() for vector in vectors), strict=True))
+    ranks = dist.gather(mine)
+    everyone = [row for of_rank in ranks for row in of_rank]
+    columns = [torch.tensor(c, dtype=torch.float64) for c in zip(*everyone, strict=True)]
+    s, a, g, kl, n = columns if columns else [torch.zeros(0, dtype=torch.float64)] * 5
+    weights = pass_weights(algorithm.group_loss.call, s, a, g.long(), kl, n.long())
+    first = sum(len(of_rank) for of_rank in ranks[: dist.rank()])
+    own = slice(first, first + len(mine))
+    kl_own = None if weights.kl_N is None else weights.kl_N[own].float()
+    return GroupObjective(weights=weights._replace(score_N=weights.score_N[own].float(), kl_N=kl_own), score=score, divergence=divergence)
+
+
+def entropy_band_of(stage: StageRun, algorithm: Algorithm, batch: Minibatch, task_N: torch.Tensor, tasks: tuple[str, ...]) -> Band | None:
+    """Slopes of the entropy band at the weights that this update starts from."""
+    band = algorithm.acting_on("loss")
+    if band is None:
+        return None
+    logp_NT = score_rows(stage.learner, batch.rows)
+    counted_NT = batch.mask_NT[:, : logp_NT.shape[1]]
+    seen = merge(dist.gather(entropy_band.measure(logp_NT, counted_NT, task_N, tasks)))
+    slopes = band.call({}, seen)
+    stage.state.duals[band.name] = slopes
+    return Band(tasks=tasks, task_N=task_N, slopes=slopes, measured=seen)
 
 
 def sampled_logprobs(rollouts: Sequence[Rollout], width: int) -> torch.Tensor:
@@ -242,6 +263,14 @@ def sampled_logprobs(rollouts: Sequence[Rollout], width: int) -> torch.Tensor:
     out = torch.full((len(rollouts), width), float("nan"))
     for n, rollout in enumerate(rollouts):
         out[n, : len(rollout.logprobs)] = torch.tensor(rollout.logprobs)
+    return out
+
+
+def response_ids(rows: Sequence[Row], width: int) -> torch.Tensor:
+    """Token ids of the answers, [N, width], 0 behind their ends."""
+    out = torch.zeros((len(rows), width), dtype=torch.int64)
+    for n, row in enumerate(rows):
+        out[n, : len(row.response)] = torch.tensor(row.response, dtype=torch.int64)
     return out
 
 
@@ -254,7 +283,7 @@ def minibatch_places(rows: Sequence[Row], parts: int) -> list[list[int]]:
     return [[n for n, row in enumerate(rows) if row.group in chunk] for chunk in chunks]
 
 
-def merge(reports: Sequence[StepReport]) -> StepReport:
+def merge_reports(reports: Sequence[StepReport]) -> StepReport:
     """Means over the minibatches of a step."""
     names = {name for report in reports for name in report.metrics}
     return StepReport(

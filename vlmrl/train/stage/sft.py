@@ -15,6 +15,7 @@ from vlmrl.algo.registries import reducer
 from vlmrl.config.schema import SftSection
 from vlmrl.policy.pack import Row
 from vlmrl.rewards.answer import gold_text
+from vlmrl.train.objective import TokenObjective
 from vlmrl.train.stage.base import StageRun
 from vlmrl.train.step import Minibatch, optimizer_step, response_mask
 from vlmrl.types import Sample
@@ -41,7 +42,7 @@ def target(cfg: SftSection, seed: int, sample: Sample, epoch: int) -> str:
 def train(stage: StageRun, cfg: SftSection) -> None:
     """Run the stage from its current step to its end."""
     state, bundle = stage.state, stage.policy.bundle
-    token_mean = reducer.bind("token_mean")
+    objective = TokenObjective(loss=negative_log_likelihood, reducer=reducer.bind("token_mean"))
     while state.step < cfg.steps:
         clock = stage.clock
         rng.seed_step(stage.seed, cfg.name, state.step)
@@ -63,7 +64,7 @@ def train(stage: StageRun, cfg: SftSection) -> None:
             report = optimizer_step(
                 stage.learner,
                 Minibatch(rows=rows, adv_NT=torch.ones(mask.shape), mask_NT=mask),
-                loss=negative_log_likelihood,
-                reducer=token_mean,
+                objective,
             )
+        stage.count(rows)
         stage.after_update(report, cfg, {"loss": report.loss, "entropy": report.metrics.get("entropy", 0.0)})

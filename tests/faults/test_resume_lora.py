@@ -1,0 +1,46 @@
+"""A run of low-rank adapters, killed between and inside its stages, ends with the same bits; each stage starts from merged weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests import runs
+from vlmrl.policy.lora import LANGUAGE_TARGETS
+
+
+def test_a_killed_run_of_two_stages_ends_with_the_same_bits(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    def config(name: str) -> dict[str, Any]:
+        out = runs.small_config(*tiny_files, tmp_path / name)
+        out["model"]["lora"] = {"rank": 4, "alpha": 8}
+        for stage in out["stages"]:
+            stage["optim"] = {"lr": 1e-2}
+        return out
+
+    whole = config("whole")
+    assert runs.run(whole) == 0
+    expected = runs.outcome(whole)
+    killed = config("killed")
+    for point in ("stage.exported@1", "step.before_update@4"):
+        assert runs.run(killed, f"{point}:kill") == -9, f"{point} is never passed"
+    assert runs.run(killed) == 0
+    assert runs.outcome(killed) == expected
+
+    path = runs.run_dir(whole)
+    base, sft, rl = (load_file(folder / "model.safetensors") for folder in (tiny_files[0], path / "stages" / "sft", path / "final"))
+    for before, after in ((base, sft), (sft, rl)):
+        changed = {n for n in before if not torch.equal(before[n], after[n])}
+        assert changed
+        assert all(".layers." in n and n.split(".")[-2] in LANGUAGE_TARGETS for n in changed), "only weights with an adapter change"
+    (newest, *_) = sorted((path / "checkpoints").glob("step-*"), reverse=True)
+    assert all(".lora_A." in n or ".lora_B." in n for n in load_file(newest / "weights.safetensors"))
+    written = json.loads((path / "final" / "adapter" / "adapter_config.json").read_text())
+    assert written["base_model_name_or_path"] == str(path / "stages" / "sft")
+    kl = [line["kl"] for line in expected["metrics"] if line["stage"] == "rl" and "kl" in line]
+    assert kl[0] == pytest.approx(0.0, abs=1e-6), "the first step of a stage is its reference"
+    assert kl[-1] > 1e-6

@@ -1,0 +1,77 @@
+"""toy.multitask: every answer is measured again in the pixels."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tests.builders import group
+from tests.pixels import only, parts, seen
+from vlmrl.data.row import parse_row
+from vlmrl.protocols import RewardContext
+from vlmrl.rewards.answer import gold_text
+from vlmrl.rewards.box_iou import box_iou
+from vlmrl.rewards.number import count, inverse_error, number
+from vlmrl.rewards.runner import JUNK, RewardRunner
+from vlmrl.toy.multitask import MOST, TASKS, items
+from vlmrl.toy.tasks import SPLITS, Split
+
+SOME = [items(0, split, i)[0] for split in SPLITS for i in range(36)]
+COLUMNS = [("count", 1.0, count), ("box_iou", 1.0, box_iou), ("inverse_error", 1.0, inverse_error), ("number", 1.0, number)]
+
+
+@pytest.mark.parametrize("item", [x for x in SOME if x.row["task"] == "toy_counting"], ids=lambda x: x.row["id"])
+def test_counts_are_the_connected_areas_of_the_asked_colour(item) -> None:
+    color = item.row["prompt"].split()[2]
+    assert len(parts(item.pixels, color)) == item.row["gt"]["count"] == int(item.row["answer"])
+    assert len(parts(item.pixels, "grey")) == len(item.row["meta"]["objects"]) - item.row["gt"]["count"]
+
+
+@pytest.mark.parametrize("item", [x for x in SOME if x.row["task"] == "toy_boxes"], ids=lambda x: x.row["id"])
+def test_boxes_bound_the_asked_shape(item) -> None:
+    color, shape = item.row["prompt"].removeprefix("Where is the ").removesuffix("?").split()
+    box, found = only(item.pixels, color)
+    assert found == shape
+    assert [box] == item.row["gt"]["boxes"]
+    assert json.loads(item.row["answer"]) == item.row["gt"]
+    assert all(value % 50 == 0 for value in box)
+
+
+@pytest.mark.parametrize("item", [x for x in SOME if x.row["task"] == "toy_bars"], ids=lambda x: x.row["id"])
+def test_bars_are_filled_as_stated(item) -> None:
+    color = item.row["prompt"].removesuffix("?").split()[-1]
+    filled, rest = int(seen(item.pixels, color).sum()), int(seen(item.pixels, "grey").sum())
+    assert 100 * filled / (filled + rest) == item.row["gt"]["number"] == int(item.row["answer"])
+
+
+def test_tasks_take_turns_and_values_are_spread() -> None:
+    rows = [items(3, "train", i)[0].row for i in range(600)]
+    assert [row["task"] for row in rows[:3]] == list(TASKS)
+    counts = Counter(row["gt"]["count"] for row in rows if row["task"] == "toy_counting")
+    assert set(counts) == set(range(1, MOST + 1))
+    assert max(counts.values()) < 70
+    assert {row["gt"]["number"] for row in rows if row["task"] == "toy_bars"} == set(range(5, 100, 5))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_rows_are_valid_and_each_is_judged_by_its_own_columns(split: Split) -> None:
+    wanted = {"toy_counting": {"count"}, "toy_boxes": {"box_iou"}, "toy_bars": {"inverse_error", "number"}}
+    samples = [parse_row(items(0, split, i)[0].row, source="x", media_root=".") for i in range(9)]
+    assert RewardRunner(COLUMNS).self_test(samples, "think_or_not") == []
+    for sample in samples:
+        for name, _, function in COLUMNS:
+            gold, *junk = function(group([gold_text(sample, "think_or_not", None), *JUNK], sample, "think_or_not"), RewardContext())
+            assert gold == (1.0 if name in wanted[sample.task] else None)
+            assert junk == [0.0 if name in wanted[sample.task] else None] * len(JUNK)
+
+
+def test_deterministic_and_dependent_on_every_coordinate() -> None:
+    first, again = items(0, "train", 7)[0], items(0, "train", 7)[0]
+    assert first.row == again.row
+    assert np.array_equal(first.pixels, again.pixels)
+    for other in (items(1, "train", 7)[0], items(0, "test", 7)[0], items(0, "train", 10)[0]):
+        assert not np.array_equal(first.pixels, other.pixels)
+    assert len({item.row["id"] for item in SOME}) == len(SOME)

@@ -1,0 +1,69 @@
+"""Centre and scale: A_i = phi_g * (r_i - b_i) / (s_i + epsilon), the form that most group-relative methods share.
+
+A method picks the baseline b and the scale s; this file holds the formula and the statistics that `segments` does not have.
+Whatever the method, unjudged rollouts and rollouts of a group without signal get exactly 0, and no gradient flows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vlmrl.algo import segments
+from vlmrl.algo.inputs import AdvantageInputs
+
+
+def live(x: AdvantageInputs) -> Tensor:
+    """Judged rollouts whose group has signal in the summed reward, bool [N]."""
+    return x.valid_N & ~segments.flat(x.reward_N, x.group_N, x.valid_N)
+
+
+def only(value_N: Tensor, live_N: Tensor) -> Tensor:
+    """The values where `live_N`, exactly 0 elsewhere whatever stands there, without gradient."""
+    return torch.where(live_N, value_N, torch.zeros_like(value_N)).detach()
+
+
+def centre_scale(
+    x: AdvantageInputs,
+    *,
+    baseline_N: Tensor | None = None,
+    scale_N: Tensor | None = None,
+    phi_N: Tensor | None = None,
+    epsilon: float = 0.0,
+) -> Tensor:
+    """phi * (r - b) / (s + epsilon) where the group has signal, 0 elsewhere; float64 [N].
+
+    Without `baseline_N` the group mean, without `scale_N` no division, without `phi_N` 1. Each holds one value per rollout.
+    """
+    centred_N = x.reward_N - (segments.mean(x.reward_N, x.group_N, x.valid_N) if baseline_N is None else baseline_N)
+    if scale_N is not None:
+        centred_N = centred_N / (scale_N + epsilon)
+    return only(centred_N if phi_N is None else phi_N * centred_N, live(x))
+
+
+def batch_std(value_N: Tensor, counted_N: Tensor, *, ddof: int) -> Tensor:
+    """Standard deviation of the counted values of the whole batch, the same number for every rollout, [N]."""
+    return segments.std(value_N, torch.zeros_like(counted_N, dtype=torch.int64), counted_N, ddof=ddof)
+
+
+def weighted_moments(value_N: Tensor, weight_N: Tensor, counted_N: Tensor, *, ddof: int) -> tuple[Tensor, Tensor]:
+    """Mean and variance (divisor: sum of weights - ddof) of the counted values as float64 scalars, both 0 where nothing counts.
+
+    With `weight_N` the lengths it is what whitening over all tokens of the batch uses when a rollout's tokens share one value.
+    """
+    weight_N = torch.where(counted_N, weight_N.double(), torch.zeros_like(weight_N, dtype=torch.float64))
+    safe_N = torch.where(counted_N, value_N, torch.zeros_like(value_N))
+    total = weight_N.sum()
+    mean = (weight_N * safe_N).sum() / total.clamp(min=1)
+    square = (weight_N * (safe_N - mean).square()).sum()
+    return mean, square / (total - ddof).clamp(min=1) * (total > ddof)
+
+
+def median(value_N: Tensor, ids_N: Tensor, counted_N: Tensor) -> Tensor:
+    """Lower median of the counted members of each rollout's group, [N]; 0 for a group without any."""
+    out_N = torch.zeros_like(value_N)
+    for one in sorted({int(i) for i in ids_N[counted_N]}):
+        member_N = ids_N == one
+        # torch's median is the lower of the two middle values where their number is even
+        out_N[member_N] = value_N[member_N & counted_N].median()
+    return out_N

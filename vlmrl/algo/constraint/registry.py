@@ -1,0 +1,41 @@
+"""What all constraints and regularisers with a memory share: the shape of the memory, and the registry.
+
+A registered method is a pure update: (dual, measured, *, arguments) -> dual. `dual` maps names to numbers (JSON values: the trainer
+stores it in its run state and nothing else); `measured` maps names to sums and counts of one step over all ranks. A method called
+with an empty dual returns its starting values, so that there is no separate set-up: before the first step the trainer calls
+`update({}, {})`, uses the dual for the step, and calls `update(dual, measured)` with the step's measurements afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from vlmrl.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A mean that still adds up: sums over micro-batches and ranks come before the division."""
+
+    total: float
+    count: int
+
+    @property
+    def mean(self) -> float:
+        """NaN where nothing was counted."""
+        return self.total / self.count if self.count else float("nan")
+
+
+def merge(parts: list[Mapping[str, Measured]]) -> dict[str, Measured]:
+    """Sum of measurements, name by name; every rank that merges the same parts gets the same numbers."""
+    out: dict[str, Measured] = {}
+    for part in parts:
+        for name, value in part.items():
+            before = out.get(name, Measured(0.0, 0))
+            out[name] = Measured(before.total + value.total, before.count + value.count)
+    return out
+
+
+constraint: Registry[Callable[..., dict[str, float]]] = Registry("constraint")
+"""(dual, measured) -> dual. Each entry says with `acts_on` where its dual goes: `advantage`, `loss` or `beta`."""

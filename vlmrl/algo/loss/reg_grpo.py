@@ -1,0 +1,32 @@
+"""Reg-GRPO: regress the advantage of an answer by its log-ratio, without ratio or clip. After arXiv:2506.07464 (DeepVideo-R1).
+
+loss = (eta / 2) * (A - (g - mean_g g) / eta)^2 with g the mean log-ratio of the answer's tokens. The coefficient is
+A - (g - mean_g g) / eta: REINFORCE at the old policy, fading linearly, and 0 where the log-ratio has reached eta * A. The target of
+the regression is the trust region. With the reducer `seq_mean` and advantages that sum to 0 in a group, the gradient is that of
+the mean over answers of this loss.
+Ours: the scale. The paper regresses on the log-ratio normalised by the group's own mean and deviation; that is 0/0 in the first
+update, where all log-ratios are 0, so here a constant `eta` (our default: 0.05) replaces the deviation, and g is a mean over tokens.
+Also ours: the per-token form (straight through, as in GSPO-token), and log-ratios of tokens clamped to +-20.
+"""
+
+from __future__ import annotations
+
+from vlmrl.algo import level
+from vlmrl.algo.inputs import LossInputs, LossOutput
+from vlmrl.algo.registries import policy_loss
+
+
+@policy_loss("reg_grpo", paper="arXiv:2506.07464", needs=("score_mean_B",), score="log_ratio")
+def reg_grpo(x: LossInputs, *, eta: float = 0.05) -> LossOutput:
+    """Squared error between the advantage and the centred log-ratio over eta; the scale eta is our guess. [B, T]
+
+    Raises:
+        ValueError: eta not above 0; `score_mean_B` is None.
+    """
+    if eta <= 0:
+        raise ValueError(f"policy_loss 'reg_grpo': eta is {eta}; it must be above 0")
+    mean_B = x.need("score_mean_B", "reg_grpo").detach().to(x.logp_BT)
+    log_ratio_BT = level.straight_through(level.mean_log_ratio(x), x)
+    error_BT = level.inside(x.adv_BT, x.mask_BT) - (log_ratio_BT - mean_B[:, None]) / eta
+    squared = level.inside(error_BT.detach().square(), x.mask_BT).sum()
+    return LossOutput(eta / 2 * error_BT.square(), {"reg_grpo/error": (squared, x.mask_BT.sum())})

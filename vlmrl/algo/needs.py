@@ -1,0 +1,47 @@
+"""What a method may need beyond the rewards: the optional fields of `AdvantageInputs`, and reward columns by name."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vlmrl.algo.inputs import AdvantageInputs
+
+WHAT = {
+    "answer_N": "the cluster of each parsed answer",
+    "logp_N": "the log-prob of each response under the policy that sampled it",
+    "baseline_N": "the ledger's value of each prompt",
+    "trajectory_N": "the trajectory that each rollout is a step of",
+    "consistency_N": "the likelihood of each answer given its thought, under the slowly averaged reference",
+    "ids_NT": "the token ids of each response",
+}
+
+
+def need(x: AdvantageInputs, field: str, method: str) -> Tensor:
+    """An optional field of the inputs; `method` is how the message calls the one that asks, e.g. "advantage 'spo'".
+
+    Raises:
+        ValueError: this run does not provide the field.
+    """
+    value: Tensor | None = getattr(x, field)
+    if value is None:
+        raise ValueError(f"{method} needs {field} ({WHAT[field]}), which this run does not provide; provide it or name another method")
+    return value
+
+
+def column_index(x: AdvantageInputs, name: str, slot: str = "shape") -> int:
+    """Place of a reward column.
+
+    Raises:
+        ValueError: there is no such column.
+    """
+    if name not in x.columns:
+        raise ValueError(f"{slot}: no reward column '{name}' (columns: {', '.join(x.columns)})")
+    return x.columns.index(name)
+
+
+def with_column(rewards_NK: Tensor, k: int, column_N: Tensor) -> Tensor:
+    """A copy with column k replaced where it was judged; what was NaN stays NaN."""
+    out_NK = rewards_NK.clone()
+    out_NK[:, k] = torch.where(rewards_NK[:, k].isnan(), rewards_NK[:, k], column_N.to(rewards_NK.dtype))
+    return out_NK

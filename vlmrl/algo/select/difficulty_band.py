@@ -1,0 +1,48 @@
+"""Keep groups of intermediate difficulty: mean score of the sampled rows within a band. Balanced online difficulty filtering,
+arXiv:2504.03380.
+
+The paper keeps prompts whose accuracy under the current policy lies between two thresholds around one half. Ours: the default band
+[0.2, 0.8]; the score is the reward or one reward column (a shaped reward has spread everywhere, so filter on accuracy where there is
+one), as it is or, with `pass_at`, as a pass or fail. Rows that nobody judged and rows that were not sampled do not count; a group
+without any is dropped. Borders belong to the band.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from vlmrl.algo import segments
+from vlmrl.algo.inputs import AdvantageInputs
+from vlmrl.algo.registries import select
+
+SLACK = 1e-9
+"""Means closer than this to a border lie on it."""
+
+
+@select("difficulty_band", paper="arXiv:2504.03380")
+def difficulty_band(
+    x: AdvantageInputs, *, low: float = 0.2, high: float = 0.8, column: str | None = None, pass_at: float | None = None
+) -> tuple[Tensor, str]:
+    """Keep groups whose mean score lies in [low, high]."""
+    if low > high:
+        raise ValueError(f"select 'difficulty_band': low {low} is above high {high}")
+    score_N, counted_N = metric(x, column, "difficulty_band")
+    if pass_at is not None:
+        score_N = (score_N >= pass_at - SLACK).to(score_N.dtype)
+    mean_N = segments.mean(score_N, x.group_N, counted_N)
+    some_N = segments.count(x.group_N, counted_N) > 0
+    return some_N & (mean_N >= low - SLACK) & (mean_N <= high + SLACK), "difficulty_band"
+
+
+def metric(x: AdvantageInputs, column: str | None, method: str) -> tuple[Tensor, Tensor]:
+    """(score [N], counted [N] bool): the reward, or one column of it, of the sampled rows that have one.
+
+    Raises:
+        ValueError: there is no such column.
+    """
+    if column is None:
+        return x.reward_N, x.valid_N & x.on_policy_N
+    if column not in x.columns:
+        raise ValueError(f"select '{method}': no reward column '{column}' (there are: {', '.join(x.columns)})")
+    score_N = x.rewards_NK[:, x.columns.index(column)]
+    return score_N, x.valid_N & x.on_policy_N & ~score_N.isnan()

@@ -1,0 +1,172 @@
+"""Boxes and points in a picture: overlap measures, matching of lists, reading from text, and coordinate frames.
+
+A box is (x1, y1, x2, y2) in continuous coordinates, x to the right and y down, with x1 < x2 and y1 < y2; its area is
+(x2 - x1) * (y2 - y1), without the extra pixel of some older code. Overlap measures compare two boxes of the same frame.
+
+Frames: `pixel` (of a picture of a stated size: the original file's, or the processed one's, which is what Qwen2.5-VL writes) and
+`rel1000` (0 to 1000 along each side: what Qwen3-VL and the toy world write). A frame is declared by the data, never guessed from
+the size of a number.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+Box = tuple[float, float, float, float]
+Point = tuple[float, float]
+Frame = Literal["pixel", "rel1000"]
+
+_CAP = 4096
+"""Characters of an answer that are looked at, from its end."""
+_MOST = 64
+"""Boxes of one answer that are read; more are no grounding."""
+_LARGEST = 1e9
+_NUMBER = r"\s*(-?\d{1,9}(?:\.\d{1,9})?)\s*"
+_BARE = re.compile(rf"\[{_NUMBER},{_NUMBER},{_NUMBER},{_NUMBER}\]")
+
+
+def valid(box: Box) -> bool:
+    """Whether the corners are in order, so that the box has an area."""
+    return box[0] < box[2] and box[1] < box[3]
+
+
+def area(box: Box) -> float:
+    """0 for a box whose corners are not in order."""
+    return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
+
+
+def _intersection(a: Box, b: Box) -> float:
+    return area((max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])))
+
+
+def iou(a: Box, b: Box) -> float:
+    """Intersection over union, in [0, 1]; 0 if the union has no area, and for a box whose corners are not in order."""
+    if not (valid(a) and valid(b)):
+        return 0.0
+    inter = _intersection(a, b)
+    return inter / (area(a) + area(b) - inter)
+
+
+def giou(a: Box, b: Box) -> float:
+    """Generalised IoU, in (-1, 1]: IoU - (hull - union) / hull, with the hull the smallest box around both (arXiv:1902.09630).
+
+    A box without area counts as a point or line; 0 if the hull has no area either.
+    """
+    inter = _intersection(a, b)
+    union = area(a) + area(b) - inter
+    hull = area((min(a[0], b[0]), min(a[1], b[1]), max(a[2], b[2]), max(a[3], b[3])))
+    if hull <= 0:
+        return 0.0
+    return (inter / union if union > 0 else 0.0) - (hull - union) / hull
+
+
+def ciou(pred: Box, gold: Box) -> float:
+    """Complete IoU (arXiv:1911.08287): IoU - rho^2 / c^2 - alpha * v, at most 1 and negative for boxes far apart.
+
+    rho: distance of the centres; c: diagonal of the hull; v compares the aspect ratios; alpha = v / (1 - IoU + v). A prediction
+    whose corners are not in order gets -1.
+
+    Raises:
+        ValueError: the gold box has no area.
+    """
+    if not valid(gold):
+        raise ValueError(f"ciou: gold box {gold} has no area; x1 < x2 and y1 < y2")
+    if not valid(pred):
+        return -1.0
+    overlap = iou(pred, gold)
+    (px, py), (gx, gy) = centre(pred), centre(gold)
+    width = max(pred[2], gold[2]) - min(pred[0], gold[0])
+    height = max(pred[3], gold[3]) - min(pred[1], gold[1])
+    away = ((px - gx) ** 2 + (py - gy) ** 2) / (width**2 + height**2)
+    angle = math.atan2(gold[2] - gold[0], gold[3] - gold[1]) - math.atan2(pred[2] - pred[0], pred[3] - pred[1])
+    v = 4 / math.pi**2 * angle**2
+    alpha = v / ((1 - overlap) + v) if v > 0 else 0.0
+    return overlap - away - alpha * v
+
+
+def centre(box: Box) -> Point:
+    return (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+
+
+def point_in_box(point: Point, box: Box) -> bool:
+    """Whether the point lies in the box, its border included."""
+    return box[0] <= point[0] <= box[2] and box[1] <= point[1] <= box[3]
+
+
+def matched_score(pred: Sequence[Box], gold: Sequence[Box], measure: Literal["iou", "ciou"] = "iou") -> float:
+    """Overlap of two lists: the best one-to-one assignment, each pair clamped at 0, over the longer length. In [0, 1].
+
+    Order does not matter; a repeated or superfluous box lowers the score; two empty lists score 1. This is the spatial grounding
+    score of FGRPO (arXiv:2604.08476, eq. 1) with `measure="ciou"`; the clamp is ours, since the paper puts the score into [0, 1].
+    """
+    if not pred or not gold:
+        return float(len(pred) == len(gold))
+    function = {"iou": iou, "ciou": ciou}[measure]
+    score = np.array([[max(0.0, function(p, g)) for g in gold] for p in pred])
+    if min(score.shape) == 1:
+        return float(score.max()) / max(score.shape)
+    from scipy.optimize import linear_sum_assignment  # heavy
+
+    rows, columns = linear_sum_assignment(-score)
+    return float(score[rows, columns].sum()) / max(score.shape)
+
+
+def convert(values: Sequence[float], size: tuple[float, float], *, source: Frame, target: Frame) -> tuple[float, ...]:
+    """Coordinates x, y, x, y, ... of a point or box in another frame; `size` is (width, height) in pixels of the picture.
+
+    Raises:
+        ValueError: an odd number of values, or a side that is not positive.
+    """
+    if len(values) % 2 or min(size) <= 0:
+        raise ValueError(f"convert: need x, y pairs and positive sides, got {len(values)} values and size {size}")
+    if source == target:
+        return tuple(float(v) for v in values)
+    factors = [1000 / side if target == "rel1000" else side / 1000 for side in size]
+    return tuple(float(v) * factors[i % 2] for i, v in enumerate(values))
+
+
+def parse_boxes(text: str) -> list[Box] | None:
+    """The boxes that an answer gives, in its order; None if it gives none. Corners are not put in order.
+
+    Read as JSON `{"boxes": [[x1, y1, x2, y2], ...]}` (one box may stand without its own brackets), else every `[x1, y1, x2, y2]`
+    in the text. Linear in the length of the text; at most 64 boxes.
+    """
+    tail = text[-_CAP:]
+    found = _json_boxes(tail)
+    if found is None:
+        found = [_box([float(v) for v in match]) for match in _BARE.findall(tail)]
+    return found[:_MOST] or None
+
+
+def _box(values: Sequence[float]) -> Box:
+    x1, y1, x2, y2 = (float(v) for v in values)
+    return x1, y1, x2, y2
+
+
+def _json_boxes(text: str) -> list[Box] | None:
+    start, end = text.find("{"), text.rfind("}")
+    # The count of brackets bounds the depth: a model's `[[[[...` must not exhaust the stack of the JSON reader.
+    if start < 0 or end <= start or text.count("{") > 8 or text.count("[") > _MOST + 2:
+        return None
+    try:
+        value = json.loads(text[start : end + 1])
+    except ValueError:
+        return None
+    boxes = value.get("boxes") if isinstance(value, dict) else None
+    if not isinstance(boxes, list):
+        return None
+    listed = [boxes] if len(boxes) == 4 and all(_is_number(v) for v in boxes) else boxes
+    if not all(isinstance(box, list) and len(box) == 4 and all(_is_number(v) for v in box) for box in listed):
+        return None
+    return [_box(box) for box in listed]
+
+
+def _is_number(value: object) -> bool:
+    # NaN and infinity are valid for json.loads and fail the comparison; so does an integer too large for a float.
+    return type(value) in (int, float) and abs(value) <= _LARGEST  # type: ignore[arg-type]

@@ -1,0 +1,231 @@
+"""Low-rank adapters (LoRA, arXiv:2106.09685, eq. 3) on the linear layers of a policy, through the `peft` library.
+
+    y = W x + (alpha / rank) B A x        W [out, in] frozen, A [rank, in], B [out, rank] trained, B = 0 at the start
+
+The policy's model stays the transformers model that it was; peft puts its layers into it in place. So attention, head, vision tower
+and cache run as they do without adapters, and the reference policy is the same model with the adapters switched off.
+
+Ours: A is drawn from a seed per layer name and not from torch's global generator; the product B A is added to W in float64 and
+rounded once, by the same function for the exported folder and for the live model, so that a stage that starts from the folder and
+one that goes on in the same process have the same bits.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from vlmrl.compat import ensure_torchvision
+from vlmrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vlmrl.policy.load import Policy
+
+ADAPTER = "default"
+"""peft's name of the only adapter."""
+LANGUAGE_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linear layers of a Qwen decoder layer."""
+_TENSORS = (".lora_A.", ".lora_B.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoraSpec:
+    """Size and place of the adapters."""
+
+    rank: int
+    alpha: float
+    """The update is scaled by alpha / rank."""
+    targets: tuple[str, ...] = LANGUAGE_TARGETS
+    """Last part of the names of the language model's layers that get an adapter."""
+    vision: bool = False
+    """Whether all linear layers of the vision tower and its mergers get one too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """The adapters that a model carries."""
+
+    spec: LoraSpec
+    tuner: Any
+    """peft's LoraModel around the policy's model."""
+    layers: dict[str, Any]
+    """Name in the model -> peft's layer, in the order of the model."""
+    names: frozenset[str]
+    """Names of the trained tensors among the model's parameters."""
+
+    @property
+    def on_vision(self) -> bool:
+        """Whether features of media depend on the adapters."""
+        return any(_of_tower(name) for name in self.layers)
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Context in which the model computes with its own weights alone, exactly. May be nested."""
+        on = [layer for layer in self.layers.values() if not layer.disable_adapters]
+        trains = [(p, p.requires_grad) for layer in on for p in _parameters(layer)]
+        try:
+            for layer in on:
+                layer.enable_adapters(False)
+            yield
+        finally:
+            for layer in on:
+                layer.enable_adapters(True)
+            for parameter, flag in trains:  # switching on makes all of them train, frozen parts too
+                parameter.requires_grad_(flag)
+
+    def merged(self, name: str) -> torch.Tensor:
+        """W + (alpha / rank) B A of one layer, [out, in], a fresh tensor of W's type; summed in float64."""
+        layer = self.layers[name]
+        weight = layer.get_base_layer().weight.detach()
+        a, b = (part[ADAPTER].weight.detach().double() for part in (layer.lora_A, layer.lora_B))
+        return torch.addmm(weight.double(), b, a, alpha=self.spec.alpha / self.spec.rank).to(weight.dtype)
+
+
+def add_adapters(policy: Policy, spec: LoraSpec, *, seed_of: Callable[[str], int], base: str) -> None:
+    """Put fresh adapters into a policy; its output does not change, because B starts at zero.
+
+    Args:
+        policy: without adapters.
+        spec: size and place.
+        seed_of: seed of A of the layer with a given name, a 63-bit integer.
+        base: folder or hub id of the weights that the adapters belong to; written into an exported adapter.
+
+    Raises:
+        ConfigError: peft is not installed, or a target names no linear layer of this model.
+        ValueError: the policy has adapters already.
+    """
+    if policy.lora is not None:
+        raise ValueError("the policy has adapters already: fold them into the weights first (fold_adapters)")
+    ensure_torchvision()
+    try:
+        from peft import LoraConfig, LoraModel
+    except ImportError as error:
+        raise ConfigError(f"model.lora: needs the peft package, which does not load here ({error}); pip install 'vlmrl[lora]'") from error
+    wanted = _wanted(policy, spec)
+    config = LoraConfig(
+        r=spec.rank,
+        lora_alpha=spec.alpha,  # pyright: ignore[reportArgumentType] -- peft divides it by r; whole numbers are only its habit
+        lora_dropout=0.0,
+        bias="none",
+        target_modules=_pattern(wanted, [name for name, _ in policy.model.named_modules()]),
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base,
+    )
+    # peft draws initial values that are replaced below; that must not move the global generators
+    with torch.random.fork_rng(devices=[policy.device] if policy.device.type == "cuda" else []):
+        tuner = LoraModel(policy.model, config, ADAPTER)
+    layers = {name: policy.model.get_submodule(name) for name in wanted}
+    for name, layer in layers.items():
+        _initialise(layer, seed_of(name))
+    names = frozenset(name for name, _ in policy.model.named_parameters() if any(part in name for part in _TENSORS))
+    if len(names) != 2 * len(layers):
+        raise RuntimeError(f"{len(layers)} layers were asked for but peft made {len(names)} tensors: this version of peft does not fit")
+    policy.model.eval()
+    policy.lora = Adapters(spec=spec, tuner=tuner, layers=layers, names=names)
+
+
+def merged_state(policy: Policy) -> dict[str, torch.Tensor]:
+    """State of the model as one without adapters, by its own names, with the adapters added to the weights they belong to.
+
+    The live model is left as it is. Tensors without an adapter are the live ones, the others fresh and on the CPU.
+    """
+    if policy.lora is None:
+        return policy.model.state_dict()
+    out: dict[str, torch.Tensor] = {}
+    for key, tensor in policy.model.state_dict().items():
+        if any(part in key for part in _TENSORS):
+            continue
+        layer, inside, rest = key.partition(".base_layer.")
+        if inside and rest == "weight":
+            tensor = policy.lora.merged(layer).cpu()
+        out[f"{layer}.{rest}" if inside else key] = tensor
+    return out
+
+
+def fold_adapters(policy: Policy) -> None:
+    """Add the adapters to the live weights, bit for bit as `merged_state` does, and take them out of the model. No-op without any."""
+    lora = policy.lora
+    if lora is None:
+        return
+    with torch.no_grad():
+        for name, layer in lora.layers.items():
+            layer.get_base_layer().weight.copy_(lora.merged(name))
+    lora.tuner.unload()
+    policy.lora = None
+    if lora.on_vision:
+        policy.vision_version += 1
+    policy.vision_trains = False
+
+
+def save_adapter(policy: Policy, folder: Path) -> None:
+    """Write the adapter alone in peft's format (`adapter_config.json`, `adapter_model.safetensors`) into a new folder.
+
+    `peft.PeftModel.from_pretrained(base_model, folder)` opens it. The caller makes the files durable.
+
+    Raises:
+        ValueError: the policy has no adapters.
+    """
+    if policy.lora is None:
+        raise ValueError("the policy has no adapters to save")
+    config = copy.copy(policy.lora.tuner.peft_config[ADAPTER])
+    config.inference_mode = True
+    config.save_pretrained(folder)
+    named = dict(policy.model.named_parameters())
+    tensors = {f"base_model.model.{name.replace(f'.{ADAPTER}.', '.')}": named[name] for name in sorted(policy.lora.names)}
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(on_cpu, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def _of_tower(name: str) -> bool:
+    return ".visual." in f".{name}"
+
+
+def _parameters(layer: Any) -> list[torch.nn.Parameter]:
+    return [layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight]
+
+
+def _wanted(policy: Policy, spec: LoraSpec) -> list[str]:
+    """Names of the layers that get an adapter, in the order of the model."""
+    linear = [name for name, module in policy.model.named_modules() if isinstance(module, torch.nn.Linear)]
+    language = [name for name in linear if ".language_model." in f".{name}" and name.rsplit(".", 1)[-1] in spec.targets]
+    missing = sorted(set(spec.targets) - {name.rsplit(".", 1)[-1] for name in language})
+    if missing or not spec.targets:
+        has = sorted({name.rsplit(".", 1)[-1] for name in linear if ".language_model." in f".{name}"})
+        what = ", ".join(missing) or "nothing is listed"
+        raise ConfigError(f"model.lora.targets: {what}: the language model of {type(policy.model).__name__} has {', '.join(has)}")
+    chosen = {*language, *(name for name in linear if spec.vision and _of_tower(name))}
+    return [name for name in linear if name in chosen]
+
+
+def _pattern(wanted: Sequence[str], known: Sequence[str]) -> str:
+    """A regular expression of exactly the wanted ones among the known module names; numbers of layers stand for any number.
+
+    A list of last parts would not do: the towers of some models have layers of the same names.
+    """
+    kinds: dict[str, list[str]] = {}
+    for name in wanted:
+        kinds.setdefault(re.sub(r"\\\.\d+(?=\\\.|$)", lambda _: r"\.\d+", re.escape(name)), []).append(name)
+    out: list[str] = []
+    for kind, names in kinds.items():
+        exact = {name for name in known if re.fullmatch(kind, name)} == set(names)
+        out += [kind] if exact else map(re.escape, names)
+    return f"({'|'.join(sorted(out))})"
+
+
+def _initialise(layer: Any, seed: int) -> None:
+    """A uniform in +-1/sqrt(in) (the Kaiming rule that peft uses), B zero."""
+    a, b = _parameters(layer)
+    bound = a.shape[1] ** -0.5
+    draws = np.random.Generator(np.random.Philox(seed)).random(tuple(a.shape))
+    with torch.no_grad():
+        a.copy_(torch.from_numpy((2 * draws - 1) * bound))
+        b.zero_()

@@ -1,0 +1,31 @@
+"""Overlap of the answered boxes with the true ones.
+
+Both are compared as they are, so they must be in one frame: the one that the row states (`meta.frame`; the toy world and Qwen3-VL
+use 0 to 1000 along each side, Qwen2.5-VL pixels of the processed picture; `metrics.boxes.convert` maps them when rows are made).
+"""
+
+from __future__ import annotations
+
+from vlmrl.metrics.boxes import matched_score, parse_boxes
+from vlmrl.protocols import RewardContext, reward
+from vlmrl.rewards.answer import parse
+from vlmrl.types import Group
+
+
+@reward("box_iou")
+def box_iou(group: Group, ctx: RewardContext) -> list[float | None]:
+    """IoU of the answered box with the true one, in [0, 1]; for several, of the best assignment over the longer list.
+
+    An answer without a readable box scores 0; a box whose corners are not in order overlaps nothing. A sample whose answer is not
+    boxes is not judged (None).
+    """
+    sample = group.prompt.sample
+    if sample.answer_type != "bbox":
+        return [None] * len(group.rollouts)
+    gold = [(float(x1), float(y1), float(x2), float(y2)) for x1, y1, x2, y2 in sample.gt["boxes"]]
+    out: list[float | None] = []
+    for rollout in group.rollouts:
+        answer = parse(rollout.text, group.prompt.template).answer
+        boxes = None if answer is None else parse_boxes(answer)
+        out.append(0.0 if boxes is None else matched_score(boxes, gold))
+    return out

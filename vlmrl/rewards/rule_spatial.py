@@ -1,0 +1,50 @@
+"""Rules in the place of FGRPO's judges (arXiv:2604.08476), for the toy world's thought language (`metrics.spatial`).
+
+A judge reads free text; these read sentences of one form, exactly and at once, so that a constraint can be tried and tested without
+a second model. On any other text they find nothing and give 0. As in the paper, consistency is judged only where the answer is
+right, or coherent wrong answers would satisfy it; an empty thought is inconsistent and ungrounded, or not thinking would be a way
+out.
+"""
+
+from __future__ import annotations
+
+from vlmrl.metrics.spatial import as_relation, grounded_share, is_consistent, read_thought
+from vlmrl.protocols import RewardContext, reward
+from vlmrl.rewards.answer import parse
+from vlmrl.rewards.exact import normalise
+from vlmrl.types import Group
+
+
+@reward("rule_consistency")
+def rule_consistency(group: Group, ctx: RewardContext) -> list[float | None]:
+    """1 if the thought's conclusion implies the given answer and its boxes do not contradict it, else 0; a rule of the toy world.
+
+    None for a wrong or missing answer, and for a sample without `gt.relation`.
+    """
+    sample = group.prompt.sample
+    if sample.gt.get("relation") is None:
+        return [None] * len(group.rollouts)
+    asked = as_relation(sample.gt["relation"])
+    out: list[float | None] = []
+    for rollout in group.rollouts:
+        parsed = parse(rollout.text, group.prompt.template)
+        if parsed.answer is None or normalise(parsed.answer) != normalise(sample.answer):
+            out.append(None)
+        else:
+            out.append(float(is_consistent(read_thought(parsed.thought or ""), asked, parsed.answer)))
+    return out
+
+
+@reward("rule_grounding")
+def rule_grounding(group: Group, ctx: RewardContext, *, threshold: float = 0.5) -> list[float | None]:
+    """Share of the objects whose box in the thought is right (IoU >= `threshold`), over the larger number of boxes and objects.
+
+    A rule of the toy world. None for a sample without `gt.objects` (name -> true box). The paper's score uses the overlap itself
+    (`metrics.boxes.matched_score` with CIoU), this one counts.
+    """
+    objects = group.prompt.sample.gt.get("objects")
+    if not objects:
+        return [None] * len(group.rollouts)
+    gold = {str(name).lower(): (float(b[0]), float(b[1]), float(b[2]), float(b[3])) for name, b in objects.items()}
+    thoughts = [parse(rollout.text, group.prompt.template).thought or "" for rollout in group.rollouts]
+    return [grounded_share(read_thought(thought), gold, threshold=threshold) for thought in thoughts]

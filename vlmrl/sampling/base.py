@@ -1,0 +1,173 @@
+"""What samplers share: streams of shuffled epochs, news from the ledger, who is in flight, strict state.
+
+Nothing here is a sampler. All of it is a function of the seed, of explicit positions and of the ledger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vlmrl import rng
+from vlmrl.errors import CheckpointError
+from vlmrl.sampling.ledger import Ledger
+
+
+def check_ids(ids: Sequence[str], sampler: str) -> tuple[str, ...]:
+    """The ids.
+
+    Raises:
+        ValueError: there are none, or one comes twice.
+    """
+    repeated = [sample_id for sample_id, times in Counter(ids).items() if times > 1]
+    if not ids or repeated:
+        raise ValueError(f"sampler '{sampler}' needs samples with unique ids; it got {len(ids)}, repeated: {repeated[:5]}")
+    return tuple(ids)
+
+
+def digest(ids: Iterable[str]) -> str:
+    """Fingerprint of ids in this order."""
+    return hashlib.blake2b("\0".join(ids).encode(), digest_size=16).hexdigest()
+
+
+def check_state(state: Mapping[str, Any], expected: Mapping[str, Any], sampler: str) -> None:
+    """Check a stored state against the sampler's own: the same keys, values of the same type, whole numbers not negative, and the
+    same `samples`.
+
+    Raises:
+        CheckpointError: with what differs.
+    """
+    if set(state) != set(expected):
+        raise CheckpointError(f"state of sampler '{sampler}' has keys {sorted(state)}, needs {sorted(expected)}")
+    for key, own in expected.items():
+        value = state[key]
+        wrong = type(value) is not type(own) or (isinstance(value, int) and value < 0)
+        if wrong:
+            raise CheckpointError(f"state of sampler '{sampler}': {key} {value!r} is not {'from 0' if isinstance(own, int) else 'valid'}")
+    if state["samples"] != expected["samples"]:
+        raise CheckpointError("the samples (their ids, order or tags) are not those that this run started with; restore the data")
+
+
+def check_entries(values: Mapping[str, Any], known: Iterable[str], width: int, where: str) -> None:
+    """Check a stored table of lists.
+
+    Raises:
+        CheckpointError: a key that is not `known`, or a row that is not a list of `width` numbers.
+    """
+    names = set(known)
+    for key, row in values.items():
+        numbers = isinstance(row, list) and len(row) == width and all(isinstance(v, int | float) and not isinstance(v, bool) for v in row)
+        if key not in names or not numbers:
+            raise CheckpointError(f"{where}: entry '{key}' {row!r} is not {width} numbers of a known sample or pool")
+
+
+class Stream:
+    """Endless shuffled epochs over some ids. Holds no position: whoever owns the stream does.
+
+    Without extra coordinates the order is that of the sampler `uniform` with the same ids and seed.
+    """
+
+    def __init__(self, ids: Sequence[str], seed: int, *coordinates: int | str):
+        self.ids = tuple(ids)
+        self._seed = seed
+        self._coordinates = coordinates
+        self._order: tuple[int, list[int]] | None = None
+
+    def at(self, position: int) -> tuple[str, int]:
+        """(id, epoch) at a position from 0. An empty stream has no positions."""
+        epoch, place = divmod(position, len(self.ids))
+        if self._order is None or self._order[0] != epoch:
+            self._order = (epoch, rng.permutation(len(self.ids), self._seed, "sampler", *self._coordinates, epoch))
+        return self.ids[self._order[1][place]], epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the ledger learned about one sample since the last look."""
+
+    sample_id: str
+    count: int
+    """Rewards; may be 0 for a group that nobody judged."""
+    total: float
+    """Their sum."""
+    passes: int
+    step: int
+    """Global step of the latest group."""
+
+
+class News:
+    """Differences of ledger rows between two looks. Its state is what it saw last.
+
+    The first look reports everything that the ledger holds, earlier stages included.
+    """
+
+    def __init__(self, ids: Iterable[str]):
+        self._ids = tuple(sorted(ids))
+        self._seen: dict[str, tuple[int, float, int, int]] = {}
+
+    @property
+    def clock(self) -> int:
+        """Latest step at which any of the samples was observed; -1 before."""
+        return max((step for _, _, _, step in self._seen.values()), default=-1)
+
+    def read(self, ledger: Ledger) -> list[Observed]:
+        """What is new, by id."""
+        out: list[Observed] = []
+        for sample_id in self._ids:
+            row = ledger.row(sample_id)
+            if row.last_seen is None:
+                continue
+            count, total, passes, step = self._seen.get(sample_id, (0, 0.0, 0, -1))
+            if (row.count, row.last_seen) == (count, step):
+                continue
+            now = row.count * (row.mean or 0.0)
+            self._seen[sample_id] = (row.count, now, row.passes, row.last_seen)
+            out.append(Observed(sample_id, row.count - count, now - total, row.passes - passes, row.last_seen))
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """Sample id -> count, sum, passes, step."""
+        return {sample_id: list(values) for sample_id, values in self._seen.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises CheckpointError for anything but four numbers of a known sample."""
+        check_entries(state, self._ids, 4, "sampler state: news")
+        self._seen = {sample_id: (int(v[0]), float(v[1]), int(v[2]), int(v[3])) for sample_id, v in state.items()}
+
+
+class InFlight:
+    """Samples that were planned and not observed since: a second plan of the same step (to replace a bad row, or to refill a filtered
+    batch) should bring others. A sample that never gets a reward (its media fail) stays in flight and comes last."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, int] = {}
+
+    def add(self, ids: Iterable[str], ledger: Ledger) -> None:
+        for sample_id in ids:
+            step = ledger.row(sample_id).last_seen
+            self._since[sample_id] = -1 if step is None else step
+
+    def busy(self, ledger: Ledger) -> set[str]:
+        """Those still in flight; forgets the others."""
+        rows = {sample_id: ledger.row(sample_id).last_seen for sample_id in self._since}
+        self._since = {k: step for k, step in self._since.items() if step == (-1 if rows[k] is None else rows[k])}
+        return set(self._since)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Sample id -> step at which it was last observed before it was planned; -1 for never."""
+        return dict(self._since)
+
+    def load_state_dict(self, state: dict[str, Any], known: Iterable[str]) -> None:
+        """Raises CheckpointError for anything but a step of a known sample."""
+        check_entries({k: [v] for k, v in state.items()}, known, 1, "sampler state: in flight")
+        self._since = {k: int(v) for k, v in state.items()}
+
+
+def best(ranked: Sequence[str], last: Sequence[set[str]], k: int) -> list[str]:
+    """The first k of a ranking, where members of `last[0]` come behind all others, those of `last[1]` behind these, and so on; starts
+    again from the top when k is larger than the ranking."""
+    ordered = sorted(ranked, key=lambda sample_id: max((i + 1 for i, group in enumerate(last) if sample_id in group), default=0))
+    return [ordered[i % len(ordered)] for i in range(k)]

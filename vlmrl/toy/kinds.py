@@ -1,0 +1,133 @@
+"""The kinds of toy worlds: one of videos, and several of pictures. Picks by `toy.world.kind`, and builds those of pictures.
+
+A world of pictures is built and kept exactly as that of videos (`toy.world`): PNG files next to JSONL rows, in a folder that is
+renamed into place when complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from vlmrl import fs
+from vlmrl.data.render import TEMPLATES, instruction
+from vlmrl.errors import ConfigError
+from vlmrl.toy import gui, multitask, spatial, tasks, think, world
+from vlmrl.toy.picture import Item, png
+from vlmrl.toy.tasks import SPLITS, Split
+
+FORMAT = 1
+"""Raise it when rows or pictures of any picture world change, so that kept worlds are built anew."""
+VIDEO = "video"
+
+
+class KindRecipe(world.WorldRecipe, Protocol):
+    """The fields of `config.schema.ToyWorldSection`."""
+
+    @property
+    def kind(self) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureKind:
+    """One family of tasks on pictures."""
+
+    items: Callable[[int, Split, int], list[Item]]
+    """(seed, split, index) -> the rows at that index. Counts of the recipe are counts of indices."""
+    corpus: Callable[[], Iterable[str]]
+    answer_types: tuple[str, ...]
+    """Whose instructions the tokenizer must know."""
+
+
+PICTURES = {
+    "multitask": PictureKind(items=multitask.items, corpus=multitask.corpus, answer_types=("number", "bbox")),
+    "spatial": PictureKind(items=spatial.items, corpus=spatial.corpus, answer_types=("open",)),
+    "think": PictureKind(items=think.items, corpus=think.corpus, answer_types=("open",)),
+    "gui": PictureKind(items=gui.items, corpus=gui.corpus, answer_types=("action",)),
+}
+
+
+def make_world(out: Path, section: KindRecipe, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+    """Build the world of this recipe in `out`, unless it is there already; return its marker.
+
+    `progress(done, total)` is called after each index of each split.
+
+    Raises:
+        ConfigError: unknown kind.
+        FileExistsError: `out` is there and is not a world (a world of another recipe is replaced).
+    """
+    if section.kind == VIDEO:
+        return world.make_world(out, section, progress)
+    kind = _kind(section.kind)
+    counts: dict[Split, int] = {split: int(getattr(section, split)) for split in SPLITS}
+
+    def build(folder: Path) -> dict[str, Any]:
+        return _build(folder, kind, counts, int(section.seed), progress)
+
+    return world.install(out, world_hash(section), build, media="images")
+
+
+def world_hash(section: KindRecipe) -> str:
+    """Hash of all that decides the rows and pictures of a world; names its folder in the cache."""
+    if section.kind == VIDEO:
+        return world.world_hash(section)
+    _kind(section.kind)
+    counts = {split: int(getattr(section, split)) for split in SPLITS}
+    recipe = {"format": FORMAT, "kind": section.kind, "seed": int(section.seed), **counts}
+    return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def tokenizer_corpus(kind: str) -> Iterable[str]:
+    """Text to train the tokenizer of a kind on: its questions, thoughts and answers, and every instruction that may follow them.
+
+    Raises:
+        ConfigError: unknown kind.
+    """
+    if kind == VIDEO:
+        return tasks.tokenizer_corpus([instruction(template, "time_span") for template in TEMPLATES])
+    return _corpus(_kind(kind))
+
+
+def _corpus(kind: PictureKind) -> Iterator[str]:
+    yield from kind.corpus()
+    for answer_type in kind.answer_types:
+        for template in TEMPLATES:
+            yield from [f" {instruction(template, answer_type)}"] * 16
+    for role in ("user\n", "assistant\n", "system\n"):
+        yield from [role] * 16
+
+
+def _kind(name: str) -> PictureKind:
+    if name not in PICTURES:
+        raise ConfigError(f"toy.world.kind: unknown kind '{name}'; known: {', '.join((VIDEO, *PICTURES))}")
+    return PICTURES[name]
+
+
+def _build(
+    folder: Path, kind: PictureKind, counts: dict[Split, int], seed: int, progress: Callable[[int, int], None] | None
+) -> dict[str, Any]:
+    marker: dict[str, Any] = {"format": FORMAT, "rows": {}, "images": {}}
+    done, total = 0, sum(counts.values())
+    for split, count in counts.items():
+        (folder / "images" / split).mkdir(parents=True)
+        lines: list[str] = []
+        size = 0
+        for index in range(count):
+            for item in kind.items(seed, split, index):
+                data = png(item.pixels)
+                # Not synced one by one; `world.install` finds files that a crash emptied.
+                (folder / item.row["image"]).write_bytes(data)
+                size += len(data)
+                lines.append(json.dumps(item.row) + "\n")
+            done += 1
+            if progress is not None:
+                progress(done, total)
+        text = "".join(lines).encode()
+        fs.write_bytes(folder / f"{split}.jsonl", text)
+        marker["rows"][split] = hashlib.sha256(text).hexdigest()
+        marker["images"][split] = {"count": len(lines), "bytes": size}
+    return marker

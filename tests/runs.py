@@ -58,7 +58,7 @@ def small_config(model: Path, world: Path, root: Path, **stage: Any) -> dict[str
     }
 
 
-def _run(config: Mapping[str, Any], fault: str | None) -> None:
+def _run(config: Mapping[str, Any], fault: str | None, profile_steps: int = 0) -> None:
     """Body of a child: exit code 0, or that of the error."""
     if fault:
         os.environ["VLMRL_FAULT"] = fault
@@ -73,22 +73,22 @@ def _run(config: Mapping[str, Any], fault: str | None) -> None:
     torch.set_num_threads(1)
     cfg = Config.model_validate(config)
     try:
-        train_from(loaded(cfg), Places(model=cfg.model.path, data=Path(cfg.data.root)), Ui(quiet=True))
+        train_from(loaded(cfg), Places(model=cfg.model.path, data=Path(cfg.data.root)), Ui(quiet=True), profile_steps=profile_steps)
     except VlmrlError as error:
         Path(cfg.run.root, "error.txt").write_text(str(error))
         raise SystemExit(error.exit_code) from None
 
 
-def start(config: Mapping[str, Any], fault: str | None = None) -> Any:
+def start(config: Mapping[str, Any], fault: str | None = None, profile_steps: int = 0) -> Any:
     """A running child."""
-    child = _CONTEXT.Process(target=_run, args=(config, fault))
+    child = _CONTEXT.Process(target=_run, args=(config, fault, profile_steps))
     child.start()
     return child
 
 
-def run(config: Mapping[str, Any], fault: str | None = None, *, timeout: float = 180.0) -> int:
+def run(config: Mapping[str, Any], fault: str | None = None, *, timeout: float = 180.0, profile_steps: int = 0) -> int:
     """Run to the end; the exit code (negative: killed by that signal)."""
-    child = start(config, fault)
+    child = start(config, fault, profile_steps)
     child.join(timeout)
     if child.is_alive():
         child.kill()

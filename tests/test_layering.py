@@ -73,7 +73,6 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "math_verify": ("metrics", "rewards"),
     "sympy": ("metrics", "rewards"),
     "wandb": (),
-    "flash_attn": (),
     "peft": ("policy.lora",),
     "datasets": (),
     "qwen_vl_utils": ("testing",),

@@ -33,7 +33,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 finished, 64 configuration, 65 data, 69 remote reward, 70 numerics or internal, 73 run directory in use, "
     "74 storage, 75 stopped by a signal (same command resumes), 76 checkpoint refused.",
 )
-toy = typer.Typer(no_args_is_help=True, help="The embedded world of generated videos.")
+toy = typer.Typer(no_args_is_help=True, help="The embedded worlds of generated videos and pictures.")
 app.add_typer(toy, name="toy")
 
 Recipe = Annotated[Path, typer.Argument(help="YAML recipe, for example configs/recipes/toy_video.yaml", show_default=False)]
@@ -122,12 +122,15 @@ def check(
     print_: Annotated[bool, typer.Option("--print", help="Show every value of the resolved recipe and where it comes from.")] = False,
 ) -> None:
     """Check a recipe, its methods and all of its data, without loading model weights."""
+    from vlmrl.config.combinations import doubts
     from vlmrl.config.load import load
 
     loaded = load(recipe, overrides or [], also=_method_problems)
     if print_:
         _print_resolved(loaded)
     typer.echo("recipe: ok")
+    for text in doubts(loaded.config):
+        typer.echo(f"warning: {text}")
     if not _check_methods(loaded):
         return
     if no_data:
@@ -143,11 +146,10 @@ def _audit(config: Config) -> AuditReport:
     """Audit the data of a recipe and show the table. A toy model is not pretrained for this."""
     import tempfile
 
-    from vlmrl.data.render import TEMPLATES, instruction
     from vlmrl.policy.load import quiet_transformers
     from vlmrl.toy.base import world
+    from vlmrl.toy.kinds import tokenizer_corpus
     from vlmrl.toy.model import build_model
-    from vlmrl.toy.tasks import tokenizer_corpus
     from vlmrl.train.audit import audit
     from vlmrl.train.ui import Ui
 
@@ -158,7 +160,7 @@ def _audit(config: Config) -> AuditReport:
             data = world(config.toy, Path(config.toy.cache).expanduser(), ui)
         if config.toy is not None and config.model.path == "toy":
             model = scratch
-            build_model(Path(scratch), seed=config.toy.base_seed, corpus=tokenizer_corpus([instruction(t, "time_span") for t in TEMPLATES]))
+            build_model(Path(scratch), seed=config.toy.base_seed, corpus=tokenizer_corpus(config.toy.world.kind))
         report = audit(config, model=model, data=data, ui=ui)
     ui.show(report.table())
     return report
@@ -342,30 +344,34 @@ def eval_(
 @toy.command("make")
 def toy_make(
     out: Annotated[Path, typer.Argument(help="Folder to write the world to", show_default=False)],
-    train: Annotated[int | None, typer.Option(help="Videos of the training split", show_default=False, min=1)] = None,
-    validation: Annotated[int | None, typer.Option(help="Videos of the validation split", show_default=False, min=1)] = None,
-    test: Annotated[int | None, typer.Option(help="Videos of the held-out split", show_default=False, min=1)] = None,
-    pretrain: Annotated[int | None, typer.Option(help="Videos of the pretraining split", show_default=False, min=1)] = None,
-    sft: Annotated[int | None, typer.Option(help="Videos of the fine-tuning split", show_default=False, min=1)] = None,
+    train: Annotated[int | None, typer.Option(help="Scenes of the training split", show_default=False, min=1)] = None,
+    validation: Annotated[int | None, typer.Option(help="Scenes of the validation split", show_default=False, min=1)] = None,
+    test: Annotated[int | None, typer.Option(help="Scenes of the held-out split", show_default=False, min=1)] = None,
+    pretrain: Annotated[int | None, typer.Option(help="Scenes of the pretraining split", show_default=False, min=1)] = None,
+    sft: Annotated[int | None, typer.Option(help="Scenes of the fine-tuning split", show_default=False, min=1)] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the world", show_default=False, min=0)] = None,
+    kind: Annotated[str, typer.Option(help="video, multitask, spatial, think or gui")] = "video",
 ) -> None:
-    """Generate the world: real video files with exact ground truth, and their rows."""
+    """Generate a world: real media files with exact ground truth, and their rows."""
     from vlmrl.config.schema import ToyWorldSection
+    from vlmrl.toy.kinds import PICTURES, VIDEO, make_world
     from vlmrl.toy.tasks import SPLITS
-    from vlmrl.toy.world import make_world
     from vlmrl.train.ui import Ui
 
+    if kind not in (VIDEO, *PICTURES):
+        raise ConfigError(f"--kind: unknown kind '{kind}' (known: {', '.join((VIDEO, *PICTURES))})")
     given = {"train": train, "validation": validation, "test": test, "pretrain": pretrain, "sft": sft, "seed": seed}
-    section = ToyWorldSection(**{k: v for k, v in given.items() if v is not None})
+    section = ToyWorldSection.model_validate({k: v for k, v in given.items() if v is not None} | {"kind": kind})
     total = sum(getattr(section, split) for split in SPLITS)
+    media = "videos" if kind == VIDEO else "images"
     try:
-        with Ui().bar("videos", total) as bar:
+        with Ui().bar(media, total) as bar:
             marker = make_world(out, section, lambda done, _: bar.update(done))
             bar.update(total)
     except FileExistsError as error:
         raise ConfigError(str(error)) from error
-    counts = ", ".join(f"{videos['count']} {split}" for split, videos in marker["videos"].items())
-    typer.echo(f"{out}: videos: {counts}")
+    counts = ", ".join(f"{files['count']} {split}" for split, files in marker[media].items())
+    typer.echo(f"{out}: {media}: {counts}")
 
 
 if __name__ == "__main__":

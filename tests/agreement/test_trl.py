@@ -25,6 +25,7 @@ load_all()
 SEEDS = range(4)
 WIDTH = 9
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}
+"""Not closer: TRL makes n / (n - 1) and the temperatures of SAPO in float32."""
 MASKED = float("nan")
 
 

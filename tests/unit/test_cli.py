@@ -299,6 +299,15 @@ def test_toy_make_writes_a_world(run, tmp_path):
     assert len((out_dir / "train.jsonl").read_text().splitlines()) == 3
     assert len(list(out_dir.rglob("*.mp4"))) == 8
 
+    pictures = tmp_path / "pictures"
+    code, out, err = run("toy", "make", str(pictures), *sizes, "--kind", "gui")
+    assert code == 0, err
+    assert f"{pictures}: images: " in out
+    assert {json.loads(line)["task"] for line in (pictures / "train.jsonl").read_text().splitlines()} == {"toy_gui"}
+    code, _, err = run("toy", "make", str(pictures), *sizes, "--kind", "audio")
+    assert code == 64
+    assert "unknown kind 'audio'" in err
+
     other = tmp_path / "mine"
     other.mkdir()
     (other / "thesis.txt").write_text("precious")

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.builders import group, sample
-from vlmrl import faults
+from vlmrl import faults, rng
+from vlmrl.data.render import FREE
+from vlmrl.errors import RowError
+from vlmrl.policy.forward import LAYOUTS
+from vlmrl.policy.pack import Row
 from vlmrl.rewards.format import format_reward
 from vlmrl.rewards.runner import RewardContext, RewardRunner
 from vlmrl.rollout.collect import Collector
+from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.journal import Journal
+from vlmrl.rollout.strategy.hint import guide, sage, scaf_grpo
 from vlmrl.rollout.strategy.offpolicy_gt import offpolicy_gt
 from vlmrl.rollout.strategy.plain import plain
-from vlmrl.types import GenerationSettings, Rollout
+from vlmrl.testing.tiny import Tiny
+from vlmrl.types import GenerationSettings, Group, HintRequest, HintRound, Prompt, Rollout, Sample
 
 SETTINGS = GenerationSettings(max_new_tokens=8)
 
@@ -46,13 +56,15 @@ class Engine:
 
 def collector(engine, strategy=None, **more):
     runner = RewardRunner([("format", 1.0, format_reward)])
+    settings = {
+        "score": lambda g: runner.score(g, RewardContext()),
+        "per_prompt": 3,
+        "chunk_prompts": 2,
+        "seed": 1,
+        "stage": "rl",
+    }
     return Collector(
-        engine=engine,
-        strategy=strategy or plain(),
-        score=lambda g: runner.score(g, RewardContext()),
-        tokenize=lambda text: [ord(c) for c in text],
-        settings=SETTINGS,
-        **{"per_prompt": 3, "chunk_prompts": 2, "seed": 1, "stage": "rl", **more},
+        engine=engine, strategy=strategy or plain(), tokenize=lambda text: [ord(c) for c in text], settings=SETTINGS, **(settings | more)
     )
 
 
@@ -108,3 +120,221 @@ def test_ground_truth_rows_are_journalled_and_replayed(tmp_path: Path):
     assert engine.asked == []
     assert again.groups == first.groups
     assert [r.provenance for r in again.groups[0].group.rollouts] == ["policy", "policy", "ground_truth"]
+
+
+class Student(Engine):
+    """Right only for prompts whose question holds the word `open`; writes the hint `open` when asked for text."""
+
+    def __init__(self):
+        super().__init__()
+        self.requests = []
+
+    def generate(self, requests, settings, done=None):
+        self.asked.append([r.prompt.sample.id for r in requests])
+        self.requests.append(requests)
+        out = []
+        for request in requests:
+            rows = [self.one(k, seed) for k, seed in zip(request.ks, request.seeds, strict=True)]
+            if request.prompt.template == FREE:
+                rows = [replace(r, text="open") for r in rows]
+            elif "open" in request.prompt.sample.question:
+                rows = [replace(r, text=f"<answer>right {r.text}</answer>") for r in rows]
+            out.append(rows)
+        for number in reversed(range(len(out))):
+            done(number, out[number])
+        return out
+
+
+def encode(sample: Sample, template: str) -> Prompt:
+    """Ids that depend on all that the model would see; refuses one hint."""
+    if "too long" in sample.question:
+        raise RowError("overlong", "too long")
+    return Prompt(sample=sample, ids=tuple(map(ord, f"{template}|{sample.question}")), media=(), spans=(), template=template)
+
+
+def right(group: Group, ctx: RewardContext) -> list[float | None]:
+    return [float("right" in r.text) for r in group.rollouts]
+
+
+def guided(engine, strategy, **more):
+    runner = RewardRunner([("right", 1.0, right)])
+    more = {"score": lambda g: runner.score(g, RewardContext()), "encode": encode, **more}
+    return collector(engine, strategy, **more)
+
+
+HINTS = {"a": ["wait", "open it"], "b": ["open it"], "c": ["too long", "open"], "d": ["too long"], "e": ["wait", "wait more"]}
+HARD = [(i, encode(sample(id=name, meta={"hints": HINTS[name], "solution": "it opens"}), "answer_only")) for i, name in enumerate("abcde")]
+
+
+def summary(groups) -> list[list[tuple[str, int | None]]]:
+    return [[(r.provenance, r.guidance and r.guidance.tier) for r in g.group.rollouts] for g in groups]
+
+
+def test_hint_rounds_of_a_chunk_run_together_and_stop_at_the_first_success(tmp_path: Path):
+    engine = Student()
+    out = guided(engine, scaf_grpo(warmup_steps=0)).collect(HARD, step=4, journal=Journal(tmp_path, 4))
+    # a tries tier 1 and 2, b tier 1; c's first hint cannot be encoded, d has no other; e has no hint that helps
+    assert engine.asked == [["a", "b"], ["a", "b"], ["a"], ["c", "d"], ["c"], ["e"], ["e"], ["e"]]
+    plain, own = ("policy", None), lambda tier: ("guided", tier)
+    assert summary(out.groups) == [[plain, plain, own(2)], [plain, plain, own(1)], [plain, plain, own(2)], [plain] * 3, [plain] * 3]
+    assert [g.scores.total() for g in out.groups] == [[0.0, 0.0, 1.0]] * 3 + [[0.0] * 3] * 2
+    assert out.notes == {
+        "guidance/groups": 5,
+        "guidance/helped": 3,
+        "guidance/overlong": 2,
+        "guidance/rollouts": 6,
+        "guidance/tokens": 6,
+    }
+
+
+def test_guided_rows_know_both_prompts(tmp_path: Path):
+    groups = guided(Student(), scaf_grpo(warmup_steps=0)).collect(HARD, step=0, journal=Journal(tmp_path / "scaf", 0)).groups
+    first = groups[0].group
+    assert [p.sample.question for p in first.guided] == ["When?\nHint: open it"]
+    assert first.trained_under(first.rollouts[2]) is first.guided[0]
+    assert first.trained_under(first.rollouts[0]) is first.prompt
+    assert groups[0].outcomes() == [(0.0, 1)] * 3  # what the policy did without help
+    assert groups[3].unguided is None
+    added = guided(Student(), guide()).collect(HARD, step=0, journal=Journal(tmp_path / "guide", 0)).groups[1].group
+    assert [r.provenance for r in added.rollouts] == ["policy"] * 3 + ["guided"] * 3
+    assert added.trained_under(added.rollouts[5]) is added.prompt
+    assert added.sampled_under(added.rollouts[5]) is added.guided[0]
+
+
+def test_sage_writes_a_hint_and_trains_on_it(tmp_path: Path):
+    engine = Student()
+    out = guided(engine, sage()).collect(HARD[:1], step=0, journal=Journal(tmp_path, 0))
+    assert [[(r.prompt.template, len(r.seeds)) for r in round_] for round_ in engine.requests] == [
+        [("answer_only", 3)],
+        [(FREE, 2)],
+        [("answer_only", 3)],
+    ]
+    mine = out.groups[0].group
+    assert [p.sample.question for p in mine.guided] == ["When?\nHint: open"]
+    assert all(mine.trained_under(r) is mine.guided[0] for r in mine.rollouts)
+
+
+def test_a_group_with_a_success_never_sees_a_hint(tmp_path: Path):
+    easy = [(0, encode(sample(id="z", meta={"hints": ["open"], "solution": "s"}), "answer_only"))]
+    easy = [(0, replace(easy[0][1], sample=replace(easy[0][1].sample, question="open?")))]
+    for i, strategy in enumerate((sage(), guide(), scaf_grpo(warmup_steps=0))):
+        engine = Student()
+        out = guided(engine, strategy).collect(easy, step=0, journal=Journal(tmp_path / str(i), 0))
+        assert engine.asked == [["z"]]
+        assert out.notes == {}
+        plain_rows = guided(Student(), plain()).collect(easy, step=0, journal=Journal(tmp_path / f"plain{i}", 0))
+        assert out.groups == plain_rows.groups
+
+
+def test_seeds_of_hints_are_coordinates_of_their_own(tmp_path: Path):
+    engine = Student()
+    guided(engine, sage()).collect(HARD[:2], step=7, journal=Journal(tmp_path, 7))
+    seeds = [s for round_ in engine.requests for r in round_ for s in r.seeds]
+    assert len(set(seeds)) == len(seeds) == 2 * (3 + 2 + 3)
+    assert engine.requests[0][1].seeds[2] == rng.key(1, "rollout", "rl", 7, 1, "b", 2)
+    assert engine.requests[1][1].seeds[1] == rng.key(1, "rollout", "rl", 7, 1, "b", 1, "write", 1)
+    assert engine.requests[2][0].seeds[0] == rng.key(1, "rollout", "rl", 7, 0, "a", 0, "hint", 1)
+
+
+@pytest.mark.parametrize("make", [sage, guide, lambda: scaf_grpo(warmup_steps=0)])
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_guided_groups_come_back_bit_for_bit_after_a_crash(tmp_path: Path, monkeypatch, make, done):
+    whole = guided(Student(), make()).collect(HARD, step=4, journal=Journal(tmp_path / "whole", 4))
+    faults._passed.clear()
+    monkeypatch.setenv("VLMRL_FAULT", f"rollout.chunk@{done}:raise")
+    with pytest.raises(faults.InjectedFault):
+        guided(Student(), make()).collect(HARD, step=4, journal=Journal(tmp_path / "j", 4))
+    monkeypatch.delenv("VLMRL_FAULT")
+    out = guided(Student(), make()).collect(HARD, step=4, journal=Journal(tmp_path / "j", 4))
+    assert out.replayed == min(2 * done, 5)
+    assert out.groups == whole.groups
+    assert out.notes == whole.notes
+    one = out.groups[0].group
+    assert {id(one.trained_under(r)) for r in one.rollouts} <= {id(one.prompt), *map(id, one.guided)}
+    assert (tmp_path / "j" / "step-00000004.rank-0.journal").read_bytes() == (
+        tmp_path / "whole" / "step-00000004.rank-0.journal"
+    ).read_bytes()
+    json.dumps(Journal(tmp_path / "j", 4).replay(), allow_nan=False)
+
+
+def test_hints_that_cannot_be_read_are_counted(tmp_path: Path):
+    bad = [(0, encode(sample(id="a", meta={"hints": 3}), "answer_only"))]
+    out = guided(Student(), scaf_grpo(warmup_steps=0)).collect(bad, step=0, journal=Journal(tmp_path, 0))
+    assert out.notes == {"guidance/hints": 1}
+    assert summary(out.groups) == [[("policy", None)] * 3]
+
+
+class Endless:
+    """Asks for the same tier for ever."""
+
+    def sampled(self, rollouts: int) -> int:
+        return rollouts
+
+    def complete(self, group, score, tokenize):
+        return group
+
+    def more(self, group: Group, rewards: Sequence[float | None], rounds: Sequence[HintRound], *, step: int) -> list[HintRequest]:
+        return [HintRequest(question="open?", tier=1, rows=1)]
+
+    def merge(self, group, rewards, rounds):
+        return group
+
+
+def test_a_strategy_cannot_ask_twice(tmp_path: Path):
+    with pytest.raises(ValueError, match="asked twice"):
+        guided(Student(), Endless()).collect(HARD, step=0, journal=Journal(tmp_path, 0))
+
+
+def test_guidance_needs_an_encoder():
+    with pytest.raises(ValueError, match="needs `encode`"):
+        collector(Engine(), sage())
+
+
+def test_free_template_is_that_of_the_renderer():
+    from vlmrl.rollout import collect
+
+    assert collect.FREE == FREE
+
+
+@pytest.mark.parametrize("layout", ["shared_prefix", "repeat"])
+def test_guided_rows_train_on_what_was_sampled(tmp_path: Path, tiny: Tiny, layout: str):
+    """With the real engine and encoder: the trainer's log-probs under each row's prompt are the sampler's, both prompts in one forward."""
+
+    def helped(group: Group, ctx: RewardContext) -> list[float | None]:
+        return [float(r.provenance == "guided") for r in group.rollouts]
+
+    runner = RewardRunner([("helped", 1.0, helped)])
+    prompts = [
+        (i, tiny.encoder.encode(replace(s, meta={"hints": ["look at the red one"]}), "think")) for i, s in enumerate(tiny.samples[:2])
+    ]
+    made = Collector(
+        engine=HFEngine(tiny.policy, tiny.vision),
+        strategy=scaf_grpo(warmup_steps=0),
+        score=lambda g: runner.score(g, RewardContext()),
+        tokenize=tiny.bundle.tokenize,
+        settings=GenerationSettings(max_new_tokens=5),
+        per_prompt=3,
+        chunk_prompts=2,
+        seed=1,
+        stage="rl",
+        encode=tiny.encoder.encode,
+    )
+    out = made.collect(prompts, step=0, journal=Journal(tmp_path, 0))
+    again = made.collect(prompts, step=0, journal=Journal(tmp_path, 0))
+    assert (again.replayed, again.groups) == (2, out.groups)
+    rows, sampled = [], []
+    for place, scored in enumerate(out.groups):
+        group = scored.group
+        assert [r.provenance for r in group.rollouts] == ["policy", "policy", "guided"]
+        assert "Hint: look at the red one" in tiny.bundle.decode(group.guided[0].ids)
+        assert group.guided[0].media == group.prompt.media
+        rows += [Row(index=len(rows), group=place, prompt=group.trained_under(r), response=r.ids) for r in group.rollouts]
+        sampled += [r.logprobs for r in group.rollouts]
+    how = LAYOUTS[layout]
+    for places in how.split(rows, 10**6):
+        batch = how.pack([rows[n] for n in places], tiny.policy.positions, tiny.policy.device, pad_id=tiny.bundle.end_ids[0])
+        with torch.no_grad():
+            scored_rows = how.forward(tiny.policy, batch, tiny.vision, temperature=1.0, forbidden=tiny.bundle.forbidden_ids, train=False)
+        for b, n in enumerate(places):
+            own = scored_rows.logp_BT[b][batch.mask_BT[b]]
+            assert own.tolist() == pytest.approx(sampled[n], abs=2e-4)

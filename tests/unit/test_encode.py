@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from vlmrl.data.encode import Encoder
-from vlmrl.data.render import TEMPLATES, instruction, messages
+from vlmrl.data.render import FREE, TEMPLATES, instruction, messages
 from vlmrl.errors import MediaError, RowError
 from vlmrl.testing.tiny import Tiny
 
@@ -100,3 +100,15 @@ def test_missing_media_is_an_error_with_the_path(tiny: Tiny) -> None:
 def test_unknown_template_is_refused(tiny: Tiny) -> None:
     with pytest.raises(RowError, match="template"):
         tiny.encoder.encode(tiny.samples[0], "shout")
+
+
+@pytest.mark.parametrize("question_first", [False, True])
+def test_the_free_template_adds_nothing_to_the_question(question_first: bool, tiny: Tiny) -> None:
+    sample = dataclasses.replace(tiny.samples[0], question_first=question_first)
+    prompt = tiny.encoder.encode(sample, FREE)
+    ((start, end),) = prompt.spans
+    text = tiny.bundle.tokenizer.decode(prompt.ids[:start] + prompt.ids[start : start + 1] + prompt.ids[end:])
+    media = "<|vision_start|><|video_pad|><|vision_end|>"
+    body = f"{sample.question}{media}" if question_first else f"{media}{sample.question}"
+    assert text == f"<|im_start|>user\n{body}<|im_end|>\n<|im_start|>assistant\n"
+    assert FREE not in TEMPLATES

@@ -24,7 +24,8 @@ from vlmrl.evals import html as report
 from vlmrl.evals.charts import GROUPS
 from vlmrl.evals.records import Record, Think
 from vlmrl.evals.runfiles import MAX_STRIP_PIXELS, kept_frames, load_run, safe_name, save_frames
-from vlmrl.evals.summary import METRICS, compare
+from vlmrl.evals.measures import metrics_of
+from vlmrl.evals.summary import compare
 
 EVIL = "<script>alert(1)</script> \x1b[2J\u202e <img src=https://evil.example/x.png onerror=alert(2)>"
 STAGES = ("base", "sft", "rl")
@@ -97,6 +98,8 @@ def metric_lines(steps: int = 120) -> list[dict[str, object]]:
             "time/forward_backward": 0.5,
             "time/decode": 0.1,
             "tokens/forward": 1000.0,
+            "tokens/saved": 3000.0,
+            "memory/peak_rss": 900.0 + step,
         }
         if step <= 40:
             lines.append(line | {"stage": "sft"})
@@ -225,8 +228,10 @@ def test_every_stage_and_every_group_of_curves_is_there(run_dir):
     titles = {title for title, _, _ in GROUPS}
     assert {t for t in titles if f"<h3>{html.escape(t)}</h3>" in text} == titles
     hover = json.loads(re.search(r'id="hover">(.*?)</script>', text, re.DOTALL)[1])
+    assert all(f"<h3>{title}</h3>" in text for title in ("Time of a step", "Tokens of a step"))
     drawn = {series["name"] for chart in hover.values() for series in chart["series"]}
     assert {"reward", "rewards/temporal_iou/mean", "rewards/format/mean", "kl", "loss", "lr", "fault/reward/timeout"} <= drawn
+    assert {"forward_backward", "rollout", "unexplained", "tokens/forward", "tokens/saved", "memory/peak_rss"} <= drawn
     assert set(hover) == {a["id"] for t, a in Page(text).tags if a.get("class") == "card chart"}
     for label in ("mIoU", "R1@0.3", "R1@0.5", "R1@0.7", "best constant answer", "base → rl", "unexplained", "finished", "2.13.0"):
         assert label in text
@@ -293,7 +298,7 @@ def test_tags_for_the_filter(run_dir):
 
 def test_only_differences_whose_interval_leaves_out_zero_are_bold(run_dir):
     records = load_run(run_dir).records
-    shown = [m for m in METRICS if m not in ("format_rate", "truncation_rate")]
+    shown = [m for m in metrics_of("time_span") if m not in ("format_rate", "truncation_rate")]
     expected = [
         x.low > 0 or x.high < 0
         for a, b in (("base", "sft"), ("sft", "rl"), ("base", "rl"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.test_evals_records import make_prompt
 from vlmrl import faults
 from vlmrl.errors import StorageError
-from vlmrl.evals.quick import evaluate, make_record, score_time_span, status
+from vlmrl.evals.quick import evaluate, make_record, status
 from vlmrl.evals.records import read_records
 from vlmrl.types import FinishReason, GenerationSettings, Prompt, Request, Rollout
 
@@ -202,10 +202,6 @@ def test_any_text_gets_a_record_that_can_be_written(text, finish):
     assert 0 <= record.scores["tiou"] <= 1
     assert (record.status == "ok") == (record.pred is not None)
     assert record.line().endswith(b"\n")
-
-
-def test_score_without_an_answer():
-    assert score_time_span(None, {"time": [2, 4]}) == (None, (2.0, 4.0), {"tiou": 0.0})
 
 
 def test_status_order():

@@ -8,7 +8,7 @@ import pytest
 
 from vlmrl.errors import ConfigError
 from vlmrl.evals.suite import load_suite
-from vlmrl.evals.summary import METRICS
+from vlmrl.evals.measures import metrics_of
 
 SUITES = sorted((Path(__file__).parents[2] / "evals" / "suites").glob("*.yaml"))
 TASK = "{id: t, source: a.jsonl, template: think, answer_type: time_span, max_new_tokens: 8}"
@@ -33,7 +33,16 @@ def test_there_is_a_toy_suite():
 
 def test_defaults(tmp_path):
     (task,) = load_suite(write(tmp_path / "s.yaml")).tasks
-    assert (task.media_root, task.limit, task.metrics, task.primary) == (".", None, tuple(METRICS), "miou")
+    assert (task.media_root, task.limit, task.primary) == (".", None, "miou")
+    own = ("miou", "r1@0.3", "r1@0.5", "r1@0.7", "parse_rate", "format_rate", "think_rate", "tokens", "truncation_rate")
+    assert task.metrics == metrics_of("time_span") == own
+
+
+def test_defaults_follow_the_answer_type(tmp_path):
+    (task,) = load_suite(write(tmp_path / "s.yaml", TASK.replace("answer_type: time_span", "answer_type: bbox"))).tasks
+    assert task.primary == "box_iou"
+    assert task.metrics[:2] == ("box_iou", "box_r@0.5")
+    assert "miou" not in task.metrics
     assert task.media.fps == 2.0
 
 
@@ -49,7 +58,11 @@ def test_defaults(tmp_path):
         (("source: a.jsonl, ", ""), "s.yaml:5: tasks.0.source: Field required"),
         (("template: think", "template: thinks"), "s.yaml:5: tasks.0.template: Input should be 'think', 'answer_only' or 'think_or_not'"),
         (("max_new_tokens: 8", "max_new_tokens: 8, media: {fsp: 2}"), "tasks.0.media.fsp: unknown key 'fsp'; did you mean 'fps'?"),
-        (("answer_type: time_span", "answer_type: choice"), "tasks.t.answer_type: no evaluation for 'choice'; there is: time_span"),
+        (("answer_type: time_span", "answer_type: point"), "tasks.t.answer_type: no evaluation for 'point'; there is: time_span, bbox"),
+        (
+            ("max_new_tokens: 8", "max_new_tokens: 8, primary: tokens, metrics: [exact, tokens]"),
+            "tasks.t: metric 'exact' does not apply to answer type 'time_span' (it has: miou",
+        ),
         (("max_new_tokens: 8", "max_new_tokens: 8, metrics: [moiu]"), "tasks.t: unknown metric 'moiu'; did you mean 'miou'?"),
         (
             ("max_new_tokens: 8", "max_new_tokens: 8, primary: tokens, metrics: [miou]"),

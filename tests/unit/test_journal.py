@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from vlmrl import fs
 from vlmrl.errors import CheckpointError, StorageError
 from vlmrl.rollout.journal import Journal, drop_before, rollout_from_json, rollout_to_json, scores_from_json, scores_to_json
-from vlmrl.types import Rollout, Scores
+from vlmrl.types import Guidance, Rollout, Scores
 
 
 def bits(x: float) -> bytes:
@@ -172,13 +173,17 @@ def test_rollouts_come_back_bit_for_bit(tokens: list[tuple[int, float]], text: s
 def test_rollouts_and_scores_through_a_file(tmp_path: Path) -> None:
     rollout = Rollout(k=0, ids=(1, 2), logprobs=(-0.1, -5e-324), text="ü", finish="length", policy_version=2)
     truth = Rollout(k=1, ids=(1,), logprobs=(), text="", finish="stop", policy_version=2, provenance="ground_truth")
+    guidance = Guidance(question="ü?\nHint: x", tier=3, train="plain", old="sampler")
+    helped = replace(rollout, k=2, provenance="guided", guidance=guidance)
+    replayed = replace(rollout, k=3, provenance="replay", policy_version=1)
+    rows = [rollout, truth, helped, replayed]
     scores = Scores(columns=("a", "b"), weights=(0.1, 1), rewards_GK=((0.1 + 0.2, None), (-0.0, 1)), reasons={"b/timeout": 1})
     journal = Journal(tmp_path, 1)
-    journal.append(
-        {"group": "g", "sample": "s", "rollouts": [rollout_to_json(rollout), rollout_to_json(truth)], "scores": scores_to_json(scores)}
-    )
+    journal.append({"group": "g", "sample": "s", "rollouts": [rollout_to_json(r) for r in rows], "scores": scores_to_json(scores)})
     (back,) = Journal(tmp_path, 1).replay()
-    assert [rollout_from_json(r) for r in back["rollouts"]] == [rollout, truth]
+    assert [rollout_from_json(r) for r in back["rollouts"]] == rows
+    with pytest.raises(CheckpointError, match=r"of a Guidance: missing \['tier'\]"):
+        rollout_from_json(rollout_to_json(helped) | {"guidance": {"question": "q", "train": "plain", "old": "policy"}})
     again = scores_from_json(back["scores"])
     assert again == scores
     assert again.rewards_GK[1][0] is not None

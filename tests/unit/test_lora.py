@@ -6,7 +6,6 @@ import copy
 import json
 import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests import runs
 from vlmrl import rng
-from vlmrl.config.schema import Config, OptimSection, validate
+from vlmrl.config.schema import OptimSection
 from vlmrl.errors import ConfigError
 from vlmrl.policy.forward import LAYOUTS, Scored
 from vlmrl.policy.load import Policy, freeze, load_policy, weights_fingerprint
-from vlmrl.policy.lora import LANGUAGE_TARGETS, LoraSpec, add_adapters, fold_adapters, merged_state, save_adapter
+from vlmrl.policy.lora import LoraSpec, add_adapters, fold_adapters, merged_state, save_adapter
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
@@ -358,7 +356,7 @@ def test_folded_weights_are_the_exported_ones_bit_for_bit(tiny: Tiny, tmp_path: 
     assert torch.equal(log_probs(policy, tiny), log_probs(opened, tiny)), "nothing to fold is no error"
 
 
-# --- checkpoints and runs ---
+# --- checkpoints ---
 
 
 def _update(policy: Policy, tiny: Tiny, optimizer: torch.optim.Optimizer) -> None:
@@ -397,26 +395,3 @@ def test_a_checkpoint_holds_the_adapters_and_goes_on_bit_for_bit(tiny: Tiny, tmp
     _update(other, tiny, optimizer)
     assert weights_fingerprint(other) == weights_fingerprint(policy)
     assert not torch.equal(log_probs(other, tiny), log_probs(tiny.policy, tiny))
-
-
-def _config(change: Callable[[dict[str, Any]], None]) -> Config:
-    raw = runs.small_config(Path("model"), Path("world"), Path("runs"))
-    raw["model"]["lora"] = {"rank": 4}
-    change(raw)
-    return Config.model_validate(raw)
-
-
-def test_contradictions_in_a_recipe_are_named() -> None:
-    good = _config(lambda raw: None)
-    assert validate(good) == []
-    assert good.model.lora is not None
-    assert good.model.lora.targets == LANGUAGE_TARGETS
-    (problem,) = validate(_config(lambda raw: raw["model"]["lora"].update(dropout=0.1)))
-    assert problem.startswith("model.lora.dropout (0.1): must be 0")
-    (problem,) = validate(_config(lambda raw: raw["stages"][1].update(freeze=["language"])))
-    assert "stages[1] (rl): freeze (language)" in problem
-    assert validate(_config(lambda raw: (raw["stages"][1].update(freeze=["language"]), raw["model"]["lora"].update(vision=True)))) == []
-    with pytest.raises(ValueError, match=r"model\.lora\.targets"):
-        _config(lambda raw: raw["model"]["lora"].update(targets=["lm_head"]))
-    with pytest.raises(ValueError, match=r"model\.lora\.rank"):
-        _config(lambda raw: raw["model"]["lora"].update(rank=0))

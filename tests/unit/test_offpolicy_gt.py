@@ -61,3 +61,10 @@ def test_the_row_scores_one_for_any_span(i):
     of = sample(answer, {"time": [float(f"{start:.2f}"), float(f"{end:.2f}")]})
     out = offpolicy_gt().complete(group(["x"], of, "answer_only"), score, tokens)
     assert temporal_iou_reward(out, RewardContext())[-1] == 1.0
+
+
+def test_off_leaves_out_the_row_where_there_are_thoughts():
+    mine = group(TEXTS)
+    assert offpolicy_gt(gt_cot="off").complete(mine, score, tokens) is mine
+    out = offpolicy_gt(gt_cot="off").complete(group(["x"], template="answer_only"), score, tokens)
+    assert out.rollouts[-1].text == "<answer>3.0 to 5.0</answer>"

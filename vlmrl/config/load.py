@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from vlmrl.config import tree
+from vlmrl.config.combinations import contradictions
 from vlmrl.config.explain import check, default_methods, element, models, salvage, tags
 from vlmrl.config.schema import Config, validate
 from vlmrl.config.tree import Node
@@ -57,7 +58,7 @@ def load(path: Path, overrides: list[str], *, also: Callable[[Config], list[str]
     config = check(root, problems)
     usable = config if config is not None else salvage(root)
     if usable is not None:
-        problems += validate(usable)
+        problems += validate(usable) + contradictions(usable)
         problems += also(usable) if also is not None else []
     if problems or config is None:
         raise ConfigError(problems)

@@ -286,11 +286,6 @@ def validate(cfg: Config) -> list[str]:
             )
         if stage.rollout.prompts % stage.minibatches:
             out.append(f"{where}: rollout.prompts ({stage.rollout.prompts}) is not a multiple of minibatches ({stage.minibatches})")
-        if stage.advantage.name == "g2rpo" and "tempsamp_nonlinear" in [m.name for m in stage.shape]:
-            out.append(
-                f"{where}: advantage 'g2rpo' uses ranks only, so shape 'tempsamp_nonlinear' (strictly monotone) would do "
-                "nothing; remove one of them"
-            )
         if stage.rollout.strategy.name == "offpolicy_gt" and stage.rollout.per_prompt < 3:
             out.append(
                 f"{where}: rollout.strategy 'offpolicy_gt' replaces one of rollout.per_prompt ({stage.rollout.per_prompt}) "

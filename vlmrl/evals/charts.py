@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 WIDTH, HEIGHT = 380, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 22
@@ -100,6 +100,8 @@ class Chart:
 
 Points = list[tuple[int, str, float]]
 """(global step, stage, value) in the order of the file."""
+Placed = TypeVar("Placed", bound=tuple[int, str, Any])
+"""Anything at a step of a stage."""
 
 
 def charts(lines: Sequence[Mapping[str, Any]], *, prefix: str) -> list[Chart]:
@@ -139,9 +141,9 @@ def binned(points: Points, most: int) -> Points:
     return out
 
 
-def by_stage(points: Points) -> list[Points]:
+def by_stage(points: Sequence[Placed]) -> list[list[Placed]]:
     """Consecutive points of one stage."""
-    out: list[Points] = []
+    out: list[list[Placed]] = []
     for point in points:
         if not out or out[-1][-1][1] != point[1]:
             out.append([])

@@ -6,7 +6,7 @@ characters spelled out besides (`table.visible`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -14,17 +14,16 @@ from typing import Any
 
 from vlmrl import fs
 from vlmrl.evals.charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, charts, nice_ticks, number
+from vlmrl.evals.measures import COMMON, LABELS, main_score, present
 from vlmrl.evals.records import Record
 from vlmrl.evals.runfiles import Frames, RunFiles, load_run, save_frames
 from vlmrl.evals.stacked import stacked_charts
-from vlmrl.evals.summary import LABELS, METRICS, Comparison, Incomparable, Summary, best_constant, compare, summarize
+from vlmrl.evals.summary import Comparison, Incomparable, Summary, best_constant, compare, summarize
 from vlmrl.evals.table import COUNTS, difference_text, figure, p_text, visible
 from vlmrl.evals.timeshare import time_shares
 
 __all__ = ["render", "save_frames", "write_report"]
 
-HEADLINE = ("miou", "r1@0.3", "r1@0.5", "r1@0.7")
-"""Metrics of the figure."""
 FRAME_HEIGHT, MAX_FRAME_HEIGHT = 84, 150
 """Pixels of the screen: smaller frames are enlarged to the first, larger ones shrunk to the second."""
 FIRST_COLOUR = "#8b949c"
@@ -47,9 +46,10 @@ class Answer:
     colour: str
     status: str
     span: str
-    """As text, in seconds; empty without a readable one."""
+    """As text, a time span in seconds; empty without a readable one."""
     bar: Bar | None
-    tiou: float
+    """None for answers that are no time spans."""
+    score: float
     tokens: int
     text: str
 
@@ -178,28 +178,37 @@ def tiles(summaries: Mapping[str, Summary], comparisons: Mapping[tuple[str, str]
     names = list(summaries)
     change = comparisons.get((names[0], names[-1]))
     out: list[dict[str, str]] = []
-    for metric in ("miou", "r1@0.5", "think_rate", "tokens"):
-        value = summaries[names[-1]].metrics[metric].mean
-        note = "" if change is None else f"{difference_text(metric, change.metrics[metric])} since {visible(names[0])}"
+    last = summaries[names[-1]]
+    shown = ("miou", "r1@0.5") if "miou" in last.metrics else headline([last])
+    for metric in (*shown, "think_rate", "tokens"):
+        value = last.metrics[metric].mean
+        known = change is not None and metric in change.metrics
+        note = f"{difference_text(metric, change.metrics[metric])} since {visible(names[0])}" if change is not None and known else ""
         out.append({"label": LABELS[metric], "value": figure(metric, value), "note": note})
     return out
 
 
+def headline(summaries: Iterable[Summary]) -> tuple[str, ...]:
+    """Metrics of the figure: those that depend on the type of the answers."""
+    return tuple(m for m in present(summary.metrics for summary in summaries) if m not in COMMON)
+
+
 def results(summaries: Mapping[str, Summary], colours: Mapping[str, str], constant: tuple[str, float] | None) -> dict[str, Any]:
     """Table and figure of all models."""
+    columns, dots = present(summary.metrics for summary in summaries.values()), headline(summaries.values())
     rows = [
         {
             "name": visible(name),
             "colour": colours[name],
             "n": summary.n,
             "cells": [
-                {"mean": figure(m, x.mean), "interval": f"[{figure(m, x.low)}, {figure(m, x.high)}]"}
-                for m in METRICS
-                for x in [summary.metrics[m]]
+                {"mean": figure(m, x.mean), "interval": f"[{figure(m, x.low)}, {figure(m, x.high)}]"} if x else {"mean": "-", "interval": ""}
+                for m in columns
+                for x in [summary.metrics.get(m)]
             ],
             "dots": [
                 {"at": 100 * x.mean, "low": 100 * x.low, "width": 100 * (x.high - x.low), "text": figure(m, x.mean)}
-                for m in HEADLINE
+                for m in dots
                 for x in [summary.metrics[m]]
             ],
         }
@@ -207,8 +216,8 @@ def results(summaries: Mapping[str, Summary], colours: Mapping[str, str], consta
     ]
     first = next(iter(summaries.values()), None)
     return {
-        "header": [LABELS[m] for m in METRICS],
-        "figure": [LABELS[m] for m in HEADLINE],
+        "header": [LABELS[m] for m in columns],
+        "figure": [LABELS[m] for m in dots],
         "rows": rows,
         "questions": 0 if first is None else first.n,
         "videos": 0 if first is None else first.clusters,
@@ -218,7 +227,8 @@ def results(summaries: Mapping[str, Summary], colours: Mapping[str, str], consta
 
 def differences(comparisons: Mapping[tuple[str, str], Comparison]) -> dict[str, Any]:
     """Pairs of models as rows, metrics as columns."""
-    metrics = [m for m in METRICS if m not in ("format_rate", "truncation_rate")]
+    shared = present(comparison.metrics for comparison in comparisons.values())
+    metrics = [m for m in shared if m not in ("format_rate", "truncation_rate") and all(m in c.metrics for c in comparisons.values())]
     rows = [
         {
             "before": visible(before),
@@ -311,13 +321,14 @@ def facts(run: RunFiles) -> list[tuple[str, str]]:
 
 
 def _answer(stage: str, colour: str, record: Record, length: float) -> Answer:
+    timed = record.answer_type == "time_span"
     return Answer(
         stage=visible(stage),
         colour=colour,
         status=record.status,
-        span="" if record.pred is None else span_text(record.pred),
-        bar=None if record.pred is None else bar(record.pred, length),
-        tiou=record.scores["tiou"],
+        span="" if record.pred is None else span_text(record.pred) if timed else visible(record.answer or ""),
+        bar=bar(record.pred, length) if timed and record.pred is not None else None,
+        score=main_score(record),
         tokens=record.n_out,
         text=visible(record.text),
     )
@@ -338,9 +349,9 @@ def _tags(answers: Sequence[Answer]) -> tuple[str, ...]:
         return ()
     first, last = answers[0], answers[-1]
     tags = {
-        "better": last.tiou > first.tiou,
-        "worse": last.tiou < first.tiou,
-        "low": last.tiou < 0.5,
+        "better": last.score > first.score,
+        "worse": last.score < first.score,
+        "low": last.score < 0.5,
         "unreadable": any(a.status != "ok" for a in answers),
     }
     return tuple(name for name, holds in tags.items() if holds)
@@ -348,7 +359,7 @@ def _tags(answers: Sequence[Answer]) -> tuple[str, ...]:
 
 def _constant(records: Mapping[str, Sequence[Record]]) -> tuple[str, float] | None:
     rows = next((rows for rows in records.values() if rows), None)
-    if rows is None:
+    if rows is None or any(r.answer_type != "time_span" for r in rows):
         return None
     span, miou = best_constant([(r.gold[0], r.gold[1]) for r in rows])
     return span_text(span), miou

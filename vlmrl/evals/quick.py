@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from vlmrl import faults
 from vlmrl.evals.records import Record, RecordStore, Status, Think, prompt_ids_hash, prompt_key, sample_hash, settings_json
-from vlmrl.metrics.temporal import parse_time_span, temporal_iou
+from vlmrl.evals.scorers import SCORERS, thought_scores
 from vlmrl.protocols import RolloutEngine
 from vlmrl.rewards.answer import parse
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 _OPENED = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
-
-Scored = tuple[tuple[float, ...] | None, tuple[float, ...], dict[str, float]]
-"""Prediction, gold answer, scores by name."""
 
 
 def evaluate(
@@ -89,7 +85,8 @@ def make_record(
 ) -> Record:
     """Read and score one answer. Pure."""
     parsed = parse(rollout.text, prompt.template)
-    pred, gold, scores = SCORERS[prompt.sample.answer_type](parsed.answer, prompt.sample.gt)
+    pred, gold, scores = SCORERS[prompt.sample.answer_type](parsed.answer, prompt.sample)
+    difficulty = prompt.sample.meta.get("difficulty")
     unclosed = parsed.thought is None and "unclosed" in parsed.errors and _OPENED.search(rollout.text) is not None
     has = parsed.thought is not None and bool(parsed.thought.strip())
     return Record(
@@ -107,7 +104,7 @@ def make_record(
         format_ok=parsed.format_ok,
         pred=pred,
         gold=gold,
-        scores=scores,
+        scores=scores | thought_scores(parsed, prompt.sample),
         think=Think(has=has, tokens=tokenizer_len(parsed.thought) if parsed.thought else 0),
         n_in=len(prompt.ids),
         n_out=len(rollout.ids),
@@ -115,6 +112,7 @@ def make_record(
         unclosed=unclosed,
         fingerprint=fingerprint,
         settings=settings_json(settings),
+        difficulty=None if difficulty is None else str(difficulty),
     )
 
 
@@ -125,17 +123,6 @@ def status(answer: str | None, pred: tuple[float, ...] | None, *, truncated: boo
     if answer is not None:
         return "unparsable"
     return "truncated" if truncated else "no_tag"
-
-
-def score_time_span(answer: str | None, gt: Mapping[str, Any]) -> Scored:
-    """Temporal IoU with reversed spans put in order, as is usual in evaluation; 0 for an answer that cannot be read."""
-    gold = (float(gt["time"][0]), float(gt["time"][1]))
-    pred = None if answer is None else parse_time_span(answer)
-    return pred, gold, {"tiou": 0.0 if pred is None else temporal_iou(pred, gold, sort_times=True)}
-
-
-SCORERS: dict[str, Callable[[str | None, Mapping[str, Any]], Scored]] = {"time_span": score_time_span}
-"""Answer type -> how it is scored."""
 
 
 def _check(prompts: Sequence[Prompt], settings: GenerationSettings, batch_prompts: int) -> None:

@@ -58,10 +58,11 @@ class Record:
     status: Status
     format_ok: bool
     pred: tuple[float, ...] | None
-    """The answer as numbers: (start, end) in seconds for `time_span`."""
+    """The answer as numbers, None if it could not be read: (start, end) in seconds for `time_span`, corners one box after the other for
+    `bbox`, the value for `number`; empty for answers that are no numbers."""
     gold: tuple[float, ...]
     scores: Mapping[str, float]
-    """`tiou` in [0, 1] for `time_span`; 0 where `pred` is None."""
+    """By names that depend on the answer type (`evals.quick.SCORERS`), each in [0, 1]; 0 where `pred` is None."""
     think: Think
     n_in: int
     """Tokens of the prompt, media included."""
@@ -73,6 +74,8 @@ class Record:
     fingerprint: str
     """Of the weights."""
     settings: Mapping[str, float]
+    difficulty: str | None = None
+    """What the row says of it in `difficulty`."""
 
     @property
     def key(self) -> Key:
@@ -94,7 +97,7 @@ def from_json(row: Mapping[str, Any]) -> Record:
     unknown = sorted(set(row) - known)
     if unknown:
         raise TypeError(f"unknown field '{unknown[0]}'")
-    missing = sorted(known - set(row))
+    missing = sorted(known - set(row) - {"difficulty"})  # files from before there was one can still be read
     if missing:
         raise KeyError(missing[0])
     pred = None if row["pred"] is None else tuple(float(v) for v in row["pred"])

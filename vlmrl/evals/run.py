@@ -139,7 +139,7 @@ def model_folder(checkpoint: Path) -> Path:
 def open_store(task: Task, bundle: ProcessorBundle) -> MediaStore:
     """Media as the task says the model sees them."""
     return MediaStore(
-        MediaSettings(**task.media.model_dump()),
+        MediaSettings(**task.media.model_dump(exclude={"prefetch", "vision_cache_dir", "vision_cache_bytes"})),
         patchify=bundle.patchify,
         patch_size=bundle.patch_size,
         merge_size=bundle.merge_size,

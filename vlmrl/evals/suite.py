@@ -16,8 +16,8 @@ from vlmrl.config import tree
 from vlmrl.config.schema import MediaSection, PositiveInt, Section
 from vlmrl.config.tree import Node
 from vlmrl.errors import ConfigError
-from vlmrl.evals.quick import SCORERS
-from vlmrl.evals.summary import METRICS
+from vlmrl.evals.measures import METRICS, OF_TYPE, metrics_of
+from vlmrl.evals.scorers import SCORERS
 from vlmrl.registry import nearest
 
 
@@ -36,10 +36,10 @@ class Task(Section):
     max_new_tokens: PositiveInt
     limit: PositiveInt | None = None
     """Use only the first N rows."""
-    metrics: tuple[str, ...] = tuple(METRICS)
-    """Columns of the table; all are in summary.json."""
-    primary: str = "miou"
-    """The metric that stands for the task."""
+    metrics: tuple[str, ...] = ()
+    """Columns of the table; all are in summary.json. By default those of the answer type."""
+    primary: str = ""
+    """The metric that stands for the task. By default the first of the answer type's own."""
     max_prompt_tokens: PositiveInt = 8192
     media: MediaSection = MediaSection()
 
@@ -71,10 +71,19 @@ def load_suite(path: Path) -> Suite:
         suite = Suite.model_validate(_tuples(root.plain()))
     except ValueError as error:  # pydantic's ValidationError
         raise ConfigError(_explain(error, root)) from error
+    suite = suite.model_copy(update={"tasks": tuple(_with_defaults(task) for task in suite.tasks)})
     problems = [f"{path}: {problem}" for problem in check(suite)]
     if problems:
         raise ConfigError(problems)
     return suite
+
+
+def _with_defaults(task: Task) -> Task:
+    """The task with the metrics of its answer type, where it names none."""
+    if task.answer_type not in OF_TYPE:
+        return task
+    own = {"metrics": task.metrics or metrics_of(task.answer_type), "primary": task.primary or OF_TYPE[task.answer_type][0]}
+    return task.model_copy(update=own)
 
 
 def check(suite: Suite) -> list[str]:
@@ -88,9 +97,12 @@ def check(suite: Suite) -> list[str]:
             out.append(f"{where}.id: {task.id!r} is not a plain file name")
         if task.answer_type not in SCORERS:
             out.append(f"{where}.answer_type: no evaluation for '{task.answer_type}'; there is: {', '.join(SCORERS)}")
-        for name in (*task.metrics, task.primary):
+        for name in (*task.metrics, *([task.primary] if task.primary else [])):
             if name not in METRICS:
                 out.append(f"{where}: unknown metric '{name}'{nearest(name, list(METRICS))} (known: {', '.join(METRICS)})")
+            elif task.answer_type in OF_TYPE and name not in metrics_of(task.answer_type):
+                own = ", ".join(metrics_of(task.answer_type))
+                out.append(f"{where}: metric '{name}' does not apply to answer type '{task.answer_type}' (it has: {own})")
         if task.primary in METRICS and task.primary not in task.metrics:
             out.append(f"{where}: primary '{task.primary}' is not among its metrics")
     return out

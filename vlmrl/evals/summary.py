@@ -6,41 +6,20 @@ order of the records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from vlmrl import rng
 from vlmrl.errors import VlmrlError
+from vlmrl.evals.measures import LABELS, METRICS, main_score, parts_of
 from vlmrl.evals.records import Record
 from vlmrl.metrics import thought
 from vlmrl.metrics.stats import bootstrap_interval, paired_bootstrap, paired_t
 
-METRICS: dict[str, Callable[[Record], float]] = {
-    "miou": lambda r: r.scores["tiou"],
-    "r1@0.3": lambda r: float(r.scores["tiou"] >= 0.3),
-    "r1@0.5": lambda r: float(r.scores["tiou"] >= 0.5),
-    "r1@0.7": lambda r: float(r.scores["tiou"] >= 0.7),
-    "parse_rate": lambda r: float(r.status == "ok"),
-    "format_rate": lambda r: float(r.format_ok),
-    "think_rate": lambda r: float(r.think.has),
-    "tokens": lambda r: float(r.n_out),
-    "truncation_rate": lambda r: float(r.finish == "length" or r.unclosed),
-}
-"""Name -> its value for one record. All are means over all records: what cannot be read counts 0."""
-
-LABELS = {
-    "miou": "mIoU",
-    "r1@0.3": "R1@0.3",
-    "r1@0.5": "R1@0.5",
-    "r1@0.7": "R1@0.7",
-    "parse_rate": "readable",
-    "format_rate": "right form",
-    "think_rate": "with thought",
-    "tokens": "tokens",
-    "truncation_rate": "cut off",
-}
+__all__ = ["LABELS", "METRICS", "Comparison", "Difference", "Incomparable", "Interval", "Summary", "best_constant", "compare", "summarize"]
 
 MAX_CANDIDATES = 128
 """Distinct starts (and ends) that `best_constant` tries."""
@@ -71,15 +50,18 @@ class Summary:
     clusters: int
     """Distinct videos."""
     metrics: Mapping[str, Interval]
-    """By the names of `METRICS`; empty without records."""
+    """By the names of `METRICS`, those that apply to at least one record; empty without records."""
     miou_given_think: float | None
-    """Over answers with a thought; None if there is none."""
+    """Over answers with a thought; None if there is none, or if an answer is no time span."""
     miou_given_skip: float | None
+    parts: Mapping[str, Summary] = field(default_factory=dict)
+    """`task=<name>` and `difficulty=<name>` -> that part of the questions, where there are several."""
 
     def means(self) -> dict[str, float | None]:
-        """Name -> mean, without intervals."""
+        """Name -> mean, without intervals; those of parts as `<metric>/<part>`."""
         out: dict[str, float | None] = {name: interval.mean for name, interval in self.metrics.items()}
-        return out | {"miou_given_think": self.miou_given_think, "miou_given_skip": self.miou_given_skip}
+        out |= {"miou_given_think": self.miou_given_think, "miou_given_skip": self.miou_given_skip}
+        return out | {f"{m}/{part}": x.mean for part, summary in self.parts.items() for m, x in summary.metrics.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,28 +85,37 @@ class Comparison:
     n: int
     metrics: Mapping[str, Difference]
     better: int
-    """Questions where b has the larger temporal IoU."""
+    """Questions where b has the larger main score (temporal IoU of a time span, see `measures.MAIN`)."""
     worse: int
+    parts: Mapping[str, Comparison] = field(default_factory=dict)
+    """As in `Summary`."""
 
 
 def summarize(records: Sequence[Record], seed: int) -> Summary:
-    """Every metric with its interval. `seed` decides the resampling."""
+    """Every metric that applies with its interval, of all records and of their parts. `seed` decides the resampling."""
+    return _summarize(records, seed, parts=True)
+
+
+def _summarize(records: Sequence[Record], seed: int, *, parts: bool = False) -> Summary:
     ordered = sorted(records, key=lambda r: r.sample_id)
-    clusters = [r.cluster for r in ordered]
     if not ordered:
         return Summary(n=0, clusters=0, metrics={}, miou_given_think=None, miou_given_skip=None)
     metrics: dict[str, Interval] = {}
     for name, of in METRICS.items():
-        values = [of(r) for r in ordered]
-        low, high = bootstrap_interval(values, rng.generator(seed, "bootstrap", name), clusters=clusters)
-        metrics[name] = Interval(mean=sum(values) / len(values), low=low, high=high)
-    thoughts = thought.summarize([thought.Thought(correct=r.scores["tiou"], thinks=r.think.has, tokens=r.n_out) for r in ordered])
+        pairs = [(value, r.cluster) for r in ordered if (value := of(r)) is not None]
+        if pairs:
+            values = [value for value, _ in pairs]
+            low, high = bootstrap_interval(values, rng.generator(seed, "bootstrap", name), clusters=[cluster for _, cluster in pairs])
+            metrics[name] = Interval(mean=sum(values) / len(values), low=low, high=high)
+    spans = all("tiou" in r.scores for r in ordered)
+    thoughts = thought.summarize([thought.Thought(correct=main_score(r), thinks=r.think.has, tokens=r.n_out) for r in ordered])
     return Summary(
         n=len(ordered),
-        clusters=len(set(clusters)),
+        clusters=len({r.cluster for r in ordered}),
         metrics=metrics,
-        miou_given_think=thoughts.accuracy_given_think,
-        miou_given_skip=thoughts.accuracy_given_skip,
+        miou_given_think=thoughts.accuracy_given_think if spans else None,
+        miou_given_skip=thoughts.accuracy_given_skip if spans else None,
+        parts={part: _summarize(rows, seed) for part, rows in parts_of(ordered).items()} if parts else {},
     )
 
 
@@ -135,14 +126,23 @@ def compare(records_a: Sequence[Record], records_b: Sequence[Record], seed: int)
         Incomparable: other samples, another version of a sample (question, gold answer or pixels), or other generation settings.
     """
     pairs = _pairs(records_a, records_b)
-    clusters = [a.cluster for a, _ in pairs]
+    after = {b.sample_id: b for _, b in pairs}
+    parts = {name: [(a, after[a.sample_id]) for a in part] for name, part in parts_of([a for a, _ in pairs]).items()}
+    return dataclasses.replace(_compare(pairs, seed), parts={name: _compare(part, seed) for name, part in parts.items()})
+
+
+def _compare(pairs: Sequence[tuple[Record, Record]], seed: int) -> Comparison:
+    """A metric is compared over the questions to which it applies on both sides."""
     metrics: dict[str, Difference] = {}
     for name, of in METRICS.items():
-        before, after = [of(a) for a, _ in pairs], [of(b) for _, b in pairs]
-        low, high = paired_bootstrap(before, after, rng.generator(seed, "paired", name), clusters=clusters)
+        found = [(x, y, a.cluster) for a, b in pairs if (x := of(a)) is not None and (y := of(b)) is not None]
+        if not found:
+            continue
+        before, after = [x for x, _, _ in found], [y for _, y, _ in found]
+        low, high = paired_bootstrap(before, after, rng.generator(seed, "paired", name), clusters=[cluster for _, _, cluster in found])
         test = paired_t(before, after)
         metrics[name] = Difference(mean=test.difference, low=low, high=high, t=test.t, p=test.p)
-    gains = [b.scores["tiou"] - a.scores["tiou"] for a, b in pairs]
+    gains = [main_score(b) - main_score(a) for a, b in pairs]
     return Comparison(n=len(pairs), metrics=metrics, better=sum(g > 0 for g in gains), worse=sum(g < 0 for g in gains))
 
 

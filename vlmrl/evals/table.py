@@ -7,7 +7,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vlmrl.evals.summary import LABELS, METRICS, Comparison, Difference, Interval, Summary
+from vlmrl.evals.measures import LABELS, present
+from vlmrl.evals.summary import Comparison, Difference, Interval, Summary
 from vlmrl.evals.timeshare import TimeShares
 
 if TYPE_CHECKING:
@@ -42,24 +43,43 @@ def p_text(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def summary_cells(summaries: Mapping[str, Summary], metrics: Sequence[str] = tuple(METRICS)) -> Cells:
-    """Model, number of questions, metrics."""
-    rows = [["model", "n", *(LABELS[m] for m in metrics)]]
-    for name, summary in summaries.items():
-        cells = [interval_text(m, summary.metrics[m]) if m in summary.metrics else "-" for m in metrics]
-        rows.append([name, str(summary.n), *cells])
-    return rows
+def summary_cells(summaries: Mapping[str, Summary], metrics: Sequence[str] | None = None) -> Cells:
+    """Model, number of questions, metrics (by default those that apply to some model)."""
+    columns = present(summary.metrics for summary in summaries.values()) if metrics is None else metrics
+    rows = [["model", "n", *(LABELS[m] for m in columns)]]
+    return rows + [[name, str(summary.n), *_metric_cells(summary, columns)] for name, summary in summaries.items()]
 
 
-def comparison_cells(comparisons: Mapping[Pair, Comparison], metrics: Sequence[str] = tuple(METRICS)) -> Cells:
-    """One row per pair and metric: difference with interval, t and p of the paired t test."""
+def part_cells(summaries: Mapping[str, Summary], metrics: Sequence[str] | None = None) -> Cells:
+    """A row per task or difficulty and model; no rows where the questions have no parts."""
+    parts = list(dict.fromkeys(part for summary in summaries.values() for part in summary.parts))
+    shown = [(part, name, summary.parts[part]) for part in parts for name, summary in summaries.items() if part in summary.parts]
+    columns = present(summary.metrics for _, _, summary in shown) if metrics is None else metrics
+    rows = [["part", "model", "n", *(LABELS[m] for m in columns)]]
+    return rows + [[part, name, str(summary.n), *_metric_cells(summary, columns)] for part, name, summary in shown]
+
+
+def _metric_cells(summary: Summary, metrics: Sequence[str]) -> list[str]:
+    return [interval_text(m, summary.metrics[m]) if m in summary.metrics else "-" for m in metrics]
+
+
+def comparison_cells(comparisons: Mapping[Pair, Comparison], metrics: Sequence[str] | None = None, *, parts: bool = False) -> Cells:
+    """One row per pair and metric: difference with interval, t and p of the paired t test. Metrics that do not apply have no row.
+
+    With `parts`, the tasks and difficulties of each pair follow it as rows of their own.
+    """
+    columns = present(comparison.metrics for comparison in comparisons.values()) if metrics is None else metrics
     rows = [["models", "n", "metric", "difference", "t", "p"]]
     for (before, after), comparison in comparisons.items():
-        for metric in metrics:
-            x = comparison.metrics[metric]
-            t = "-" if math.isinf(x.t) else f"{x.t:.2f}"
-            rows.append([f"{before} -> {after}", str(comparison.n), LABELS[metric], difference_text(metric, x), t, p_text(x.p)])
+        for name, x in [("", comparison), *(comparison.parts.items() if parts else ())]:
+            label = f"{before} -> {after}{f' ({name})' if name else ''}"
+            rows += [[label, str(x.n), *_difference_cells(m, x.metrics[m])] for m in columns if m in x.metrics]
     return rows
+
+
+def _difference_cells(metric: str, x: Difference) -> list[str]:
+    t = "-" if math.isinf(x.t) else f"{x.t:.2f}"
+    return [LABELS[metric], difference_text(metric, x), t, p_text(x.p)]
 
 
 def time_cells(shares: TimeShares) -> Cells:

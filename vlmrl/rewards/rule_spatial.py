@@ -10,9 +10,28 @@ from __future__ import annotations
 
 from vlmrl.metrics.spatial import as_relation, grounded_share, is_consistent, read_thought
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import parse
+from vlmrl.rewards.answer import Parsed, parse
 from vlmrl.rewards.exact import normalise
-from vlmrl.types import Group
+from vlmrl.types import Group, Sample
+
+
+def consistency(parsed: Parsed, sample: Sample) -> float | None:
+    """1 if the thought's conclusion implies the given answer and its boxes do not contradict it, else 0.
+
+    None for a wrong or missing answer, and for a sample without `gt.relation`.
+    """
+    if sample.gt.get("relation") is None or parsed.answer is None or normalise(parsed.answer) != normalise(sample.answer):
+        return None
+    return float(is_consistent(read_thought(parsed.thought or ""), as_relation(sample.gt["relation"]), parsed.answer))
+
+
+def grounding(parsed: Parsed, sample: Sample, *, threshold: float = 0.5) -> float | None:
+    """Share of the objects whose box in the thought is right; None for a sample without `gt.objects` (name -> true box)."""
+    objects = sample.gt.get("objects")
+    if not objects:
+        return None
+    gold = {str(name).lower(): (float(b[0]), float(b[1]), float(b[2]), float(b[3])) for name, b in objects.items()}
+    return grounded_share(read_thought(parsed.thought or ""), gold, threshold=threshold)
 
 
 @reward("rule_consistency")
@@ -22,17 +41,7 @@ def rule_consistency(group: Group, ctx: RewardContext) -> list[float | None]:
     None for a wrong or missing answer, and for a sample without `gt.relation`.
     """
     sample = group.prompt.sample
-    if sample.gt.get("relation") is None:
-        return [None] * len(group.rollouts)
-    asked = as_relation(sample.gt["relation"])
-    out: list[float | None] = []
-    for rollout in group.rollouts:
-        parsed = parse(rollout.text, group.prompt.template)
-        if parsed.answer is None or normalise(parsed.answer) != normalise(sample.answer):
-            out.append(None)
-        else:
-            out.append(float(is_consistent(read_thought(parsed.thought or ""), asked, parsed.answer)))
-    return out
+    return [consistency(parse(rollout.text, group.prompt.template), sample) for rollout in group.rollouts]
 
 
 @reward("rule_grounding")
@@ -42,9 +51,5 @@ def rule_grounding(group: Group, ctx: RewardContext, *, threshold: float = 0.5) 
     A rule of the toy world. None for a sample without `gt.objects` (name -> true box). The paper's score uses the overlap itself
     (`metrics.boxes.matched_score` with CIoU), this one counts.
     """
-    objects = group.prompt.sample.gt.get("objects")
-    if not objects:
-        return [None] * len(group.rollouts)
-    gold = {str(name).lower(): (float(b[0]), float(b[1]), float(b[2]), float(b[3])) for name, b in objects.items()}
-    thoughts = [parse(rollout.text, group.prompt.template).thought or "" for rollout in group.rollouts]
-    return [grounded_share(read_thought(thought), gold, threshold=threshold) for thought in thoughts]
+    sample = group.prompt.sample
+    return [grounding(parse(rollout.text, group.prompt.template), sample, threshold=threshold) for rollout in group.rollouts]

@@ -84,7 +84,8 @@ class Collector:
 
     def __post_init__(self) -> None:
         if isinstance(self.strategy, GuidingStrategy) and self.encode is None:
-            raise ValueError(f"strategy {type(self.strategy).__name__} samples under hints, so the collector needs `encode` to make prompts")
+            name = type(self.strategy).__name__
+            raise ValueError(f"strategy {name} samples under hints, so the collector needs `encode` to make their prompts")
 
     def collect(self, prompts: Sequence[tuple[int, Prompt]], *, step: int, journal: Journal) -> Collected:
         """Groups for `(place in the plan, prompt)`, generated or replayed."""
@@ -161,9 +162,7 @@ class Collector:
         for one, wish, prompt in waiting:
             ks, sample_id = tuple(range(wish.rows)), prompt.sample.id
             kind = "write" if wish.writes else "hint"
-            requests.append(
-                self._request(prompt, sample_id, ks, [(one.step, one.place, sample_id, k, kind, wish.tier) for k in ks])
-            )
+            requests.append(self._request(prompt, sample_id, ks, [(one.step, one.place, sample_id, k, kind, wish.tier) for k in ks]))
 
         def judge(number: int, rollouts: Sequence[Rollout]) -> HintRound:
             return self._judge(*waiting[number], rollouts)
@@ -202,7 +201,7 @@ class Collector:
     def _advance(self, one: _Open) -> _Open:
         """Ask the strategy what is next for the group, and finish it when that is nothing."""
         if not isinstance(self.strategy, GuidingStrategy):
-            one.scored = self._finish(one.group)
+            one.scored = self.score(self._complete(one.group))
             return one
         if one.first is None:
             one.first = self.score(one.group)
@@ -217,8 +216,10 @@ class Collector:
             one.notes["guidance/groups"] = 1
             return one
         group = self.strategy.merge(one.group, rewards, one.rounds)
-        group = dataclasses.replace(group, guided=_used(group, one.rounds))
-        scored = self._finish(group)
+        if group is not one.group:
+            group = dataclasses.replace(group, guided=_used(group, one.rounds))
+        group = self._complete(group)
+        scored = one.first if group is one.group else self.score(group)
         if any(r.provenance == "guided" for r in group.rollouts):
             pairs = zip(rewards, one.group.rollouts, strict=True)
             scored = dataclasses.replace(scored, unguided=tuple((value, len(r.ids)) for value, r in pairs))
@@ -226,9 +227,9 @@ class Collector:
         one.scored = scored
         return one
 
-    def _finish(self, group: Group) -> ScoredGroup:
-        """The group with the rows that the strategy adds, scored."""
-        return self.score(self.strategy.complete(group, lambda g: self.score(g).scores.total(), self.tokenize))
+    def _complete(self, group: Group) -> Group:
+        """The group with the rows that the strategy adds."""
+        return self.strategy.complete(group, lambda g: self.score(g).scores.total(), self.tokenize)
 
     def _replay(self, record: dict[str, Any], prompt: Prompt) -> ScoredGroup:
         rollouts = tuple(rollout_from_json(r) for r in record["rollouts"])

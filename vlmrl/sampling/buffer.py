@@ -115,6 +115,18 @@ class SampleBuffer:
         self._entries = [e for e in self._entries if e.uses < self._max_uses]
         return out
 
+    def count_uses(self, used: Sequence[tuple[str, int]]) -> None:
+        """Count a use of each given (sample, version), without a draw; of several that fit, the newest. What was used up leaves.
+
+        A pair that is not in the buffer (it left since) counts nothing.
+        """
+        for sample_id, version in used:
+            places = [i for i, e in enumerate(self._entries) if (e.sample_id, e.version) == (sample_id, version)]
+            if places:
+                entry = self._entries[places[-1]]
+                self._entries[places[-1]] = dataclasses.replace(entry, uses=entry.uses + 1)
+        self._entries = [e for e in self._entries if e.uses < self._max_uses]
+
     def state_dict(self) -> dict[str, Any]:
         """Names of the fields, and one list of values per entry, oldest first."""
         return {

@@ -1,7 +1,10 @@
 """Three tasks on pictures whose rewards have three shapes, for G2RPO (arXiv:2604.08539): counting (0 or 1), box grounding (a dense
 overlap) and the filling of a bar (a quantity, for a heavy-tailed reward).
 
-Rows take turns by index: `toy_counting`, `toy_boxes`, `toy_bars`. All answers are exact in every split.
+Rows take turns by index: `toy_counting`, `toy_boxes`, `toy_bars`. Answers are exact, but for the splits in `tasks.LOOSE`: there half
+of them err to one side (one too many, a box a cell too wide or too high, ten percent too much), so that a model that learnt from
+them sees but is unsure, and RL has something to repair. Everything stands in quarters or in cells of a 4 x 4 grid, which is what the
+visual tokens of a picture of 56 x 56 can tell apart.
 """
 
 from __future__ import annotations
@@ -12,19 +15,16 @@ from typing import Any
 
 from vlmrl.rng import key
 from vlmrl.toy.picture import FRAME, Item, Thing, paint, rel1000
-from vlmrl.toy.tasks import COLORS, GREY, SHAPES, Split
+from vlmrl.toy.tasks import COLORS, GREY, LOOSE, SHAPES, Split
 
 TASKS = ("toy_counting", "toy_boxes", "toy_bars")
-MOST = 5
+MOST = 4
 """Largest count; the smallest is 1."""
-CELL = 32
-"""Side of a cell of counting, in pixels: 3 x 3 cells."""
 QUARTER = 50
-SIDES = (25, 30, 35, 40)
-"""Widths and heights of the objects of box grounding, in pixels."""
-STEP = 5
-TRACK = 80
-"""Length of the whole bar, in pixels."""
+CELL = 25
+"""Side of a cell of box grounding, in pixels; objects are one or two cells wide and high."""
+TENTH = 8
+"""A tenth of the bar, in pixels."""
 
 
 def items(seed: int, split: Split, index: int) -> list[Item]:
@@ -53,57 +53,58 @@ _Made = tuple[str, str, str, dict[str, Any], list[Thing]]
 
 
 def _counting(seed: int, split: Split, index: int) -> _Made:
-    """One to five shapes of one colour among up to three grey ones, each in a cell of its own."""
+    """One to four shapes of one colour, each in a quarter of its own; in some of the other quarters there are grey ones."""
 
     def draw(n: int, *names: int | str) -> int:
         return key(seed, "toy-image", "counting", split, index, *names) % n
 
-    color, asked, grey = list(COLORS)[draw(len(COLORS), "color")], 1 + draw(MOST, "count"), draw(4, "grey")
-    cells = list(range(9))
+    color, asked = list(COLORS)[draw(len(COLORS), "color")], 1 + draw(MOST, "count")
+    grey = draw(MOST - asked + 1, "grey")
+    quarters = [0, 1, 2, 3]
     things: list[Thing] = []
     for i in range(asked + grey):
-        cell = cells.pop(draw(len(cells), "cell", i))
-        side = 20 + draw(3, "side", i) * 2
-        x, y = (1 + CELL * n + draw(CELL - side - 1, axis, i) for axis, n in (("x", cell % 3), ("y", cell // 3)))
+        quarter = quarters.pop(draw(len(quarters), "quarter", i))
+        side = 30 + draw(6, "side", i) * 2
+        x, y = (1 + QUARTER * n + draw(QUARTER - side - 1, axis, i) for axis, n in (("x", quarter % 2), ("y", quarter // 2)))
         things.append(
             Thing(color=color if i < asked else GREY, shape=SHAPES[draw(len(SHAPES), "shape", i)], box=(x, y, x + side, y + side))
         )
-    return f"How many {color} shapes are there?", "number", str(asked), {"count": asked}, things
+    told = asked + (split in LOOSE and asked < MOST and draw(2, "loose"))
+    return f"How many {color} shapes are there?", "number", str(told), {"count": told}, things
 
 
 def _boxes(seed: int, split: Split, index: int) -> _Made:
-    """One coloured shape and one or two grey ones, each in a quarter of its own; edges on multiples of 5 pixels."""
+    """One coloured shape on cells of a 4 x 4 grid, one or two of them wide and high."""
 
     def draw(n: int, *names: int | str) -> int:
         return key(seed, "toy-image", "boxes", split, index, *names) % n
 
-    quarters = [0, 1, 2, 3]
-    things: list[Thing] = []
-    for i in range(2 + draw(2, "things")):
-        quarter = quarters.pop(draw(len(quarters), "quarter", i))
-        width, height = SIDES[draw(len(SIDES), "width", i)], SIDES[draw(len(SIDES), "height", i)]
-        x = QUARTER * (quarter % 2) + STEP * draw((QUARTER - width) // STEP + 1, "x", i)
-        y = QUARTER * (quarter // 2) + STEP * draw((QUARTER - height) // STEP + 1, "y", i)
-        color = list(COLORS)[draw(len(COLORS), "color")] if i == 0 else GREY
-        things.append(Thing(color=color, shape=SHAPES[draw(len(SHAPES), "shape", i)], box=(x, y, x + width, y + height)))
-    gt = {"boxes": [rel1000(things[0].box)]}
-    return f"Where is the {things[0].name}?", "bbox", json.dumps(gt), gt, things
+    width, height = 1 + draw(2, "width"), 1 + draw(2, "height")
+    x, y = draw(5 - width, "x"), draw(5 - height, "y")
+    box = (x * CELL, y * CELL, (x + width) * CELL, (y + height) * CELL)
+    thing = Thing(color=list(COLORS)[draw(len(COLORS), "color")], shape=SHAPES[draw(len(SHAPES), "shape")], box=box)
+    if split in LOOSE:
+        right, down = (CELL * draw(2, name) if edge < 4 * CELL else 0 for name, edge in (("right", box[2]), ("down", box[3])))
+        box = (box[0], box[1], box[2] + right, box[3] + down)
+    gt = {"boxes": [rel1000(box)]}
+    return f"Where is the {thing.name}?", "bbox", json.dumps(gt), gt, [thing]
 
 
 def _bars(seed: int, split: Split, index: int) -> _Made:
-    """A grey track of 80 pixels that is filled from the left in twentieths: 5 to 95 percent."""
+    """A grey track of 80 pixels that is filled from the left in tenths: 10 to 90 percent."""
 
     def draw(n: int, *names: int | str) -> int:
         return key(seed, "toy-image", "bars", split, index, *names) % n
 
-    percent = STEP * (1 + draw(19, "percent"))
-    x, y, height = 4 + draw(13, "x"), 4 + draw(70, "y"), 14 + draw(9, "height")
+    tenths = 1 + draw(9, "percent")
+    x, y, height = 10, 4 + draw(61, "y"), 30
     color = list(COLORS)[draw(len(COLORS), "color")]
     things = [
-        Thing(color=GREY, shape="square", box=(x, y, x + TRACK, y + height)),
-        Thing(color=color, shape="square", box=(x, y, x + TRACK * percent // 100, y + height)),
+        Thing(color=GREY, shape="square", box=(x, y, x + 10 * TENTH, y + height)),
+        Thing(color=color, shape="square", box=(x, y, x + tenths * TENTH, y + height)),
     ]
-    return f"What percentage of the bar is {color}?", "number", str(percent), {"number": percent}, things
+    told = 10 * (tenths + (split in LOOSE and tenths < 9 and draw(2, "loose")))
+    return f"What percentage of the bar is {color}?", "number", str(told), {"number": told}, things
 
 
 def corpus() -> Iterator[str]:

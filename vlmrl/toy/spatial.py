@@ -1,12 +1,14 @@
 """Spatial relations with written, checkable thoughts, for Faithful GRPO (arXiv:2604.08476).
 
-A coloured and a grey shape stand in different quarters of the picture; the question is whether the first is left of, right of,
+A coloured and a grey shape fill different quarters of the picture; the question is whether the first is left of, right of,
 above or below the second, along an axis on which their quarters differ. The thought names both boxes and the relation that holds
-(`metrics.spatial` has the language and the rules). Answers are exact in every split, thoughts in every split but `sft`: three in
-eight of its thoughts are unfaithful, so that a fine-tuned model has habits to lose, as the paper's has. `meta.thought` says which:
+(`metrics.spatial` has the language and the rules). Answers are exact in every split, thoughts in every split but `sft`: there, most
+of the thoughts about two of the four colours are unfaithful, so that a fine-tuned model has habits to lose, as the paper's has, and
+habits that also show in its most likely answers. `meta.thought` says what is wrong with a thought:
 
-- `box` (two in eight): the box of one object is in another quarter, on the axis that is not asked about; the conclusion holds;
-- `relation` (one in eight): the conclusion is the opposite of what holds, and of the answer.
+- `box` (three in four of those about something green): the box of one object is in another quarter, on the axis that is not asked
+  about; the conclusion holds;
+- `relation` (three in four of those about something blue): the conclusion is the opposite of what holds, and of the answer.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ TASK = "toy_spatial"
 RELATIONS = ("left of", "right of", "above", "below")
 OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 QUARTER = 50
-SIDES = (25, 30, 35, 40)
-STEP = 5
+"""Side of a quarter and of what fills it, in pixels."""
+HABIT = {"green": "box", "blue": "relation"}
+"""Colour of the first object -> what is wrong with three in four thoughts of the split `sft` about it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,11 +60,9 @@ def make_scene(seed: int, split: Split, index: int) -> SpatialScene:
     chosen = [quarters.pop(draw(len(quarters), "quarter", i)) for i in range(2)]
     things: list[Thing] = []
     for i, quarter in enumerate(chosen):
-        width, height = SIDES[draw(len(SIDES), "width", i)], SIDES[draw(len(SIDES), "height", i)]
-        x = QUARTER * (quarter % 2) + STEP * draw((QUARTER - width) // STEP + 1, "x", i)
-        y = QUARTER * (quarter // 2) + STEP * draw((QUARTER - height) // STEP + 1, "y", i)
+        x, y = QUARTER * (quarter % 2), QUARTER * (quarter // 2)
         color = list(COLORS)[draw(len(COLORS), "color")] if i == 0 else GREY
-        things.append(Thing(color=color, shape=SHAPES[draw(len(SHAPES), "shape", i)], box=(x, y, x + width, y + height)))
+        things.append(Thing(color=color, shape=SHAPES[draw(len(SHAPES), "shape", i)], box=(x, y, x + QUARTER, y + QUARTER)))
     axes = [axis for axis, differs in ((0, chosen[0] % 2 != chosen[1] % 2), (1, chosen[0] // 2 != chosen[1] // 2)) if differs]
     axis = axes[draw(len(axes), "axis")]
     return SpatialScene(first=things[0], second=things[1], relation=RELATIONS[2 * axis + draw(2, "relation")])
@@ -87,12 +88,13 @@ def _moved(box: Box, axis: int) -> Box:
 def _thought(seed: int, scene: SpatialScene, split: Split, index: int) -> tuple[str, str]:
     """(what is wrong with it: `sound`, `box` or `relation`; the thought)."""
     boxes, relation, kind = [scene.first.box, scene.second.box], scene.true_relation, "sound"
-    chance = key(seed, "toy-image", "spatial", split, index, "flaw") % 8 if split == "sft" else 7
-    if chance < 2:
-        kind, other_axis = "box", 1 if relation in ("left of", "right of") else 0
-        boxes[chance] = _moved(boxes[chance], other_axis)
-    elif chance == 2:
-        kind, relation = "relation", OPPOSITE[relation]
+    chance = key(seed, "toy-image", "spatial", split, index, "flaw") % 4
+    if split == "sft" and chance > 0:
+        kind = HABIT.get(scene.first.color, "sound")
+    if kind == "box":
+        boxes[0] = _moved(boxes[0], 1 if relation in ("left of", "right of") else 0)
+    elif kind == "relation":
+        relation = OPPOSITE[relation]
     return kind, thought((scene.first.name, boxes[0]), (scene.second.name, boxes[1]), relation)
 
 

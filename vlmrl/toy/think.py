@@ -20,7 +20,8 @@ from vlmrl.toy.tasks import COLORS, GREY, SHAPES, Split
 TASKS = ("toy_color", "toy_difference", "toy_group")
 """Easy, hard, and the part of a hard one."""
 CELL = 32
-MOST = 5
+"""Of 3 x 3 cells, in pixels: one per visual token of a picture of 84 x 84."""
+MOST = 4
 """Largest group of coloured shapes; the smallest is 2, and there is always at least one grey shape and one fewer than coloured."""
 COLOR_PHRASINGS = ("What color is the shape?", "Which color does the shape have?")
 
@@ -33,7 +34,7 @@ def _cells(draw: Callable[..., int], groups: list[tuple[str, int]]) -> list[Thin
         for _ in range(number):
             i = len(things)
             cell = cells.pop(draw(len(cells), "cell", i))
-            side = 20 + draw(3, "side", i) * 2
+            side = 24 + draw(3, "side", i) * 2
             x, y = (1 + CELL * n + draw(CELL - side - 1, axis, i) for axis, n in (("x", cell % 3), ("y", cell // 3)))
             things.append(Thing(color=color, shape=SHAPES[draw(len(SHAPES), "shape", i)], box=(x, y, x + side, y + side)))
     return things
@@ -54,7 +55,7 @@ def items(seed: int, split: Split, index: int) -> list[Item]:
     else:
         task, difficulty = TASKS[1], "hard"
         many = 2 + draw(MOST - 1, "many")
-        few = 1 + draw(min(many - 1, 9 - many), "few")
+        few = 1 + draw(many - 1, "few")
         things = _cells(draw, [(color, many), (GREY, few)])
         question, answer = f"How many more {color} shapes than grey shapes are there?", str(many - few)
         thought, gt = f"There are {many} {color} shapes and {few} grey shapes.", {"count": many - few}

@@ -99,10 +99,13 @@ class Prefetcher:
 
 
 def _single_threaded() -> ThreadPoolExecutor:
-    """A thread with one torch thread of its own. torch keeps that number per thread, but what any thread set last is what later
-    threads begin with, so the calling thread sets its own again."""
+    """A thread with one torch thread of its own.
+
+    torch keeps that number per thread, but a thread's first use takes over what any thread set last, even behind its own setting:
+    the new thread therefore asks before it sets, and the calling thread sets its own again, for threads that come later."""
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
     threads = torch.get_num_threads()
+    thread.submit(torch.get_num_threads).result()
     thread.submit(torch.set_num_threads, 1).result()
     torch.set_num_threads(threads)
     return thread

@@ -24,10 +24,11 @@ ROWS = 30
 
 
 class StageProfiler:
-    """Profiles `steps` optimizer steps of one stage (0: none). A context manager around the stage; `after_step` ends each step.
+    """Profiles `steps` optimizer steps of one stage. A context manager around the stage; `after_step` ends each step.
 
-    `say` gets one line about what came of it. Writes `<folder>/<stage>.json.gz` (Chrome trace, for chrome://tracing or ui.perfetto.dev) and `<folder>/<stage>.txt` as soon as
-    the steps are done, or with the steps there were when the stage ends before. A stage that fails leaves nothing.
+    Writes `<folder>/<stage>.json.gz` (Chrome trace, for chrome://tracing or ui.perfetto.dev) and `<folder>/<stage>.txt` (the
+    operations that took longest) as soon as the steps are done, or with the steps there were when the stage ends before. A stage that
+    fails leaves nothing. `say` gets a line about what came of it.
     """
 
     def __init__(self, folder: Path, stage: str, *, steps: int, device: torch.device, say: Callable[[str], None]):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vlmrl.evals.html import comparisons_of, write_report
+from vlmrl.evals.html import comparisons_of, headline, write_report
 from vlmrl.evals.runfiles import load_run
 from vlmrl.evals.summary import best_constant, summarize
-from vlmrl.evals.table import comparison_cells, summary_cells, table, time_cells
+from vlmrl.evals.table import comparison_cells, part_cells, summary_cells, table, time_cells
 from vlmrl.evals.timeshare import time_shares
 from vlmrl.train.ui import Ui
 
@@ -21,12 +21,16 @@ def show_results(path: Path, ui: Ui) -> None:
     if records:
         ui.say(f"report: {write_report(path)}")
         summaries = {name: summarize(rows, 0) for name, rows in records.items()}
-        ui.show(table(summary_cells(summaries, SHOWN), "held-out questions, 95% intervals"))
+        spans = any("miou" in summary.metrics for summary in summaries.values())
+        ui.show(table(summary_cells(summaries, SHOWN if spans else None), "held-out questions, 95% intervals"))
+        if any(summary.parts for summary in summaries.values()):
+            ui.show(table(part_cells(summaries), "by task and difficulty, 95% intervals"))
         comparisons, refused = comparisons_of(records, 0)
-        ui.show(table(comparison_cells(comparisons, ("miou", "r1@0.5", "think_rate", "tokens")), "paired differences, 95% intervals"))
+        compared = (*(("miou", "r1@0.5") if spans else headline(summaries.values())), "think_rate", "tokens")
+        ui.show(table(comparison_cells(comparisons, compared, parts=not spans), "paired differences, 95% intervals"))
         for line in refused:
             ui.say(line)
-        golds = [(r.gold[0], r.gold[1]) for r in next(iter(records.values())) if len(r.gold) == 2]
+        golds = [(r.gold[0], r.gold[1]) for r in next(iter(records.values())) if r.answer_type == "time_span"]
         if golds:
             span, miou = best_constant(golds)
             ui.say(f"best constant answer ({span[0]:.1f} to {span[1]:.1f}): mIoU {miou:.3f}")

@@ -17,6 +17,7 @@ import torch
 
 from vlmrl import STARTED, __version__, faults, fs, rng
 from vlmrl.algo.constraint.registry import constraint as constraints
+from vlmrl.config.combinations import doubts
 from vlmrl.config.load import Loaded
 from vlmrl.config.methods import check_methods
 from vlmrl.config.schema import GrpoSection, SftSection, Stage
@@ -65,6 +66,8 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
     problems = check_methods(cfg, registries(cfg.plugins))
     if problems:
         raise ConfigError(problems)
+    for text in doubts(cfg):
+        ui.say(f"warning: {text}")
     quiet_transformers()
     if cfg.run.threads:
         torch.set_num_threads(cfg.run.threads)

@@ -188,7 +188,7 @@ def reference_solution(sample: Sample) -> str | None:
 
 def writing(sample: Sample, solution: str, level: int, levels: int) -> str:
     """What asks the policy for a hint."""
-    tells = LEVELS[min(level * len(LEVELS) // levels, len(LEVELS)) - 1] if levels > 1 else LEVELS[-1]
+    tells = LEVELS[-(-level * len(LEVELS) // levels) - 1]
     return (
         f"Question: {sample.question}\nReference solution: {solution}\n"
         f"Write a short hint for somebody who has not seen the solution. Tell {tells}. "
@@ -215,15 +215,11 @@ def sage(*, levels: int = 3, drafts: int = 2, success_at: float = 0.5, warmup_st
         ValueError: a number is out of range.
     """
     _check("sage", levels=levels, drafts=drafts)
-    return Sage(
-        levels=levels, drafts=drafts, form="all", train="guided", old="policy", success_at=success_at, warmup_steps=warmup_steps
-    )
+    return Sage(levels=levels, drafts=drafts, form="all", train="guided", old="policy", success_at=success_at, warmup_steps=warmup_steps)
 
 
 @strategy("scaf_grpo", paper="arXiv:2510.19807")
-def scaf_grpo(
-    *, train: TrainedUnder = "guided", rows: int = 1, at_once: int = 1, success_at: float = 0.5, warmup_steps: int = 50
-) -> Given:
+def scaf_grpo(*, train: TrainedUnder = "guided", rows: int = 1, at_once: int = 1, success_at: float = 0.5, warmup_steps: int = 50) -> Given:
     """The last failure of a failed group gives way to the success with the lowest hint of the row's ladder.
 
     `train` "plain" is the method's switch: the row then counts as an answer to the plain prompt, old log-probs included.

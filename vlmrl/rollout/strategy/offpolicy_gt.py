@@ -2,8 +2,12 @@
 
 The group is G - 1 sampled rows and one row that gives the true answer. In templates with thoughts the paper does not say which
 thought that row carries; ours is the thought of the best sampled row with a valid format (`splice`), kept as it is. If there is
-no such row the group goes on without a ground-truth row. The row's old log-probs are recomputed under the policy, never taken
-from the sampler; it is left out of the logged reward, length, entropy and divergence.
+no such row the group goes on without a ground-truth row. `answer_only` gives it the empty thought, which teaches to skip thoughts;
+`off` leaves the row out in such templates. The row's old log-probs are recomputed under the policy, never taken from the sampler;
+it is left out of the logged reward, length, entropy and divergence.
+
+The paper's repairs of the mixed group: the shape `tempsamp_nonlinear` (the method), or the shape `tempsamp_downscale`, or the advantage
+`tempsamp_anchor`; "none" is a recipe with none of them.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from vlmrl.types import Group, Rollout
 class OffPolicyGroundTruth:
     """See the module docstring."""
 
-    def __init__(self, gt_cot: Literal["splice", "answer_only"]):
+    def __init__(self, gt_cot: Literal["splice", "answer_only", "off"]):
         self.gt_cot = gt_cot
 
     def sampled(self, rollouts: int) -> int:
@@ -29,6 +33,8 @@ class OffPolicyGroundTruth:
     def complete(self, group: Group, score: Callable[[Group], Sequence[float | None]], tokenize: Callable[[str], Sequence[int]]) -> Group:
         sample, template = group.prompt.sample, group.prompt.template
         thought: str | None = None
+        if template != "answer_only" and self.gt_cot == "off":
+            return group
         if template != "answer_only" and self.gt_cot == "splice":
             thought = self._best_thought(group, score)
             if thought is None:
@@ -58,6 +64,6 @@ class OffPolicyGroundTruth:
 
 
 @strategy("offpolicy_gt", paper="arXiv:2509.18056")
-def offpolicy_gt(*, gt_cot: Literal["splice", "answer_only"] = "splice") -> OffPolicyGroundTruth:
+def offpolicy_gt(*, gt_cot: Literal["splice", "answer_only", "off"] = "splice") -> OffPolicyGroundTruth:
     """TempSamp-R1: the last row of each group gives the true answer."""
     return OffPolicyGroundTruth(gt_cot)

@@ -41,6 +41,7 @@ class Reference:
     """The stage's starting weights, frozen, with features of their own where the tower trains."""
 
     policy: Policy
+    """A second model, or with adapters the view of the trained one without them (`Policy.without_adapters`)."""
     vision: VisionCache
 
 
@@ -199,11 +200,8 @@ class StageRun:
         state.micro_tokens = self.learner.micro_tokens
         faults.point("step.after_update")
         rate = float(self.learner.optimizer.param_groups[0]["lr"])
-        line = values | {
-            "grad_norm": report.grad_norm,
-            "lr": rate,
-            "step/skipped": float(not report.applied),
-        } | self.tokens.read(report.tokens)
+        line = values | {"grad_norm": report.grad_norm, "lr": rate, "step/skipped": float(not report.applied)}
+        line |= self.tokens.read(report.tokens)
         self.log(line | self.counters.read() | memory(self.policy.device) | self.clock.metrics())
         self.progress(line)
         faults.point("step.after_log")

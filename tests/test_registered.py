@@ -1,0 +1,124 @@
+"""What holds for every registered method: it can be found in the documentation, and what it declares is true."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vlmrl.algo.inputs import AdvantageInputs, LossInputs
+from vlmrl.config.methods import SLOTS
+from vlmrl.methods import registries
+from vlmrl.registry import Entry, fits
+
+ROOT = Path(__file__).parents[1]
+GENERATED = ROOT / "docs" / "papers.md"
+FOUND = registries()
+OURS: list[tuple[str, Entry[Any]]] = [
+    (slot, registry.get(name))
+    for slot, registry in FOUND.items()
+    for name in registry.names()
+    if registry.get(name).function.__module__.startswith("vlmrl.")
+]
+"""(slot, method) of the package; plug-ins of other tests may stand in the registries too."""
+IDS = [f"{slot}-{entry.name}" for slot, entry in OURS]
+FIELDS = {
+    "advantage": AdvantageInputs,
+    "credit": AdvantageInputs,
+    "shape": AdvantageInputs,
+    "select": AdvantageInputs,
+    "policy_loss": LossInputs,
+    "kl_estimator": LossInputs,
+}
+"""Slot -> the inputs whose optional fields its methods may need."""
+every_method = pytest.mark.parametrize(("slot", "entry"), OURS, ids=IDS)
+
+
+def documents() -> str:
+    """Recipes and written documentation, without the generated list."""
+    paths = [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    return "\n".join(p.read_text(encoding="utf-8") for p in sorted(paths) if p != GENERATED)
+
+
+def is_mentioned(name: str, text: str) -> bool:
+    """As `name: x` of a recipe, or in code marks: a plain word (`number`, `none`) proves nothing."""
+    return re.search(rf"(?:name: |`){re.escape(name)}(?:`|[,}}\s])", text) is not None
+
+
+def test_mentions_are_more_than_words():
+    assert is_mentioned("exact", "use `exact` here")
+    assert is_mentioned("exact", "rewards: [{name: exact}]")
+    assert is_mentioned("exact", "{name: exact, weight: 2}")
+    assert not is_mentioned("exact", "an exact answer")
+    assert not is_mentioned("exact", "`exact_match`, {name: exactly}")
+
+
+def test_every_method_is_used_or_documented():
+    text = documents()
+    missing = [f"{slot} '{entry.name}'" for slot, entry in OURS if not is_mentioned(entry.name, text)]
+    assert not missing, f"say in docs/methods.md what these are for, or use them in a recipe: {', '.join(missing)}"
+
+
+def test_every_slot_is_listed_and_can_be_named_in_a_recipe():
+    assert set(FOUND) == {*SLOTS.values(), "strategy"}
+    assert all(registry.names() for registry in FOUND.values())
+
+
+def test_registries_of_the_package_are_all_listed():
+    """A registry that nobody added to `vlmrl.methods.registries` would be checked and shown nowhere."""
+    pattern = re.compile(r"\bRegistry\(\s*\"(\w+)\"")
+    made = {slot for path in (ROOT / "vlmrl").rglob("*.py") for slot in pattern.findall(path.read_text(encoding="utf-8"))}
+    assert made == set(FOUND)
+
+
+@every_method
+def test_summary_and_source(slot, entry):
+    assert re.fullmatch(r"[a-z][a-z0-9_]*", entry.name)
+    assert re.match(r"[A-Z0-9`\w]", entry.summary)
+    assert len(entry.summary) <= 140
+    assert entry.paper is None or entry.paper == entry.paper.strip() != ""
+    assert inspect.getdoc(inspect.getmodule(entry.function)), "the module says what is ours and what is the source's"
+
+
+@every_method
+def test_defaults_have_their_declared_type_and_fit_a_recipe(slot, entry):
+    for parameter in entry.parameters.values():
+        if not parameter.required:
+            assert fits(parameter.default, parameter.annotation), f"{parameter.name} = {parameter.default!r}"
+            json.dumps(parameter.default)
+
+
+@every_method
+def test_needs_are_fields_of_the_inputs(slot, entry):
+    needs = entry.extra.get("needs", ())
+    assert isinstance(needs, tuple)
+    if slot in FIELDS:
+        assert set(needs) <= {field.name for field in dataclasses.fields(FIELDS[slot])}
+
+
+def test_an_optional_input_that_is_read_is_declared():
+    """A method that asks for an optional field (`need`, `x.need`) names it in its `needs`, or in its docstring where an argument asks."""
+    asks = re.compile(r"need\((?:x, )?\"(\w+)\"")
+    missing = [
+        f"{slot} '{entry.name}': {field}"
+        for slot, entry in OURS
+        if slot in FIELDS
+        for field in asks.findall(inspect.getsource(entry.function))
+        if field not in entry.extra.get("needs", ()) and f"`{field}`" not in (inspect.getdoc(entry.function) or "")
+    ]
+    assert not missing
+
+
+def test_the_list_of_papers_is_fresh():
+    """In a process of its own: plug-ins of other tests must not appear in it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "vlmrl.cli", "list", "--papers"], capture_output=True, text=True, timeout=120, cwd=ROOT, check=True
+    )
+    assert GENERATED.read_text(encoding="utf-8") == done.stdout, "run: vlmrl list --papers > docs/papers.md"

@@ -1,0 +1,164 @@
+"""What `vlmrl list` shows: descriptions, arguments as a recipe writes them, the markdown of sources, plug-ins."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from vlmrl import cli
+from vlmrl.errors import ConfigError
+from vlmrl.methods import argument_line, described, papers, registries
+from vlmrl.registry import Registry
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def small() -> dict[str, Registry[Any]]:
+    """One slot with a method from a paper, one of ours, and one that is partly a guess."""
+    registry: Registry[Any] = Registry("advantage")
+
+    @registry("plain")
+    def plain(x: int, *, length: int) -> int:
+        """Nothing | special."""
+        return x
+
+    @registry("known", paper="arXiv:2402.03300, section 4", needs=("answer_N", "logp_N"))
+    def known(x: int, *, epsilon: float = 1e-6, kind: Literal["a", "b"] = "a", cap: float | None = None) -> int:
+        """First line.
+
+        Second paragraph.
+        """
+        return x
+
+    @registry("known_proposed", paper="A talk, 2020")
+    def known_proposed(x: int, *, on: bool = True) -> int:
+        """A guess."""
+        return x
+
+    return {"advantage": registry}
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def _run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["vlmrl", "list", *arguments])
+        monkeypatch.setenv("COLUMNS", "220")
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return _run
+
+
+def test_described(small):
+    assert described(small["advantage"].get("known")) == {
+        "name": "known",
+        "summary": "First line.",
+        "paper": "arXiv:2402.03300, section 4",
+        "proposed": False,
+        "needs": ["answer_N", "logp_N"],
+        "arguments": [
+            {"name": "epsilon", "type": "float", "default": 1e-6},
+            {"name": "kind", "type": "one of 'a', 'b'", "default": "a"},
+            {"name": "cap", "type": "float or None", "default": None},
+        ],
+    }
+    assert described(small["advantage"].get("plain"))["arguments"] == [{"name": "length", "type": "int"}]
+    assert described(small["advantage"].get("known_proposed"))["proposed"] is True
+
+
+@pytest.mark.parametrize(
+    ("argument", "line"),
+    [
+        ({"name": "length", "type": "int"}, "length: int"),
+        ({"name": "on", "type": "bool", "default": True}, "on: bool = true"),
+        ({"name": "cap", "type": "float or None", "default": None}, "cap: float or None = null"),
+        ({"name": "kind", "type": "str", "default": "Maß"}, 'kind: str = "Maß"'),
+    ],
+)
+def test_defaults_are_written_as_in_a_recipe(argument, line):
+    assert argument_line(argument) == line
+
+
+def test_papers_is_a_table_per_slot(small):
+    text = papers(small)
+    assert text.endswith("|\n")
+    rows = text.split("## advantage\n")[1].strip().split("\n")
+    assert rows[0] == "In a stage of a recipe: `advantage`."
+    assert rows[2:4] == ["| name | what it does | source | parameters | needs |", "|---|---|---|---|---|"]
+    assert rows[4] == (
+        "| `known` | First line. | [arXiv:2402.03300](https://arxiv.org/abs/2402.03300), section 4 | "
+        "`epsilon: float = 1e-06`<br>`kind: one of 'a', 'b' = \"a\"`<br>`cap: float or None = null` | `answer_N`, `logp_N` |"
+    )
+    assert rows[5] == "| `known_proposed` (part of it is our guess) | A guess. | A talk, 2020 | `on: bool = true` |  |"
+    assert rows[6] == r"| `plain` | Nothing \| special. |  | `length: int` |  |"
+
+
+def test_every_slot_has_its_place_in_a_recipe():
+    text = papers(registries())
+    for line in ("`rollout.strategy`", "`loss`", "`reduce`", "`kl`", "`constraints`", "`group_loss`", "`mismatch`", "`budget`"):
+        assert f"In a stage of a recipe: {line}." in text
+
+
+def test_list_papers_of_one_slot(run):
+    code, out, _ = run("mismatch", "--papers")
+    assert code == 0
+    assert out.count("\n## ") == 1
+    assert "| `tis` |" in out
+
+
+def test_list_shows_needs_and_defaults(run):
+    code, out, _ = run("advantage")
+    assert code == 0
+    assert "trajectory_N" in out
+    assert "ddof: one of 0, 1 = 1" in out
+    assert "arXiv:2402.03300" in out
+
+
+def test_list_json_holds_needs(run):
+    _, out, _ = run("credit", "--json")
+    assert next(m for m in json.loads(out)["credit"] if m["name"] == "tempo")["needs"] == ["ids_NT"]
+
+
+def test_list_json_and_papers_together_is_an_error(run):
+    code, _, err = run("--json", "--papers")
+    assert code == ConfigError.exit_code
+    assert "give one of them" in err
+
+
+def test_list_with_the_plugins_of_a_recipe(run, tmp_path, monkeypatch):
+    (tmp_path / "listed_plugin.py").write_text(
+        "from vlmrl.protocols import reward\n\n\n"
+        "@reward('of_the_recipe')\n"
+        "def of_the_recipe(group, ctx, *, bound: int = 3):\n"
+        "    '''One for a test.'''\n"
+        "    return [1.0 for _ in group.rollouts]\n"
+    )
+    recipe = tmp_path / "r.yaml"
+    # the name of the advantage is wrong: a list helps to find the right one, so it must not be refused
+    recipe.write_text(
+        "model: {path: m}\nplugins: [listed_plugin]\nstages:\n  - {kind: grpo, name: s, source: {path: a.jsonl}, steps: 1, "
+        "rewards: [{name: of_the_recipe}], advantage: {name: grop}}\n"
+    )
+    from vlmrl.protocols import reward
+
+    before = dict(reward._entries)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(reward, "_entries", dict(before))
+    code, out, _ = run("reward", "--recipe", str(recipe))
+    assert code == 0
+    assert "of_the_recipe" in out
+    assert "bound: int = 3" in out
+
+
+def test_list_with_a_plugin_that_is_not_there(run):
+    code, _, err = run("--plugin", "no.such.module")
+    assert code == ConfigError.exit_code
+    assert "cannot import 'no.such.module'" in err
+    assert "PYTHONPATH" in err

@@ -1,0 +1,106 @@
+"""What is measured on an answered question, by the type of its answer, and what of it applies to a set of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from vlmrl.evals.records import Record
+
+
+def _score(name: str) -> Callable[[Record], float | None]:
+    return lambda r: r.scores.get(name)
+
+
+def _at_least(name: str, threshold: float) -> Callable[[Record], float | None]:
+    return lambda r: None if name not in r.scores else float(r.scores[name] >= threshold)
+
+
+METRICS: dict[str, Callable[[Record], float | None]] = {
+    "miou": _score("tiou"),
+    "r1@0.3": _at_least("tiou", 0.3),
+    "r1@0.5": _at_least("tiou", 0.5),
+    "r1@0.7": _at_least("tiou", 0.7),
+    "box_iou": _score("iou"),
+    "box_r@0.5": _at_least("iou", 0.5),
+    "exact": _score("exact"),
+    "relative_accuracy": _score("relative_accuracy"),
+    "step_success": _score("step"),
+    "action_type": _score("action_type"),
+    "action_arguments": _score("action_arguments"),
+    "consistency": _score("consistency"),
+    "grounding": _score("grounding"),
+    "parse_rate": lambda r: float(r.status == "ok"),
+    "format_rate": lambda r: float(r.format_ok),
+    "think_rate": lambda r: float(r.think.has),
+    "tokens": lambda r: float(r.n_out),
+    "truncation_rate": lambda r: float(r.finish == "length" or r.unclosed),
+}
+"""Name -> its value for one record, or None where it does not apply. A metric is the mean over the records to which it applies; what
+cannot be read counts 0. Consistency applies where the answer is right and the row says what to check a thought against."""
+
+LABELS = {
+    "miou": "mIoU",
+    "r1@0.3": "R1@0.3",
+    "r1@0.5": "R1@0.5",
+    "r1@0.7": "R1@0.7",
+    "box_iou": "box IoU",
+    "box_r@0.5": "box R@0.5",
+    "exact": "exact",
+    "relative_accuracy": "relative accuracy",
+    "step_success": "step success",
+    "action_type": "action type",
+    "action_arguments": "arguments",
+    "consistency": "consistent thought",
+    "grounding": "grounded thought",
+    "parse_rate": "readable",
+    "format_rate": "right form",
+    "think_rate": "with thought",
+    "tokens": "tokens",
+    "truncation_rate": "cut off",
+}
+
+COMMON = ("parse_rate", "format_rate", "think_rate", "tokens", "truncation_rate")
+"""Metrics of every answer type."""
+OF_TYPE: dict[str, tuple[str, ...]] = {
+    "time_span": ("miou", "r1@0.3", "r1@0.5", "r1@0.7"),
+    "bbox": ("box_iou", "box_r@0.5"),
+    "number": ("exact", "relative_accuracy"),
+    "choice": ("exact",),
+    "open": ("exact", "consistency", "grounding"),
+    "action": ("step_success", "action_type", "action_arguments"),
+}
+"""Answer type -> its own metrics, the one that stands for it first."""
+MAIN = {"time_span": "tiou", "bbox": "iou", "number": "exact", "choice": "exact", "open": "exact", "action": "step"}
+"""Answer type -> the name in `Record.scores` that says how good the answer is."""
+
+
+def main_score(record: Record) -> float:
+    """How good an answer is, in [0, 1], whatever its type."""
+    return record.scores[MAIN[record.answer_type]]
+
+
+def metrics_of(answer_type: str) -> tuple[str, ...]:
+    """Metrics of an answer type, in the order of `METRICS`."""
+    wanted = {*OF_TYPE[answer_type], *COMMON}
+    return tuple(name for name in METRICS if name in wanted)
+
+
+def present(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """The metrics that occur in at least one of the groups of names, in the order of `METRICS`; those of time spans where there are no
+    names at all."""
+    seen = {name for group in groups for name in group}
+    return tuple(name for name in METRICS if name in seen) if seen else metrics_of("time_span")
+
+
+def parts_of(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Records by task, and by difficulty where rows state one: `task=<name>` or `difficulty=<name>` -> records, in the order of names.
+
+    A property that all records share makes no parts.
+    """
+    out: dict[str, list[Record]] = {}
+    rows = list(records)
+    for label, of in (("task", lambda r: r.task), ("difficulty", lambda r: r.difficulty)):
+        values = sorted({of(r) for r in rows} - {None})
+        if len(values) > 1:
+            out |= {f"{label}={value}": [r for r in rows if of(r) == value] for value in values}
+    return out

@@ -64,6 +64,7 @@ def test_every_combination(advantage: str, slot: str, loss: str, tiny_files: tup
     check(rl_only(tiny_files, tmp_path, advantage={"name": advantage}, **{slot: {"name": loss}}), tmp_path)
 
 
+ROLLOUT = {"per_prompt": 4, "prompts": 4, "chunk_prompts": 2, "max_new_tokens": 10}
 STAGES: dict[str, dict[str, Any]] = {
     "lagrangian": {
         "rewards": [{"name": "temporal_iou"}, {"name": "format", "weight": 0.0}],
@@ -77,6 +78,17 @@ STAGES: dict[str, dict[str, Any]] = {
     "seq_sum": {"reduce": {"name": "seq_sum"}},
     "refill": {"select": [{"name": "difficulty_band", "column": "temporal_iou", "low": 0.001, "high": 0.999}], "refill": 3},
     "pods": {"select": [{"name": "pods", "keep": 2}]},
+    "knapsack": {"budget": {"name": "knapsack", "low": 2, "high": 6}},
+    "replay": {"rollout": ROLLOUT | {"strategy": {"name": "replay", "success_at": 0.0}}},
+    "scaf_grpo": {"rollout": ROLLOUT | {"strategy": {"name": "scaf_grpo"}}},
+    "guide": {"rollout": ROLLOUT | {"strategy": {"name": "guide"}}},
+    "sage": {"rollout": ROLLOUT | {"strategy": {"name": "sage"}}},
+    "demonstration": {
+        "rollout": ROLLOUT | {"strategy": {"name": "demonstration"}},
+        "loss": {"name": "luffy"},
+        "advantage": {"name": "dr_grpo"},
+    },
+    "tempsamp_anchor": {"rollout": ROLLOUT | {"strategy": {"name": "offpolicy_gt"}}, "advantage": {"name": "tempsamp_anchor"}},
     "overlong": {"select": [{"name": "overlong"}]},
     "selective_sample_buffer": {"select": [{"name": "selective_sample_buffer"}]},
     "vas": {"sampler": {"name": "vas"}},

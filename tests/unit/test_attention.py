@@ -99,8 +99,8 @@ def test_a_mask_or_a_wrong_length_with_a_layout_is_an_error() -> None:
     common = {"fallback": None, "prefix_layout": layout}
     with pytest.raises(RuntimeError, match="mask"):
         prefix_attention(None, q, q, q, torch.ones(1, 1, 3, 3), **common)
+    longer = torch.zeros(1, 2, 4, 4)
     with pytest.raises(RuntimeError, match="describes 3"):
-        longer = torch.zeros(1, 2, 4, 4)
         prefix_attention(None, longer, longer, longer, None, **common)
 
 

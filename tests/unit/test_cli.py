@@ -205,7 +205,9 @@ def test_train_checks_methods_then_prepares_then_trains(run, recipe, monkeypatch
     require_methods = partial(lambda seen, config: seen.append(("methods", config.run.seed)), seen)
     double(monkeypatch, "vlmrl.methods", require_methods=require_methods, method_problems=lambda config: [])
     double(monkeypatch, "vlmrl.toy.base", prepare=lambda config, ui: seen.append("prepare") or "places")
-    double(monkeypatch, "vlmrl.train.run", train_from=lambda loaded, places, ui, **more: seen.append((loaded.config.run.seed, places, more)))
+    double(
+        monkeypatch, "vlmrl.train.run", train_from=lambda loaded, places, ui, **more: seen.append((loaded.config.run.seed, places, more))
+    )
     code, _, err = run("train", str(recipe), "run.seed=5", "--profile", "3")
     assert (code, seen) == (0, [("methods", 5), "prepare", (5, "places", {"profile_steps": 3})]), err
 

@@ -22,9 +22,9 @@ from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals import html as report
 from vlmrl.evals.charts import GROUPS
+from vlmrl.evals.measures import metrics_of
 from vlmrl.evals.records import Record, Think
 from vlmrl.evals.runfiles import MAX_STRIP_PIXELS, kept_frames, load_run, safe_name, save_frames
-from vlmrl.evals.measures import metrics_of
 from vlmrl.evals.summary import compare
 
 EVIL = "<script>alert(1)</script> \x1b[2J\u202e <img src=https://evil.example/x.png onerror=alert(2)>"

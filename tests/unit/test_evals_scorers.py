@@ -31,7 +31,7 @@ def score(answer: str | None, answer_type: str, gt: dict[str, Any], gold: str = 
 
 def test_time_spans() -> None:
     assert score(None, "time_span", {"time": [2, 4]}) == (None, (2.0, 4.0), {"tiou": 0.0})
-    assert score("5 to 3", "time_span", {"time": [2, 4]}) == ((3.0, 5.0), (2.0, 4.0), {"tiou": pytest.approx(1 / 3)})
+    assert score("5 to 3", "time_span", {"time": [2, 4]}) == ((5.0, 3.0), (2.0, 4.0), {"tiou": pytest.approx(1 / 3)})
 
 
 def test_boxes() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from vlmrl.errors import ConfigError
-from vlmrl.evals.suite import load_suite
 from vlmrl.evals.measures import metrics_of
+from vlmrl.evals.suite import load_suite
 
 SUITES = sorted((Path(__file__).parents[2] / "evals" / "suites").glob("*.yaml"))
 TASK = "{id: t, source: a.jsonl, template: think, answer_type: time_span, max_new_tokens: 8}"

@@ -87,9 +87,12 @@ class Collector:
             name = type(self.strategy).__name__
             raise ValueError(f"strategy {name} samples under hints, so the collector needs `encode` to make their prompts")
 
-    def collect(self, prompts: Sequence[tuple[int, Prompt]], *, step: int, journal: Journal) -> Collected:
-        """Groups for `(place in the plan, prompt)`, generated or replayed."""
+    def collect(
+        self, prompts: Sequence[tuple[int, Prompt]], *, step: int, journal: Journal, rollouts: Sequence[int] | None = None
+    ) -> Collected:
+        """Groups for `(place in the plan, prompt)`, generated or replayed. `rollouts`: rows of each group, where they differ."""
         out = Collected()
+        wanted = rollouts or [self.per_prompt] * len(prompts)
         notes: Counter[str] = Counter()
         known = {record["group"]: record for record in journal.replay()}
         for start in range(0, len(prompts), self.chunk_prompts):
@@ -101,7 +104,7 @@ class Collector:
                     notes.update(known[group_id]["notes"])
                 out.replayed += len(chunk)
                 continue
-            for done in self._generate(ids, chunk, step, out):
+            for done in self._generate(ids, chunk, wanted[start : start + self.chunk_prompts], step, out):
                 scored = done.finished()
                 out.groups.append(scored)
                 notes.update(done.notes)
@@ -113,10 +116,14 @@ class Collector:
         out.notes = dict(sorted(notes.items()))
         return out
 
-    def _generate(self, ids: Sequence[str], chunk: Sequence[tuple[int, Prompt]], step: int, out: Collected) -> list[_Open]:
-        ks = tuple(range(self.strategy.sampled(self.per_prompt)))
-        # the place is a coordinate too: a batch that crosses an epoch may hold one sample twice
-        requests = [self._request(p, p.sample.id, ks, [(step, place, p.sample.id, k) for k in ks]) for place, p in chunk]
+    def _generate(
+        self, ids: Sequence[str], chunk: Sequence[tuple[int, Prompt]], wanted: Sequence[int], step: int, out: Collected
+    ) -> list[_Open]:
+        requests: list[Request] = []
+        for (place, p), rows in zip(chunk, wanted, strict=True):
+            ks = tuple(range(self.strategy.sampled(rows)))
+            # the place is a coordinate too: a batch that crosses an epoch may hold one sample twice
+            requests.append(self._request(p, p.sample.id, ks, [(step, place, p.sample.id, k) for k in ks]))
 
         def begin(number: int, rollouts: Sequence[Rollout]) -> _Open:
             place, prompt = chunk[number]

@@ -3,12 +3,12 @@
 A coloured and a grey shape fill different quarters of the picture; the question is whether the first is left of, right of,
 above or below the second, along an axis on which their quarters differ. The thought names both boxes and the relation that holds
 (`metrics.spatial` has the language and the rules). Answers are exact in every split, thoughts in every split but `sft`: there, most
-of the thoughts about two of the four colours are unfaithful, so that a fine-tuned model has habits to lose, as the paper's has, and
-habits that also show in its most likely answers. `meta.thought` says what is wrong with a thought:
+of the thoughts about three of the four relations are unfaithful, so that a fine-tuned model has habits to lose, as the paper's has,
+and habits that also show in its most likely answers. `meta.thought` says what is wrong with a thought:
 
-- `box` (three in four of those about something green): the box of one object is in another quarter, on the axis that is not asked
-  about; the conclusion holds;
-- `relation` (three in four of those about something blue): the conclusion is the opposite of what holds, and of the answer.
+- `box` (three in four where the question says "above" or "below"): the box of the first object is in another quarter, on the axis
+  that is not asked about; the conclusion holds;
+- `relation` (three in four where it says "right of"): the conclusion is the opposite of what holds, and of the answer.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ RELATIONS = ("left of", "right of", "above", "below")
 OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 QUARTER = 50
 """Side of a quarter and of what fills it, in pixels."""
-HABIT = {"green": "box", "blue": "relation"}
-"""Colour of the first object -> what is wrong with three in four thoughts of the split `sft` about it."""
+HABIT = {"above": "box", "below": "box", "right of": "relation"}
+"""Relation that is asked about -> what is wrong with three in four such thoughts of the split `sft`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +90,7 @@ def _thought(seed: int, scene: SpatialScene, split: Split, index: int) -> tuple[
     boxes, relation, kind = [scene.first.box, scene.second.box], scene.true_relation, "sound"
     chance = key(seed, "toy-image", "spatial", split, index, "flaw") % 4
     if split == "sft" and chance > 0:
-        kind = HABIT.get(scene.first.color, "sound")
+        kind = HABIT.get(scene.relation, "sound")
     if kind == "box":
         boxes[0] = _moved(boxes[0], 1 if relation in ("left of", "right of") else 0)
     elif kind == "relation":

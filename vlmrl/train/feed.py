@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vlmrl.data.encode import Encoder
 from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.protocols import PromptSampler
-from vlmrl.sampling.ledger import Ledger
+from vlmrl.sampling.ledger import Ledger, LedgerRow
 from vlmrl.train import dist
 from vlmrl.train.prefetch import Prefetcher
 from vlmrl.types import MediaHandle, PlannedPrompt, Prompt, Sample
@@ -27,6 +27,8 @@ class Feed:
     bad: dict[str, str]
     quarantine: Callable[[Sample, str, str], None]
     """Called with (sample, reason, message) on the rank that met the fault."""
+    budget: Callable[[Sequence[LedgerRow], int], list[int]] | None = None
+    """Deals a step's rollouts to its prompts; None: as many for each as `take` is asked for."""
     prefetcher: Prefetcher | None = None
     """Fetches the next step's media in the background; None: media are decoded when they are needed."""
     _asked: tuple[int, int] = (0, 0)
@@ -46,7 +48,8 @@ class Feed:
         if self.prefetcher is not None:
             self.prefetcher.stop()
         out: list[tuple[int, PlannedPrompt, Prompt]] = []
-        wanted = list(enumerate(self.sampler.plan(ledger, prompts=prompts, rollouts=rollouts)))
+        wanted = list(enumerate(self._dealt(self.sampler.plan(ledger, prompts=prompts, rollouts=rollouts), ledger)))
+        numbers = {place: wish.rollouts for place, wish in wanted}
         while wanted:
             failed: list[tuple[int, str, str]] = []
             for place, wish in wanted[dist.rank() :: dist.world()]:
@@ -60,10 +63,17 @@ class Feed:
             self.bad.update({sample_id: reason for _, sample_id, reason in everywhere})
             self._check()
             more = self.sampler.plan(ledger, prompts=len(everywhere), rollouts=rollouts) if everywhere else []
-            wanted = [(place, wish) for (place, _, _), wish in zip(everywhere, more, strict=True)]
+            wanted = [(place, replace(wish, rollouts=numbers[place])) for (place, _, _), wish in zip(everywhere, more, strict=True)]
         self._asked = max(self._asked, (prompts, rollouts))
         self._in_use = [handle for _, _, prompt in out for handle in prompt.media]
         return sorted(out, key=lambda item: item[0])
+
+    def _dealt(self, plan: Sequence[PlannedPrompt], ledger: Ledger) -> list[PlannedPrompt]:
+        """The plan with each prompt's share of the rollouts."""
+        if self.budget is None or not plan:
+            return list(plan)
+        numbers = self.budget([ledger.row(wish.sample_id) for wish in plan], sum(wish.rollouts for wish in plan))
+        return [replace(wish, rollouts=number) for wish, number in zip(plan, numbers, strict=True)]
 
     def prefetch(self, ledger: Ledger) -> None:
         """Guess this rank's share of the next plan, and have its media decoded in the background.

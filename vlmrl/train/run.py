@@ -28,6 +28,7 @@ from vlmrl.policy.load import Policy, freeze, load_policy, quiet_transformers
 from vlmrl.policy.lora import LoraSpec, add_adapters, fold_adapters
 from vlmrl.policy.vision import VisionCache
 from vlmrl.policy.vision_disk import FeatureStore
+from vlmrl.protocols import budget as budget_registry
 from vlmrl.protocols import reward as reward_registry
 from vlmrl.protocols import sampler as sampler_registry
 from vlmrl.rewards.runner import RewardRunner
@@ -206,6 +207,7 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
             max_bad=s.cfg.data.max_bad_rows,
             bad=s.state.bad_media,
             quarantine=lambda sample, reason, message: quarantine_row(quarantine, sample, reason, message),
+            budget=budget_registry.bind(cfg.budget.name, cfg.budget.arguments) if isinstance(cfg, GrpoSection) else None,
             prefetcher=Prefetcher(s.store, make_sampler()) if s.cfg.media.prefetch else None,
         ),
         store=s.store,

@@ -40,6 +40,8 @@ class RunState:
     """Constraint -> its multipliers."""
     trackers: dict[str, list[float]] = field(default_factory=dict)
     """Running statistics of the stage's advantage method."""
+    strategy: dict[str, Any] | None = None
+    """Memory of the stage's rollout strategy, where it has one."""
     ledger: Ledger = field(default_factory=Ledger)
 
     def start_stage(self, index: int) -> None:
@@ -47,7 +49,7 @@ class RunState:
         self.stage, self.step = index, 0
         self.skipped_in_row = self.empty_in_row = 0
         self.micro_tokens, self.sampler, self.rewards = None, None, None
-        self.bad_media, self.duals, self.trackers = {}, {}, {}
+        self.bad_media, self.duals, self.trackers, self.strategy = {}, {}, {}, None
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _PLAIN} | {"ledger": self.ledger.state_dict()}
@@ -78,4 +80,5 @@ _PLAIN = (
     "rewards",
     "duals",
     "trackers",
+    "strategy",
 )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from vlmrl.algo.behaviour import old_logprobs
 from vlmrl.algo.inputs import LossInputs
 from vlmrl.errors import NumericsError
 from vlmrl.policy.forward import LAYOUTS, Layout
@@ -55,6 +56,8 @@ class Minibatch:
     """What the sampler reported (NaN where nothing was sampled): its gap to the trainer's old log-probs is measured at every step."""
     statistics_N: torch.Tensor | None = None
     """Rows that count in logged statistics (on-policy ones); None: all."""
+    given_old_NT: torch.Tensor | None = None
+    """Old log-probs that come with the rows (replayed and some guided ones); NaN where they are the policy's own."""
     offpolicy_N: torch.Tensor | None = None
     """Rows that the policy did not sample; None: none of them."""
     score_mean_N: torch.Tensor | None = None
@@ -153,6 +156,8 @@ def loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBat
     """The micro-batch's slices of the flat tensors, cut to its own width."""
     width, device = micro.mask_BT.shape[1], logp_BT.device
     old = logp_BT.detach() if batch.logp_old_NT is None else batch.logp_old_NT[n, :width].to(device)
+    if batch.given_old_NT is not None:
+        old = old_logprobs(batch.given_old_NT[n, :width].to(device), old)
     ref = None if batch.logp_ref_NT is None else batch.logp_ref_NT[n, :width].to(device)
     return LossInputs(
         logp_BT=logp_BT,
@@ -168,9 +173,12 @@ def loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBat
 
 def loss_inputs_of(batch: Minibatch, logp_NT: torch.Tensor) -> LossInputs:
     """A whole minibatch as loss inputs, for passes without gradient."""
+    old = logp_NT if batch.logp_old_NT is None else batch.logp_old_NT
+    if batch.given_old_NT is not None:
+        old = old_logprobs(batch.given_old_NT[:, : logp_NT.shape[1]], old)
     return LossInputs(
         logp_BT=logp_NT,
-        logp_old_BT=logp_NT if batch.logp_old_NT is None else batch.logp_old_NT,
+        logp_old_BT=old,
         logp_ref_BT=batch.logp_ref_NT,
         adv_BT=batch.adv_NT[:, : logp_NT.shape[1]].to(logp_NT.dtype),
         mask_BT=batch.mask_NT[:, : logp_NT.shape[1]],

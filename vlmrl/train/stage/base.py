@@ -17,7 +17,7 @@ from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import Policy
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
-from vlmrl.protocols import RewardContext, Strategy
+from vlmrl.protocols import RememberingStrategy, RewardContext, Strategy
 from vlmrl.protocols import strategy as strategies
 from vlmrl.rewards.runner import RewardRunner
 from vlmrl.rollout.collect import Collector
@@ -105,7 +105,7 @@ class StageRun:
         decode = self.store.waited() - waited
         clock.add("decode", decode)
         clock.add("encode", time.perf_counter() - began - decode)
-        if self.state.step + 1 < self.steps:
+        if self.feed.prefetcher is not None and self.state.step + 1 < self.steps:
             with clock.phase("prefetch"):
                 self.feed.prefetch(self.state.ledger)
 
@@ -123,10 +123,9 @@ class StageRun:
         engine = HFEngine(self.policy, self.learner.vision, slots=rollout.slots)
         self.counters.add("work/prefilled_prompts", lambda: engine.prefilled_prompts)
         self.counters.add("work/decode_steps", lambda: engine.decoded_steps)
-        made: Strategy = strategies.bind(rollout.strategy.name, rollout.strategy.arguments)()
         return Collector(
             engine=engine,
-            strategy=made,
+            strategy=self.strategy_of(cfg),
             score=self._score,
             tokenize=lambda text: (*bundle.tokenize(text), bundle.end_ids[0]),
             settings=GenerationSettings(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, top_p=rollout.top_p),
@@ -135,7 +134,15 @@ class StageRun:
             seed=self.seed,
             stage=self.name,
             expected_tokens=lambda sample_id: self.state.ledger.row(sample_id).mean_length or 0.0,
+            encode=self.feed.encoder.encode,
         )
+
+    def strategy_of(self, cfg: GrpoSection) -> Strategy:
+        """The recipe's strategy, with its memory if it has one and this run has been going on."""
+        made: Strategy = strategies.bind(cfg.rollout.strategy.name, cfg.rollout.strategy.arguments)()
+        if isinstance(made, RememberingStrategy) and self.state.strategy is not None:
+            made.load_state_dict(self.state.strategy)
+        return made
 
     def _score(self, group: Group) -> ScoredGroup:
         assert self.rewards is not None
@@ -147,11 +154,7 @@ class StageRun:
         self._watch_rewards(groups)
         seen: list[tuple[int, str, list[float], list[int], float | None]] = []
         for scored in groups:
-            pairs = [
-                (value, len(rollout.ids))
-                for value, rollout in zip(scored.scores.total(), scored.group.rollouts, strict=True)
-                if rollout.on_policy and value is not None
-            ]
+            pairs = [(value, length) for value, length in scored.outcomes() if value is not None]
             place = int(scored.group.id.split("/")[2])
             answers = [rollout.ids for rollout in scored.group.rollouts if rollout.on_policy]
             sample_id, values, lengths = scored.group.prompt.sample.id, [v for v, _ in pairs], [n for _, n in pairs]

@@ -7,20 +7,23 @@ recipe names; this file only moves the group between them.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from vlmrl import faults, rng
+from vlmrl.algo import behaviour
 from vlmrl.algo.constraint import entropy_band
 from vlmrl.algo.constraint.registry import Measured, merge
 from vlmrl.algo.group_loss.two_pass import pass_weights, row_terms
 from vlmrl.algo.level import SCORES
+from vlmrl.algo.select.selective_sample_buffer import priority
 from vlmrl.config.schema import GrpoSection
 from vlmrl.errors import NumericsError
 from vlmrl.policy.pack import Row
-from vlmrl.rewards.answer import parse
+from vlmrl.protocols import RememberingStrategy
 from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.journal import Journal
 from vlmrl.sampling.refill import refill
@@ -28,6 +31,7 @@ from vlmrl.train import dist
 from vlmrl.train.objective import Band, GroupObjective, Objective, TokenObjective
 from vlmrl.train.stage.algorithm import Algorithm, Selection, advance_dual, credit_tokens, dual_of
 from vlmrl.train.stage.base import StageRun
+from vlmrl.train.stage.describe import describe, summed_notes
 from vlmrl.train.stage.table import RewardTable, reward_table
 from vlmrl.train.step import Minibatch, StepReport, loss_inputs_of, optimizer_step, response_mask, score_rows
 from vlmrl.types import Rollout, ScoredGroup
@@ -45,6 +49,8 @@ class Batch:
     chosen: Selection
     replayed: int
     attempts: int
+    notes: dict[str, int]
+    """What guidance cost on this rank (`Collected.notes`)."""
 
 
 def train(stage: StageRun, cfg: GrpoSection) -> None:
@@ -66,19 +72,21 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
         stage.observe([scored for _, scored in batch.groups])
         rollouts = [rollout for _, scored in batch.groups for rollout in scored.group.rollouts]
         rows = [
-            Row(index=n, group=place, prompt=scored.group.prompt, response=rollout.ids)
+            Row(index=n, group=place, prompt=scored.group.trained_under(rollout), response=rollout.ids)
             for n, (place, scored, rollout) in enumerate((p, s, r) for p, s in batch.groups for r in s.group.rollouts)
         ]
         mask_NT = response_mask(rows)
-        sampled_NT = sampled_logprobs(rollouts, mask_NT.shape[1])
         ids_NT = response_ids(rows, mask_NT.shape[1])
         adv_NT, adv_N = credit_tokens(algorithm, batch.table, batch.chosen, state, mask_NT, ids_NT)
+        remember(stage, collector, batch, adv_N)
         values = describe(batch.groups, batch.table, adv_N) | batch.chosen.dropped
         values |= {"resume/replayed_groups": float(batch.replayed), "rollout/attempts": float(batch.attempts)}
+        values |= summed_notes(batch.notes)
         values |= {f"dual/{c}/{name}": value for c, dual in state.duals.items() for name, value in dual.items()}
 
     keep_N = batch.chosen.keep_N
     kept = [n for n, place in enumerate(batch.table.mine) if keep_N[place]]
+    kept = within_reach(stage, rows, rollouts, kept, mask_NT, values)
     if not bool(keep_N.any()):
         state.empty_in_row += 1
         if state.empty_in_row >= MAX_EMPTY_STEPS:
@@ -89,7 +97,7 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
         stage.after_update(StepReport(applied=True, grad_norm=0.0, loss=0.0), cfg, values)
         return
     state.empty_in_row = 0
-    trained = Trained(rows=[rows[n] for n in kept], places=kept, mask_NT=mask_NT, adv_NT=adv_NT, sampled_NT=sampled_NT)
+    trained = Trained(rows=[rows[n] for n in kept], rollouts=[rollouts[n] for n in kept], places=kept, mask_NT=mask_NT, adv_NT=adv_NT)
     report = update(stage, cfg, algorithm, trained, batch.table)
     stage.after_update(report, cfg, values | {"loss": report.loss} | report.metrics)
 
@@ -103,17 +111,22 @@ def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, colle
     journal = Journal(stage.journal_dir, state.global_step, dist.rank())
     groups: list[tuple[int, ScoredGroup]] = []
     wanted, generated, replayed, attempts = cfg.rollout.prompts, 0, 0, 0
+    notes: Counter[str] = Counter()
     ask = wanted
     while True:
         with stage.timed_feed(clock):
             taken = stage.feed.take(state.ledger, prompts=ask, rollouts=cfg.rollout.per_prompt)
         places = [generated + place for place, _, _ in taken]
         collected = collector.collect(
-            [(place, prompt) for place, (_, _, prompt) in zip(places, taken, strict=True)], step=state.step, journal=journal
+            [(place, prompt) for place, (_, _, prompt) in zip(places, taken, strict=True)],
+            step=state.step,
+            journal=journal,
+            rollouts=[wish.rollouts for _, wish, _ in taken],
         )
         clock.add("rollout", collected.rollout_seconds)
         clock.add("score", collected.score_seconds)
         groups += zip(places, collected.groups, strict=True)
+        notes.update(collected.notes)
         generated, replayed, attempts = generated + ask, replayed + collected.replayed, attempts + 1
         with clock.phase("algorithm"):
             table = reward_table(groups, baseline=lambda i: state.ledger.row(i).mean, progress=state.step / cfg.steps)
@@ -128,7 +141,7 @@ def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, colle
         )
         if next_.stop is not None:
             chosen = chosen.first_groups(table.inputs, wanted) if next_.surplus else chosen
-            return Batch(groups=groups, table=table, chosen=chosen, replayed=replayed, attempts=attempts)
+            return Batch(groups=groups, table=table, chosen=chosen, replayed=replayed, attempts=attempts, notes=dict(notes))
         ask = next_.prompts
 
 
@@ -137,10 +150,10 @@ class Trained:
     """The rows of this rank that train, and the tensors of all its rows. `places`: where the former are in the latter."""
 
     rows: list[Row]
+    rollouts: list[Rollout]
     places: list[int]
     mask_NT: torch.Tensor
     adv_NT: torch.Tensor
-    sampled_NT: torch.Tensor
 
 
 def update(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, trained: Trained, table: RewardTable) -> StepReport:
@@ -151,6 +164,9 @@ def update(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, trained: Tra
     mine = torch.tensor(table.mine, dtype=torch.int64)[index]
     x = table.inputs
     beta = beta_of(stage, cfg, algorithm)
+    mask_NT, adv_NT = trained.mask_NT[index], trained.adv_NT[index]
+    sampled_NT, given_NT = sampler_logprobs(trained.rollouts, mask_NT.shape[1])
+    truth_N = torch.tensor([rollout.provenance == "ground_truth" for rollout in trained.rollouts], dtype=torch.bool)
     with clock.phase("old_and_reference"):
         old_NT = score_rows(learner, rows) if cfg.minibatches > 1 else None
         measured = cfg.kl_every > 0 and stage.state.step % cfg.kl_every == 0
@@ -159,13 +175,14 @@ def update(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, trained: Tra
     for part in minibatch_places(rows, cfg.minibatches):
         batch = Minibatch(
             rows=tuple(rows[n] for n in part),
-            adv_NT=trained.adv_NT[index][part],
-            mask_NT=trained.mask_NT[index][part],
+            adv_NT=adv_NT[part],
+            mask_NT=mask_NT[part],
             logp_old_NT=None if old_NT is None else old_NT[part],
             logp_ref_NT=None if ref_NT is None else ref_NT[part],
-            logp_sampled_NT=trained.sampled_NT[index][part],
+            logp_sampled_NT=sampled_NT[part],
+            given_old_NT=given_NT[part] if bool(given_NT.isfinite().any()) else None,
             statistics_N=x.on_policy_N[mine][part],
-            offpolicy_N=~x.on_policy_N[mine][part],
+            offpolicy_N=truth_N[part],
         )
         with clock.phase("old_and_reference"):
             batch = with_score_means(stage, algorithm, batch)
@@ -258,12 +275,56 @@ def entropy_band_of(stage: StageRun, algorithm: Algorithm, batch: Minibatch, tas
     return Band(tasks=tasks, task_N=task_N, slopes=slopes, measured=seen)
 
 
-def sampled_logprobs(rollouts: Sequence[Rollout], width: int) -> torch.Tensor:
-    """What the sampler reported, [N, width]; NaN where nothing was sampled."""
-    out = torch.full((len(rollouts), width), float("nan"))
+def sampler_logprobs(rollouts: Sequence[Rollout], width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the sampler reported, [N, width] each, NaN elsewhere: (of rows that train under the prompt and policy that sampled them,
+    of rows whose ratio is taken against it).
+
+    A row that was sampled under a hint and trains without it, or was sampled long ago, has no log-prob to compare with the trainer's.
+    """
+    sampled, given = (torch.full((len(rollouts), width), float("nan")) for _ in range(2))
     for n, rollout in enumerate(rollouts):
-        out[n, : len(rollout.logprobs)] = torch.tensor(rollout.logprobs)
-    return out
+        values = torch.tensor(rollout.logprobs)
+        moved = rollout.guidance is not None and rollout.guidance.train == "plain"
+        if rollout.old_from_sampler:
+            given[n, : len(values)] = values
+        elif not moved:
+            sampled[n, : len(values)] = values
+    return sampled, given
+
+
+def within_reach(
+    stage: StageRun, rows: Sequence[Row], rollouts: Sequence[Rollout], kept: list[int], mask_NT: torch.Tensor, values: dict[str, float]
+) -> list[int]:
+    """The kept rows without those that a hint made and that the policy finds too unlikely without it (`behaviour.out_of_reach`)."""
+    width = mask_NT.shape[1]
+    guided = [n for n in kept if rollouts[n].old_from_sampler and rollouts[n].provenance == "guided"]
+    counts = [0.0, 0.0, 0.0]
+    if guided:
+        logp_NT = score_rows(stage.learner, [rows[n] for n in guided])
+        _, old_NT = sampler_logprobs([rollouts[n] for n in guided], width)
+        mask = mask_NT[torch.tensor(guided)][:, : logp_NT.shape[1]]
+        old_NT = old_NT[:, : logp_NT.shape[1]]
+        far_N = behaviour.out_of_reach(logp_NT, old_NT, mask, torch.ones(len(guided), dtype=torch.bool))
+        counts = [float(len(guided)), float(far_N.sum()), float(behaviour.mean_ratio(logp_NT, old_NT, mask).sum())]
+        far = {n for n, is_far in zip(guided, far_N.tolist(), strict=True) if is_far}
+        kept = [n for n in kept if n not in far]
+    total, dropped, ratio = (sum(values) for values in zip(*dist.gather(counts), strict=True))
+    if total:
+        values |= {"guidance/out_of_reach": dropped, "guidance/mean_ratio": ratio / total}
+    return kept
+
+
+def remember(stage: StageRun, collector: Collector, batch: Batch, adv_N: torch.Tensor) -> None:
+    """Tell a strategy with a memory what the step brought, on every rank alike, and keep its state."""
+    if not isinstance(collector.strategy, RememberingStrategy):
+        return
+    x = batch.table.inputs
+    worth_N = priority(adv_N, x.group_N, x.valid_N & x.on_policy_N)
+    by_place = dict(zip(x.group_N.tolist(), worth_N.tolist(), strict=True))
+    everyone = sorted((item for of_rank in dist.gather(batch.groups) for item in of_rank), key=lambda item: item[0])
+    groups = [scored for _, scored in everyone]
+    collector.strategy.observe(groups, [by_place[place] for place, _ in everyone], version=stage.policy.version + 1)
+    stage.state.strategy = collector.strategy.state_dict()
 
 
 def response_ids(rows: Sequence[Row], width: int) -> torch.Tensor:
@@ -293,41 +354,3 @@ def merge_reports(reports: Sequence[StepReport]) -> StepReport:
         metrics={n: sum(r.metrics.get(n, 0.0) for r in reports) / len(reports) for n in sorted(names)},
         tokens=sum(report.tokens for report in reports),
     )
-
-
-def describe(groups: Sequence[tuple[int, ScoredGroup]], table: RewardTable, adv_N: torch.Tensor) -> dict[str, float]:
-    """Logged statistics over the on-policy rows of all ranks, under TRL's names where TRL has them."""
-    x = table.inputs
-    keep = x.on_policy_N & x.valid_N
-    out: dict[str, float] = {}
-    for k, column in enumerate(x.columns):
-        value = x.rewards_NK[keep, k]
-        out[f"rewards/{column}/mean"] = float(value[~value.isnan()].mean()) if bool((~value.isnan()).any()) else 0.0
-    out["reward"] = float(x.reward_N[keep].mean()) if bool(keep.any()) else 0.0
-    spreads = [x.reward_N[keep & (x.group_N == g)] for g in x.group_N.unique()]
-    spreads = [s for s in spreads if len(s) > 1]
-    out["reward_std"] = float(torch.stack([s.std() for s in spreads]).mean()) if spreads else 0.0
-    out["frac_reward_zero_std"] = sum(float(s.max() == s.min()) for s in spreads) / max(1, len(spreads))
-    out["completions/mean_length"] = float(x.length_N[x.on_policy_N].double().mean())
-    out["advantage/offpolicy_mean"] = float(adv_N[~x.on_policy_N].mean()) if bool((~x.on_policy_N).any()) else 0.0
-    centred = adv_N - adv_N.mean()
-    spread = centred.pow(2).mean().sqrt()
-    out["advantage/skewness"] = float(centred.pow(3).mean() / spread.pow(3)) if spread > 0 else 0.0
-    counts = [0.0] * 5
-    reasons: dict[str, int] = {}
-    for _, scored in groups:
-        for rollout in scored.group.rollouts:
-            if rollout.on_policy:
-                parsed = parse(rollout.text, scored.group.prompt.template)
-                thought = parsed.thought is not None and bool(parsed.thought.strip())
-                flags = (1.0, float(thought), float(rollout.finish == "length"), float(parsed.answer is not None), float(parsed.format_ok))
-                counts = [a + b for a, b in zip(counts, flags, strict=True)]
-        for reason, n in scored.scores.reasons.items():
-            reasons[reason] = reasons.get(reason, 0) + n
-    summed = [sum(values) for values in zip(*dist.gather(counts), strict=True)]
-    names = ("completions/think_rate", "completions/clipped_ratio", "completions/parse_rate", "completions/format_rate")
-    out |= {name: value / max(1.0, summed[0]) for name, value in zip(names, summed[1:], strict=True)}
-    for of_rank in dist.gather(reasons):
-        for reason, n in of_rank.items():
-            out[f"fault/reward/{reason}"] = out.get(f"fault/reward/{reason}", 0.0) + n
-    return out

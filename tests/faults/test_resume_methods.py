@@ -1,0 +1,60 @@
+"""Methods with a memory, killed and resumed: multipliers, running moments, samplers with state and replayed rows come back to the bit."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import runs
+
+STATEFUL: dict[str, dict[str, Any]] = {
+    "moments_multipliers_replay": {
+        "advantage": {"name": "ema_grpo"},
+        "rewards": [{"name": "temporal_iou"}, {"name": "format", "weight": 0.0}, {"name": "first_letter"}],
+        "constraints": [
+            {"name": "lagrangian", "thresholds": {"format": 0.9}, "min_applicable": 1},
+            {"name": "adaptive_kl", "target": 0.01},
+            {"name": "entropy_band"},
+        ],
+        "sampler": {"name": "vade"},
+        "rollout": {
+            "per_prompt": 4,
+            "prompts": 4,
+            "chunk_prompts": 2,
+            "max_new_tokens": 10,
+            "strategy": {"name": "replay", "success_at": 0.0, "max_age": 50},
+        },
+        "minibatches": 2,
+    },
+    "refill_budget_guidance": {
+        "advantage": {"name": "spo"},
+        "select": [{"name": "difficulty_band", "column": "first_letter", "low": 0.01, "high": 0.99}],
+        "refill": 3,
+        "sampler": {"name": "prioritized"},
+        "budget": {"name": "knapsack", "low": 2, "high": 8},
+        "rollout": {"per_prompt": 4, "prompts": 4, "chunk_prompts": 2, "max_new_tokens": 10, "strategy": {"name": "sage"}},
+    },
+}
+POINTS = ["rollout.chunk@3", "step.before_update@6", "ckpt.after_rename@3"]
+
+
+@pytest.mark.parametrize("case", sorted(STATEFUL))
+def test_killed_with_stateful_methods(case: str, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    whole = runs.small_config(*tiny_files, tmp_path / "whole", **STATEFUL[case])
+    (tmp_path / "whole").mkdir()
+    assert runs.run(whole) == 0, (tmp_path / "whole" / "error.txt").read_text()
+    expected = runs.outcome(whole)
+    state = expected["state"]
+    if case == "moments_multipliers_replay":
+        assert state["trackers"]
+        assert set(state["duals"]) == {"lagrangian", "adaptive_kl", "entropy_band"}
+        assert state["strategy"]["buffer"], "the test must have something to forget"
+    for point in POINTS:
+        mine = copy.deepcopy(whole)
+        mine["run"]["root"] = str(tmp_path / point)
+        assert runs.run(mine, f"{point}:kill") == -9, f"{point} is never passed"
+        assert runs.run(mine) == 0
+        assert runs.outcome(mine) == expected, point

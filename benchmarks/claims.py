@@ -49,7 +49,8 @@ def run_cells(cells: Sequence[Cell], out: Path, execute: Execute, extra: Sequenc
         say(f"[{number}/{len(missing)}] {cell.name}")
         execute(arguments_of(cell, out, extra), out / f"{cell.name}.log")
         if not is_finished(cell, out):
-            raise BenchmarkError(f"{cell.name} ended without finishing; see {out / f'{cell.name}.log'}; the same command goes on from there")
+            log = out / f"{cell.name}.log"
+            raise BenchmarkError(f"{cell.name} ended without finishing; see {log}; the same command goes on from there")
 
 
 def execute(arguments: Sequence[str], log: Path) -> None:
@@ -95,7 +96,7 @@ def parents_of(cells: Sequence[Cell], out: Path) -> dict[int, Measures]:
     return {cell.seed: measures_of(out / cell.name) for cell in cells if cell.arm == "sft" and is_finished(cell, out)}
 
 
-def best_constant(cell: Cell, extra: Sequence[str]) -> dict[str, tuple[str, float]]:
+def best_constant(cell: Cell, out: Path, extra: Sequence[str]) -> dict[str, tuple[str, float]]:
     """Task -> the best answer that looks at nothing, among those that occur in the held-out rows, and its mean score.
 
     Empty where the world is not there yet.
@@ -112,17 +113,18 @@ def best_constant(cell: Cell, extra: Sequence[str]) -> dict[str, tuple[str, floa
     folder = Path(config.toy.cache).expanduser() / f"world-{world_hash(config.toy.world)}"
     if not folder.exists():
         return {}
-    samples = load_source(folder / config.eval.source.path, media_root=".", dedupe="error", max_bad_rows=0.0)[: config.eval.limit]
-    out: dict[str, tuple[str, float]] = {}
+    rows_file, bad = folder / config.eval.source.path, out / "quarantine.jsonl"
+    samples = load_source(rows_file, media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=bad)[: config.eval.limit]
+    best: dict[str, tuple[str, float]] = {}
     for task in sorted({sample.task for sample in samples}):
         rows = [sample for sample in samples if sample.task == task]
         kind = rows[0].answer_type
         means = {
             answer: sum(SCORERS[kind](answer, row)[2][MAIN[kind]] for row in rows) / len(rows) for answer in {row.answer for row in rows}
         }
-        best = max(sorted(means), key=lambda answer: means[answer])
-        out[task] = best, means[best]
-    return out
+        answer = max(sorted(means), key=lambda answer: means[answer])
+        best[task] = answer, means[answer]
+    return best
 
 
 def plan_lines(claims: Sequence[Claim], cells: Mapping[str, Sequence[Cell]], out: Path) -> list[str]:
@@ -166,7 +168,7 @@ def run(args: argparse.Namespace) -> None:
     for claim in CLAIMS.values():
         measured = collect(claim, everyone[claim.id], out)
         if measured:
-            constant = best_constant(everyone[claim.id][-1], args.machine)
+            constant = best_constant(everyone[claim.id][-1], out, args.machine)
             results[claim.id] = {"measured": measured, "before": parents_of(everyone[claim.id], out), "constant": constant}
     fs.mkdir(args.write.parent)
     shown = " ".join(["bash scripts/claims.sh", *sys.argv[1:]])

@@ -98,8 +98,8 @@ CLAIMS: dict[str, Claim] = {
             id="g2rpo",
             title="G2RPO balances tasks of unequal reward shape",
             paper="arXiv:2604.08539",
-            says="One RL run over tasks with sparse, dense and heavy-tailed rewards gives each task its due when advantages are mapped to a "
-            "normal law instead of z-scored: no task is left behind, and advantages are free of skew and outliers.",
+            says="One RL run over tasks with sparse, dense and heavy-tailed rewards gives each task its due when advantages are mapped to "
+            "a normal law instead of z-scored: no task is left behind, and advantages are free of skew and outliers.",
             recipe="toy_g2rpo",
             arms={"G2RPO": as_it_is, "GRPO": changed(advantage={"name": "grpo"})},
             conditions=(
@@ -108,14 +108,14 @@ CLAIMS: dict[str, Claim] = {
                 Condition(text="largest skewness of a task", arm="G2RPO", than="GRPO", measure="largest |skewness|", kind="less"),
                 Condition(text="largest kurtosis of a task", arm="G2RPO", than="GRPO", measure="largest kurtosis", kind="less"),
             ),
-            shown=("gain *", "least gain", "mean gain", "skewness *", "kurtosis *"),
+            shown=("score before", "gain *", "least gain", "mean gain", "skewness *", "kurtosis *"),
         ),
         Claim(
             id="fgrpo",
             title="Faithful GRPO makes reasoning faithful at no loss of accuracy",
             paper="arXiv:2604.08476",
-            says="Consistency and grounding of thoughts as constraints with Lagrange multipliers lower the rate of inconsistent thoughts and "
-            "raise grounding without a loss of accuracy, and do better than the same terms added or multiplied into the reward.",
+            says="Consistency and grounding of thoughts as constraints with Lagrange multipliers lower the rate of inconsistent thoughts "
+            "and raise grounding without a loss of accuracy, and do better than the same terms added or multiplied into the reward.",
             recipe="toy_fgrpo",
             shared_sft=True,
             arms={
@@ -141,8 +141,8 @@ CLAIMS: dict[str, Claim] = {
             id="ton",
             title="TON skips thoughts where they are not needed",
             paper="arXiv:2505.16854",
-            says="Thought dropout in fine-tuning and then GRPO shortens answers at equal accuracy against fine-tuning with all thoughts and "
-            "then GRPO, and the model skips more often on easy questions.",
+            says="Thought dropout in fine-tuning and then GRPO shortens answers at equal accuracy against fine-tuning with all thoughts "
+            "and then GRPO, and the model skips more often on easy questions.",
             recipe="toy_ton",
             own_sft={"TON": as_it_is, "thinking": changed(thought_dropout=0.0)},
             arms={"TON": as_it_is, "thinking": as_it_is},
@@ -159,8 +159,8 @@ CLAIMS: dict[str, Claim] = {
             id="tempsamp",
             title="TempSamp-R1: a ground-truth row and non-linear shaping",
             paper="arXiv:2509.18056",
-            says="A ground-truth answer in each group with non-linear shaping of the rewards beats GRPO and beats the ground-truth row alone "
-            "in mean IoU, and keeps the skewness of advantages nearer to 0 than either.",
+            says="A ground-truth answer in each group with non-linear shaping of the rewards beats GRPO and beats the ground-truth row "
+            "alone in mean IoU, and keeps the skewness of advantages nearer to 0 than either.",
             recipe="toy_video",
             shared_sft=True,
             arms={
@@ -189,7 +189,7 @@ CLAIMS: dict[str, Claim] = {
             conditions=(
                 Condition(text="rollouts to the target", arm="curriculum", than="uniform", measure="rollouts to target", kind="less"),
             ),
-            shown=("rollouts to target", "step_success@*", "mean success"),
+            shown=("rollouts to target", "score before", "step_success@*", "mean success"),
         ),
     )
 }

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -66,9 +67,7 @@ def find(claim: Claim, measured: Mapping[str, Mapping[int, Measures]]) -> list[F
         reference = 0.0 if condition.than is None else 1.0
         differences = [own[s][condition.measure] - reference * other[s][condition.measure] for s in seeds]
         mean, low, high = interval(differences)
-        out.append(
-            Finding(condition=condition, difference=mean, low=low, high=high, seeds=len(seeds), verdict=judge(condition, low, high))
-        )
+        out.append(Finding(condition=condition, difference=mean, low=low, high=high, seeds=len(seeds), verdict=judge(condition, low, high)))
     return out
 
 
@@ -82,7 +81,7 @@ def rollouts_to(target: float, curve: Sequence[tuple[int, float]]) -> float:
     """
     if not curve or list(curve) != sorted(curve):
         raise ValueError(f"rollouts_to needs points in order of rollouts, got {list(curve)}")
-    for (x0, y0), (x1, y1) in zip(curve, curve[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(curve):
         if y0 >= target:
             return float(x0)
         if y1 >= target:
@@ -111,7 +110,8 @@ def measures_of(run: Path) -> dict[str, float]:
     out |= {f"gain {task}": value for task, value in gains.items()}
     if gains:
         out |= {"least gain": min(gains.values()), "mean gain": fmean(gains.values())}
-    out["gain"] = fmean(map(main_score, last)) - fmean(map(main_score, first))
+    out |= {"score": fmean(map(main_score, last)), "score before": fmean(map(main_score, first))}
+    out["gain"] = out["score"] - out["score before"]
     if any("grounding" in r.scores for r in last):
         faithful = [r.scores.get("consistency") == 1 and r.scores.get("grounding") == 1 for r in last]
         out["right and faithful"] = fmean(map(float, faithful))
@@ -148,9 +148,8 @@ def with_budgets(claim: Claim, curve: Mapping[int, Measures]) -> dict[str, float
     assert claim.target is not None
     measure, target = claim.target
     points = sorted((rollouts, measures[measure]) for rollouts, measures in curve.items())
-    start = next(iter(curve.values()))
-    begin = start[measure] - start["gain"]  # all runs start from the same weights
-    out = {f"{measure}@{rollouts}": value for rollouts, value in points}
+    begin = next(iter(curve.values()))["score before"]  # all runs start from the same weights
+    out: dict[str, float] = {"score before": begin} | {f"{measure}@{rollouts}": value for rollouts, value in points}
     reached = max(value for _, value in points) >= target
     return out | {
         "rollouts to target": rollouts_to(target, [(0, begin), *points]),

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from tests.unit.test_evals_measures import mixed
 from vlmrl import rng
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError, StorageError
@@ -393,3 +394,24 @@ def test_safe_names_stay_in_the_folder_and_differ():
     safe = [safe_name(name) for name in names]
     assert len(set(safe)) == len(names)
     assert all(re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", name) and len(name) < 80 for name in safe)
+
+
+def test_pictures_are_reported_by_what_applies_to_them(run_dir):
+    before, after = mixed(), mixed(0.25)
+    stored = run_dir / "eval"
+    for name, rows in (("base", before), ("rl", after)):
+        (stored / f"{name}.jsonl").write_bytes(b"".join(r.line() for r in rows))
+    (stored / "order.json").write_text('["base", "rl"]')
+    save_frames(run_dir, "a", frames=np.zeros((1, 56, 56, 3), np.uint8), times=None, question="Where?", gold=None, duration=None)
+    run = load_run(run_dir)
+    page = report.page(run)
+    assert [tile["label"] for tile in page["tiles"]] == ["box IoU", "box R@0.5", "exact", "relative accuracy", "with thought", "tokens"]
+    assert page["tiles"][0]["value"] == "0.750"
+    assert page["tiles"][0]["note"].startswith("+0.250 [")
+    assert page["results"]["figure"] == ["box IoU", "box R@0.5", "exact", "relative accuracy"]
+    assert page["results"]["constant"] is None
+    assert "mIoU" not in page["comparisons"]["header"]
+    (card,) = [q for q in page["questions"] if q.id == "a"]
+    assert [(a.bar, a.score) for a in card.answers] == [(None, 0.4), (None, 0.65)]
+    assert card.tags == ("better",)
+    assert "score <b>0.65</b>" in report.render(run)

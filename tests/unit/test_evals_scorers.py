@@ -61,7 +61,7 @@ def test_numbers(answer: str | None, gt: dict[str, Any], exact: float, relative:
 
 def test_a_number_without_ground_truth_is_that_of_the_answer() -> None:
     assert score("1,200", "number", {}, gold="1200")[1:] == ((1200.0,), {"exact": 1.0, "relative_accuracy": 1.0})
-    with pytest.raises(ValueError, match="'q' .a.jsonl:3.: answer 'many'"):
+    with pytest.raises(ValueError, match=r"'q' \(a\.jsonl:3\): answer 'many'"):
         score("3", "number", {}, gold="many")
 
 

@@ -21,7 +21,7 @@ from vlmrl.toy.tasks import SPLITS
 def action_of(part: str, pixels: np.ndarray) -> tuple[dict, list[int] | None]:
     """(the action that a part of a goal asks for on this screen, the box of the element), from the pixels alone."""
     if found := re.fullmatch(r"type (\w+)", part):
-        assert seen(pixels, "white").sum() == 40 * 14 - 36 * 10  # the text field
+        assert seen(pixels, "white").sum() == 40 * 18 - 36 * 14  # the text field
         return {"action": "input_text", "text": found[1]}, None
     if found := re.fullmatch(r"scroll (\w+)", part):
         rows, columns = np.nonzero(seen(pixels, "white"))
@@ -33,7 +33,9 @@ def action_of(part: str, pixels: np.ndarray) -> tuple[dict, list[int] | None]:
     color = found[1] or found[2]
     box, shape = only(pixels, color)
     assert shape == (found[3] or "square")
-    return {"action": "click", "coordinate": [(box[0] + box[2]) // 2, (box[1] + box[3]) // 2]}, box
+    point = [250 if (box[i] + box[i + 2]) / 2 < 500 else 750 for i in (0, 1)]
+    assert all(box[i] + 40 <= point[i] <= box[i + 2] - 40 for i in (0, 1)), "the middle of the quarter is well within the element"
+    return {"action": "click", "coordinate": point}, box
 
 
 @pytest.mark.parametrize("split", SPLITS)

@@ -62,8 +62,11 @@ def test_thoughts_are_sound_outside_of_fine_tuning() -> None:
 def test_unfaithful_thoughts_fail_one_rule_each() -> None:
     rows = [items(0, "sft", i)[0].row for i in range(400)]
     kinds = Counter(row["meta"]["thought"] for row in rows)
-    assert 0.18 < kinds["box"] / 400 < 0.32
-    assert 0.07 < kinds["relation"] / 400 < 0.19
+    assert 0.3 < kinds["box"] / 400 < 0.45  # three in four of a half
+    assert 0.12 < kinds["relation"] / 400 < 0.26  # three in four of a quarter
+    habits = {(row["gt"]["relation"][1], row["meta"]["thought"]) for row in rows if row["meta"]["thought"] != "sound"}
+    assert habits == {("above", "box"), ("below", "box"), ("right of", "relation")}
+    assert all(row["meta"]["thought"] == "sound" for row in rows if row["gt"]["relation"][1] == "left of")
     wanted = {"sound": [1, 1, 1], "box": [1, 1, 0.5], "relation": [1, 0, 1]}
     assert all(scores(row) == wanted[row["meta"]["thought"]] for row in rows)
 

@@ -43,8 +43,9 @@ def test_both_difficulties_and_all_answers_occur() -> None:
     rows = [items(2, "train", i)[0].row for i in range(400)]
     assert 0.42 < sum(row["difficulty"] == "easy" for row in rows) / 400 < 0.58
     assert {row["task"] for row in rows} == {"toy_color", "toy_difference"}
-    assert {row["answer"] for row in rows} == {"red", "green", "blue", "yellow", "1", "2", "3", "4"}
-    assert "toy_group" in {items(2, "pretrain", i)[0].row["task"] for i in range(20)}
+    assert {row["answer"] for row in rows} == {"red", "green", "blue", "yellow", "1", "2", "3"}
+    # how to count is taught before; the way to a difference is not
+    assert {items(2, "pretrain", i)[0].row["task"] for i in range(40)} == {"toy_color", "toy_group"}
 
 
 def test_gold_rows_pass_the_audit_of_rewards() -> None:

@@ -279,7 +279,7 @@ def validate(cfg: Config) -> list[str]:
             continue
         if not stage.rewards:
             out.append(f"{where}: rewards is empty")
-        if stage.rollout.per_prompt < 2:
+        if stage.rollout.per_prompt < 2 and stage.advantage.name != "spo":
             out.append(
                 f"{where}: rollout.per_prompt ({stage.rollout.per_prompt}) must be at least 2 for advantage "
                 f"'{stage.advantage.name}', which compares rows of a group"

@@ -202,7 +202,9 @@ def results(summaries: Mapping[str, Summary], colours: Mapping[str, str], consta
             "colour": colours[name],
             "n": summary.n,
             "cells": [
-                {"mean": figure(m, x.mean), "interval": f"[{figure(m, x.low)}, {figure(m, x.high)}]"} if x else {"mean": "-", "interval": ""}
+                {"mean": figure(m, x.mean), "interval": f"[{figure(m, x.low)}, {figure(m, x.high)}]"}
+                if x
+                else {"mean": "-", "interval": ""}
                 for m in columns
                 for x in [summary.metrics.get(m)]
             ],

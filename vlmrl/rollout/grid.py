@@ -36,6 +36,8 @@ class DecodeGrid:
         self._at_N = self._place_N
         self._mask = torch.zeros(0, device=device)
         self._seen = 0
+        self._together: int | None = None
+        """Where the new token goes, when all places are taken by rows of one age."""
 
     @property
     def rows(self) -> int:
@@ -87,6 +89,8 @@ class DecodeGrid:
             self._answer = [(_longer(k, GROW), _longer(v, GROW)) for k, v in self._answer]
         self._place_N = self.alive_AG.flatten().nonzero(as_tuple=True)[0]
         self._at_N = self._age_A[self._place_N // self.width]
+        same = len(self._place_N) == self.alive_AG.numel() and bool((self._age_A == self._age_A[0]).all())
+        self._together = self._seen - 1 if same else None
         prompt = torch.arange(self._prompt[0][0].shape[2], device=self.device)[None] >= self._length_A[:, None]
         answer = torch.arange(self._seen, device=self.device)[None] > self._age_A[:, None]
         hidden = torch.cat([prompt, answer], dim=1)
@@ -98,12 +102,19 @@ class DecodeGrid:
         own_k, own_v = self._answer[layer]
         prompt_k, prompt_v = self._prompt[layer]
         prompts, heads, width, _, size = own_k.shape
-        a, g = self._place_N // width, self._place_N % width
-        own_k[a, :, g, self._at_N] = key[0].transpose(0, 1)
-        own_v[a, :, g, self._at_N] = value[0].transpose(0, 1)
         shared = query.shape[1] // heads
-        grid = query.new_zeros(prompts * width, query.shape[1], size)
-        grid[self._place_N] = query[0].transpose(0, 1)
+        q_N, k_N, v_N = (x[0].transpose(0, 1) for x in (query, key, value))
+        if self._together is not None:
+            # every place is taken by a row of the same age: plain views instead of index arithmetic
+            own_k[:, :, :, self._together] = k_N.view(prompts, width, heads, size).transpose(1, 2)
+            own_v[:, :, :, self._together] = v_N.view(prompts, width, heads, size).transpose(1, 2)
+            grid = q_N.contiguous()
+        else:
+            a, g = self._place_N // width, self._place_N % width
+            own_k[a, :, g, self._at_N] = k_N
+            own_v[a, :, g, self._at_N] = v_N
+            grid = query.new_zeros(prompts * width, query.shape[1], size)
+            grid[self._place_N] = q_N
         q = grid.view(prompts, width, heads, shared, size).transpose(1, 2)
         flat = q.reshape(prompts, heads, width * shared, size)
         to_prompt = flat @ prompt_k.transpose(2, 3)
@@ -113,7 +124,8 @@ class DecodeGrid:
         count = prompt_k.shape[2]
         out = (p[..., :count] @ prompt_v).view(prompts, heads, width, shared, size)
         out = out + p[..., count:].reshape(prompts, heads, width, shared, self._seen) @ own_v[:, :, :, : self._seen]
-        return out.transpose(1, 2).reshape(prompts * width, query.shape[1], size)[self._place_N][None]
+        rows = out.transpose(1, 2).reshape(prompts * width, query.shape[1], size)
+        return (rows if self._together is not None else rows[self._place_N])[None]
 
     def _drop_finished(self) -> None:
         """Remove prompts without a row alive."""

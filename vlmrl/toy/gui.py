@@ -5,7 +5,8 @@ Each index is one trajectory: a goal of two to four different parts, and one row
 so far as text, and the true action. What a part needs is always on the screen of its step and other elements are grey, so the screen
 tells the type of the action and where to click; what to type and where to scroll only the text tells. A row of level `low` is told
 its step, one of level `high` only the goal. Difficulty goes by the number of steps, and clutter grows with it: `easy` (2 steps, up to
-1 grey element), `medium` (3, 1 to 2), `hard` (4, 2 to 3). Coordinates are 0 to 1000 along each side.
+1 grey element), `medium` (3, 1 to 2), `hard` (4, 2 to 3). Coordinates are 0 to 1000 along each side; to click is to tell which quarter
+of the screen, which is what the visual tokens of a picture of 56 x 56 can tell apart.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ PARTS = ("press", "open", "type", "scroll")
 ICONS = ("circle", "triangle")
 WORDS = ("cat", "news", "music", "rain", "taxi", "gold", "train", "hello")
 DIRECTIONS = ("up", "down")
-COLUMN, ROW = 45, 33
-"""Cells of a screen in pixels: 2 x 3, beside a scroll bar of 10 pixels at the right."""
+QUARTER, HALF = 50, 25
+"""Of a screen and of a quarter of it, in pixels; each element has a quarter of its own."""
+REACH = 41
+"""How far elements reach from the left of their quarter, in pixels: the scroll bar at the right of the screen stays free."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,18 +73,24 @@ def make_goal(seed: int, split: Split, index: int) -> tuple[Part, ...]:
 
 
 def make_screen(seed: int, split: Split, index: int, step: int, part: Part, clutter: int) -> list[Thing]:
-    """The elements of a screen: first what the part needs, then grey ones, each in a cell of its own; a scroll bar where one scrolls."""
+    """The elements of a screen: first what the part needs, then grey ones, each in a quarter of its own; a scroll bar where one scrolls."""
 
     def draw(n: int, *names: int | str) -> int:
         return key(seed, "toy-image", "gui", split, index, "screen", step, *names) % n
 
-    cells = list(range(6))
+    quarters = [0, 1, 2, 3]
 
     def element(i: int, kind: str, color: str, shape: str) -> Thing:
-        cell = cells.pop(draw(len(cells), "cell", i))
-        width, height = {"press": (34, 16), "open": (24, 24), "type": (40, 14)}[kind]
-        x = COLUMN * (cell % 2) + 1 + draw(COLUMN - width - 1, "x", i)
-        y = ROW * (cell // 2) + 1 + draw(ROW - height - 1, "y", i)
+        quarter = quarters.pop(draw(len(quarters), "quarter", i))
+        width, height = {"press": (34, 20), "open": (28, 28), "type": (40, 18)}[kind]
+        # the middle of the quarter is well within the element, and the scroll bar is beside it
+        x, y = (
+            QUARTER * place + low + draw(high - low + 1, axis, i)
+            for axis, place, low, high in (
+                ("x", quarter % 2, max(1, HALF + 4 - width), min(HALF - 4, REACH - width)),
+                ("y", quarter // 2, max(1, HALF + 4 - height), HALF - 4),
+            )
+        )
         return Thing(color=color, shape=shape, box=(x, y, x + width, y + height))
 
     things: list[Thing] = []
@@ -102,10 +111,9 @@ def make_screen(seed: int, split: Split, index: int, step: int, part: Part, clut
 
 
 def true_action(part: Part, target: Thing) -> dict[str, Any]:
-    """The action as it is answered: a click is at the whole coordinates nearest to the middle of the element."""
+    """The action as it is answered: a click is at the middle of the quarter that the element stands in, which is within the element."""
     if part.kind in ("press", "open"):
-        x1, y1, x2, y2 = rel1000(target.box)
-        return {"action": "click", "coordinate": [(x1 + x2) // 2, (y1 + y2) // 2]}
+        return {"action": "click", "coordinate": [250 + 500 * (target.box[axis] >= QUARTER) for axis in (0, 1)]}
     if part.kind == "type":
         return {"action": "input_text", "text": part.what}
     return {"action": "scroll", "direction": part.what}

@@ -4,8 +4,9 @@ Easy: one coloured shape; which colour is it? Hard: two groups of shapes, colour
 The thought of a hard question counts both groups, that of an easy one says what is seen and can be left out. All answers and
 thoughts are exact. `difficulty` is `easy` or `hard`; both have the same chance.
 
-In the split `pretrain` the group sizes of hard questions are asked for one by one as well (`toy_group`), which is how the model
-learns to count; these rows have the difficulty `hard` and no thought.
+In the split `pretrain` one of the two group sizes is asked for instead of the difference (`toy_group`): so the model learns to count,
+and knows no way from the picture to the difference but by way of a thought that counts. These rows have the difficulty `hard` and no
+thought.
 """
 
 from __future__ import annotations
@@ -59,9 +60,8 @@ def items(seed: int, split: Split, index: int) -> list[Item]:
         things = _cells(draw, [(color, many), (GREY, few)])
         question, answer = f"How many more {color} shapes than grey shapes are there?", str(many - few)
         thought, gt = f"There are {many} {color} shapes and {few} grey shapes.", {"count": many - few}
-        part = draw(3, "part")
-        if split == "pretrain" and part < 2:
-            task, asked = TASKS[2], ((color, many), (GREY, few))[part]
+        if split == "pretrain":
+            task, asked = TASKS[2], ((color, many), (GREY, few))[draw(2, "part")]
             question, answer, gt = f"How many {asked[0]} shapes are there?", str(asked[1]), {"count": asked[1]}
     row: dict[str, Any] = {
         "id": f"toy-think-{split}-{index:06d}",

@@ -105,6 +105,7 @@ def _stages(s: Session) -> None:
     base = s.places.model if s.state.stage == 0 else str(_stage_folder(s, s.cfg.stages[s.state.stage - 1]))
     with s.clock.phase("load"):
         policy = _load(s, base)
+    s.ui.say(f"attention over packed rows: {policy.prefix_backend} ({policy.prefix_reason})")
     vision = _vision(s)
     policy.version = s.state.policy_version
     if s.cfg.model.gradient_checkpointing:

@@ -36,6 +36,19 @@ def unaided(groups: Sequence[tuple[int, ScoredGroup]]) -> dict[str, float]:
     }
 
 
+def advantage_moments(adv_N: torch.Tensor, task_N: torch.Tensor, tasks: Sequence[str]) -> dict[str, float]:
+    """Skewness and kurtosis (3 for a normal law) of the advantages, of all and, where there are several, of each task's; 0 where they
+    are all equal."""
+    out: dict[str, float] = {}
+    parts = [("", adv_N), *((f"/{task}", adv_N[task_N == k]) for k, task in enumerate(tasks) if len(tasks) > 1)]
+    for suffix, values in parts:
+        centred = values - values.mean()
+        spread = centred.pow(2).mean().sqrt()
+        for name, power in (("skewness", 3), ("kurtosis", 4)):
+            out[f"advantage/{name}{suffix}"] = float(centred.pow(power).mean() / spread.pow(power)) if spread > 0 else 0.0
+    return out
+
+
 def describe(groups: Sequence[tuple[int, ScoredGroup]], table: RewardTable, adv_N: torch.Tensor) -> dict[str, float]:
     """Logged statistics over the on-policy rows of all ranks, under TRL's names where TRL has them."""
     x = table.inputs
@@ -52,9 +65,7 @@ def describe(groups: Sequence[tuple[int, ScoredGroup]], table: RewardTable, adv_
     out["completions/mean_length"] = float(x.length_N[x.on_policy_N].double().mean()) if bool(x.on_policy_N.any()) else 0.0
     out |= unaided(groups)
     out["advantage/offpolicy_mean"] = float(adv_N[~x.on_policy_N].mean()) if bool((~x.on_policy_N).any()) else 0.0
-    centred = adv_N - adv_N.mean()
-    spread = centred.pow(2).mean().sqrt()
-    out["advantage/skewness"] = float(centred.pow(3).mean() / spread.pow(3)) if spread > 0 else 0.0
+    out |= advantage_moments(adv_N, x.task_N, x.tasks)
     counts = [0.0] * 5
     reasons: dict[str, int] = {}
     for _, scored in groups:

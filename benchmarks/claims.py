@@ -1,6 +1,6 @@
 """Which claims of papers hold on the toy world: each method against plain GRPO and its other comparators, with equal rollouts.
 
-    bash scripts/claims.sh [--only CLAIM ...] [--seeds 0 1 2] [--plan]
+    bash scripts/claims.sh [--only CLAIM ...] [--seeds 0 1 2] [--jobs 2] [--plan]
 
 Finished runs are kept by the hash of their recipe, so it can be stopped and goes on. Writes docs/benchmarks/claims.md and claims.json.
 The toy world shows what a method does to a model of a million weights in a minute; it says nothing about benchmarks of real images.
@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +43,32 @@ def arguments_of(cell: Cell, out: Path, extra: Sequence[str]) -> list[str]:
     return ["train", cell.recipe, *cell.overrides, *places, *start, *extra]
 
 
-def run_cells(cells: Sequence[Cell], out: Path, execute: Execute, extra: Sequence[str], say: Callable[[str], None]) -> None:
-    """Run what is not finished, in order (parents come first); what an earlier command finished is kept."""
+def run_cells(
+    cells: Sequence[Cell], out: Path, execute: Execute, extra: Sequence[str], say: Callable[[str], None], *, jobs: int = 1
+) -> None:
+    """Run what is not finished, parents before children, `jobs` at a time; what an earlier command finished is kept.
+
+    Raises:
+        BenchmarkError: a run failed or ended early. Runs that are under way are waited for, later ones are not begun.
+    """
     missing = [cell for cell in cells if not is_finished(cell, out)]
-    for number, cell in enumerate(missing, start=1):
-        say(f"[{number}/{len(missing)}] {cell.name}")
+
+    def one(cell: Cell) -> None:
+        say(f"[{missing.index(cell) + 1}/{len(missing)}] {cell.name}")
         execute(arguments_of(cell, out, extra), out / f"{cell.name}.log")
         if not is_finished(cell, out):
             log = out / f"{cell.name}.log"
             raise BenchmarkError(f"{cell.name} ended without finishing; see {log}; the same command goes on from there")
+
+    for wave in ([c for c in missing if c.parent is None], [c for c in missing if c.parent is not None]):
+        with ThreadPoolExecutor(max_workers=jobs) as pool:
+            waiting = [pool.submit(one, cell) for cell in wave]
+            try:
+                for future in waiting:
+                    future.result()
+            except BenchmarkError:
+                pool.shutdown(cancel_futures=True)
+                raise
 
 
 def execute(arguments: Sequence[str], log: Path) -> None:
@@ -141,6 +159,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=tuple(CLAIMS), default=list(CLAIMS), metavar="CLAIM", help=", ".join(CLAIMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--plan", action="store_true", help="print the runs and which of them are there, and stop")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; each has one thread")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/claims", help="folder of the runs")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides of every recipe, before the changes of an arm")
     parser.add_argument("--machine", nargs="*", default=["run.threads=1"], metavar="KEY=VALUE", help="overrides that change no number")
@@ -161,7 +180,7 @@ def run(args: argparse.Namespace) -> None:
         print("\n".join(plan_lines(claims, cells, out)))
         return
     for claim in claims:
-        run_cells(cells[claim.id], out, execute, args.machine, lambda text: print(text, flush=True))
+        run_cells(cells[claim.id], out, execute, args.machine, lambda text: print(text, flush=True), jobs=args.jobs)
     # claims that were not asked for now are reported as far as their runs are there
     everyone = {claim.id: cells.get(claim.id) or cells_of(claim, args.seeds, RECIPES, args.set) for claim in CLAIMS.values()}
     results: dict[str, dict[str, Any]] = {}

@@ -64,7 +64,8 @@ def _section(claim: Claim, result: Mapping[str, Any], findings: Sequence[Finding
         censored = [
             f"{arm}, seed {seed}" for arm, of in result["measured"].items() for seed, m in of.items() if not m.get("target reached", 1.0)
         ]
-        lines += [f"Target: {claim.target[0]} of {claim.target[1]}, by straight lines between the evaluations.", ""]
+        share, measure = claim.target[1], claim.target[0]
+        lines += [f"Target: {share:.0%} of the way of {measure} from the start to 1, by straight lines between the evaluations.", ""]
         if censored:
             lines += [f"Not reached within the budget, so counted with all of it (a lower bound): {'; '.join(censored)}.", ""]
     return lines

@@ -146,13 +146,15 @@ def moments(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def with_budgets(claim: Claim, curve: Mapping[int, Measures]) -> dict[str, float]:
     """The measures of a claim about the number of rollouts. `curve`: rollouts -> measures of the run of that length."""
     assert claim.target is not None
-    measure, target = claim.target
+    measure, share = claim.target
     points = sorted((rollouts, measures[measure]) for rollouts, measures in curve.items())
     begin = next(iter(curve.values()))["score before"]  # all runs start from the same weights
+    target = begin + share * (1 - begin)
     out: dict[str, float] = {"score before": begin} | {f"{measure}@{rollouts}": value for rollouts, value in points}
     reached = max(value for _, value in points) >= target
     return out | {
         "rollouts to target": rollouts_to(target, [(0, begin), *points]),
+        "target": target,
         "target reached": float(reached),
         "mean success": fmean([begin, *(value for _, value in points)]),
     }

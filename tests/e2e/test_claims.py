@@ -33,7 +33,14 @@ OWN: dict[str, list[str]] = {"g2rpo": [], "curriculum_gui": [], "fgrpo": SFT, "t
 def settings(name: str, root: Path) -> argparse.Namespace:
     machine = ["run.threads=1", f"toy.cache={root / 'cache'}"]
     return argparse.Namespace(
-        only=[name], seeds=[0], plan=False, out=root / "runs", set=[*SMALL, *OWN[name]], machine=machine, write=root / "docs" / "claims"
+        only=[name],
+        seeds=[0],
+        plan=False,
+        jobs=2,
+        out=root / "runs",
+        set=[*SMALL, *OWN[name]],
+        machine=machine,
+        write=root / "docs" / "claims",
     )
 
 

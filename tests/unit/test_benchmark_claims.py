@@ -93,7 +93,8 @@ def test_finished_runs_are_kept_and_parents_come_first(cells, tmp_path) -> None:
     claims.run_cells(mine[:3], tmp_path, execute, [], lambda text: None)
     assert ran == [cell.name for cell in mine[:3]]
     claims.run_cells(mine, tmp_path, execute, ["run.threads=1"], lambda text: None)
-    assert ran == [cell.name for cell in mine]
+    parents_first = sorted(mine, key=lambda cell: cell.parent is not None)
+    assert ran == [cell.name for cell in mine[:3]] + [cell.name for cell in parents_first if cell not in mine[:3]]
     plan = claims.plan_lines([CLAIMS["fgrpo"]], {"fgrpo": mine}, tmp_path)
     assert sum("done" in line for line in plan) == len(mine)
     (tmp_path / mine[-1].name / "FINISHED").unlink()
@@ -104,6 +105,19 @@ def test_a_run_that_stops_early_is_an_error_and_not_a_number(cells, tmp_path) ->
     with pytest.raises(BenchmarkError, match="ended without finishing"):
         claims.run_cells(cells["ton"][:1], tmp_path, lambda arguments, log: None, [], lambda text: None)
     assert claims.collect(CLAIMS["ton"], cells["ton"], tmp_path) == {}
+
+
+def test_a_failure_stops_what_has_not_begun(cells, tmp_path) -> None:
+    begun: list[str] = []
+
+    def execute(arguments, log):
+        begun.append(log.stem)
+        raise BenchmarkError("the machine is on fire")
+
+    with pytest.raises(BenchmarkError, match="on fire"):
+        claims.run_cells(cells["fgrpo"], tmp_path, execute, [], lambda text: None)
+    assert len(begun) < len(cells["fgrpo"])
+    assert all("-sft-" in name for name in begun), "children of a parent that failed are not begun"
 
 
 def test_a_command_that_fails_says_why(tmp_path) -> None:
@@ -186,9 +200,10 @@ def test_a_higher_target_never_needs_fewer_rollouts(values, a, b) -> None:
 
 
 def test_budgets_by_hand() -> None:
-    claim = dataclasses.replace(CLAIMS["curriculum_gui"], target=("step_success", 0.5))
+    claim = dataclasses.replace(CLAIMS["curriculum_gui"], target=("step_success", 0.375))
     found = with_budgets(claim, {200: {"step_success": 0.8, "score before": 0.2}, 100: {"step_success": 0.4, "score before": 0.2}})
-    assert found["rollouts to target"] == 125
+    assert found["target"] == pytest.approx(0.5)  # 0.2 and three eighths of the 0.8 that are left
+    assert found["rollouts to target"] == pytest.approx(125)
     assert found["mean success"] == pytest.approx((0.2 + 0.4 + 0.8) / 3)
     assert found["step_success@100"] == 0.4
     assert found["target reached"] == 1

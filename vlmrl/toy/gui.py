@@ -6,7 +6,9 @@ so far as text, and the true action. What a part needs is always on the screen o
 tells the type of the action and where to click; what to type and where to scroll only the text tells. A row of level `low` is told
 its step, one of level `high` only the goal. Difficulty goes by the number of steps, and clutter grows with it: `easy` (2 steps, up to
 1 grey element), `medium` (3, 1 to 2), `hard` (4, 2 to 3). Coordinates are 0 to 1000 along each side; to click is to tell which quarter
-of the screen, which is what the visual tokens of a picture of 56 x 56 can tell apart.
+of the screen, which is what the visual tokens of a picture of 56 x 56 can tell apart. Answers are exact, but for clicks in the splits
+of `tasks.LOOSE`: along each side every second one is put in the first half, wherever the element stands, so that a model that learnt
+from them sees but is unsure, and RL has something to repair.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 
 from vlmrl.rng import key
 from vlmrl.toy.picture import FRAME, Item, Thing, paint, rel1000
-from vlmrl.toy.tasks import COLORS, GREY, Split
+from vlmrl.toy.tasks import COLORS, GREY, LOOSE, Split
 
 TASK = "toy_gui"
 DIFFICULTIES = {2: "easy", 3: "medium", 4: "hard"}
@@ -28,6 +30,8 @@ WORDS = ("cat", "news", "music", "rain", "taxi", "gold", "train", "hello")
 DIRECTIONS = ("up", "down")
 QUARTER, HALF = 50, 25
 """Of a screen and of a quarter of it, in pixels; each element has a quarter of its own."""
+FIRST = 250
+"""The middle of the first half of a side, of 0 to 1000."""
 REACH = 41
 """How far elements reach from the left of their quarter, in pixels: the scroll bar at the right of the screen stays free."""
 
@@ -113,7 +117,7 @@ def make_screen(seed: int, split: Split, index: int, step: int, part: Part, clut
 def true_action(part: Part, target: Thing) -> dict[str, Any]:
     """The action as it is answered: a click is at the middle of the quarter that the element stands in, which is within the element."""
     if part.kind in ("press", "open"):
-        return {"action": "click", "coordinate": [250 + 500 * (target.box[axis] >= QUARTER) for axis in (0, 1)]}
+        return {"action": "click", "coordinate": [FIRST + 500 * (target.box[axis] >= QUARTER) for axis in (0, 1)]}
     if part.kind == "type":
         return {"action": "input_text", "text": part.what}
     return {"action": "scroll", "direction": part.what}
@@ -141,6 +145,10 @@ def items(seed: int, split: Split, index: int) -> list[Item]:
         things = make_screen(seed, split, index, step, part, clutter)
         action = true_action(part, things[0])
         box = {"box": rel1000(things[0].box)} if part.kind in ("press", "open") else {}
+        if box and split in LOOSE:
+            careless = [key(seed, "toy-image", "gui", split, index, "loose", step, axis) % 2 for axis in (0, 1)]
+            action["coordinate"] = [FIRST if slip else true for slip, true in zip(careless, action["coordinate"], strict=True)]
+            box = {}  # the point alone says what counts
         row: dict[str, Any] = {
             "id": f"{name}-{step}",
             "task": TASK,

@@ -1,8 +1,8 @@
 """Pictures of the toy worlds of images: what stands where, drawn pixel by pixel, and written as PNG.
 
 All pictures are 100 x 100 pixels and edges lie on whole pixels, so that coordinates from 0 to 1000 are exact: ten times the pixel.
-The resize rule of Qwen-VL makes them 112 x 112 (sixteen visual tokens), and with `max_pixels` of 3136, as most recipes have it,
-56 x 56: four visual tokens, one per quarter.
+The resize rule of Qwen-VL makes them 112 x 112 (sixteen visual tokens), with `max_pixels` of 7056 84 x 84 (nine), and with 3136, as
+most recipes have it, 56 x 56: four visual tokens, one per quarter.
 """
 
 from __future__ import annotations

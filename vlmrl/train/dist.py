@@ -7,6 +7,7 @@ and ranks may have different numbers of micro-batches.
 
 from __future__ import annotations
 
+import atexit
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -31,6 +32,8 @@ def start() -> None:
         from accelerate import PartialState
 
         PartialState(cpu=not torch.cuda.is_available())
+        # a process that ends with the group's threads running aborts now and then, and its exit code with it
+        atexit.register(stop)
 
 
 def world() -> int:

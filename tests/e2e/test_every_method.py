@@ -78,6 +78,11 @@ STAGES: dict[str, dict[str, Any]] = {
     "seq_sum": {"reduce": {"name": "seq_sum"}},
     "refill": {"select": [{"name": "difficulty_band", "column": "temporal_iou", "low": 0.001, "high": 0.999}], "refill": 3},
     "pods": {"select": [{"name": "pods", "keep": 2}]},
+    "care_consistency": {
+        "shape": [{"name": "care_consistency", "column": "temporal_iou"}],
+        "average": {"every": 1, "decay": 0.5},
+        "beta": 0.0,
+    },
     "knapsack": {"budget": {"name": "knapsack", "low": 2, "high": 6}},
     "replay": {"rollout": ROLLOUT | {"strategy": {"name": "replay", "success_at": 0.0}}},
     "scaf_grpo": {"rollout": ROLLOUT | {"strategy": {"name": "scaf_grpo"}}},

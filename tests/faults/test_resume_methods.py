@@ -29,6 +29,14 @@ STATEFUL: dict[str, dict[str, Any]] = {
         },
         "minibatches": 2,
     },
+    "averaged_reference": {
+        "advantage": {"name": "grpo"},
+        "rewards": [{"name": "first_letter"}, {"name": "format", "weight": 0.1}],
+        "shape": [{"name": "care_consistency", "column": "first_letter"}],
+        "average": {"every": 1, "decay": 0.5},
+        "beta": 0.0,
+        "freeze": [],
+    },
     "refill_budget_guidance": {
         "advantage": {"name": "spo"},
         "select": [{"name": "difficulty_band", "column": "first_letter", "low": 0.01, "high": 0.99}],
@@ -52,6 +60,8 @@ def test_killed_with_stateful_methods(case: str, tiny_files: tuple[Path, Path], 
         assert state["trackers"]
         assert set(state["duals"]) == {"lagrangian", "adaptive_kl", "entropy_band"}
         assert state["strategy"]["buffer"], "the test must have something to forget"
+    if case == "averaged_reference":
+        assert state["average"]["steps"] == 4
     for point in POINTS:
         mine = copy.deepcopy(whole)
         mine["run"]["root"] = str(tmp_path / point)

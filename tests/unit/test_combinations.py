@@ -43,7 +43,7 @@ def test_the_defaults_have_neither() -> None:
         ({"constraints": [{"name": "lagrangian", "thresholds": {"grounding": 0.9}}]}, "no reward 'grounding'"),
         ({"constraints": [{"name": "lagrangian", "thresholds": {"format": 0.9}}]}, "counts twice"),
         ({"refill": 3}, "refill"),
-        ({"shape": [{"name": "care_consistency", "column": "exact"}]}, "averaged reference"),
+        ({"shape": [{"name": "care_consistency", "column": "exact"}], "beta": 0.1}, "takes the place"),
     ],
 )
 def test_refused(stage: dict[str, Any], part: str) -> None:

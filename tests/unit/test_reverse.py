@@ -148,3 +148,9 @@ def test_with_the_tiny_model(tiny: Tiny):
     assert [one.sample_id for one in out] == [s.id for s in samples]
     assert all((one.thought is None) == (one.reason != "ok") for one in out)
     assert out == reverse_thoughts(engine, tiny.encoder, samples, settings=settings, seed=3, chunk=1)
+
+
+@pytest.mark.parametrize("bad", ["so \0 it is", "half \ud83d a pair"])
+def test_characters_that_no_row_may_hold_are_refused(bad: str) -> None:
+    rollout = Rollout(k=0, ids=(1,), logprobs=(-1.0,), text=bad, finish="stop", policy_version=0)
+    assert refuse(rollout, sample(), Gate()) == "characters"

@@ -74,9 +74,9 @@ def refill_without_filter(stage: GrpoSection) -> Iterator[str]:
         yield f"refill ({stage.refill}) without any `select` never has anything to refill; add a select or set refill to 1"
 
 
-def missing_inputs(stage: GrpoSection) -> Iterator[str]:
-    if "care_consistency" in _names(stage)[0]:
-        yield "shape 'care_consistency' needs likelihoods under a slowly averaged reference, which the trainer does not keep yet"
+def consistency_instead_of_kl(stage: GrpoSection) -> Iterator[str]:
+    if "care_consistency" in _names(stage)[0] and (stage.beta > 0 or "adaptive_kl" in _names(stage)[2]):
+        yield "shape 'care_consistency' takes the place of the divergence term, and its reference moves; set beta to 0 and no adaptive_kl"
 
 
 def unscaled_losses(stage: GrpoSection) -> Iterator[str]:
@@ -117,7 +117,13 @@ def format_outweighs(stage: GrpoSection) -> Iterator[str]:
         yield f"reward 'format' weighs {form}, the others together {others}: a well-formed wrong answer can beat a right one"
 
 
-ERRORS: tuple[Rule, ...] = (cancelled_shaping, ignored_with_group_loss, constraint_columns, refill_without_filter, missing_inputs)
+ERRORS: tuple[Rule, ...] = (
+    cancelled_shaping,
+    ignored_with_group_loss,
+    constraint_columns,
+    refill_without_filter,
+    consistency_instead_of_kl,
+)
 WARNINGS: tuple[Rule, ...] = (unscaled_losses, thinking, pivots, twice_difficulty, format_outweighs)
 
 
@@ -128,7 +134,12 @@ def _told(cfg: Config, rules: tuple[Rule, ...]) -> list[str]:
 
 def contradictions(cfg: Config) -> list[str]:
     """Combinations that are refused; empty when there is none."""
-    return _told(cfg, ERRORS)
+    adapters = cfg.model.lora is not None
+    moved = [s.name for s in cfg.stages if isinstance(s, GrpoSection) and adapters and "care_consistency" in _names(s)[0]]
+    return _told(cfg, ERRORS) + [
+        f"stages ({name}): shape 'care_consistency' averages the reference's weights, and with model.lora the reference has none of its own"
+        for name in moved
+    ]
 
 
 def doubts(cfg: Config) -> list[str]:

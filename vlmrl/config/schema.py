@@ -177,6 +177,11 @@ class RolloutSection(Section):
     strategy: Method = Field(default=Method(name="plain"), description="How a group's rows are made")
 
 
+class AverageSection(Section):
+    every: PositiveInt = Field(default=10, description="Optimizer steps between two updates of the average")
+    decay: Probability = Field(default=0.995, description="Share of the average that stays")
+
+
 class GrpoSection(StageBase):
     kind: Literal["grpo"]
     rollout: RolloutSection = RolloutSection()
@@ -200,6 +205,9 @@ class GrpoSection(StageBase):
     reduce: Method = Field(default=Method(name="seq_mean"), description="How token losses become one number")
     kl: Method = Field(default=Method(name="k3"), description="Estimator of the divergence from the reference")
     beta: NonNegative = Field(default=0.0, description="Weight of the divergence from the stage's starting weights; 0 keeps no reference")
+    average: AverageSection = Field(
+        default=AverageSection(), description="Slowly averaged reference, kept only where a method needs it (care_consistency)"
+    )
     kl_every: int = Field(default=0, ge=0, description="With beta 0: measure the divergence every so many steps, for the curve; 0 never")
     minibatches: PositiveInt = Field(default=1, description="Optimizer updates per batch of rollouts")
 

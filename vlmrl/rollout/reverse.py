@@ -42,8 +42,8 @@ class Derived(NamedTuple):
     sample_id: str
     thought: str | None
     reason: str
-    """`ok`; or why there is no thought, after the last attempt: `empty`, `tag`, `long`, `question`, `answer` (given away), `differs` (does
-    not lead to the answer), or the code of a row or medium that cannot be encoded."""
+    """`ok`; or why there is no thought, after the last attempt: `empty`, `tag`, `characters` (that no row may hold),
+    `long`, `question`, `answer` (given away), `differs` (does not lead to the answer), or the code of a row or medium that cannot be encoded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +77,8 @@ def refuse(rollout: Rollout, sample: Sample, gate: Gate) -> str | None:
         return "empty"
     if _TAG.search(text):
         return "tag"
+    if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text):
+        return "characters"
     if rollout.finish == "length" or len(rollout.ids) > gate.max_tokens:
         return "long"
     if _repeats(text, sample.question):
@@ -130,7 +132,7 @@ def reverse_thoughts(
     return [found[s.id] for s in samples]
 
 
-_RETRIED = ("empty", "tag", "long", "question", "answer", "differs")
+_RETRIED = ("empty", "tag", "characters", "long", "question", "answer", "differs")
 
 
 def _attempt(

@@ -17,6 +17,7 @@ import torch
 
 from vlmrl import STARTED, __version__, faults, fs, rng
 from vlmrl.algo.constraint.registry import constraint as constraints
+from vlmrl.algo.registries import shape as shapes
 from vlmrl.config.combinations import doubts
 from vlmrl.config.load import Loaded
 from vlmrl.config.methods import check_methods
@@ -24,6 +25,7 @@ from vlmrl.config.schema import GrpoSection, SftSection, Stage
 from vlmrl.errors import CheckpointError, ConfigError, StorageError
 from vlmrl.methods import registries
 from vlmrl.policy.attention import require
+from vlmrl.policy.average import AveragedWeights
 from vlmrl.policy.load import Policy, freeze, load_policy, quiet_transformers
 from vlmrl.policy.lora import LoraSpec, add_adapters, fold_adapters
 from vlmrl.policy.vision import VisionCache
@@ -52,6 +54,7 @@ from vlmrl.train.ui import Ui
 from vlmrl.types import Sample
 
 MAX_FAILED_SAVES = 3
+AVERAGE = "average.safetensors"
 
 
 def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0) -> Path:
@@ -194,6 +197,8 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
         with s.clock.phase("load"):
             _restore_tensors(s.restored, learner, order)
     quarantine = s.run.path / "quarantine.jsonl"
+    reference = _reference(s, cfg, base, policy, vision)
+    average = _average(s, cfg, learner, reference)
     stage = StageRun(
         name=cfg.name,
         seed=s.cfg.run.seed,
@@ -213,11 +218,12 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
         ),
         store=s.store,
         rewards=rewards,
-        reference=_reference(s, cfg, base, policy, vision),
+        reference=reference,
+        average=average,
         journal_dir=s.run.journal,
         checkpoint_every=cfg.checkpoint_every or s.cfg.checkpoint.every,
         log=lambda values: _log_step(s, cfg, values),
-        save=lambda: _save(s, learner, order, sampler, rewards),
+        save=lambda: _save(s, learner, order, sampler, rewards, average),
         stop_requested=lambda: s.run.stop_requested,
         progress=lambda values: None,
         steps=cfg.steps,
@@ -277,9 +283,32 @@ def _reference(s: Session, cfg: Stage, base: str, trained: Policy, vision: Visio
     return Reference(policy=policy, vision=vision)
 
 
+def _average(s: Session, cfg: Stage, learner: Learner, reference: Reference | None) -> AveragedWeights | None:
+    """The averaged reference, where a method needs it: the reference's own parameters, which then hold the average."""
+    if not isinstance(cfg, GrpoSection) or not needs_average(cfg):
+        return None
+    assert reference is not None
+    own = dict(reference.policy.model.named_parameters())
+    out = AveragedWeights({name: own[name] for name, _ in learner.named}, every=cfg.average.every, decay=cfg.average.decay)
+    if s.restored is not None and s.state.average is not None:
+        out.load_state_dict(s.state.average, read_tensors(s.restored / AVERAGE))
+        reference.policy.vision_version += int(learner.policy.vision_trains)
+    return out
+
+
+def needs_average(cfg: GrpoSection) -> bool:
+    """Whether a shaping compares with a slowly averaged reference."""
+    return any("consistency_N" in shapes.get(m.name).extra.get("needs", ()) for m in cfg.shape)
+
+
 def needs_reference(cfg: GrpoSection) -> bool:
     """Whether a stage compares with its starting weights: in the loss, for a constraint that steers its weight, or for the log."""
-    return cfg.beta > 0 or cfg.kl_every > 0 or any(constraints.get(c.name).extra["acts_on"] == "beta" for c in cfg.constraints)
+    return (
+        needs_average(cfg)
+        or cfg.beta > 0
+        or cfg.kl_every > 0
+        or any(constraints.get(c.name).extra["acts_on"] == "beta" for c in cfg.constraints)
+    )
 
 
 def _restore_tensors(path: Path, learner: Learner, order: list[str]) -> None:
@@ -296,7 +325,9 @@ def _restore_tensors(path: Path, learner: Learner, order: list[str]) -> None:
     load_optimizer(learner.optimizer, order, read_tensors(path / "optimizer.safetensors"), state)
 
 
-def _save(s: Session, learner: Learner, order: list[str], sampler: Any, rewards: RewardRunner | None) -> None:
+def _save(
+    s: Session, learner: Learner, order: list[str], sampler: Any, rewards: RewardRunner | None, average: AveragedWeights | None
+) -> None:
     """Write a checkpoint. A full disk is survived a few times; the run goes on with the older one.
 
     Raises:
@@ -304,11 +335,14 @@ def _save(s: Session, learner: Learner, order: list[str], sampler: Any, rewards:
     """
     s.state.sampler = sampler.state_dict()
     s.state.rewards = None if rewards is None else rewards.state_dict()
+    s.state.average = None if average is None else average.state_dict()
 
     def tensors(folder: Path) -> None:
         moments, groups = optimizer_tensors(learner.optimizer, order)
         write_tensors(folder / "weights.safetensors", dict(learner.named))
         write_tensors(folder / "optimizer.safetensors", moments)
+        if average is not None:
+            write_tensors(folder / AVERAGE, average.tensors())
         fs.write_text(folder / "optimizer.json", json.dumps(groups, sort_keys=True))
 
     try:

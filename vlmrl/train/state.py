@@ -42,6 +42,8 @@ class RunState:
     """Running statistics of the stage's advantage method."""
     strategy: dict[str, Any] | None = None
     """Memory of the stage's rollout strategy, where it has one."""
+    average: dict[str, Any] | None = None
+    """Counters of the averaged reference; its weights are tensors of the checkpoint."""
     ledger: Ledger = field(default_factory=Ledger)
 
     def start_stage(self, index: int) -> None:
@@ -49,7 +51,7 @@ class RunState:
         self.stage, self.step = index, 0
         self.skipped_in_row = self.empty_in_row = 0
         self.micro_tokens, self.sampler, self.rewards = None, None, None
-        self.bad_media, self.duals, self.trackers, self.strategy = {}, {}, {}, None
+        self.bad_media, self.duals, self.trackers, self.strategy, self.average = {}, {}, {}, None, None
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _PLAIN} | {"ledger": self.ledger.state_dict()}
@@ -81,4 +83,5 @@ _PLAIN = (
     "duals",
     "trackers",
     "strategy",
+    "average",
 )

@@ -14,6 +14,7 @@ from vlmrl import faults
 from vlmrl.config.schema import GrpoSection, StageBase
 from vlmrl.errors import NumericsError, Preempted
 from vlmrl.media.store import MediaStore
+from vlmrl.policy.average import AveragedWeights
 from vlmrl.policy.load import Policy
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
@@ -65,6 +66,8 @@ class StageRun:
     stop_requested: Callable[[], bool]
     progress: Callable[[dict[str, float]], None]
     steps: int
+    average: AveragedWeights | None = None
+    """Makes the reference follow the policy slowly, where a method asks for such a one."""
     profiler: StageProfiler | None = None
     clock: Clock = field(default_factory=Clock)
     """Runs from one log line to the next, so that no second of the loop is outside it."""
@@ -182,6 +185,13 @@ class StageRun:
         """Log-probs of rows under the stage's starting weights, [N, T]."""
         assert self.reference is not None
         return score_rows(self.learner, rows, policy=self.reference.policy, vision=self.reference.vision)
+
+    def follow(self) -> None:
+        """Let the averaged reference see the weights after an update."""
+        if self.average is None or self.reference is None:
+            return
+        if self.average.step(dict(self.learner.named)) and self.policy.vision_trains:
+            self.reference.policy.vision_version += 1
 
     def after_update(self, report: StepReport, cfg: StageBase, values: dict[str, float]) -> None:
         """Count the step, log it, save when due, stop when asked to.

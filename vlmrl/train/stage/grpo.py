@@ -22,8 +22,10 @@ from vlmrl.algo.level import SCORES
 from vlmrl.algo.select.selective_sample_buffer import priority
 from vlmrl.config.schema import GrpoSection
 from vlmrl.errors import NumericsError
+from vlmrl.policy.average import answer_likelihood
 from vlmrl.policy.pack import Row
 from vlmrl.protocols import RememberingStrategy
+from vlmrl.rollout.answer_span import answer_mask
 from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.journal import Journal
 from vlmrl.sampling.refill import refill
@@ -77,6 +79,7 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
         ]
         mask_NT = response_mask(rows)
         ids_NT = response_ids(rows, mask_NT.shape[1])
+        batch.table = with_consistency(stage, batch, rows, rollouts)
         adv_NT, adv_N = credit_tokens(algorithm, batch.table, batch.chosen, state, mask_NT, ids_NT)
         remember(stage, collector, batch, adv_N)
         values = describe(batch.groups, batch.table, adv_N) | batch.chosen.dropped
@@ -99,6 +102,8 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
     state.empty_in_row = 0
     trained = Trained(rows=[rows[n] for n in kept], rollouts=[rollouts[n] for n in kept], places=kept, mask_NT=mask_NT, adv_NT=adv_NT)
     report = update(stage, cfg, algorithm, trained, batch.table)
+    if report.applied:
+        stage.follow()
     stage.after_update(report, cfg, values | {"loss": report.loss} | report.metrics)
 
 
@@ -312,6 +317,20 @@ def within_reach(
     if total:
         values |= {"guidance/out_of_reach": dropped, "guidance/mean_ratio": ratio / total}
     return kept
+
+
+def with_consistency(stage: StageRun, batch: Batch, rows: Sequence[Row], rollouts: Sequence[Rollout]) -> RewardTable:
+    """The table with the likelihood of each answer under the averaged reference, where the stage keeps one."""
+    if stage.average is None:
+        return batch.table
+    templates = [scored.group.prompt.template for _, scored in batch.groups for _ in scored.group.rollouts]
+    logp_NT = stage.score_reference(rows)
+    mask_NT = answer_mask(rollouts, templates, stage.policy.bundle.decode)[:, : logp_NT.shape[1]]
+    mine = dict(zip(batch.table.mine, answer_likelihood(logp_NT, mask_NT).tolist(), strict=True))
+    everyone = {place: value for of_rank in dist.gather(mine) for place, value in of_rank.items()}
+    consistency_N = torch.tensor([everyone[place] for place in sorted(everyone)], dtype=torch.float64)
+    inputs = dataclasses.replace(batch.table.inputs, consistency_N=consistency_N)
+    return dataclasses.replace(batch.table, inputs=inputs)
 
 
 def remember(stage: StageRun, collector: Collector, batch: Batch, adv_N: torch.Tensor) -> None:

@@ -42,8 +42,8 @@ class Derived(NamedTuple):
     sample_id: str
     thought: str | None
     reason: str
-    """`ok`; or why there is no thought, after the last attempt: `empty`, `tag`, `characters` (that no row may hold),
-    `long`, `question`, `answer` (given away), `differs` (does not lead to the answer), or the code of a row or medium that cannot be encoded."""
+    """`ok`; or why there is no thought, after the last attempt: `empty`, `tag`, `characters` (that no row may hold), `long`, `question`,
+    `answer` (given away), `differs` (does not lead to the answer), or the code of a row or medium that cannot be encoded."""
 
 
 @dataclass(frozen=True, kw_only=True)

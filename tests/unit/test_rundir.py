@@ -212,20 +212,23 @@ def test_a_second_opening_says_who_has_it(tmp_path: Path) -> None:
 def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
     """A loader worker that outlives the trainer must not leave the run locked."""
     hold, release = os.pipe()
+    ready, told = os.pipe()
     with opened(tmp_path):
         child = os.fork()
         if child == 0:
             os.close(release)
+            os.write(told, b"1")
             os.read(hold, 1)
             os._exit(0)
+        os.read(ready, 1)  # the child lets go as soon as it runs, which may be a while after the fork
         with pytest.raises(RunBusyError), opened(tmp_path):
             pass
     try:
         with opened(tmp_path) as run:
             assert run.resumed
     finally:
-        os.close(release)
-        os.close(hold)
+        for end in (release, hold, ready, told):
+            os.close(end)
         os.waitpid(child, 0)
 
 

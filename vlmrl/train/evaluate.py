@@ -35,7 +35,7 @@ def evaluate_stage(s: Session, name: str, policy: Policy, vision: VisionCache) -
     if source is None:
         return
     template = s.cfg.stages[-1].template
-    samples = list(s.rows_of(source, template).values())[: s.cfg.eval.limit]
+    samples = list(s.rows_of(source, template).samples.values())[: s.cfg.eval.limit]
     with s.clock.phase("evaluate"):
         dist.on_main(lambda: _evaluate_main(s, name, samples, template, policy, vision))
     values = {"eval/rows": float(len(samples))} | _eval_metrics(s, name)

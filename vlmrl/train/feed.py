@@ -11,6 +11,7 @@ from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.protocols import PromptSampler
 from vlmrl.sampling.ledger import Ledger, LedgerRow
 from vlmrl.train import dist
+from vlmrl.train.balance import deal
 from vlmrl.train.prefetch import Prefetcher
 from vlmrl.types import MediaHandle, PlannedPrompt, Prompt, Sample
 
@@ -27,6 +28,8 @@ class Feed:
     bad: dict[str, str]
     quarantine: Callable[[Sample, str, str], None]
     """Called with (sample, reason, message) on the rank that met the fault."""
+    cost: Callable[[PlannedPrompt, Ledger], float] | None = None
+    """Expected work of a planned group, the same number on every rank; None: all are equal."""
     budget: Callable[[Sequence[LedgerRow], int], list[int]] | None = None
     """Deals a step's rollouts to its prompts; None: as many for each as `take` is asked for."""
     prefetcher: Prefetcher | None = None
@@ -52,7 +55,7 @@ class Feed:
         numbers = {place: wish.rollouts for place, wish in wanted}
         while wanted:
             failed: list[tuple[int, str, str]] = []
-            for place, wish in wanted[dist.rank() :: dist.world()]:
+            for place, wish in self._mine(wanted, ledger):
                 sample = self.samples[wish.sample_id]
                 try:
                     out.append((place, wish, self.encoder.encode(sample, self.template)))
@@ -67,6 +70,11 @@ class Feed:
         self._asked = max(self._asked, (prompts, rollouts))
         self._in_use = [handle for _, _, prompt in out for handle in prompt.media]
         return sorted(out, key=lambda item: item[0])
+
+    def _mine(self, wanted: Sequence[tuple[int, PlannedPrompt]], ledger: Ledger) -> list[tuple[int, PlannedPrompt]]:
+        """This rank's share of the planned prompts: as many as everybody's, and as much work."""
+        costs = [1.0 if self.cost is None else self.cost(wish, ledger) for _, wish in wanted]
+        return [item for item, rank in zip(wanted, deal(costs, dist.world()), strict=True) if rank == dist.rank()]
 
     def _dealt(self, plan: Sequence[PlannedPrompt], ledger: Ledger) -> list[PlannedPrompt]:
         """The plan with each prompt's share of the rollouts."""
@@ -85,7 +93,7 @@ class Feed:
             return
         prompts, rollouts = self._asked
         planned = self.prefetcher.guess(self.sampler, ledger, prompts=prompts, rollouts=rollouts)
-        mine = [self.samples[wish.sample_id] for wish in planned[dist.rank() :: dist.world()]]
+        mine = [self.samples[wish.sample_id] for _, wish in self._mine(list(enumerate(planned)), ledger)]
         self.prefetcher.start([(ref, self.encoder.root(sample)) for sample in mine for ref in sample.media], self._in_use)
 
     def running(self) -> AbstractContextManager[object]:

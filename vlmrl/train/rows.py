@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from vlmrl import fs
@@ -16,15 +17,22 @@ from vlmrl.train.ui import Ui
 from vlmrl.types import Sample
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Audited rows of a source under one template."""
+
+    samples: Mapping[str, Sample]
+    prompt_tokens: Mapping[str, int]
+    """Length of each sample's prompt, known from media headers."""
+
+
 def quarantine_row(path: Path, sample: Sample, reason: str, message: str) -> None:
     """Append one bad row; every rank may meet a different one, and appends are small single writes."""
     line = {"id": sample.id, "source": sample.source, "reason": reason, "message": message[:500]}
     fs.append(path, json.dumps(line, sort_keys=True).encode() + b"\n")
 
 
-def load_rows(
-    source: SourceSection, data: DataSection, root: Path, template: str, encoder: Encoder, *, quarantine: Path, ui: Ui
-) -> Mapping[str, Sample]:
+def load_rows(source: SourceSection, data: DataSection, root: Path, template: str, encoder: Encoder, *, quarantine: Path, ui: Ui) -> Rows:
     """Samples by id in file order: parsed, their media present and within limits by header, their prompts short enough.
 
     Overlong prompts are dropped and counted (data.max_prompt_tokens says so); other faults count against data.max_bad_rows.
@@ -40,11 +48,12 @@ def load_rows(
         quarantine=quarantine if dist.is_main() else None,
     )
     good: dict[str, Sample] = {}
+    tokens: dict[str, int] = {}
     bad: dict[str, list[str]] = {}
     with ui.bar(f"audit {Path(source.path).name}", len(samples)) as bar:
         for n, sample in enumerate(samples):
             try:
-                encoder.plan(sample, template)
+                tokens[sample.id] = len(encoder.plan(sample, template).ids)
                 good[sample.id] = sample
             except (MediaError, RowError) as error:
                 bad.setdefault(error.reason, []).append(f"{sample.source}: {error}")
@@ -61,4 +70,4 @@ def load_rows(
             f"{source.path}: {faulty} of {len(samples)} rows have unusable media or prompts, {len(good)} are left; "
             f"data.max_bad_rows is {data.max_bad_rows}; first: {first}; all are in {quarantine}"
         )
-    return good
+    return Rows(samples=good, prompt_tokens=tokens)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,9 @@ from vlmrl.protocols import sampler as sampler_registry
 from vlmrl.rewards.runner import RewardRunner
 from vlmrl.rollout.journal import drop_before
 from vlmrl.sampling.info import describe
+from vlmrl.sampling.ledger import Ledger
 from vlmrl.train import checkpoint, dist, optim
+from vlmrl.train.balance import cost
 from vlmrl.train.evaluate import evaluate_stage, remember_stage
 from vlmrl.train.export import export, link
 from vlmrl.train.feed import Feed
@@ -51,7 +53,7 @@ from vlmrl.train.stage.base import Reference, StageRun
 from vlmrl.train.step import Learner
 from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, write_tensors
 from vlmrl.train.ui import Ui
-from vlmrl.types import Sample
+from vlmrl.types import PlannedPrompt, Sample
 
 MAX_FAILED_SAVES = 3
 AVERAGE = "average.safetensors"
@@ -162,7 +164,8 @@ def _stage_folder(s: Session, cfg: Stage) -> Path:
 def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: VisionCache) -> None:
     """Build what the stage needs, restore it if this process resumes inside it, and run it."""
     faults.point("stage.started")
-    samples = s.rows_of(cfg.source, cfg.template)
+    rows = s.rows_of(cfg.source, cfg.template)
+    samples = rows.samples
     if cfg.forward == "shared_prefix":
         require(policy.model.config.get_text_config())
     _add_adapters(s, cfg, base, policy)
@@ -212,6 +215,7 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
             template=cfg.template,
             max_bad=s.cfg.data.max_bad_rows,
             bad=s.state.bad_media,
+            cost=_cost(policy, rows.prompt_tokens),
             quarantine=lambda sample, reason, message: quarantine_row(quarantine, sample, reason, message),
             budget=budget_registry.bind(cfg.budget.name, cfg.budget.arguments) if isinstance(cfg, GrpoSection) else None,
             prefetcher=Prefetcher(s.store, make_sampler()) if s.cfg.media.prefetch else None,
@@ -236,6 +240,17 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
             sft.train(stage, cfg)
         else:
             grpo.train(stage, cfg)
+
+
+def _cost(policy: Policy, prompt_tokens: Mapping[str, int]) -> Callable[[PlannedPrompt, Ledger], float]:
+    """Work of a planned group, from its prompt's length and what the ledger knows of its answers."""
+    hidden = int(policy.model.config.get_text_config().hidden_size)
+
+    def of(wish: PlannedPrompt, ledger: Ledger) -> float:
+        length = ledger.row(wish.sample_id).mean_length or 0.0
+        return cost(prompt_tokens[wish.sample_id], wish.rollouts, length, hidden=hidden)
+
+    return of
 
 
 def _profiler(s: Session, cfg: Stage, policy: Policy) -> StageProfiler | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,11 @@ from vlmrl.policy.load import ProcessorBundle, load_processor
 from vlmrl.train import checkpoint, dist
 from vlmrl.train.clock import Clock
 from vlmrl.train.media import open_media
-from vlmrl.train.rows import load_rows
+from vlmrl.train.rows import Rows, load_rows
 from vlmrl.train.rundir import RunDir
 from vlmrl.train.state import RunState
 from vlmrl.train.tracking import Tracker
 from vlmrl.train.ui import Ui
-from vlmrl.types import Sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +46,13 @@ class Session:
     """Checkpoint whose tensors the first stage of this process starts from."""
     failed_saves: int = 0
     clock: Clock = field(default_factory=Clock)
-    rows: dict[tuple[str, str], Mapping[str, Sample]] = field(default_factory=dict)
+    rows: dict[tuple[str, str], Rows] = field(default_factory=dict)
     first_rl_step_logged: bool = False
     """Whether this process has logged how long it took to get there."""
     profile_steps: int = 0
     """Steps of each stage to trace."""
 
-    def rows_of(self, source: SourceSection, template: str) -> Mapping[str, Sample]:
+    def rows_of(self, source: SourceSection, template: str) -> Rows:
         """Audited rows of a source, read once per process."""
         key = (source.path, template)
         if key not in self.rows:

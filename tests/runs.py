@@ -28,7 +28,7 @@ def small_config(model: Path, world: Path, root: Path, **stage: Any) -> dict[str
         "model": {"path": str(model), "device": "cpu"},
         "data": {"root": str(world)},
         "media": {"min_pixels": 3136, "max_pixels": 4704, "max_frames": 32},
-        "eval": {"source": {"path": "test.jsonl"}, "limit": 6, "max_new_tokens": 8, "batch_prompts": 3},
+        "eval": {"source": {"path": "test.jsonl"}, "limit": 6, "max_new_tokens": 8, "batch_prompts": 3, "every": 3},
         "checkpoint": {"every": 2},
         "stages": [
             {

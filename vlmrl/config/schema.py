@@ -124,6 +124,7 @@ class EvalSection(Section):
     max_new_tokens: PositiveInt = Field(default=256, description="Longest answer in evaluation (greedy)")
     batch_prompts: PositiveInt = Field(default=64, description="Prompts generated for at a time")
     at_start: bool = Field(default=True, description="Also evaluate the model before the first stage")
+    every: PositiveInt | None = Field(default=None, description="Also evaluate after every N steps of a stage, as STAGE@STEP")
 
 
 class CheckpointSection(Section):

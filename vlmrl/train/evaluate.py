@@ -14,6 +14,7 @@ from vlmrl.policy.load import Policy, weights_fingerprint
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.train import dist
+from vlmrl.train.clock import Clock
 from vlmrl.train.session import Session
 from vlmrl.types import GenerationSettings, Sample
 
@@ -29,14 +30,16 @@ def remember_stage(s: Session, name: str) -> None:
         fs.write_text(path, json.dumps([*names, name]))
 
 
-def evaluate_stage(s: Session, name: str, policy: Policy, vision: VisionCache) -> None:
-    """Greedy answers on the held-out rows; records that are already there are not generated again."""
+def evaluate_stage(s: Session, name: str, policy: Policy, vision: VisionCache, clock: Clock | None = None) -> None:
+    """Greedy answers on the held-out rows; records that are already there are not generated again.
+
+    The seconds count in `clock`: within a stage that of its steps, else the run's."""
     source = s.cfg.eval.source
     if source is None:
         return
     template = s.cfg.stages[-1].template
     samples = list(s.rows_of(source, template).samples.values())[: s.cfg.eval.limit]
-    with s.clock.phase("evaluate"):
+    with (clock or s.clock).phase("evaluate"):
         dist.on_main(lambda: _evaluate_main(s, name, samples, template, policy, vision))
     values = {"eval/rows": float(len(samples))} | _eval_metrics(s, name)
     s.tracker.log(values, stage=name, step=s.state.step, global_step=s.state.global_step)

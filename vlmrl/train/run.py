@@ -231,6 +231,8 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
         stop_requested=lambda: s.run.stop_requested,
         progress=lambda values: None,
         steps=cfg.steps,
+        evaluate=lambda clock: evaluate_stage(s, f"{cfg.name}@{s.state.step}", policy, vision, clock),
+        evaluate_every=s.cfg.eval.every,
         profiler=_profiler(s, cfg, policy),
     )
     with s.ui.bar(f"{cfg.kind} {cfg.name}", cfg.steps, done=s.state.step) as bar, stage.running():

@@ -43,6 +43,11 @@ class Bar:
             self.spoke = time.monotonic()
             self.console.print(f"{self.title}: {self.line()}  {text}", highlight=False)
 
+    def close(self) -> None:
+        """Take the bar from the display."""
+        if self.progress is not None and self.task is not None:
+            self.progress.remove_task(self.task)
+
     def line(self) -> str:
         """`120/600, 8.1/s, 59 s left`."""
         rate = (self.done - self.first) / max(1e-9, time.monotonic() - self.began)
@@ -57,6 +62,8 @@ class Ui:
         self.console = console or Console(quiet=quiet)
         if not self.console.is_terminal:
             self.console.width = LOG_WIDTH
+        self._live: Progress | None = None
+        """The display that is up; rich has one at a time, so a bar within a bar joins it."""
 
     def say(self, text: str) -> None:
         """One line."""
@@ -68,8 +75,15 @@ class Ui:
 
     @contextmanager
     def bar(self, title: str, total: int, *, done: int = 0) -> Iterator[Bar]:
-        """A progress bar for the block."""
+        """A progress bar for the block, below that of a block around it."""
         began = time.monotonic()
+        if self._live is not None:
+            inner = Bar(self.console, title, total, self._live, done)
+            try:
+                yield inner
+            finally:
+                inner.close()
+            return
         if self.console.is_terminal and not self.console.quiet:
             columns = (
                 TextColumn("{task.description:<24}"),
@@ -81,8 +95,11 @@ class Ui:
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[note]}"),
             )
-            with Progress(*columns, console=self.console) as progress:
-                yield Bar(self.console, title, total, progress, done)
+            with Progress(*columns, console=self.console) as self._live:
+                try:
+                    yield Bar(self.console, title, total, self._live, done)
+                finally:
+                    self._live = None
             return
         bar = Bar(self.console, title, total, None, done)
         yield bar

@@ -66,6 +66,9 @@ class StageRun:
     stop_requested: Callable[[], bool]
     progress: Callable[[dict[str, float]], None]
     steps: int
+    evaluate: Callable[[Clock], None] | None = None
+    """Asks the held-out questions, where it is due within the stage (`evaluate_every`)."""
+    evaluate_every: int | None = None
     average: AveragedWeights | None = None
     """Makes the reference follow the policy slowly, where a method asks for such a one."""
     profiler: StageProfiler | None = None
@@ -222,6 +225,10 @@ class StageRun:
         if self.profiler is not None:
             with self.clock.phase("profile"):
                 self.profiler.after_step()
+        # before the checkpoint: a run that is killed in between repeats the step and finds these records; the other way round it
+        # would go on behind the step and never ask. The end of the stage has an evaluation of its own.
+        if self.evaluate is not None and self.evaluate_every and state.step % self.evaluate_every == 0 and state.step < self.steps:
+            self.evaluate(self.clock)
         due = state.step % self.checkpoint_every == 0 or state.step == self.steps
         stop = any(dist.gather(self.stop_requested()))
         if due or stop:

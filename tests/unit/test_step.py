@@ -13,11 +13,11 @@ from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss, reducer
 from vlmrl.errors import NumericsError
 from vlmrl.policy.load import freeze
-from vlmrl.policy.pack import Row
+from vlmrl.policy.pack import Row, response_mask
 from vlmrl.testing.tiny import Tiny
 from vlmrl.train import step as step_module
 from vlmrl.train.objective import TokenObjective
-from vlmrl.train.step import Learner, Minibatch, optimizer_step, response_mask, score_rows
+from vlmrl.train.step import Learner, Minibatch, optimizer_step, score_rows
 
 
 def learner(tiny: Tiny, micro_tokens: int = 10**6, layout: str = "shared_prefix") -> Learner:

@@ -21,7 +21,7 @@ from vlmrl.toy.tasks import LOOSE, SPLITS
 def action_of(part: str, pixels: np.ndarray) -> tuple[dict, list[int] | None]:
     """(the action that a part of a goal asks for on this screen, the box of the element), from the pixels alone."""
     if found := re.fullmatch(r"type (\w+)", part):
-        assert seen(pixels, "white").sum() == 40 * 18 - 36 * 14  # the text field
+        assert seen(pixels, "white").sum() == 40 * 24 - 36 * 20  # the text field
         return {"action": "input_text", "text": found[1]}, None
     if found := re.fullmatch(r"scroll (\w+)", part):
         rows, columns = np.nonzero(seen(pixels, "white"))

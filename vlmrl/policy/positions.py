@@ -126,7 +126,12 @@ def extend(positions: torch.Tensor, tokens: int) -> torch.Tensor:
 
     A chat template ends every prompt with text, so the last prompt position is the same on the three rows.
     """
+    return torch.cat([positions, following(positions, tokens)], dim=1)
+
+
+def following(positions: torch.Tensor, tokens: int) -> torch.Tensor:
+    """Only those of the text tokens behind the prompt, [3, tokens]."""
     last = positions[:, -1:]
     if not bool((last == last[0]).all()):
         raise ValueError("the prompt ends inside a visual block; a response cannot follow it")
-    return torch.cat([positions, last + 1 + torch.arange(tokens)], dim=1)
+    return last + 1 + torch.arange(tokens)

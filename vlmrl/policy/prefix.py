@@ -66,12 +66,13 @@ class PrefixLayout:
 
         The last prompt column appears once per answer: it predicts every first token.
         """
-        rows: list[int] = []
+        rows = [torch.zeros(0, dtype=torch.int64)]
         for block in self.blocks:
-            for at, length in zip(block.suffix_starts, block.suffixes, strict=True):
-                if length:
-                    rows += [block.start + block.prefix - 1, *range(at, at + length - 1)]
-        return torch.tensor(rows, dtype=torch.int64)
+            answers = block.start + block.prefix
+            before = torch.arange(answers - 1, block.end - 1)
+            before[[at - answers for at, length in zip(block.suffix_starts, block.suffixes, strict=True) if length]] = answers - 1
+            rows.append(before)
+        return torch.cat(rows)
 
     def allow(self) -> torch.Tensor:
         """Which key each query may see, bool [N, N]: the definition of the layout. Quadratic; for the reference backend and tests."""

@@ -86,13 +86,13 @@ def make_screen(seed: int, split: Split, index: int, step: int, part: Part, clut
 
     def element(i: int, kind: str, color: str, shape: str) -> Thing:
         quarter = quarters.pop(draw(len(quarters), "quarter", i))
-        width, height = {"press": (34, 20), "open": (28, 28), "type": (40, 18)}[kind]
-        # the middle of the quarter is well within the element, and the scroll bar is beside it
+        width, height = {"press": (40, 36), "open": (40, 40), "type": (40, 24)}[kind]
+        # elements fill most of their quarter, its middle is well within them, and the scroll bar is beside them
         x, y = (
             QUARTER * place + low + draw(high - low + 1, axis, i)
             for axis, place, low, high in (
                 ("x", quarter % 2, max(1, HALF + 4 - width), min(HALF - 4, REACH - width)),
-                ("y", quarter // 2, max(1, HALF + 4 - height), HALF - 4),
+                ("y", quarter // 2, max(1, HALF + 4 - height), min(HALF - 4, QUARTER - 1 - height)),
             )
         )
         return Thing(color=color, shape=shape, box=(x, y, x + width, y + height))

@@ -17,7 +17,7 @@ from vlmrl.algo.inputs import LossInputs
 from vlmrl.errors import NumericsError
 from vlmrl.policy.forward import LAYOUTS, Layout
 from vlmrl.policy.load import Policy
-from vlmrl.policy.pack import MicroBatch, PackedBatch, Row
+from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, response_mask
 from vlmrl.policy.vision import VisionCache
 from vlmrl.train import dist
 from vlmrl.train.objective import Objective, Rows, Sums, masked_sum
@@ -74,12 +74,6 @@ class StepReport:
     metrics: dict[str, float] = field(default_factory=dict)
     tokens: int = 0
     """Tokens through the model on this rank, padding included."""
-
-
-def response_mask(rows: Sequence[Row]) -> torch.Tensor:
-    """True on the response tokens of each row, [N, T]."""
-    width = max((len(row.response) for row in rows), default=0)
-    return torch.tensor([[t < len(row.response) for t in range(width)] for row in rows], dtype=torch.bool).view(len(rows), width)
 
 
 @torch.no_grad()

@@ -36,15 +36,20 @@ def prefix_differences(ids_NT: Tensor, length_N: Tensor, reward_N: Tensor, group
     node_N = _renumber(group_N)
     value_N = segments.mean(reward_N, node_N, valid_N)
     width = int(ids_NT.max()) + 1 if ids_NT.numel() else 1
+    # M: the rows that still share a prefix with one of another reward; where all who share it have one reward (a member that is alone,
+    # above all), its value cannot change any more, and they leave together
+    row_M = valid_N.nonzero(as_tuple=True)[0]
+    node_M, value_M = node_N[row_M], value_N[row_M]
     for t in range(ids_NT.shape[1]):
-        here_N = valid_N & (length_N > t)
-        # where all who share a prefix have one reward, its value cannot change any more: a member that is alone, above all
-        if not bool((here_N & (value_N != reward_N)).any()):
+        open_M = torch.zeros_like(node_N, dtype=torch.bool).index_put((node_M[value_M != reward_N[row_M]],), torch.tensor(True))[node_M]
+        stays_M = open_M & (length_N[row_M] > t)
+        row_M, node_M, value_M = row_M[stays_M], node_M[stays_M], value_M[stays_M]
+        if not len(row_M):
             break
-        node_N = _renumber(node_N * width + ids_NT[:, t])
-        next_N = segments.mean(reward_N, node_N, here_N)
-        out_NT[:, t] = torch.where(here_N, next_N - value_N, torch.zeros_like(value_N))
-        value_N = torch.where(here_N, next_N, value_N)
+        node_M = _renumber(node_M * width + ids_NT[row_M, t])
+        next_M = segments.mean(reward_N[row_M], node_M, torch.ones_like(row_M, dtype=torch.bool))
+        out_NT[row_M, t] = next_M - value_M
+        value_M = next_M
     return out_NT
 
 

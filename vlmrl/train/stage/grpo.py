@@ -23,7 +23,7 @@ from vlmrl.algo.select.selective_sample_buffer import priority
 from vlmrl.config.schema import GrpoSection
 from vlmrl.errors import NumericsError
 from vlmrl.policy.average import answer_likelihood
-from vlmrl.policy.pack import Row
+from vlmrl.policy.pack import Row, response_ids, response_mask
 from vlmrl.protocols import RememberingStrategy
 from vlmrl.rollout.answer_span import answer_mask
 from vlmrl.rollout.collect import Collector
@@ -35,7 +35,7 @@ from vlmrl.train.stage.algorithm import Algorithm, Selection, advance_dual, cred
 from vlmrl.train.stage.base import StageRun
 from vlmrl.train.stage.describe import describe, summed_notes
 from vlmrl.train.stage.table import RewardTable, reward_table
-from vlmrl.train.step import Minibatch, StepReport, loss_inputs_of, optimizer_step, response_mask, score_rows
+from vlmrl.train.step import Minibatch, StepReport, loss_inputs_of, optimizer_step, score_rows
 from vlmrl.types import Rollout, ScoredGroup
 
 MAX_EMPTY_STEPS = 20
@@ -344,14 +344,6 @@ def remember(stage: StageRun, collector: Collector, batch: Batch, adv_N: torch.T
     groups = [scored for _, scored in everyone]
     collector.strategy.observe(groups, [by_place[place] for place, _ in everyone], version=stage.policy.version + 1)
     stage.state.strategy = collector.strategy.state_dict()
-
-
-def response_ids(rows: Sequence[Row], width: int) -> torch.Tensor:
-    """Token ids of the answers, [N, width], 0 behind their ends."""
-    out = torch.zeros((len(rows), width), dtype=torch.int64)
-    for n, row in enumerate(rows):
-        out[n, : len(row.response)] = torch.tensor(row.response, dtype=torch.int64)
-    return out
 
 
 def minibatch_places(rows: Sequence[Row], parts: int) -> list[list[int]]:

@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.claims_cells import CLAIMS, Cell, Claim, Measures, cells_of, rollouts_of  # noqa: E402
+from benchmarks.claims_cells import CLAIMS, Cell, Claim, Measures, cells_of  # noqa: E402
 from benchmarks.claims_report import document, summary_json  # noqa: E402
-from benchmarks.claims_stats import measures_of, with_budgets  # noqa: E402
+from benchmarks.claims_stats import curve_of, measures_of, with_curve  # noqa: E402
 from benchmarks.common import BenchmarkError  # noqa: E402
 
 RECIPES = ROOT / "configs" / "recipes"
@@ -89,24 +89,23 @@ def execute(arguments: Sequence[str], log: Path) -> None:
 
 
 def collect(claim: Claim, cells: Sequence[Cell], out: Path) -> dict[str, dict[int, Measures]]:
-    """Arm -> seed -> measures, of the cells that are finished (all budgets of them, where a claim has several)."""
+    """Arm -> seed -> measures, of the cells that are finished."""
     found: dict[str, dict[int, Measures]] = {}
     for arm in claim.arms:
         for seed in sorted({cell.seed for cell in cells}):
             own = [cell for cell in cells if (cell.arm, cell.seed) == (arm, seed)]
             if not own or not all(is_finished(cell, out) for cell in own):
                 continue
-            if claim.budgets:
-                curve = {_rollouts(cell): measures_of(out / cell.name) for cell in own}
-                found.setdefault(arm, {})[seed] = with_budgets(claim, curve)
-            else:
-                found.setdefault(arm, {})[seed] = measures_of(out / own[0].name)
+            measures = measures_of(out / own[0].name)
+            if claim.target is not None:
+                measures |= with_curve(claim, curve_of(out / own[0].name, claim.target[0], _last_stage(own[0])))
+            found.setdefault(arm, {})[seed] = measures
     return found
 
 
-def _rollouts(cell: Cell) -> int:
+def _last_stage(cell: Cell) -> dict[str, Any]:
     stages = next(o for o in cell.overrides if o.startswith("stages="))
-    return rollouts_of(json.loads(stages.removeprefix("stages=")))
+    return json.loads(stages.removeprefix("stages="))[-1]
 
 
 def parents_of(cells: Sequence[Cell], out: Path) -> dict[int, Measures]:

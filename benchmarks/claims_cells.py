@@ -50,8 +50,8 @@ class Claim:
     """Whether all arms start from one fine-tuned model per seed (the recipe's SFT stage)."""
     own_sft: Mapping[str, Callable[[Stage], Stage]] = field(default_factory=dict)
     """Arm -> change of the SFT stage, where arms are fine-tuned each in their way."""
-    budgets: Sequence[int] = ()
-    """RL steps after which held-out questions are asked, each a run of its own (of which shorter ones are beginnings)."""
+    every: int | None = None
+    """RL steps between two times that the held-out questions are asked, for claims about the number of rollouts."""
     target: tuple[str, float] | None = None
     """(measure, share) for claims about the number of rollouts: the share of the way from where all arms start to 1."""
 
@@ -184,7 +184,7 @@ CLAIMS: dict[str, Claim] = {
             "method could not be read; the sampler is ours, and so is this claim in its precise form.)",
             recipe="toy_curriculum_gui",
             arms={"curriculum": as_it_is, "uniform": changed(sampler={"name": "uniform"})},
-            budgets=(10, 20, 40, 60),
+            every=5,
             target=("step_success", 0.5),
             conditions=(
                 Condition(text="rollouts to the target", arm="curriculum", than="uniform", measure="rollouts to target", kind="less"),
@@ -203,8 +203,6 @@ class Cell:
     arm: str
     """`sft` for the model that all arms of a seed start from."""
     seed: int
-    steps: int | None
-    """Budget of RL steps, where the claim has several."""
     recipe: str
     overrides: tuple[str, ...]
     parent: Cell | None
@@ -213,8 +211,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        budget = "" if self.steps is None else f"-{self.steps}"
-        return f"{self.claim}-{self.arm.lower().replace(' ', '_')}{budget}-{self.seed}-{self.digest[:8]}"
+        return f"{self.claim}-{self.arm.lower().replace(' ', '_')}-{self.seed}-{self.digest[:8]}"
 
 
 def cells_of(claim: Claim, seeds: Sequence[int], recipes: Path, extra: Sequence[str]) -> list[Cell]:
@@ -222,6 +219,7 @@ def cells_of(claim: Claim, seeds: Sequence[int], recipes: Path, extra: Sequence[
     from vlmrl.config.load import load
 
     path = recipes / f"{claim.recipe}.yaml"
+    extra = [*extra, *([] if claim.every is None else [f"eval.every={claim.every}"])]
     stages = {stage["name"]: stage for stage in load(path, list(extra)).config.model_dump(mode="json", exclude_defaults=False)["stages"]}
     sft = next((stage for stage in stages.values() if stage["kind"] == "sft"), None)
     rl = next(stage for stage in stages.values() if stage["kind"] == "grpo")
@@ -234,10 +232,8 @@ def cells_of(claim: Claim, seeds: Sequence[int], recipes: Path, extra: Sequence[
             shared = make_cell(claim, "sft", seed, path, [sft], extra, parent=None)
             out.append(shared)
         for arm, change in claim.arms.items():
-            for steps in claim.budgets or (None,):
-                stage = change(rl) | ({} if steps is None else {"steps": min(steps, rl["steps"])})
-                own = [claim.own_sft[arm](sft)] if arm in claim.own_sft and sft is not None else []
-                out.append(make_cell(claim, arm, seed, path, [*own, stage], extra, parent=shared, steps=steps))
+            own = [claim.own_sft[arm](sft)] if arm in claim.own_sft and sft is not None else []
+            out.append(make_cell(claim, arm, seed, path, [*own, change(rl)], extra, parent=shared))
     return out
 
 
@@ -250,7 +246,6 @@ def make_cell(
     extra: Sequence[str],
     *,
     parent: Cell | None,
-    steps: int | None = None,
 ) -> Cell:
     """A cell with its digest."""
     from vlmrl.config.load import load
@@ -260,7 +255,6 @@ def make_cell(
         claim=claim.id,
         arm=arm,
         seed=seed,
-        steps=steps,
         recipe=str(path),
         overrides=overrides,
         parent=parent,
@@ -278,4 +272,8 @@ def digest(config: Mapping[str, Any], parent: Cell | None) -> str:
 
 def rollouts_of(stages: Sequence[Mapping[str, Any]]) -> int:
     """Sequences that the RL stages of a recipe train on, injected rows included."""
-    return sum(s["steps"] * s["rollout"]["prompts"] * s["rollout"]["per_prompt"] for s in stages if s["kind"] == "grpo")
+    return sum(s["steps"] * rollouts_per_step(s) for s in stages if s["kind"] == "grpo")
+
+
+def rollouts_per_step(stage: Mapping[str, Any]) -> int:
+    return stage["rollout"]["prompts"] * stage["rollout"]["per_prompt"]

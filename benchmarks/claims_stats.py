@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.claims_cells import Claim, Condition, Measures
+from benchmarks.claims_cells import Claim, Condition, Measures, rollouts_per_step
 
 HOLDS, FAILS, OPEN = "holds here", "does not hold here", "cannot be told at this size"
 
@@ -143,20 +143,37 @@ def moments(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return out
 
 
-def with_budgets(claim: Claim, curve: Mapping[int, Measures]) -> dict[str, float]:
-    """The measures of a claim about the number of rollouts. `curve`: rollouts -> measures of the run of that length."""
+def curve_of(run: Path, measure: str, stage: Mapping[str, Any]) -> list[tuple[int, float]]:
+    """(rollouts, mean of a measure) each time that the held-out questions were asked: before an RL stage, within it, behind it.
+
+    Raises:
+        StorageError: records are missing or damaged.
+    """
+    from vlmrl.evals.records import read_records
+    from vlmrl.evals.summary import summarize
+
+    def at(name: str) -> int:
+        begun, _, step = name.partition("@")
+        return 0 if begun != stage["name"] else rollouts_per_step(stage) * int(step or stage["steps"])
+
+    names = json.loads((run / "eval/order.json").read_text(encoding="utf-8"))
+    points = [(at(name), summarize(read_records(run / f"eval/{name}.jsonl"), 0).means()[measure]) for name in names]
+    return sorted((rollouts, value) for rollouts, value in points if value is not None)
+
+
+def with_curve(claim: Claim, curve: Sequence[tuple[int, float]]) -> dict[str, float]:
+    """The measures of a claim about the number of rollouts. `curve`: (rollouts, value) in order, from 0 rollouts."""
     assert claim.target is not None
     measure, share = claim.target
-    points = sorted((rollouts, measures[measure]) for rollouts, measures in curve.items())
-    begin = next(iter(curve.values()))["score before"]  # all runs start from the same weights
+    (_, begin), *points = curve
     target = begin + share * (1 - begin)
-    out: dict[str, float] = {"score before": begin} | {f"{measure}@{rollouts}": value for rollouts, value in points}
+    out: dict[str, float] = {f"{measure}@{rollouts}": value for rollouts, value in points}
     reached = max(value for _, value in points) >= target
     return out | {
-        "rollouts to target": rollouts_to(target, [(0, begin), *points]),
+        "rollouts to target": rollouts_to(target, curve),
         "target": target,
         "target reached": float(reached),
-        "mean success": fmean([begin, *(value for _, value in points)]),
+        "mean success": fmean(value for _, value in curve),
     }
 
 

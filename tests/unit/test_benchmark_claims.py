@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks import claims
 from benchmarks.claims_cells import CLAIMS, Condition, cells_of, digest, rollouts_of
 from benchmarks.claims_report import condition_cells, document, measure_cells, number, summary_json
-from benchmarks.claims_stats import FAILS, HOLDS, OPEN, Finding, find, interval, judge, moments, rollouts_to, verdict, with_budgets
+from benchmarks.claims_stats import FAILS, HOLDS, OPEN, Finding, find, interval, judge, moments, rollouts_to, verdict, with_curve
 from benchmarks.common import BenchmarkError
 from vlmrl.config.load import load
 from vlmrl.methods import require_methods
@@ -33,11 +33,9 @@ def cells():
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_arms_have_equal_rollouts_and_differ_only_in_their_method(name, cells) -> None:
-    budgets = {}
-    for cell in cells[name]:
-        if cell.arm != "sft":
-            budgets.setdefault(cell.steps, set()).add(rollouts_of(stages_of(cell)))
-    assert all(len(found) == 1 and found != {0} for found in budgets.values())
+    budgets = {rollouts_of(stages_of(cell)) for cell in cells[name] if cell.arm != "sft"}
+    assert len(budgets) == 1
+    assert budgets != {0}
     assert len({cell.digest for cell in cells[name]}) == len({cell.name for cell in cells[name]}) == len(cells[name])
     for condition in CLAIMS[name].conditions:
         assert {condition.arm, condition.than or condition.arm} <= set(CLAIMS[name].arms)
@@ -199,15 +197,15 @@ def test_a_higher_target_never_needs_fewer_rollouts(values, a, b) -> None:
     assert rollouts_to(low, curve) <= rollouts_to(high, curve) + 1e-9
 
 
-def test_budgets_by_hand() -> None:
+def test_curve_by_hand() -> None:
     claim = dataclasses.replace(CLAIMS["curriculum_gui"], target=("step_success", 0.375))
-    found = with_budgets(claim, {200: {"step_success": 0.8, "score before": 0.2}, 100: {"step_success": 0.4, "score before": 0.2}})
+    found = with_curve(claim, [(0, 0.2), (100, 0.4), (200, 0.8)])
     assert found["target"] == pytest.approx(0.5)  # 0.2 and three eighths of the 0.8 that are left
     assert found["rollouts to target"] == pytest.approx(125)
     assert found["mean success"] == pytest.approx((0.2 + 0.4 + 0.8) / 3)
     assert found["step_success@100"] == 0.4
     assert found["target reached"] == 1
-    assert with_budgets(claim, {100: {"step_success": 0.4, "score before": 0.2}})["target reached"] == 0
+    assert with_curve(claim, [(0, 0.2), (100, 0.4)])["target reached"] == 0
 
 
 def test_moments_by_hand() -> None:

@@ -53,6 +53,16 @@ def test_the_same_recipe_gives_the_same_bits(uninterrupted: Whole, tmp_path: Pat
     assert any(line["reward_std"] > 0 and line["grad_norm"] > 0 for line in rl), "the test run must learn something"
 
 
+def test_held_out_questions_are_asked_within_a_stage(uninterrupted: Whole) -> None:
+    """`eval.every: 3`: within the four steps of the second stage once, and not again where the first stage of three ends."""
+    config, expected = uninterrupted
+    assert config["eval"]["every"] == 3
+    assert set(expected["eval"]) == {"base.jsonl", "sft.jsonl", "rl@3.jsonl", "rl.jsonl"}
+    assert all(len(records) == 6 for records in expected["eval"].values())
+    asked = [line["stage"] for line in expected["metrics"] if "eval/rows" in line]
+    assert asked == ["base", "sft", "rl@3", "rl"]
+
+
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_a_named_point(point: str, uninterrupted: Whole, tmp_path: Path) -> None:
     config, expected = uninterrupted

@@ -282,8 +282,8 @@ def test_every_misspelt_field_is_an_error_with_the_right_suggestion():
         for wrong in misspellings(str(path[-1])):
             found: list[str] = []
             config = check(with_renamed(whole, path, wrong), found)
-            # A misspelt `weight` stands where a reward's own arguments stand, which only pass 2 knows: see test_config_methods.
-            if config is not None and not found and path[-1] == "weight":
+            # Misspelt fields of a reward stand where its own arguments stand, which only pass 2 knows: see test_config_methods.
+            if config is not None and not found and path[-1] in ("weight", "column", "isolate"):
                 continue
             assert found, f"{path} as '{wrong}' was accepted"
             total += 1
@@ -324,7 +324,11 @@ TABLE = [
     ("data.dedupe=first", "data.dedupe: expected one of 'error', 'keep_first', got str 'first'"),
     ("data.max_prompt_tokens=0", "data.max_prompt_tokens: must be greater than 0, got int 0"),
     ("eval.limit=0", "eval.limit: must be greater than 0, got int 0"),
-    ("eval.source=rows.jsonl", "eval.source: expected a mapping with path, media_root or None, got str 'rows.jsonl'"),
+    (
+        "eval.source=rows.jsonl",
+        "eval.source: expected a mapping with path, media_root, adapter, answer_type, task, frame, axis, to_frame, ... or None, "
+        "got str 'rows.jsonl'",
+    ),
     ("eval.source={}", "eval.source.path: missing, expected str"),
     ("checkpoint.every=0", "checkpoint.every: must be greater than 0, got int 0"),
     ("checkpoint.keep=0", "checkpoint.keep: must be greater than 0, got int 0"),

@@ -78,6 +78,8 @@ def test_a_right_config_has_no_problems(registries):
         ({"kl": {"name": "k4"}}, "stages.rl.kl.name: unknown kl_estimator 'k4'"),
         ({"credit": {"name": "brodcast"}}, "stages.rl.credit.name: unknown credit 'brodcast'; did you mean 'broadcast'?"),
         ({"rewards": [{"name": "iou", "wieght": 2}]}, "stages.rl.rewards.0.wieght: unknown 'wieght'; did you mean 'weight'?"),
+        ({"rewards": [{"name": "iou", "colum": "a"}]}, "stages.rl.rewards.0.colum: unknown 'colum'; did you mean 'column'?"),
+        ({"rewards": [{"name": "iou", "isolated": True}]}, "stages.rl.rewards.0.isolated: unknown 'isolated'; did you mean 'isolate'?"),
         (
             {"rewards": [{"name": "iou", "powr": 2}]},
             "stages.rl.rewards.0.powr: unknown 'powr'; did you mean 'power'? (reward 'iou' takes: power)",

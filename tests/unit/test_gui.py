@@ -1,4 +1,4 @@
-"""metrics.gui: reading actions, and the three published ways to compare a step."""
+"""metrics.gui: reading actions, and how well their arguments match."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.metrics.gui import Action, arguments_score, distance, match_step, parse_action, token_f1
+from vlmrl.metrics.gui import ACTIONS, POINTING, Action, action_of, arguments_score, distance, parse_action, to_rel1000, token_f1
 
 
 def click(x: float, y: float, kind: str = "click") -> Action:
@@ -22,65 +22,6 @@ def scroll(direction: str) -> Action:
 
 
 GOLD = click(500, 500)
-STEPS = [
-    (click(500, 500), GOLD),
-    (click(600, 597), GOLD),
-    (click(640, 500), GOLD),
-    (click(600, 600), GOLD),
-    (click(500, 500, "long_press"), GOLD),
-    (scroll("up"), scroll("up")),
-    (scroll("down"), scroll("up")),
-    (typed("hello world"), typed("hello world")),
-    (typed("hello there"), typed("hello world")),
-    (typed("bye world"), typed("hello world")),
-    (typed("google maps", "open_app"), typed("Google Maps", "open_app")),
-    (Action(kind="navigate_back"), Action(kind="navigate_back")),
-]
-
-
-def test_os_atlas_on_twelve_steps() -> None:
-    matches = [match_step(pred, gold, profile="os_atlas") for pred, gold in STEPS]
-    assert [m.step for m in matches] == [True, True, True, False, False, True, False, True, True, False, True, True]
-    assert sum(m.type for m in matches) == 11
-    assert [m.grounding for m in matches if m.grounding is not None] == [True, True, True, False]
-
-
-def test_gui_r1_on_twelve_steps() -> None:
-    matches = [match_step(pred, gold, profile="gui_r1") for pred, gold in STEPS]
-    assert [m.step for m in matches] == [True, True, False, False, False, True, False, True, True, True, True, None]
-    assert sum(m.type for m in matches) == 11
-    assert [m.grounding for m in matches if m.grounding is not None] == [True, True, False, False, True]
-
-
-def test_ui_r1_on_five_clicks() -> None:
-    matches = [match_step(pred, gold, profile="ui_r1", screen=(1080, 2400)) for pred, gold in STEPS[:5]]
-    assert [m.grounding for m in matches] == [True, False, False, False, False]
-    assert match_step(scroll("up"), scroll("up"), profile="ui_r1").step is None
-
-
-@pytest.mark.parametrize(
-    ("dx", "dy", "away", "gui_r1", "ui_r1"),
-    [
-        (151, 0, 0.13981, True, True),
-        (0, 335, 0.13958, True, False),
-        (0, 336, 0.14, False, False),
-        (100, 220, 0.13029, True, False),
-        (110, 240, 0.14274, False, False),
-    ],
-)
-def test_pixel_offsets_on_a_tall_screen(dx: int, dy: int, away: float, gui_r1: bool, ui_r1: bool) -> None:
-    pred = click(500 + dx / 1.08, 500 + dy / 2.4)
-    assert distance((pred.point or (0, 0)), (500, 500)) == pytest.approx(away, abs=5e-6)
-    assert match_step(pred, GOLD, profile="gui_r1").grounding is gui_r1
-    assert match_step(pred, GOLD, profile="ui_r1", screen=(1080, 2400)).grounding is ui_r1
-
-
-@pytest.mark.parametrize("profile", ["os_atlas", "gui_r1", "ui_r1"])
-def test_what_cannot_be_read_is_wrong(profile: str) -> None:
-    match = match_step(None, GOLD, profile=profile)  # type: ignore[arg-type]
-    assert not match.type
-    assert not match.step
-    assert not match.grounding
 
 
 @pytest.mark.parametrize(
@@ -143,3 +84,31 @@ def test_arguments() -> None:
 )
 def test_parse_action(text: str, action: Action | None) -> None:
     assert parse_action(text) == action
+
+
+@pytest.mark.parametrize("kind", POINTING)
+def test_all_pointing_actions_are_compared_by_where(kind: str) -> None:
+    gold = action_of({"action": kind, "coordinate": [500, 500]})
+    assert gold is not None
+    assert arguments_score(click(640, 500, kind), gold) == 1
+    assert arguments_score(click(641, 500, kind), gold) == 0
+
+
+def test_canonical_actions_are_no_aliases() -> None:
+    assert len(set(ACTIONS)) == len(ACTIONS)
+    assert [parsed.kind for kind in ACTIONS if (parsed := parse_action(f'{{"action": "{kind}"}}'))] == list(ACTIONS)
+
+
+def test_pixels_to_thousandths() -> None:
+    action = Action(kind="click", point=(540, 600), box=(0, 0, 1080, 240), text="x")
+    assert to_rel1000(action, (1080, 2400)) == Action(kind="click", point=(500, 250), box=(0, 0, 1000, 100), text="x")
+    assert to_rel1000(scroll("up"), (1080, 2400)) == scroll("up")
+    with pytest.raises(ValueError, match="positive sides"):
+        to_rel1000(action, (0, 2400))
+
+
+@given(st.tuples(st.floats(0, 1080), st.floats(0, 2400)))
+def test_mapping_pixels_keeps_distances(point: tuple[float, float]) -> None:
+    mapped = to_rel1000(click(*point), (1080, 2400)).point
+    assert mapped is not None
+    assert distance(mapped, (0, 0)) == pytest.approx(((point[0] / 1080) ** 2 + (point[1] / 2400) ** 2) ** 0.5, abs=1e-8)

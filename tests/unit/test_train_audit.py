@@ -145,7 +145,7 @@ def test_a_reward_that_cannot_tell_gold_from_junk_is_a_problem(files, monkeypatc
         """The same for every answer."""
         return [0.5 for _ in group.rollouts]
 
-    stage = config().stages[0].model_dump() | {"rewards": [{"name": "always_half"}]}
+    stage = config().stages[0].model_dump() | {"rewards": [{"name": "always_half", "isolate": False}]}
     found = run(Config.model_validate(config().model_dump() | {"stages": [stage]}), files).problems
     assert len(found) == audit_module.SHOWN + 1
     assert found[0].startswith("stage 'rl': row ")

@@ -50,8 +50,8 @@ def check_methods(config: Config, registries: Mapping[str, Registry[Any]]) -> li
     """Everything wrong with the names and arguments of the methods of `config`; empty when all is well."""
     out: list[str] = []
     for where, slot, method in used(config):
-        misplaced = {k for k in method.arguments if isinstance(method, RewardMethod) and _means_weight(k, method, registries[slot])}
-        out += [f"{where}.{key}: unknown '{key}'; did you mean 'weight'?" for key in sorted(misplaced)]
+        misplaced = _misspelt(method, registries[slot]) if isinstance(method, RewardMethod) else {}
+        out += [f"{where}.{key}: unknown '{key}'; did you mean '{meant}'?" for key, meant in sorted(misplaced.items())]
         out += registries[slot].problems(method.name, {k: v for k, v in method.arguments.items() if k not in misplaced}, where)
     return out + _column_problems(config)
 
@@ -62,7 +62,7 @@ def _column_problems(config: Config) -> list[str]:
     for stage in config.stages:
         if not isinstance(stage, GrpoSection):
             continue
-        columns = [reward.name for reward in stage.rewards]
+        columns = [reward.label for reward in stage.rewards]
         for i, method in enumerate(stage.shape):
             column = method.arguments.get("column")
             if isinstance(column, str) and column not in columns:
@@ -71,7 +71,14 @@ def _column_problems(config: Config) -> list[str]:
     return out
 
 
-def _means_weight(key: str, method: Method, registry: Registry[Any]) -> bool:
-    """Whether an argument is a misspelt `weight`, which is the recipe's and not the reward's."""
+def _misspelt(method: RewardMethod, registry: Registry[Any]) -> dict[str, str]:
+    """Arguments that are misspelt fields of the recipe (`weight`, `column`, `isolate`) rather than arguments of the reward."""
+    fields = [field for field in RewardMethod.model_fields if field != "name"]
     own = list(registry.get(method.name).parameters) if method.name in registry.names() else []
-    return key not in own and nearest(key, [*own, "weight"]) == nearest("weight", ["weight"])
+    out: dict[str, str] = {}
+    for key in method.arguments:
+        hint = nearest(key, [*own, *fields])
+        meant = [field for field in fields if hint == nearest(field, [field])]
+        if key not in own and meant:
+            out[key] = meant[0]
+    return out

@@ -33,6 +33,17 @@ class RewardMethod(Method):
     """A reward and its weight in the sum."""
 
     weight: float = Field(default=1.0, description="Factor of this column in the weighted sum")
+    column: str | None = Field(
+        default=None, description="Name of the column; by default that of the reward. Lets one reward (`python`) stand in a recipe twice"
+    )
+    isolate: bool | None = Field(
+        default=None, description="Run it in a worker process with a deadline; by default what is not built in, or could hang"
+    )
+
+    @property
+    def label(self) -> str:
+        """Name of its column."""
+        return self.column or self.name
 
 
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -104,11 +115,35 @@ class MediaSection(Section):
     decoder: Literal["auto", "decord", "pyav"] = Field(
         default="auto", description="Video decoder; auto takes decord where it loads, else PyAV"
     )
+    workers: int = Field(default=0, ge=0, description="Processes that decode media, for each rank; 0 decodes in the trainer's own")
+    deadline: float = Field(default=20.0, gt=0, description="Seconds that a worker process may take to decode one medium")
 
 
 class SourceSection(Section):
-    path: str = Field(description="JSONL or Parquet file of rows, relative to data.root")
+    path: str = Field(description="JSONL or Parquet file of rows, below data.root; also folders, #N and org/name@split (docs/data.md)")
     media_root: str = Field(default=".", description="Folder that media paths are relative to, relative to data.root")
+    adapter: Literal["vlmrl", "trl", "verl", "easyr1", "messages", "vlm_r1", "video_r1"] | None = Field(
+        default=None, description="Shape of the rows (docs/data.md); none: that of the first row whose keys are known"
+    )
+    answer_type: Literal["choice", "number", "regression", "math", "ocr", "open", "bbox", "point", "time_span"] | None = Field(
+        default=None, description="Answer type of rows of other trainers that do not say it"
+    )
+    task: str | None = Field(default=None, description="Task of rows of other trainers that do not say it; none: their answer type")
+    frame: Literal["pixel", "norm1", "norm1000"] | None = Field(default=None, description="Frame of their boxes and points; never guessed")
+    axis: Literal["xyxy", "yxyx", "xywh"] | None = Field(default=None, description="Order of the numbers of a box; none: xyxy")
+    to_frame: Literal["pixel", "norm1000"] = Field(default="norm1000", description="Frame that their boxes and points are converted to")
+    time_unit: Literal["s", "ms", "mm:ss", "frames"] | None = Field(default=None, description="Unit of their bare times; never guessed")
+    time_fps: float | None = Field(default=None, gt=0, description="Frames per second of time_unit: frames")
+    instructions: Literal["drop", "keep"] = Field(
+        default="drop", description="What to do with instructions about the answer format around their questions"
+    )
+    media_folder: str | None = Field(default=None, description="Folder below media_root that pictures inside rows are written to")
+
+    @model_validator(mode="after")
+    def _frames_need_a_rate(self) -> SourceSection:
+        if (self.time_unit == "frames") != (self.time_fps is not None):
+            raise ValueError("time_unit: frames and time_fps belong together; give both or neither")
+        return self
 
 
 class DataSection(Section):
@@ -183,6 +218,15 @@ class AverageSection(Section):
     decay: Probability = Field(default=0.995, description="Share of the average that stays")
 
 
+class RewardWorkersSection(Section):
+    """Processes for rewards that could hang or do harm; started only if the stage has such a column."""
+
+    count: int = Field(default=0, ge=0, description="Workers per rank; 0: two, or one on a machine with one core")
+    deadline: float = Field(default=5.0, gt=0, description="Seconds that a column may take for a group; then its worker is killed")
+    memory: PositiveInt = Field(default=1 << 30, description="Bytes that a worker may take beyond those of its imports (Linux)")
+    calls: PositiveInt = Field(default=1000, description="Calls after which a worker is replaced")
+
+
 class GrpoSection(StageBase):
     kind: Literal["grpo"]
     rollout: RolloutSection = RolloutSection()
@@ -190,6 +234,7 @@ class GrpoSection(StageBase):
     max_invalid_rewards: Probability = Field(
         default=0.02, description="Largest share of unjudged rewards over 50 steps before the run stops"
     )
+    reward_workers: RewardWorkersSection = RewardWorkersSection()
     sampler: Method = Field(default=Method(name="uniform"), description="Which prompts come next")
     shape: tuple[Method, ...] = Field(default=(), description="Reward shaping, in order, before the advantage")
     select: tuple[Method, ...] = Field(default=(), description="Filters on groups, in order")
@@ -300,8 +345,9 @@ def validate(cfg: Config) -> list[str]:
                 f"{where}: rollout.strategy 'offpolicy_gt' replaces one of rollout.per_prompt ({stage.rollout.per_prompt}) "
                 "rows; needs at least 3"
             )
-        names_ = [r.name for r in stage.rewards]
-        out += [f"{where}: reward '{n}' is listed twice" for n in sorted({n for n in names_ if names_.count(n) > 1})]
+        names_ = [r.label for r in stage.rewards]
+        twice = sorted({n for n in names_ if names_.count(n) > 1})
+        out += [f"{where}: reward '{n}' is listed twice; give one of them another 'column'" for n in twice]
     return out
 
 

@@ -17,7 +17,13 @@ _ANSWER = {
     "choice": "the letter of the right option",
     "number": "one number",
     "math": "the final result",
+    "regression": "one number",
+    "ocr": "the text as it is written",
     "point": "the point as [x, y]",
+    "highlight": 'the highlights as JSON {"highlights": [[seconds, saliency], ...]}',
+    "tracking": 'the boxes by frame as JSON {"boxes": {"<frame>": [x1, y1, x2, y2], ...}}',
+    "spatio_temporal": 'JSON {"time": [start, end], "boxes": {"<frame>": [x1, y1, x2, y2], ...}}',
+    "segmentation": 'JSON {"boxes": [x1, y1, x2, y2], "positive_points": [[x, y], ...], "negative_points": [[x, y], ...]}',
     "action": "one JSON action",
 }
 

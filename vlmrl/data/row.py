@@ -3,7 +3,8 @@
     {"id": "clip-7", "task": "temporal_grounding", "answer_type": "time_span", "video": "clips/7.mp4",
      "prompt": "When does the door open?", "gt": {"time": [3.0, 5.5]}}
 
-Required: `id`, `task`, `answer_type`, `prompt`; `answer`, except for `time_span` and `bbox`, where it can be built from `gt`.
+Required: `id`, `task`, `answer_type`, `prompt`; `answer`, except where it can be built from `gt`: `time_span`, `bbox`, and what
+`data.visual` describes (`point` with `gt.points`, `highlight`, `tracking`, `spatio_temporal`, `segmentation`).
 Media: `image` or `images`, `video` or `videos`; each a path relative to the media root, or `{"path": ..., "sha256": ...}`.
 `<image>` and `<video>` may stand at the start of the prompt, one per medium, and then give their order. Everything is data:
 control tokens of chat templates in any text are refused. `null` is the same as leaving a key out.
@@ -18,11 +19,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from vlmrl.data.visual import check_visual, visual_answer
 from vlmrl.errors import MediaError, RowError
 from vlmrl.media.access import check_path
 from vlmrl.types import MediaKind, MediaRef, Sample
 
-ANSWER_TYPES = ("choice", "number", "math", "regression", "ocr", "open", "bbox", "time_span", "highlight", "action", "point")
+ANSWER_TYPES = (
+    *("choice", "number", "math", "regression", "ocr", "open", "bbox", "time_span", "highlight", "action", "point"),
+    *("tracking", "spatio_temporal", "segmentation"),
+)
 DATA_TYPES = ("image", "multi_image", "video", "gui", "text")
 _REQUIRED = ("id", "task", "answer_type", "prompt")
 _MEDIA_KEYS = ("image", "images", "video", "videos")
@@ -265,6 +270,7 @@ def _ground_truth(gt: dict[str, Any], answer_type: str) -> dict[str, Any]:
             if not (0 <= x1 < x2 and 0 <= y1 < y2):
                 raise RowError("bad_value", f"'gt.boxes[{i}]' is {boxes[i]}; it must be [x1, y1, x2, y2], 0 <= x1 < x2, 0 <= y1 < y2")
         return dict(gt)
+    check_visual(gt, answer_type)
     return dict(gt)
 
 
@@ -285,7 +291,10 @@ def _built_answer(answer_type: str, gt: Mapping[str, Any]) -> str:
         return f"{gt['time'][0]:.2f} to {gt['time'][1]:.2f}"
     if answer_type == "bbox":
         return json.dumps({"boxes": gt["boxes"]})
-    raise RowError("missing_key", f"'answer' is missing; only 'time_span' and 'bbox' rows can do without it, not '{answer_type}'")
+    built = visual_answer(gt, answer_type)
+    if built is None:
+        raise RowError("missing_key", f"'answer' is missing, and rows of type '{answer_type}' need one, unless 'gt' determines it")
+    return built
 
 
 def _meta(row: Mapping[str, Any]) -> dict[str, Any]:

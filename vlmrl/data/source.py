@@ -3,6 +3,9 @@ what is fatal is too many of them.
 
 JSONL is read as strict UTF-8 (a byte order mark at the start is allowed), one object per line, without the liberties of Python's
 `json`: repeated keys, `NaN` and endless numbers are errors.
+
+What a source may be besides one file is in `data.containers`; rows of other trainers are converted by `data.adapters` before they
+are checked.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from vlmrl import fs
+from vlmrl.data.adapters import MIXED, Importer, ImportOptions
+from vlmrl.data.containers import Container, Part, drawn, resolve, stored
 from vlmrl.data.row import parse_row
 from vlmrl.errors import DataError, RowError
 from vlmrl.types import Sample
@@ -27,6 +32,8 @@ MAX_LINE = 4_000_000
 EXCERPT = 200
 _BOM = b"\xef\xbb\xbf"
 _SHOWN = 5
+_BATCH = 256
+"""Rows of a table that are Python objects at a time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +63,8 @@ class SourceReport:
     """Rows dropped by `keep_first`: same id and same content as an earlier one."""
     blank: int = 0
     """Empty lines; they are not rows."""
+    note: str | None = None
+    """What was found out about the shape of the rows, for the log."""
 
     @property
     def rows(self) -> int:
@@ -70,47 +79,73 @@ class SourceReport:
 class _Raw:
     """One row before checking. `parse` returns its object or raises `RowError`."""
 
+    file: Path
     line: int
     parse: Callable[[], object]
     excerpt: Callable[[], str]
 
 
-def read_source(path: Path, *, media_root: str, dedupe: Dedupe = "error") -> SourceReport:
-    """Read and check every row of a `.jsonl` or `.parquet` file. Bad content never raises; it is in the report.
+def read_source(path: Path, *, media_root: str, dedupe: Dedupe = "error", options: ImportOptions | None = None) -> SourceReport:
+    """Read and check every row of a source (`containers.resolve` says what that may be). Bad content never raises; it is in the report.
 
     A repeated id is a bad row (`duplicate_id`), except that `keep_first` drops and counts repeats of the same content.
 
+    Args:
+        options: how rows of other trainers become ours; None takes rows of our own schema only.
+
     Raises:
-        DataError: the file is missing or unreadable, has another suffix, or is Parquet and pyarrow is not installed.
+        DataError: the file is missing or unreadable, has another suffix, needs pyarrow which is not installed, has fewer rows than are
+            to be drawn, or the adapter does not exist.
     """
     report = SourceReport()
-    seen: dict[str, tuple[int, bytes]] = {}
-    for raw in _rows(path, report):
+    importer = None if options is None else Importer(options)
+    seen: dict[str, tuple[str, bytes]] = {}
+    for place, raw in _chosen(resolve(path), path, report):
+        where = f"{raw.file}:{raw.line}"
         try:
             obj = raw.parse()
-            sample = parse_row(obj, source=f"{path}:{raw.line}", media_root=media_root)
+            if importer is not None:
+                media = stored(obj, root=importer.options.media_dir, folder=importer.options.media_folder)
+                obj = importer.convert(media, where=where, place=place)
+            sample = parse_row(obj, source=where, media_root=media_root)
             content = hashlib.sha256(json.dumps(obj, sort_keys=True).encode()).digest()
             if sample.id not in seen:
-                seen[sample.id] = (raw.line, content)
+                seen[sample.id] = (where, content)
                 report.samples.append(sample)
             elif seen[sample.id][1] == content and dedupe == "keep_first":
                 report.duplicates += 1
             else:
-                raise _duplicate(sample, path, seen[sample.id], content)
+                raise _duplicate(sample, seen[sample.id], content)
         except RowError as error:
             message = str(error).removeprefix(f"{error.reason}: ")
-            report.bad.append(BadRow(file=str(path), line=raw.line, reason=error.reason, message=message, excerpt=raw.excerpt()))
+            report.bad.append(BadRow(file=str(raw.file), line=raw.line, reason=error.reason, message=message, excerpt=raw.excerpt()))
+    report.note = None if importer is None else importer.note()
     return report
 
 
-def load_source(path: Path, *, media_root: str, dedupe: Dedupe, max_bad_rows: float, quarantine: Path | None) -> list[Sample]:
+def load_source(
+    path: Path,
+    *,
+    media_root: str,
+    dedupe: Dedupe,
+    max_bad_rows: float,
+    quarantine: Path | None,
+    options: ImportOptions | None = None,
+    say: Callable[[str], None] | None = None,
+) -> list[Sample]:
     """The good rows of a source, in the order of the file. Bad rows are added to `quarantine` as JSON lines, each once.
+
+    Args:
+        options: as `read_source`.
+        say: gets the line that tells which foreign shape was detected.
 
     Raises:
         DataError: the share of bad rows is above `max_bad_rows`, there is no good row, an id is repeated (see `read_source`;
-            statistics are kept by id), or the file cannot be read.
+            statistics are kept by id), rows have several shapes, or the file cannot be read.
     """
-    report = read_source(path, media_root=media_root, dedupe=dedupe)
+    report = read_source(path, media_root=media_root, dedupe=dedupe, options=options)
+    if say is not None and report.note is not None:
+        say(report.note)
     if quarantine is not None and report.bad:
         write_quarantine(quarantine, report.bad)
     share = len(report.bad) / report.rows if report.rows else 0.0
@@ -123,6 +158,9 @@ def load_source(path: Path, *, media_root: str, dedupe: Dedupe, max_bad_rows: fl
     if repeated:
         advice = "; give every row its own id, or set data.dedupe: keep_first if the repeats are identical"
         raise DataError(f"{path}: {len(repeated)} repeated id(s){advice}" + _listing(report, quarantine))
+    mixed = [row for row in report.bad if row.reason == MIXED]
+    if mixed:
+        raise DataError(f"{path}: {len(mixed)} row(s) of another shape than the first\n  {mixed[0]}\n  split the file by shape")
     return report.samples
 
 
@@ -139,9 +177,9 @@ def write_quarantine(path: Path, bad: list[BadRow]) -> None:
         fs.sync(path)
 
 
-def _duplicate(sample: Sample, path: Path, first: tuple[int, bytes], content: bytes) -> RowError:
+def _duplicate(sample: Sample, first: tuple[str, bytes], content: bytes) -> RowError:
     how = "the same" if first[1] == content else "different"
-    return RowError("duplicate_id", f"id {sample.id[:100]!r} at {sample.source} is already at {path}:{first[0]}, with {how} content")
+    return RowError("duplicate_id", f"id {sample.id[:100]!r} at {sample.source} is already at {first[0]}, with {how} content")
 
 
 def _listing(report: SourceReport, quarantine: Path | None) -> str:
@@ -156,15 +194,28 @@ def _listing(report: SourceReport, quarantine: Path | None) -> str:
     return "".join(lines) + "\n  fix or remove these rows, or raise data.max_bad_rows"
 
 
-def _rows(path: Path, report: SourceReport) -> Iterator[_Raw]:
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; give the path of a .jsonl or .parquet file")
-    if path.suffix == ".jsonl":
-        yield from _jsonl(path, report)
-    elif path.suffix == ".parquet":
-        yield from _parquet(path)
-    else:
-        raise DataError(f"{path}: unknown kind of file '{path.suffix}'; rows are read from .jsonl and .parquet")
+def _chosen(container: Container, path: Path, report: SourceReport) -> Iterator[tuple[int, _Raw]]:
+    """(number within the source from 1, row) of each row that the source stands for."""
+    keep = None
+    if container.draw is not None:
+        keep = drawn(sum(_count(part) for part in container.parts), container.draw, str(path))
+    place = 0
+    for part in container.parts:
+        for raw in _rows(part, report):
+            place += 1
+            if keep is None or place in keep:
+                yield place, raw
+
+
+def _rows(part: Part, report: SourceReport) -> Iterator[_Raw]:
+    return _jsonl(part.path, report) if part.format == "jsonl" else _table(part)
+
+
+def _count(part: Part) -> int:
+    """How many rows a file has, without parsing them."""
+    if part.format == "jsonl":
+        return sum(1 for _ in _jsonl(part.path, SourceReport()))
+    return sum(count for count, _ in _batches(part))
 
 
 def _jsonl(path: Path, report: SourceReport) -> Iterator[_Raw]:
@@ -180,13 +231,13 @@ def _jsonl(path: Path, report: SourceReport) -> Iterator[_Raw]:
                 if not data.strip():
                     report.blank += 1
                     continue
-                yield _line(number, data, whole, too_long=length - whole > MAX_LINE)
+                yield _line(path, number, data, whole, too_long=length - whole > MAX_LINE)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _line(number: int, data: bytes, whole: bool, *, too_long: bool) -> _Raw:
-    return _Raw(number, lambda: _parse_line(data, whole, too_long), lambda: _cut(data))
+def _line(path: Path, number: int, data: bytes, whole: bool, *, too_long: bool) -> _Raw:
+    return _Raw(path, number, lambda: _parse_line(data, whole, too_long), lambda: _cut(data))
 
 
 def _skip_line(file: BinaryIO) -> int:
@@ -234,21 +285,50 @@ def _cut(data: bytes) -> str:
     return data[: 4 * EXCERPT].decode("utf-8", "replace").strip()[:EXCERPT]
 
 
-def _parquet(path: Path) -> Iterator[_Raw]:
+def _table(part: Part) -> Iterator[_Raw]:
+    """Rows of a Parquet or Arrow file."""
+    number = 0
+    for _, batch in _batches(part):
+        for obj in batch():
+            number += 1
+            yield _Raw(part.path, number, lambda obj=obj: _without_nulls(obj), lambda obj=obj: json.dumps(obj, default=_shown)[:EXCERPT])
+
+
+def _batches(part: Part) -> Iterator[tuple[int, Callable[[], list[dict[str, Any]]]]]:
+    """(number of rows, the rows) of at most 256 rows at a time.
+
+    Raises:
+        DataError: pyarrow is not installed, or the file is damaged.
+    """
+    path, kind = part.path, "Parquet" if part.format == "parquet" else "Arrow"
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise DataError(f"{path}: reading Parquet needs pyarrow; `pip install pyarrow`, or convert the file to .jsonl") from error
+        raise DataError(f"{path}: reading {kind} needs pyarrow; `pip install pyarrow`, or convert the file to .jsonl") from error
     number = 0
     try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=256):
-                for obj in batch.to_pylist():
-                    number += 1
-                    yield _Raw(number, lambda obj=obj: _without_nulls(obj), lambda obj=obj: json.dumps(obj, default=str)[:EXCERPT])
+        if part.format == "parquet":
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=_BATCH):
+                    yield batch.num_rows, batch.to_pylist
+                    number += batch.num_rows
+            return
+        with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
+            for whole in stream:
+                for start in range(0, whole.num_rows, _BATCH):
+                    batch = whole.slice(start, _BATCH)
+                    yield batch.num_rows, batch.to_pylist
+                    number += batch.num_rows
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: damaged or not a Parquet file, after row {number}: {str(error)[:200]}") from error
+        raise DataError(
+            f"{path}: damaged or not {'a Parquet' if kind == 'Parquet' else 'an Arrow'} file, after row {number}: {str(error)[:200]}"
+        ) from error
+
+
+def _shown(value: object) -> str:
+    """What an excerpt shows of a value that JSON does not have."""
+    return f"<{len(value)} bytes>" if isinstance(value, bytes) else str(value)
 
 
 def _without_nulls(value: Any) -> Any:

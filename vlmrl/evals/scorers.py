@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vlmrl.metrics.boxes import Box, matched_score, parse_boxes
+from vlmrl.metrics.boxes import Box, iou, matched_score, parse_boxes
 from vlmrl.metrics.gui import action_of, arguments_score, parse_action
+from vlmrl.metrics.moments import (
+    CLIP,
+    HighlightQuery,
+    clip_scores,
+    highlight_average_precision,
+    highlight_hit,
+    highlight_score,
+    parse_highlights,
+)
 from vlmrl.metrics.numbers import mean_relative_accuracy, parse_number, relative_error
+from vlmrl.metrics.ocr import accuracy, anls, word_error_rate
+from vlmrl.metrics.points import parse_points, parse_segmentation, segmentation_of, segmentation_score
 from vlmrl.metrics.temporal import parse_time_span, temporal_iou
+from vlmrl.metrics.text import read_choice
+from vlmrl.metrics.tracking import parse_track, parse_tube, track_iou, track_of, tube_of
 from vlmrl.rewards.answer import Parsed
+from vlmrl.rewards.checks import Check, check_of, gold_answers, options_of
 from vlmrl.rewards.exact import normalise
+from vlmrl.rewards.points import pointing_score
 from vlmrl.rewards.rule_spatial import consistency, grounding
+from vlmrl.rewards.tracking import tube_overlap
 from vlmrl.types import Sample
 
 Scored = tuple[tuple[float, ...] | None, tuple[float, ...], dict[str, float]]
@@ -54,6 +70,41 @@ def score_text(answer: str | None, sample: Sample) -> Scored:
     return None if answer is None else (), (), {"exact": float(right)}
 
 
+def score_choice(answer: str | None, sample: Sample) -> Scored:
+    """Whether the answer means the right option, as the reward `choice`; one that means no option, or several, cannot be read.
+
+    Raises:
+        ValueError: the row is not of answer type `choice`, or its options cannot be used.
+    """
+    options = options_of(sample)
+    readable = answer is not None and (read_choice(sample.answer, options) is None or read_choice(answer, options) is not None)
+    return () if readable else None, (), {"exact": _right("choice", answer, sample)}
+
+
+def score_math(answer: str | None, sample: Sample) -> Scored:
+    """Mathematical equality, as the reward `math`. Raises ValueError for a row of another answer type."""
+    return None if answer is None else (), (), {"exact": _right("math", answer, sample)}
+
+
+def _right(check: Check, answer: str | None, sample: Sample) -> float:
+    right = check_of(check, sample)
+    if right is None:
+        raise ValueError(f"row '{sample.id}' ({sample.source}): answer type '{sample.answer_type}' is not scored as '{check}'")
+    return float(answer is not None and right(answer))
+
+
+def score_ocr(answer: str | None, sample: Sample) -> Scored:
+    """ANLS, and 1 - word error rate, each with the best of `answer` and `gt.answers`.
+
+    Raises:
+        ValueError: `gt.answers` is not a list of texts.
+    """
+    golds = gold_answers(sample)
+    if answer is None:
+        return None, (), {"anls": 0.0, "word_accuracy": 0.0}
+    return (), (), {"anls": anls(answer, golds), "word_accuracy": accuracy(word_error_rate, answer, golds)}
+
+
 def score_action(answer: str | None, sample: Sample) -> Scored:
     """Type of the action, its arguments where the row gives them (0 with a wrong type), and whether all of the step is right.
 
@@ -73,13 +124,82 @@ def score_action(answer: str | None, sample: Sample) -> Scored:
     return None if action is None else (), (), scores | {"step": float(all(value == 1 for value in scores.values()))}
 
 
+def score_point(answer: str | None, sample: Sample) -> Scored:
+    """Points on the true mask, in a true box or near a true point, whichever the row gives (`rewards.points.pointing_score`).
+
+    Raises:
+        ValueError: the row gives none of them, or not the frame that it needs.
+    """
+    points = None if answer is None else parse_points(answer)
+    pred = None if points is None else tuple(v for point in points for v in point)
+    gold = tuple(float(v) for point in sample.gt.get("points") or () for v in point)
+    return pred, gold, {"point": pointing_score(answer or "", sample)}
+
+
+def score_highlight(answer: str | None, sample: Sample) -> Scored:
+    """Score and F2 of the reward `highlight`; with `gt.saliency` also HIT@1 and mAP of QVHighlights at "Very Good".
+
+    HIT@1 of an answer that cannot be read is 0; its mAP is that of equal scores for all clips, as the metric defines it.
+    """
+    gold = [(float(t), float(s)) for t, s in sample.gt["highlights"]]
+    read = None if answer is None else parse_highlights(answer)
+    clip = float(sample.gt.get("clip_seconds") or CLIP)
+    found = highlight_score(read or (), gold, clip=clip)
+    scores = {"highlight": found["score"], "highlight_f2": found["f2"]}
+    saliency = sample.gt.get("saliency")
+    if saliency is not None:
+        clips = clip_scores(read or (), float(saliency["duration"]), clip=clip)
+        query = HighlightQuery(scores=clips, clips=saliency["clips"], saliency=saliency["scores"])
+        per_annotator = highlight_average_precision(query)
+        scores["highlight_hit1"] = 0.0 if read is None else highlight_hit(query)
+        scores["highlight_map"] = sum(per_annotator) / len(per_annotator)
+    flat = tuple(v for pair in gold for v in pair)
+    return None if read is None else tuple(v for pair in read for v in pair), flat, scores
+
+
+def score_tracking(answer: str | None, sample: Sample) -> Scored:
+    """Mean IoU over the true frames, as the reward `tracking`."""
+    gold = track_of(sample.gt["track"]) or {}
+    track = None if answer is None else parse_track(answer)
+    return None if track is None else (), (), {"track_iou": 0.0 if track is None else track_iou(track, gold, over="gold")}
+
+
+def score_tube(answer: str | None, sample: Sample) -> Scored:
+    """Temporal IoU (reversed spans put in order) and mean box IoU over the frames of both tubes: vIoU."""
+    gold = tube_of(sample.gt["tube"])
+    if gold is None:
+        raise ValueError(f"row '{sample.id}' ({sample.source}): gt.tube cannot be read")
+    tube = None if answer is None else parse_tube(answer)
+    when, where = tube_overlap(tube, gold, over="union", sort_times=True)
+    return None if tube is None else (), (), {"tube_iou": where, "tiou": when}
+
+
+def score_segmentation(answer: str | None, sample: Sample) -> Scored:
+    """The reward `segmentation_points`, and the IoU of the box."""
+    gold = segmentation_of(sample.gt["segmentation"])
+    if gold is None:
+        raise ValueError(f"row '{sample.id}' ({sample.source}): gt.segmentation cannot be read")
+    read = None if answer is None else parse_segmentation(answer)
+    if read is None:
+        return None, gold.box, {"segmentation": 0.0, "iou": 0.0}
+    return read.box, gold.box, {"segmentation": segmentation_score(read, gold), "iou": iou(read.box, gold.box)}
+
+
 SCORERS: dict[str, Callable[[str | None, Sample], Scored]] = {
     "time_span": score_time_span,
     "bbox": score_boxes,
     "number": score_number,
-    "choice": score_text,
+    "regression": score_number,
+    "choice": score_choice,
+    "math": score_math,
+    "ocr": score_ocr,
     "open": score_text,
     "action": score_action,
+    "point": score_point,
+    "highlight": score_highlight,
+    "tracking": score_tracking,
+    "spatio_temporal": score_tube,
+    "segmentation": score_segmentation,
 }
 """Answer type -> how it is scored."""
 

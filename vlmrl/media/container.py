@@ -17,6 +17,7 @@ import numpy as np
 
 from vlmrl.errors import MediaError
 from vlmrl.media.border import border
+from vlmrl.media.rotation import says_nothing_of_rotation
 
 MAX_FRAME_PIXELS = 40_000_000
 MAX_SECONDS = 3600.0
@@ -25,6 +26,7 @@ MAX_DECODED_PIXELS = 250_000_000_000
 LEAST_SHARE = 0.9
 """Least share of the promised duration that must be there."""
 
+_PROJECTION, _CLUSTER, _HEAD_BYTES = b"\x76\x70", b"\x1f\x43\xb6\x75", 1 << 20
 _BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot")
 _PICTURE_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 
@@ -101,8 +103,9 @@ def sniff(head: bytes) -> str:
     raise MediaError("format", "video: the content is not MP4, MOV, Matroska, WebM, AVI or MPEG-TS")
 
 
-def read_header(file: BinaryIO) -> Header:
-    """What the file says about its video. Decodes one frame, which alone tells the rotation in every container.
+def read_header(file: BinaryIO, *, decode: bool = True) -> Header:
+    """What the file says about its video. Decodes one frame, which alone tells the rotation in every container; `decode=False` does
+    without where the file cannot hold one.
 
     Where the header lacks the number of frames or the duration (Matroska, fragments), packets are counted, still without decoding.
 
@@ -114,22 +117,44 @@ def read_header(file: BinaryIO) -> Header:
             width, height = int(stream.codec_context.width), int(stream.codec_context.height)
             n_frames = int(stream.frames)
             promised, whole_file = _promise(container, stream, name)
-        _check_bounds(width, height, promised, n_frames)
-        first = next(_decode_stream(container, stream, name, 0), None)
-        if first is None:
-            raise MediaError("no_frames", "video: no frame can be decoded")
-        with border("video"):
-            turns = round(first.frame.rotation / 90) % 4
+        check_bounds(width, height, promised, n_frames)
+        turns = 0 if not decode and _is_upright(container, stream, name, file) else None
+    if turns is None:
+        turns = _turns(file)
     complete = n_frames > 0 and promised is not None and not whole_file
     duration = promised
     if not complete or duration is None:
         packets = scan(file)
         n_frames, duration = len(packets.times), packets.end
-        _check_bounds(width, height, duration, n_frames)
+        check_bounds(width, height, duration, n_frames)
     if turns % 2:
         width, height = height, width
     info = VideoInfo(width, height, duration, n_frames)
     return Header(info=info, format=name, turns=turns, promised=promised, whole_file=whole_file)
+
+
+def _turns(file: BinaryIO) -> int:
+    """Quarter turns that the first frame needs."""
+    with _opened(file) as (container, stream, name):
+        first = next(_decode_stream(container, stream, name, 0), None)
+        if first is None:
+            raise MediaError("no_frames", "video: no frame can be decoded")
+        with border("video"):
+            return round(first.frame.rotation / 90) % 4
+
+
+def _is_upright(container: Any, stream: Any, name: str, file: BinaryIO) -> bool:
+    """Whether neither the container nor the bit stream has a place where a rotation is written. False where it cannot be told."""
+    if name == "mp4":
+        return False
+    with border("video"):
+        codec, extra = str(stream.codec_context.name), bytes(stream.codec_context.extradata or b"")
+        packet = next((bytes(p) for p in _packets(container, stream) if p.size), None)
+    if packet is None or not says_nothing_of_rotation(codec, extra, packet):
+        return False
+    file.seek(0)
+    # Matroska writes it into a `Projection` element of the track, before the first cluster
+    return name != "matroska" or _PROJECTION not in file.read(_HEAD_BYTES).partition(_CLUSTER)[0]
 
 
 def scan(file: BinaryIO) -> Packets:
@@ -207,8 +232,8 @@ def _opened(file: BinaryIO) -> Iterator[tuple[Any, Any, str]]:
 
     file.seek(0)
     name = sniff(file.read(600))
-    if name == "mp4" and _iso_is_cut(file):
-        raise MediaError("truncated", "video: the file ends before its contents do, or lacks its index ('moov')")
+    if name == "mp4":
+        check_whole(file)
     file.seek(0)
     with border("video"):
         container = av.open(file, mode="r", format=name)
@@ -222,6 +247,12 @@ def _opened(file: BinaryIO) -> Iterator[tuple[Any, Any, str]]:
         yield container, streams[0], name
     finally:
         container.close()
+
+
+def check_whole(file: BinaryIO) -> None:
+    """Raises MediaError (`truncated`) for an ISO file that ends within its index or has none."""
+    if _iso_is_cut(file):
+        raise MediaError("truncated", "video: the file ends before its contents do, or lacks its index ('moov')")
 
 
 def _iso_is_cut(file: BinaryIO) -> bool:
@@ -313,7 +344,8 @@ def _clock(text: str) -> float | None:
     return hours * 3600 + minutes * 60 + seconds
 
 
-def _check_bounds(width: int, height: int, duration: float | None, n_frames: int) -> None:
+def check_bounds(width: int, height: int, duration: float | None, n_frames: int) -> None:
+    """Raises MediaError (`corrupt`, `too_large`) for declared sizes that are not decoded."""
     if width < 1 or height < 1:
         raise MediaError("corrupt", f"video: declares {width}x{height} pixels")
     if width * height > MAX_FRAME_PIXELS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import struct
+import zlib
 
 import numpy as np
 from PIL import Image, ImageFile, ImageOps
@@ -31,6 +32,7 @@ def decode_image(data: bytes) -> np.ndarray:
     """
     _require_strict_pillow()
     image = _open(data)
+    _check_png_sums(data)
     with border("image"):
         image.load()
         upright = ImageOps.exif_transpose(image)
@@ -54,6 +56,21 @@ def image_size(data: bytes) -> tuple[int, int]:
     return (width, height) if turned else (height, width)
 
 
+def _check_png_sums(data: bytes) -> None:
+    """Checksums of a PNG's pixel chunks, which Pillow skips: damaged pixels would pass as a picture."""
+    if not data.startswith(_PNG):
+        return
+    view, position = memoryview(data), len(_PNG)
+    while position + 12 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, position)
+        end = position + 12 + length
+        if end > len(data):
+            return  # Pillow finds the end missing
+        if kind in (b"IDAT", b"fdAT") and zlib.crc32(view[position + 4 : end - 4]) != int.from_bytes(view[end - 4 : end], "big"):
+            raise MediaError("corrupt", f"image: the checksum of the PNG chunk at byte {position} is wrong")
+        position = end
+
+
 def _require_strict_pillow() -> None:
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         raise RuntimeError(
@@ -73,11 +90,12 @@ def _open(data: bytes) -> Image.Image:
             raise MediaError("too_large", f"image: {error}") from error
         except Image.UnidentifiedImageError as error:
             raise MediaError("format", "image: the content is not a JPEG, PNG or WebP image, or its header is broken") from error
-    _check_size(*image.size)
+    check_size(*image.size)
     return image
 
 
-def _check_size(width: int, height: int) -> None:
+def check_size(width: int, height: int) -> None:
+    """Raises MediaError (`corrupt`, `too_large`) for a declared size that is not decoded."""
     if width < 1 or height < 1:
         raise MediaError("corrupt", f"image: declares {width}x{height} pixels")
     if width * height > MAX_PIXELS:
@@ -87,14 +105,14 @@ def _check_size(width: int, height: int) -> None:
 def _check_declared_size(data: bytes) -> None:
     """Check the size of PNG and WebP before Pillow opens them: it allocates a WebP's canvas, and warns about a PNG, when it opens them."""
     if data.startswith(_PNG) and data[12:16] == b"IHDR" and len(data) >= 24:
-        _check_size(*struct.unpack(">II", data[16:24]))
+        check_size(*struct.unpack(">II", data[16:24]))
     elif data[:4] == b"RIFF" and data[8:16] == b"WEBPVP8X" and len(data) >= 30:
         width = 1 + int.from_bytes(data[24:27], "little")
         height = 1 + int.from_bytes(data[27:30], "little")
-        _check_size(width, height)
+        check_size(width, height)
     elif data[:4] == b"RIFF" and data[8:16] == b"WEBPVP8L" and len(data) >= 25:
         bits = struct.unpack("<I", data[21:25])[0]
-        _check_size((bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
+        check_size((bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
 
 
 def _rgb(image: Image.Image) -> np.ndarray:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-import torch
 
 from vlmrl.errors import MediaError
 
@@ -15,6 +14,8 @@ MAX_RATIO = 200
 """Largest ratio of the longer to the shorter side (the rule of qwen-vl-utils)."""
 
 _CHUNK = 16
+_CHUNK_PIXELS = 16 * 1920 * 1080
+"""Most pixels that are held as floats at a time (12 bytes each), unless one frame has more."""
 
 
 def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
@@ -58,6 +59,8 @@ def single_thread() -> Iterator[None]:
 
     torch keeps this number per thread, so nobody else is disturbed; but threads that start within the block begin with it. A thread
     that does nothing else sets it once and for all (`train.prefetch`), and this is then a no-op there."""
+    import torch
+
     before = torch.get_num_threads()
     if before == 1:
         yield
@@ -74,13 +77,16 @@ def resize(frames: np.ndarray, height: int, width: int) -> np.ndarray:
 
     Each frame is resized by itself, so the result does not depend on what else is in the array.
     """
+    import torch  # here, so that what needs only sizes starts without it
+
     if frames.dtype != np.uint8 or frames.ndim != 4:
         raise ValueError(f"frames must be uint8 [T, H, W, C], got {frames.dtype} {list(frames.shape)}")
     if frames.shape[1:3] == (height, width):
         return frames
     out = np.empty((len(frames), height, width, frames.shape[3]), dtype=np.uint8)
-    for start in range(0, len(frames), _CHUNK):
-        chunk = torch.from_numpy(np.array(frames[start : start + _CHUNK])).permute(0, 3, 1, 2).float()
+    several = max(1, min(_CHUNK, _CHUNK_PIXELS // (frames.shape[1] * frames.shape[2])))
+    for start in range(0, len(frames), several):
+        chunk = torch.from_numpy(np.array(frames[start : start + several])).permute(0, 3, 1, 2).float()
         new = torch.nn.functional.interpolate(chunk, size=(height, width), mode="bicubic", antialias=True, align_corners=False)
-        out[start : start + _CHUNK] = new.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
+        out[start : start + several] = new.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
     return out

@@ -26,20 +26,22 @@ import numpy as np
 
 from vlmrl.errors import MediaError
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, open_media, read_all
-from vlmrl.media.container import VideoInfo, scan
-from vlmrl.media.image import decode_image, image_size
-from vlmrl.media.resize import resize, single_thread, smart_resize
+from vlmrl.media.decode import decode_medium
+from vlmrl.media.headers import Grid, Sizing, plan_medium
+from vlmrl.media.resize import single_thread
 from vlmrl.media.turns import Turns
-from vlmrl.media.video import Decoder, VideoFrames, probe_video, read_video, request_times, resolve_decoder, shown_times
+from vlmrl.media.video import Decoder, resolve_decoder
+from vlmrl.media.workers import WorkerPool
 from vlmrl.types import MediaHandle, MediaKind, MediaRef
 
-Grid = tuple[int, int, int]
 Patchify = Callable[[np.ndarray, MediaKind], tuple[np.ndarray, Grid]]
 """Frames uint8 [T, h, w, 3] -> (patches float32 [t * h * w, dim], grid (t, h, w) in patches). Must not resize."""
 
 Place = tuple[str, int, int]
 """Path, size and time of modification: while these are the same, the content is taken to be the same."""
 
+_PIXELS = ("min_pixels", "max_pixels", "video_total_pixels", "fps", "min_frames", "max_frames")
+"""The settings that change what the model sees; `decoder` enters the keys as what it means on this machine."""
 _VERSION = 1
 """Part of every key; raise it when decoding or resizing changes."""
 
@@ -56,6 +58,10 @@ class MediaSettings:
     max_frames: int
     cache_bytes: int
     decoder: Decoder
+    workers: int = 0
+    """Processes that decode; 0 decodes in this one, without a deadline."""
+    deadline: float = 20.0
+    """Seconds of wall time that a worker may take for one medium."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +88,9 @@ class ProcessedMedia:
 
 class MediaStore:
     """Processed media by content, within a byte budget. One per process; safe for several threads.
+
+    With `settings.workers` media are decoded in worker processes (`media.workers`), which start when they are first needed and end
+    with `close` or with the store; what they give is what decoding here gives.
 
     `fingerprint` names the processor behind `patchify` (its normalisation is part of what the model sees). With `step_times` the
     handles of videos say when each temporal step is on screen, for models that read it as text. `stats` counts files
@@ -110,7 +119,7 @@ class MediaStore:
         """Sides of processed frames are multiples of this."""
         self.stats: dict[str, int | float] = {"opened": 0, "decoded": 0, "cache_hits": 0, "evicted": 0, "decode_seconds": 0.0}
         self.cached_bytes = 0
-        parameters = {name: value for name, value in asdict(settings).items() if name not in ("cache_bytes", "decoder")}
+        parameters = {name: value for name, value in asdict(settings).items() if name in _PIXELS}
         parameters.update(
             version=_VERSION,
             decoder=resolve_decoder(settings.decoder),
@@ -119,6 +128,16 @@ class MediaStore:
             temporal_patch_size=temporal_patch_size,
             processor=fingerprint,
         )
+        self.sizing = Sizing(
+            **{name: getattr(settings, name) for name in (*_PIXELS, "decoder")},
+            patch_size=patch_size,
+            merge_size=merge_size,
+            temporal_patch_size=temporal_patch_size,
+        )
+        self.pool: WorkerPool | None = None
+        """The worker processes; none where this process decodes."""
+        if settings.workers:
+            self.pool = WorkerPool(self.sizing, count=settings.workers, deadline=settings.deadline)
         self._parameters = json.dumps(parameters, sort_keys=True)
         self._entries: OrderedDict[str, ProcessedMedia] = OrderedDict()
         self._origins: dict[str, tuple[MediaRef, Path]] = {}
@@ -161,6 +180,11 @@ class MediaStore:
             self._origins[key] = (ref, root)
         return entry
 
+    def close(self) -> None:
+        """End the worker processes. Without any, and for a second time, it does nothing."""
+        if self.pool is not None:
+            self.pool.close()
+
     def get_key(self, key: str) -> ProcessedMedia:
         """The processed medium of a handle that this store has made.
 
@@ -182,7 +206,7 @@ class MediaStore:
         return entry
 
     def plan(self, ref: MediaRef, root: Path) -> MediaHandle:
-        """The handle that `get` would give, with an empty key, from headers alone (a video's first frame is decoded, for its rotation).
+        """The handle that `get` would give, with an empty key, from headers alone (see `media.headers`).
 
         Equal to that of `get` for well-formed files; damage further inside is not seen.
 
@@ -190,15 +214,8 @@ class MediaStore:
             MediaError: as `get`, as far as the header shows it.
         """
         with open_media(root, ref.path, max_bytes=_limit(ref.kind)) as file, _named(ref):
-            if ref.kind == "image":
-                height, width = self._target(*image_size(read_all(file, ref.path, max_bytes=IMAGE_BYTES)), frames=1)
-                return self._handle("image", "", (1, height // self.patch_size, width // self.patch_size), None, None)
-            info = probe_video(file)
-            count, spacing = self._requests(info)
-            times = self._planned_times(file, info) if self.step_times else None
-            height, width = self._target(info.height, info.width, frames=count)
-            grid = (count // self.temporal_patch_size, height // self.patch_size, width // self.patch_size)
-            return self._handle("video", "", grid, spacing, times)
+            grid, _, spacing, times = plan_medium(file, ref.kind, self.sizing, name=ref.path, times=self.step_times)
+            return self._handle(ref.kind, "", grid, spacing, times)
 
     def weigh(self, ref: MediaRef, root: Path) -> int:
         """Bytes that the entry of `get` takes in the cache: from the entry if it is there, else from `plan`.
@@ -234,18 +251,11 @@ class MediaStore:
     def _process(self, ref: MediaRef, data: bytes, key: str) -> ProcessedMedia:
         started = time.perf_counter()
         with _named(ref), single_thread():
-            if ref.kind == "image":
-                pixels = decode_image(data)
-                size, video = (pixels.shape[0], pixels.shape[1]), None
-                frames = resize(pixels[None], *self._target(*size, frames=1))
-            else:
-                video = self._read_video(data)
-                size, frames = video.size, video.frames
+            shown = decode_medium(data, ref.kind, self.sizing) if self.pool is None else self.pool.decode(data, ref.kind)
         with single_thread():
-            values, grid = self.patchify(frames, ref.kind)
-        self._check_patches(ref, frames, values, grid)
-        times = None if video is None else video.times
-        for array in (frames, times):
+            values, grid = self.patchify(shown.frames, ref.kind)
+        self._check_patches(ref, shown.frames, values, grid)
+        for array in (shown.frames, shown.times):
             if array is not None:
                 array.flags.writeable = False
         seconds = time.perf_counter() - started
@@ -254,47 +264,13 @@ class MediaStore:
             self.stats["decoded"] += 1
             self.stats["decode_seconds"] += seconds
         return ProcessedMedia(
-            handle=self._handle(ref.kind, key, grid, None if video is None else video.spacing, times),
-            frames=frames,
-            times=times,
+            handle=self._handle(ref.kind, key, grid, shown.spacing, shown.times),
+            frames=shown.frames,
+            times=shown.times,
             pixel_values=values,
-            original_size=size,
-            duration=None if video is None else video.duration,
+            original_size=shown.size,
+            duration=shown.duration,
         )
-
-    def _read_video(self, data: bytes) -> VideoFrames:
-        info = probe_video(data)
-        count, _ = self._requests(info)
-        height, width = self._target(info.height, info.width, frames=count)
-        s = self.settings
-        return read_video(
-            data,
-            fps=s.fps,
-            min_frames=s.min_frames,
-            max_frames=s.max_frames,
-            decoder=s.decoder,
-            frame_factor=self.temporal_patch_size,
-            transform=lambda frames: resize(frames, height, width),
-        )
-
-    def _requests(self, info: VideoInfo) -> tuple[int, float]:
-        """(number of frames, seconds between two requests)."""
-        s, factor = self.settings, self.temporal_patch_size
-        times, spacing = request_times(info, fps=s.fps, min_frames=s.min_frames, max_frames=s.max_frames, frame_factor=factor)
-        return len(times), spacing
-
-    def _planned_times(self, file: BinaryIO, info: VideoInfo) -> np.ndarray:
-        """When the frames that `_read_video` would take come on screen: from the packets, without decoding."""
-        s, factor = self.settings, self.temporal_patch_size
-        requests, _ = request_times(info, fps=s.fps, min_frames=s.min_frames, max_frames=s.max_frames, frame_factor=factor)
-        return shown_times(scan(file), requests)
-
-    def _target(self, height: int, width: int, *, frames: int) -> tuple[int, int]:
-        """Sides after resizing. A video's frames share `video_total_pixels` evenly; that lowers their cap, but not below `min_pixels`."""
-        most = self.settings.max_pixels
-        if frames > 1 and self.settings.video_total_pixels is not None:
-            most = max(self.settings.min_pixels, min(most, self.settings.video_total_pixels // frames))
-        return smart_resize(height, width, factor=self.factor, min_pixels=self.settings.min_pixels, max_pixels=most)
 
     def _handle(self, kind: MediaKind, key: str, grid: Grid, spacing: float | None, times: np.ndarray | None) -> MediaHandle:
         steps = None

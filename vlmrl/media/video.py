@@ -30,6 +30,8 @@ TICK = 1e-3
 LEVELS = 3
 """Largest difference between the decoders' pixels, of 255."""
 _CHUNK = 16
+_CHUNK_PIXELS = 16 * 1920 * 1080
+"""Most pixels that decord is asked for at a time, unless one frame has more."""
 _STRIDE = 4
 
 
@@ -199,9 +201,10 @@ def _by_decord(
         return None
     if len(stamps) != len(packets.times) or np.abs(stamps - stamps[0] - packets.times).max() > 2 * TICK:
         return None
-    for start in range(0, len(distinct), _CHUNK):
+    several = max(1, min(_CHUNK, _CHUNK_PIXELS // (header.info.height * header.info.width)))
+    for start in range(0, len(distinct), several):
         try:
-            piece = reader.get_batch(distinct[start : start + _CHUNK].tolist()).asnumpy()
+            piece = reader.get_batch(distinct[start : start + several].tolist()).asnumpy()
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001 - as above

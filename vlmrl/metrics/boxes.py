@@ -13,14 +13,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
 Box = tuple[float, float, float, float]
 Point = tuple[float, float]
 Frame = Literal["pixel", "rel1000"]
+Measure = Literal["iou", "giou", "ciou"]
 
 _CAP = 4096
 """Characters of an answer that are looked at, from its end."""
@@ -51,6 +52,18 @@ def iou(a: Box, b: Box) -> float:
         return 0.0
     inter = _intersection(a, b)
     return inter / (area(a) + area(b) - inter)
+
+
+def iou_vlm_r1(a: Box, b: Box) -> float:
+    """IoU as the reward of VLM-R1 (arXiv:2504.07615) computes it, for numbers that are to be compared with its own.
+
+    Corners are pixels there: the intersection ends one pixel earlier and is one pixel longer, and none counts that is one pixel wide
+    or high; the union stays continuous. Its hit is IoU > 0.5. Equal to `iou` for larger boxes whose corners are in order.
+    """
+    x1, y1, x2, y2 = max(a[0], b[0]), max(a[1], b[1]), min(a[2] - 1, b[2] - 1), min(a[3] - 1, b[3] - 1)
+    inter = (x2 - x1 + 1) * (y2 - y1 + 1) if x1 < x2 and y1 < y2 else 0.0
+    union = area(a) + area(b) - inter
+    return inter / union if union > 0 else 0.0
 
 
 def giou(a: Box, b: Box) -> float:
@@ -94,12 +107,18 @@ def centre(box: Box) -> Point:
     return (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
 
 
-def point_in_box(point: Point, box: Box) -> bool:
-    """Whether the point lies in the box, its border included."""
-    return box[0] <= point[0] <= box[2] and box[1] <= point[1] <= box[3]
+def point_in_box(point: Point, box: Box, *, inclusive: bool = True) -> bool:
+    """Whether the point lies in the box, by default its border included."""
+    if inclusive:
+        return box[0] <= point[0] <= box[2] and box[1] <= point[1] <= box[3]
+    return box[0] < point[0] < box[2] and box[1] < point[1] < box[3]
 
 
-def matched_score(pred: Sequence[Box], gold: Sequence[Box], measure: Literal["iou", "ciou"] = "iou") -> float:
+MEASURES = {"iou": iou, "giou": giou, "ciou": ciou}
+"""Name -> overlap of (prediction, gold)."""
+
+
+def matched_score(pred: Sequence[Box], gold: Sequence[Box], measure: Measure = "iou") -> float:
     """Overlap of two lists: the best one-to-one assignment, each pair clamped at 0, over the longer length. In [0, 1].
 
     Order does not matter; a repeated or superfluous box lowers the score; two empty lists score 1. This is the spatial grounding
@@ -107,7 +126,7 @@ def matched_score(pred: Sequence[Box], gold: Sequence[Box], measure: Literal["io
     """
     if not pred or not gold:
         return float(len(pred) == len(gold))
-    function = {"iou": iou, "ciou": ciou}[measure]
+    function = MEASURES[measure]
     score = np.array([[max(0.0, function(p, g)) for g in gold] for p in pred])
     if min(score.shape) == 1:
         return float(score.max()) / max(score.shape)
@@ -149,16 +168,44 @@ def _box(values: Sequence[float]) -> Box:
     return x1, y1, x2, y2
 
 
-def _json_boxes(text: str) -> list[Box] | None:
+def json_object(text: str, *, brackets: int = _MOST + 2, cap: int = _CAP) -> dict[str, Any] | None:
+    """The JSON object from the first `{` to the last `}` of an answer's last `cap` characters; None if there is none.
+
+    `brackets` bounds the `[` of it, and with them the depth: a model's `[[[[...` must not exhaust the stack of the JSON reader.
+    """
+    text = text[-cap:]
     start, end = text.find("{"), text.rfind("}")
-    # The count of brackets bounds the depth: a model's `[[[[...` must not exhaust the stack of the JSON reader.
-    if start < 0 or end <= start or text.count("{") > 8 or text.count("[") > _MOST + 2:
+    if start < 0 or end <= start or text.count("{") > 8 or text.count("[") > brackets:
         return None
     try:
         value = json.loads(text[start : end + 1])
     except ValueError:
         return None
-    boxes = value.get("boxes") if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else None
+
+
+def numbers(value: object, count: int) -> tuple[float, ...] | None:
+    """A JSON list of `count` finite numbers of sensible size; None if it is anything else."""
+    if not isinstance(value, list) or len(value) != count or not all(_is_number(v) for v in value):
+        return None
+    return tuple(float(v) for v in value)
+
+
+def frame_of(meta: Mapping[str, Any]) -> Frame:
+    """The frame that a row states in `meta.frame`.
+
+    Raises:
+        ValueError: it states none, or one that is not known.
+    """
+    frame = meta.get("frame")
+    if frame == "pixel" or frame == "rel1000":
+        return frame
+    raise ValueError(f"meta.frame is {frame!r}; state 'pixel' or 'rel1000', it is never guessed")
+
+
+def _json_boxes(text: str) -> list[Box] | None:
+    value = json_object(text)
+    boxes = None if value is None else value.get("boxes")
     if not isinstance(boxes, list):
         return None
     listed = [boxes] if len(boxes) == 4 and all(_is_number(v) for v in boxes) else boxes

@@ -3,7 +3,8 @@
 An action is one JSON object: `{"action": "click", "coordinate": [x, y]}`, `{"action": "input_text", "text": "..."}`,
 `{"action": "scroll", "direction": "down"}`, `{"action": "open_app", "app_name": "..."}`, `{"action": "navigate_back"}`, ...
 Nothing of a model's text is ever evaluated. Points and boxes of the functions here are in 0 to 1000 along each side of the screen
-(frame `rel1000` of `metrics.boxes`); map pixels with `boxes.convert` first.
+(frame `rel1000` of `metrics.boxes`); map actions in pixels with `to_rel1000` first. The rules by which published evaluations
+compare steps are in `metrics.gui_profiles`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
-from vlmrl.metrics.boxes import Box, Point, point_in_box
+from vlmrl.metrics.boxes import Box, Point, convert, point_in_box
 
 ALIASES = {
     "tap": "click",
@@ -29,15 +30,33 @@ ALIASES = {
     "finished": "complete",
 }
 """Other names of the same actions, in lower case."""
-POINTING = ("click", "long_press")
+POINTING = ("click", "long_press", "double_click", "right_click", "hover")
 TEXT_KEYS = {"input_text": "text", "open_app": "app_name", "answer": "text"}
+"""Where an action keeps its text; `text` for those not listed."""
+ACTIONS = (
+    *POINTING,
+    "input_text",
+    "select",
+    "select_text",
+    "copy",
+    "scroll",
+    "open_app",
+    "navigate_back",
+    "navigate_home",
+    "app_switch",
+    "enter",
+    "hotkey",
+    "wait",
+    "complete",
+    "impossible",
+    "answer",
+)
+"""The canonical actions: what data sets are mapped to. Others can be read and compared too, as actions without rules of their own."""
 RADIUS = 0.14
 """A click this far from a true point, in shares of the screen's sides, still counts where there is no true box (arXiv:2505.16854)."""
 _KEYS = ("action", "coordinate", "text", "app_name", "direction", "status")
 _CAP = 4096
 _LARGEST = 1e9
-
-Profile = Literal["os_atlas", "gui_r1", "ui_r1"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,16 +72,6 @@ class Action:
     status: str | None = None
     box: Box | None = None
     """Of the true element; only in ground truth."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepMatch:
-    """How one step compares. None: the profile does not count it."""
-
-    type: bool
-    grounding: bool | None
-    """Whether the click hits; only where the true action points."""
-    step: bool | None
 
 
 def parse_action(text: str) -> Action | None:
@@ -110,6 +119,22 @@ def _numbers(value: object, count: int) -> list[float] | None:
     return [float(v) for v in value] if all(type(v) in (int, float) and abs(v) <= _LARGEST for v in value) else None
 
 
+def to_rel1000(action: Action, size: tuple[float, float]) -> Action:
+    """An action whose point and box are in pixels of a screen of `size` (width, height), in 0 to 1000 along each side.
+
+    Raises:
+        ValueError: a side that is not positive.
+    """
+    point, box = action.point, action.box
+    if point is not None:
+        x, y = convert(point, size, source="pixel", target="rel1000")
+        point = (x, y)
+    if box is not None:
+        x1, y1, x2, y2 = convert(box, size, source="pixel", target="rel1000")
+        box = (x1, y1, x2, y2)
+    return replace(action, point=point, box=box)
+
+
 def normalise(text: str) -> str:
     """Lower case, single spaces, without quotes around it."""
     return " ".join(text.strip().strip("\"'`").lower().split())
@@ -148,58 +173,3 @@ def arguments_score(pred: Action, gold: Action, *, radius: float = RADIUS) -> fl
         return None if gold.text is None else token_f1(pred.text, gold.text) if pred.text is not None else 0.0
     score = 1.0 if gold.status is None else float(pred.status == gold.status)
     return score * (token_f1(pred.text or "", gold.text) if gold.text is not None else 1.0)
-
-
-def match_step(pred: Action | None, gold: Action, *, profile: Profile, screen: tuple[int, int] = (1080, 2400)) -> StepMatch:
-    """Compare one step by the rules of a published evaluation. `screen` is (width, height) in pixels, for `ui_r1`.
-
-    `os_atlas`: clicks within 0.14 (L2 of shares of both sides), text equal or with the same first word, grounding counts only with
-    the right type. `gui_r1`: clicks within an ellipse of less than 0.14, text with F1 >= 0.5 or one word inside the other text,
-    grounding whatever the type, steps without arguments not counted. `ui_r1`: clicks within less than 0.14 of the screen's width in
-    pixels; nothing else is counted. A prediction that could not be read is wrong.
-    """
-    right = pred is not None and pred.kind == gold.kind
-    if gold.kind in POINTING:
-        hit = pred is not None and _hits(pred, gold, profile, screen)
-        if profile == "os_atlas":
-            return StepMatch(type=right, grounding=hit if right else None, step=right and hit)
-        if profile == "ui_r1":
-            return StepMatch(type=right, grounding=right and hit, step=right and hit)
-        return StepMatch(type=right, grounding=hit, step=right and hit)
-    if profile == "ui_r1":
-        return StepMatch(type=right, grounding=None, step=None)
-    without = gold.text is None and gold.direction is None and gold.status is None
-    if without:
-        return StepMatch(type=right, grounding=None, step=None if profile == "gui_r1" else right)
-    return StepMatch(type=right, grounding=None, step=right and pred is not None and _same_arguments(pred, gold, profile))
-
-
-def _hits(pred: Action, gold: Action, profile: Profile, screen: tuple[int, int]) -> bool:
-    target = gold.point
-    if target is None and gold.box is not None:
-        target = ((gold.box[0] + gold.box[2]) / 2, (gold.box[1] + gold.box[3]) / 2)
-    if pred.point is None or target is None:
-        return False
-    if profile == "os_atlas":
-        return distance(pred.point, target) <= RADIUS
-    if profile == "gui_r1":
-        return distance(pred.point, target) < RADIUS
-    dx, dy = ((pred.point[i] - target[i]) * screen[i] / 1000 for i in (0, 1))
-    return round(math.hypot(dx, dy), 9) < round(RADIUS * screen[0], 9)
-
-
-def _same_arguments(pred: Action, gold: Action, profile: Profile) -> bool:
-    if gold.text is None:
-        return (pred.direction, pred.status) == (gold.direction, gold.status)
-    if pred.text is None:
-        return False
-    a, b = normalise(pred.text), normalise(gold.text)
-    if a == b:
-        return True
-    first, second = a.split(), b.split()
-    if not first or not second:
-        return False
-    if profile == "os_atlas":
-        return first[0] == second[0]
-    single = len(first) == 1 or len(second) == 1
-    return token_f1(a, b) >= 0.5 or (single and (a in b or b in a))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vlmrl.metrics.numbers import mean_relative_accuracy, parse_count, parse_number, relative_error
+from vlmrl.metrics.numbers import MRA_THRESHOLDS, mean_relative_accuracy, parse_count, parse_number, relative_error
 from vlmrl.protocols import RewardContext, reward
 from vlmrl.rewards.answer import parse
 from vlmrl.types import Group
@@ -29,6 +29,21 @@ def number(group: Group, ctx: RewardContext) -> list[float | None]:
     `<`, here it is `<=`; that decides only for errors exactly at a threshold.
     """
     return _number(group, mean_relative_accuracy)
+
+
+@reward("regression_mra", paper="arXiv:2503.21776")
+def regression_mra(group: Group, ctx: RewardContext) -> list[float | None]:
+    """Mean relative accuracy of `gt.number` as Video-R1 computes it, in [0, 1] in steps of 0.1.
+
+    Its error is |answer - truth| / (|truth| + 1e-8), which must be below 1 - t for each threshold t; `number` rounds the error and
+    takes it at the threshold too. The two differ for errors at a threshold of numbers near 0 or far above 1, and by the last bit.
+    """
+
+    def measure(pred: float, gold: float) -> float:
+        error = abs(pred - gold) / (abs(gold) + 1e-8)
+        return sum(error < 1 - t for t in MRA_THRESHOLDS) / len(MRA_THRESHOLDS)
+
+    return _number(group, measure)
 
 
 @reward("inverse_error")

@@ -1,34 +1,55 @@
 """Calls the rewards, checks what they return, and counts every fault with its reason. A fault is never a zero.
 
-Rewards run in this process: those of this version are pure functions of bounded text that cannot hang. A reward of a plug-in has
-the authority and the risks of any code that its user installs.
+Our own rewards are pure functions of bounded text that cannot hang; they run in this process. What could hang or do harm (plug-ins,
+functions of other trainers) runs in workers under a deadline (`rewards.workers.place` decides), at the same time as the others.
+A worker contains accidents, not malice: a plug-in keeps the authority of any code that its user installs.
 """
 
 from __future__ import annotations
 
-import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
-from vlmrl.errors import CheckpointError, DataError
+from vlmrl.errors import CheckpointError, ConfigError, DataError, Preempted, RemoteError, StorageError
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.answer import gold_text
+from vlmrl.rewards.contract import ContractError, contract_problem
+from vlmrl.rewards.wire import encode_call
+from vlmrl.rewards.workers import Outcome, RewardPool, WorkerReward
 from vlmrl.types import Group, Prompt, Rollout, Sample, ScoredGroup, Scores
 
 WINDOW = 50
 """Steps over which the share of unjudged rewards is watched."""
 JUNK = ("", "I do not know.", "<think></think>", "<answer></answer>", "<answer>junk</answer>")
 
+__all__ = ["JUNK", "WINDOW", "RewardRunner", "contract_problem"]
+
 Function = Callable[[Group, RewardContext], Sequence[float | None]]
+Column = tuple[list[float | None], dict[str, int]]
+"""Values, and how many rollouts could not be judged for which reason."""
 
 
 class RewardRunner:
-    """Reward columns `(name, weight, function)`. `window` is its only memory and is part of the run's state."""
+    """Reward columns `(name, weight, function)`. `window` is its only memory and is part of the run's state.
 
-    def __init__(self, columns: Sequence[tuple[str, float, Function]], *, max_invalid: float = 0.02):
+    `entries` are the registered names of columns that are called something else; `pool` runs the columns that are `WorkerReward`s,
+    and is closed with this.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[tuple[str, float, Function]],
+        *,
+        max_invalid: float = 0.02,
+        pool: RewardPool | None = None,
+        entries: Mapping[str, str] | None = None,
+    ):
         self.columns = list(columns)
         self.max_invalid = max_invalid
+        self.pool = pool
+        self.entries = dict(entries or {})
         self.window: list[dict[str, list[int]]] = []
         self.first_fault: dict[str, str] = {}
 
@@ -36,11 +57,14 @@ class RewardRunner:
         """Rewards of a group. A column that raises or breaks its contract is None for the whole group, with the reason counted."""
         values: list[list[float | None]] = []
         reasons: dict[str, int] = {}
+        begun = self._begin(group, ctx)
         for name, _, function in self.columns:
-            column, reason = self._call(name, function, group, ctx)
+            if name in begun:
+                column, faults = self._await(name, begun[name], group)
+            else:
+                column, faults = self._call(name, function, group, ctx)
             values.append(column)
-            if reason is not None:
-                reasons[f"{name}/{reason}"] = len(group.rollouts)
+            reasons |= {f"{name}/{reason}": count for reason, count in faults.items()}
         rows = tuple(zip(*values, strict=True)) if values else ()
         scores = Scores(
             columns=tuple(name for name, _, _ in self.columns),
@@ -50,19 +74,46 @@ class RewardRunner:
         )
         return ScoredGroup(group=group, scores=scores)
 
-    def _call(self, name: str, function: Function, group: Group, ctx: RewardContext) -> tuple[list[float | None], str | None]:
+    def _begin(self, group: Group, ctx: RewardContext) -> dict[str, Future[Outcome]]:
+        """Start the columns that run in workers; they go on while the others run here."""
+        apart = [(name, function) for name, _, function in self.columns if isinstance(function, WorkerReward)]
+        if not apart:
+            return {}
+        try:
+            call = encode_call(group, ctx)
+        except TypeError as error:
+            return {name: _done(Outcome(reason="raised:TypeError", detail=str(error))) for name, _ in apart}
+        return {name: function.start(call, len(group.rollouts)) for name, function in apart}
+
+    def _await(self, name: str, future: Future[Outcome], group: Group) -> Column:
+        outcome = future.result()
+        if outcome.values is not None:
+            return [None if value is None else float(value) for value in outcome.values], {}
+        self.first_fault.setdefault(name, f"{name} on row '{group.prompt.sample.id}': {outcome.reason}: {outcome.detail}")
+        return [None] * len(group.rollouts), {str(outcome.reason): len(group.rollouts)}
+
+    def _call(self, name: str, function: Function, group: Group, ctx: RewardContext) -> Column:
+        """One column here. An outage of a service and a stop of the run are not faults of the column: they pass."""
         n = len(group.rollouts)
         nothing: list[float | None] = [None] * n
         try:
             returned: Any = function(group, ctx)
+        except (RemoteError, Preempted, ConfigError, StorageError):
+            raise
+        except ContractError as error:
+            self.first_fault.setdefault(name, str(error))
+            return nothing, {"contract": n}
         except (Exception, SystemExit) as error:  # noqa: BLE001 (the reward border: counted, bounded by observe(), never a score)
             self.first_fault.setdefault(name, "".join(traceback.format_exception(error)))
-            return nothing, f"raised:{type(error).__name__}"
+            return nothing, {f"raised:{type(error).__name__}": n}
         problem = contract_problem(returned, n)
         if problem is not None:
             self.first_fault.setdefault(name, f"{name} on row '{group.prompt.sample.id}': {problem}")
-            return nothing, "contract"
-        return [None if value is None else float(value) for value in returned], None
+            return nothing, {"contract": n}
+        partial: Mapping[str, int] = getattr(returned, "reasons", {})  # rewards.remote.verdicts.Judged: some rows could not be judged
+        for reason in partial:
+            self.first_fault.setdefault(name, f"{name} on row '{group.prompt.sample.id}': {reason}")
+        return [None if value is None else float(value) for value in returned], dict(partial)
 
     def observe(self, counts: dict[str, list[int]]) -> None:
         """Add a step's `column -> [faults, rollouts]` (of all ranks) to the window.
@@ -85,8 +136,13 @@ class RewardRunner:
     def self_test(self, samples: Sequence[Sample], template: str) -> list[str]:
         """Problems found by scoring gold and junk answers: gold must get the highest total of all and junk less.
 
-        A reward that cannot tell them apart would train on noise.
+        A reward that cannot tell them apart would train on noise. Columns that ask a service are left out: a judge need not give the
+        gold answer its maximum, and nothing is asked before the run.
         """
+        own = [column for column in self.columns if not self._entry_extra(column[0]).get("service", False)]
+        if len(own) < len(self.columns):
+            apart = RewardRunner(own, max_invalid=self.max_invalid, pool=self.pool, entries=self.entries)
+            return apart.self_test(samples, template) if own else []
         problems: list[str] = []
         for sample in samples:
             texts = (gold_text(sample, template, sample.thought), *JUNK)
@@ -108,19 +164,38 @@ class RewardRunner:
                 problems += self._not_full(sample, scored)
         return problems
 
+    def _entry_extra(self, name: str) -> Mapping[str, Any]:
+        """What the registration of a column says; nothing for a function that is not registered."""
+        from vlmrl.protocols import reward as registry
+
+        known = self.entries.get(name, name)
+        return registry.get(known).extra if known in registry.names() else {}
+
     def _not_full(self, sample: Sample, scored: ScoredGroup) -> list[str]:
-        """Built-in columns have the maximum 1: the gold answer must reach it, or parser and data disagree."""
+        """The gold answer must reach the maximum of a built-in column (1, or its `best`), or parser and data disagree.
+
+        `best=...` at registration is that maximum; a reward of a plug-in is asked only if it has one, and `best=None` never.
+        """
         from vlmrl.protocols import reward as registry
 
         out: list[str] = []
         for (name, _, _), value in zip(self.columns, scored.scores.rewards_GK[0], strict=True):
-            entry = registry.get(name) if name in registry.names() else None
-            own = entry is not None and entry.function.__module__.startswith("vlmrl.")
-            if own and value is not None and value < 1 - 1e-9:
+            known = self.entries.get(name, name)
+            entry = registry.get(known) if known in registry.names() else None
+            if entry is None or value is None:
+                continue
+            best = entry.extra.get("best", 1.0 if entry.function.__module__.startswith("vlmrl.") else None)
+            if best is not None and value < best - 1e-9:
                 out.append(
-                    f"row '{sample.id}' ({sample.source}): reward '{name}' gives its gold answer '{sample.answer}' {value:.3g} instead of 1"
+                    f"row '{sample.id}' ({sample.source}): reward '{name}' gives its gold answer '{sample.answer}' {value:.3g} "
+                    f"instead of {best:.3g}"
                 )
         return out
+
+    def close(self) -> None:
+        """End the workers."""
+        if self.pool is not None:
+            self.pool.close()
 
     def state_dict(self) -> dict[str, Any]:
         return {"window": self.window}
@@ -131,20 +206,10 @@ class RewardRunner:
         self.window = list(state["window"])
 
 
-def contract_problem(returned: Any, n: int) -> str | None:
-    """What is wrong with a reward's return value for `n` rollouts; None if it is one finite real number or None each."""
-    if isinstance(returned, str | bytes) or not isinstance(returned, Sequence):
-        return f"returned {type(returned).__name__}, expected a list with one number or None per rollout"
-    if len(returned) != n:
-        return f"returned {len(returned)} values for {n} rollouts"
-    for i, value in enumerate(returned):
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return f"value {i} is {type(value).__name__} {value!r}, expected a float or None"
-        if not abs(value) <= sys.float_info.max:  # also NaN, and integers that no float can hold
-            return f"value {i} is not a finite float; return None where it cannot be judged"
-    return None
+def _done(outcome: Outcome) -> Future[Outcome]:
+    future: Future[Outcome] = Future()
+    future.set_result(outcome)
+    return future
 
 
 def _group(sample: Sample, template: str, texts: Sequence[str]) -> Group:

@@ -106,10 +106,14 @@ class Collector:
                 continue
             for done in self._generate(ids, chunk, wanted[start : start + self.chunk_prompts], step, out):
                 scored = done.finished()
+                record = known.get(scored.group.id)
+                if record is None:
+                    journal.append(_record(scored, done.notes))
+                else:
+                    # scored before the crash: a deadline or a judge might decide otherwise the second time, and the first one stands
+                    scored, done.notes = self._replay(record, scored.group.prompt), Counter(record["notes"])
                 out.groups.append(scored)
                 notes.update(done.notes)
-                if scored.group.id not in known:
-                    journal.append(_record(scored, done.notes))
             journal.sync()
             faults.point("rollout.chunk")
         journal.finish()

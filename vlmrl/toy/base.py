@@ -23,6 +23,8 @@ from vlmrl.train.ui import Ui
 
 _VERSION = 1
 """Raise it when the way base models are made changes without a change of the recipe."""
+_MACHINE = {"cache_bytes", "prefetch", "workers", "deadline", "vision_cache_dir", "vision_cache_bytes"}
+"""Media settings that change how fast things go and not what is seen."""
 
 
 def prepare(cfg: Config, ui: Ui) -> Places:
@@ -69,7 +71,7 @@ def _base(cfg: Config, toy: ToySection, cache: Path, data: Path, ui: Ui) -> Path
         "base": toy.base.model_dump(mode="json"),
         "seed": toy.base_seed,
         "positions": cfg.model.positions,
-        "media": cfg.media.model_dump(mode="json", exclude={"cache_bytes", "prefetch", "vision_cache_dir", "vision_cache_bytes"}),
+        "media": cfg.media.model_dump(mode="json", exclude=_MACHINE),
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     folder = cache / f"base-{digest}"

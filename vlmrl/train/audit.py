@@ -5,6 +5,8 @@ answer scored. Loads tokenizer and processors, never model weights. Every row is
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,13 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from vlmrl.config.schema import Config, GrpoSection, SourceSection
+from vlmrl.data.adapters import MIXED
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import read_source
 from vlmrl.errors import MediaError, RowError
 from vlmrl.policy.load import load_processor
-from vlmrl.protocols import reward as reward_registry
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.train.columns import reward_runner
 from vlmrl.train.media import open_media
+from vlmrl.train.rows import import_options
 from vlmrl.train.ui import Ui
 from vlmrl.types import Prompt, Sample
 
@@ -87,10 +90,10 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui) -> AuditReport:
     _, encoder = open_media(cfg, bundle, data)
     report = AuditReport()
     trained: set[Fingerprint] = set()
-    done: dict[tuple[str, str, str], tuple[SourceAudit, list[Sample]]] = {}
+    done: dict[tuple[SourceSection, str], tuple[SourceAudit, list[Sample]]] = {}
 
     def visit(source: SourceSection, template: str, used_by: str) -> tuple[SourceAudit, list[Sample]]:
-        key = (source.path, source.media_root, template)
+        key = (source, template)
         if key not in done:
             found = SourceAudit(path=source.path, template=template, used_by=[])
             done[key] = (found, _audit_source(found, source, cfg, data, encoder, ui))
@@ -103,7 +106,7 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui) -> AuditReport:
         found, samples = visit(stage.source, stage.template, stage.name)
         trained |= found.prints
         if isinstance(stage, GrpoSection) and samples:
-            report.problems += _reward_problems(stage, samples)
+            report.problems += _reward_problems(stage, cfg.plugins, samples)
     if cfg.eval.source is not None:
         # The prompt of the last stage is the one that the trained model is asked with.
         held_out, _ = visit(cfg.eval.source, cfg.stages[-1].template, "eval")
@@ -115,7 +118,10 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui) -> AuditReport:
 
 def _audit_source(found: SourceAudit, source: SourceSection, cfg: Config, data: Path, encoder: Encoder, ui: Ui) -> list[Sample]:
     """Fill `found` and return the good samples."""
-    read = read_source(data / source.path, media_root=source.media_root, dedupe=cfg.data.dedupe)
+    options = import_options(source, data)
+    read = read_source(data / source.path, media_root=source.media_root, dedupe=cfg.data.dedupe, options=options)
+    if read.note is not None:
+        ui.say(read.note)
     found.rows = read.rows
     for bad in read.bad:
         found.reject(bad.reason, str(bad))
@@ -147,6 +153,8 @@ def _source_problems(found: SourceAudit, cfg: Config) -> list[str]:
     listed = "".join(f"\n    {line}" for line in found.examples)
     if not found.good:
         return [f"{found.path}: none of {found.rows} rows can be used{listed}"]
+    if found.reasons[MIXED]:
+        return [f"{found.path}: {found.reasons[MIXED]} rows of another shape than the first; split the file by shape{listed}"]
     if found.reasons["duplicate_id"]:
         return [f"{found.path}: {found.reasons['duplicate_id']} repeated ids; give every row its own, or see data.dedupe{listed}"]
     if faulty > cfg.data.max_bad_rows * found.rows:
@@ -157,10 +165,9 @@ def _source_problems(found: SourceAudit, cfg: Config) -> list[str]:
     return []
 
 
-def _reward_problems(stage: GrpoSection, samples: list[Sample]) -> list[str]:
+def _reward_problems(stage: GrpoSection, plugins: Sequence[str], samples: list[Sample]) -> list[str]:
     """Gold answers must earn the full reward through the parser that training uses, and junk none."""
-    columns = [(r.name, r.weight, reward_registry.bind(r.name, r.arguments)) for r in stage.rewards]
-    runner = RewardRunner(columns, max_invalid=stage.max_invalid_rewards)
-    found = [f"stage '{stage.name}': {problem}" for problem in runner.self_test(samples, stage.template)]
+    with closing(reward_runner(stage, plugins)) as runner:
+        found = [f"stage '{stage.name}': {problem}" for problem in runner.self_test(samples, stage.template)]
     more = [f"stage '{stage.name}': ... and {len(found) - SHOWN} more rows like these"] if len(found) > SHOWN else []
     return found[:SHOWN] + more

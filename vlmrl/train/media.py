@@ -23,6 +23,8 @@ def open_media(cfg: Config, bundle: ProcessorBundle, data: Path) -> tuple[MediaS
             max_frames=m.max_frames,
             cache_bytes=m.cache_bytes,
             decoder=m.decoder,
+            workers=m.workers,
+            deadline=m.deadline,
         ),
         patchify=bundle.patchify,
         patch_size=bundle.patch_size,

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
+from threading import Barrier, Event, Lock
 from types import TracebackType
 
 import torch
@@ -27,10 +27,11 @@ Wanted = Sequence[tuple[MediaRef, Path]]
 
 
 class Prefetcher:
-    """One background thread that asks the store for media. A context manager: leaving it ends the thread.
+    """Background threads that ask the store for media: one, or as many as the store has worker processes. A context manager: leaving it
+    ends them.
 
     `twin` is a sampler of the same kind, samples and seed as the stage's; it belongs to this object. `fetched` counts media that the
-    thread got.
+    threads got.
     """
 
     def __init__(self, store: MediaStore, twin: PromptSampler):
@@ -40,6 +41,7 @@ class Prefetcher:
         self._thread: ThreadPoolExecutor | None = None
         self._running: list[Future[None]] = []
         self._halt = Event()
+        self._lock = Lock()
 
     def guess(self, sampler: PromptSampler, ledger: Ledger, *, prompts: int, rollouts: int) -> list[PlannedPrompt]:
         """What `sampler` would plan next. Neither it nor the ledger changes."""
@@ -60,9 +62,11 @@ class Prefetcher:
         used = sum(self.store.weight(handle) for handle in {handle.key: handle for handle in in_use}.values())
         total = self.store.settings.cache_bytes
         if self._thread is None:
-            self._thread = _single_threaded()
+            self._thread = _single_threaded(max(1, self.store.settings.workers))
         self._halt = Event()
-        self._running.append(self._thread.submit(self._fetch, list(wanted), min(total // 2, total - used), self._halt))
+        share = _Share(list(wanted), min(total // 2, total - used), self._halt)
+        for _ in range(max(1, self.store.settings.workers)):
+            self._running.append(self._thread.submit(self._fetch, share))
 
     def stop(self) -> None:
         """Forget what still waits; a medium that is being decoded is finished. Returns at once."""
@@ -83,29 +87,57 @@ class Prefetcher:
             for future in ended:
                 future.result()
 
-    def _fetch(self, wanted: Wanted, room: int, halt: Event) -> None:
-        """The background thread's work: `room` is in bytes."""
-        for ref, root in wanted:
-            if halt.is_set():
-                return
+    def _fetch(self, share: _Share) -> None:
+        """A background thread's work."""
+        while (next_one := share.take()) is not None:
+            ref, root = next_one
             try:
-                room -= self.store.weigh(ref, root)
-                if room < 0:
+                if not share.afford(self.store.weigh(ref, root)):
                     return
                 self.store.get(ref, root)
             except MediaError:
                 continue  # the step that needs this medium meets the same error, counts it and plans another row
-            self.fetched += 1
+            with self._lock:
+                self.fetched += 1
 
 
-def _single_threaded() -> ThreadPoolExecutor:
-    """A thread with one torch thread of its own.
+class _Share:
+    """What several threads fetch together: each medium once, begun in the order of the list, within `room` bytes."""
+
+    def __init__(self, wanted: Wanted, room: int, halt: Event):
+        self._waiting = iter(wanted)
+        self._room = room
+        self._halt = halt
+        self._lock = Lock()
+
+    def take(self) -> tuple[MediaRef, Path] | None:
+        with self._lock:
+            return None if self._halt.is_set() else next(self._waiting, None)
+
+    def afford(self, size: int) -> bool:
+        """Whether there is room for `size` more bytes; where there is not, nobody goes on."""
+        with self._lock:
+            self._room -= size
+            if self._room < 0:
+                self._halt.set()
+            return self._room >= 0
+
+
+def _single_threaded(count: int) -> ThreadPoolExecutor:
+    """`count` threads with one torch thread each.
 
     torch keeps that number per thread, but a thread's first use takes over what any thread set last, even behind its own setting:
     the new thread therefore asks before it sets, and the calling thread sets its own again, for threads that come later."""
-    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
+    ready = Barrier(count)
+
+    def settle() -> None:
+        ready.wait(60)  # so that each thread gets one of these calls
+        torch.get_num_threads()
+        torch.set_num_threads(1)
+
+    pool = ThreadPoolExecutor(max_workers=count, thread_name_prefix="prefetch")
     threads = torch.get_num_threads()
-    thread.submit(torch.get_num_threads).result()
-    thread.submit(torch.set_num_threads, 1).result()
+    for done in [pool.submit(settle) for _ in range(count)]:
+        done.result()
     torch.set_num_threads(threads)
-    return thread
+    return pool

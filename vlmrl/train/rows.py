@@ -9,6 +9,7 @@ from pathlib import Path
 
 from vlmrl import fs
 from vlmrl.config.schema import DataSection, SourceSection
+from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError, MediaError, RowError
@@ -32,6 +33,23 @@ def quarantine_row(path: Path, sample: Sample, reason: str, message: str) -> Non
     fs.append(path, json.dumps(line, sort_keys=True).encode() + b"\n")
 
 
+def import_options(source: SourceSection, root: Path) -> ImportOptions:
+    """How rows of other trainers in this source become ours. `root` is the folder that `media_root` is relative to."""
+    return ImportOptions(
+        adapter=source.adapter,
+        answer_type=source.answer_type,
+        task=source.task,
+        frame=source.frame,
+        axis=source.axis,
+        to_frame=source.to_frame,
+        time_unit=source.time_unit,
+        time_fps=source.time_fps,
+        instructions=source.instructions,
+        media_dir=root / source.media_root,
+        media_folder=source.media_folder,
+    )
+
+
 def load_rows(source: SourceSection, data: DataSection, root: Path, template: str, encoder: Encoder, *, quarantine: Path, ui: Ui) -> Rows:
     """Samples by id in file order: parsed, their media present and within limits by header, their prompts short enough.
 
@@ -46,6 +64,8 @@ def load_rows(source: SourceSection, data: DataSection, root: Path, template: st
         dedupe=data.dedupe,
         max_bad_rows=data.max_bad_rows,
         quarantine=quarantine if dist.is_main() else None,
+        options=import_options(source, root),
+        say=ui.say,
     )
     good: dict[str, Sample] = {}
     tokens: dict[str, int] = {}

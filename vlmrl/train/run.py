@@ -31,14 +31,17 @@ from vlmrl.policy.lora import LoraSpec, add_adapters, fold_adapters
 from vlmrl.policy.vision import VisionCache
 from vlmrl.policy.vision_disk import FeatureStore
 from vlmrl.protocols import budget as budget_registry
-from vlmrl.protocols import reward as reward_registry
 from vlmrl.protocols import sampler as sampler_registry
+from vlmrl.rewards.remote.session import Services, services
+from vlmrl.rewards.remote.session import session as services_of_run
+from vlmrl.rewards.remote.timing import Timing
 from vlmrl.rewards.runner import RewardRunner
 from vlmrl.rollout.journal import drop_before
 from vlmrl.sampling.info import describe
 from vlmrl.sampling.ledger import Ledger
 from vlmrl.train import checkpoint, dist, optim
 from vlmrl.train.balance import cost
+from vlmrl.train.columns import reward_runner
 from vlmrl.train.evaluate import evaluate_stage, remember_stage
 from vlmrl.train.export import export, link
 from vlmrl.train.feed import Feed
@@ -96,8 +99,10 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
             return run.path
         session = open_session(cfg, loaded.hash, places, run, ui)
         session.profile_steps = profile_steps
+        judges = Services(run.path / "judges", rank=dist.rank(), timing=Timing(stop=lambda: run.stop_requested))
         try:
-            _stages(session)
+            with services_of_run(judges):
+                _stages(session)
         finally:
             session.tracker.close()
         dist.on_main(run.finish)
@@ -187,10 +192,7 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
     with s.clock.phase("audit"):
         rewards = _rewards(s, cfg, samples) if isinstance(cfg, GrpoSection) else None
     name, arguments = (cfg.sampler.name, cfg.sampler.arguments) if isinstance(cfg, GrpoSection) else ("uniform", {})
-    about: Sequence[Any] = list(samples)
-    if "rows" in sampler_registry.get(name).extra.get("needs", ()):
-        about = [describe(sample) for sample in samples.values()]
-    make_sampler = partial(sampler_registry.bind(name, arguments), about, rng.key(s.cfg.run.seed, "stage", cfg.name))
+    make_sampler = partial(sampler_registry.bind(name, arguments), _about(name, samples), rng.key(s.cfg.run.seed, "stage", cfg.name))
     sampler = make_sampler()
     if s.state.sampler is not None:
         sampler.load_state_dict(s.state.sampler)
@@ -234,6 +236,7 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
         evaluate=lambda clock: evaluate_stage(s, f"{cfg.name}@{s.state.step}", policy, vision, clock),
         evaluate_every=s.cfg.eval.every,
         profiler=_profiler(s, cfg, policy),
+        warn=lambda text: s.ui.say(f"warning: {cfg.name} step {s.state.step}: {text}"),
     )
     with s.ui.bar(f"{cfg.kind} {cfg.name}", cfg.steps, done=s.state.step) as bar, stage.running():
         shown = ("reward", "loss", "completions/mean_length", "completions/think_rate", "grad_norm")
@@ -242,6 +245,13 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
             sft.train(stage, cfg)
         else:
             grpo.train(stage, cfg)
+
+
+def _about(sampler: str, samples: Mapping[str, Sample]) -> Sequence[Any]:
+    """What a sampler chooses from: the ids, or what is known of each row where it asks for that."""
+    if "rows" in sampler_registry.get(sampler).extra.get("needs", ()):
+        return [describe(sample) for sample in samples.values()]
+    return list(samples)
 
 
 def _cost(policy: Policy, prompt_tokens: Mapping[str, int]) -> Callable[[PlannedPrompt, Ledger], float]:
@@ -271,13 +281,14 @@ def _add_adapters(s: Session, cfg: Stage, base: str, policy: Policy) -> None:
 
 def _rewards(s: Session, cfg: GrpoSection, samples: Mapping[str, Sample]) -> RewardRunner:
     """The reward columns, tried on gold and junk answers before anything is generated."""
-    runner = RewardRunner(
-        [(r.name, r.weight, reward_registry.bind(r.name, r.arguments)) for r in cfg.rewards], max_invalid=cfg.max_invalid_rewards
-    )
-    first = list(samples.values())[:64]
-    problems = runner.self_test(first, cfg.template)
-    if problems:
-        raise ConfigError([f"stage '{cfg.name}': {problem}" for problem in problems])
+    runner = reward_runner(cfg, s.cfg.plugins)
+    try:
+        problems = runner.self_test(list(samples.values())[:64], cfg.template)
+        if problems:
+            raise ConfigError([f"stage '{cfg.name}': {problem}" for problem in problems])
+    except BaseException:
+        runner.close()
+        raise
     return runner
 
 
@@ -388,4 +399,4 @@ def _log_step(s: Session, cfg: Stage, values: dict[str, float]) -> None:
     if isinstance(cfg, GrpoSection) and not s.first_rl_step_logged:
         s.first_rl_step_logged = True
         values = values | {"time/to_first_rl_step": time.perf_counter() - STARTED}
-    s.tracker.log(values, stage=cfg.name, step=s.state.step, global_step=s.state.global_step)
+    s.tracker.log(values | services().read(), stage=cfg.name, step=s.state.step, global_step=s.state.global_step)

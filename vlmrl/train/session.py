@@ -46,7 +46,7 @@ class Session:
     """Checkpoint whose tensors the first stage of this process starts from."""
     failed_saves: int = 0
     clock: Clock = field(default_factory=Clock)
-    rows: dict[tuple[str, str], Rows] = field(default_factory=dict)
+    rows: dict[tuple[SourceSection, str], Rows] = field(default_factory=dict)
     first_rl_step_logged: bool = False
     """Whether this process has logged how long it took to get there."""
     profile_steps: int = 0
@@ -54,7 +54,7 @@ class Session:
 
     def rows_of(self, source: SourceSection, template: str) -> Rows:
         """Audited rows of a source, read once per process."""
-        key = (source.path, template)
+        key = (source, template)
         if key not in self.rows:
             quarantine = self.run.path / "quarantine.jsonl"
             with self.clock.phase("audit"):
@@ -71,7 +71,7 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
         del out[free]
     for name in ("root", "trackers", "threads"):
         del out["run"][name]
-    for name in ("cache_bytes", "prefetch", "vision_cache_dir", "vision_cache_bytes"):
+    for name in ("cache_bytes", "prefetch", "workers", "deadline", "vision_cache_dir", "vision_cache_bytes"):
         del out["media"][name]
     if out["toy"] is not None:
         del out["toy"]["cache"]

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
-from vlmrl.config.schema import Config, GrpoSection, Stage
+from vlmrl.config.schema import Config, GrpoSection
 from vlmrl.data.thoughts import ThoughtsReport, add_thoughts
 from vlmrl.errors import ConfigError
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RewardContext
-from vlmrl.protocols import reward as reward_registry
-from vlmrl.rewards.runner import RewardRunner
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.reverse import Gate, reverse_thoughts
+from vlmrl.train.columns import reward_runner
 from vlmrl.train.media import open_media
 from vlmrl.train.session import Places
 from vlmrl.types import GenerationSettings, Group
@@ -50,23 +50,25 @@ def write_thoughts(
     bundle = load_processor(places.model, revision=m.revision)
     policy = load_policy(places.model, bundle, device=m.device, dtype=m.dtype, attention=m.attention, positions=m.positions)
     store, encoder = open_media(cfg, bundle, places.data)
-    derive = functools.partial(
-        reverse_thoughts,
-        HFEngine(policy, VisionCache(store, budget_bytes=cfg.media.cache_bytes)),
-        encoder,
-        settings=GenerationSettings(max_new_tokens=1024, temperature=temperature),
-        seed=cfg.run.seed,
-        gate=Gate(forbid_answer=forbid_answer),
-        judge=_judge(cfg.stages) if check else None,
-    )
-    source = places.data / found.source.path
-    return add_thoughts(source, target, derive, media_root=found.source.media_root, overwrite=overwrite)
+    with _judge(cfg) if check else nullcontext() as judge:
+        derive = functools.partial(
+            reverse_thoughts,
+            HFEngine(policy, VisionCache(store, budget_bytes=cfg.media.cache_bytes)),
+            encoder,
+            settings=GenerationSettings(max_new_tokens=1024, temperature=temperature),
+            seed=cfg.run.seed,
+            gate=Gate(forbid_answer=forbid_answer),
+            judge=judge,
+        )
+        source = places.data / found.source.path
+        return add_thoughts(source, target, derive, media_root=found.source.media_root, overwrite=overwrite)
 
 
-def _judge(stages: Sequence[Stage]) -> Callable[[Group], Sequence[float | None]]:
+@contextmanager
+def _judge(cfg: Config) -> Iterator[Callable[[Group], Sequence[float | None]]]:
     """Total reward of answers under the first GRPO stage's rewards."""
-    of = next((s for s in stages if isinstance(s, GrpoSection)), None)
+    of = next((s for s in cfg.stages if isinstance(s, GrpoSection)), None)
     if of is None:
         raise ConfigError("--check: needs a grpo stage in the recipe, for its rewards")
-    runner = RewardRunner([(r.name, r.weight, reward_registry.bind(r.name, r.arguments)) for r in of.rewards])
-    return lambda group: runner.score(group, RewardContext()).scores.total()
+    with closing(reward_runner(of, cfg.plugins)) as runner:
+        yield lambda group: runner.score(group, RewardContext()).scores.total()

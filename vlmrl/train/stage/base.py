@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RememberingStrategy, RewardContext, Strategy
 from vlmrl.protocols import strategy as strategies
+from vlmrl.rewards.alarms import Watch
+from vlmrl.rewards.remote.pictures import OnDemand
 from vlmrl.rewards.runner import RewardRunner
 from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.engine_hf import HFEngine
@@ -72,6 +74,9 @@ class StageRun:
     average: AveragedWeights | None = None
     """Makes the reference follow the policy slowly, where a method asks for such a one."""
     profiler: StageProfiler | None = None
+    warn: Callable[[str], None] = lambda text: None
+    """Says an alarm (`rewards.alarms`)."""
+    watch: Watch = field(default_factory=Watch)
     clock: Clock = field(default_factory=Clock)
     """Runs from one log line to the next, so that no second of the loop is outside it."""
     tokens: Tokens = field(default_factory=Tokens)
@@ -94,8 +99,8 @@ class StageRun:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The block in which the stage trains: background work and the profiler end with it."""
-        with self.feed.running(), self.profiler or nullcontext():
+        """The block in which the stage trains: background work, reward workers and the profiler end with it."""
+        with self.feed.running(), self.profiler or nullcontext(), closing(self.rewards) if self.rewards else nullcontext():
             yield
 
     def count(self, rows: Sequence[Row]) -> None:
@@ -152,7 +157,9 @@ class StageRun:
 
     def _score(self, group: Group) -> ScoredGroup:
         assert self.rewards is not None
-        return self.rewards.score(group, RewardContext(progress=self.state.step / self.steps))
+        # what the policy saw, for rewards that look: nothing is opened a second time
+        media = OnDemand(tuple(handle.key for handle in group.prompt.media), self.store.get_key)
+        return self.rewards.score(group, RewardContext(progress=self.state.step / self.steps, media=media))
 
     def observe(self, groups: Sequence[ScoredGroup]) -> None:
         """Write the step's on-policy rewards and lengths of all ranks into the ledger, in plan order, and watch reward faults."""
@@ -219,6 +226,8 @@ class StageRun:
         line = values | {"grad_norm": report.grad_norm, "lr": rate, "step/skipped": float(not report.applied)}
         line |= self.tokens.read(report.tokens)
         self.log(line | self.counters.read() | memory(self.policy.device) | self.clock.metrics())
+        for text in self.watch.see(line):
+            self.warn(text)
         self.progress(line)
         faults.point("step.after_log")
         self.clock = Clock()

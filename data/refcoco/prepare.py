@@ -1,0 +1,26 @@
+"""RefCOCO, partition 'unc': one row per expression; REFER's layout is read by `vlmrl.data.refcoco`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from vlmrl.data.prepare import Dataset, Row, Skipped, main
+from vlmrl.data.refcoco import FRAMES, refcoco_rows
+
+
+def rows(root: Path, split: str, frame: str) -> Iterator[Row | Skipped]:
+    """Boxes (x1, y1, x2, y2) in `frame`."""
+    return refcoco_rows(root, split, dataset="refcoco", partition="unc", frame=frame)
+
+
+DATASET = Dataset(
+    folder=Path(__file__).parent,
+    rows=rows,
+    splits=("train", "val", "testA", "testB"),
+    unit="ref_id",
+    options={"frame": FRAMES},
+)
+
+if __name__ == "__main__":
+    main(DATASET)

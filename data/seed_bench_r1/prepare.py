@@ -1,0 +1,44 @@
+"""SEED-Bench-R1: what is the next step? A clip of the progress so far and the present view, four choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from vlmrl.data.prepare import Dataset, Row, Skipped, lettered, main, official, read_jsonl
+from vlmrl.errors import DataError
+
+FILES = {
+    "train_6k": "training_6k.jsonl",
+    "val_L1": "validation_L1.jsonl",
+    "val_L2": "validation_L2.jsonl",
+    "val_L3": "validation_L3.jsonl",
+}
+
+
+def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
+    """The clip comes first, then the view. A question without progress so far has the view only."""
+    path = official(root, f"annotations/{FILES[split]}")
+    for number, item in read_jsonl(path):
+        gold = str(item["golden_choice_idx"]).strip()
+        if gold not in ("A", "B", "C", "D"):
+            raise DataError(f"{path}:{number}: golden_choice_idx is {gold!r}, not one of A, B, C, D")
+        folder, started = item["video_source"], bool(item["task_progress_metadata"])
+        yield {
+            "id": f"seed_bench_r1-{split}-{item['sample_id']}",
+            "task": "next_step",
+            "answer_type": "choice",
+            "data_type": "video" if started else "image",
+            **({"video": f"videos/{folder}/{item['video_basename']}"} if started else {}),
+            "image": f"images/{folder}/{item['current_observation_basename']}",
+            "prompt": ("<video><image>" if started else "<image>") + item["question"],
+            "options": lettered([item[f"choice_{key}"] for key in "abcd"]),
+            "answer": gold,
+            "meta": {"split": split, "video_source": folder, "steps": len(item["task_progress_metadata"])},
+        }
+
+
+DATASET = Dataset(folder=Path(__file__).parent, rows=rows, splits=tuple(FILES))
+
+if __name__ == "__main__":
+    main(DATASET)

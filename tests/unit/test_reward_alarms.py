@@ -1,0 +1,76 @@
+"""rewards.alarms: silent degeneration is said, once per window (W10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from vlmrl.rewards.alarms import RULES, Watch, constant_columns, longer, rising_faults, truncated, unreadable
+
+
+def series(key, values):
+    return [{key: float(v)} for v in values]
+
+
+def test_a_column_that_is_constant_for_a_window():
+    flat = [{"rewards/a/mean": 0.25, "rewards/b/mean": 0.01 * n, "reward": 1.0} for n in range(50)]
+    assert list(constant_columns(flat)) == ["constant/a"]
+    assert "reward 'a' has been 0.25 on average for 50 steps" in constant_columns(flat)["constant/a"]
+    assert constant_columns(flat[:49]) == {}
+    assert constant_columns([{"rewards/a/mean": 0.5}, *flat[1:]]) == {}
+    assert constant_columns([{}, *flat[1:]]) == {}  # the column came later
+    assert constant_columns([{"rewards/a/mean": 9.0}, *flat]) == constant_columns(flat)
+
+
+@pytest.mark.parametrize(
+    ("faults", "alarm"),
+    [
+        ([0] * 20, False),
+        ([0] * 17 + [8, 8, 8], True),
+        ([0] * 18 + [80, 80], False),  # two steps are not a rise
+        ([8] * 3 + [0] * 14 + [16] * 3, True),  # exactly twice
+        ([8] * 3 + [0] * 14 + [15] * 3, False),
+        ([8] * 20, False),  # steady: the bound on invalid rewards watches that
+        ([0] * 16 + [8, 8, 8], False),  # 19 steps
+    ],
+)
+def test_rising_faults(faults, alarm):
+    window = [{"fault/reward/a/timeout": n / 2, "fault/reward/b/crashed": n / 2, "fault/media/missing": 99.0} for n in faults]
+    assert bool(rising_faults(window)) == alarm
+    if alarm:
+        said = rising_faults(window)["faults"]
+        assert "(a/timeout, b/crashed)" in said
+        assert f"{sum(faults[-10:])} rollouts in the last 10 steps, {sum(faults[:10])} in the first 10" in said
+
+
+@pytest.mark.parametrize(("values", "alarm"), [([0.3] * 10, False), ([0.31] * 10, True), ([1.0] * 9, False), ([1.0] + [0.2] * 10, False)])
+def test_truncation(values, alarm):
+    assert bool(truncated(series("completions/clipped_ratio", values))) == alarm
+
+
+@pytest.mark.parametrize(("values", "alarm"), [([0.5] * 10, False), ([0.49] * 10, True), ([0.0] * 9, False), ([0.0] + [1.0] * 10, False)])
+def test_unreadable_answers(values, alarm):
+    assert bool(unreadable(series("completions/parse_rate", values))) == alarm
+
+
+def test_length_explosion():
+    assert longer(series("completions/mean_length", [100] * 10 + [200] * 10)) == {}
+    assert "from 100 to 201 tokens" in longer(series("completions/mean_length", [100] * 10 + [201] * 10))["longer"]
+    assert longer(series("completions/mean_length", [100] * 9 + [900] * 10)) == {}
+    assert longer(series("completions/mean_length", [0] * 10 + [900] * 10)) == {}
+    assert longer([{}] * 30) == {}
+
+
+def test_steps_without_rewards_raise_no_alarm():
+    window = [{"loss": 1.0, "grad_norm": 0.5}] * 50
+    assert [rule(window) for rule in RULES] == [{}] * 5
+
+
+def test_an_alarm_is_said_once_per_window_and_the_input_is_kept_apart():
+    watch = Watch()
+    step = {"completions/clipped_ratio": 0.9}
+    said = [bool(watch.see(step)) for _ in range(120)]
+    assert [n for n, s in enumerate(said, 1) if s] == [10, 60, 110]
+    assert len(watch.window) == 50
+    step["completions/clipped_ratio"] = 0.0
+    assert watch.window[-1] == {"completions/clipped_ratio": 0.9}
+    assert len(Watch().see({"completions/clipped_ratio": 1.0})) == 0

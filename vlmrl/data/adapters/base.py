@@ -1,0 +1,199 @@
+"""What all adapters share: the options of a source, what an adapter takes out of a row, and safe readers of its keys."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from vlmrl.data.coordinates import Axis, Frame, Size, Target, TimeUnit
+from vlmrl.errors import MediaError, RowError
+from vlmrl.media.access import IMAGE_BYTES, read_media
+
+ANSWER_TYPES = ("choice", "number", "regression", "math", "ocr", "open", "bbox", "point", "time_span")
+"""Answer types that foreign rows can be read as. Actions and highlights have no common foreign form; use our own schema."""
+PROCESSING = ("fps", "nframes", "min_frames", "max_frames", "min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width")
+"""Keys that other trainers put on a medium. How media are processed is the recipe's `media` section here; they go to `meta`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportOptions:
+    """What a source says about its rows, where they do not say it themselves."""
+
+    adapter: str | None = None
+    """A name in `adapters.ADAPTERS`, `vlmrl` for our own schema, None to detect it by the first row whose shape is known."""
+    answer_type: str | None = None
+    task: str | None = None
+    frame: Frame | None = None
+    axis: Axis | None = None
+    to_frame: Target = "norm1000"
+    time_unit: TimeUnit | None = None
+    time_fps: float | None = None
+    instructions: Literal["drop", "keep"] = "drop"
+    media_dir: Path | None = None
+    """Folder of the media; needed for boxes in pixels (to read the size of their picture) and for rows with image bytes."""
+    media_folder: str | None = None
+    """Folder below `media_dir` that image bytes in rows are written to."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Found:
+    """The parts of a foreign row, in foreign terms; `adapters.build.build` turns them into a row of our schema."""
+
+    question: str
+    answer: object = None
+    images: list[object] = field(default_factory=list[object])
+    videos: list[object] = field(default_factory=list[object])
+    answer_type: str | None = None
+    task: str | None = None
+    id: str | None = None
+    options: list[str] = field(default_factory=list[str])
+    system: str | None = None
+    thought: str | None = None
+    data_type: str | None = None
+    source: str | None = None
+    frame: Frame | None = None
+    """Where the row itself declares it."""
+    size: Size | None = None
+    """Of the first picture, where the row declares it."""
+    meta: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Adapter(Protocol):
+    """One foreign shape. `detect` looks at keys only; at most one adapter detects a row."""
+
+    name: str
+
+    def detect(self, row: Mapping[str, Any]) -> bool: ...
+
+    def convert(self, row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
+        """A row of our schema, without `id` where the foreign row has none.
+
+        Raises:
+            RowError: naming the key at fault.
+        """
+        ...
+
+
+def text_of(row: Mapping[str, Any], key: str) -> str:
+    """A text that must be there.
+
+    Raises:
+        RowError: `missing_key`, `bad_type` or `bad_value`.
+    """
+    if row.get(key) is None:
+        raise RowError("missing_key", f"'{key}' is missing")
+    value = row[key]
+    if not isinstance(value, str):
+        raise RowError("bad_type", f"'{key}' must be text, got {type(value).__name__}")
+    if not value.strip():
+        raise RowError("bad_value", f"'{key}' is empty")
+    return value
+
+
+def optional_text(row: Mapping[str, Any], key: str) -> str | None:
+    """A text that may be missing, null or empty (then None)."""
+    value = row.get(key)
+    if value is not None and not isinstance(value, str):
+        raise RowError("bad_type", f"'{key}' must be text, got {type(value).__name__}")
+    return value if value and value.strip() else None
+
+
+def mapping_of(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """An object that may be missing or null (then empty)."""
+    value = row.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise RowError("bad_type", f"'{key}' must be an object, got {type(value).__name__}")
+    return value or {}
+
+
+def list_of(row: Mapping[str, Any], one: str, many: str) -> list[object]:
+    """Media under a singular or a plural key; either may hold one medium or a list of them."""
+    if row.get(one) is not None and row.get(many) is not None:
+        raise RowError("bad_value", f"'{one}' and '{many}' are both given; use one of them")
+    value = row.get(one) if row.get(one) is not None else row.get(many)
+    if value is None:
+        return []
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
+
+
+def id_of(row: Mapping[str, Any], *keys: str) -> str | None:
+    """The first of `keys` that is there, as text."""
+    for key in keys:
+        value = row.get(key)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise RowError("bad_type", f"'{key}' must be text or a whole number, got {type(value).__name__}")
+        if not str(value).strip():
+            raise RowError("bad_value", f"'{key}' is empty")
+        return str(value)
+    return None
+
+
+def options_of(row: Mapping[str, Any]) -> list[str]:
+    """The list of options, without those that are empty."""
+    value = row.get("options")
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(option, str) for option in value):
+        raise RowError("bad_type", "'options' must be a list of texts")
+    return [option.strip() for option in value if option.strip()]
+
+
+def left_over(row: Mapping[str, Any], *used: str) -> dict[str, Any]:
+    """Columns that no part of our schema stands for: they go to `meta` under their own names."""
+    return {key: value for key, value in row.items() if key not in used and value is not None}
+
+
+def media_entry(item: object, place: str) -> tuple[str | dict[str, Any], dict[str, Any]]:
+    """(what our schema takes for a medium, processing keys that it carried).
+
+    A leading `./` is dropped. URLs, absolute paths and `..` are refused later, by the schema.
+
+    Raises:
+        RowError: a list of frames, an object without a path, or with keys of unknown meaning.
+    """
+    if isinstance(item, str):
+        return _relative(item), {}
+    if isinstance(item, list):
+        raise RowError("bad_type", f"'{place}' is a list of frames; give one video file, frames are chosen when it is processed")
+    if not isinstance(item, Mapping):
+        raise RowError("bad_type", f"'{place}' must be a path, got {type(item).__name__}")
+    paths = [(key, item[key]) for key in ("path", "image", "video") if item.get(key) is not None]
+    unknown = sorted(set(item) - {"path", "image", "video", "type", "sha256", "bytes", *PROCESSING})
+    if unknown:
+        raise RowError("unknown_key", f"'{place}.{unknown[0]}'")
+    if item.get("bytes") is not None:
+        raise RowError("image_bytes", f"'{place}' holds bytes; set 'media_folder' of the source to the folder to write them to")
+    if len(paths) != 1 or not isinstance(paths[0][1], str):
+        raise RowError("bad_type", f"'{place}' must name one path as text under 'path', got keys {sorted(item)}")
+    path = _relative(paths[0][1])
+    extra = {key: item[key] for key in PROCESSING if item.get(key) is not None}
+    return ({"path": path, "sha256": item["sha256"]} if item.get("sha256") is not None else path), extra
+
+
+def picture_size(path: str, options: ImportOptions) -> Size:
+    """(width, height) of a picture as it is shown, from its header.
+
+    Raises:
+        RowError: the folder is not known, or what `media` says about the file (`missing`, `corrupt`, ...).
+    """
+    from vlmrl.media.image import image_size
+
+    if options.media_dir is None:
+        raise RowError("frame", "boxes in pixels need the size of their picture, and the folder of the media is not known")
+    try:
+        height, width = image_size(read_media(options.media_dir, path, max_bytes=IMAGE_BYTES))
+    except MediaError as error:
+        raise RowError(error.reason, f"size of {path}: {str(error).removeprefix(error.reason + ': ')}") from error
+    return float(width), float(height)
+
+
+def _relative(path: str) -> str:
+    if not path.startswith("./"):
+        return path
+    normal = posixpath.normpath(path)
+    return path if normal.startswith(("..", "/")) or "/../" in path else normal

@@ -1,0 +1,114 @@
+"""From the parts of a foreign row to a row of our schema: the rules that hold for all shapes.
+
+- The system prompt is not part of the prompt; it is kept in `meta.system`. The recipe's `template` asks for the answer format.
+- Instructions about the answer format at the start or end of the question are cut and kept in `meta.instructions`
+  (`instructions: keep` leaves them in).
+- Columns without a meaning here go to `meta` under their own names.
+- What the row says of its answer type and task comes first, then what the source says; without either the row is an error, except
+  where there is only one reading: options make a `choice`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from vlmrl.data.adapters.base import ANSWER_TYPES, Found, ImportOptions, media_entry
+from vlmrl.data.adapters.gold import gold, size_of
+from vlmrl.data.adapters.text import cut_instructions, place_media, unwrap
+from vlmrl.data.coordinates import META_FRAME
+from vlmrl.errors import RowError
+
+_TOP = ("difficulty", "trajectory")
+"""Keys of foreign rows that our schema has too, with the same meaning."""
+
+
+def build(found: Found, options: ImportOptions) -> dict[str, Any]:
+    """A row of our schema, without `id` if the foreign row has none.
+
+    Raises:
+        RowError: naming what is wrong.
+    """
+    meta = dict(found.meta)
+    row: dict[str, Any] = {key: meta.pop(key) for key in _TOP if key in meta}
+    for key in ("data_type", "source", "options", "frame", "size"):
+        if key in meta:
+            meta[f"original_{key}"] = meta.pop(key)
+    images = _media(found.images, "images", meta)
+    videos = _media(found.videos, "videos", meta)
+    answer, thought = _answer(found)
+    answer_type = _answer_type(found, options)
+    first = images[0] if images else None
+    path = first["path"] if isinstance(first, dict) else first
+    true = gold(answer, answer_type, found, options, path)
+    question, instructions = (found.question, "") if options.instructions == "keep" else cut_instructions(found.question)
+    prompt, choices = place_media(question, true.options, len(images), len(videos))
+    for key, value in (("system", found.system), ("instructions", instructions)):
+        if value:
+            meta[key] = value
+    if true.framed:
+        meta["frame"] = META_FRAME[options.to_frame]
+        if options.to_frame == "pixel":
+            # Distances between points in pixels are judged against the sides of the picture.
+            meta["size"] = list(size_of(found, options, path, "size"))
+    row |= {"task": found.task or options.task or answer_type, "answer_type": answer_type, "prompt": prompt, "answer": true.answer}
+    optional = {
+        "id": found.id,
+        "images": images,
+        "videos": videos,
+        "options": choices,
+        "gt": true.gt,
+        "thought": thought,
+        "data_type": found.data_type,
+        "source": found.source,
+        "meta": meta,
+    }
+    return row | {key: value for key, value in optional.items() if value}
+
+
+def _media(items: list[object], place: str, meta: dict[str, Any]) -> list[Any]:
+    out: list[Any] = []
+    for i, item in enumerate(items):
+        entry, processing = media_entry(item, f"{place}[{i}]")
+        out.append(entry)
+        if processing:
+            meta.setdefault("media_options", {})[f"{place}[{i}]"] = processing
+    return out
+
+
+def _answer(found: Found) -> tuple[object, str | None]:
+    """(the gold answer without its wrapping, the reference thought)."""
+    if found.answer is None:
+        raise RowError("missing_key", "the row has no gold answer")
+    answer, inner = unwrap(found.answer) if isinstance(found.answer, str) else (found.answer, None)
+    return answer, found.thought or inner
+
+
+def _answer_type(found: Found, options: ImportOptions) -> str:
+    name = found.answer_type or options.answer_type
+    if name is None and found.options:
+        name = "choice"
+    known = ", ".join(ANSWER_TYPES)
+    if name is None:
+        raise RowError("answer_type", f"nothing says how the answer is to be read; set 'answer_type' of the source to one of {known}")
+    if name not in ANSWER_TYPES:
+        raise RowError("answer_type", f"answer type '{name[:60]}' is not known here; known: {known}")
+    return name
+
+
+def kind_of(name: object, table: dict[str, str | None], key: str) -> str:
+    """The answer type that a foreign name stands for; letters, spaces, hyphens and underscores are not told apart.
+
+    Raises:
+        RowError: `problem_type`: unknown, or one that this package has no answer type for (None in the table).
+    """
+    if not isinstance(name, str):
+        raise RowError("bad_type", f"'{key}' must be text, got {type(name).__name__}")
+    plain = re.sub(r"[\s_\-]+", " ", name.strip().lower())
+    known = ", ".join(sorted(name for name, kind in table.items() if kind is not None))
+    if plain not in table:
+        raise RowError("problem_type", f"'{key}' is {name[:60]!r}; known: {known}")
+    kind = table[plain]
+    if kind is None:
+        raise RowError("problem_type", f"'{key}' is {name[:60]!r}, for which there is no answer type; known: {known}")
+    return kind

@@ -1,0 +1,128 @@
+"""Rows of ms-swift, LLaMA-Factory and ShareGPT: a conversation, lists of media, and boxes in `objects`.
+
+    {"messages": [{"role": "user", "content": "<image>Where is the <ref-object>?"}, {"role": "assistant", "content": "<bbox>"}],
+     "images": ["a.png"], "objects": {"ref": ["dog"], "bbox": [[10, 20, 110, 220]], "bbox_type": "real"}}
+
+The gold answer is `solution`, else `answer`, else the assistant's turn. `<ref-object>` and `<bbox>` take the entries of
+`objects` in order over all messages. Boxes in the assistant's turn are the gold answer; boxes in the question are written out in the
+frame that answers have. `bbox_type` is a frame (`real` is pixels); without it the source's `frame` is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from vlmrl.data.adapters.base import Found, ImportOptions, id_of, left_over, list_of, mapping_of, media_entry, optional_text, options_of
+from vlmrl.data.adapters.build import build
+from vlmrl.data.adapters.chat import Chat, merged, read_chat
+from vlmrl.data.adapters.gold import coordinates_text
+from vlmrl.data.coordinates import Frame
+from vlmrl.errors import RowError
+
+name = "messages"
+_USED = ("id", "messages", "conversations", "image", "images", "video", "videos", "objects", "options", "system", "task")
+_BOX_TYPES: dict[str, Frame] = {"real": "pixel", "norm1": "norm1", "norm1000": "norm1000"}
+_OBJECT_KEYS = {"ref", "bbox", "bbox_type", "image_id", "width", "height"}
+_MARK = re.compile(r"<(ref-object|bbox)>")
+
+
+def detect(row: Mapping[str, Any]) -> bool:
+    """`messages`; or `conversations` without the `image` of LLaVA-style rows."""
+    return "answer_type" not in row and ("messages" in row or ("conversations" in row and "image" not in row))
+
+
+def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
+    """A row of our schema.
+
+    Raises:
+        RowError: naming the key at fault.
+    """
+    keys = [key for key in ("messages", "conversations") if row.get(key) is not None]
+    if len(keys) != 1:
+        raise RowError("missing_key" if not keys else "bad_value", f"give 'messages' or 'conversations', got {keys}")
+    for key in ("audios", "tools"):
+        if row.get(key):
+            raise RowError("unknown_key", f"'{key}': rows with sound or tools are not read")
+    chat = read_chat(row[keys[0]], keys[0])
+    given = next((key for key in ("solution", "answer") if row.get(key) is not None), None)
+    found = Found(
+        question=chat.question,
+        answer=row[given] if given is not None else chat.answer,
+        images=merged(chat.images, list_of(row, "image", "images"), "image"),
+        videos=merged(chat.videos, list_of(row, "video", "videos"), "video"),
+        task=optional_text(row, "task"),
+        id=id_of(row, "id"),
+        options=options_of(row),
+        system=chat.system or optional_text(row, "system"),
+        meta=left_over(row, *_USED, "audios", "tools", *([given] if given is not None else [])),
+    )
+    if row.get("objects") is not None:
+        _fill(found, mapping_of(row, "objects"), chat, options, own_answer=given is not None)
+    elif _MARK.search(chat.question + (chat.answer or "")):
+        raise RowError("missing_key", "the messages have <ref-object> or <bbox>, but the row has no 'objects'")
+    if found.answer is None:
+        raise RowError("missing_key", f"no gold answer: '{keys[0]}' has no turn of the assistant and there is no 'solution'")
+    return build(found, options)
+
+
+def _fill(found: Found, objects: Mapping[str, Any], chat: Chat, options: ImportOptions, *, own_answer: bool) -> None:
+    """Put the entries of `objects` in their places in `found`.
+
+    Raises:
+        RowError: `objects`: unknown keys, counts that disagree with the marks in the text, or boxes of several pictures.
+    """
+    unknown = sorted(set(objects) - _OBJECT_KEYS)
+    if unknown:
+        raise RowError("unknown_key", f"'objects.{unknown[0]}' (known: {', '.join(sorted(_OBJECT_KEYS))})")
+    names, boxes = _list(objects, "ref"), _list(objects, "bbox")
+    if any(number != 0 for number in _list(objects, "image_id")):
+        raise RowError("objects", "'objects.image_id' names a picture other than the first; boxes are read for one picture")
+    kind = objects.get("bbox_type")
+    if kind is not None and kind not in _BOX_TYPES:
+        raise RowError("objects", f"'objects.bbox_type' is {str(kind)[:40]!r}; known: {', '.join(_BOX_TYPES)}")
+    found.frame = _BOX_TYPES[kind] if kind is not None else None
+    sides = [_list(objects, key) for key in ("width", "height")]
+    if all(sides):
+        found.size = (_side(sides[0][0]), _side(sides[1][0]))
+    asked, told = _MARK.findall(chat.question), _MARK.findall(chat.answer or "")
+    for mark, have in (("ref-object", names), ("bbox", boxes)):
+        if (asked + told).count(mark) != len(have):
+            key = "ref" if mark == "ref-object" else "bbox"
+            raise RowError("objects", f"the messages have {(asked + told).count(mark)} <{mark}>, 'objects.{key}' has {len(have)}")
+    first = media_entry(found.images[0], "images[0]")[0] if found.images else None
+    path = cast("str | None", first["path"] if isinstance(first, dict) else first)
+    waiting = {"ref-object": iter(names), "bbox": iter(boxes)}
+
+    def written(match: re.Match[str]) -> str:
+        value = next(waiting[match.group(1)])
+        if match.group(1) == "bbox":
+            return coordinates_text(value, found, options, path)
+        if not isinstance(value, str):
+            raise RowError("bad_type", f"'objects.ref' must hold texts, got {type(value).__name__}")
+        return value
+
+    found.question = _MARK.sub(written, chat.question)
+    gold = [box for box in waiting["bbox"]]
+    if own_answer or chat.answer is None:
+        return
+    if gold:
+        found.answer = gold
+        points = all(isinstance(place, list) and len(place) == 2 for place in gold)
+        found.answer_type = "point" if points or options.answer_type == "point" else "bbox"
+    else:
+        found.answer = _MARK.sub(written, chat.answer)
+
+
+def _side(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RowError("bad_type", f"'objects.width' and 'objects.height' must hold numbers, got {type(value).__name__}")
+    return float(value)
+
+
+def _list(objects: Mapping[str, Any], key: str) -> list[Any]:
+    value = objects.get(key)
+    if value is not None and not isinstance(value, list):
+        raise RowError("bad_type", f"'objects.{key}' must be a list, got {type(value).__name__}")
+    return value or []

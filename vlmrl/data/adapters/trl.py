@@ -1,0 +1,65 @@
+"""Rows of TRL: `prompt` (text or messages), `image` or `images`, and the answer in a column of its own.
+
+    {"prompt": [{"role": "user", "content": "How many?"}], "image": "a.png", "solution": "<answer>3</answer>"}
+
+The gold answer is `answer`, else `solution`, else `ground_truth`, else the `completion` of a prompt-completion row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vlmrl.data.adapters.base import Found, ImportOptions, id_of, left_over, list_of, optional_text, options_of, text_of
+from vlmrl.data.adapters.build import build
+from vlmrl.data.adapters.chat import Chat, merged, read_chat
+from vlmrl.errors import RowError
+
+name = "trl"
+_ANSWERS = ("answer", "solution", "ground_truth")
+_USED = ("id", "prompt", "image", "images", "video", "videos", "options", "completion", "task", "thought")
+
+
+def detect(row: Mapping[str, Any]) -> bool:
+    """`prompt` without the keys of verl and of our own schema."""
+    return "prompt" in row and not {"reward_model", "answer_type", "task", "gt", "problem", "messages", "conversations"} & set(row)
+
+
+def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
+    """A row of our schema.
+
+    Raises:
+        RowError: naming the key at fault.
+    """
+    prompt = row.get("prompt")
+    chat = Chat(question=text_of(row, "prompt")) if prompt is None or isinstance(prompt, str) else read_chat(prompt, "prompt")
+    if chat.answer is not None:
+        raise RowError("turns", "'prompt' ends with a turn of the assistant; the answer belongs in 'answer', 'solution' or 'completion'")
+    given = next((key for key in _ANSWERS if row.get(key) is not None), None)
+    answer = row[given] if given is not None else _completion(row.get("completion"))
+    if answer is None:
+        raise RowError("missing_key", f"no gold answer: one of {', '.join(_ANSWERS)} or 'completion' is needed")
+    return build(
+        Found(
+            question=chat.question,
+            answer=answer,
+            images=merged(chat.images, list_of(row, "image", "images"), "image"),
+            videos=merged(chat.videos, list_of(row, "video", "videos"), "video"),
+            task=optional_text(row, "task"),
+            id=id_of(row, "id"),
+            options=options_of(row),
+            system=chat.system,
+            thought=optional_text(row, "thought"),
+            meta=left_over(row, *_USED, *([given] if given is not None else [])),
+        ),
+        options,
+    )
+
+
+def _completion(value: object) -> str | None:
+    """The text of a completion: text, or a list with one message of the assistant."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping) and value[0].get("role") == "assistant":
+        return read_chat([{"role": "user", "content": "-"}, value[0]], "completion").answer
+    raise RowError("turns", "'completion' must be text or one message of the assistant")

@@ -1,0 +1,101 @@
+"""Rows of Video-R1 (arXiv:2503.21776), OneThinker (arXiv:2512.03043) and OpenVLThinkerV2 (arXiv:2604.08539).
+
+    {"problem_id": 2, "problem": "What happens?", "problem_type": "multiple choice", "options": ["A. Rain", "B. Snow"],
+     "data_type": "video", "path": "./clips/a.mp4", "solution": "<answer>A</answer>", "data_source": "LLaVA-Video-178K"}
+
+`problem_type` is the answer type, `task_type` the task, `data_source` the source, `process` (of rows for supervised fine-tuning) the
+reference thought. Times and boxes carry no unit and no frame: the source must say `time_unit` and `frame`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vlmrl.data.adapters.base import Found, ImportOptions, id_of, left_over, list_of, optional_text, options_of, text_of
+from vlmrl.data.adapters.build import build, kind_of
+from vlmrl.data.adapters.text import unwrap
+from vlmrl.errors import RowError
+
+name = "video_r1"
+_USED = (
+    *("id", "problem_id", "problem", "problem_type", "options", "path", "image", "images", "video", "videos"),
+    *("data_type", "data_source", "task_type", "process"),
+)
+PROBLEM_TYPES: dict[str, str | None] = {
+    "multiple choice": "choice",
+    "numerical": "number",
+    "regression": "regression",
+    "math": "math",
+    "ocr": "ocr",
+    "free form": "open",
+    "open ended": "open",
+    "temporal grounding": "time_span",
+    "spatial grounding": "bbox",
+    "spatial temporal grounding": None,
+    "tracking": None,
+    "segmentation": None,
+}
+
+
+def detect(row: Mapping[str, Any]) -> bool:
+    """`problem` with `problem_type` or `path`."""
+    others = {"answer_type", "prompt", "messages", "conversations"}
+    return "problem" in row and ("problem_type" in row or "path" in row) and not others & set(row)
+
+
+def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
+    """A row of our schema.
+
+    Raises:
+        RowError: naming the key at fault.
+    """
+    given = next((key for key in ("solution", "answer") if row.get(key) is not None), None)
+    if given is None:
+        raise RowError("missing_key", "no gold answer: 'solution' or 'answer' is missing")
+    images, videos = list_of(row, "image", "images"), list_of(row, "video", "videos")
+    kind = _data_type(row, images, videos)
+    if row.get("path") is not None:
+        if images or videos:
+            raise RowError("bad_value", "'path' and 'images' or 'videos' are both given; use one of them")
+        (videos if kind == "video" else images).extend(list_of(row, "path", "paths"))
+    if kind == "image" and len(images) > 1:
+        kind = "multi_image"
+    process = optional_text(row, "process")
+    return build(
+        Found(
+            question=text_of(row, "problem"),
+            answer=row[given],
+            images=images,
+            videos=videos,
+            answer_type=None if row.get("problem_type") is None else kind_of(row["problem_type"], PROBLEM_TYPES, "problem_type"),
+            task=optional_text(row, "task_type"),
+            id=id_of(row, "id", "problem_id"),
+            options=options_of(row),
+            thought=None if process is None else _thought(process),
+            data_type=kind,
+            source=optional_text(row, "data_source"),
+            meta=left_over(row, *_USED, given),
+        ),
+        options,
+    )
+
+
+def _data_type(row: Mapping[str, Any], images: list[object], videos: list[object]) -> str:
+    kind = row.get("data_type")
+    if kind is None and row.get("path") is None:
+        return "video" if videos else "image" if images else "text"
+    known = ("image", "multi_image", "video", "text")
+    if kind not in known:
+        raise RowError("bad_value", f"'data_type' is {str(kind)[:40]!r}; known: {', '.join(known)}")
+    if kind == "text" and row.get("path") is not None:
+        raise RowError("bad_value", "'data_type' is 'text', but the row has a 'path'")
+    return str(kind)
+
+
+def _thought(process: str) -> str:
+    """What stands between the think tags, or the whole text if it has none."""
+    if "<think" not in process.lower():
+        return process.strip()
+    _, thought = unwrap(process if "<answer>" in process.lower() else f"{process}<answer>-</answer>")
+    return thought or process.strip()

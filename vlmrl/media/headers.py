@@ -1,0 +1,231 @@
+"""How large a medium is, how long, and how many tokens it becomes, from headers alone.
+
+The numbers are those that decoding finds later, by the same rules (`Sizing`), for files that are what their headers say. Where a
+header cannot answer (the orientation of a PNG in its metadata text, Motion JPEG), the least necessary is decoded.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import dataclass
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from vlmrl.media import container
+from vlmrl.media.access import IMAGE_BYTES, read_all
+from vlmrl.media.border import border
+from vlmrl.media.container import VideoInfo
+from vlmrl.media.image import check_size, image_size
+from vlmrl.media.iso import IsoTrack, read_iso
+from vlmrl.media.resize import smart_resize
+from vlmrl.media.video import TICK, Decoder, request_times, shown_times
+from vlmrl.types import MediaKind
+
+Grid = tuple[int, int, int]
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_TURNED = (5, 6, 7, 8)
+_ORIENTATION = 0x0112
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizing:
+    """The rules by which frames are chosen and sized; everything of a store's settings that changes pixels."""
+
+    min_pixels: int
+    max_pixels: int
+    video_total_pixels: int | None
+    fps: float
+    min_frames: int
+    max_frames: int
+    decoder: Decoder
+    patch_size: int
+    merge_size: int
+    temporal_patch_size: int
+
+    def requests(self, info: VideoInfo) -> tuple[np.ndarray, float]:
+        """(times asked for, float64 [T] in seconds; seconds between two of them)."""
+        return request_times(
+            info, fps=self.fps, min_frames=self.min_frames, max_frames=self.max_frames, frame_factor=self.temporal_patch_size
+        )
+
+    def target(self, height: int, width: int, *, frames: int) -> tuple[int, int]:
+        """(height, width) after resizing. A video's frames share `video_total_pixels` evenly; that lowers their cap, but not below
+        `min_pixels`.
+
+        Raises:
+            MediaError: `aspect`.
+        """
+        most = self.max_pixels
+        if frames > 1 and self.video_total_pixels is not None:
+            most = max(self.min_pixels, min(most, self.video_total_pixels // frames))
+        return smart_resize(height, width, factor=self.patch_size * self.merge_size, min_pixels=self.min_pixels, max_pixels=most)
+
+
+class Planned(NamedTuple):
+    """What a medium becomes."""
+
+    grid: Grid
+    """Patches in time, height, width, before spatial merging."""
+    tokens: int
+    spacing: float | None
+    """Videos: seconds between two frames asked for."""
+    times: np.ndarray | None
+    """Videos, where asked for: float64 [T], when the chosen frames come on screen."""
+
+
+def plan_medium(file: BinaryIO, kind: MediaKind, sizing: Sizing, *, name: str = "medium", times: bool = False) -> Planned:
+    """Grid and tokens of an open file. `times` also looks up when the frames of a video are shown.
+
+    Raises:
+        MediaError: as decoding it would, as far as its headers show.
+    """
+    if kind == "image":
+        height, width = sizing.target(*read_image_size(file, name), frames=1)
+        return _planned((1, height // sizing.patch_size, width // sizing.patch_size), sizing, None, None)
+    info, track = read_video_info(file)
+    requests, spacing = sizing.requests(info)
+    shown = None
+    if times and track is not None:
+        shown = track.times[np.searchsorted(track.times, requests + TICK, side="right") - 1]
+    elif times:
+        shown = shown_times(container.scan(file), requests)
+    height, width = sizing.target(info.height, info.width, frames=len(requests))
+    grid = (len(requests) // sizing.temporal_patch_size, height // sizing.patch_size, width // sizing.patch_size)
+    return _planned(grid, sizing, spacing, shown)
+
+
+def _planned(grid: Grid, sizing: Sizing, spacing: float | None, times: np.ndarray | None) -> Planned:
+    return Planned(grid, grid[0] * grid[1] * grid[2] // sizing.merge_size**2, spacing, times)
+
+
+# Videos
+
+
+def read_video_info(file: BinaryIO) -> tuple[VideoInfo, IsoTrack | None]:
+    """(what `video.probe_video` finds, without decoding; the sample tables, for a plain MP4 or MOV file).
+
+    Raises:
+        MediaError: `format`, `corrupt`, `truncated`, `no_frames` or `too_large`.
+    """
+    file.seek(0)
+    if container.sniff(file.read(600)) == "mp4":
+        container.check_whole(file)
+        track = read_iso(file)
+        if track is not None:
+            width, height = (track.height, track.width) if track.turns % 2 else (track.width, track.height)
+            container.check_bounds(width, height, track.duration, len(track.times))
+            return VideoInfo(width, height, track.duration, len(track.times)), track
+    return container.read_header(file, decode=False).info, None
+
+
+# Images
+
+
+def read_image_size(file: BinaryIO, name: str = "image") -> tuple[int, int]:
+    """(H, W) after EXIF orientation, reading no more of the file than that takes.
+
+    Raises:
+        MediaError: as `image.image_size`.
+    """
+    file.seek(0)
+    head = file.read(32)
+    size = None
+    if head.startswith(_PNG):
+        size = _png(file)
+    elif head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        size = _webp(file)
+    elif head[:2] == b"\xff\xd8":
+        size = _jpeg(file)
+    if size is not None:
+        return size
+    file.seek(0)
+    return image_size(read_all(file, name, max_bytes=IMAGE_BYTES))
+
+
+def _jpeg(file: BinaryIO) -> tuple[int, int] | None:
+    """Pillow reads a JPEG's markers up to its pixels when it opens it."""
+    file.seek(0)
+    with border("image"):
+        try:
+            image = Image.open(file, formats=("JPEG",))
+            width, height = image.size
+            turned = image.getexif().get(_ORIENTATION, 1) in _TURNED
+        except (UnidentifiedImageError, Image.DecompressionBombError, Image.DecompressionBombWarning):
+            return None  # the careful way has the words for it
+    check_size(width, height)
+    return (width, height) if turned else (height, width)
+
+
+def _png(file: BinaryIO) -> tuple[int, int] | None:
+    """From the chunk headers. None where metadata texts could hold an orientation, or the chunks are not in order."""
+    file.seek(8)
+    size: tuple[int, int] | None = None
+    turned = False
+    while True:
+        head = file.read(8)
+        if len(head) < 8:
+            return None
+        length, kind = struct.unpack(">I4s", head)
+        if (size is None) != (kind == b"IHDR") or kind in (b"tEXt", b"zTXt", b"iTXt"):
+            return None
+        if kind == b"IHDR":
+            width, height = struct.unpack(">II", file.read(8))
+            check_size(width, height)
+            size, length = (height, width), length - 8
+        elif kind == b"eXIf":
+            if length > _CHUNK_BYTES:
+                return None
+            turned, length = _turned(file.read(length)), 0
+        elif kind == b"IEND":
+            return (size[1], size[0]) if size is not None and turned else size
+        file.seek(length + 4, io.SEEK_CUR)
+
+
+def _webp(file: BinaryIO) -> tuple[int, int] | None:
+    """From the chunk headers. None where XMP could hold an orientation, or the chunks are not in order."""
+    end = file.seek(0, io.SEEK_END)
+    file.seek(12)
+    size: tuple[int, int] | None = None
+    turned = False
+    while (position := file.tell()) + 8 <= end:
+        kind, length = struct.unpack("<4sI", file.read(8))
+        if kind == b"XMP " or position + 8 + length > end:
+            return None
+        if size is None:
+            size = _webp_size(kind, file.read(min(length, 16)))
+            if size is None:
+                return None
+            check_size(size[1], size[0])
+            if kind != b"VP8X":
+                return size
+        elif kind == b"EXIF":
+            file.seek(position + 8)
+            turned = _turned(file.read(min(length, _CHUNK_BYTES)))
+        file.seek(position + 8 + length + length % 2)
+    return (size[1], size[0]) if size is not None and turned else size
+
+
+def _webp_size(kind: bytes, data: bytes) -> tuple[int, int] | None:
+    """(H, W) of a chunk's first bytes (RFC 9649, sections 2.5 to 2.7)."""
+    if kind == b"VP8X" and len(data) >= 10:
+        return 1 + int.from_bytes(data[7:10], "little"), 1 + int.from_bytes(data[4:7], "little")
+    if kind == b"VP8L" and len(data) >= 5 and data[0] == 0x2F:
+        bits = struct.unpack_from("<I", data, 1)[0]
+        return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
+    if kind == b"VP8 " and len(data) >= 10 and data[3:6] == b"\x9d\x01\x2a":
+        width, height = struct.unpack_from("<HH", data, 6)
+        return height & 0x3FFF, width & 0x3FFF
+    return None
+
+
+def _turned(block: bytes) -> bool:
+    """Whether an EXIF block swaps width and height."""
+    with border("image"):
+        exif = Image.Exif()
+        exif.load(block if block.startswith(b"Exif\0\0") else b"Exif\0\0" + block)
+        return exif.get(_ORIENTATION, 1) in _TURNED

@@ -1,0 +1,202 @@
+"""The sample tables of an MP4 or MOV file: how long its video is and when each frame is shown, without opening a decoder.
+
+Only plain files are answered for: one video track, no fragments, no frame hidden or delayed by an edit list, no rotation that a bit
+stream could carry beside the track's matrix. For everything else the answer is None, and the caller asks the demuxer. What is
+answered equals what `container.read_header` and `container.scan` find (ISO/IEC 14496-12, sections 8.3 to 8.6).
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+
+from vlmrl.media.rotation import says_nothing_of_rotation
+
+MOOV_BYTES = 64_000_000
+"""Largest index that is read."""
+SAMPLES = 10_000_000
+"""Most frames that are listed."""
+_CODECS = {b"avc1": "h264", b"hvc1": "hevc", b"hev1": "hevc", b"vp09": "vp9", b"av01": "av1"}
+_FIRST_BYTES = 4_000_000
+_ONE = 1 << 16
+_LAST = 1 << 30
+_TURNS = {(_ONE, 0, 0, _ONE): 0, (0, _ONE, -_ONE, 0): 3, (-_ONE, 0, 0, -_ONE): 2, (0, -_ONE, _ONE, 0): 1}
+"""Matrix of a track -> quarter turns, counter-clockwise, that make its frames upright."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IsoTrack:
+    """The video track of a plain file."""
+
+    width: int
+    height: int
+    """Of the stored frames, before turning."""
+    turns: int
+    """Quarter turns, counter-clockwise, that make a frame upright."""
+    duration: float
+    """Seconds."""
+    times: np.ndarray
+    """float64 [n], ascending: when each frame comes on screen, in seconds from the first."""
+
+
+def read_iso(file: BinaryIO) -> IsoTrack | None:
+    """The video track, from the index of the file and the first frame's bytes; None where the file is not plain, or its index not whole."""
+    try:
+        moov = _moov(file)
+        return None if moov is None else _track(moov, file)
+    except (struct.error, IndexError, ValueError, KeyError):
+        return None  # a damaged index: the demuxer finds the words for it
+
+
+def _moov(file: BinaryIO) -> bytes | None:
+    """Content of the only `moov` box; None for a fragmented file."""
+    size = file.seek(0, io.SEEK_END)
+    position, found = 0, None
+    while position + 8 <= size:
+        file.seek(position)
+        head = file.read(16)
+        length, kind, skip = int.from_bytes(head[:4], "big"), head[4:8], 8
+        if length == 1:
+            length, skip = int.from_bytes(head[8:16], "big"), 16
+        elif length == 0:
+            length = size - position
+        if kind in (b"moof", b"sidx", b"styp") or length < skip:
+            return None
+        if kind == b"moov":
+            if found is not None or position + length > size or length > MOOV_BYTES:
+                return None
+            file.seek(position + skip)
+            found = file.read(length - skip)
+        position += length
+    return found
+
+
+def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """(kind, content) of the boxes that fill `data`; a box that does not fit is a ValueError."""
+    position = 0
+    while position + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, position)
+        skip = 8
+        if length == 1:
+            length, skip = struct.unpack_from(">Q", data, position + 8)[0], 16
+        if length < skip or position + length > len(data):
+            raise ValueError("box")
+        yield kind, data[position + skip : position + length]
+        position += length
+
+
+def _only(data: bytes, *kinds: bytes) -> bytes:
+    """Content of the box at the end of this path, each step of which is there once (KeyError, ValueError)."""
+    for kind in kinds:
+        found = [content for name, content in _boxes(data) if name == kind]
+        if len(found) > 1:
+            raise ValueError(kind)
+        if not found:
+            raise KeyError(kind)
+        data = found[0]
+    return data
+
+
+def _track(moov: bytes, file: BinaryIO) -> IsoTrack | None:
+    names = [kind for kind, _ in _boxes(moov)]
+    if b"mvex" in names or b"cmov" in names:
+        return None
+    videos = [content for kind, content in _boxes(moov) if kind == b"trak" and _only(content, b"mdia", b"hdlr")[8:12] == b"vide"]
+    if len(videos) != 1:
+        return None
+    trak = videos[0]
+    movie = _only(moov, b"mvhd")
+    turns = _turns(_only(trak, b"tkhd"), 40)
+    if turns is None or _turns(movie, 36) != 0:
+        return None
+    media, table = _only(trak, b"mdia", b"mdhd"), _only(trak, b"mdia", b"minf", b"stbl")
+    (scale, length), (movie_scale, _) = _clock(media), _clock(movie)
+    codec, width, height, extra = _entry(_only(table, b"stsd"))
+    steps = _runs(_only(table, b"stts"), ">I")
+    if codec is None or scale < 1 or movie_scale < 1 or len(steps) < 1 or not (steps[:-1] > 0).all():
+        return None
+    starts = np.concatenate([[0], np.cumsum(steps)[:-1]]).astype(np.int64)
+    kinds = [kind for kind, _ in _boxes(table)]
+    shift = _runs(_only(table, b"ctts"), ">i") if b"ctts" in kinds else np.zeros(len(steps), dtype=np.int64)
+    if len(shift) != len(steps) or (shift < 0).any():
+        return None
+    shown = np.sort(starts + shift)
+    total = int(steps.sum())
+    shows = _shown_ticks(trak, shown, total, scale, movie_scale)
+    if not (np.diff(shown) > 0).all() or shows is None:
+        return None
+    if not says_nothing_of_rotation(codec, extra, _first_sample(table, file)):
+        return None
+    duration = min(length, total, shows) / scale
+    return IsoTrack(width=width, height=height, turns=turns, duration=duration, times=(shown - shown[0]) / scale)
+
+
+def _turns(box: bytes, at: int) -> int | None:
+    """Turns of a header's matrix, which stands at `at` in version 0 and 12 bytes later in version 1; None for any other matrix."""
+    a, b, u, c, d, v, x, y, w = struct.unpack_from(">9i", box, at + (12 if box[0] == 1 else 0))
+    return _TURNS.get((a, b, c, d)) if (u, v, w, x, y) == (0, 0, _LAST, 0, 0) else None
+
+
+def _clock(box: bytes) -> tuple[int, int]:
+    """(ticks per second, duration in ticks) of `mvhd` or `mdhd`."""
+    if box[0] == 1:
+        scale, length = struct.unpack_from(">IQ", box, 20)
+    else:
+        scale, length = struct.unpack_from(">II", box, 12)
+    return int(scale), int(length)
+
+
+def _entry(stsd: bytes) -> tuple[str | None, int, int, bytes]:
+    """(codec, width, height, codec configuration) of a table with one entry; codec None otherwise."""
+    if struct.unpack_from(">I", stsd, 4)[0] != 1:
+        return None, 0, 0, b""
+    kind, content = next(_boxes(stsd[8:]))
+    width, height = struct.unpack_from(">HH", content, 24)
+    extra = next((inner for name, inner in _boxes(content[78:]) if name in (b"avcC", b"hvcC")), b"")
+    return _CODECS.get(kind), int(width), int(height), extra
+
+
+def _runs(box: bytes, kind: str) -> np.ndarray:
+    """int64 values of a table of (count, value) pairs, written out."""
+    entries = struct.unpack_from(">I", box, 4)[0]
+    pairs = np.frombuffer(box, dtype=">u4", count=2 * entries, offset=8).reshape(-1, 2)
+    counts = pairs[:, 0].astype(np.int64)
+    if counts.sum() > SAMPLES:
+        raise ValueError("too many samples")
+    values = pairs[:, 1].astype(np.int64) if kind == ">I" else pairs[:, 1].astype(np.uint32).view(np.int32).astype(np.int64)
+    return np.repeat(values, counts)
+
+
+def _shown_ticks(trak: bytes, shown: np.ndarray, total: int, scale: int, movie_scale: int) -> int | None:
+    """Ticks that the edit list shows; None where it does not begin at the first frame or leaves some out."""
+    if b"edts" not in [kind for kind, _ in _boxes(trak)]:
+        return total if int(shown[0]) == 0 else None
+    edits = _only(trak, b"edts", b"elst")
+    if struct.unpack_from(">I", edits, 4)[0] != 1:
+        return None
+    length, start, rate, part = struct.unpack_from(">QqHH" if edits[0] == 1 else ">IiHH", edits, 8)
+    # the length is rounded to the movie's clock, which is often coarser than the track's
+    if start != int(shown[0]) or (rate, part) != (1, 0) or abs(length / movie_scale - total / scale) > 2 / movie_scale:
+        return None
+    return (2 * length * scale + movie_scale) // (2 * movie_scale)
+
+
+def _first_sample(table: bytes, file: BinaryIO) -> bytes:
+    """Bytes of the first frame. ValueError where it is not within the file or unusually large."""
+    sizes = _only(table, b"stsz")
+    same, count = struct.unpack_from(">II", sizes, 4)
+    size = same or struct.unpack_from(">I", sizes, 12)[0]
+    wide = b"co64" in [kind for kind, _ in _boxes(table)]
+    offset = struct.unpack_from(">Q" if wide else ">I", _only(table, b"co64" if wide else b"stco"), 8)[0]
+    if not count or not 0 < size <= _FIRST_BYTES:
+        raise ValueError("first sample")
+    file.seek(offset)
+    data = file.read(size)
+    if len(data) != size:
+        raise ValueError("first sample")
+    return data

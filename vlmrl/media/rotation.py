@@ -1,0 +1,79 @@
+"""Whether the first bytes of a video stream could turn its pictures, so that headers alone may be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_SILENT = ("vp8", "vp9", "av1", "mpeg4", "mpeg1video", "mpeg2video")
+"""Codecs whose bit streams cannot say how a picture is to be turned (Motion JPEG can, by EXIF)."""
+_ORIENTATION = 47
+"""Display orientation: payload type of a supplemental enhancement message (H.264 D.1.27, H.265 D.2.17)."""
+_NAL_SEI = {"h264": (6,), "hevc": (39, 40)}
+
+
+def says_nothing_of_rotation(codec: str, extra: bytes, packet: bytes) -> bool:
+    """Whether neither the codec's configuration `extra` nor the first `packet` carries an orientation. False where it cannot be told."""
+    if codec in _SILENT:
+        return True
+    if codec not in _NAL_SEI:
+        return False
+    if codec == "hevc" and _mentions_sei(extra):
+        return False
+    units = _units_by_length(packet, 1 + (extra[4 if codec == "h264" else 21] & 3)) if extra[:1] == b"\x01" else _units_by_mark(packet)
+    for unit in units:
+        if unit is None or len(unit) < 2:
+            return False
+        kind = unit[0] & 31 if codec == "h264" else unit[0] >> 1 & 63
+        if kind in _NAL_SEI[codec] and _ORIENTATION in _payloads(unit[1 if codec == "h264" else 2 :]):
+            return False
+    return True
+
+
+def _mentions_sei(extra: bytes) -> bool:
+    """Whether an HEVC configuration lists arrays of enhancement messages (it rarely does)."""
+    if extra[:1] != b"\x01" or len(extra) < 23:
+        return bool(extra)
+    position = 23
+    for _ in range(extra[22]):
+        if position + 3 > len(extra) or extra[position] & 63 in _NAL_SEI["hevc"]:
+            return True
+        count = int.from_bytes(extra[position + 1 : position + 3], "big")
+        position += 3
+        for _ in range(count):
+            position += 2 + int.from_bytes(extra[position : position + 2], "big")
+    return False
+
+
+def _units_by_length(packet: bytes, width: int) -> Iterator[bytes | None]:
+    """Units that follow their length of `width` bytes; None for one that does not fit."""
+    position = 0
+    while position < len(packet):
+        length = int.from_bytes(packet[position : position + width], "big")
+        position += width
+        yield packet[position : position + length] if position + length <= len(packet) else None
+        position += length
+
+
+def _units_by_mark(packet: bytes) -> Iterator[bytes | None]:
+    """Units between start codes (H.264 annex B)."""
+    pieces = packet.split(b"\0\0\1")
+    if len(pieces) < 2 or pieces[0].strip(b"\0"):
+        yield None
+    for piece in pieces[1:]:
+        yield piece.rstrip(b"\0")
+
+
+def _payloads(message: bytes) -> Iterator[int]:
+    """Payload types of an enhancement message, up to where it ends or cannot be read."""
+    message = message.replace(b"\0\0\3", b"\0\0")
+    position = 0
+    while position + 2 <= len(message) and not (position == len(message) - 1 and message[position] == 0x80):
+        kind = length = 0
+        while position < len(message) and message[position] == 255:
+            kind, position = kind + 255, position + 1
+        kind, position = kind + (message[position] if position < len(message) else 0), position + 1
+        while position < len(message) and message[position] == 255:
+            length, position = length + 255, position + 1
+        length, position = length + (message[position] if position < len(message) else 0), position + 1
+        yield kind
+        position += length

@@ -1,0 +1,170 @@
+"""How published evaluations compare one step on a screen. They disagree, so a score without the name of its profile says nothing.
+
+`os_atlas`, `gui_r1`, `ui_r1` and `ton` are pure functions of a predicted and a true action (points and boxes in 0 to 1000 along each
+side of the screen), each to a `StepMatch`. `named_scores` and `totals` put the profile into the name of every metric. A prediction that
+could not be read (None) is wrong in each of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from vlmrl.metrics.boxes import Point, centre, point_in_box
+from vlmrl.metrics.gui import POINTING, RADIUS, Action, distance, normalise
+
+Profile = Literal["os_atlas", "gui_r1", "ui_r1", "ton"]
+SCREEN = (1080, 2400)
+"""Width and height in pixels of the screens that `ui_r1` is usually measured on."""
+TON_RADIUS = 0.2
+"""The radius of TON's evaluation code; its reward and its paper have 0.14 (`metrics.gui.RADIUS`)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepMatch:
+    """How one step compares. None: the profile does not count this step there."""
+
+    type: bool
+    grounding: bool | None
+    """Whether the click hits; only where the true action points."""
+    step: bool | None
+    """Whether the step is right, by what the profile calls right."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Total:
+    """Steps that are right, and steps that count."""
+
+    right: int
+    of: int
+
+    @property
+    def share(self) -> float:
+        """In [0, 1]; NaN where no step counts."""
+        return self.right / self.of if self.of else math.nan
+
+
+def os_atlas(pred: Action | None, gold: Action) -> StepMatch:
+    """Clicks within 0.14 (L2 of shares of both sides; the limit hits); typed text and app names equal or with the same first word;
+    other arguments equal. Grounding counts among clicks whose type is right; every step counts for the step rate
+    (arXiv:2410.23218, its evaluation code).
+    """
+    right = pred is not None and pred.kind == gold.kind
+    if gold.kind in POINTING:
+        hit = _within(pred, gold, lambda a, b: distance(a, b) <= RADIUS)
+        return StepMatch(type=right, grounding=hit if right else None, step=right and hit)
+    return StepMatch(type=right, grounding=None, step=right and pred is not None and _same_arguments(pred, gold, _same_first_word))
+
+
+def gui_r1(pred: Action | None, gold: Action) -> StepMatch:
+    """Clicks inside an ellipse, (dx / W)^2 + (dy / H)^2 < 0.14^2 (the limit misses); typed text and app names with an F1 of their sets of
+    words of at least 0.5, or both one word and one inside the other; other arguments equal. Steps without arguments do not count for the
+    step rate (arXiv:2504.10458, its evaluation code).
+
+    Grounding and step ask whether the arguments are right, whatever the predicted type: a long press at the right place is a wrong type
+    and a right step. So the published code counts.
+    """
+    right = pred is not None and pred.kind == gold.kind
+    if gold.kind in POINTING:
+        hit = _within(pred, gold, lambda a, b: distance(a, b) < RADIUS)
+        return StepMatch(type=right, grounding=hit, step=hit)
+    if gold.text is None and gold.direction is None and gold.status is None:
+        return StepMatch(type=right, grounding=None, step=None)
+    return StepMatch(type=right, grounding=None, step=pred is not None and _same_arguments(pred, gold, _close))
+
+
+def ui_r1(pred: Action | None, gold: Action, *, screen: tuple[float, float] = SCREEN) -> StepMatch:
+    """Clicks closer than 0.14 of the screen's width, in pixels along both sides (the limit misses), with the right type. Nothing but
+    clicks counts for grounding and steps (arXiv:2503.21620, its evaluation code). `screen` is (width, height) in pixels.
+    """
+    right = pred is not None and pred.kind == gold.kind
+    if gold.kind not in POINTING:
+        return StepMatch(type=right, grounding=None, step=None)
+
+    def near(a: Point, b: Point) -> bool:
+        dx, dy = ((a[i] - b[i]) * screen[i] / 1000 for i in (0, 1))
+        return round(math.hypot(dx, dy), 9) < round(RADIUS * screen[0], 9)
+
+    hit = right and _within(pred, gold, near)
+    return StepMatch(type=right, grounding=hit, step=hit)
+
+
+def ton(pred: Action | None, gold: Action, *, radius: float = TON_RADIUS) -> StepMatch:
+    """Clicks inside the true box (border included), or within `radius` of the true point where there is no box (the limit hits); typed
+    text and app names equal or one inside the other; other arguments equal. Every step counts (arXiv:2505.16854, its evaluation code).
+
+    Of the two radii in use, 0.2 (evaluation) and 0.14 (reward), both are worth reporting. Text without a character is equal to itself
+    only: taken literally, it would be inside every other text.
+    """
+    right = pred is not None and pred.kind == gold.kind
+    if gold.kind in POINTING:
+        if gold.box is not None:
+            inside = pred is not None and pred.point is not None and point_in_box(pred.point, gold.box)
+        else:
+            inside = _within(pred, gold, lambda a, b: distance(a, b) <= radius)
+        return StepMatch(type=right, grounding=right and inside, step=right and inside)
+    return StepMatch(type=right, grounding=None, step=right and pred is not None and _same_arguments(pred, gold, _contains))
+
+
+def match_step(pred: Action | None, gold: Action, *, profile: Profile, screen: tuple[float, float] = SCREEN) -> StepMatch:
+    """Compare one step by the named profile. `screen`, (width, height) in pixels, is for `ui_r1`.
+
+    Raises:
+        ValueError: the profile is unknown.
+    """
+    if profile == "os_atlas":
+        return os_atlas(pred, gold)
+    if profile == "gui_r1":
+        return gui_r1(pred, gold)
+    if profile == "ui_r1":
+        return ui_r1(pred, gold, screen=screen)
+    if profile == "ton":
+        return ton(pred, gold)
+    raise ValueError(f"unknown profile '{profile}'; known: os_atlas, gui_r1, ui_r1, ton")
+
+
+def named_scores(match: StepMatch, profile: Profile) -> dict[str, float]:
+    """The parts that count, each 0 or 1: `os_atlas_type`, `os_atlas_grounding`, `os_atlas_step`. Their means are the published rates."""
+    parts = {"type": match.type, "grounding": match.grounding, "step": match.step}
+    return {f"{profile}_{part}": float(value) for part, value in parts.items() if value is not None}
+
+
+def totals(matches: Iterable[StepMatch], profile: Profile) -> dict[str, Total]:
+    """Right and counted steps by name, in the order type, grounding, step."""
+    listed = list(matches)
+    columns = {"type": [m.type for m in listed], "grounding": [m.grounding for m in listed], "step": [m.step for m in listed]}
+    counted = {part: [value for value in values if value is not None] for part, values in columns.items()}
+    return {f"{profile}_{part}": Total(right=sum(values), of=len(values)) for part, values in counted.items()}
+
+
+def _within(pred: Action | None, gold: Action, near: Callable[[Point, Point], bool]) -> bool:
+    """Whether the predicted point is near the true one (the middle of the box, where the truth is only a box)."""
+    target = gold.point if gold.point is not None or gold.box is None else centre(gold.box)
+    return pred is not None and pred.point is not None and target is not None and near(pred.point, target)
+
+
+def _same_arguments(pred: Action, gold: Action, alike: Callable[[str, str], bool]) -> bool:
+    """Arguments besides points, for the same type: those that the true action has. Texts without case, superfluous spaces and quotes."""
+    if gold.text is None:
+        return (gold.direction is None and gold.status is None) or (pred.direction, pred.status) == (gold.direction, gold.status)
+    if pred.text is None:
+        return False
+    a, b = normalise(pred.text), normalise(gold.text)
+    return a == b or (a != "" and b != "" and alike(a, b))
+
+
+def _same_first_word(a: str, b: str) -> bool:
+    return a.split()[0] == b.split()[0]
+
+
+def _close(a: str, b: str) -> bool:
+    first, second = (set(text.replace("[", " ").replace("]", " ").split()) for text in (a, b))
+    if len(first) == len(second) == 1 and _contains(*first, *second):
+        return True
+    return 4 * len(first & second) >= len(first) + len(second) > 0
+
+
+def _contains(a: str, b: str) -> bool:
+    return a in b or b in a

@@ -1,0 +1,209 @@
+"""Pointing: a point in a true box, points on a true mask, and clicks.
+
+Points, boxes and masks of a row are in the frame that it states in `meta.frame`: `rel1000`, or `pixel` of a picture of size
+`meta.size` = [width, height]. A frame is read where it matters (distances and masks) and never guessed. `gt.action` is in `rel1000`
+unless the row states another frame, as in `metrics.gui`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+from vlmrl.metrics.boxes import Box, Frame, Point, centre, frame_of, parse_boxes, point_in_box, valid
+from vlmrl.metrics.gui import POINTING, RADIUS, Action, action_of, arguments_score, distance, parse_action, to_rel1000
+from vlmrl.metrics.gui_profiles import match_step
+from vlmrl.metrics.points import decode_mask, parse_points, share_in_mask
+from vlmrl.protocols import RewardContext, reward
+from vlmrl.rewards.answer import parse
+from vlmrl.types import Group, Sample
+
+Rule = Literal["hit", "soft", "os_atlas", "gui_r1", "ui_r1"]
+SOFT_SIGMA = 0.05
+SOFT_END = 0.2
+"""Width and end of the soft click rule, in shares of the screen's sides."""
+
+
+@reward("point_in_box")
+def point_in_box_reward(
+    group: Group, ctx: RewardContext, *, answer: Literal["point", "box_centre"] = "point", inclusive: bool = True
+) -> list[float | None]:
+    """1 if the answered point (or the centre of the answered box) lies in a true box (`gt.boxes`), else 0; border included by default.
+
+    `answer` says what is answered: `point` judges rows of answer type `point` with boxes, `box_centre` those of type `bbox`; others are
+    not judged (None). An answer that does not give exactly one point (or box with corners in order) scores 0.
+    """
+    sample = group.prompt.sample
+    wanted = "point" if answer == "point" else "bbox"
+    if sample.answer_type != wanted or not sample.gt.get("boxes"):
+        return [None] * len(group.rollouts)
+    boxes = _boxes(sample)
+    read = _one_point if answer == "point" else _one_centre
+
+    def score(text: str) -> float:
+        point = read(text)
+        return float(point is not None and any(point_in_box(point, box, inclusive=inclusive) for box in boxes))
+
+    return _scored(group, score)
+
+
+@reward("points_in_mask", paper="arXiv:2506.04308")
+def points_in_mask(group: Group, ctx: RewardContext) -> list[float | None]:
+    """Share of the answered points that lie on the true mask (`gt.mask`), in [0, 1]: the measure of RefSpatial.
+
+    A point outside of the picture is a miss; an answer without a readable point scores 0. A sample without a true mask is not judged
+    (None).
+
+    Raises:
+        ValueError: the row states no frame, or its mask is malformed.
+    """
+    sample = group.prompt.sample
+    if sample.answer_type != "point" or sample.gt.get("mask") is None:
+        return [None] * len(group.rollouts)
+    return _scored(group, _mask_score(sample))
+
+
+@reward("click", paper="arXiv:2505.16854")
+def click(group: Group, ctx: RewardContext, *, rule: Rule = "hit", radius: float = RADIUS, same_action: bool = True) -> list[float | None]:
+    """1 if the click hits the true element, else 0 (the rule `soft` gives shares near a true point).
+
+    Judges rows whose `gt.action` points (click, long press; the answer is one JSON action), and rows of answer type `point` with
+    `gt.boxes` or `gt.points` (the answer is one point); others are not judged (None).
+
+    `rule`: `hit` is inside the true box, border included, else within `radius` of the true point, in shares of the screen's sides
+    (TON). `soft` is the same with exp(-d^2 / (2 * 0.05^2)) up to a distance of 0.2 in place of the radius (ours). `os_atlas`, `gui_r1`
+    and `ui_r1` are the published evaluations of `metrics.gui_profiles`, by the distance to the point (or the box's centre);
+    `ui_r1` (arXiv:2503.21620) counts pixels and needs `meta.size`. `same_action` asks for the right type of action as well.
+
+    Raises:
+        ValueError: a radius that is not positive, a row without a frame or size where one is needed, or a malformed `gt.action`.
+    """
+    if radius <= 0:
+        raise ValueError(f"click: radius must be positive, got {radius}")
+    sample = group.prompt.sample
+    golds = _targets(sample)
+    if not golds:
+        return [None] * len(group.rollouts)
+    read = parse_action if sample.gt.get("action") is not None else _click_of
+    to_rel = functools.partial(_rel1000, sample=sample, frame=_frame(sample))
+    screen = _size(sample) if rule == "ui_r1" else (1.0, 1.0)
+
+    def score(text: str) -> float:
+        action = read(text)
+        if action is None or action.point is None:
+            return 0.0
+        moved = to_rel(action)
+        return max(_hit(moved, to_rel(gold), rule, radius, screen, same_action) for gold in golds)
+
+    return _scored(group, score)
+
+
+def pointing_score(text: str, sample: Sample) -> float:
+    """How well an answer points, in [0, 1], for a row of answer type `point`: the share of its points on `gt.mask`, else whether its one
+    point lies in one of `gt.boxes`, else within `metrics.gui.RADIUS` of one of `gt.points`.
+
+    Raises:
+        ValueError: the row has none of the three, or lacks the frame or size that its kind needs.
+    """
+    if sample.gt.get("mask") is not None:
+        return _mask_score(sample)(text)
+    point = _one_point(text)
+    if sample.gt.get("boxes"):
+        return float(point is not None and any(point_in_box(point, box) for box in _boxes(sample)))
+    golds = _targets(sample)
+    if not golds:
+        raise ValueError(f"row '{sample.id}' ({sample.source}): a point row needs gt.points, gt.boxes or gt.mask to be scored")
+    frame = _frame(sample)
+    if point is None:
+        return 0.0
+    pred = _rel1000(Action(kind="click", point=point), sample=sample, frame=frame)
+    return max(_hit(pred, _rel1000(gold, sample=sample, frame=frame), "hit", RADIUS, (1.0, 1.0), True) for gold in golds)
+
+
+def _mask_score(sample: Sample) -> Callable[[str], float]:
+    """Share of the points of an answer on the row's `gt.mask`, which covers the whole picture, at any size."""
+    mask = decode_mask(sample.gt["mask"])
+    height, width = mask.shape
+    side = (1000.0, 1000.0) if _frame(sample) == "rel1000" else _size(sample)
+
+    def score(text: str) -> float:
+        return share_in_mask([(x * width / side[0], y * height / side[1]) for x, y in parse_points(text) or ()], mask)
+
+    return score
+
+
+def _hit(pred: Action, gold: Action, rule: Rule, radius: float, screen: tuple[float, float], same_action: bool) -> float:
+    """Score of one click; both in `rel1000`."""
+    if same_action and pred.kind != gold.kind:
+        return 0.0
+    pred = dataclasses.replace(pred, kind=gold.kind)
+    if rule == "hit":
+        return arguments_score(pred, gold, radius=radius) or 0.0
+    if rule == "soft":
+        if gold.box is not None or gold.point is None or pred.point is None:
+            return arguments_score(pred, gold) or 0.0
+        away = distance(pred.point, gold.point)
+        return math.exp(-((away / SOFT_SIGMA) ** 2) / 2) if away <= SOFT_END else 0.0
+    return float(bool(match_step(pred, gold, profile=rule, screen=screen).grounding))
+
+
+def _targets(sample: Sample) -> list[Action]:
+    """What a click may hit; empty for a row that is not about clicks."""
+    action: Any = sample.gt.get("action")
+    if action is not None:
+        gold = action_of(action) if isinstance(action, dict) else None
+        if gold is None:
+            raise ValueError(f"row '{sample.id}' ({sample.source}): gt.action {action} is not an action")
+        return [gold] if gold.kind in POINTING and (gold.box is not None or gold.point is not None) else []
+    if sample.answer_type != "point":
+        return []
+    if sample.gt.get("boxes"):
+        return [Action(kind="click", box=box) for box in _boxes(sample)]
+    return [Action(kind="click", point=(float(x), float(y))) for x, y in sample.gt.get("points") or ()]
+
+
+def _click_of(text: str) -> Action | None:
+    point = _one_point(text)
+    return None if point is None else Action(kind="click", point=point)
+
+
+def _frame(sample: Sample) -> Frame:
+    if sample.gt.get("action") is not None and sample.meta.get("frame") is None:
+        return "rel1000"
+    try:
+        return frame_of(sample.meta)
+    except ValueError as error:
+        raise ValueError(f"row '{sample.id}' ({sample.source}): {error}") from error
+
+
+def _size(sample: Sample) -> tuple[float, float]:
+    size: Any = sample.meta.get("size")
+    if not isinstance(size, list | tuple) or len(size) != 2 or not all(type(v) in (int, float) and v > 0 for v in size):
+        raise ValueError(f"row '{sample.id}' ({sample.source}): meta.size is {size!r}; pixels need it as [width, height]")
+    return float(size[0]), float(size[1])
+
+
+def _rel1000(action: Action, *, sample: Sample, frame: Frame) -> Action:
+    return action if frame == "rel1000" else to_rel1000(action, _size(sample))
+
+
+def _boxes(sample: Sample) -> list[Box]:
+    return [(float(x1), float(y1), float(x2), float(y2)) for x1, y1, x2, y2 in sample.gt["boxes"]]
+
+
+def _one_point(text: str) -> Point | None:
+    points = parse_points(text)
+    return points[0] if points is not None and len(points) == 1 else None
+
+
+def _one_centre(text: str) -> Point | None:
+    boxes = parse_boxes(text)
+    return centre(boxes[0]) if boxes is not None and len(boxes) == 1 and valid(boxes[0]) else None
+
+
+def _scored(group: Group, score: Callable[[str], float]) -> list[float | None]:
+    answers = [parse(rollout.text, group.prompt.template).answer for rollout in group.rollouts]
+    return [0.0 if answer is None else score(answer) for answer in answers]

@@ -1,0 +1,81 @@
+"""Groups as JSON values, for the pipe between the trainer and a reward worker. Nothing that arrives can become code.
+
+Numbers come back bit for bit (Python writes the shortest text that reads as the same float); tuples inside `gt` and `meta`, which
+come from JSON rows, come back as lists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from vlmrl.protocols import RewardContext
+from vlmrl.types import Group, Guidance, MediaHandle, MediaRef, Prompt, Rollout, Sample
+
+_OURS = (Group, Prompt, Rollout, Sample, MediaRef, MediaHandle, Guidance)
+
+
+def encode_call(group: Group, ctx: RewardContext) -> str:
+    """Group and context as one line of JSON. The decoded media of the context stay behind: a worker sees their handles only.
+
+    Raises:
+        TypeError: a value of the row is neither JSON nor of numpy.
+    """
+    call = {"group": group, "progress": ctx.progress}
+    return json.dumps(call, default=_plain, separators=(",", ":"))
+
+
+def decode_call(value: Mapping[str, Any]) -> tuple[Group, RewardContext]:
+    """What `encode_call` was given.
+
+    Raises:
+        KeyError, TypeError: keys are missing or unknown.
+    """
+    group = value["group"]
+    return Group(
+        id=group["id"],
+        prompt=_prompt(group["prompt"]),
+        rollouts=tuple(_rollout(r) for r in group["rollouts"]),
+        guided=tuple(_prompt(p) for p in group["guided"]),
+    ), RewardContext(progress=value["progress"])
+
+
+def _plain(value: Any) -> Any:
+    """One of our frozen types, a numpy scalar or array, or a mapping that is no dict, as JSON values."""
+    if isinstance(value, _OURS):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if type(value).__module__.split(".")[0] == "numpy":
+        return value.tolist()
+    raise TypeError(f"a reward worker is sent JSON values; the row holds a {type(value).__name__}: {value!r:.100}")
+
+
+def _rollout(v: Mapping[str, Any]) -> Rollout:
+    guidance = None if v["guidance"] is None else Guidance(**v["guidance"])
+    return Rollout(**{**v, "ids": tuple(v["ids"]), "logprobs": tuple(v["logprobs"]), "guidance": guidance})
+
+
+def _prompt(v: Mapping[str, Any]) -> Prompt:
+    return Prompt(
+        **{
+            **v,
+            "sample": _sample(v["sample"]),
+            "ids": tuple(v["ids"]),
+            "media": tuple(_handle(m) for m in v["media"]),
+            "spans": tuple((start, end) for start, end in v["spans"]),
+            "owners": tuple(v["owners"]),
+        }
+    )
+
+
+def _sample(v: Mapping[str, Any]) -> Sample:
+    return Sample(**{**v, "media": tuple(MediaRef(**m) for m in v["media"])})
+
+
+def _handle(v: Mapping[str, Any]) -> MediaHandle:
+    t, h, w = v["grid_thw"]
+    times = None if v["step_times"] is None else tuple(v["step_times"])
+    return MediaHandle(**{**v, "grid_thw": (t, h, w), "step_times": times})

@@ -6,9 +6,8 @@ use 0 to 1000 along each side, Qwen2.5-VL pixels of the processed picture; `metr
 
 from __future__ import annotations
 
-from vlmrl.metrics.boxes import matched_score, parse_boxes
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import parse
+from vlmrl.rewards.boxes_match import boxes_match
 from vlmrl.types import Group
 
 
@@ -19,13 +18,4 @@ def box_iou(group: Group, ctx: RewardContext) -> list[float | None]:
     An answer without a readable box scores 0; a box whose corners are not in order overlaps nothing. A sample whose answer is not
     boxes is not judged (None).
     """
-    sample = group.prompt.sample
-    if sample.answer_type != "bbox":
-        return [None] * len(group.rollouts)
-    gold = [(float(x1), float(y1), float(x2), float(y2)) for x1, y1, x2, y2 in sample.gt["boxes"]]
-    out: list[float | None] = []
-    for rollout in group.rollouts:
-        answer = parse(rollout.text, group.prompt.template).answer
-        boxes = None if answer is None else parse_boxes(answer)
-        out.append(0.0 if boxes is None else matched_score(boxes, gold))
-    return out
+    return boxes_match(group, ctx, measure="iou")

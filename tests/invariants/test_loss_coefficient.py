@@ -104,7 +104,7 @@ FORMS: dict[str, list[tuple[dict[str, Any], Callable[[Token], float]]]] = {
         ({"shift": -0.3, "rows": "offpolicy"}, lambda t: t.adv + (0.3 if t.off else 0.0)),
     ],
     "luffy": [({}, luffy(0.1)), ({"gamma": 0.5, "clip_low": 0.2, "clip_high": 0.3}, luffy(0.5, 0.8, 1.3))],
-    "reg_grpo": [
+    "reg_grpo_proposed": [
         ({}, lambda t: t.adv - (sum(logs(t)) / len(t.row) - t.mean) / 0.05),
         ({"eta": 2.0}, lambda t: t.adv - (sum(logs(t)) / len(t.row) - t.mean) / 2.0),
     ],

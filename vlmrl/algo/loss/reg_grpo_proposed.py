@@ -16,17 +16,17 @@ from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
 
-@policy_loss("reg_grpo", paper="arXiv:2506.07464", needs=("score_mean_B",), score="log_ratio")
-def reg_grpo(x: LossInputs, *, eta: float = 0.05) -> LossOutput:
+@policy_loss("reg_grpo_proposed", paper="arXiv:2506.07464", needs=("score_mean_B",), score="log_ratio")
+def reg_grpo_proposed(x: LossInputs, *, eta: float = 0.05) -> LossOutput:
     """Squared error between the advantage and the centred log-ratio over eta; the scale eta is our guess. [B, T]
 
     Raises:
         ValueError: eta not above 0; `score_mean_B` is None.
     """
     if eta <= 0:
-        raise ValueError(f"policy_loss 'reg_grpo': eta is {eta}; it must be above 0")
-    mean_B = x.need("score_mean_B", "reg_grpo").detach().to(x.logp_BT)
+        raise ValueError(f"policy_loss 'reg_grpo_proposed': eta is {eta}; it must be above 0")
+    mean_B = x.need("score_mean_B", "reg_grpo_proposed").detach().to(x.logp_BT)
     log_ratio_BT = level.straight_through(level.mean_log_ratio(x), x)
     error_BT = level.inside(x.adv_BT, x.mask_BT) - (log_ratio_BT - mean_B[:, None]) / eta
     squared = level.inside(error_BT.detach().square(), x.mask_BT).sum()
-    return LossOutput(eta / 2 * error_BT.square(), {"reg_grpo/error": (squared, x.mask_BT.sum())})
+    return LossOutput(eta / 2 * error_BT.square(), {"reg_grpo_proposed/error": (squared, x.mask_BT.sum())})

@@ -1,4 +1,4 @@
-"""algo.loss.reg_grpo."""
+"""algo.loss.reg_grpo_proposed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.losses import coefficients, loss_inputs, metric
-from vlmrl.algo.loss.reg_grpo import reg_grpo
+from vlmrl.algo.loss.reg_grpo_proposed import reg_grpo_proposed
 from vlmrl.algo.reduce import seq_mean
 
 GAPS = [[0.1, 0.2], [-0.3], [0.05, 0.0, 0.4]]
@@ -25,7 +25,7 @@ def answers(shift: float = 0.0):
 
 def slope(x, eta: float) -> torch.Tensor:
     reduction = seq_mean(x.mask_BT)
-    value = torch.where(x.mask_BT, reg_grpo(x, eta=eta).loss_BT, torch.zeros_like(x.logp_BT)) * reduction.weight_BT
+    value = torch.where(x.mask_BT, reg_grpo_proposed(x, eta=eta).loss_BT, torch.zeros_like(x.logp_BT)) * reduction.weight_BT
     (grad,) = torch.autograd.grad(value.sum() / reduction.count, x.logp_BT)
     return grad
 
@@ -43,14 +43,14 @@ def test_reg_grpo_is_the_gradient_of_the_group_objective(eta):
 
 def test_reg_grpo_at_the_old_policy_is_reinforce():
     x = loss_inputs([[(1.0, 2.0)], [(1.0, -2.0), (1.0, -2.0)]], score_mean_B=torch.zeros(2, dtype=torch.float64))
-    assert coefficients(reg_grpo, x) == [[2.0], [-2.0, -2.0]]
-    assert metric(reg_grpo, x, "reg_grpo/error") == (12.0, 3)
+    assert coefficients(reg_grpo_proposed, x) == [[2.0], [-2.0, -2.0]]
+    assert metric(reg_grpo_proposed, x, "reg_grpo_proposed/error") == (12.0, 3)
 
 
 def test_reg_grpo_rests_on_a_bandit_of_two_where_the_log_ratios_have_reached_eta_times_the_advantage():
     eta = 0.05
     x = loss_inputs([[(math.exp(0.2 + eta), 1.0)], [(math.exp(0.2 - eta), -1.0)]], score_mean_B=torch.full((2,), 0.2, dtype=torch.float64))
-    assert [c[0] for c in coefficients(reg_grpo, x, eta=eta)] == pytest.approx([0.0, 0.0], abs=1e-12)
+    assert [c[0] for c in coefficients(reg_grpo_proposed, x, eta=eta)] == pytest.approx([0.0, 0.0], abs=1e-12)
 
 
 @given(shift=st.floats(-1.0, 1.0))
@@ -60,7 +60,7 @@ def test_reg_grpo_does_not_mind_a_common_shift(shift):
 
 
 def test_reg_grpo_names_what_is_missing_or_wrong():
-    with pytest.raises(ValueError, match=r"'reg_grpo' needs LossInputs\.score_mean_B"):
-        reg_grpo(loss_inputs([[(1.0, 1.0)]]))
+    with pytest.raises(ValueError, match=r"'reg_grpo_proposed' needs LossInputs\.score_mean_B"):
+        reg_grpo_proposed(loss_inputs([[(1.0, 1.0)]]))
     with pytest.raises(ValueError, match="eta is 0"):
-        reg_grpo(answers(), eta=0.0)
+        reg_grpo_proposed(answers(), eta=0.0)

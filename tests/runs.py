@@ -106,9 +106,10 @@ def outcome(config: Mapping[str, Any]) -> dict[str, Any]:
     from vlmrl.train.tracking import read_metrics, without_clock
 
     path = run_dir(config)
+    stages = [f"stages/{stage['name']}" for stage in config["stages"]]
     evals = {p.name: sorted(p.read_text().splitlines()) for p in sorted((path / "eval").glob("*.jsonl"))}
     return {
-        "weights": {name: _sha256(path / name / "model.safetensors") for name in ("stages/sft", "stages/rl", "final")},
+        "weights": {name: _sha256(path / name / "model.safetensors") for name in (*stages, "final")},
         "metrics": without_clock(read_metrics(path / "metrics.jsonl")),
         "eval": evals,
         "state": json.loads((sorted((path / "checkpoints").glob("step-*"))[-1] / "state.json").read_text())["run"],

@@ -14,8 +14,9 @@ from vlmrl.data.encode import Encoder
 from vlmrl.data.source import read_source
 from vlmrl.errors import MediaError
 from vlmrl.media.store import MediaStore, ProcessedMedia
+from vlmrl.media.video import LEVELS, TICK
 from vlmrl.media.workers import MEMORY
-from vlmrl.testing.hostile import MediaCase, good_row, media_cases, row_cases
+from vlmrl.testing.hostile import WEAKER, MediaCase, good_row, media_cases, row_cases
 from vlmrl.testing.tiny import Tiny
 from vlmrl.types import MediaRef, Sample
 
@@ -107,20 +108,57 @@ def test_every_medium_is_shown_or_left_out_for_the_right_reason(
     assert (store.pool.stats.crashes, store.pool.stats.timeouts, store.pool.stats.started) == (0, 0, 1), "no medium ended its worker"
 
 
-def test_a_damaged_file_is_never_shown_as_another_picture(
-    corpus: tuple[Path, list[MediaCase]], fates: tuple[list[Fate], MediaStore]
+def looks_like(entry: ProcessedMedia, model: ProcessedMedia) -> bool:
+    """The same pictures at the same times. Lossless within a decoder: the undamaged file was decoded by the same one."""
+    if entry.frames.shape != model.frames.shape or np.abs(entry.frames.astype(int) - model.frames).max() > 0:
+        return False
+    return entry.times is None or (model.times is not None and np.allclose(entry.times, model.times, atol=TICK))
+
+
+def is_head(entry: ProcessedMedia, model: ProcessedMedia) -> bool:
+    """Every frame but the last two is the undamaged file's at that time."""
+    assert entry.times is not None
+    assert model.times is not None
+    for time, frame in list(zip(entry.times, entry.frames, strict=True))[:-2]:
+        place = int(np.searchsorted(model.times, time + TICK, side="right")) - 1
+        if abs(float(model.times[place]) - time) <= TICK and np.abs(frame.astype(int) - model.frames[place]).max() > LEVELS:
+            return False
+    return True
+
+
+def test_a_damaged_file_is_shown_as_what_it_was_or_not_at_all(
+    corpus: tuple[Path, list[MediaCase]], fates: tuple[list[Fate], MediaStore], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Every damaged medium that is shown is compared with the undamaged file. Where a format has no checksums that can fail; then
+    the case must be of a kind that `WEAKER` states, and the weaker statement holds."""
     cases, (found, _) = corpus[1], fates
     whole = {case.path: fate.entry for case, fate in zip(cases, found, strict=True)}
-    compared = 0
+    same, other, wrong = 0, collections.Counter[str](), []
     for case, fate in zip(cases, found, strict=True):
         if fate.entry is None or not case.may_show:
             continue
         model = whole[case.may_show]
         assert model is not None
-        np.testing.assert_array_equal(fate.entry.frames, model.frames, err_msg=case.path)
-        compared += 1
-    assert compared >= 2
+        if looks_like(fate.entry, model):
+            same += 1
+        elif case.weaker is None or not holds(case.weaker, fate.entry, model):
+            wrong.append(f"{case.path} is shown and does not look like {case.may_show} ({case.weaker})")
+        else:
+            other[case.weaker] += 1
+    with capsys.disabled():
+        print(f"\ndamaged and shown: {same} look like the undamaged file; others: {dict(other)}")
+    assert not wrong, "\n".join(wrong)
+    assert same >= 10
+    assert set(other) <= set(WEAKER)
+    assert {case.weaker for case in cases} - {None} == set(WEAKER), "a statement without a case"
+
+
+def holds(weaker: str, entry: ProcessedMedia, model: ProcessedMedia) -> bool:
+    """Whether the weaker statement holds."""
+    if weaker in ("head", "tail"):
+        return is_head(entry, model)
+    # pixels may differ, but what is shown is a whole picture of the size that the file says
+    return entry.frames.shape[-1] == 3 and entry.frames.size > 0 and entry.original_size[0] > 0
 
 
 def test_turned_pictures_and_videos_are_shown_upright(corpus: tuple[Path, list[MediaCase]], fates: tuple[list[Fate], MediaStore]) -> None:

@@ -177,6 +177,8 @@ VIDEOS: list[tuple[int, dict[str, Any]]] = [
 ]
 TIMED: list[tuple[int, dict[str, Any]]] = [
     (8, {"times": IRREGULAR, "last": 0.9}),
+    *[(8, {"times": IRREGULAR, "last": last, "bframes": n}) for n, last in ((1, 0.9), (2, 0.04), (3, 0.9), (4, 3.0))],
+    (8, {"times": IRREGULAR, "last": 0.9, "bframes": 2, "tone": 3.0}),
     (20, {"times": [0.7 + i / 10 for i in range(20)]}),
     (20, {"times": [-0.3 + i / 10 for i in range(20)]}),
 ]
@@ -217,6 +219,26 @@ def test_a_rotation_is_read_from_the_tracks_matrix(tmp_path: Path, degrees: int,
     assert track is not None
     # clockwise by `degrees` is counter-clockwise by the rest of a whole turn
     assert track.turns == (4 - degrees // 90) % 4
+
+
+def test_the_length_of_reordered_frames_with_gaps_is_the_headers(tmp_path: Path) -> None:
+    """`mdhd` says 10.0 s, of which the decoding times cover 4.2, which is what the demuxer reports."""
+    path = make_video(tmp_path / "a.mp4", numbered_frames(8), times=IRREGULAR, last=0.9, bframes=3)
+    data = path.read_bytes()
+    at = data.index(b"mdhd") + 4 + 12
+    assert struct.unpack_from(">II", data, at) == (12_000, 120_000)
+    at = data.index(b"stts") + 4 + 4
+    entries = struct.unpack_from(">I", data, at)[0]
+    pairs = struct.unpack_from(f">{2 * entries}I", data, at + 4)
+    assert sum(count * step for count, step in zip(pairs[::2], pairs[1::2], strict=True)) == round(4.2 * 12_000)
+    track = read_iso(io.BytesIO(data))
+    assert track is not None
+    assert track.duration == 10.0
+    lies = bytearray(data)  # a length that the frames do not bear out is not believed
+    struct.pack_into(">I", lies, data.index(b"mdhd") + 4 + 16, 12_000 * 60)
+    told, problem = outcome(lambda: read_video_info(io.BytesIO(bytes(lies))))
+    assert problem in ("", "corrupt")
+    assert told is None or told[0].duration < 10.5
 
 
 def test_the_index_at_the_end_is_found_and_little_is_read(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from vlmrl.errors import MediaError
 from vlmrl.media.border import border
+from vlmrl.media.iso import read_iso
 from vlmrl.media.rotation import says_nothing_of_rotation
 
 MAX_FRAME_PIXELS = 40_000_000
@@ -54,6 +55,8 @@ class Header:
     """Seconds that the file says it has; None where it does not say."""
     whole_file: bool
     """Whether `promised` is about the longest stream of the file and not about the video alone."""
+    listed: int | None = None
+    """Frames that the index lists and all of which are shown; None where there is no such index."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +124,9 @@ def read_header(file: BinaryIO, *, decode: bool = True) -> Header:
         turns = 0 if not decode and _is_upright(container, stream, name, file) else None
     if turns is None:
         turns = _turns(file)
+    track = read_iso(file) if name == "mp4" else None
+    if track is not None and promised is not None:
+        promised = max(promised, track.duration)  # the demuxer counts decoding times, which may end before the last frames are shown
     complete = n_frames > 0 and promised is not None and not whole_file
     duration = promised
     if not complete or duration is None:
@@ -130,7 +136,8 @@ def read_header(file: BinaryIO, *, decode: bool = True) -> Header:
     if turns % 2:
         width, height = height, width
     info = VideoInfo(width, height, duration, n_frames)
-    return Header(info=info, format=name, turns=turns, promised=promised, whole_file=whole_file)
+    listed = None if track is None else len(track.times)
+    return Header(info=info, format=name, turns=turns, promised=promised, whole_file=whole_file, listed=listed)
 
 
 def _turns(file: BinaryIO) -> int:
@@ -202,11 +209,17 @@ def check_share(header: Header, packets: Packets) -> None:
     if header.promised is None:
         return
     there = packets.file_end if header.whole_file else packets.end
+    if header.listed is not None and len(packets.times) >= header.listed:
+        there = header.promised  # nothing is missing
     if there < LEAST_SHARE * header.promised:
         raise MediaError("truncated", f"video: {there:.2f} s of the promised {header.promised:.2f} s are in the file")
-    frame = packets.end / len(packets.times)
-    if packets.end > header.info.duration / LEAST_SHARE + 2 * frame:
-        raise MediaError("corrupt", f"video: the header says {header.info.duration:.2f} s but its frames run to {packets.end:.2f} s")
+    if header.listed is not None and len(packets.times) < LEAST_SHARE * header.listed:
+        raise MediaError("truncated", f"video: {len(packets.times)} of {header.listed} listed frames are in the file")
+    # how long the last frame stays is not in its packet where frames are reordered; an index says it better
+    end = packets.end if header.listed is None else float(packets.times[-1])
+    frame = min(packets.end / len(packets.times), header.info.duration / max(1, header.info.n_frames))
+    if end > header.info.duration / LEAST_SHARE + 2 * frame:
+        raise MediaError("corrupt", f"video: the header says {header.info.duration:.2f} s but its frames run to {end:.2f} s")
 
 
 def decode(data: bytes, header: Header) -> Iterator[Decoded]:

@@ -126,8 +126,8 @@ def _track(moov: bytes, file: BinaryIO) -> IsoTrack | None:
     if len(shift) != len(steps) or (shift < 0).any():
         return None
     shown = np.sort(starts + shift)
-    total = int(steps.sum())
-    shows = _shown_ticks(trak, shown, total, scale, movie_scale)
+    total, least, most = _total_ticks(steps, shown, length)
+    shows = _shown_ticks(trak, shown, (total, least, most), scale, movie_scale)
     if not (np.diff(shown) > 0).all() or shows is None:
         return None
     if not says_nothing_of_rotation(codec, extra, _first_sample(table, file)):
@@ -172,8 +172,24 @@ def _runs(box: bytes, kind: str) -> np.ndarray:
     return np.repeat(values, counts)
 
 
-def _shown_ticks(trak: bytes, shown: np.ndarray, total: int, scale: int, movie_scale: int) -> int | None:
-    """Ticks that the edit list shows; None where it does not begin at the first frame or leaves some out."""
+def _total_ticks(steps: np.ndarray, shown: np.ndarray, length: int) -> tuple[int, int, int]:
+    """(ticks that the track lasts; the least and the most ticks that an edit list of all frames may show).
+
+    The first is the sum of the decoding steps, as the demuxer has it. Where frames are reordered at a changing rate that is wrong:
+    decoding runs ahead of showing by some frames, so the steps leave out the last gaps between shown frames, which may be seconds.
+    Such a file's `mdhd` says the true length. It is believed as far as the frames bear it out: it ends after the last frame came on
+    screen, by no more than the longest gap."""
+    total, span = int(steps.sum()), int(shown[-1] - shown[0])
+    gaps = np.diff(shown)
+    if len(gaps) < 2 or (gaps == gaps[0]).all() or np.array_equal(gaps, steps[:-1]):
+        return total, total, total
+    most = span + max(int(gaps.max()), int(steps.max()))
+    return length if span < length <= most else total, span + 1, most
+
+
+def _shown_ticks(trak: bytes, shown: np.ndarray, ticks: tuple[int, int, int], scale: int, movie_scale: int) -> int | None:
+    """Ticks that the edit list shows; None where it does not begin at the first frame or leaves some out. `ticks`: `_total_ticks`."""
+    total, least, most = ticks
     if b"edts" not in [kind for kind, _ in _boxes(trak)]:
         return total if int(shown[0]) == 0 else None
     edits = _only(trak, b"edts", b"elst")
@@ -181,7 +197,8 @@ def _shown_ticks(trak: bytes, shown: np.ndarray, total: int, scale: int, movie_s
         return None
     length, start, rate, part = struct.unpack_from(">QqHH" if edits[0] == 1 else ">IiHH", edits, 8)
     # the length is rounded to the movie's clock, which is often coarser than the track's
-    if start != int(shown[0]) or (rate, part) != (1, 0) or abs(length / movie_scale - total / scale) > 2 / movie_scale:
+    fits = least / scale - 2 / movie_scale <= length / movie_scale <= most / scale + 2 / movie_scale
+    if start != int(shown[0]) or (rate, part) != (1, 0) or not fits:
         return None
     return (2 * length * scale + movie_scale) // (2 * movie_scale)
 

@@ -25,7 +25,7 @@ from typing import BinaryIO
 import numpy as np
 
 from vlmrl.errors import MediaError
-from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, open_media, read_all
+from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, check_path, open_media, read_all
 from vlmrl.media.decode import decode_medium
 from vlmrl.media.headers import Grid, Sizing, plan_medium
 from vlmrl.media.resize import single_thread
@@ -153,11 +153,12 @@ class MediaStore:
         Raises:
             MediaError: not allowed, not there, damaged, too large, or `hash_mismatch` with `ref.sha256`; names the path.
         """
+        seen = _seen(ref, root)
+        entry = None if seen is None else self._known(ref, seen)
+        if entry is not None:
+            return entry
         with open_media(root, ref.path, max_bytes=_limit(ref.kind)) as file:
             place = _place(ref, root, file)
-            entry = self._known(ref, place)
-            if entry is not None:
-                return entry
             with self._turn((ref.kind, place)):
                 entry = self._known(ref, place)  # another thread may have been faster
                 return self._make(ref, root, place, file) if entry is None else entry
@@ -223,10 +224,9 @@ class MediaStore:
         Raises:
             MediaError: as `plan`.
         """
-        with open_media(root, ref.path, max_bytes=_limit(ref.kind)) as file:
-            place = _place(ref, root, file)
+        place = _seen(ref, root)
         with self._lock:
-            digest = self._hashes.get(place)
+            digest = None if place is None else self._hashes.get(place)
             entry = None if digest is None else self._entries.get(self._key(ref.kind, digest))
         return self.weight(self.plan(ref, root)) if entry is None else entry.nbytes
 
@@ -347,6 +347,17 @@ def _limit(kind: MediaKind) -> int:
 def _check_hash(ref: MediaRef, digest: str) -> None:
     if ref.sha256 is not None and ref.sha256.lower() != digest:
         raise MediaError("hash_mismatch", f"{ref.path}: content has sha256 {digest}, the row expects {ref.sha256}")
+
+
+def _seen(ref: MediaRef, root: Path) -> Place | None:
+    """The place of a file that need not be opened again, should its content be known; None where opening it tells what is wrong."""
+    check_path(ref.path)
+    path = os.path.join(root, ref.path)
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return path, status.st_size, status.st_mtime_ns
 
 
 def _place(ref: MediaRef, root: Path, file: BinaryIO) -> Place:

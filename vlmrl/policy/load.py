@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import CheckpointError, ConfigError
@@ -161,7 +162,7 @@ def _find(path: str) -> str:
 def _load(loader: Any, path: str, what: str, **kwargs: Any) -> Any:
     try:
         return loader.from_pretrained(_find(path), trust_remote_code=False, **kwargs)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         first = str(error).strip().split("\n")[0]
         raise ConfigError(
             f"model.path: cannot load the {what} of '{path}': {first}\n"

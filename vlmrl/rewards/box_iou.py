@@ -18,4 +18,4 @@ def box_iou(group: Group, ctx: RewardContext) -> list[float | None]:
     An answer without a readable box scores 0; a box whose corners are not in order overlaps nothing. A sample whose answer is not
     boxes is not judged (None).
     """
-    return boxes_match(group, ctx, measure="iou")
+    return list(boxes_match(group, ctx, measure="iou"))

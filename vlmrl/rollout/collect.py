@@ -4,6 +4,10 @@ A chunk is generated as a whole or replayed as a whole: what a row samples depen
 batched kernels may depend on the batch, so after a crash a chunk that is not complete in the journal is generated again with
 exactly the same company. Groups that the journal already has are not written twice.
 
+Scoring may wait for a service for as long as generation took, or longer. So what was sampled is journalled without scores before such
+a wait and when one ends the run; the same command then only asks for the scores. (Not with a strategy that guides: its later rounds
+are generated in company too, so there a chunk whose groups are not all scored begins anew.)
+
 A strategy that guides may ask for more rollouts of a group, under prompts with hints, once the first ones are scored
 (`GuidingStrategy`). Those of all groups of a chunk are generated together, round by round, until nobody asks.
 
@@ -15,19 +19,23 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from vlmrl import faults, rng
-from vlmrl.errors import MediaError, RowError
+from vlmrl.errors import MediaError, Preempted, RemoteError, RowError
 from vlmrl.protocols import GuidingStrategy, RolloutEngine, Strategy
 from vlmrl.rollout.journal import Journal, rollout_from_json, rollout_to_json, scores_from_json, scores_to_json
 from vlmrl.types import GenerationSettings, Group, Guidance, HintRequest, HintRound, Prompt, Request, Rollout, Sample, ScoredGroup
 
 FREE = "free"
 """Template of prompts for texts that the policy writes (`data.render.FREE`)."""
+
+PATIENCE = 1.0
+"""Seconds that scoring may take beyond generation before what was sampled is journalled without its scores."""
 
 T = TypeVar("T")
 
@@ -65,6 +73,33 @@ class _Open:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Chunk:
+    """Prompts that are generated together, and what the journal has of them."""
+
+    ids: Sequence[str]
+    """Of their groups."""
+    prompts: Sequence[tuple[int, Prompt]]
+    rows: Sequence[int]
+    step: int
+    journal: Journal
+    known: dict[str, dict[str, Any]]
+    """Group id -> its last record; without scores where only its rollouts are there."""
+
+    def are(self, scored: bool) -> bool:
+        """Whether the journal has all groups, and if so asked all with their scores."""
+        records = [self.known.get(group_id) for group_id in self.ids]
+        return all(record is not None and (record["scores"] is not None or not scored) for record in records)
+
+    def scored_record(self, group_id: str) -> dict[str, Any] | None:
+        record = self.known.get(group_id)
+        return None if record is None or record["scores"] is None else record
+
+    def write(self, record: dict[str, Any]) -> None:
+        self.journal.append(record)
+        self.known[record["group"]] = record
+
+
+@dataclass(frozen=True, kw_only=True)
 class Collector:
     """Everything that stays the same from step to step. `coordinates` (stage name) separate the seeds of stages."""
 
@@ -96,19 +131,20 @@ class Collector:
         notes: Counter[str] = Counter()
         known = {record["group"]: record for record in journal.replay()}
         for start in range(0, len(prompts), self.chunk_prompts):
-            chunk = prompts[start : start + self.chunk_prompts]
-            ids = [f"{self.stage}/{step}/{place}/{prompt.sample.id}" for place, prompt in chunk]
-            if all(group_id in known for group_id in ids):
-                for group_id, (_, prompt) in zip(ids, chunk, strict=True):
+            part = slice(start, start + self.chunk_prompts)
+            ids = [f"{self.stage}/{step}/{place}/{prompt.sample.id}" for place, prompt in prompts[part]]
+            chunk = _Chunk(ids=ids, prompts=prompts[part], rows=wanted[part], step=step, journal=journal, known=known)
+            if chunk.are(scored=True):
+                for group_id, (_, prompt) in zip(ids, chunk.prompts, strict=True):
                     out.groups.append(self._replay(known[group_id], prompt))
                     notes.update(known[group_id]["notes"])
-                out.replayed += len(chunk)
+                out.replayed += len(ids)
                 continue
-            for done in self._generate(ids, chunk, wanted[start : start + self.chunk_prompts], step, out):
+            for done in self._finish(chunk, out):
                 scored = done.finished()
-                record = known.get(scored.group.id)
+                record = chunk.scored_record(scored.group.id)
                 if record is None:
-                    journal.append(_record(scored, done.notes))
+                    chunk.write(_record(scored, done.notes))
                 else:
                     # scored before the crash: a deadline or a judge might decide otherwise the second time, and the first one stands
                     scored, done.notes = self._replay(record, scored.group.prompt), Counter(record["notes"])
@@ -120,39 +156,96 @@ class Collector:
         out.notes = dict(sorted(notes.items()))
         return out
 
-    def _generate(
-        self, ids: Sequence[str], chunk: Sequence[tuple[int, Prompt]], wanted: Sequence[int], step: int, out: Collected
-    ) -> list[_Open]:
+    def _finish(self, chunk: _Chunk, out: Collected) -> list[_Open]:
+        """All groups of a chunk with their scores; their rollouts are generated, unless the journal has all of them.
+
+        Raises:
+            RemoteError, Preempted: scoring could not go on; what was sampled and scored is in the journal.
+        """
+        opened: dict[int, _Open] = {}
+        try:
+            with ThreadPoolExecutor(max_workers=1) as thread:
+                if not self._guides and chunk.are(scored=False):
+                    self._score_kept(chunk, thread, opened, out)
+                else:
+                    self._generate(chunk, thread, opened, out)
+        except (RemoteError, Preempted):
+            self._keep(chunk, opened)
+            raise
+        return [opened[number] for number in range(len(chunk.ids))]
+
+    def _generate(self, chunk: _Chunk, thread: ThreadPoolExecutor, opened: dict[int, _Open], out: Collected) -> None:
         requests: list[Request] = []
-        for (place, p), rows in zip(chunk, wanted, strict=True):
+        for (place, p), rows in zip(chunk.prompts, chunk.rows, strict=True):
             ks = tuple(range(self.strategy.sampled(rows)))
             # the place is a coordinate too: a batch that crosses an epoch may hold one sample twice
-            requests.append(self._request(p, p.sample.id, ks, [(step, place, p.sample.id, k) for k in ks]))
+            requests.append(self._request(p, p.sample.id, ks, [(chunk.step, place, p.sample.id, k) for k in ks]))
 
-        def begin(number: int, rollouts: Sequence[Rollout]) -> _Open:
-            place, prompt = chunk[number]
-            group = Group(id=ids[number], prompt=prompt, rollouts=tuple(rollouts))
-            return self._advance(_Open(place=place, group=group, step=step))
+        def begin(number: int, rollouts: Sequence[Rollout]) -> Callable[[], _Open]:
+            return partial(self._advance, self._open(chunk, number, rollouts, opened))
 
-        with ThreadPoolExecutor(max_workers=1) as thread:
-            opened = self._run(thread, requests, begin, out)
-            while any(one.wishes for one in opened):
-                self._round([one for one in opened if one.wishes], thread, out)
-        return opened
+        self._run(thread, requests, begin, out, long_wait=lambda: self._keep(chunk, opened))
+        while any(one.wishes for one in opened.values()):
+            self._round([opened[number] for number in sorted(opened) if opened[number].wishes], thread, out)
+
+    def _score_kept(self, chunk: _Chunk, thread: ThreadPoolExecutor, opened: dict[int, _Open], out: Collected) -> None:
+        """Score groups that were sampled before the run was stopped; those that have been scored are not asked about again."""
+        futures: list[Future[_Open]] = []
+        for number, group_id in enumerate(chunk.ids):
+            record = chunk.known[group_id]
+            if record["scores"] is None:
+                one = self._open(chunk, number, tuple(rollout_from_json(r) for r in record["rollouts"]), opened)
+                futures.append(thread.submit(self._advance, one))
+            else:
+                replayed = self._replay(record, chunk.prompts[number][1])
+                self._open(chunk, number, replayed.group.rollouts, opened).scored = replayed
+        out.replayed += len(chunk.ids)
+        began = time.perf_counter()
+        for future in futures:
+            future.result()
+        out.score_seconds += time.perf_counter() - began
+
+    def _open(self, chunk: _Chunk, number: int, rollouts: Sequence[Rollout], opened: dict[int, _Open]) -> _Open:
+        place, prompt = chunk.prompts[number]
+        group = Group(id=chunk.ids[number], prompt=prompt, rollouts=tuple(rollouts))
+        opened[number] = one = _Open(place=place, group=group, step=chunk.step)
+        return one
+
+    def _keep(self, chunk: _Chunk, opened: Mapping[int, _Open]) -> None:
+        """Journal what there is of a chunk: groups that are scored, and the others' rollouts."""
+        for number in sorted(opened):
+            one, group_id = opened[number], chunk.ids[number]
+            if one.scored is not None and chunk.scored_record(group_id) is None:
+                chunk.write(_record(one.scored, one.notes))
+            elif group_id not in chunk.known and not self._guides:
+                chunk.write(_sampled(one.group))
+        chunk.journal.sync()
+
+    @property
+    def _guides(self) -> bool:
+        return isinstance(self.strategy, GuidingStrategy)
 
     def _run(
-        self, thread: ThreadPoolExecutor, requests: Sequence[Request], finish: Callable[[int, Sequence[Rollout]], T], out: Collected
+        self,
+        thread: ThreadPoolExecutor,
+        requests: Sequence[Request],
+        begin: Callable[[int, Sequence[Rollout]], Callable[[], T]],
+        out: Collected,
+        long_wait: Callable[[], None] = lambda: None,
     ) -> list[T]:
-        """Generate, and hand each request's rollouts to `finish(number, rollouts)` on the other thread as soon as they are there."""
+        """Generate, and as soon as a request's rollouts are there do on the other thread what `begin(number, rollouts)` says.
+        `long_wait` is called where that takes longer than `PATIENCE`."""
         futures: dict[int, Future[T]] = {}
 
         def done(number: int, rollouts: Sequence[Rollout]) -> None:
-            futures[number] = thread.submit(finish, number, rollouts)
+            futures[number] = thread.submit(begin(number, rollouts))
 
         began = time.perf_counter()
         self.engine.generate(requests, self.settings, done)
         out.rollout_seconds += time.perf_counter() - began
         began = time.perf_counter()
+        if wait(futures.values(), timeout=PATIENCE).not_done:
+            long_wait()
         results = [futures[number].result() for number in range(len(requests))]
         out.score_seconds += time.perf_counter() - began
         return results
@@ -175,8 +268,8 @@ class Collector:
             kind = "write" if wish.writes else "hint"
             requests.append(self._request(prompt, sample_id, ks, [(one.step, one.place, sample_id, k, kind, wish.tier) for k in ks]))
 
-        def judge(number: int, rollouts: Sequence[Rollout]) -> HintRound:
-            return self._judge(*waiting[number], rollouts)
+        def judge(number: int, rollouts: Sequence[Rollout]) -> Callable[[], HintRound]:
+            return partial(self._judge, *waiting[number], rollouts)
 
         if requests:
             for (one, _, _), made in zip(waiting, self._run(thread, requests, judge, out), strict=True):
@@ -277,3 +370,9 @@ def _record(scored: ScoredGroup, notes: Counter[str]) -> dict[str, Any]:
         "unguided": None if unguided is None else [[None if v is None else float(v).hex(), n] for v, n in unguided],
         "notes": dict(notes),
     }
+
+
+def _sampled(group: Group) -> dict[str, Any]:
+    """The record of a group that waits for its scores: what was sampled, before the strategy adds rows of its own."""
+    rollouts = [rollout_to_json(r) for r in group.rollouts]
+    return {"group": group.id, "sample": group.prompt.sample.id, "rollouts": rollouts, "scores": None, "unguided": None, "notes": {}}

@@ -21,7 +21,7 @@ from vlmrl import fs
 from vlmrl.errors import CheckpointError
 from vlmrl.types import Guidance, Rollout, Scores
 
-SCHEMA = 2
+SCHEMA = 3
 SYNC_SECONDS = 1.0
 _HEADER = 18
 _NAME = re.compile(r"step-(\d{8})\.rank-(\d+)\.journal")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import traceback
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -19,9 +20,16 @@ from vlmrl.errors import VlmrlError
 
 T = TypeVar("T")
 
+PATIENCE = timedelta(hours=24)
+"""How long a rank waits for the others in a collective."""
+
 
 class RankFailed(VlmrlError):
-    """Another rank failed; its message and trace are inside."""
+    """Another rank failed; its message and trace are inside, and its exit code is this one's."""
+
+    def __init__(self, message: str, exit_code: int):
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def start() -> None:
@@ -31,7 +39,8 @@ def start() -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch_dist.is_initialized():
         from accelerate import PartialState
 
-        PartialState(cpu=not torch.cuda.is_available())
+        # a rank may wait for a judge for as long as its recipe allows, and the others for it
+        PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
         # a process that ends with the group's threads running aborts now and then, and its exit code with it
         atexit.register(stop)
 
@@ -68,12 +77,13 @@ def together(fn: Callable[[], T]) -> T:
         result = fn()
     except Exception as caught:  # noqa: BLE001 (re-raised below, after the other ranks know)
         error = caught
-    messages = gather("" if error is None else "".join(traceback.format_exception(error)))
+    own = None if error is None else ("".join(traceback.format_exception(error)), int(getattr(error, "exit_code", 70)))
+    failures = gather(own)
     if error is not None:
         raise error
-    for origin, message in enumerate(messages):
-        if message:
-            raise RankFailed(f"rank {origin} failed:\n{message}")
+    for origin, failure in enumerate(failures):
+        if failure is not None:
+            raise RankFailed(f"rank {origin} failed:\n{failure[0]}", failure[1])
     return result
 
 

@@ -61,7 +61,8 @@ class Feed:
                     out.append((place, wish, self.encoder.encode(sample, self.template)))
                 except (MediaError, RowError) as error:
                     failed.append((place, sample.id, error.reason))
-                    self.quarantine(sample, error.reason, str(error))
+                    if sample.id not in self.bad:
+                        self.quarantine(sample, error.reason, str(error))
             everywhere = sorted(f for of_rank in dist.gather(failed) for f in of_rank)
             self.bad.update({sample_id: reason for _, sample_id, reason in everywhere})
             self._check()

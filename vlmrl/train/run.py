@@ -105,6 +105,7 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
                 _stages(session)
         finally:
             session.tracker.close()
+            session.store.close()
         dist.on_main(run.finish)
         dist.on_main(lambda: show_results(run.path, ui))
         return run.path

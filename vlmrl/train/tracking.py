@@ -129,8 +129,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return out
 
 
-PROCESS_FIELDS = ("time/", "memory/", "resume/", "work/", "cache/")
-"""Prefixes of fields that depend on the clock, on memory, on how often a run was resumed, or on how warm its caches are."""
+PROCESS_FIELDS = ("time/", "memory/", "resume/", "work/", "cache/", "judge/", "reward/wait_")
+"""Prefixes of fields that depend on the clock, on memory, on how often a run was resumed, on how warm its caches are, or on a service."""
 
 
 def without_clock(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

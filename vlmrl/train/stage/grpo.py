@@ -10,6 +10,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -122,12 +123,14 @@ def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, colle
         with stage.timed_feed(clock):
             taken = stage.feed.take(state.ledger, prompts=ask, rollouts=cfg.rollout.per_prompt)
         places = [generated + place for place, _, _ in taken]
-        collected = collector.collect(
+        collect = partial(
+            collector.collect,
             [(place, prompt) for place, (_, _, prompt) in zip(places, taken, strict=True)],
             step=state.step,
             journal=journal,
             rollouts=[wish.rollouts for _, wish, _ in taken],
         )
+        collected = dist.together(collect)  # a service that is down stops every rank, and none waits for one that has gone
         clock.add("rollout", collected.rollout_seconds)
         clock.add("score", collected.score_seconds)
         groups += zip(places, collected.groups, strict=True)

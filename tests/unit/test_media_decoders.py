@@ -1,0 +1,154 @@
+"""decord and PyAV show the same frames, and where they would not, PyAV's are taken. Times and pixels of both are compared.
+
+torchcodec is not a backend of this version: `media.decoder` knows `auto`, `decord` and `pyav`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from vlmrl.errors import ConfigError
+from vlmrl.media.video import LEVELS, Decoder, VideoFrames, read_video
+from vlmrl.testing.media import frame_number, make_video, numbered_frames
+
+HAS_DECORD = importlib.util.find_spec("decord") is not None
+needs_decord = pytest.mark.skipif(not HAS_DECORD, reason="decord is not installed")
+
+
+def read(path: Path, decoder: Decoder, *, fps: float = 2.0, high: int = 64) -> VideoFrames:
+    return read_video(path, fps=fps, min_frames=2, max_frames=high, decoder=decoder)
+
+
+def numbers(result: VideoFrames) -> list[int]:
+    return [frame_number(frame) for frame in result.frames]
+
+
+VARIABLE = [0.0, 0.1, 0.2, 0.3, 3.0, 3.1, 9.0, 9.1]
+SHAPES: dict[str, dict[str, Any]] = {
+    "film": {"fps": 24000 / 1001},
+    "one": {"fps": 1},
+    "fast": {"fps": 240},
+    "ntsc": {"fps": 30000 / 1001},
+    "variable": {"times": VARIABLE, "last": 0.9},
+    "late": {"times": [0.7 + i / 10 for i in range(40)]},
+    "hidden": {"times": [-0.3 + i / 10 for i in range(40)]},
+}
+
+
+@needs_decord
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".ts"])
+@pytest.mark.parametrize("bframes", [0, 3])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_decoders_agree_on_every_shape_of_time(tmp_path: Path, suffix: str, bframes: int, shape: str) -> None:
+    how = SHAPES[shape]
+    count = len(how.get("times", ())) or {"fast": 200, "one": 10}.get(shape, 40)
+    path = make_video(tmp_path / f"a{suffix}", numbered_frames(count), bframes=bframes, **how)
+    for fps in (1.0, 7.0):
+        first, second = read(path, "pyav", fps=fps), read(path, "decord", fps=fps)
+        _same(first, second)
+        assert numbers(first) == numbers(second)
+    if suffix == ".mp4" and shape != "hidden":
+        assert second.backend == "decord", "the comparison must be one of two decoders"
+
+
+@needs_decord
+@pytest.mark.parametrize("degrees", [0, 90, 180, 270])
+@pytest.mark.parametrize("bframes", [0, 2])
+def test_decoders_agree_on_turned_videos(tmp_path: Path, degrees: int, bframes: int) -> None:
+    stored = np.ascontiguousarray(np.rot90(numbered_frames(30), degrees // 90, axes=(1, 2)))
+    path = make_video(
+        tmp_path / "a.mp4", stored, times=(np.cumsum([0.04, 0.3, 0.04] * 10) - 0.04).tolist(), bframes=bframes, rotation=degrees
+    )
+    first, second = read(path, "pyav", fps=5), read(path, "decord", fps=5)
+    _same(first, second)
+    assert second.backend == "decord"
+    assert numbers(first) == numbers(second)
+    assert first.frames.shape[1:] == (48, 64, 3)
+
+
+def _same(first: VideoFrames, second: VideoFrames) -> None:
+    assert first.backend == "pyav"
+    assert (first.duration, first.spacing, first.size) == (second.duration, second.spacing, second.size)
+    assert first.times.tolist() == pytest.approx(second.times.tolist(), abs=1e-9)
+    assert np.abs(first.frames.astype(int) - second.frames).max() <= LEVELS
+
+
+def test_the_decoders_that_there_are() -> None:
+    assert set(get_args(Decoder)) == {"auto", "decord", "pyav"}
+
+
+@needs_decord
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_decoders_agree_on_hard_requests(tmp_path: Path, suffix: str) -> None:
+    """Long gaps, chunk borders, repeated frames and reordered ones."""
+    rng = np.random.default_rng(5)
+    noise = rng.integers(40, 200, (160, 6, 8, 3), dtype=np.uint8).repeat(8, 1).repeat(8, 2)
+    stamps = np.cumsum(rng.choice([0.01, 0.04, 0.3], size=160)).tolist()
+    path = make_video(tmp_path / f"a{suffix}", noise, times=stamps, bframes=2, keyframes=20)
+    for fps in (0.5, 3.0, 12.5):
+        first, second = (read(path, decoder, fps=fps, high=200) for decoder in ("pyav", "decord"))
+        assert second.backend == "decord"
+        assert first.times.tolist() == second.times.tolist()
+        assert np.abs(first.frames.astype(int) - second.frames).max() <= 3
+
+
+@needs_decord
+@pytest.mark.parametrize("color_range", [1, 2])
+def test_decoders_agree_on_colour_ranges(tmp_path: Path, color_range: int) -> None:
+    path = make_video(tmp_path / "a.mp4", numbered_frames(10), fps=10, color_range=color_range)
+    first, second = read(path, "pyav"), read(path, "decord")
+    assert second.backend == "decord"
+    assert np.abs(first.frames.astype(int) - second.frames).max() <= 3
+
+
+@needs_decord
+def test_pyav_is_beneath_decord(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import decord
+
+    path = make_video(tmp_path / "a.mp4", numbered_frames(20), fps=10)
+    expected = read(path, "pyav")
+    assert read(path, "auto").backend == "decord"
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(decord.VideoReader, "get_batch", fail)
+    result = read(path, "auto")
+    assert result.backend == "pyav"
+    np.testing.assert_array_equal(result.frames, expected.frames)
+
+
+@needs_decord
+def test_decord_is_not_believed_about_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import decord
+
+    path = make_video(tmp_path / "a.mp4", numbered_frames(20), fps=10)
+    honest = decord.VideoReader.get_batch
+    monkeypatch.setattr(decord.VideoReader, "get_batch", lambda self, places: honest(self, [i + 1 for i in places]))
+    result = read(path, "decord")
+    assert result.backend == "pyav"
+    assert numbers(result) == [0, 5, 10, 15]
+
+
+@needs_decord
+def test_decord_is_not_believed_about_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import decord
+
+    path = make_video(tmp_path / "a.mp4", numbered_frames(20), fps=10)
+    monkeypatch.setattr(decord.VideoReader, "get_frame_timestamp", lambda self, i: np.array([[j / 12, (j + 1) / 12] for j in i]))
+    result = read(path, "decord")
+    assert result.backend == "pyav"
+    assert numbers(result) == [0, 5, 10, 15]
+
+
+def test_decord_where_it_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_video(tmp_path / "a.mp4", numbered_frames(20), fps=10)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert read(path, "auto").backend == "pyav"
+    with pytest.raises(ConfigError, match="decord"):
+        read(path, "decord")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -82,10 +83,15 @@ def condition_cells(findings: Sequence[Finding]) -> list[list[str]]:
     return rows
 
 
+def _in_order(name: str) -> list[tuple[int, str]]:
+    """Numbers within a name by their size: `success@640` before `success@1280`."""
+    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name)]
+
+
 def measure_cells(claim: Claim, measured: Mapping[str, Mapping[int, Measures]], before: Mapping[int, Measures]) -> list[list[str]]:
     """One row per measure, one column per arm: mean over seeds and interval."""
     columns = dict(measured) | ({"before RL": before} if before else {})
-    known = sorted({name for of in measured.values() for m in of.values() for name in m})
+    known = sorted({name for of in measured.values() for m in of.values() for name in m}, key=_in_order)
     names = [n for shown in claim.shown for n in known if n == shown or (shown.endswith("*") and n.startswith(shown[:-1]))]
     rows = [["measure", *columns]]
     for name in names:

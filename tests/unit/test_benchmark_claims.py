@@ -251,3 +251,9 @@ def test_the_page_says_what_does_not_hold() -> None:
     stored = summary_json(results, "c", [0, 1])["claims"]["ton"]
     assert (stored["verdict"], stored["holds"]) == (FAILS, False)
     assert json.loads(json.dumps(stored, allow_nan=False))["measured"]["TON"]["1"]["tokens"] == 31.0
+
+
+def test_measures_are_shown_in_the_order_of_their_numbers() -> None:
+    claim = dataclasses.replace(CLAIMS["curriculum_gui"], shown=("step_success@*",))
+    measured = {"curriculum": {0: {"step_success@640": 0.1, "step_success@1280": 0.2}}}
+    assert [row[0] for row in measure_cells(claim, measured, {})] == ["measure", "step_success@640", "step_success@1280"]

@@ -65,7 +65,7 @@ def stub_die(group: Group, ctx: RewardContext, *, how: str) -> list[float]:
             time.sleep(1000)  # holds the pipes open
         os._exit(3)
     if how == "garbage":
-        for descriptor in range(3, 20):
+        for descriptor in range(3, 1024):
             try:
                 os.write(descriptor, b"not what was asked for\n")
             except OSError:

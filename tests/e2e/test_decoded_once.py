@@ -98,8 +98,9 @@ def test_each_medium_is_opened_and_decoded_once(
     assert trace["by_path"] == [], "decoders get bytes, never names"
     assert counts(trace, "opens", every, "audit") == {1}, "headers, before the first step"
     opened = [trace["opens"][f"run {name}"] for name in every]
-    # the first step and the evaluation are not prefetched; the second step is, after a look at each header
-    assert sorted(opened) == [1] * (len(every) - PROMPTS * prefetch) + [2] * PROMPTS * prefetch
+    # the first step and the evaluation are not prefetched; the second step is, as far as there is time, after a look at each header
+    assert set(opened) <= {1, 2}
+    assert opened.count(2) <= PROMPTS * prefetch
     assert counts(trace, "av_passes", videos) == {1}
     assert counts(trace, "decord_readers", videos) == {int(decoder == "decord")}
     assert counts(trace, "pil_decodes", pictures) == {1}

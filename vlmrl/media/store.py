@@ -157,11 +157,12 @@ class MediaStore:
         entry = None if seen is None else self._known(ref, seen)
         if entry is not None:
             return entry
-        with open_media(root, ref.path, max_bytes=_limit(ref.kind)) as file:
-            place = _place(ref, root, file)
-            with self._turn((ref.kind, place)):
-                entry = self._known(ref, place)  # another thread may have been faster
-                return self._make(ref, root, place, file) if entry is None else entry
+        with self._turn((ref.kind, seen)):
+            entry = None if seen is None else self._known(ref, seen)  # another thread may have been faster
+            if entry is not None:
+                return entry
+            with open_media(root, ref.path, max_bytes=_limit(ref.kind)) as file:
+                return self._make(ref, root, _place(ref, root, file), file)
 
     def _make(self, ref: MediaRef, root: Path, place: Place, file: BinaryIO) -> ProcessedMedia:
         """Read the file, and decode it unless its content is in the cache under another name."""

@@ -1,6 +1,6 @@
 """Which claims of papers hold on the toy world: each method against plain GRPO and its other comparators, with equal rollouts.
 
-    bash scripts/claims.sh [--only CLAIM ...] [--seeds 0 1 2] [--jobs 2] [--plan]
+    bash scripts/claims.sh [--only CLAIM ...] [--seeds 0 1 2 3 4] [--jobs 2] [--plan]
 
 Finished runs are kept by the hash of their recipe, so it can be stopped and goes on. Writes docs/benchmarks/claims.md and claims.json.
 The toy world shows what a method does to a model of a million weights in a minute; it says nothing about benchmarks of real images.
@@ -156,7 +156,7 @@ def plan_lines(claims: Sequence[Claim], cells: Mapping[str, Sequence[Cell]], out
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=tuple(CLAIMS), default=list(CLAIMS), metavar="CLAIM", help=", ".join(CLAIMS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--plan", action="store_true", help="print the runs and which of them are there, and stop")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time; each has one thread")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/claims", help="folder of the runs")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Install vlmrl and what it needs, pinned by constraints/. A second call takes a second.
 #   bash scripts/setup.sh          to train and evaluate
+#   bash scripts/setup.sh lmms     also the bridge to lmms-eval
 #   bash scripts/setup.sh dev      also what scripts/test.sh needs
 # The environment is VLMRL_PYTHON's, the active virtual environment, or .venv (made here).
 set -euo pipefail
@@ -9,9 +10,10 @@ cd "$ROOT"
 
 case "${1:-}" in
   "") kind=run extra="" ;;
-  dev) kind=dev extra="[dev]" ;;
-  -h | --help) sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
-  *) die "unknown argument '$1'; usage: setup.sh [dev]" ;;
+  lmms) kind=lmms extra="[lmms]" ;;
+  dev) kind=dev extra="[dev,lmms]" ;;
+  -h | --help) sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  *) die "unknown argument '$1'; usage: setup.sh [lmms | dev]" ;;
 esac
 
 find_python() {
@@ -70,6 +72,10 @@ if [ "$constraints" != constraints/gpu.txt ]; then
   phase "torch for the CPU" install torch==2.13.0
 fi
 phase "vlmrl$extra and its packages" install -e ".$extra" -c "$constraints"
+if [ "$kind" != run ]; then
+  # Without its dependencies: it asks for other versions of av and transformers' neighbours than those that work together.
+  phase "lmms-eval" install --no-deps lmms-eval==0.7.3
+fi
 if [ "$constraints" != constraints/gpu.txt ]; then
   # Next to a CPU torch, torchvision needs a hand before plain transformers can open a Qwen processor (vlmrl/compat.py says why).
   hook='import vlmrl.compat; vlmrl.compat.install_hook()'
@@ -77,5 +83,7 @@ if [ "$constraints" != constraints/gpu.txt ]; then
 fi
 phase "check" "$python" -c 'import vlmrl.cli, torch, transformers'
 printf '%s' "$wanted" >"$stamp"
-if [ "$kind" = dev ]; then printf '%s' "$wanted" >"${stamp%-dev}-run"; fi
+for lesser in run lmms; do
+  if [ "$kind" = dev ] || [ "$kind $lesser" = "lmms run" ]; then printf '%s' "$wanted" >"${stamp%-"$kind"}-$lesser"; fi
+done
 printf 'setup: done in %d s (%s)\n' "$SECONDS" "$python"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vlmrl import __version__
+from vlmrl import __version__, cli_eval
 from vlmrl.errors import ConfigError, DataError, VlmrlError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 toy = typer.Typer(no_args_is_help=True, help="The embedded worlds of generated videos and pictures.")
 app.add_typer(toy, name="toy")
+cli_eval.register(app)
 
 Recipe = Annotated[Path, typer.Argument(help="YAML recipe, for example configs/recipes/toy_video.yaml", show_default=False)]
 Overrides = Annotated[
@@ -333,51 +334,6 @@ def report(run: Annotated[Path, typer.Argument(help="Run directory, for example 
     from vlmrl.evals.html import write_report
 
     typer.echo(str(write_report(run)))
-
-
-@app.command("eval")
-def eval_(
-    checkpoint: Annotated[Path, typer.Argument(help="Model folder such as <run>/final, or a finished run", show_default=False)],
-    suite: Annotated[Path, typer.Option(help="YAML of tasks and generation settings", show_default=False)],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the results  [default: suites/<model>-<suite> beside the model]", show_default=False)
-    ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of the data, instead of the suite's", show_default=False)] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16")] = "float32",
-) -> None:
-    """Evaluate a model on a suite; answers already there are not generated again."""
-    for path in (checkpoint, suite):
-        if not path.exists():
-            raise ConfigError(f"{path}: no such file or folder")
-    for name, value, known in (("device", device, ("auto", "cpu", "cuda")), ("dtype", dtype, ("float32", "bfloat16"))):
-        if value not in known:
-            raise ConfigError(f"--{name}: expected one of {', '.join(known)}, got '{value}'")
-    from contextlib import ExitStack
-
-    from vlmrl.evals.run import evaluate_suite
-    from vlmrl.evals.suite import load_suite
-    from vlmrl.policy.load import quiet_transformers
-    from vlmrl.train.ui import Bar, Ui
-
-    quiet_transformers()
-    ui, bars = Ui(), dict[str, Bar]()
-    if data_root is None and load_suite(suite).data_root == "toy":
-        from vlmrl.toy.base import default_world
-
-        data_root = default_world(ui)
-    folder = out or checkpoint.absolute().parent / "suites" / f"{checkpoint.absolute().name}-{suite.stem}"
-    with ExitStack() as stack:
-
-        def progress(task: str, done: int, total: int) -> None:
-            if task not in bars:
-                stack.close()  # ends the bar of the task before
-                bars[task] = stack.enter_context(ui.bar(task, total))
-            bars[task].update(done)
-
-        result = evaluate_suite(checkpoint, suite, folder, data_root=data_root, device=device, dtype=dtype, progress=progress)
-    ui.show(result)
-    ui.say(str(folder))
 
 
 @toy.command("make")

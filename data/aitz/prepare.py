@@ -64,20 +64,20 @@ def episode(steps: Any, split: str, place: str) -> Iterator[Row | Skipped]:
 
 
 def step_of(step: Any, split: str, place: str, past: tuple[str, ...]) -> Row:
-    name = f"{NAME}-{step['episode_id']}"
+    name, action = f"{NAME}-{step['episode_id']}", to_action(step, place)
     return step_row(
         id=f"{name}-{step['step_id']}",
         task=NAME,
         image=f"{split}/{field(step, 'image_path', place)}",
         goal=field(step, "instruction", place),
-        action=to_action(step, place),
+        action=action,
         space=SPACE,
         trajectory=name,
         step=step["step_id"],
         length=field(step, "episode_length", place),
         history=past,
         thought=step.get("coat_action_think"),
-        meta={"split": split, "domain": place.split("/")[1], "scroll": "finger"},
+        meta={"split": split, "category": action["action"], "domain": place.split("/")[1], "scroll": "finger"},
     )
 
 

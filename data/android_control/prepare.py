@@ -74,19 +74,20 @@ def step_of(features: Features, actions: list[str], steps: list[str], step: int,
     number = one(features, "episode_id", place)
     where = f"{place}, episode {number}, step {step}"
     size = (features["screenshot_widths"][step], features["screenshot_heights"][step])
+    action = to_action(actions[step], size, where)
     row = step_row(
         id=f"{NAME}-{number}-{step}-{level}",
         task=f"{NAME}_{level}",
         image="",
         goal=texts(features, "goal", place)[0],
-        action=to_action(actions[step], size, where),
+        action=action,
         space=SPACE,
         trajectory=f"{NAME}-{number}-{level}",
         step=step,
         length=len(actions),
         history=steps[:step],
         now=steps[step] if level == "low" else None,
-        meta={"split": split, "episode": number, "level": level, "size": list(size), "scroll": "view"},
+        meta={"split": split, "category": action["action"], "episode": number, "level": level, "size": list(size), "scroll": "view"},
     )
     return row | {"image": Embedded(f"screenshots/{number}_{step}.png", features["screenshots"][step])}
 

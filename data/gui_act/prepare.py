@@ -101,6 +101,7 @@ def row_of(item: Any, picture: bytes, part: str, split: str, length: int, place:
         thought=item.get("thoughts"),
         meta={
             "split": split,
+            "category": action["action"],
             "part": part,
             "size": [field(size, "width", place), field(size, "height", place)],
             "scroll": moves,

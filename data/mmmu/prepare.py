@@ -37,7 +37,13 @@ def _row(item: dict[str, Any], subject: str, split: str) -> Row:
         "data_type": "image" if len(images) == 1 else "multi_image",
         "images": images,
         "prompt": item["question"],
-        "meta": {"split": split, "subject": subject, "subfield": item["subfield"], "level": item["topic_difficulty"]},
+        "meta": {
+            "split": split,
+            "category": subject,
+            "subject": subject,
+            "subfield": item["subfield"],
+            "level": item["topic_difficulty"],
+        },
     }
     answer = item["answer"]
     if item["question_type"] == "multiple-choice":

@@ -59,6 +59,7 @@ def row_of(item: Any, root: Path, split: str, number: str, place: str) -> Row:
     boxes = read_json(official(root, item["box"])) if item.get("box") else {}
     action, label = to_action(*calls[0], size, boxes, place)
     name = f"{NAME}-{split}-{number}"
+    platform = next((part for part in Path(file).parts if part in PLATFORMS), None)
     return step_row(
         id=name,
         task=NAME,
@@ -72,7 +73,8 @@ def row_of(item: Any, root: Path, split: str, number: str, place: str) -> Row:
         history=(),
         meta={
             "split": split,
-            "platform": next((part for part in Path(file).parts if part in PLATFORMS), None),
+            "category": platform,
+            "platform": platform,
             "application": Path(image).parent.name,
             "size": list(size),
             "scroll": "view",

@@ -37,7 +37,14 @@ def rows(root: Path, split: str, circular: str) -> Iterator[Row | Skipped]:
                 "prompt": record["question"],
                 "options": lettered(turned),
                 "answer": letter(turned.index(record["correct_answer"])),
-                "meta": {"split": split, "question": number, "rotation": turn, "question_type": record["question_type"]},
+                "meta": {
+                    "split": split,
+                    "question": number,
+                    "question_group": name,
+                    "rotation": turn,
+                    "category": record["question_type"],
+                    "question_type": record["question_type"],
+                },
             }
 
 

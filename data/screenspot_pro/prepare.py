@@ -54,6 +54,7 @@ def element(item: Any, place: str, split: str) -> Row:
         size=(width, height),
         meta={
             "split": split,
+            "category": f"{item.get('group') or item['application']}_{item['ui_type']}",
             "platform": field(item, "platform", place),
             "application": field(item, "application", place),
             "group": item.get("group"),

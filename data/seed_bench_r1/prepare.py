@@ -34,7 +34,7 @@ def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
             "prompt": ("<video><image>" if started else "<image>") + item["question"],
             "options": lettered([item[f"choice_{key}"] for key in "abcd"]),
             "answer": gold,
-            "meta": {"split": split, "video_source": folder, "steps": len(item["task_progress_metadata"])},
+            "meta": {"split": split, "category": folder, "video_source": folder, "steps": len(item["task_progress_metadata"])},
         }
 
 

@@ -46,6 +46,8 @@ def test_one_rank_equals_two(tiny_files: tuple[Path, Path], tmp_path: Path) -> N
         config = runs.small_config(*tiny_files, folder)
         launch(config, ranks, folder)
         configs.append(config)
+    bases = [(runs.run_dir(c) / "eval" / "base.jsonl").read_bytes() for c in configs]
+    assert bases[0] == bases[1]  # the same weights, so the same answers, whoever gave them
     one, two = (read_metrics(runs.run_dir(c) / "metrics.jsonl") for c in configs)
     steps = [([line for line in of if "grad_norm" in line]) for of in (one, two)]
     assert len(steps[0]) == len(steps[1]) == 7

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+import vlmrl.rewards.segmentation
+import vlmrl.rewards.tracking  # noqa: F401 (importing registers them)
 from tests.foreign import earns_full_reward, only_detected_by, read, refused
-from vlmrl.data.adapters.video_r1 import PROBLEM_TYPES
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -102,9 +104,94 @@ def test_it_is_known_by_its_keys() -> None:
     only_detected_by("video_r1", row(), row(problem_type=None), {"problem": "Q", "problem_type": "math", "answer": "1", "images": []})
 
 
-@pytest.mark.parametrize("name", [name for name, kind in PROBLEM_TYPES.items() if kind is None])
-def test_problem_types_without_an_answer_type(name: str) -> None:
-    refused(row(problem_type=name), "problem_type", "no answer type; known: free form, math")
+TRACK = {"1": [405, 230, 654, 463], "2": [435, 223, 678, 446], "32": [415, 203, 691, 487]}
+TUBE = {"time": [8.125, 13.483], "boxes": {"9": [317, 422, 582, 997], "10": [332, 175, 442, 369]}}
+OBJECT = {
+    "boxes": [100, 200, 500, 600],
+    "positive_points": [[200, 300], [210, 310], [220.5, 320]],
+    "negative_points": [[1, 2], [3, 4], [0, 999]],
+}
+
+
+def visual(kind: str, solution: object, **changes: Any) -> dict[str, Any]:
+    text = solution if isinstance(solution, str) else json.dumps(solution)
+    return row(problem_type=kind, options=[], solution=f"<answer>{text}</answer>", **changes)
+
+
+def test_tracking_of_onethinker() -> None:
+    sample = read(visual("tracking", {"boxes": TRACK}), frame="norm1000")
+    assert (sample.answer_type, sample.gt, sample.meta["frame"]) == ("tracking", {"track": TRACK}, "rel1000")
+    assert json.loads(sample.answer) == {"boxes": TRACK}
+    earns_full_reward(sample, "tracking")
+    scaled = read(visual("tracking", {"boxes": {"1": [0.1, 0.2, 0.5, 0.6]}}), frame="norm1")
+    assert scaled.gt["track"] == {"1": [100, 200, 500, 600]}
+
+
+@pytest.mark.parametrize("name", ["spatial-temporal grounding", "Spatial Temporal Grounding"])
+def test_tubes_of_onethinker(name: str) -> None:
+    sample = read(visual(name, TUBE), frame="norm1000", time_unit="s")
+    # seconds keep two decimals: 8.125 is 8.12 in binary floating point
+    assert (sample.answer_type, sample.gt) == ("spatio_temporal", {"tube": {"time": [8.12, 13.48], "boxes": TUBE["boxes"]}})
+    assert json.loads(sample.answer) == sample.gt["tube"]
+    earns_full_reward(sample, "spatio_temporal")
+
+
+def test_segmentation_of_onethinker() -> None:
+    picture = read(visual("segmentation", OBJECT, data_type="image", path="a.png"), frame="norm1000")
+    assert (picture.answer_type, picture.gt) == ("segmentation", {"segmentation": OBJECT})
+    earns_full_reward(picture, "segmentation_points")
+    video = read(visual("segmentation", {"time": 3, **OBJECT}), frame="norm1000", time_unit="s")
+    assert video.gt == {"segmentation": {"time": 3, **OBJECT}}
+    assert json.loads(video.answer) == {"time": 3, **OBJECT}
+    earns_full_reward(video, "segmentation_points")
+    nulls = read(visual("segmentation", {"time": None, **OBJECT}, data_type="image", path="a.png"), frame="norm1000")
+    assert nulls.gt == picture.gt
+
+
+def test_long_tracks_are_read_back() -> None:
+    track = {str(second): [100.25, 200.5, 500.75, 600.25] for second in range(1, 257)}
+    earns_full_reward(read(visual("tracking", {"boxes": track}), frame="norm1000"), "tracking")
+    refused(visual("tracking", {"boxes": track | {"257": [1, 2, 3, 4]}}), "bad_value", "257 frames", frame="norm1000")
+
+
+@pytest.mark.parametrize(
+    ("kind", "solution", "changes", "reason", "match"),
+    [
+        ("tracking", "left", {}, "answer", "not JSON"),
+        ("tracking", [[1, 2, 3, 4]], {}, "answer", "not a JSON object"),
+        ("tracking", {"boxes": [1, 2, 3, 4]}, {}, "answer", "an object of frames"),
+        ("tracking", {"boxes": {}}, {}, "answer", "an object of frames"),
+        ("tracking", {"boxes": {"1": [1, 2, 3]}}, {}, "answer", r"boxes\.1: a box is"),
+        ("tracking", {"boxes": {"1": None}}, {}, "answer", r"boxes\.1: a box is"),
+        ("tracking", {"boxes": {"first": [1, 2, 3, 4]}}, {}, "bad_value", "a frame is a number"),
+        ("tracking", {"boxes": {"1": [1, 2, 3, 4], "01": [1, 2, 3, 4]}}, {}, "bad_value", "names a frame twice"),
+        ("tracking", {"boxes": {"1": [1, 2, 3, 1004]}}, {}, "frame", "outside of the frame"),
+        ("tracking", {"boxes": {"1": [3, 2, 1, 4]}}, {}, "bad_value", "no area"),
+        ("tracking", {"boxes": TRACK, "time": [1, 2]}, {}, "answer", "the key 'time'"),
+        ("tracking", {"track": TRACK}, {}, "answer", "the key 'track'"),
+        ("tracking", {"boxes": TRACK}, {"data_type": "image", "path": "a.png"}, "answer", "1 image"),
+        ("spatial-temporal grounding", {"boxes": TRACK}, {}, "missing_key", "no 'time'"),
+        ("spatial-temporal grounding", {"time": [1, 2]}, {}, "missing_key", "no 'boxes'"),
+        ("spatial-temporal grounding", {**TUBE, "time": [5, 2]}, {}, "bad_value", "the end is not after"),
+        ("segmentation", OBJECT, {}, "missing_key", "no 'time'"),
+        ("segmentation", {"time": 3, **OBJECT}, {"data_type": "image", "path": "a.png"}, "answer", "shows a picture"),
+        ("segmentation", OBJECT, {"data_type": "image", "path": ["a.png", "b.png"]}, "answer", "2 image"),
+        ("segmentation", {"time": 3, **OBJECT, "boxes": {"1": [1, 2, 3, 4]}}, {}, "answer", "a box is"),
+        ("segmentation", {"time": 3, **OBJECT, "positive_points": [[1, 2, 3]]}, {}, "answer", r"positive_points\[0\]: a point is"),
+        ("segmentation", {"time": 3, **OBJECT, "positive_points": {}}, {}, "answer", "a list of points"),
+        ("segmentation", {"time": 3, **OBJECT, "positive_points": []}, {}, "bad_value", "0 positive"),
+        ("segmentation", {"time": [1, 2], **OBJECT}, {}, "bad_type", "a time must be a number"),
+    ],
+)
+def test_other_forms_of_visual_answers_are_refused(kind: str, solution: object, changes: dict[str, Any], reason: str, match: str) -> None:
+    refused(visual(kind, solution, **changes), reason, match, frame="norm1000", time_unit="s")
+
+
+def test_visual_answers_need_a_declared_frame_and_unit() -> None:
+    refused(visual("tracking", {"boxes": TRACK}), "frame", "set 'frame'")
+    refused(visual("tracking", {"boxes": TRACK}), "frame", "exactly one picture", frame="pixel")
+    refused(visual("spatial-temporal grounding", TUBE), "time_unit", "set 'time_unit'", frame="norm1000")
+    refused(visual("segmentation", {"time": 3, **OBJECT}), "time_unit", "set 'time_unit'", frame="norm1000")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.metrics.boxes import Box, centre, ciou, convert, giou, iou, matched_score, parse_boxes, point_in_box
+from vlmrl.metrics.boxes import Box, centre, ciou, convert, giou, iou, matched_score, parse_boxes, point_in_box, rescale
 
 side = st.integers(1, 500)
 corner = st.integers(0, 500)
@@ -89,9 +89,13 @@ def test_matching_ignores_order(pred: list[Box], gold: list[Box], measure: str) 
     assert matched_score(pred[::-1], gold[::-1], measure) == pytest.approx(score)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("point", "inside"), [((150, 150), True), ((100, 100), True), ((200, 300), True), ((99.9, 150), False)])
-def test_point_in_box_vectors(point: tuple[float, float], inside: bool) -> None:
+@pytest.mark.parametrize(
+    ("point", "inside", "strictly"),
+    [((150, 150), True, True), ((100, 100), True, False), ((200, 300), True, False), ((99.9, 150), False, False)],
+)
+def test_point_in_box_vectors(point: tuple[float, float], inside: bool, strictly: bool) -> None:
     assert point_in_box(point, (100, 100, 200, 300)) is inside
+    assert point_in_box(point, (100, 100, 200, 300), inclusive=False) is strictly
 
 
 def test_frames() -> None:
@@ -103,6 +107,28 @@ def test_frames() -> None:
         convert((1, 2, 3), (7, 7), source="pixel", target="rel1000")
     with pytest.raises(ValueError, match="positive"):
         convert((1, 2), (0, 7), source="pixel", target="rel1000")
+
+
+def test_from_the_resized_picture_to_the_file() -> None:
+    assert rescale((652, 364), source=(1316, 728), target=(1920, 1080)) == pytest.approx((951.246, 540.0), abs=1e-3)
+    assert rescale((0.5, 0.25, 1, 1), source=(1, 1), target=(1920, 1080)) == (960, 270, 1920, 1080)  # shares of the sides
+    assert rescale((500, 500), source=(1000, 1000), target=(1920, 1080)) == (960, 540)  # rel1000
+    with pytest.raises(ValueError, match="pairs"):
+        rescale((1, 2, 3), source=(1, 1), target=(2, 2))
+    for source, target in (((0, 1), (2, 2)), ((1, 1), (2, -2))):
+        with pytest.raises(ValueError, match="positive sides"):
+            rescale((1, 2), source=source, target=target)
+
+
+sizes = st.tuples(st.integers(1, 5000), st.integers(1, 5000))
+
+
+@given(boxes, sizes, sizes)
+def test_rescaling_round_trips_and_is_the_way_through_rel1000(box: Box, source: tuple[int, int], target: tuple[int, int]) -> None:
+    there = rescale(box, source=source, target=target)
+    assert rescale(there, source=target, target=source) == pytest.approx(box)
+    through = convert(convert(box, source, source="pixel", target="rel1000"), target, source="rel1000", target="pixel")
+    assert there == pytest.approx(through)
 
 
 @given(boxes, st.tuples(st.integers(1, 5000), st.integers(1, 5000)))

@@ -34,16 +34,10 @@ DATA = Path(__file__).resolve().parents[2] / "data"
 NAMES = ("aitz", "android_control", "screenspot", "screenspot_v2", "screenspot_pro", "gui_act", "omniact", "gui_odyssey")
 PHONE = (108, 240)
 SIZES = {
-    "screenspot_imgs/mobile_1.png": (360, 480),
-    "screenspot_imgs/pc_1.png": (640, 400),
-    "screenspot_imgs/web_1.png": (640, 500),
-    "screenspotv2_image/mobile_a.png": (360, 960),
-    "screenspotv2_image/pc_a.png": (640, 480),
-    "screenspotv2_image/web_a.png": (640, 500),
-    "images/drawing_linux/screen_0.png": (64, 36),
-    "images/drawing_linux/screen_1.png": (64, 36),
-    "data/data/desktop/notes/screen_1.png": (640, 480),
-    "data/data/web/harbour/screen_2.png": (640, 480),
+    path: tuple(size)
+    for name in NAMES
+    if (DATA / name / "standins.json").is_file()
+    for path, size in json.loads((DATA / name / "standins.json").read_text()).items()
 }
 """Screenshots that the samples leave out."""
 
@@ -111,6 +105,8 @@ EXPECTED: list[tuple[str, str, dict[str, str], list[dict[str, Any]]]] = [
             {"action": "scroll", "direction": "left"},
             {"action": "scroll", "direction": "down"},  # 0.095 down and 0.1 right: vertical from 0.9 of the level move on
             {"action": "impossible"},
+            {"action": "click", "coordinate": [600, 400]},
+            {"action": "input_text", "text": "tides"},
         ],
     ),
     (
@@ -135,7 +131,9 @@ EXPECTED: list[tuple[str, str, dict[str, str], list[dict[str, Any]]]] = [
             {"action": "click", "coordinate": [500, 550], "box": [250, 500, 750, 600]},
             {"action": "click", "coordinate": [50, 25], "box": [0, 0, 100, 50]},
             {"action": "click", "coordinate": [968.75, 975], "box": [937.5, 950, 1000, 1000]},  # reaches over the screen, cut
+            {"action": "click", "coordinate": [100, 50], "box": [0, 0, 200, 100]},
             {"action": "click", "coordinate": [625, 250], "box": [500, 200, 750, 300]},
+            {"action": "click", "coordinate": [200, 100], "box": [100, 50, 300, 150]},
         ],
     ),
     (
@@ -144,8 +142,11 @@ EXPECTED: list[tuple[str, str, dict[str, str], list[dict[str, Any]]]] = [
         {},
         [
             {"action": "click", "coordinate": [200, 550], "box": [100, 500, 300, 600]},
+            {"action": "click", "coordinate": [625, 150], "box": [500, 100, 750, 200]},
             {"action": "click", "coordinate": [200, 125], "box": [100, 100, 300, 150]},
+            {"action": "click", "coordinate": [550, 550], "box": [500, 500, 600, 600]},
             {"action": "click", "coordinate": [500, 600], "box": [250, 500, 750, 700]},
+            {"action": "click", "coordinate": [50, 50], "box": [0, 0, 100, 100]},
         ],
     ),
     (
@@ -155,6 +156,9 @@ EXPECTED: list[tuple[str, str, dict[str, str], list[dict[str, Any]]]] = [
         [
             {"action": "click", "coordinate": [104.95, 104.86], "box": [100, 100, 109.9, 109.72]},
             {"action": "click", "coordinate": [250, 12.5], "box": [0, 0, 500, 25]},
+            {"action": "click", "coordinate": [12.5, 125], "box": [0, 100, 25, 150]},
+            {"action": "click", "coordinate": [550, 12.5], "box": [500, 0, 600, 25]},
+            {"action": "click", "coordinate": [950, 525], "box": [900, 500, 1000, 550]},
         ],
     ),
     (
@@ -166,6 +170,7 @@ EXPECTED: list[tuple[str, str, dict[str, str], list[dict[str, Any]]]] = [
             {"action": "click", "coordinate": [600, 550], "box": [500, 500, 700, 600]},
             {"action": "answer", "text": "Larkford"},
             {"action": "select", "text": "19:42"},
+            {"action": "scroll", "direction": "down"},
         ],
     ),
     (
@@ -193,6 +198,8 @@ EXPECTED: list[tuple[str, str, dict[str, str], list[dict[str, Any]]]] = [
             {"action": "input_text", "text": "boat trips, one day"},
             {"action": "scroll", "direction": "down"},
             {"action": "enter"},
+            {"action": "click", "coordinate": [500, 52.08], "box": [156.25, 20.83, 843.75, 83.33]},
+            {"action": "right_click", "coordinate": [100, 520.83]},
         ],
     ),
     ("omniact", "train", {}, [{"action": "double_click", "coordinate": [100, 200], "box": [0, 0, 1000, 1000]}]),
@@ -214,7 +221,14 @@ EXPECTED: list[tuple[str, str, dict[str, str], list[dict[str, Any]]]] = [
         "gui_odyssey",
         "test",
         {},
-        [{"action": "navigate_home"}, {"action": "scroll", "direction": "left"}, {"action": "navigate_back"}, {"action": "impossible"}],
+        [
+            {"action": "navigate_home"},
+            {"action": "scroll", "direction": "left"},
+            {"action": "navigate_back"},
+            {"action": "impossible"},
+            {"action": "click", "coordinate": [500, 300], "box": [450, 250, 550, 350]},
+            {"action": "input_text", "text": "06:15"},
+        ],
     ),
 ]
 
@@ -510,7 +524,7 @@ def test_gui_act_steps_and_further_actions(download) -> None:
     assert multi[2]["trajectory"]["history"] == ["step 0: hover", "step 1: scroll"]
     assert multi[2]["meta"]["more"] == ["copy", "answer"]
     single = prepared("gui_act", root, "test", part="web-single")
-    assert [row["meta"]["more"] for row in single] == [[], ["input"], [], []]
+    assert [row["meta"]["more"] for row in single] == [[], ["input"], [], [], []]
     assert single[0]["thought"] == "click on the link 'Ferries'"
     assert single[0]["image"] == "web-single/a1.png"
     written = (root.parent / "gui_act-rows" / "media" / "web-single" / "a1.png").read_bytes()

@@ -17,15 +17,15 @@ import pytest
 import yaml
 from PIL import Image
 
-from tests.unit.test_evals_measures import mixed
 from vlmrl import rng
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError, StorageError
+from vlmrl.evals import browser
 from vlmrl.evals import html as report
 from vlmrl.evals.charts import GROUPS
 from vlmrl.evals.measures import metrics_of
 from vlmrl.evals.records import Record, Think
-from vlmrl.evals.runfiles import MAX_STRIP_PIXELS, kept_frames, load_run, safe_name, save_frames
+from vlmrl.evals.runfiles import MAX_STRIP_PIXELS, RunFiles, kept_frames, load_run, safe_name, save_frames
 from vlmrl.evals.summary import compare
 
 EVIL = "<script>alert(1)</script> \x1b[2J\u202e <img src=https://evil.example/x.png onerror=alert(2)>"
@@ -276,17 +276,19 @@ def test_frames_are_the_pixels_that_were_saved(run_dir):
 
 def test_spans_are_drawn_to_scale(run_dir):
     run = load_run(run_dir)
-    card = report.question(0, run.frames[0], run.records, report.stage_colours(STAGES))
-    assert card.gold_bar == report.Bar(left=12.5, width=31.25)  # 1.0 to 3.5 of 8 s
+    card = cards_of(run)[run.frames[0].sample_id]
+    assert card.gold_bars == (browser.Bar(left=12.5, width=31.25),)  # 1.0 to 3.5 of 8 s
     assert [a.stage for a in card.answers] == list(STAGES)
-    assert report.bar((6.0, 2.0), 8.0) == report.Bar(left=25.0, width=50.0)
-    assert report.bar((-1.0, 99.0), 8.0) == report.Bar(left=0.0, width=100.0)
-    assert report.bar((90.0, 99.0), 8.0) == report.Bar(left=100.0, width=0.0)
+
+
+def cards_of(run: RunFiles) -> dict[str, browser.Question]:
+    answered, colours = browser.by_sample(run.records), browser.stage_colours(list(run.records))
+    return {f.sample_id: browser.question(0, f.sample_id, answered[f.sample_id], colours, f) for f in run.frames}
 
 
 def test_tags_for_the_filter(run_dir):
     run = load_run(run_dir)
-    cards = {f.sample_id: report.question(0, f, run.records, report.stage_colours(STAGES)) for f in run.frames}
+    cards = cards_of(run)
     for sample_id, card in cards.items():
         first, last = (next(r for r in run.records[s] if r.sample_id == sample_id) for s in ("base", "rl"))
         assert ("better" in card.tags) == (last.scores["tiou"] > first.scores["tiou"])
@@ -396,6 +398,20 @@ def test_safe_names_stay_in_the_folder_and_differ():
     assert all(re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", name) and len(name) < 80 for name in safe)
 
 
+def mixed(gain: float = 0.0) -> list[Record]:
+    def made(name: str, answer_type: str, scores: dict[str, float]) -> Record:
+        row = record("base", 0, (1.0, 2.0))
+        return dataclasses.replace(
+            row, sample_id=name, answer_type=answer_type, scores=scores, cluster=name, sample_hash=name, task=f"toy_{answer_type}"
+        )
+
+    return [
+        made("a", "bbox", {"iou": 0.4 + gain}),
+        made("b", "bbox", {"iou": 0.6 + gain}),
+        made("c", "number", {"exact": 0.0, "relative_accuracy": 0.5 + gain}),
+    ]
+
+
 def test_pictures_are_reported_by_what_applies_to_them(run_dir):
     before, after = mixed(), mixed(0.25)
     stored = run_dir / "eval"
@@ -412,6 +428,6 @@ def test_pictures_are_reported_by_what_applies_to_them(run_dir):
     assert page["results"]["constant"] is None
     assert "mIoU" not in page["comparisons"]["header"]
     (card,) = [q for q in page["questions"] if q.id == "a"]
-    assert [(a.bar, a.score) for a in card.answers] == [(None, 0.4), (None, 0.65)]
-    assert card.tags == ("better",)
+    assert [(a.bars, a.score) for a in card.answers] == [((), 0.4), ((), 0.65)]
+    assert card.tags == ("better", "skipped", "undrawn")  # these frames do not say where boxes are
     assert "score <b>0.65</b>" in report.render(run)

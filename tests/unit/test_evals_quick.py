@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ from hypothesis import strategies as st
 from tests.unit.test_evals_records import make_prompt
 from vlmrl import faults
 from vlmrl.errors import StorageError
-from vlmrl.evals.quick import evaluate, make_record, status
-from vlmrl.evals.records import read_records
+from vlmrl.evals.engines import Generation, LocalEngine, answer_seed
+from vlmrl.evals.quick import Reading, evaluate, status
+from vlmrl.evals.records import Record, read_records
+from vlmrl.evals.scorers import SCORERS
+from vlmrl.evals.summary import summarize
 from vlmrl.types import FinishReason, GenerationSettings, Prompt, Request, Rollout
 
 SETTINGS = GenerationSettings(max_new_tokens=64, temperature=0.0)
@@ -30,7 +35,7 @@ class Parrot:
 
     def generate(self, requests: Sequence[Request], settings: GenerationSettings, done: Any = None) -> list[list[Rollout]]:
         names = [r.prompt.sample.id for r in requests]
-        assert all(r.seeds == (0,) and r.ks == (0,) for r in requests)
+        assert all(len(r.seeds) == 1 and r.ks == (0,) for r in requests)
         assert settings == SETTINGS
         self.batches.append(names)
         return [[rollout(f"<think>{'+'.join(names)}</think><answer>1 to {int(name) + 2}</answer>")] for name in names]
@@ -49,10 +54,9 @@ def prompts(count: int) -> list[Prompt]:
 
 def run(out: Path, engine: Parrot, asked: Sequence[Prompt], *, batch: int = 3, fingerprint: str = "w", **kwargs):
     return evaluate(
-        engine=engine,
+        engine=LocalEngine(engine, fingerprint=fingerprint),
         prompts=asked,
         settings=SETTINGS,
-        fingerprint=fingerprint,
         out=out,
         stage="rl",
         batch_prompts=batch,
@@ -141,27 +145,19 @@ def test_what_is_refused(tmp_path):
         run(tmp_path / "r.jsonl", Parrot(), [*prompts(2), make_prompt("1")])
     with pytest.raises(ValueError, match="batch_prompts must be at least 1"):
         run(tmp_path / "r.jsonl", Parrot(), prompts(2), batch=0)
-    with pytest.raises(ValueError, match=r"temperature must be 0, got 1\.0"):
-        evaluate(
-            engine=Parrot(),
-            prompts=prompts(1),
-            settings=GenerationSettings(max_new_tokens=4),
-            fingerprint="w",
-            out=tmp_path / "r.jsonl",
-            stage="rl",
-            batch_prompts=1,
-            tokenizer_len=len,
-        )
+    with pytest.raises(ValueError, match=r"4 answers at temperature 0\.0: several greedy answers are all the same"):
+        run(tmp_path / "r.jsonl", Parrot(), prompts(2), samples=4)
+    with pytest.raises(ValueError, match=r"0 answers"):
+        run(tmp_path / "r.jsonl", Parrot(), prompts(2), samples=0)
     assert not (tmp_path / "r.jsonl").exists()
     (tmp_path / "r.jsonl").write_text("nonsense\n{}\n")
     with pytest.raises(StorageError, match=r"r\.jsonl:1"):
         run(tmp_path / "r.jsonl", Parrot(), prompts(2))
 
 
-def read(text: str, finish: FinishReason = "stop"):
-    return make_record(
-        make_prompt(), rollout(text, finish=finish), settings=SETTINGS, fingerprint="w", stage="s", tokenizer_len=lambda t: len(t.split())
-    )
+def read(text: str, finish: FinishReason = "stop", **changes):
+    reading = Reading(settings=SETTINGS, fingerprint="w", stage="s", tokenizer_len=lambda t: len(t.split()), **changes)
+    return reading.record(make_prompt(), Generation(text=text, n_out=7, finish=finish))
 
 
 @pytest.mark.parametrize(
@@ -210,3 +206,141 @@ def test_status_order():
     assert status("x", None, truncated=True) == "unparsable"
     assert status(None, None, truncated=True) == "truncated"
     assert status(None, None, truncated=False) == "no_tag"
+
+
+def test_a_foreign_model_may_answer_without_tags():
+    assert read("From 1 to 3.").status == "no_tag"
+    assert (read("From 1 to 3.", view="view").scores["tiou"], read("From 1 to 3.", view="view").format_ok) == (1.0, False)
+    assert read("<think>1 to 3", view="view").status == "truncated"
+
+
+class Sampler:
+    """Answer k to question n depends on its seed alone; remembers what was asked."""
+
+    fingerprint = "w"
+
+    def __init__(self, *, fail_after: int | None = None):
+        self.asked: list[tuple[str, int]] = []
+        self.fail_after = fail_after
+
+    def generate(self, prompts: Sequence[Prompt], settings: GenerationSettings, *, samples: int, seed: int) -> list[list[Generation]]:
+        if self.fail_after is not None and len(self.asked) >= self.fail_after:
+            raise StorageError("the machine went away")
+        self.asked += [(prompt.sample.id, k) for prompt in prompts for k in range(samples)]
+        return [
+            [
+                Generation(text=f"<answer>1 to {2 + answer_seed(seed, p.sample.id, k) % 5}</answer>", n_out=5, finish="stop")
+                for k in range(samples)
+            ]
+            for p in prompts
+        ]
+
+
+SAMPLED = GenerationSettings(max_new_tokens=8, temperature=1.0)
+
+
+def sampled(out: Path, engine: Sampler, count: int = 7, **changes) -> list[Record]:
+    given = {"settings": SAMPLED, "samples": 4, "seed": 3, "batch_prompts": 2, "stage": "rl", "tokenizer_len": len} | changes
+    return evaluate(engine=engine, prompts=prompts(count), out=out, **given)
+
+
+def test_four_answers_to_every_question(tmp_path):
+    records = sampled(tmp_path / "r.jsonl", Sampler())
+    assert [(r.sample_id, r.k) for r in records] == [(str(n), k) for n in range(7) for k in range(4)]
+    assert {r.seed for r in records} == {3}
+    assert read_records(tmp_path / "r.jsonl") == records
+    summary = summarize(records, seed=0)
+    assert summary.n == 7
+    right = [sum(r.scores["tiou"] >= 1 for r in records if r.sample_id == str(n)) for n in range(7)]
+    assert summary.metrics["pass@4"].mean == pytest.approx(sum(c > 0 for c in right) / 7)
+    assert summary.metrics["pass@1"].mean == pytest.approx(sum(right) / 28)
+
+
+@pytest.mark.parametrize("stop_at", [0, 8, 16, 24])
+def test_killed_anywhere_the_rest_is_asked_and_nothing_twice(tmp_path, stop_at):
+    whole = sampled(tmp_path / "whole.jsonl", Sampler())
+    first, second = Sampler(fail_after=stop_at), Sampler()
+    with pytest.raises(StorageError, match="went away"):
+        sampled(tmp_path / "r.jsonl", first)
+    assert sampled(tmp_path / "r.jsonl", second) == whole
+    assert sorted(first.asked + second.asked) == sorted((str(n), k) for n in range(7) for k in range(4))
+    assert (tmp_path / "r.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_another_seed_or_number_of_answers_is_another_evaluation(tmp_path):
+    sampled(tmp_path / "r.jsonl", Sampler())
+    for change in ({"seed": 4}, {"settings": GenerationSettings(max_new_tokens=8, temperature=0.5)}):
+        engine = Sampler()
+        sampled(tmp_path / "r.jsonl", engine, **change)
+        assert len(engine.asked) == 28
+
+
+def test_a_stop_between_batches_keeps_what_is_there(tmp_path):
+    calls: list[int] = []
+
+    def stop() -> bool:
+        calls.append(1)
+        return len(calls) > 2
+
+    engine = Sampler()
+    part = sampled(tmp_path / "r.jsonl", engine, stop=stop)
+    assert (
+        [r.sample_id for r in part]
+        == [str(n) for n in range(4) for _ in range(4)]
+        == [r.sample_id for r in read_records(tmp_path / "r.jsonl")]
+    )
+    rest = Sampler()
+    assert sampled(tmp_path / "r.jsonl", rest)[:16] == part
+    assert {name for name, _ in rest.asked} == {"4", "5", "6"}
+
+
+def test_answers_are_scored_again_without_asking(tmp_path, monkeypatch):
+    first = sampled(tmp_path / "r.jsonl", Sampler())
+    monkeypatch.setitem(SCORERS, "time_span", lambda answer, sample: (None, (), {"tiou": 0.25}))
+    engine = Sampler()
+    again = sampled(tmp_path / "r.jsonl", engine)
+    assert engine.asked == []
+    assert [(r.text, r.key) for r in again] == [(r.text, r.key) for r in first]
+    assert {r.scores["tiou"] for r in again} == {0.25} == {r.scores["tiou"] for r in read_records(tmp_path / "r.jsonl")}
+    assert not (tmp_path / "r.jsonl.superseded").exists()
+
+
+class Together:
+    """Ranks as threads of one process."""
+
+    def __init__(self, world: int):
+        self.size, self.barrier, self.values, self.own = world, threading.Barrier(world), [None] * world, threading.local()
+
+    def rank(self) -> int:
+        return self.own.rank
+
+    def world(self) -> int:
+        return self.size
+
+    def gather(self, value):
+        self.values[self.own.rank] = value
+        self.barrier.wait()
+        out = list(self.values)
+        self.barrier.wait()
+        return out
+
+    def together(self, fn):
+        return fn()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_share_the_questions_and_give_what_one_gives(tmp_path, world):
+    alone = sampled(tmp_path / "one.jsonl", Sampler())
+    ranks, engines = Together(world), [Sampler() for _ in range(world)]
+
+    def work(rank: int) -> list[Record]:
+        ranks.own.rank = rank
+        return sampled(tmp_path / "many.jsonl", engines[rank], ranks=ranks)
+
+    with ThreadPoolExecutor(world) as pool:
+        found = list(pool.map(work, range(world)))
+    assert found == [alone] * world
+    assert (tmp_path / "many.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
+    asked = [question for engine in engines for question in engine.asked]
+    assert sorted(asked) == sorted((str(n), k) for n in range(7) for k in range(4))
+    assert all(engine.asked for engine in engines)

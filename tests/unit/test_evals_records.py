@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vlmrl import fs
 from vlmrl.errors import StorageError
-from vlmrl.evals.records import Record, RecordStore, Think, from_json, prompt_ids_hash, prompt_key, read_records, sample_hash
+from vlmrl.evals.records import LATER, Key, Record, RecordStore, Think, from_json, prompt_ids_hash, prompt_keys, read_records, sample_hash
 from vlmrl.types import GenerationSettings, MediaHandle, MediaRef, Prompt, Sample
 
 SETTINGS = GenerationSettings(max_new_tokens=16, temperature=0.0)
@@ -108,7 +108,7 @@ def test_read_leaves_out_a_torn_tail_and_refuses_other_damage(tmp_path):
     with pytest.raises(StorageError, match=r"r\.jsonl:2: not an evaluation record"):
         read_records(path)
     path.write_bytes(a.line() + b.line() + a.line())
-    with pytest.raises(StorageError, match=r"r\.jsonl:3: sample 'a' is already at line 1"):
+    with pytest.raises(StorageError, match=r"r\.jsonl:3: the answer 0 to sample 'a' is already at line 1"):
         read_records(path)
     with pytest.raises(StorageError, match="no evaluation records"):
         read_records(tmp_path / "none.jsonl")
@@ -128,13 +128,35 @@ def test_hashes_depend_on_what_is_asked_and_on_nothing_else():
 def test_key_of_a_prompt_separates_weights_and_settings():
     prompt = make_prompt()
     keys = {
-        prompt_key(prompt, SETTINGS, "w1"),
-        prompt_key(prompt, SETTINGS, "w2"),
-        prompt_key(prompt, dataclasses.replace(SETTINGS, max_new_tokens=17), "w1"),
-        prompt_key(prompt, dataclasses.replace(SETTINGS, top_p=0.9), "w1"),
+        one_key(prompt, SETTINGS, "w1"),
+        one_key(prompt, SETTINGS, "w2"),
+        one_key(prompt, dataclasses.replace(SETTINGS, max_new_tokens=17), "w1"),
+        one_key(prompt, dataclasses.replace(SETTINGS, top_p=0.9), "w1"),
     }
     assert len(keys) == 4
-    assert prompt_key(prompt, dataclasses.replace(SETTINGS, temperature=0), "w1") == prompt_key(prompt, SETTINGS, "w1")
+    assert one_key(prompt, dataclasses.replace(SETTINGS, temperature=0), "w1") == one_key(prompt, SETTINGS, "w1")
+
+
+def one_key(prompt: Prompt, settings: GenerationSettings, fingerprint: str) -> Key:
+    (key,) = prompt_keys(prompt, settings, fingerprint)
+    return key
+
+
+def test_answers_of_one_question_have_keys_of_their_own():
+    sampled = GenerationSettings(max_new_tokens=16, temperature=1.0)
+    keys = [key for seed in (0, 1) for key in prompt_keys(make_prompt(), sampled, "w", samples=3, seed=seed)]
+    assert len(set(keys)) == 6
+    greedy = [prompt_keys(make_prompt(), SETTINGS, "w", seed=seed) for seed in (0, 1)]
+    assert greedy[0] == greedy[1]  # a greedy answer has no seed
+
+
+def test_a_file_of_before_there_were_several_answers_can_be_read(tmp_path):
+    row = json.loads(make_record("a").line())
+    for name in LATER:
+        del row[name]
+    (tmp_path / "r.jsonl").write_text(json.dumps(row) + "\n")
+    (record,) = read_records(tmp_path / "r.jsonl")
+    assert (record.k, record.seed, record.category, record.harness) == (0, None, None, "vlmrl")
 
 
 def test_store_keeps_exactly_what_is_complete(tmp_path):
@@ -144,11 +166,11 @@ def test_store_keeps_exactly_what_is_complete(tmp_path):
     path.write_bytes(old.line() + half.line() + done.line() + b'{"torn')
     store = RecordStore(path)
     assert store.found == {r.key: r for r in (old, half, done)}
-    assert store.keep([half.key, done.key], [done.key]) == {done.key: done}
+    store.keep([half.key, done.key], [done])
     assert path.read_bytes() == done.line()
     assert (path.parent / "rl.jsonl.superseded").read_bytes() == old.line()
     store.append([half])
-    store.finish()
+    store.finish([done, half])
     assert read_records(path) == [done, half]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from vlmrl.errors import ConfigError
-from vlmrl.evals.measures import metrics_of
-from vlmrl.evals.suite import load_suite
+from vlmrl.evals.measures import COMMON, metrics_of
+from vlmrl.evals.suite import data_root_of, load_suite, load_task, suite_path, task_names
 
 SUITES = sorted((Path(__file__).parents[2] / "evals" / "suites").glob("*.yaml"))
 TASK = "{id: t, source: a.jsonl, template: think, answer_type: time_span, max_new_tokens: 8}"
@@ -61,7 +61,7 @@ def test_defaults_follow_the_answer_type(tmp_path):
         (("answer_type: time_span", "answer_type: caption"), "tasks.t.answer_type: no evaluation for 'caption'; there is: time_span, bbox"),
         (
             ("max_new_tokens: 8", "max_new_tokens: 8, primary: tokens, metrics: [exact, tokens]"),
-            "tasks.t: metric 'exact' does not apply to answer type 'time_span' (it has: miou",
+            "tasks.t: metric 'exact' does not apply to answer type 'time_span' (it has: score, miou",
         ),
         (("max_new_tokens: 8", "max_new_tokens: 8, metrics: [moiu]"), "tasks.t: unknown metric 'moiu'; did you mean 'miou'?"),
         (
@@ -100,3 +100,50 @@ def test_twice_the_same_task_none_at_all_and_no_file(tmp_path):
         load_suite(tmp_path / "s.yaml")
     with pytest.raises(ConfigError, match="cannot be read"):
         load_suite(tmp_path / "none.yaml")
+
+
+def test_suites_and_tasks_by_name(tmp_path, monkeypatch):
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "charts.yaml").write_text(
+        "id: charts\nversion: 2\nsource: charts/rows/test.jsonl\nmedia_root: charts\ntemplate: [think, answer_only]\n"
+        "answer_type: [choice, number]\nmax_new_tokens: 8\nmade: {dataset: charts, split: test, options: {form: open}}\n"
+    )
+    path = write(tmp_path / "suites" / "two.yaml", f"charts\n  - {{use: charts, id: few, limit: 4, template: think}}\n  - {TASK}")
+    monkeypatch.setattr("vlmrl.evals.suite.DEFINITIONS", tmp_path)
+    assert suite_path("two") == path == suite_path(path)
+    suite = load_suite(suite_path("two"))
+    assert [t.id for t in suite.tasks] == ["charts@think", "charts@answer_only", "few", "t"]
+    assert [(t.asked, t.limit, t.version) for t in suite.tasks] == [
+        ("think", None, 2),
+        ("answer_only", None, 2),
+        ("think", 4, 2),
+        ("think", None, 1),
+    ]
+    charts = suite.tasks[0]
+    assert charts.primary == "score"
+    assert charts.metrics == ("score", "exact", "relative_accuracy", *COMMON)
+    assert charts.make_command() == "python data/charts/prepare.py ROOT DATA_ROOT/charts/rows --split test --form open"
+    assert task_names() == ["charts"]
+    assert load_task("charts").answer_types == ("choice", "number")
+    with pytest.raises(ConfigError, match="no such suite; did you mean 'two'"):
+        suite_path("twoo")
+    write(path, "chart")
+    with pytest.raises(ConfigError, match=r"two\.yaml:5: no task 'chart'; did you mean 'charts'"):
+        load_suite(path)
+
+
+def test_several_greedy_answers_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="4 samples at temperature 0 are 4 times the same answer"):
+        load_suite(write(tmp_path / "s.yaml", TASK.replace("max_new_tokens: 8", "max_new_tokens: 8, samples: 4")))
+
+
+def test_where_the_data_are(tmp_path, monkeypatch):
+    monkeypatch.delenv("VLMRL_DATA", raising=False)
+    suite = load_suite(write(tmp_path / "s.yaml", head="id: s\nversion: 1\n"))
+    with pytest.raises(ConfigError, match="Give --data-root, or set VLMRL_DATA"):
+        data_root_of(suite, None)
+    assert data_root_of(suite, tmp_path) == tmp_path
+    monkeypatch.setenv("VLMRL_DATA", "/data")
+    assert data_root_of(suite, None) == Path("/data")
+    assert data_root_of(load_suite(write(tmp_path / "s.yaml")), None) == Path("data")

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_evals_records import make_record
+from vlmrl.evals.grouped import GROUPED
 from vlmrl.evals.records import Think
 from vlmrl.evals.summary import LABELS, MAX_CANDIDATES, METRICS, Incomparable, best_constant, compare, summarize
 from vlmrl.metrics.temporal import temporal_iou
@@ -41,7 +42,7 @@ def test_every_metric_by_hand():
     assert means["truncation_rate"] == pytest.approx(2 / 5)
     assert means["miou_given_think"] == pytest.approx((0.890625 + 1 / 3) / 2)
     assert means["miou_given_skip"] == pytest.approx(0.8 / 3)
-    assert set(LABELS) == set(METRICS)
+    assert set(LABELS) == set(METRICS) | set(GROUPED)
 
 
 def test_nobody_thinks_and_nobody_is_there():

@@ -14,6 +14,8 @@ from vlmrl.metrics.gui_profiles import (
     Profile,
     StepMatch,
     Total,
+    aitw_tap,
+    enlarged,
     gui_r1,
     match_step,
     named_scores,
@@ -189,6 +191,36 @@ def test_gui_r1_compares_arguments_whatever_the_type() -> None:
     assert gui_r1(typed("maps", "open_app"), typed("maps")) == StepMatch(type=False, grounding=None, step=True)
     assert gui_r1(typed("up"), scroll("up")) == StepMatch(type=False, grounding=None, step=False)
     assert os_atlas(typed("maps", "open_app"), typed("maps")).step is False
+
+
+def test_aitw_enlarges_boxes() -> None:
+    # (y, x, h, w) = (.5, .5, .1, .2) becomes (.43, .36, .24, .48)
+    assert enlarged((500, 500, 700, 600)) == pytest.approx((360, 430, 840, 670))
+    assert enlarged((500, 500, 700, 600), by=0.2) == pytest.approx((480, 490, 720, 610))
+    assert enlarged((500, 500, 700, 600), by=0) == (500, 500, 700, 600)
+    # at the edge of the screen: the corner is put on the edge and the size stays; no side is longer than the screen's
+    assert enlarged((0, 0, 100, 100)) == pytest.approx((0, 0, 240, 240))
+    assert enlarged((100, 0, 900, 100)) == pytest.approx((0, 0, 1000, 240))
+    with pytest.raises(ValueError, match="at least 0"):
+        enlarged((0, 0, 1, 1), by=-1)
+
+
+@pytest.mark.parametrize(
+    ("point", "within_14", "within_20"),
+    [((600, 600), False, True), ((500, 640), True, True), ((500, 700), False, True), ((650, 650), False, False)],
+)
+def test_aitw_radius_vectors(point: tuple[float, float], within_14: bool, within_20: bool) -> None:
+    assert aitw_tap(point, (500, 500)) is within_14
+    assert aitw_tap(point, (500, 500), radius=0.2) is within_20
+
+
+def test_aitw_taps_in_one_element() -> None:
+    wide = (100.0, 480.0, 900.0, 520.0)  # enlarged: x 0 to 1000, y 452 to 548
+    assert aitw_tap((150, 500), (850, 500), [wide])  # far from each other, on one element
+    assert aitw_tap((5, 452), (995, 548), [wide])
+    assert not aitw_tap((150, 500), (850, 549), [wide])
+    assert not aitw_tap((150, 500), (850, 535), [wide], by=0.2)
+    assert not aitw_tap((150, 500), (850, 500), [(100.0, 480.0, 200.0, 520.0), (800.0, 480.0, 900.0, 520.0)])  # on one each
 
 
 def test_unknown_profile() -> None:

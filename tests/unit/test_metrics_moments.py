@@ -40,6 +40,13 @@ def test_moment_retrieval_vectors() -> None:
     assert moment_retrieval([MomentQuery(gold=GOLD, pred=PRED), MomentQuery(gold=GOLD, pred=[])])["map"] == pytest.approx(0.325)
 
 
+def test_every_threshold_of_the_vector() -> None:
+    out = moment_retrieval([MomentQuery(gold=GOLD, pred=PRED)])
+    steps = [0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95]
+    assert [out[f"map@{t:g}"] for t in steps] == pytest.approx([1] * 6 + [0.5] + [0] * 3)
+    assert [out[f"r1@{t:g}"] for t in steps] == [1] * 7 + [0] * 3
+
+
 def test_a_moment_is_found_once_and_ten_predictions_count() -> None:
     twice = [(4.0, 10.0, 0.9), (4.0, 10.0, 0.8), (20.0, 26.0, 0.7)]
     assert moment_average_precision(MomentQuery(gold=GOLD, pred=twice), 0.5) == pytest.approx((1 + 2 / 3) / 2)
@@ -74,6 +81,7 @@ def test_highlight_detection_vectors(level: str, hit: float, per_annotator: list
 
 def test_highlight_detection_means() -> None:
     out = highlight_detection([highlights(SCORES)])
+    assert (out["map_fair"], out["hit1_fair"], out["hit1_good"]) == (1, 1, 1)
     assert out["map_good"] == pytest.approx(0.8333, abs=1e-4)
     assert out["map_very_good"] == pytest.approx(0.7222, abs=1e-4)
     assert out["hit1_very_good"] == 1

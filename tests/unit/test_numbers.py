@@ -17,6 +17,14 @@ def test_mean_relative_accuracy_vectors(pred: float, gold: float, value: float) 
     assert mean_relative_accuracy(pred, gold) == pytest.approx(value)
 
 
+@pytest.mark.parametrize("gold", [0.1, 0.3, 0.7, 1.1, 3.3, 7, 1e-3, 123456.7])
+def test_a_threshold_is_reached_whatever_the_last_bit(gold: float) -> None:
+    """Errors of exactly 5%, 10%, ..., 50% of numbers that binary fractions only come near to."""
+    for step in range(1, 11):
+        assert mean_relative_accuracy(gold * (1 + step / 20), gold) == pytest.approx((11 - step) / 10)
+        assert mean_relative_accuracy(gold * (1 - step / 20), gold) == pytest.approx((11 - step) / 10)
+
+
 def test_gold_of_zero() -> None:
     assert mean_relative_accuracy(0, 0) == 1
     assert mean_relative_accuracy(1e-6, 0) == 0

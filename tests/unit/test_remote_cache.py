@@ -35,6 +35,16 @@ def test_verdicts_come_back_after_a_restart(tmp_path: Path) -> None:
     assert [line["key"] for line in lines(tmp_path / "judges" / "verdicts.rank-0.jsonl")] == ["a", "b"]
 
 
+def test_the_folder_is_made_with_the_first_verdict(tmp_path: Path) -> None:
+    cache = VerdictCache(tmp_path / "run" / "judges")
+    assert cache.get("a") is None
+    cache.close()
+    assert list(tmp_path.iterdir()) == []
+    cache.put("a", {"score": 0.5})
+    cache.close()
+    assert VerdictCache(tmp_path / "run" / "judges").get("a") == {"score": 0.5}
+
+
 def test_ranks_read_each_other_and_write_their_own(tmp_path: Path) -> None:
     one, two = VerdictCache(tmp_path, 0), VerdictCache(tmp_path, 1)
     one.put("a", {"score": 0.0})

@@ -40,7 +40,7 @@ def test_scripts_parse(script):
     assert subprocess.run([str(BASH), "-n", str(script)], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["setup.sh", "train_video.sh"])
+@pytest.mark.parametrize("name", ["setup.sh", "train_video.sh", "eval.sh"])
 def test_help(name):
     done = bash(SCRIPTS / name, "--help")
     assert done.returncode == 0
@@ -113,6 +113,26 @@ def test_train_video_on_several_gpus_goes_through_accelerate(checkout):
     assert words[words.index("vlmrl.cli") - 1 : words.index("vlmrl.cli") + 2] == ["-m", "vlmrl.cli", "train"]
 
 
+def test_eval_takes_the_toy_suite_unless_told_otherwise(checkout):
+    (checkout / "model").mkdir()
+
+    def words(*arguments: str) -> list[str]:
+        done = bash(checkout / "scripts" / "eval.sh", *arguments, cwd=checkout, VLMRL_PYTHON=str(checkout / "python"))
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    assert words("model") == ["-m", "vlmrl.cli", "eval", "model", "--suite", "toy_video"]
+    assert words("model", "--suite", "gui", "--limit", "4") == ["-m", "vlmrl.cli", "eval", "model", "--suite", "gui", "--limit", "4"]
+    assert words("model", "--suite=gui")[-1] == "--suite=gui"
+
+
+@pytest.mark.parametrize(("arguments", "message"), [([], "which checkpoint?"), (["nowhere"], "nowhere: no such checkpoint")])
+def test_eval_usage_errors_are_one_line(checkout, arguments, message):
+    done = bash(checkout / "scripts" / "eval.sh", *arguments, cwd=checkout)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (64, "", 1)
+    assert message in done.stderr
+
+
 def test_setup_refuses_unknown_arguments_and_bad_interpreters():
     assert "unknown argument 'prod'" in bash(SCRIPTS / "setup.sh", "prod").stderr
     done = bash(SCRIPTS / "setup.sh", VLMRL_PYTHON="/no/such/python")
@@ -138,7 +158,10 @@ def test_constraints_agree_with_the_declared_ranges():
     else:
         import tomli as tomllib
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = [Requirement(r) for r in [*project["dependencies"], *project["optional-dependencies"]["dev"]]]
+    declared = [
+        Requirement(r)
+        for r in [*project["dependencies"], *project["optional-dependencies"]["dev"], *project["optional-dependencies"]["lmms"]]
+    ]
     for name in ("cpu-py311.txt", "cpu-py310.txt"):
         lines = [line for line in (ROOT / "constraints" / name).read_text().splitlines() if line and not line.startswith("#")]
         pins = {r.name.lower().replace("_", "-"): r for r in map(Requirement, lines)}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vlmrl.metrics import stats
 
@@ -17,6 +20,28 @@ def test_errors_of_a_mean():
     assert stats.clt_error(X) == pytest.approx(0.182981, abs=1e-6)
     assert stats.clustered_error(X, "aabbccdd") == pytest.approx(0.239357, abs=1e-6)
     assert stats.wilson(5, 8) == pytest.approx((0.305742, 0.863156), abs=1e-6)
+
+
+def test_the_other_clustered_errors_differ_by_a_known_factor():
+    """Of the three in use ours has g / (g - 1); without that factor it is 0.207289."""
+    assert stats.clustered_error(X, "aabbccdd") * math.sqrt(3 / 4) == pytest.approx(0.207289, abs=1e-6)
+    # each question a cluster of its own: the ordinary standard error
+    assert stats.clustered_error(X, range(8)) == pytest.approx(stats.clt_error(X))
+    with pytest.raises(ValueError, match="at least 2 clusters"):
+        stats.clustered_error(X, "aaaaaaaa")
+
+
+def test_micro_and_macro():
+    groups = [[1] * 9 + [0], [1, 0]]
+    assert stats.micro_mean(groups) == pytest.approx(0.833333, abs=1e-6)
+    assert stats.macro_mean(groups) == pytest.approx(0.7)
+    assert stats.micro_mean([[0.25], []]) == stats.macro_mean([[0.25]]) == 0.25
+    with pytest.raises(ValueError, match="no values"):
+        stats.micro_mean([[]])
+    with pytest.raises(ValueError, match="2 groups, 1 of them empty"):
+        stats.macro_mean([[1], []])
+    with pytest.raises(ValueError, match="0 groups"):
+        stats.macro_mean([])
 
 
 def test_bootstrap():
@@ -58,3 +83,29 @@ def test_pass_all_k_and_majority():
     assert stats.majority([None]) is None
     with pytest.raises(ValueError, match="k=3"):
         stats.pass_at_k(2, 1, 3)
+
+
+@pytest.mark.parametrize(("n", "c", "k", "value"), [(5, 4, 2, 0.6), (4, 4, 4, 1), (4, 3, 4, 0), (8, 2, 1, 0.25), (10, 0, 5, 0)])
+def test_pass_all_k(n, c, k, value):
+    assert stats.pass_all_k(n, c, k) == pytest.approx(value)
+
+
+@given(n=st.integers(1, 12), data=st.data())
+def test_pass_at_k_grows_and_pass_all_k_falls_with_k(n, data):
+    c = data.draw(st.integers(0, n))
+    some, every = ([f(n, c, k) for k in range(1, n + 1)] for f in (stats.pass_at_k, stats.pass_all_k))
+    assert some == sorted(some)
+    assert every == sorted(every, reverse=True)
+    assert some[0] == pytest.approx(c / n)
+    assert every[0] == pytest.approx(c / n)
+    if c < n:
+        assert stats.pass_at_k(n, c + 1, n) >= some[-1]
+
+
+@given(n=st.integers(1, 6), data=st.data())
+def test_pass_at_k_by_all_draws(n, data):
+    right = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    k = data.draw(st.integers(1, n))
+    draws = list(itertools.combinations(right, k))
+    assert stats.pass_at_k(n, sum(right), k) == pytest.approx(sum(map(any, draws)) / len(draws))
+    assert stats.pass_all_k(n, sum(right), k) == pytest.approx(sum(map(all, draws)) / len(draws))

@@ -117,13 +117,75 @@ def test_repeated_ids(files):
     assert kept.sources[0].rows == ROWS + 1
 
 
-def test_evaluation_rows_that_are_trained_on_are_told(files):
+def test_evaluation_rows_that_are_trained_on_are_a_problem(files):
     overlap = run(config(eval={"source": {"path": "train.jsonl"}}), files)
-    assert overlap.notes == [f"{ROWS} of {ROWS} evaluation rows have the media and the question of a training row"]
+    [problem] = overlap.problems
+    assert problem.startswith(f"train.jsonl: {ROWS} training rows have the media and the question of rows in eval.source (train.jsonl): ")
+    assert f": {files[1]}/train.jsonl:1 ('" in problem
+    assert f", and {ROWS - 3} more; take them out" in problem
+    assert overlap.notes == []
     assert overlap.sources[0].used_by == ["rl", "eval"]
     held_out = run(config(eval={"source": {"path": "test.jsonl"}}), files)
-    assert held_out.notes == []
+    assert (held_out.problems, held_out.notes) == ([], [])
     assert [s.path for s in held_out.sources] == ["train.jsonl", "test.jsonl"]
+
+
+def test_leaks_are_found_by_content_and_not_by_name(files):
+    world = files[1]
+    rows = rows_of(world)
+    for number, row in enumerate(rows[:3]):
+        (world / "copies").mkdir(exist_ok=True)
+        (world / f"copies/{number}.mp4").write_bytes((world / _video(row)).read_bytes())
+    moved = [json.loads(json.dumps(row).replace(_video(row), f"copies/{n}.mp4")) | {"id": f"c{n}"} for n, row in enumerate(rows[:3])]
+    moved[0]["prompt"] = "  ".join(moved[0]["prompt"].upper().split(" "))  # the same question
+    moved[1]["prompt"] = "Where is it?"
+    moved[2] |= {"prompt": "When is it there?"}
+    name = write_rows(world, "held.jsonl", moved)
+    found = run(config(eval={"source": {"path": name}}), files)
+    assert len(found.problems) == 1
+    assert "train.jsonl: 1 training rows have the media and the question" in found.problems[0]
+    assert f"{world}/train.jsonl:1 ('{rows[0]['id']}') and {world}/held.jsonl:1 ('c0')" in found.problems[0]
+    assert len(found.notes) == 1
+    assert "warning: train.jsonl: 2 training rows show media of eval.source (held.jsonl), with other questions" in found.notes[0]
+    assert f"{world}/train.jsonl:2 ('{rows[1]['id']}') and {world}/held.jsonl:2 ('c1')" in found.notes[0]
+
+
+def test_suites_and_files_to_check_against(files, tmp_path):
+    world = files[1]
+    rows = rows_of(world)
+    write_rows(world, "others.jsonl", [rows[0] | {"id": "o1"}, "{not json"])
+    suite = tmp_path / "mine.yaml"
+    task = "{source: others.jsonl, template: %s, answer_type: time_span, max_new_tokens: 8, id: %s}"
+    suite.write_text(f"id: mine\nversion: 1\ndata_root: {world}\ntasks:\n- {task % ('think', 'a')}\n- {task % ('answer_only', 'b')}\n")
+    found = run(config(data={"check_against": [str(suite), "test.jsonl"]}), files)
+    assert len(found.problems) == 1  # two tasks on one file are one set
+    assert "1 training rows have the media and the question of rows in mine/a: " in found.problems[0]
+    [note] = found.notes
+    assert note.startswith("warning: 1 of 2 rows of mine/a could not be compared with training rows; first: ")
+    assert "others.jsonl:2: json" in note
+    assert run(config(data={"check_against": ["test.jsonl"]}), files).problems == []
+    asked = run(config(eval={"suite": str(suite), "data_root": str(world)}), files)
+    assert asked.problems == found.problems
+    suite.write_text(suite.read_text().replace(f"data_root: {world}", "data_root: toy"))
+    of_toy = config(data={"root": "toy", "check_against": [str(suite)]})
+    assert run(of_toy, files).problems == found.problems  # a recipe on the generated world: the suite's rows are of that world
+    with pytest.raises(ConfigError, match="data_root is 'toy'"):
+        run(config(data={"check_against": [str(suite)]}), files)
+    with pytest.raises(DataError, match="no such file"):
+        run(config(data={"check_against": ["gone.jsonl"]}), files)
+    with pytest.raises(ConfigError, match="no such suite"):
+        run(config(data={"check_against": ["gone.yaml"]}), files)
+
+
+def test_an_id_for_two_rows_of_two_sources_is_a_problem(files):
+    rows = rows_of(files[1])
+    both = write_rows(files[1], "sft2.jsonl", [rows[0] | {"thought": "It is there."}, rows[1] | {"id": rows[2]["id"]}])
+    sft = {"kind": "sft", "name": "warm", "source": {"path": both}, "steps": 1, "template": "think"}
+    cfg = config()
+    found = run(Config.model_validate(cfg.model_dump() | {"stages": [sft, cfg.stages[0].model_dump()]}), files)
+    [problem] = found.problems
+    assert problem.startswith("1 ids stand for different rows in two sources of training rows: ")  # row 0 is the same row twice
+    assert f"sft2.jsonl:2 ('{rows[2]['id']}') and {files[1]}/train.jsonl:3 ('{rows[2]['id']}')" in problem
 
 
 def test_a_source_is_read_once_for_all_that_use_it(files, monkeypatch):
@@ -132,7 +194,7 @@ def test_a_source_is_read_once_for_all_that_use_it(files, monkeypatch):
     monkeypatch.setattr(audit_module, "read_source", lambda path, **kw: seen.append(path) or real(path, **kw))
     cfg = config(eval={"source": {"path": "train.jsonl"}})
     run(cfg, files)
-    assert len(seen) == 1
+    assert [path.name for path in seen] == ["train.jsonl"]
 
 
 def test_a_reward_that_cannot_tell_gold_from_junk_is_a_problem(files, monkeypatch):
@@ -164,6 +226,7 @@ def test_the_table_shows_every_number(files):
     from rich.console import Console
 
     report = run(config(eval={"source": {"path": "train.jsonl"}}), files)
+    report.notes.append("warning: 3 evaluation rows")
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(report.table())
     text = console.export_text()

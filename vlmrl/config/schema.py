@@ -125,9 +125,11 @@ class SourceSection(Section):
     adapter: Literal["vlmrl", "trl", "verl", "easyr1", "messages", "vlm_r1", "video_r1"] | None = Field(
         default=None, description="Shape of the rows (docs/data.md); none: that of the first row whose keys are known"
     )
-    answer_type: Literal["choice", "number", "regression", "math", "ocr", "open", "bbox", "point", "time_span"] | None = Field(
-        default=None, description="Answer type of rows of other trainers that do not say it"
-    )
+    answer_type: (
+        Literal["choice", "number", "regression", "math", "ocr", "open", "bbox", "point", "time_span"]
+        | Literal["tracking", "spatio_temporal", "segmentation"]
+        | None
+    ) = Field(default=None, description="Answer type of rows of other trainers that do not say it")
     task: str | None = Field(default=None, description="Task of rows of other trainers that do not say it; none: their answer type")
     frame: Literal["pixel", "norm1", "norm1000"] | None = Field(default=None, description="Frame of their boxes and points; never guessed")
     axis: Literal["xyxy", "yxyx", "xywh"] | None = Field(default=None, description="Order of the numbers of a box; none: xyxy")
@@ -151,6 +153,10 @@ class DataSection(Section):
     max_bad_rows: Probability = Field(default=0.001, description="Largest share of bad rows and media before the run stops")
     dedupe: Literal["error", "keep_first"] = Field(default="error", description="What to do with a repeated id of the same content")
     max_prompt_tokens: PositiveInt = Field(default=8192, description="Longer prompts are dropped and counted, never truncated")
+    check_against: tuple[str, ...] = Field(
+        default=(),
+        description="Held-out sets that 'vlmrl check' looks for training rows in: suites (.yaml), or files of rows below data.root",
+    )
 
 
 class EvalSection(Section):
@@ -160,6 +166,14 @@ class EvalSection(Section):
     batch_prompts: PositiveInt = Field(default=64, description="Prompts generated for at a time")
     at_start: bool = Field(default=True, description="Also evaluate the model before the first stage")
     every: PositiveInt | None = Field(default=None, description="Also evaluate after every N steps of a stage, as STAGE@STEP")
+    suite: str | None = Field(default=None, description="Evaluate on this suite as well: a file, or the name of one in evals/suites")
+    data_root: str | None = Field(default=None, description="Folder of the suite's data, instead of its own")
+    max_seconds: float | None = Field(
+        default=None, gt=0, description="Begin no further batch of an evaluation after this time; what is answered counts"
+    )
+    best: str | None = Field(
+        default=None, description="Metric (`miou`, or `<task>/<metric>` of the suite) whose best weights are kept in <run>/best"
+    )
 
 
 class CheckpointSection(Section):

@@ -51,5 +51,10 @@ def _element(item: Any, root: Path, place: str, *, id: str, dataset: str, images
         instruction=field(item, "instruction", place),
         box=box,
         size=size,
-        meta={**meta, "element": item["data_type"], "data_source": field(item, "data_source", place)},
+        meta={
+            **meta,
+            "category": f"{meta['platform']}_{item['data_type']}",
+            "element": item["data_type"],
+            "data_source": field(item, "data_source", place),
+        },
     )

@@ -7,83 +7,23 @@ characters spelled out besides (`table.visible`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from vlmrl import fs
-from vlmrl.evals.charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, charts, nice_ticks, number
-from vlmrl.evals.measures import COMMON, LABELS, main_score, present
+from vlmrl.evals.browser import TRUTH_COLOUR, by_sample, filters, layers, question, span_text, stage_colours
+from vlmrl.evals.charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, charts, number
+from vlmrl.evals.measures import COMMON, LABELS, present
+from vlmrl.evals.page import render_page
 from vlmrl.evals.records import Record
-from vlmrl.evals.runfiles import Frames, RunFiles, load_run, save_frames
+from vlmrl.evals.runfiles import RunFiles, load_run, save_frames
 from vlmrl.evals.stacked import stacked_charts
 from vlmrl.evals.summary import Comparison, Incomparable, Summary, best_constant, compare, summarize
 from vlmrl.evals.table import COUNTS, difference_text, figure, p_text, visible
 from vlmrl.evals.timeshare import time_shares
 
 __all__ = ["render", "save_frames", "write_report"]
-
-FRAME_HEIGHT, MAX_FRAME_HEIGHT = 84, 150
-"""Pixels of the screen: smaller frames are enlarged to the first, larger ones shrunk to the second."""
-FIRST_COLOUR = "#8b949c"
-"""Of the model that the others are compared with."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bar:
-    """A span on a time axis, in percent of its length. `width` is 0 where nothing of it is on the axis."""
-
-    left: float
-    width: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What one stage's model answered to one question."""
-
-    stage: str
-    colour: str
-    status: str
-    span: str
-    """As text, a time span in seconds; empty without a readable one."""
-    bar: Bar | None
-    """None for answers that are no time spans."""
-    score: float
-    tokens: int
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Frame:
-    """One picture of the strip. `offset` is its place in the strip in percent, as CSS counts background positions."""
-
-    label: str
-    offset: float
-    inside: bool
-    """Within the true span."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """One card of the browser."""
-
-    index: int
-    id: str
-    text: str
-    truth: str
-    axis: tuple[tuple[float, str], ...]
-    """(percent, label)."""
-    gold_bar: Bar | None
-    frames: tuple[Frame, ...]
-    frame_width: float
-    frame_height: float
-    strip: str
-    pixels: str
-    """What the model saw, in words."""
-    answers: tuple[Answer, ...]
-    tags: tuple[str, ...] = field(default=())
-    """For the filter: `better`, `worse`, `low`, `unreadable`."""
 
 
 def write_report(run_dir: Path) -> Path:
@@ -100,12 +40,7 @@ def write_report(run_dir: Path) -> Path:
 
 def render(run: RunFiles) -> str:
     """The page as text."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("vlmrl.evals"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("report.html.jinja").render(**page(run))
+    return render_page("report.html.jinja", page(run))
 
 
 def page(run: RunFiles) -> dict[str, Any]:
@@ -115,8 +50,9 @@ def page(run: RunFiles) -> dict[str, Any]:
     summaries = {name: summarize(rows, seed) for name, rows in run.records.items() if rows}
     comparisons, refused = comparisons_of({name: run.records[name] for name in summaries}, seed)
     panels = panels_of(run)
-    shown = {record.sample_id for rows in run.records.values() for record in rows}
-    questions = [question(n, f, run.records, colours) for n, f in enumerate(f for f in run.frames if f.sample_id in shown)]
+    answered = by_sample(run.records)
+    with_frames = [frames for frames in run.frames if frames.sample_id in answered]
+    questions = [question(n, f.sample_id, answered[f.sample_id], colours, f) for n, f in enumerate(with_frames)]
     return {
         "name": visible(run.path.absolute().name),
         "finished": run.finished,
@@ -130,16 +66,14 @@ def page(run: RunFiles) -> dict[str, Any]:
         "time": time_shares(run.metrics),
         "phase_colours": COLOURS,
         "questions": questions,
-        "asked": len(shown),
+        "filters": filters(questions),
+        "layers": layers(colours, questions),
+        "truth": TRUTH_COLOUR,
+        "asked": len(answered),
         "facts": facts(run),
         "config": visible(run.config_text),
         "plot": {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM, "width": WIDTH, "height": HEIGHT},
     }
-
-
-def stage_colours(names: Sequence[str]) -> dict[str, str]:
-    """The first model in grey, those after it in the colours of the curves."""
-    return {name: (FIRST_COLOUR if n == 0 else COLOURS[(n - 1) % len(COLOURS)]) for n, name in enumerate(names)}
 
 
 def comparisons_of(records: Mapping[str, Sequence[Record]], seed: int) -> tuple[dict[tuple[str, str], Comparison], list[str]]:
@@ -209,9 +143,9 @@ def results(summaries: Mapping[str, Summary], colours: Mapping[str, str], consta
                 for x in [summary.metrics.get(m)]
             ],
             "dots": [
-                {"at": 100 * x.mean, "low": 100 * x.low, "width": 100 * (x.high - x.low), "text": figure(m, x.mean)}
+                {"at": 100 * x.mean, "low": 100 * x.low, "width": 100 * (x.high - x.low), "text": figure(m, x.mean)} if x else None
                 for m in dots
-                for x in [summary.metrics[m]]
+                for x in [summary.metrics.get(m)]
             ],
         }
         for name, summary in summaries.items()
@@ -253,44 +187,6 @@ def differences(comparisons: Mapping[tuple[str, str], Comparison]) -> dict[str, 
     return {"header": [LABELS[m] for m in metrics], "rows": rows}
 
 
-def question(index: int, frames: Frames, records: Mapping[str, Sequence[Record]], colours: Mapping[str, str]) -> Question:
-    """The card of one held-out question."""
-    answered = {stage: next((r for r in rows if r.sample_id == frames.sample_id), None) for stage, rows in records.items()}
-    ends = [frames.duration or 0.0, frames.gold[1] if frames.gold else 0.0, frames.times[-1] if frames.times else 0.0]
-    length = max(ends) or 1.0
-    answers = [_answer(stage, colours[stage], record, length) for stage, record in answered.items() if record is not None]
-    height, width = frames.size
-    scale = max(1.0, FRAME_HEIGHT / height) if height <= MAX_FRAME_HEIGHT else MAX_FRAME_HEIGHT / height
-    share = "all" if frames.count == frames.total else f"{frames.count} of"
-    return Question(
-        index=index,
-        id=visible(frames.sample_id),
-        text=visible(frames.question),
-        truth="" if frames.gold is None else span_text(frames.gold),
-        axis=tuple((100 * t / length, number(t)) for t in nice_ticks(0.0, length, 8)),
-        gold_bar=None if frames.gold is None else bar(frames.gold, length),
-        frames=tuple(_frames(frames)),
-        frame_width=width * scale,
-        frame_height=height * scale,
-        strip=frames.strip,
-        pixels=f"{share} {frames.total} frames of {width} × {height} pixels",
-        answers=tuple(answers),
-        tags=_tags(answers),
-    )
-
-
-def bar(span: Sequence[float], length: float) -> Bar:
-    """A span, put in order and cut to the axis [0, length]."""
-    start, end = sorted(span)
-    left, right = (min(max(t, 0.0), length) for t in (start, end))
-    return Bar(left=100 * left / length, width=100 * (right - left) / length)
-
-
-def span_text(span: Sequence[float]) -> str:
-    """`1.5 – 4 s`."""
-    return f"{number(span[0])} – {number(span[1])} s"
-
-
 def subtitle(run: RunFiles) -> str:
     """The stages, in a line."""
     stages = [s for s in run.config.get("stages") or [] if isinstance(s, dict)]
@@ -320,43 +216,6 @@ def facts(run: RunFiles) -> list[tuple[str, str]]:
         if rows:
             out.append((f"weights of {stage}", rows[0].fingerprint[:16]))
     return [(visible(key), visible(str(value))) for key, value in out if value not in (None, "")]
-
-
-def _answer(stage: str, colour: str, record: Record, length: float) -> Answer:
-    timed = record.answer_type == "time_span"
-    return Answer(
-        stage=visible(stage),
-        colour=colour,
-        status=record.status,
-        span="" if record.pred is None else span_text(record.pred) if timed else visible(record.answer or ""),
-        bar=bar(record.pred, length) if timed and record.pred is not None else None,
-        score=main_score(record),
-        tokens=record.n_out,
-        text=visible(record.text),
-    )
-
-
-def _frames(frames: Frames) -> list[Frame]:
-    out: list[Frame] = []
-    for i in range(frames.count):
-        time = frames.times[i] if frames.times else None
-        inside = time is not None and frames.gold is not None and frames.gold[0] <= time < frames.gold[1]
-        offset = 100 * i / (frames.count - 1) if frames.count > 1 else 0.0
-        out.append(Frame(label="" if time is None else f"{time:.2f}".rstrip("0").rstrip(".") + " s", offset=offset, inside=inside))
-    return out
-
-
-def _tags(answers: Sequence[Answer]) -> tuple[str, ...]:
-    if not answers:
-        return ()
-    first, last = answers[0], answers[-1]
-    tags = {
-        "better": last.score > first.score,
-        "worse": last.score < first.score,
-        "low": last.score < 0.5,
-        "unreadable": any(a.status != "ok" for a in answers),
-    }
-    return tuple(name for name, holds in tags.items() if holds)
 
 
 def _constant(records: Mapping[str, Sequence[Record]]) -> tuple[str, float] | None:

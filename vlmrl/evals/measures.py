@@ -16,6 +16,7 @@ def _at_least(name: str, threshold: float) -> Callable[[Record], float | None]:
 
 
 METRICS: dict[str, Callable[[Record], float | None]] = {
+    "score": lambda r: r.scores.get(MAIN.get(r.answer_type, "")),
     "miou": _score("tiou"),
     "r1@0.3": _at_least("tiou", 0.3),
     "r1@0.5": _at_least("tiou", 0.5),
@@ -26,6 +27,8 @@ METRICS: dict[str, Callable[[Record], float | None]] = {
     "relative_accuracy": _score("relative_accuracy"),
     "anls": _score("anls"),
     "word_accuracy": _score("word_accuracy"),
+    "relaxed": _score("relaxed"),
+    "contained": _score("contained"),
     "step_success": _score("step"),
     "action_type": _score("action_type"),
     "action_arguments": _score("action_arguments"),
@@ -39,16 +42,20 @@ METRICS: dict[str, Callable[[Record], float | None]] = {
     "segmentation": _score("segmentation"),
     "consistency": _score("consistency"),
     "grounding": _score("grounding"),
+    "judged_consistency": _score("judged_consistency"),
+    "judged_grounding": _score("judged_grounding"),
+    "judged_spatial": _score("judged_spatial"),
     "parse_rate": lambda r: float(r.status == "ok"),
-    "format_rate": lambda r: float(r.format_ok),
+    "format_rate": lambda r: None if r.format_ok is None else float(r.format_ok),
     "think_rate": lambda r: float(r.think.has),
-    "tokens": lambda r: float(r.n_out),
-    "truncation_rate": lambda r: float(r.finish == "length" or r.unclosed),
+    "tokens": lambda r: None if r.n_out is None else float(r.n_out),
+    "truncation_rate": lambda r: None if r.finish is None else float(r.finish == "length" or r.unclosed),
 }
 """Name -> its value for one record, or None where it does not apply. A metric is the mean over the records to which it applies; what
 cannot be read counts 0. Consistency applies where the answer is right and the row says what to check a thought against."""
 
 LABELS = {
+    "score": "score",
     "miou": "mIoU",
     "r1@0.3": "R1@0.3",
     "r1@0.5": "R1@0.5",
@@ -59,6 +66,8 @@ LABELS = {
     "relative_accuracy": "relative accuracy",
     "anls": "ANLS",
     "word_accuracy": "1 - WER",
+    "relaxed": "relaxed accuracy",
+    "contained": "answer contained",
     "step_success": "step success",
     "action_type": "action type",
     "action_arguments": "arguments",
@@ -72,12 +81,23 @@ LABELS = {
     "segmentation": "box and points",
     "consistency": "consistent thought",
     "grounding": "grounded thought",
+    "judged_consistency": "consistent (judge)",
+    "judged_grounding": "grounded (judge)",
+    "judged_spatial": "boxes of thought (judge)",
     "parse_rate": "readable",
     "format_rate": "right form",
     "think_rate": "with thought",
     "tokens": "tokens",
     "truncation_rate": "cut off",
+    "all_right": "all of group",
+    "first_right": "first of group",
+    "macro": "macro mean",
+    "maj@n": "maj@n",
+    "oracle_best": "best of n (oracle)",
+    **{f"pass@{k}": f"pass@{k}" for k in (1, 2, 4, 8, 16)},
+    **{f"pass^{k}": f"pass^{k}" for k in (2, 4, 8, 16)},
 }
+"""Of all metrics, those of `evals.grouped` at the end."""
 
 COMMON = ("parse_rate", "format_rate", "think_rate", "tokens", "truncation_rate")
 """Metrics of every answer type."""
@@ -88,7 +108,7 @@ OF_TYPE: dict[str, tuple[str, ...]] = {
     "regression": ("relative_accuracy", "exact"),
     "choice": ("exact",),
     "math": ("exact",),
-    "ocr": ("anls", "word_accuracy"),
+    "ocr": ("anls", "word_accuracy", "relaxed", "contained"),
     "open": ("exact", "consistency", "grounding"),
     "action": ("step_success", "action_type", "action_arguments"),
     "point": ("point",),
@@ -111,27 +131,34 @@ def main_score(record: Record) -> float:
     return record.scores[MAIN[record.answer_type]]
 
 
-def metrics_of(answer_type: str) -> tuple[str, ...]:
-    """Metrics of an answer type, in the order of `METRICS`."""
-    wanted = {*OF_TYPE[answer_type], *COMMON}
+def metrics_of(*answer_types: str) -> tuple[str, ...]:
+    """Metrics of rows of these answer types, in the order of `METRICS`; `score` stands for all where there are several."""
+    wanted = {*COMMON, *(("score",) if len(answer_types) > 1 else ()), *(name for kind in answer_types for name in OF_TYPE[kind])}
     return tuple(name for name in METRICS if name in wanted)
 
 
+def allowed_metrics(*answer_types: str) -> tuple[str, ...]:
+    """What a task of these answer types may name: its metrics, `score`, and those of sets of records."""
+    wanted = {"score", *metrics_of(*answer_types), *(name for name in METRICS if name.startswith("judged_"))}
+    return tuple(name for name in LABELS if name in wanted or name not in METRICS)
+
+
 def present(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """The metrics that occur in at least one of the groups of names, in the order of `METRICS`; those of time spans where there are no
-    names at all."""
-    seen = {name for group in groups for name in group}
-    return tuple(name for name in METRICS if name in seen) if seen else metrics_of("time_span")
+    """The metrics that occur in at least one of the groups of names, in the order of `LABELS`; those of time spans where there are no
+    names at all. `score` is not among them, since it repeats another for every single answer type."""
+    seen = {name for group in groups for name in group} - {"score"}
+    return tuple(name for name in LABELS if name in seen) if seen else metrics_of("time_span")
 
 
 def parts_of(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Records by task, and by difficulty where rows state one: `task=<name>` or `difficulty=<name>` -> records, in the order of names.
+    """Records by task, and by difficulty and category where rows state them: `task=<name>`, `difficulty=<name>`, `category=<name>` ->
+    records, in the order of names.
 
     A property that all records share makes no parts.
     """
     out: dict[str, list[Record]] = {}
     rows = list(records)
-    for label, of in (("task", lambda r: r.task), ("difficulty", lambda r: r.difficulty)):
+    for label, of in (("task", lambda r: r.task), ("difficulty", lambda r: r.difficulty), ("category", lambda r: r.category)):
         values = sorted({of(r) for r in rows} - {None})
         if len(values) > 1:
             out |= {f"{label}={value}": [r for r in rows if of(r) == value] for value in values}

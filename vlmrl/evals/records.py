@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,11 +19,16 @@ from vlmrl import fs
 from vlmrl.errors import StorageError
 from vlmrl.types import FinishReason, GenerationSettings, Prompt
 
+HARNESS = "vlmrl"
+
 Status = Literal["ok", "no_tag", "truncated", "unparsable"]
 """`ok`: an answer was found and read. `unparsable`: found, but not of the asked type. `truncated`: none, because the text stopped
 by length or its thought never closed. `no_tag`: none, although the text ended by itself."""
 
-Key = tuple[str, str, str, str]
+LATER = frozenset({"difficulty", "category", "group", "frame", "k", "seed", "task_version", "harness"})
+"""Fields that files of earlier versions lack; they can still be read."""
+
+Key = tuple[str, str, str, str, int, int | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,8 +37,8 @@ class Think:
 
     has: bool
     """Closed and not empty."""
-    tokens: int
-    """Length of its text when tokenised alone; 0 without a thought."""
+    tokens: int | None
+    """Length of its text when tokenised alone; 0 without a thought; None where nobody counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +61,8 @@ class Record:
     answer: str | None
     """What stands between the answer tags; None if there is none."""
     status: Status
-    format_ok: bool
+    format_ok: bool | None
+    """Whether the whole text is what the template asks for; None for imported answers."""
     pred: tuple[float, ...] | None
     """The answer as numbers, None if it could not be read: (start, end) in seconds for `time_span`, corners one box after the other for
     `bbox`, the value for `number`; empty for answers that are no numbers."""
@@ -64,11 +70,11 @@ class Record:
     scores: Mapping[str, float]
     """By names that depend on the answer type (`evals.quick.SCORERS`), each in [0, 1]; 0 where `pred` is None."""
     think: Think
-    n_in: int
-    """Tokens of the prompt, media included."""
-    n_out: int
+    n_in: int | None
+    """Tokens of the prompt, media included. None, as in the next two: an imported answer of which this is not known."""
+    n_out: int | None
     """Tokens of the answer, end token included."""
-    finish: FinishReason
+    finish: FinishReason | None
     unclosed: bool
     """A thought was opened and never closed."""
     fingerprint: str
@@ -76,11 +82,25 @@ class Record:
     settings: Mapping[str, float]
     difficulty: str | None = None
     """What the row says of it in `difficulty`."""
+    category: str | None = None
+    """What the row says of it in `category`."""
+    group: str | None = None
+    """What the row says in `question_group`: rows that count together (rotations of a question, pairs of pictures)."""
+    frame: str | None = None
+    """Coordinates of `pred` and `gold`, where the row states them: `pixel` or `rel1000`."""
+    k: int = 0
+    """Number of this answer among those to the sample."""
+    seed: int | None = None
+    """Of the evaluation that sampled it; None for greedy answers."""
+    task_version: int = 1
+    harness: str = HARNESS
+    """Program that asked and scored, and its version where it is not this one."""
 
     @property
     def key(self) -> Key:
         """Equal keys mean the same answer, so it need not be generated again."""
-        return self.fingerprint, self.sample_hash, self.prompt_ids_hash, json.dumps(dict(self.settings), sort_keys=True)
+        settings = json.dumps(dict(self.settings), sort_keys=True)
+        return self.fingerprint, self.sample_hash, self.prompt_ids_hash, settings, self.k, self.seed
 
     def line(self) -> bytes:
         """The record as one line of JSON, newline included, ASCII only."""
@@ -97,7 +117,7 @@ def from_json(row: Mapping[str, Any]) -> Record:
     unknown = sorted(set(row) - known)
     if unknown:
         raise TypeError(f"unknown field '{unknown[0]}'")
-    missing = sorted(known - set(row) - {"difficulty"})  # files from before there was one can still be read
+    missing = sorted(known - set(row) - LATER)
     if missing:
         raise KeyError(missing[0])
     pred = None if row["pred"] is None else tuple(float(v) for v in row["pred"])
@@ -133,22 +153,23 @@ def prompt_ids_hash(prompt: Prompt) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def prompt_key(prompt: Prompt, settings: GenerationSettings, fingerprint: str) -> Key:
-    """`Record.key` of the record that this prompt will get."""
-    return fingerprint, sample_hash(prompt), prompt_ids_hash(prompt), json.dumps(settings_json(settings), sort_keys=True)
+def prompt_keys(prompt: Prompt, settings: GenerationSettings, fingerprint: str, *, samples: int = 1, seed: int = 0) -> list[Key]:
+    """`Record.key` of the records that this prompt will get, one per answer."""
+    where = fingerprint, sample_hash(prompt), prompt_ids_hash(prompt), json.dumps(settings_json(settings), sort_keys=True)
+    return [(*where, k, seed if settings.temperature > 0 else None) for k in range(samples)]
 
 
 def read_records(path: Path) -> list[Record]:
     """The records of a file, in its order. A last line that is not whole was being written when the process died; it is left out.
 
     Raises:
-        StorageError: the file is missing, another line is damaged, or two lines have the same sample.
+        StorageError: the file is missing, another line is damaged, or two lines have the same answer to the same sample.
     """
     if not path.is_file():
         raise StorageError(f"{path}: no evaluation records; run the evaluation first")
     *lines, tail = path.read_bytes().split(b"\n")
     out: list[Record] = []
-    seen: dict[str, int] = {}
+    seen: dict[tuple[str, int], int] = {}
     for number, line in enumerate(lines, start=1):
         try:
             record = from_json(json.loads(line))
@@ -156,11 +177,11 @@ def read_records(path: Path) -> list[Record]:
             if number == len(lines) and not tail:
                 break
             raise StorageError(f"{path}:{number}: not an evaluation record ({error!r}); remove the line to have it made again") from error
-        if record.sample_id in seen:
-            raise StorageError(
-                f"{path}:{number}: sample '{record.sample_id}' is already at line {seen[record.sample_id]}; remove one of the two lines"
-            )
-        seen[record.sample_id] = number
+        place = record.sample_id, record.k
+        if place in seen:
+            which = f"answer {record.k} to sample '{record.sample_id}'"
+            raise StorageError(f"{path}:{number}: the {which} is already at line {seen[place]}; remove one of the two lines")
+        seen[place] = number
         out.append(record)
     return out
 
@@ -176,23 +197,26 @@ class RecordStore:
         fs.mkdir(path.parent)
         self.found: dict[Key, Record] = {record.key: record for record in read_records(path)} if path.exists() else {}
 
-    def keep(self, wanted: Iterable[Key], complete: Iterable[Key]) -> dict[Key, Record]:
-        """Records of `complete`, which stay in the file. Others go: those not in `wanted` are superseded, the rest will be made again."""
+    def keep(self, wanted: Iterable[Key], kept: Sequence[Record]) -> None:
+        """Make the file hold `kept`: found records, perhaps scored anew. Found ones that are not in `wanted` are superseded; the rest
+        of those in `wanted` will be made again."""
         ours = set(wanted)
-        kept = {key: self.found[key] for key in complete}
-        content = b"".join(record.line() for record in kept.values())
         superseded = b"".join(record.line() for key, record in self.found.items() if key not in ours)
         if superseded:
             fs.append(self.path.with_name(self.path.name + ".superseded"), superseded)
+        self._hold(kept)
+
+    def _hold(self, records: Sequence[Record]) -> None:
+        content = b"".join(record.line() for record in records)
         if not self.path.exists() or self.path.read_bytes() != content:
             fs.write_bytes(self.path, content)
-        return kept
 
     def append(self, records: Iterable[Record]) -> None:
         """Add finished records with one write, whole or not at all."""
         fs.append(self.path, b"".join(record.line() for record in records))
 
-    def finish(self) -> None:
-        """Make everything durable."""
+    def finish(self, records: Sequence[Record]) -> None:
+        """Make everything durable, in the order of `records`, which are all that the file holds."""
+        self._hold(records)
         fs.sync(self.path)
         fs.fsync_dir(self.path.parent)

@@ -1,35 +1,59 @@
-"""Evaluate a checkpoint on a suite, from a folder of weights to a table. Answers already there are not generated again."""
+"""Evaluate a model on a suite, from a folder of weights to a table. Answers already there are not generated again."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmrl import __version__, fs
+from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import load_source
-from vlmrl.errors import ConfigError, DataError, MediaError, RowError
-from vlmrl.evals.quick import evaluate
+from vlmrl.errors import DataError, MediaError, RowError
+from vlmrl.evals.measures import LABELS
+from vlmrl.evals.models import LocalModel, Model, open_store
+from vlmrl.evals.quick import ALONE, JUDGED, Ranks, evaluate
 from vlmrl.evals.records import Record
-from vlmrl.evals.suite import Suite, Task, load_suite
-from vlmrl.evals.summary import Summary, summarize
-from vlmrl.evals.table import markdown, summary_cells, table
-from vlmrl.media.store import MediaSettings, MediaStore
-from vlmrl.policy.load import Policy, ProcessorBundle, load_policy, load_processor, weights_fingerprint
-from vlmrl.policy.vision import VisionCache
-from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.types import GenerationSettings, Prompt
+from vlmrl.evals.suite import Suite, data_root_of, load_suite
+from vlmrl.evals.summary import Interval, Summary, summarize
+from vlmrl.evals.table import interval_text, markdown, summary_cells, table
+from vlmrl.evals.tasks import Task
+from vlmrl.evals.thoughts import answer_key, judge_thoughts, with_judged
+from vlmrl.media.store import MediaStore
+from vlmrl.policy.load import ProcessorBundle
+from vlmrl.rewards.remote.pictures import OnDemand
+from vlmrl.types import GenerationSettings, Prompt, Sample
 
 if TYPE_CHECKING:
     from rich.console import Group
 
+JUDGED_AT_ONCE = 8
+"""Records in the hands of a judge; its endpoint's `concurrency` bounds the requests."""
 _SHOWN = 5
 _SEED = 0
 """Of the bootstrap."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What the caller wants otherwise than the suite says. Results differ then, and say so: the task's settings are in each record."""
+
+    samples: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    limit: int | None = None
+    max_new_tokens: int | None = None
+    seed: int = 0
+    """Of sampled answers."""
+
+    def of(self, task: Task) -> Task:
+        given = {name: value for name, value in dataclasses.asdict(self).items() if name != "seed" and value is not None}
+        return task.model_copy(update=given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +67,46 @@ class SuiteResult:
     """By task."""
     records: dict[str, list[Record]]
     out: Path
+    notes: tuple[str, ...] = ()
+    """What the numbers must not be taken for."""
+
+    def macro(self) -> float | None:
+        """Mean over tasks of their primary metrics: one number for the suite. None if some task has none, or one is a count."""
+        found = [self.primary(task) for task in self.suite.tasks]
+        if not found or any(x is None for x in found) or any(task.primary == "tokens" for task in self.suite.tasks):
+            return None
+        return sum(x.mean for x in found if x is not None) / len(found)
+
+    def primary(self, task: Task) -> Interval | None:
+        return self.summaries[task.id].metrics.get(task.primary)
+
+    def overview(self) -> list[list[str]]:
+        """Cells: a row per task with its primary metric, and the macro mean."""
+        rows = [["task", "n", "metric", "value"]]
+        for task in self.suite.tasks:
+            x = self.primary(task)
+            value = "-" if x is None else interval_text(task.primary, x)
+            rows.append([task.id, str(self.summaries[task.id].n), LABELS[task.primary], value])
+        macro = self.macro()
+        if len(self.suite.tasks) > 1 and macro is not None:
+            rows.append(["macro mean over tasks", "", "", f"{macro:.3f}"])
+        return rows
 
     def __rich__(self) -> Group:
         from rich.console import Group
+        from rich.text import Text
 
-        return Group(*(table(self._cells(task), title=f"{self.suite.id} v{self.suite.version}: {task.id}") for task in self.suite.tasks))
+        title = f"{self.suite.id} v{self.suite.version}"
+        tables = [table(self._cells(task), title=f"{title}: {task.id}") for task in self.suite.tasks]
+        overview = [table(self.overview(), title=title)] if len(self.suite.tasks) > 1 else []
+        return Group(*tables, *overview, *(Text(note) for note in self.notes))
 
     def markdown(self) -> str:
         """A heading and a table per task."""
-        parts = [f"## {self.suite.id} v{self.suite.version}: {task.id}\n\n{markdown(self._cells(task))}" for task in self.suite.tasks]
-        return "\n".join(parts)
+        title = f"{self.suite.id} v{self.suite.version}"
+        parts = [f"## {title}\n\n{markdown(self.overview())}"] if len(self.suite.tasks) > 1 else []
+        parts += [f"## {title}: {task.id}\n\n{markdown(self._cells(task))}" for task in self.suite.tasks]
+        return "\n".join([*parts, *(f"- {note}\n" for note in self.notes)])
 
     def json(self) -> dict[str, Any]:
         """Everything but the records, as JSON values."""
@@ -61,11 +115,16 @@ class SuiteResult:
             "model": self.model,
             "fingerprint": self.fingerprint,
             "vlmrl": __version__,
+            "macro": self.macro(),
+            "notes": list(self.notes),
             "tasks": {name: dataclasses.asdict(summary) for name, summary in self.summaries.items()},
         }
 
     def _cells(self, task: Task) -> list[list[str]]:
-        return summary_cells({self.model: self.summaries[task.id]}, task.metrics)
+        summary = self.summaries[task.id]
+        grouped = [name for name in LABELS if name.startswith(("pass@", "maj@", JUDGED)) and name in summary.metrics]
+        extra = tuple(name for name in grouped if name not in task.metrics)
+        return summary_cells({self.model: summary}, (*task.metrics, *extra))
 
 
 def evaluate_suite(
@@ -77,85 +136,189 @@ def evaluate_suite(
     device: str = "auto",
     dtype: str = "float32",
     attention: str = "sdpa",
+    changes: Changes | None = None,
+    ranks: Ranks = ALONE,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> SuiteResult:
-    """Greedy answers of a checkpoint to every row of every task.
-
-    Writes `<out>/<task>.jsonl` (records), `summary.json` and `results.md`.
+    """Answers of a checkpoint to every row of every task; see `evaluate_model`.
 
     Args:
         checkpoint: model folder (`stages/<name>` or `final` of a run), or a finished run's directory.
-        data_root: replaces the suite's; needed when that is `toy`.
-        progress: called with (task, done, total).
 
     Raises:
         ConfigError: suite or checkpoint cannot be used.
         DataError: rows or media of a task cannot be used; nothing leaves the denominator in silence.
     """
     checked = load_suite(suite)
-    root = _data_root(checked, data_root)
-    folder = model_folder(checkpoint)
-    bundle = load_processor(str(folder))
-    policy = load_policy(str(folder), bundle, device=device, dtype=dtype, attention=attention)
-    fingerprint = weights_fingerprint(policy)
-    name = checkpoint.absolute().name
+    data_root_of(checked, data_root)  # before the model is loaded
+    model = LocalModel.load(checkpoint, device=device, dtype=dtype, attention=attention)
+    return evaluate_model(model, checked, out, data_root=data_root, changes=changes, ranks=ranks, progress=progress)
+
+
+def evaluate_model(
+    model: Model,
+    suite: Suite,
+    out: Path,
+    *,
+    data_root: Path | None = None,
+    changes: Changes | None = None,
+    ranks: Ranks = ALONE,
+    judge: Mapping[str, Any] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+    on_prompts: Callable[[Task, Sequence[Prompt], MediaStore], None] | None = None,
+) -> SuiteResult:
+    """Answers of a model to every row of every task.
+
+    Writes `<out>/<task>.jsonl` (records), `summary.json` and `results.md`.
+
+    Args:
+        data_root: replaces the suite's; needed when that is `toy`.
+        changes: to the suite's settings.
+        ranks: processes that share the questions.
+        judge: endpoint (docs/judges.md) of a judge of thoughts: are they consistent with the answer, and do they say what is seen?
+        progress: called with (task, done, total).
+        on_prompts: called with each task's prompts and media once it is answered, for pictures in a report.
+
+    Raises:
+        DataError: rows or media of a task cannot be used; nothing leaves the denominator in silence.
+    """
+    changes = changes or Changes()
+    suite = suite.model_copy(update={"tasks": tuple(changes.of(task) for task in suite.tasks)})
+    root = data_root_of(suite, data_root)
     fs.mkdir(out)
     records: dict[str, list[Record]] = {}
-    for task in checked.tasks:
-        store = open_store(task, bundle)
-        records[task.id] = evaluate(
-            engine=HFEngine(policy, VisionCache(store, budget_bytes=task.media.cache_bytes)),
-            prompts=task_prompts(task, root, store, policy, out),
-            settings=GenerationSettings(max_new_tokens=task.max_new_tokens, temperature=0.0),
-            fingerprint=fingerprint,
-            out=out / f"{task.id}.jsonl",
-            stage=name,
-            batch_prompts=checked.batch_prompts,
-            tokenizer_len=lambda text: len(bundle.tokenize(text)),
-            progress=None if progress is None else lambda done, total, task=task: progress(task.id, done, total),
-        )
-    summaries = {name_: summarize(rows, seed=_SEED) for name_, rows in records.items()}
-    result = SuiteResult(suite=checked, model=name, fingerprint=fingerprint, summaries=summaries, records=records, out=out)
-    fs.write_text(out / "summary.json", json.dumps(result.json(), indent=1, sort_keys=True) + "\n")
-    fs.write_text(out / "results.md", result.markdown())
+    notes: list[str] = []
+    fingerprint = ""
+    for task in suite.tasks:
+        file = out / f"{task.id}.jsonl"
+        store = open_store(task, model.bundle)
+        try:
+            engine = model.engine(task, store, file)
+            prompts, whole = task_prompts(task, root, store, model.bundle, out if ranks.rank() == 0 else None)
+            notes += count_notes(task, len(prompts), whole)
+            records[task.id] = evaluate(
+                engine=engine,
+                prompts=prompts,
+                **asked(task),
+                seed=changes.seed,
+                out=file,
+                stage=model.name,
+                batch_prompts=suite.batch_prompts,
+                tokenizer_len=lambda text: len(model.bundle.tokenize(text)),
+                ranks=ranks,
+                progress=None if progress is None else lambda done, total, task=task: progress(task.id, done, total),
+            )
+            fingerprint = engine.fingerprint
+            if judge is not None:
+                records[task.id] = _judged(records[task.id], prompts, store, judge, file, ranks)
+            if on_prompts is not None and ranks.rank() == 0:
+                on_prompts(task, prompts, store)
+        finally:
+            store.close()
+    summaries = {name: summarize(rows, seed=_SEED) for name, rows in records.items()}
+    result = SuiteResult(
+        suite=suite, model=model.name, fingerprint=fingerprint, summaries=summaries, records=records, out=out, notes=tuple(notes)
+    )
+    if ranks.rank() == 0:
+        fs.write_text(out / "summary.json", json.dumps(result.json(), indent=1, sort_keys=True) + "\n")
+        fs.write_text(out / "results.md", result.markdown())
     return result
 
 
-def model_folder(checkpoint: Path) -> Path:
-    """The folder with a model's config and weights that `checkpoint` means.
+def asked(task: Task) -> dict[str, Any]:
+    """How a task is asked, as arguments of `quick.evaluate`."""
+    return {
+        "settings": GenerationSettings(max_new_tokens=task.max_new_tokens, temperature=task.temperature, top_p=task.top_p),
+        "samples": task.samples,
+        "view": task.view,
+        "task_version": task.version,
+    }
+
+
+def _judged(
+    records: list[Record], prompts: Sequence[Prompt], store: MediaStore, judge: Mapping[str, Any], file: Path, ranks: Ranks
+) -> list[Record]:
+    """The records with a judge's verdicts on their thoughts, on every rank; the file then holds these. The first rank asks."""
+
+    def ask() -> list[Record]:
+        by_id = {prompt.sample.id: prompt for prompt in prompts}
+        waiting = [(by_id[r.sample_id], r) for r in records if not any(name.startswith(JUDGED) for name in r.scores)]
+        media = OnDemand(tuple(handle.key for prompt, _ in waiting for handle in prompt.media), store.get_key)
+        verdicts = judge_thoughts(waiting, endpoint=judge, media=media, workers=JUDGED_AT_ONCE)
+        done = [with_judged(r, verdicts[answer_key(r)]) if answer_key(r) in verdicts else r for r in records]
+        fs.write_bytes(file, b"".join(record.line() for record in done))
+        return done
+
+    return ranks.gather(ranks.together(lambda: ask() if ranks.rank() == 0 else []))[0]
+
+
+def count_notes(task: Task, asked: int, whole: int) -> list[str]:
+    """What to say of a task whose rows are not all of the official ones."""
+    if task.official_count is not None and whole != task.official_count:
+        return [f"{task.id}: {whole} rows, the official set has {task.official_count}; its numbers are not comparable with published ones"]
+    if asked < whole:
+        return [f"{task.id}: {asked} of {whole} rows (limit); its numbers are not comparable with published ones"]
+    return []
+
+
+def subset(samples: Sequence[Sample], limit: int | None) -> list[Sample]:
+    """At most `limit` samples, in their order: those whose ids have the smallest hashes. A smaller limit gives a part of a larger one's,
+    whatever the order of the file."""
+    if limit is None or limit >= len(samples):
+        return list(samples)
+    ranked = sorted(samples, key=lambda s: hashlib.sha256(s.id.encode()).digest())[:limit]
+    chosen = {s.id for s in ranked}
+    return [s for s in samples if s.id in chosen]
+
+
+def task_samples(task: Task, root: Path, out: Path | None) -> tuple[list[Sample], int]:
+    """The rows that a task asks, and how many there are in all. Bad rows go to `<out>/<task>.quarantine.jsonl`.
 
     Raises:
-        ConfigError: neither a model folder nor a run with a final model.
+        DataError: the file is missing (with the command that makes it), or a row is not valid or not of the task's kind.
     """
-    for folder in (checkpoint, checkpoint / "final"):
-        if (folder / "config.json").is_file():
-            return folder
-    raise ConfigError(
-        f"{checkpoint}: no model there (no config.json); give a model folder such as <run>/final or <run>/stages/<name>. "
-        "Folders under <run>/checkpoints hold only what training changes and cannot be loaded alone"
+    path = root / task.source
+    command = task.make_command()
+    if command is not None and not path.exists():
+        made = command.replace("DATA_ROOT", str(root))
+        raise DataError(f"task '{task.id}': {path} is not there; with the official download in ROOT this makes it: {made}")
+    samples = load_source(
+        path,
+        media_root=task.media_root,
+        dedupe="error",
+        max_bad_rows=0.0,
+        quarantine=None if out is None else out / f"{task.id}.quarantine.jsonl",
+        options=ImportOptions(media_dir=root / task.media_root),
     )
+    asked = subset(samples, task.limit)
+    _report(task, len(asked), [problem for sample in asked if (problem := _misfit(task, sample))])
+    return asked, len(samples)
 
 
-def open_store(task: Task, bundle: ProcessorBundle) -> MediaStore:
-    """Media as the task says the model sees them."""
-    return MediaStore(
-        MediaSettings(**task.media.model_dump(exclude={"prefetch", "vision_cache_dir", "vision_cache_bytes"})),
-        patchify=bundle.patchify,
-        patch_size=bundle.patch_size,
-        merge_size=bundle.merge_size,
-        temporal_patch_size=bundle.temporal_patch_size,
-        fingerprint=bundle.fingerprint,
-        step_times=bundle.step_times,
-    )
+def _misfit(task: Task, sample: Sample) -> str | None:
+    """Why a row is not one of the task's; None if it is."""
+    where = f"row '{sample.id}' ({sample.source})"
+    if sample.answer_type not in task.answer_types:
+        return f"{where}: answer type '{sample.answer_type}', the task's is '{' or '.join(task.answer_types)}'"
+    frame = sample.meta.get("frame")
+    if task.frame is not None and frame is not None and frame != task.frame:
+        return f"{where}: coordinates in '{frame}', the task's are in '{task.frame}'"
+    return None
 
 
-def task_prompts(task: Task, root: Path, store: MediaStore, policy: Policy, out: Path) -> list[Prompt]:
-    """The task's rows as prompts, all of them.
+def _report(task: Task, count: int, problems: Sequence[str]) -> None:
+    if problems:
+        more = f"\n  ... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        listing = "".join(f"\n  {problem}" for problem in problems[:_SHOWN])
+        raise DataError(f"task '{task.id}': {len(problems)} of {count} rows cannot be evaluated; fix or remove them{listing}{more}")
+
+
+def task_prompts(task: Task, root: Path, store: MediaStore, bundle: ProcessorBundle, out: Path | None) -> tuple[list[Prompt], int]:
+    """The rows that a task asks as prompts, and how many rows there are in all.
 
     Raises:
         DataError: with the rows that cannot be used and why.
     """
-    bundle = policy.bundle
     encoder = Encoder(
         tokenizer=bundle.tokenizer,
         media=store,
@@ -164,29 +327,13 @@ def task_prompts(task: Task, root: Path, store: MediaStore, policy: Policy, out:
         special_ids=bundle.special_ids,
         max_prompt_tokens=task.max_prompt_tokens,
     )
-    samples = load_source(
-        root / task.source, media_root=task.media_root, dedupe="error", max_bad_rows=0.0, quarantine=out / f"{task.id}.quarantine.jsonl"
-    )[: task.limit]
+    samples, whole = task_samples(task, root, out)
     prompts: list[Prompt] = []
     problems: list[str] = []
     for sample in samples:
-        if sample.answer_type != task.answer_type:
-            problems.append(f"row '{sample.id}' ({sample.source}): answer type '{sample.answer_type}', the task's is '{task.answer_type}'")
-            continue
         try:
-            prompts.append(encoder.encode(sample, task.template))
+            prompts.append(encoder.encode(sample, task.asked))
         except (MediaError, RowError) as error:
             problems.append(f"row '{sample.id}' ({sample.source}): {error}")
-    if problems:
-        more = f"\n  ... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        listing = "".join(f"\n  {problem}" for problem in problems[:_SHOWN])
-        raise DataError(f"task '{task.id}': {len(problems)} of {len(samples)} rows cannot be evaluated; fix or remove them{listing}{more}")
-    return prompts
-
-
-def _data_root(suite: Suite, given: Path | None) -> Path:
-    if given is not None:
-        return given
-    if suite.data_root == "toy":
-        raise ConfigError(f"suite '{suite.id}': data_root is 'toy'; say where the generated world is (`vlmrl toy make` writes one)")
-    return Path(suite.data_root).expanduser()
+    _report(task, len(samples), problems)
+    return prompts, whole

@@ -1,24 +1,30 @@
-"""What a run directory holds for its report: metrics, recipe, environment, evaluation records and the frames of held-out questions."""
+"""What a run directory or the folder of an evaluation holds for its page: metrics, recipe, environment, records and the frames of
+questions with what their rows say of the answer."""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import io
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import yaml
 
 from vlmrl import fs
+from vlmrl.data.coordinates import Frame
 from vlmrl.errors import ConfigError, StorageError
+from vlmrl.evals.overlay import Shown, Target, Unit, target_of
 from vlmrl.evals.records import Record, read_records
+from vlmrl.media.store import ProcessedMedia
+from vlmrl.types import Sample
 
 MAX_STRIP_PIXELS = 1_500_000
 """Pixels kept of one question. Longer videos keep evenly spaced frames, at the size at which the model saw them."""
@@ -45,6 +51,26 @@ class Frames:
     """Frames that the model saw."""
     strip: str
     """The kept frames side by side, as PNG in base64."""
+    target: Target | None = None
+    """What the row says of the answer, for drawing it; None in files from before it was kept."""
+
+    @property
+    def shown(self) -> Shown:
+        """The kept frames, for `evals.overlay`."""
+        return Shown(indices=tuple(kept_frames(self.total, self.size[0] * self.size[1])), times=self.times)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalFiles:
+    """The folder of an evaluation."""
+
+    path: Path
+    model: str
+    suite: str
+    fingerprint: str
+    records: dict[str, list[Record]]
+    """By task, in the order of the suite."""
+    frames: list[Frames]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +110,7 @@ def load_run(path: Path) -> RunFiles:
         raise StorageError(f"{path / 'config.yaml'}: not YAML: {error}") from error
     order = _json(path / "eval" / "order.json", [])
     records = {name: read_records(path / "eval" / f"{name}.jsonl") for name in order}
-    place = {record.sample_id: n for rows in records.values() for n, record in enumerate(rows)}
-    frames = [_read_frames(file) for file in sorted((path / "eval" / "frames").glob("*.json"))]
+    frames = read_frames(path / "eval" / "frames", records.values())
     return RunFiles(
         path=path,
         config_text=text,
@@ -93,9 +118,49 @@ def load_run(path: Path) -> RunFiles:
         environment=_json(path / "environment.json", {}),
         metrics=read_metrics(path / "metrics.jsonl") if (path / "metrics.jsonl").exists() else [],
         records=records,
-        frames=sorted(frames, key=lambda f: (place.get(f.sample_id, len(place)), f.sample_id)),
+        frames=frames,
         finished=(path / "FINISHED").exists(),
     )
+
+
+def load_eval(path: Path) -> EvalFiles:
+    """Read a folder that `vlmrl eval` wrote: `summary.json`, `<task>.jsonl` and, where they were kept, `frames/*.json`.
+
+    Raises:
+        ConfigError: no evaluation was finished there.
+        StorageError: a file is damaged.
+    """
+    file = path / "summary.json"
+    if not file.is_file():
+        raise ConfigError(f"{path}: no evaluation there (no summary.json); give the folder that `vlmrl eval` wrote its results to")
+    summary = _json(file, {})
+    try:
+        asked = [task["id"] for task in summary["suite"].get("tasks", [])]
+        names = [*(n for n in asked if n in summary["tasks"]), *(n for n in summary["tasks"] if n not in asked)]
+        suite = f"{summary['suite']['id']} v{summary['suite']['version']}"
+        model, fingerprint = str(summary["model"]), str(summary["fingerprint"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise StorageError(f"{file}: not the summary of an evaluation ({error!r}); run the evaluation again") from error
+    records = {name: read_records(path / f"{name}.jsonl") for name in names}
+    return EvalFiles(
+        path=path,
+        model=model,
+        suite=suite,
+        fingerprint=fingerprint,
+        records=records,
+        frames=read_frames(path / "frames", records.values()),
+    )
+
+
+def read_frames(folder: Path, records: Iterable[Sequence[Record]]) -> list[Frames]:
+    """The frames in a folder, in the order in which the records first name their samples; none where there is no such folder.
+
+    Raises:
+        StorageError: a file is damaged.
+    """
+    place = {record.sample_id: n for rows in records for n, record in enumerate(rows)}
+    frames = [_read_frames(file) for file in sorted(folder.glob("*.json"))]
+    return sorted(frames, key=lambda f: (place.get(f.sample_id, len(place)), f.sample_id))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -125,36 +190,85 @@ def save_frames(
     question: str,
     gold: Sequence[float] | None,
     duration: float | None,
+    target: Target | None = None,
 ) -> Path:
-    """Keep the pixels that the model saw of one held-out question, for the report.
+    """Keep the pixels that the model saw of one held-out question, for the report of a run.
 
     Args:
         frames: uint8 [T, h, w, 3]; times: [T] in seconds, None for images; gold: (start, end) in seconds.
+        target: what the row says of the answer (`overlay.target_of`), so that it can be drawn.
 
     Raises:
         ValueError: another shape or type, or not one time per frame.
         StorageError: it cannot be written.
     """
+    made = make_frames(sample_id, frames=frames, times=times, question=question, gold=gold, duration=duration, target=target)
+    return write_frames(run_dir / "eval" / "frames", made)
+
+
+def save_media(folder: Path, sample: Sample, media: ProcessedMedia) -> Path:
+    """Keep one medium of a row as the model saw it, with what the row says of the answer. `folder` is `<run>/eval/frames`, or
+    `<out>/frames` of an evaluation.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    return write_frames(folder, frames_of(sample, media))
+
+
+def frames_of(sample: Sample, media: ProcessedMedia) -> Frames:
+    """One medium of a row as the model sees it."""
+    return make_frames(
+        sample.id,
+        frames=media.frames,
+        times=media.times,
+        question=sample.question,
+        gold=sample.gt.get("time"),
+        duration=media.duration,
+        target=target_of(sample, media.original_size),
+    )
+
+
+def make_frames(
+    sample_id: str,
+    *,
+    frames: np.ndarray,
+    times: Sequence[float] | np.ndarray | None,
+    question: str,
+    gold: Sequence[float] | None,
+    duration: float | None,
+    target: Target | None = None,
+) -> Frames:
+    """Frames for a page; arguments and errors as in `save_frames`."""
     if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or not frames.shape[0]:
         raise ValueError(f"sample '{sample_id}': frames are {frames.dtype} {list(frames.shape)}, expected uint8 [T, h, w, 3]")
     if times is not None and len(times) != len(frames):
         raise ValueError(f"sample '{sample_id}': {len(times)} times for {len(frames)} frames")
     kept = kept_frames(len(frames), frames.shape[1] * frames.shape[2])
-    value = {
-        "sample_id": sample_id,
-        "question": question,
-        "gold": None if gold is None else [float(gold[0]), float(gold[1])],
-        "duration": None if duration is None else float(duration),
-        "times": None if times is None else [float(times[i]) for i in kept],
-        "size": [int(frames.shape[1]), int(frames.shape[2])],
-        "count": len(kept),
-        "total": len(frames),
-        "strip": base64.b64encode(_png(np.concatenate([frames[i] for i in kept], axis=1))).decode(),
-    }
-    path = run_dir / "eval" / "frames" / f"{safe_name(sample_id)}.json"
-    data = json.dumps(value, sort_keys=True).encode()
+    return Frames(
+        sample_id=sample_id,
+        question=question,
+        gold=None if gold is None else (float(gold[0]), float(gold[1])),
+        duration=None if duration is None else float(duration),
+        times=None if times is None else tuple(float(times[i]) for i in kept),
+        size=(int(frames.shape[1]), int(frames.shape[2])),
+        count=len(kept),
+        total=len(frames),
+        strip=base64.b64encode(_png(np.concatenate([frames[i] for i in kept], axis=1))).decode(),
+        target=target,
+    )
+
+
+def write_frames(folder: Path, frames: Frames) -> Path:
+    """Write frames to a file of their own, unless it holds just these.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    path = folder / f"{safe_name(frames.sample_id)}.json"
+    data = json.dumps(dataclasses.asdict(frames), sort_keys=True).encode()
     if not path.exists() or path.read_bytes() != data:
-        fs.mkdir(path.parent)
+        fs.mkdir(folder)
         fs.write_bytes(path, data)
     return path
 
@@ -193,9 +307,25 @@ def _read_frames(path: Path) -> Frames:
             count=int(value["count"]),
             total=int(value["total"]),
             strip=base64.b64encode(base64.b64decode(value["strip"], validate=True)).decode(),
+            target=None if value.get("target") is None else _read_target(value["target"]),
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise StorageError(f"{path}: not frames of a question ({error!r}); remove the file and write the report again") from error
+
+
+def _read_target(value: dict[str, Any]) -> Target:
+    frame, unit, size = value["frame"], value["unit"], value["size"]
+    if frame not in (None, *get_args(Frame)) or unit not in (None, *get_args(Unit)):
+        raise ValueError(f"frame {frame!r} or unit {unit!r} is not known")
+    return Target(
+        answer_type=str(value["answer_type"]),
+        gt=dict(value["gt"]),
+        frame=frame,
+        size=None if size is None else (float(size[0]), float(size[1])),
+        pictures=int(value["pictures"]),
+        unit=unit,
+        problems=tuple(str(text) for text in value["problems"]),
+    )
 
 
 def _json(path: Path, default: Any) -> Any:

@@ -18,12 +18,13 @@ from vlmrl.metrics.moments import (
 from vlmrl.metrics.numbers import mean_relative_accuracy, parse_number, relative_error
 from vlmrl.metrics.ocr import accuracy, anls, word_error_rate
 from vlmrl.metrics.points import parse_points, parse_segmentation, segmentation_of, segmentation_score
+from vlmrl.metrics.relaxed import contains_answer
 from vlmrl.metrics.temporal import parse_time_span, temporal_iou
-from vlmrl.metrics.text import read_choice
+from vlmrl.metrics.text import read_choice, relaxed_accuracy
 from vlmrl.metrics.tracking import parse_track, parse_tube, track_iou, track_of, tube_of
 from vlmrl.rewards.answer import Parsed
 from vlmrl.rewards.checks import Check, check_of, gold_answers, options_of
-from vlmrl.rewards.exact import normalise
+from vlmrl.rewards.exact import same_text
 from vlmrl.rewards.points import pointing_score
 from vlmrl.rewards.rule_spatial import consistency, grounding
 from vlmrl.rewards.tracking import tube_overlap
@@ -65,9 +66,8 @@ def score_number(answer: str | None, sample: Sample) -> Scored:
 
 
 def score_text(answer: str | None, sample: Sample) -> Scored:
-    """Equality with the gold answer up to case and white space, as the reward `exact`."""
-    right = answer is not None and normalise(answer) == normalise(sample.answer)
-    return None if answer is None else (), (), {"exact": float(right)}
+    """Equality with the gold answer up to case and white space, or one of `gt.accepted` in it, as the reward `exact`."""
+    return None if answer is None else (), (), {"exact": float(answer is not None and same_text(answer, sample))}
 
 
 def score_choice(answer: str | None, sample: Sample) -> Scored:
@@ -94,15 +94,22 @@ def _right(check: Check, answer: str | None, sample: Sample) -> float:
 
 
 def score_ocr(answer: str | None, sample: Sample) -> Scored:
-    """ANLS, and 1 - word error rate, each with the best of `answer` and `gt.answers`.
+    """ANLS, 1 - word error rate, ChartQA's relaxed accuracy, and OCRBench's rule (a true answer stands in the answer; `gt.formula`: white
+    space aside), each with the best of `answer` and `gt.answers`.
 
     Raises:
         ValueError: `gt.answers` is not a list of texts.
     """
     golds = gold_answers(sample)
     if answer is None:
-        return None, (), {"anls": 0.0, "word_accuracy": 0.0}
-    return (), (), {"anls": anls(answer, golds), "word_accuracy": accuracy(word_error_rate, answer, golds)}
+        return None, (), {"anls": 0.0, "word_accuracy": 0.0, "relaxed": 0.0, "contained": 0.0}
+    scores = {
+        "anls": anls(answer, golds),
+        "word_accuracy": accuracy(word_error_rate, answer, golds),
+        "relaxed": float(any(relaxed_accuracy(answer, gold) for gold in golds)),
+        "contained": float(contains_answer(answer, golds, formula=bool(sample.gt.get("formula")))),
+    }
+    return (), (), scores
 
 
 def score_action(answer: str | None, sample: Sample) -> Scored:

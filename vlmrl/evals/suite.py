@@ -1,89 +1,107 @@
-"""Suites: which tasks a checkpoint is evaluated on, and how. A suite is a YAML file; unknown keys are errors.
+"""Suites: tasks that are reported together. A suite is a YAML file, of ours by its name (`evals/suites/<name>.yaml`); unknown keys are
+errors.
 
-id: toy_video
+id: mine
 version: 1
-data_root: toy
+data_root: /data
 tasks:
-  - {id: grounding, source: test.jsonl, template: think_or_not, answer_type: time_span, max_new_tokens: 64}
+  - cvbench_2d                                    # evals/tasks/cvbench_2d.yaml
+  - {use: mmstar, limit: 64, samples: 4, temperature: 1.0}
+  - {id: own, source: test.jsonl, template: think, answer_type: time_span, max_new_tokens: 64}
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+from pydantic import Field
 
 from vlmrl.config import tree
 from vlmrl.config.schema import MediaSection, PositiveInt, Section
 from vlmrl.config.tree import Node
 from vlmrl.errors import ConfigError
-from vlmrl.evals.measures import METRICS, OF_TYPE, metrics_of
-from vlmrl.evals.scorers import SCORERS
+from vlmrl.evals.tasks import Made, Published, Task, check_task, modes, with_defaults
 from vlmrl.registry import nearest
 
-
-class Task(Section):
-    """One set of rows with one answer format."""
-
-    id: str
-    """Name of its records file and of its row in tables."""
-    source: str
-    """JSONL or Parquet file of rows, relative to the suite's data root."""
-    media_root: str = "."
-    """Folder that media paths are relative to, relative to the data root."""
-    template: Literal["think", "answer_only", "think_or_not"]
-    answer_type: str
-    """Of every row; decides how answers are read and scored."""
-    max_new_tokens: PositiveInt
-    limit: PositiveInt | None = None
-    """Use only the first N rows."""
-    metrics: tuple[str, ...] = ()
-    """Columns of the table; all are in summary.json. By default those of the answer type."""
-    primary: str = ""
-    """The metric that stands for the task. By default the first of the answer type's own."""
-    max_prompt_tokens: PositiveInt = 8192
-    media: MediaSection = MediaSection()
+DEFINITIONS = Path(__file__).parents[2] / "evals"
+"""`suites/` and `tasks/` of a checkout."""
+DATA_VARIABLE = "VLMRL_DATA"
+"""Environment variable with the data root of suites that name none."""
 
 
 class Suite(Section):
     """Tasks that are reported together."""
 
-    id: str
-    version: PositiveInt
-    """Raise it with every change that moves numbers."""
-    data_root: str
-    """Folder of the data, relative to the working directory; `toy` is the generated world."""
-    batch_prompts: PositiveInt = 32
-    """Prompts generated for at a time. Part of the suite, because the last bits of batched kernels may depend on it."""
-    tasks: tuple[Task, ...]
+    id: str = Field(description="Name of the suite")
+    version: PositiveInt = Field(description="Raise it with every change that moves numbers")
+    title: str = Field(default="", description="What it is, in a few words")
+    data_root: str = Field(
+        default="", description="Folder of the data, relative to the working directory; `toy`: the generated world; by default $VLMRL_DATA"
+    )
+    batch_prompts: PositiveInt = Field(
+        default=32,
+        description="Prompts generated for at a time. Part of the suite, because the last bits of batched kernels may depend on it",
+    )
+    tasks: tuple[Task, ...] = Field(description="Names of tasks, or mappings of their own")
+
+
+def suite_path(name: str | Path) -> Path:
+    """The file of a suite: an existing path, or the name of one of ours.
+
+    Raises:
+        ConfigError: neither.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    ours = sorted((DEFINITIONS / "suites").glob("*.yaml"))
+    for candidate in ours:
+        if candidate.stem == str(name):
+            return candidate
+    known = [p.stem for p in ours]
+    names = ", ".join(known) or "none in this checkout"
+    raise ConfigError(f"{name}: no such suite{nearest(str(name), known)} (give a file, or one of: {names})")
 
 
 def load_suite(path: Path) -> Suite:
-    """Read and check a suite.
+    """Read and check a suite, its tasks filled in: defaults, one task per template.
 
     Raises:
         ConfigError: with every problem, each with its file and line.
     """
     problems: list[str] = []
     root = tree.read(path, problems)
+    _fill_in(root, problems)
     if problems:
         raise ConfigError(problems)
     try:
         suite = Suite.model_validate(_tuples(root.plain()))
     except ValueError as error:  # pydantic's ValidationError
         raise ConfigError(_explain(error, root)) from error
-    suite = suite.model_copy(update={"tasks": tuple(_with_defaults(task) for task in suite.tasks)})
+    tasks = [with_defaults(task) for one in suite.tasks for task in modes(one)]
+    suite = suite.model_copy(update={"tasks": tuple(tasks)})
     problems = [f"{path}: {problem}" for problem in check(suite)]
     if problems:
         raise ConfigError(problems)
     return suite
 
 
-def _with_defaults(task: Task) -> Task:
-    """The task with the metrics of its answer type, where it names none."""
-    if task.answer_type not in OF_TYPE:
-        return task
-    own = {"metrics": task.metrics or metrics_of(task.answer_type), "primary": task.primary or OF_TYPE[task.answer_type][0]}
-    return task.model_copy(update=own)
+def data_root_of(suite: Suite, given: Path | None) -> Path:
+    """Where the suite's data lie.
+
+    Raises:
+        ConfigError: nobody says.
+    """
+    if given is not None:
+        return given
+    if suite.data_root == "toy":
+        raise ConfigError(f"suite '{suite.id}': data_root is 'toy'; say where the generated world is (`vlmrl toy make` writes one)")
+    root = suite.data_root or os.environ.get(DATA_VARIABLE, "")
+    if not root:
+        raise ConfigError(f"suite '{suite.id}': where are the data? Give --data-root, or set {DATA_VARIABLE} to the folder")
+    return Path(root).expanduser()
 
 
 def check(suite: Suite) -> list[str]:
@@ -91,21 +109,57 @@ def check(suite: Suite) -> list[str]:
     out: list[str] = [] if suite.tasks else ["tasks: is empty"]
     names = [task.id for task in suite.tasks]
     out += [f"tasks: id '{name}' is used twice" for name in sorted({n for n in names if names.count(n) > 1})]
-    for task in suite.tasks:
-        where = f"tasks.{task.id}"
-        if not task.id or not all(c.isalnum() or c in "._-" for c in task.id) or task.id.startswith("."):
-            out.append(f"{where}.id: {task.id!r} is not a plain file name")
-        if task.answer_type not in SCORERS:
-            out.append(f"{where}.answer_type: no evaluation for '{task.answer_type}'; there is: {', '.join(SCORERS)}")
-        for name in (*task.metrics, *([task.primary] if task.primary else [])):
-            if name not in METRICS:
-                out.append(f"{where}: unknown metric '{name}'{nearest(name, list(METRICS))} (known: {', '.join(METRICS)})")
-            elif task.answer_type in OF_TYPE and name not in metrics_of(task.answer_type):
-                own = ", ".join(metrics_of(task.answer_type))
-                out.append(f"{where}: metric '{name}' does not apply to answer type '{task.answer_type}' (it has: {own})")
-        if task.primary in METRICS and task.primary not in task.metrics:
-            out.append(f"{where}: primary '{task.primary}' is not among its metrics")
-    return out
+    return out + [problem for task in suite.tasks for problem in check_task(task)]
+
+
+def task_names() -> list[str]:
+    """Names of our tasks."""
+    return sorted(path.stem for path in (DEFINITIONS / "tasks").glob("*.yaml"))
+
+
+def load_task(name: str) -> Task:
+    """One of our tasks, with defaults filled in.
+
+    Raises:
+        ConfigError: there is none, or its file is wrong.
+    """
+    problems: list[str] = []
+    node = _named(name, "", problems)
+    if problems:
+        raise ConfigError(problems)
+    try:
+        task = with_defaults(Task.model_validate(_tuples(node.plain())))
+    except ValueError as error:
+        root = Node({"tasks": Node([node], node.origin)}, node.origin)
+        raise ConfigError(_explain(error, root, ("tasks", 0))) from error
+    problems = [f"{name}: {problem}" for problem in check_task(task)]
+    if problems:
+        raise ConfigError(problems)
+    return task
+
+
+def _fill_in(root: Node, problems: list[str]) -> None:
+    """Put the definitions of named tasks in their place in the tree; what the suite says of them comes on top."""
+    tasks = (root.mapping or {}).get("tasks")
+    for place, item in enumerate(tasks.items or [] if tasks is not None else []):
+        use = (item.mapping or {}).get("use")
+        name = item.value if isinstance(item.value, str) else use.value if use is not None else None
+        if name is None:
+            continue
+        base = _named(str(name), item.origin, problems)
+        own = {key: value for key, value in (item.mapping or {}).items() if key != "use"}
+        assert tasks is not None
+        assert tasks.items is not None
+        tasks.items[place] = Node({**(base.mapping or {}), **own}, item.origin)
+
+
+def _named(name: str, origin: str, problems: list[str]) -> Node:
+    path = DEFINITIONS / "tasks" / f"{name}.yaml"
+    if name not in task_names():
+        where = f"{origin}: " if origin else ""
+        problems.append(f"{where}no task '{name}'{nearest(name, task_names())}; tasks are files in {path.parent}")
+        return Node({}, origin)
+    return tree.read(path, problems)
 
 
 def _tuples(value: Any) -> Any:
@@ -115,22 +169,35 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(inner) for inner in value) if isinstance(value, list) else value
 
 
-def _explain(error: Any, root: Node) -> list[str]:
-    """Each problem that pydantic found, as `file:line: key: what`."""
+_MODELS = {"media": MediaSection, "made": Made, "published": Published}
+
+
+def _explain(error: Any, root: Node, prefix: tuple[str | int, ...] = ()) -> list[str]:
+    """Each problem that pydantic found, as `file:line: key: what`; the branches of a union are one problem."""
     out: list[str] = []
     for item in error.errors(include_url=False):
-        node = root
-        for part in item["loc"]:
-            inner: Any = node.value
-            there = part in inner if isinstance(inner, dict) else isinstance(inner, list) and isinstance(part, int) and part < len(inner)
-            if not there:
-                break
-            node = inner[part]
-        name = str(item["loc"][-1]) if item["loc"] else ""
-        where = ".".join(str(part) for part in item["loc"])
+        loc = (*prefix, *(part for part in item["loc"] if part not in ("str", "tuple[str, ...]") and "literal[" not in str(part)))
+        node = _nearest(root, loc)
+        where = ".".join(str(part) for part in loc)
         if item["type"] == "extra_forbidden":
-            fields = list((Suite, Task, MediaSection)[min(2, len(item["loc"]) // 2)].model_fields)
-            out.append(f"{node.origin}: {where}: unknown key '{name}'{nearest(name, fields)} (known: {', '.join(fields)})")
+            model = Suite if len(loc) == 1 else Task if len(loc) == 3 else _MODELS.get(str(loc[2]), Section)
+            fields = list(model.model_fields)
+            name = str(loc[-1])
+            text = f"{node.origin}: {where}: unknown key '{name}'{nearest(name, fields)} (known: {', '.join(fields)})"
         else:
-            out.append(f"{node.origin}: {where}: {item['msg']}, got {item['input']!r:.80}")
+            text = f"{node.origin}: {where}: {item['msg']}, got {item['input']!r:.80}"
+        if not any(text.partition(": Input")[0] == known.partition(": Input")[0] for known in out):
+            out.append(text)
     return out
+
+
+def _nearest(root: Node, loc: tuple[Any, ...]) -> Node:
+    """The node at a place of the tree, or the last one on the way that exists."""
+    node = root
+    for part in loc:
+        inner: Any = node.value
+        there = part in inner if isinstance(inner, dict) else isinstance(inner, list) and isinstance(part, int) and part < len(inner)
+        if not there:
+            break
+        node = inner[part]
+    return node

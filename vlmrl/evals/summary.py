@@ -14,6 +14,7 @@ import numpy as np
 
 from vlmrl import rng
 from vlmrl.errors import VlmrlError
+from vlmrl.evals.grouped import GROUPED
 from vlmrl.evals.measures import LABELS, METRICS, main_score, parts_of
 from vlmrl.evals.records import Record
 from vlmrl.metrics import thought
@@ -47,10 +48,11 @@ class Summary:
     """One model on one set of questions."""
 
     n: int
+    """Questions; each may have several answers."""
     clusters: int
     """Distinct videos."""
     metrics: Mapping[str, Interval]
-    """By the names of `METRICS`, those that apply to at least one record; empty without records."""
+    """By the names of `METRICS` and `grouped.GROUPED`, those that apply to at least one record; empty without records."""
     miou_given_think: float | None
     """Over answers with a thought; None if there is none, or if an answer is no time span."""
     miou_given_skip: float | None
@@ -97,20 +99,21 @@ def summarize(records: Sequence[Record], seed: int) -> Summary:
 
 
 def _summarize(records: Sequence[Record], seed: int, *, parts: bool = False) -> Summary:
-    ordered = sorted(records, key=lambda r: r.sample_id)
+    ordered = sorted(records, key=lambda r: (r.sample_id, r.k))
     if not ordered:
         return Summary(n=0, clusters=0, metrics={}, miou_given_think=None, miou_given_skip=None)
+    valued = {name: [(value, r.cluster) for r in ordered if (value := of(r)) is not None] for name, of in METRICS.items()}
+    valued |= {name: of(ordered) for name, of in GROUPED.items()}
     metrics: dict[str, Interval] = {}
-    for name, of in METRICS.items():
-        pairs = [(value, r.cluster) for r in ordered if (value := of(r)) is not None]
+    for name, pairs in valued.items():
         if pairs:
             values = [value for value, _ in pairs]
             low, high = bootstrap_interval(values, rng.generator(seed, "bootstrap", name), clusters=[cluster for _, cluster in pairs])
             metrics[name] = Interval(mean=sum(values) / len(values), low=low, high=high)
     spans = all("tiou" in r.scores for r in ordered)
-    thoughts = thought.summarize([thought.Thought(correct=main_score(r), thinks=r.think.has, tokens=r.n_out) for r in ordered])
+    thoughts = thought.summarize([thought.Thought(correct=main_score(r), thinks=r.think.has, tokens=r.n_out or 0) for r in ordered])
     return Summary(
-        n=len(ordered),
+        n=len({r.sample_id for r in ordered}),
         clusters=len({r.cluster for r in ordered}),
         metrics=metrics,
         miou_given_think=thoughts.accuracy_given_think if spans else None,
@@ -120,14 +123,14 @@ def _summarize(records: Sequence[Record], seed: int, *, parts: bool = False) -> 
 
 
 def compare(records_a: Sequence[Record], records_b: Sequence[Record], seed: int) -> Comparison:
-    """Paired differences b - a, matched by sample id.
+    """Paired differences b - a, matched by sample id and number of the answer.
 
     Raises:
         Incomparable: other samples, another version of a sample (question, gold answer or pixels), or other generation settings.
     """
     pairs = _pairs(records_a, records_b)
-    after = {b.sample_id: b for _, b in pairs}
-    parts = {name: [(a, after[a.sample_id]) for a in part] for name, part in parts_of([a for a, _ in pairs]).items()}
+    after = {(b.sample_id, b.k): b for _, b in pairs}
+    parts = {name: [(a, after[a.sample_id, a.k]) for a in part] for name, part in parts_of([a for a, _ in pairs]).items()}
     return dataclasses.replace(_compare(pairs, seed), parts={name: _compare(part, seed) for name, part in parts.items()})
 
 
@@ -147,7 +150,7 @@ def _compare(pairs: Sequence[tuple[Record, Record]], seed: int) -> Comparison:
 
 
 def _pairs(records_a: Sequence[Record], records_b: Sequence[Record]) -> list[tuple[Record, Record]]:
-    a, b = ({r.sample_id: r for r in records} for records in (records_a, records_b))
+    a, b = ({(r.sample_id, r.k): r for r in records} for records in (records_a, records_b))
     for side, records in ((a, records_a), (b, records_b)):
         if len(side) < len(records):
             raise Incomparable(f"{len(records) - len(side)} samples occur more than once in the records of '{records[0].stage}'")
@@ -155,15 +158,15 @@ def _pairs(records_a: Sequence[Record], records_b: Sequence[Record]) -> list[tup
         raise Incomparable("one of the two sets has no records; evaluate both on the same rows")
     alone = sorted(set(a) ^ set(b))
     if alone:
-        raise Incomparable(f"{len(alone)} samples are in one set only, the first is '{alone[0]}'; evaluate both on the same rows")
+        raise Incomparable(f"{len(alone)} samples are in one set only, the first is '{alone[0][0]}'; evaluate both on the same rows")
     for name in sorted(a):
         if a[name].sample_hash != b[name].sample_hash:
             raise Incomparable(
-                f"sample '{name}' differs between the sets (question, gold answer, video or pixel budget); evaluate both on the same rows"
+                f"sample '{name[0]}' differs between the sets (question, gold answer, video or pixel budget); evaluate the same rows"
             )
         if dict(a[name].settings) != dict(b[name].settings):
             raise Incomparable(
-                f"sample '{name}' was generated for with {dict(a[name].settings)} and {dict(b[name].settings)}; use the same settings"
+                f"sample '{name[0]}' was generated for with {dict(a[name].settings)} and {dict(b[name].settings)}; use the same settings"
             )
     return [(a[name], b[name]) for name in sorted(a)]
 

@@ -150,6 +150,20 @@ def convert(values: Sequence[float], size: tuple[float, float], *, source: Frame
     return tuple(float(v) * factors[i % 2] for i, v in enumerate(values))
 
 
+def rescale(values: Sequence[float], *, source: tuple[float, float], target: tuple[float, float]) -> tuple[float, ...]:
+    """Coordinates x, y, x, y, ... of one picture shown at two sizes: from (width, height) `source` to `target`.
+
+    From the picture as the model saw it to the file's: `source` is the resized size, `target` the original one. Coordinates in shares
+    of the sides (0 to 1) have the size (1, 1), those of frame `rel1000` the size (1000, 1000).
+
+    Raises:
+        ValueError: an odd number of values, or a side that is not positive.
+    """
+    if len(values) % 2 or min(*source, *target) <= 0:
+        raise ValueError(f"rescale: need x, y pairs and positive sides, got {len(values)} values and sizes {source} and {target}")
+    return tuple(float(v) * target[i % 2] / source[i % 2] for i, v in enumerate(values))
+
+
 def parse_boxes(text: str) -> list[Box] | None:
     """The boxes that an answer gives, in its order; None if it gives none. Corners are not put in order.
 

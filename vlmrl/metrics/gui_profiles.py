@@ -8,11 +8,11 @@ could not be read (None) is wrong in each of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from vlmrl.metrics.boxes import Point, centre, point_in_box
+from vlmrl.metrics.boxes import Box, Point, centre, point_in_box
 from vlmrl.metrics.gui import POINTING, RADIUS, Action, distance, normalise
 
 Profile = Literal["os_atlas", "gui_r1", "ui_r1", "ton"]
@@ -20,6 +20,9 @@ SCREEN = (1080, 2400)
 """Width and height in pixels of the screens that `ui_r1` is usually measured on."""
 TON_RADIUS = 0.2
 """The radius of TON's evaluation code; its reward and its paper have 0.14 (`metrics.gui.RADIUS`)."""
+
+AITW_ENLARGE = 1.4
+"""How much longer AITW makes the sides of element boxes, in shares of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +109,32 @@ def ton(pred: Action | None, gold: Action, *, radius: float = TON_RADIUS) -> Ste
             inside = _within(pred, gold, lambda a, b: distance(a, b) <= radius)
         return StepMatch(type=right, grounding=right and inside, step=right and inside)
     return StepMatch(type=right, grounding=None, step=right and pred is not None and _same_arguments(pred, gold, _contains))
+
+
+def enlarged(box: Box, by: float = AITW_ENLARGE) -> Box:
+    """A box with its sides longer by `by` times their length, around its centre, as AITW does it (arXiv:2307.10088, its matching code).
+
+    A corner that would leave the screen at the top or left is put on its edge, and the size stays; no side is longer than the screen's.
+
+    Raises:
+        ValueError: `by` is negative.
+    """
+    if by < 0:
+        raise ValueError(f"enlarged: by must be at least 0, got {by}")
+    width, height = box[2] - box[0], box[3] - box[1]
+    left, top = max(0.0, box[0] - by * width / 2), max(0.0, box[1] - by * height / 2)
+    return left, top, left + min(1000.0, (1 + by) * width), top + min(1000.0, (1 + by) * height)
+
+
+def aitw_tap(pred: Point, gold: Point, boxes: Sequence[Box] = (), *, radius: float = RADIUS, by: float = AITW_ENLARGE) -> bool:
+    """Whether two taps are the same for AITW (arXiv:2307.10088): both in one of the screen's element boxes after enlarging it (borders
+    included), or within `radius` of each other in shares of the sides (the limit hits). Everything in 0 to 1000.
+
+    AITZ and later codes enlarge by 0.2 (`by`) in place of 1.4.
+    """
+    if any(point_in_box(pred, around) and point_in_box(gold, around) for around in (enlarged(box, by) for box in boxes)):
+        return True
+    return distance(pred, gold) <= radius
 
 
 def match_step(pred: Action | None, gold: Action, *, profile: Profile, screen: tuple[float, float] = SCREEN) -> StepMatch:

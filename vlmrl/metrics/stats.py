@@ -46,6 +46,29 @@ def clustered_error(values: Sequence[float], clusters: Sequence[Hashable]) -> fl
     return math.sqrt(g / (g - 1) * sum(s * s for s in sums.values())) / len(x)
 
 
+def micro_mean(groups: Sequence[Sequence[float]]) -> float:
+    """Mean over all values of all groups, so that a large group counts for more. Empty groups do not matter.
+
+    Raises:
+        ValueError: no values.
+    """
+    values = [value for group in groups for value in group]
+    if not values:
+        raise ValueError("micro_mean: no values")
+    return sum(values) / len(values)
+
+
+def macro_mean(groups: Sequence[Sequence[float]]) -> float:
+    """Mean of the groups' means, so that every group (task, category) counts the same. Reports name which of the two means they give.
+
+    Raises:
+        ValueError: no groups, or an empty one, which has no mean.
+    """
+    if not groups or not all(groups):
+        raise ValueError(f"macro_mean: {len(groups)} groups, {sum(not group for group in groups)} of them empty; leave out empty ones")
+    return sum(sum(group) / len(group) for group in groups) / len(groups)
+
+
 def wilson(successes: int, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
     """Wilson score interval of a proportion. Raises ValueError unless 0 <= successes <= n and n > 0."""
     if not 0 <= successes <= n or n < 1:

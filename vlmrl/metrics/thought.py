@@ -51,5 +51,51 @@ def summarize(answers: Sequence[Thought]) -> ThoughtSummary:
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Agreement:
+    """Whether thoughts lead to the answers that are given. Shares in [0, 1]; None where nothing was judged that could tell."""
+
+    n: int
+    judged: int
+    """Answers with a verdict."""
+    accuracy: float
+    consistency: float | None
+    """Consistent ones among the answers with a verdict."""
+    inconsistency_rate: float | None
+    """IR: answers found inconsistent, over all answers. None where only right answers were judged: it would be too small."""
+    faithful_accuracy: float | None
+    """Answers that are right and found consistent, over all answers."""
+    consistency_given_correct: float | None
+    """Consistent ones among the right answers with a verdict."""
+
+
+def agreement(right: Sequence[bool], consistent: Sequence[bool | None], *, wrong_judged: bool = True) -> Agreement:
+    """Consistency of thoughts with answers (IR as in Faithful GRPO, arXiv:2604.08476).
+
+    Args:
+        consistent: for each answer whether its thought's own conclusion is that answer; None without a verdict. Such an answer counts as
+            neither consistent nor inconsistent.
+        wrong_judged: whether wrong answers were judged too. Rules judge right ones only; then there is no rate over all answers.
+
+    Raises:
+        ValueError: no answers, or verdicts of another number.
+    """
+    if not right or len(right) != len(consistent):
+        raise ValueError(f"agreement: {len(right)} answers and {len(consistent)} verdicts; give one verdict (or None) per answer")
+    n, pairs = len(right), list(zip(right, consistent, strict=True))
+    verdicts = [verdict for verdict in consistent if verdict is not None]
+    of_right = [verdict for is_right, verdict in pairs if is_right and verdict is not None]
+    whole = bool(verdicts) and wrong_judged
+    return Agreement(
+        n=n,
+        judged=len(verdicts),
+        accuracy=sum(map(bool, right)) / n,
+        consistency=_mean(verdicts) if whole else None,
+        inconsistency_rate=sum(not verdict for verdict in verdicts) / n if whole else None,
+        faithful_accuracy=sum(of_right) / n if verdicts else None,
+        consistency_given_correct=_mean(of_right),
+    )
+
+
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None

@@ -5,7 +5,7 @@ answer scored. Loads tokenizer and processors, never model weights. Every row is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,16 +19,15 @@ from vlmrl.data.encode import Encoder
 from vlmrl.data.source import read_source
 from vlmrl.errors import MediaError, RowError
 from vlmrl.policy.load import load_processor
+from vlmrl.train.audit_leak import Hashes, HeldOut, held_out_sets, overlap, repeated_ids, told
 from vlmrl.train.columns import reward_runner
 from vlmrl.train.media import open_media
 from vlmrl.train.rows import import_options
 from vlmrl.train.ui import Ui
-from vlmrl.types import Prompt, Sample
+from vlmrl.types import Sample
 
 SHOWN = 5
 """Rows that are listed with their message; all are counted."""
-
-Fingerprint = tuple[tuple[str, ...], str]
 
 
 @dataclass(kw_only=True)
@@ -44,8 +43,6 @@ class SourceAudit:
     """Tokens."""
     reasons: Counter[str] = field(default_factory=Counter[str])
     examples: list[str] = field(default_factory=list)
-    prints: set[Fingerprint] = field(default_factory=set[Fingerprint])
-    """Media content and question of each good row: tells whether training rows are held out."""
 
     def reject(self, reason: str, line: str) -> None:
         self.reasons[reason] += 1
@@ -83,13 +80,14 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui) -> AuditReport:
         data: folder that sources are relative to.
 
     Raises:
-        ConfigError: the processor cannot be loaded.
+        ConfigError: the processor cannot be loaded, or a suite to compare with is wrong.
         DataError: a source file is missing or cannot be read.
+        MediaError: a medium vanished while it was looked at.
     """
     bundle = load_processor(model, revision=cfg.model.revision)
     _, encoder = open_media(cfg, bundle, data)
     report = AuditReport()
-    trained: set[Fingerprint] = set()
+    trained: dict[SourceSection, dict[str, Sample]] = {}
     done: dict[tuple[SourceSection, str], tuple[SourceAudit, list[Sample]]] = {}
 
     def visit(source: SourceSection, template: str, used_by: str) -> tuple[SourceAudit, list[Sample]]:
@@ -103,16 +101,13 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui) -> AuditReport:
         return done[key]
 
     for stage in cfg.stages:
-        found, samples = visit(stage.source, stage.template, stage.name)
-        trained |= found.prints
+        _, samples = visit(stage.source, stage.template, stage.name)
+        trained.setdefault(stage.source, {}).update((sample.id, sample) for sample in samples)
         if isinstance(stage, GrpoSection) and samples:
             report.problems += _reward_problems(stage, cfg.plugins, samples)
-    if cfg.eval.source is not None:
-        # The prompt of the last stage is the one that the trained model is asked with.
-        held_out, _ = visit(cfg.eval.source, cfg.stages[-1].template, "eval")
-        shared = len(held_out.prints & trained)
-        if shared:
-            report.notes.append(f"{shared} of {held_out.good} evaluation rows have the media and the question of a training row")
+    # The prompt of the last stage is the one that the trained model is asked with.
+    held_out = None if cfg.eval.source is None else visit(cfg.eval.source, cfg.stages[-1].template, "eval")
+    _check_leaks(report, cfg, data, trained, held_out)
     return report
 
 
@@ -137,14 +132,38 @@ def _audit_source(found: SourceAudit, source: SourceSection, cfg: Config, data: 
             else:
                 good.append(sample)
                 found.longest_prompt = max(found.longest_prompt, len(prompt.ids))
-                found.prints.add(_print(prompt))
             bar.update(n + 1)
     found.good = len(good)
     return good
 
 
-def _print(prompt: Prompt) -> Fingerprint:
-    return tuple(handle.key for handle in prompt.media), " ".join(prompt.sample.question.casefold().split())
+def _check_leaks(
+    report: AuditReport,
+    cfg: Config,
+    data: Path,
+    trained: Mapping[SourceSection, Mapping[str, Sample]],
+    held_out: tuple[SourceAudit, list[Sample]] | None,
+) -> None:
+    """Add what training rows have in common with held-out ones, and ids that mean different rows."""
+    hashes = Hashes()
+    sources = {source: list(samples.values()) for source, samples in trained.items()}
+    report.problems += repeated_ids(sources, data, hashes)
+    sets = held_out_sets(cfg, data, hashes)
+    if held_out is not None:
+        found, samples = held_out
+        sets.insert(0, HeldOut(name=f"eval.source ({found.path})", rows=[hashes.shown(sample, data) for sample in samples]))
+    if not sets:
+        return
+    for source, samples in sources.items():
+        rows = [hashes.shown(sample, data) for sample in samples]
+        for held in sets:
+            problems, notes = told(source.path, held.name, overlap(rows, held.rows))
+            report.problems += problems
+            report.notes += notes
+    for held in sets:
+        if held.bad:
+            left = f"{len(held.bad)} of {len(held.bad) + len(held.rows)} rows of {held.name} could not be compared with training rows"
+            report.notes.append(f"warning: {left}; first: {held.bad[0]}")
 
 
 def _source_problems(found: SourceAudit, cfg: Config) -> list[str]:

@@ -1,22 +1,37 @@
-"""Evaluation between stages: greedy answers on held-out rows, kept as records, with frames for the report."""
+"""Evaluation between and within stages: answers to held-out rows and to suites, kept as records, with frames for the report.
+
+The rollout engine answers, with the weights that are there; all ranks share the questions. Nothing of training changes: no random
+state, no flag of the model. An evaluation that fails is reported and counted (`eval/failed`), and training goes on.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
 
 from vlmrl import fs
+from vlmrl.errors import Preempted, VlmrlError
+from vlmrl.evals.engines import LocalEngine
+from vlmrl.evals.models import open_store
 from vlmrl.evals.quick import evaluate
-from vlmrl.evals.records import read_records
-from vlmrl.evals.runfiles import save_frames
+from vlmrl.evals.records import Record
+from vlmrl.evals.run import asked, task_prompts
+from vlmrl.evals.runfiles import save_media
+from vlmrl.evals.suite import Suite, data_root_of, load_suite, suite_path
 from vlmrl.evals.summary import summarize
 from vlmrl.policy.load import Policy, weights_fingerprint
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.train import dist
 from vlmrl.train.clock import Clock
+from vlmrl.train.export import export
 from vlmrl.train.session import Session
-from vlmrl.types import GenerationSettings, Sample
+from vlmrl.types import GenerationSettings, Prompt
 
 FRAMES_IN_REPORT = 24
 """Held-out questions whose frames are kept for the report."""
@@ -31,53 +46,140 @@ def remember_stage(s: Session, name: str) -> None:
 
 
 def evaluate_stage(s: Session, name: str, policy: Policy, vision: VisionCache, clock: Clock | None = None) -> None:
-    """Greedy answers on the held-out rows; records that are already there are not generated again.
+    """Greedy answers to the held-out rows and the suite; records that are already there are not generated again.
 
     The seconds count in `clock`: within a stage that of its steps, else the run's."""
-    source = s.cfg.eval.source
-    if source is None:
+    if s.cfg.eval.source is None and s.cfg.eval.suite is None:
         return
-    template = s.cfg.stages[-1].template
-    samples = list(s.rows_of(source, template).samples.values())[: s.cfg.eval.limit]
+    values: dict[str, float] = {"eval/failed": 0.0}
     with (clock or s.clock).phase("evaluate"):
-        dist.on_main(lambda: _evaluate_main(s, name, samples, template, policy, vision))
-    values = {"eval/rows": float(len(samples))} | _eval_metrics(s, name)
+        stop = _budget(s.cfg.eval.max_seconds)
+        parts: list[Callable[[], Mapping[str, float]]] = []
+        if s.cfg.eval.source is not None:
+            parts.append(lambda: _held_out(s, name, policy, vision, stop))
+        if s.cfg.eval.suite is not None:
+            parts.append(lambda: _suite(s, name, policy, stop))
+        for part in parts:
+            try:
+                values |= part()
+            except Preempted:
+                raise
+            except (VlmrlError, OSError, torch.OutOfMemoryError) as error:
+                values["eval/failed"] += 1
+                s.ui.say(f"warning: evaluation of '{name}' failed, training goes on: {error}")
+        dist.on_main(lambda: _best(s, name, policy, values))
     s.tracker.log(values, stage=name, step=s.state.step, global_step=s.state.global_step)
 
 
-def _evaluate_main(s: Session, name: str, samples: Sequence[Sample], template: str, policy: Policy, vision: VisionCache) -> None:
-    prompts = [s.encoder.encode(sample, template) for sample in samples]
-    with s.ui.bar(f"evaluate {name}", len(prompts)) as bar:
-        evaluate(
-            engine=HFEngine(policy, vision),
+def _budget(seconds: float | None) -> Callable[[], bool] | None:
+    """Whether an evaluation that starts now has had its time."""
+    if seconds is None:
+        return None
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
+
+
+def _answers(s: Session, name: str, label: str, engine: LocalEngine, prompts: Sequence[Prompt], **settings: Any) -> list[Record]:
+    with s.ui.bar(label, len(prompts)) as bar:
+        return evaluate(
+            engine=engine,
             prompts=prompts,
-            settings=GenerationSettings(max_new_tokens=s.cfg.eval.max_new_tokens, temperature=0.0),
-            fingerprint=weights_fingerprint(policy),
-            out=s.run.eval / f"{name}.jsonl",
             stage=name,
-            batch_prompts=s.cfg.eval.batch_prompts,
             tokenizer_len=lambda text: len(s.bundle.tokenize(text)),
+            ranks=dist,
             progress=lambda done, total: bar.update(done),
+            **settings,
         )
+
+
+def _held_out(s: Session, name: str, policy: Policy, vision: VisionCache, stop: Callable[[], bool] | None) -> dict[str, float]:
+    """Metrics of the answers to `eval.source`, under `eval/`."""
+    source, template = s.cfg.eval.source, s.cfg.stages[-1].template
+    assert source is not None
+    samples = list(s.rows_of(source, template).samples.values())[: s.cfg.eval.limit]
+    prompts = dist.together(lambda: [s.encoder.encode(sample, template) for sample in samples])
+    records = _answers(
+        s,
+        name,
+        f"evaluate {name}",
+        LocalEngine(HFEngine(policy, vision), fingerprint=weights_fingerprint(policy)),
+        prompts,
+        settings=GenerationSettings(max_new_tokens=s.cfg.eval.max_new_tokens, temperature=0.0),
+        out=s.run.eval / f"{name}.jsonl",
+        batch_prompts=s.cfg.eval.batch_prompts,
+        stop=stop,
+    )
+    dist.on_main(lambda: _keep(s, name, prompts))
+    return {"eval/rows": float(len(records))} | _metrics(records, s.cfg.run.seed, "eval")
+
+
+def _keep(s: Session, name: str, prompts: Sequence[Prompt]) -> None:
+    """What the report needs besides the records."""
     remember_stage(s, name)
     for prompt in prompts[:FRAMES_IN_REPORT]:
         for handle in prompt.media[:1]:
-            media = s.store.get_key(handle.key)
-            sample = prompt.sample
-            save_frames(
-                s.run.path,
-                sample.id,
-                frames=media.frames,
-                times=media.times,
-                question=sample.question,
-                gold=sample.gt.get("time"),
-                duration=media.duration,
-            )
+            save_media(s.run.eval / "frames", prompt.sample, s.store.get_key(handle.key))
 
 
-def _eval_metrics(s: Session, name: str) -> dict[str, float]:
-    """Means of a stage's records, under `eval/`."""
-    if not dist.is_main():
+def _suite(s: Session, name: str, policy: Policy, stop: Callable[[], bool] | None) -> dict[str, float]:
+    """Metrics of a suite's tasks, under `eval/<task>/`. Records: `eval/suite/<stage>/<task>.jsonl`."""
+    suite, root = suite_of(s.cfg.eval.suite, s.cfg.eval.data_root)
+    fingerprint = weights_fingerprint(policy)
+    folder = s.run.eval / "suite" / name
+    out: dict[str, float] = {}
+    for task in suite.tasks:
+        store = open_store(task, s.bundle)
+        prompts, _ = dist.together(lambda task=task, store=store: task_prompts(task, root, store, s.bundle, None))
+        vision = VisionCache(store, budget_bytes=task.media.cache_bytes)
+        records = _answers(
+            s,
+            name,
+            f"evaluate {name}: {task.id}",
+            LocalEngine(HFEngine(policy, vision), fingerprint=fingerprint),
+            prompts,
+            **asked(task),
+            seed=s.cfg.run.seed,
+            out=folder / f"{task.id}.jsonl",
+            batch_prompts=suite.batch_prompts,
+            stop=stop,
+        )
+        store.close()
+        out[f"eval/{task.id}/rows"] = float(len(records))
+        out |= _metrics(records, s.cfg.run.seed, f"eval/{task.id}")
+    return out
+
+
+def suite_of(name: str | None, data_root: str | None) -> tuple[Suite, Path]:
+    """The suite of a recipe and where its data lie.
+
+    Raises:
+        ConfigError: no such suite, or nobody says where its data are.
+    """
+    assert name is not None
+    suite = load_suite(suite_path(name))
+    return suite, data_root_of(suite, None if data_root is None else Path(data_root).expanduser())
+
+
+def _metrics(records: Sequence[Record], seed: int, prefix: str) -> dict[str, float]:
+    """Means of records. The bootstrap of `summarize` is the same on every rank."""
+    if not records or not dist.is_main():
         return {}
-    summary = summarize(read_records(s.run.eval / f"{name}.jsonl"), seed=s.cfg.run.seed)
-    return {f"eval/{metric}": value for metric, value in summary.means().items() if value is not None}
+    means = summarize(records, seed=seed).means()
+    return {f"{prefix}/{metric}": value for metric, value in means.items() if value is not None}
+
+
+def _best(s: Session, name: str, policy: Policy, values: Mapping[str, float]) -> None:
+    """Where `eval.best` names a metric and this is its largest value so far: note it in `eval/best.json` and keep the weights in
+    `best/<stage>`, in place of the ones before."""
+    metric = s.cfg.eval.best
+    if metric is None or (value := values.get(f"eval/{metric}")) is None:
+        return
+    path = s.run.eval / "best.json"
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    if before is not None and before["value"] >= value:
+        return
+    export(policy, s.run.path / "best" / name)
+    record = {"metric": metric, "value": value, "stage": name, "step": s.state.step, "global_step": s.state.global_step}
+    fs.write_text(path, json.dumps(record, sort_keys=True) + "\n")
+    if before is not None and before["stage"] != name:
+        fs.remove_tree(s.run.path / "best" / before["stage"])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmrl.data.adapters.base import ANSWER_TYPES, Found, ImportOptions, picture_size
-from vlmrl.data.coordinates import DIGITS, Size, convert_box, convert_point, convert_span, plain
+from vlmrl.data.coordinates import DIGITS, Size, convert_box, convert_point, convert_span, convert_time, plain
 from vlmrl.errors import RowError
 
 _LETTER = re.compile(r"\(?([A-Za-z])\)?[.:)]?")
@@ -24,6 +24,15 @@ _TIME = r"([\d:.]+(?:\s?(?:seconds?|secs?|s))?)"
 _SPAN = re.compile(rf"(?:from\s+)?{_TIME}\s*(?:to|and|-|–|—)\s*{_TIME}", re.IGNORECASE)
 _POINT_KEYS = ("points", "point", "point_2d")
 _BOX_KEYS = ("boxes", "bbox", "box", "bbox_2d")
+
+
+VISUAL = {"tracking": "track", "spatio_temporal": "tube", "segmentation": "segmentation"}
+"""Answer types whose gold answer is one JSON object -> the key of `gt` that holds it."""
+_PARTS = {
+    "tracking": ("boxes",),
+    "spatio_temporal": ("time", "boxes"),
+    "segmentation": ("time", "boxes", "positive_points", "negative_points"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +65,8 @@ def gold(value: object, answer_type: str, found: Found, options: ImportOptions, 
         return Gold(answer=f"{span[0]:.2f} to {span[1]:.2f}", gt={"time": span}, options=found.options)
     if answer_type in ("bbox", "point"):
         return _place(value, answer_type, found, options, first_image)
+    if answer_type in VISUAL:
+        return _visual(value, answer_type, found, options, first_image)
     raise RowError("answer_type", f"answer type '{answer_type}' cannot be made from rows of this shape; known: {', '.join(ANSWER_TYPES)}")
 
 
@@ -164,6 +175,67 @@ def _points(items: list[object], found: Found, options: ImportOptions, first_ima
         return Gold(answer=json.dumps(centre), gt={"boxes": read}, options=found.options, framed=True)
     answer = json.dumps(read[0] if len(read) == 1 else {"points": read})
     return Gold(answer=answer, gt={"points": read}, options=found.options, framed=True)
+
+
+def _visual(value: object, answer_type: str, found: Found, options: ImportOptions, first_image: str | None) -> Gold:
+    """Boxes by frame, with a time span for tubes; or a box with points, of a video with its time: the objects of arXiv:2512.03043."""
+    given = _json(value.strip()) if isinstance(value, str) else value
+    if not isinstance(given, Mapping):
+        raise RowError("answer", f"the gold answer {str(given)[:60]} is not a JSON object, as '{answer_type}' needs it")
+    parts = {str(key): part for key, part in given.items() if part is not None}
+    unknown = sorted(set(parts) - set(_PARTS[answer_type]))
+    if unknown:
+        raise RowError("answer", f"the gold answer has the key '{unknown[0][:40]}'; '{answer_type}' has {', '.join(_PARTS[answer_type])}")
+    videos, images = len(found.videos), len(found.images)
+    if answer_type != "segmentation" and (videos, images) != (1, 0):
+        raise RowError("answer", f"'{answer_type}' is about one video, the row has {images} image(s) and {videos} video(s)")
+    if videos + images != 1:
+        raise RowError("answer", f"'segmentation' is about one picture or video, the row has {images} image(s) and {videos} video(s)")
+    if (answer_type == "segmentation" and not videos) and "time" in parts:
+        raise RowError("answer", "the gold answer has a 'time', but the row shows a picture")
+    missing = [key for key in _PARTS[answer_type] if key not in parts and (key != "time" or videos)]
+    if missing:
+        raise RowError("missing_key", f"the gold answer has no '{missing[0]}', which '{answer_type}' needs")
+    out: dict[str, Any] = {}
+    if answer_type == "segmentation":
+        if "time" in parts:
+            out["time"] = plain(convert_time(parts["time"], unit=options.time_unit, fps=options.time_fps))
+        out["boxes"] = _corners(parts["boxes"], found, options, first_image, "boxes")
+        for key in ("positive_points", "negative_points"):
+            out[key] = [_pair(item, found, options, first_image, f"{key}[{i}]") for i, item in enumerate(_items(parts[key], key))]
+        true: dict[str, Any] = out
+    else:
+        boxes = _by_frame(parts["boxes"], found, options, first_image)
+        if answer_type == "spatio_temporal":
+            out["time"] = convert_span(parts["time"], unit=options.time_unit, fps=options.time_fps)
+        out["boxes"] = boxes
+        true = boxes if answer_type == "tracking" else out
+    return Gold(answer=json.dumps(out), gt={VISUAL[answer_type]: true}, options=found.options, framed=True)
+
+
+def _by_frame(given: object, found: Found, options: ImportOptions, first_image: str | None) -> dict[str, Any]:
+    """{"<frame>": box}; that frames are numbers, each named once, is for the schema to check."""
+    if not isinstance(given, Mapping) or not given:
+        raise RowError("answer", f"'boxes' must be an object of frames, like {{\"1\": [x1, y1, x2, y2]}}, got {str(given)[:60]}")
+    return {str(frame): _corners(box, found, options, first_image, f"boxes.{frame}") for frame, box in given.items()}
+
+
+def _corners(given: object, found: Found, options: ImportOptions, first_image: str | None, place: str) -> list[Any]:
+    if not isinstance(given, list) or len(given) != 4:
+        raise RowError("answer", f"{place}: a box is [x1, y1, x2, y2], got {str(given)[:60]}")
+    return _converted(given, found, options, first_image, place)
+
+
+def _pair(given: object, found: Found, options: ImportOptions, first_image: str | None, place: str) -> list[Any]:
+    if not isinstance(given, list) or len(given) != 2:
+        raise RowError("answer", f"{place}: a point is [x, y], got {str(given)[:60]}")
+    return _converted(given, found, options, first_image, place)
+
+
+def _items(given: object, key: str) -> list[Any]:
+    if not isinstance(given, list):
+        raise RowError("answer", f"'{key}' must be a list of points, got {str(given)[:60]}")
+    return given
 
 
 def _listed(given: object, keys: tuple[str, ...]) -> list[object]:

@@ -5,6 +5,17 @@
 
 `problem_type` is the answer type, `task_type` the task, `data_source` the source, `process` (of rows for supervised fine-tuning) the
 reference thought. Times and boxes carry no unit and no frame: the source must say `time_unit` and `frame`.
+
+The answers of OneThinker's visual tasks are JSON objects, in the forms that its training code asks a model for and compares with:
+
+    tracking                    {"boxes": {"1": [x1, y1, x2, y2], "2": [...]}}, one box per second
+    spatial-temporal grounding  {"time": [start, end], "boxes": {"9": [...], "10": [...]}}, keys are whole seconds
+    segmentation, picture       {"boxes": [x1, y1, x2, y2], "positive_points": [[x, y], ...], "negative_points": [[x, y], ...]}
+    segmentation, video         the same with "time": seconds
+
+These forms were read in the code that trains on the rows (its prompts and its rewards); the rows themselves were not looked at. What has
+another form is refused with the part at fault: other keys, a frame that is no number, a box or point of another length, a picture with
+a time, or a video without one. Numbers of points other than the three that its rewards ask for are taken.
 """
 
 from __future__ import annotations
@@ -32,9 +43,9 @@ PROBLEM_TYPES: dict[str, str | None] = {
     "open ended": "open",
     "temporal grounding": "time_span",
     "spatial grounding": "bbox",
-    "spatial temporal grounding": None,
-    "tracking": None,
-    "segmentation": None,
+    "spatial temporal grounding": "spatio_temporal",
+    "tracking": "tracking",
+    "segmentation": "segmentation",
 }
 
 

@@ -31,7 +31,7 @@ class VerdictCache:
     """
 
     def __init__(self, folder: Path | None, rank: int = 0, *, clock: Callable[[], float] = time.monotonic):
-        """Raises StorageError if the disk refuses."""
+        """Raises StorageError if the disk refuses. The folder is made with the first verdict."""
         self.dropped_bytes = 0
         self.damaged = 0
         self.path = None if folder is None else folder / f"verdicts.rank-{rank}.jsonl"
@@ -40,8 +40,7 @@ class VerdictCache:
         self._clock = clock
         self._synced = clock()
         self._unsynced = False
-        if folder is not None:
-            fs.mkdir(folder)
+        if folder is not None and folder.exists():  # a run without judges has no such folder: `put` makes it
             for path in sorted(p for p in folder.iterdir() if _NAME.fullmatch(p.name)):
                 self._load(path)
 
@@ -66,6 +65,8 @@ class VerdictCache:
                 return
             if self.path is not None:
                 new = not self.path.exists()
+                if new:
+                    fs.mkdir(self.path.parent)
                 fs.append(self.path, line)
                 self._unsynced = True
                 if new:

@@ -13,6 +13,7 @@ from vlmrl.errors import RemoteError
 from vlmrl.rewards.remote.breaker import Breaker
 from vlmrl.rewards.remote.endpoint import Endpoint
 from vlmrl.rewards.remote.exchange import Failure, exchange
+from vlmrl.rewards.remote.limit import OVERLOAD, Limit
 from vlmrl.rewards.remote.meters import Meters
 from vlmrl.rewards.remote.timing import Timing
 
@@ -28,7 +29,8 @@ class Client:
     """One service. Safe for several threads.
 
     A request that keeps failing is given up only after a harmless question (`canary`) has been answered: then it is the request, and
-    it comes back as a `Failure`. If that fails too, it is the service, and all threads wait for it.
+    it comes back as a `Failure`. If that fails too, it is the service, and all threads wait for it. `limit` says how many requests may
+    be under way at once: at most the endpoint's `concurrency`, fewer while the service has too much to do.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Client:
         name = f"the reward service '{endpoint.model}' at {endpoint.url}"
         waited = self._count_wait
         self.breaker = Breaker(name, max_wait=endpoint.max_wait, timing=timing, waited=waited)
+        self.limit = Limit(endpoint.concurrency, timing=timing, waited=waited)
 
     def send(self, path: str, body: Mapping[str, Any], *, name: str, canary: Mapping[str, Any]) -> dict[str, Any] | Failure:
         """The JSON object that the service answers to `body`, or why it does not answer this request though it is up.
@@ -66,9 +69,8 @@ class Client:
         attempts, number, spent = 0, 0, 0.0
         while True:
             self.breaker.wait(lambda: self._is_up(path, canary))
-            began = self._timing.now()
-            reply = self._exchange(path, data)
-            spent += self._timing.now() - began
+            reply, took = self._exchange(path, data)
+            spent += took
             if not isinstance(reply, Failure) or reply.kind == "refused":
                 self.breaker.success()
                 return reply
@@ -102,18 +104,37 @@ class Client:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._http.close()
 
-    def _exchange(self, path: str, data: bytes) -> dict[str, Any] | Failure:
+    def _exchange(self, path: str, data: bytes) -> tuple[dict[str, Any] | Failure, float]:
+        """The reply, and the seconds that it took; waiting for a turn is not among them.
+
+        Raises:
+            RemoteError: the service can never answer.
+            Preempted: the run was asked to stop.
+        """
         url = f"{self.endpoint.url.rstrip('/')}/{path}".rstrip("/")
-        began = self._timing.now()
-        self.meters.add("judge/calls")
-        reply = exchange(
-            self._http, url, data, timeout=self.endpoint.timeout, secret=self._secret, now=self._timing.now, wall=self._timing.wall
-        )
-        self.meters.add("judge/request_seconds", self._timing.now() - began)
+        with self.limit.request() as begun:
+            started = self._timing.now()
+            self.meters.add("judge/calls")
+            reply = exchange(
+                self._http, url, data, timeout=self.endpoint.timeout, secret=self._secret, now=self._timing.now, wall=self._timing.wall
+            )
+            took = self._timing.now() - started
+            self.meters.add("judge/request_seconds", took)
+            self._learn(reply, begun)
         if isinstance(reply, Failure) and reply.kind == "unusable":
             hint = self._key_hint() if reply.reason in ("http_401", "http_403", "http_407") else "check endpoint.url and endpoint.model"
             raise RemoteError(f"{self.breaker.name} cannot be used: {reply.detail}; {hint}, then run the same command to go on")
-        return reply
+        return reply, took
+
+    def _learn(self, reply: dict[str, Any] | Failure, begun: int) -> None:
+        """What a reply says about how much the service can take."""
+        if not isinstance(reply, Failure) or reply.kind == "refused":
+            self.limit.answered()
+            return
+        if reply.reason in OVERLOAD and self.limit.overloaded(begun):
+            self.meters.add("judge/slowdowns")
+        if reply.retry_after is not None:
+            self.limit.close_for(min(reply.retry_after, self.endpoint.max_wait))
 
     def _key_hint(self) -> str:
         if self.endpoint.key_env is None:
@@ -121,7 +142,7 @@ class Client:
         return f"check the key in the environment variable {self.endpoint.key_env}"
 
     def _is_up(self, path: str, canary: Mapping[str, Any]) -> bool:
-        reply = self._exchange(path, _encoded(canary))
+        reply, _ = self._exchange(path, _encoded(canary))
         return not isinstance(reply, Failure) or reply.kind == "refused"
 
     def _back_off(self, name: str, number: int, retry_after: float | None) -> float:

@@ -8,6 +8,7 @@ from collections import Counter
 NAMES = (
     "judge/calls",
     "judge/retries",
+    "judge/slowdowns",
     "judge/reasks",
     "judge/cache_hits",
     "judge/unjudged",
@@ -17,7 +18,8 @@ NAMES = (
     "judge/request_seconds",
     "reward/wait_seconds",
 )
-"""`request_seconds`: inside HTTP exchanges, all threads together; `wait_seconds`: in back-off and while a service was down, likewise."""
+"""`request_seconds`: inside HTTP exchanges, all threads together; `wait_seconds`: in back-off and while a service was down, likewise;
+`slowdowns`: how often requests at once were halved because a service had too much to do."""
 
 
 def _zeros() -> dict[str, float]:

@@ -51,8 +51,15 @@ class Services:
         return ScalarModel(client, self.cache if client.endpoint.cache else None, low=low, high=high)
 
     def read(self) -> dict[str, float]:
-        """What the services cost since the last call, for a step's log line; nothing where none was asked for."""
-        return self.meters.read() if self._clients else {}
+        """What the services cost since the last call, for a step's log line; nothing where none was asked for.
+
+        `judge/concurrency` is the present state: requests that may be under way at once, at all services together.
+        """
+        with self._lock:
+            clients = list(self._clients.values())
+        if not clients:
+            return {}
+        return self.meters.read() | {"judge/concurrency": float(sum(client.limit.now for client in clients))}
 
     def close(self) -> None:
         """End all clients and make the cache durable."""

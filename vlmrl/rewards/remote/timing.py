@@ -41,6 +41,13 @@ class Timing:
         """
         end = self.now() + seconds
         while (left := end - self.now()) > 0:
-            if self.stop():
-                raise Preempted("stopped by a signal while waiting for a reward service; run the same command to go on")
+            self.check_stop()
             self.sleep(min(left, SLICE))
+
+    def check_stop(self) -> None:
+        """
+        Raises:
+            Preempted: the run was asked to stop.
+        """
+        if self.stop():
+            raise Preempted("stopped by a signal while waiting for a reward service; run the same command to go on")

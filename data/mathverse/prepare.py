@@ -1,0 +1,47 @@
+"""MathVerse testmini: each problem in five versions that move the information from the text into the diagram."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from vlmrl.data.hf_rows import Record, inline_choice, inline_options, made, picture, question_row, records
+from vlmrl.data.prepare import Dataset, Row, Skipped, main
+from vlmrl.errors import RowError
+
+IN_PICTURE = "Answer the question that is written in the image."
+"""Ours: the text of the version 'Vision Only' may be empty."""
+
+
+def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
+    """One row per problem and version (`meta.category`); the question, without the release's instructions."""
+    for item in records(root, f"{split}.parquet"):
+        name = f"mathverse-{split}-{int(item['sample_index']):04d}"
+        yield made(name, partial(_row, name, split, item))
+
+
+def _row(name: str, split: str, item: Record) -> Row:
+    hidden = item["problem_version"] == "Vision Only"
+    row = question_row(
+        name,
+        task="mathverse",
+        images=[picture(item["image"], f"{split}/{int(item['sample_index']):04d}")],
+        prompt=IN_PICTURE if hidden else item["question"],
+        meta={"split": split, "category": item["problem_version"], "problem": str(item["problem_index"])},
+    )
+    answer = item["answer"].strip()
+    if item["question_type"] != "multi-choice":
+        return {**row, "answer_type": "math", "answer": answer}
+    if len(answer) > 1:  # the text of an option in place of its letter
+        texts = [option[2:].strip() for option in inline_options(item["question_for_eval"])]
+        if texts.count(answer) != 1:
+            raise RowError("bad_value", f"answer {answer!r} is neither a letter nor one of the options {texts}")
+        answer = "ABCDEFGH"[texts.index(answer)]
+    return inline_choice(row, answer)
+
+
+DATASET = Dataset(folder=Path(__file__).parent, rows=rows, splits=("testmini",))
+
+if __name__ == "__main__":
+    main(DATASET)

@@ -1,0 +1,58 @@
+"""MVBench: twenty kinds of questions about short clips, multiple choice. The clips have to be cut already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from vlmrl.data.prepare import Dataset, Row, Skipped, letter, main, official, read_json
+from vlmrl.data.video_choice import choice_row
+from vlmrl.errors import DataError
+
+FOLDERS = {
+    "action_antonym": "ssv2_video_mp4",
+    "action_count": "perception/videos",
+    "action_localization": "sta/sta_video_segment",
+    "action_prediction": "star/Charades_segment",
+    "action_sequence": "star/Charades_segment",
+    "character_order": "perception/videos",
+    "counterfactual_inference": "clevrer/video_validation",
+    "egocentric_navigation": "vlnqa",
+    "episodic_reasoning": "tvqa/video_fps3_hq_segment",
+    "fine_grained_action": "Moments_in_Time_Raw/videos",
+    "fine_grained_pose": "nturgbd_convert",
+    "moving_attribute": "clevrer/video_validation",
+    "moving_count": "clevrer/video_validation",
+    "moving_direction": "clevrer/video_validation",
+    "object_existence": "clevrer/video_validation",
+    "object_interaction": "star/Charades_segment",
+    "object_shuffle": "perception/videos",
+    "scene_transition": "scene_qa/video",
+    "state_change": "perception/videos",
+    "unexpected_action": "FunQA_test/test",
+}
+"""Task -> folder of its clips below `video/`, where every file holds just what the question is about."""
+
+
+def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
+    """Tasks in the order of their names; the category is the task."""
+    for task, folder in FOLDERS.items():
+        path = official(root, f"json/{task}.json")
+        for number, item in enumerate(read_json(path)):
+            if item["candidates"].count(item["answer"]) != 1:
+                raise DataError(f"{path}: record {number}: answer {item['answer']!r} is not once among its candidates")
+            yield choice_row(
+                id=f"mvbench-{task}-{number:03d}",
+                task="mvbench",
+                video=f"video/{folder}/{item['video']}",
+                question=item["question"],
+                options=item["candidates"],
+                answer=letter(item["candidates"].index(item["answer"])),
+                meta={"split": split, "category": task},
+            )
+
+
+DATASET = Dataset(folder=Path(__file__).parent, rows=rows, splits=("test",))
+
+if __name__ == "__main__":
+    main(DATASET)

@@ -1,0 +1,43 @@
+"""TempCompass: what changes over time in a clip, in the three forms that are scored by rule."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from vlmrl.data.hf_rows import Record, records
+from vlmrl.data.prepare import Dataset, Row, Skipped, letter, main
+from vlmrl.data.video_choice import choice_row, found_video, video_row
+from vlmrl.errors import DataError
+
+FORMS = ("multi-choice", "yes_no", "caption_matching")
+_LABEL = re.compile(r"(?:(?:Option|Caption|Sentence)\s+)?[A-Z0-9]\s*[.:)]\s+", re.IGNORECASE)
+
+
+def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
+    """Splits are the forms of the question; the category is what changes (`dim`)."""
+    for number, item in enumerate(records(root, f"{split}/test-*.parquet")):
+        yield _row(item, root, f"tempcompass-{split}-{number:04d}", split)
+
+
+def _row(item: Record, root: Path, name: str, split: str) -> Row:
+    meta = {"split": split, "video_id": item["video_id"], "category": item["dim"]}
+    video = found_video(root, f"videos/{item['video_id']}")
+    if split == "yes_no":
+        row = video_row(id=name, task="tempcompass", video=video, question=f"{item['question'].strip()} Answer yes or no.", meta=meta)
+        if item["answer"] not in ("yes", "no"):
+            raise DataError(f"{name}: answer {item['answer']!r} is neither yes nor no")
+        return {**row, "answer_type": "open", "answer": item["answer"]}
+    question, *lines = [line for line in item["question"].splitlines() if line.strip()]
+    if item["answer"].strip() not in [line.strip() for line in lines]:
+        raise DataError(f"{name}: answer {item['answer']!r} is none of the lines below the question")
+    right = letter([line.strip() for line in lines].index(item["answer"].strip()))
+    texts = [_LABEL.sub("", line.strip(), count=1) for line in lines]
+    return choice_row(id=name, task="tempcompass", video=video, question=question, options=texts, answer=right, meta=meta)
+
+
+DATASET = Dataset(folder=Path(__file__).parent, rows=rows, splits=FORMS)
+
+if __name__ == "__main__":
+    main(DATASET)

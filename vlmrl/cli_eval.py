@@ -1,0 +1,233 @@
+"""The commands about evaluation: `eval`, `compare`, `suites`. Registered by `vlmrl.cli`; everything heavy is imported inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vlmrl.errors import ConfigError, VlmrlError
+
+if TYPE_CHECKING:
+    from vlmrl.evals.models import Model
+    from vlmrl.evals.run import Changes, SuiteResult
+    from vlmrl.evals.suite import Suite
+    from vlmrl.train.ui import Bar, Ui
+
+PANEL = "What is asked otherwise than the suite says"
+JUDGE = "A judge of thoughts: consistent with the answer, true to the picture?"
+SERVED = "A served model instead of one loaded here"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command("eval")(eval_)
+    app.command("compare")(compare)
+    app.command("import")(import_)
+    app.command("suites")(suites)
+
+
+def eval_(
+    checkpoint: Annotated[Path, typer.Argument(help="Model folder such as <run>/final, or a finished run", show_default=False)],
+    suite: Annotated[str, typer.Option(help="A suite of evals/suites by its name, or a YAML file", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the results  [default: suites/<model>-<suite> beside the model]", show_default=False)
+    ] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of the data, instead of the suite's", show_default=False)] = None,
+    task: Annotated[list[str] | None, typer.Option(help="Only this task; may be repeated", show_default=False)] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Answers per question, for pass@k and maj@n", rich_help_panel=PANEL, show_default=False, min=1)
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy", rich_help_panel=PANEL, show_default=False, min=0)] = None,
+    top_p: Annotated[float | None, typer.Option(help="Nucleus", rich_help_panel=PANEL, show_default=False, min=0, max=1)] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Rows of each task; subsets nest", rich_help_panel=PANEL, show_default=False, min=1)
+    ] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer", rich_help_panel=PANEL, show_default=False, min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Of sampled answers", rich_help_panel=PANEL)] = 0,
+    rescore: Annotated[bool, typer.Option("--rescore", help="Score the answers again that are there; asks no model")] = False,
+    endpoint: Annotated[
+        str | None, typer.Option(help="URL up to /v1; the checkpoint gives the processor", rich_help_panel=SERVED, show_default=False)
+    ] = None,
+    served_model: Annotated[
+        str | None, typer.Option(help="Name of the model at the endpoint", rich_help_panel=SERVED, show_default=False)
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="What the served weights are called in tables", rich_help_panel=SERVED, show_default=False)
+    ] = None,
+    judge: Annotated[
+        str | None, typer.Option(help="URL up to /v1 of a judge that reads the thoughts", rich_help_panel=JUDGE, show_default=False)
+    ] = None,
+    judge_model: Annotated[str | None, typer.Option(help="Name of the judge's model", rich_help_panel=JUDGE, show_default=False)] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16")] = "float32",
+) -> None:
+    """Evaluate a model on a suite; answers already there are not generated again. Under torchrun the ranks share the questions."""
+    for name, value, known in (("device", device, ("auto", "cpu", "cuda")), ("dtype", dtype, ("float32", "bfloat16"))):
+        if value not in known:
+            raise ConfigError(f"--{name}: expected one of {', '.join(known)}, got '{value}'")
+    if not checkpoint.exists():
+        raise ConfigError(f"{checkpoint}: no such file or folder")
+    if (endpoint is None) != (served_model is None):
+        raise ConfigError("--endpoint and --served-model belong together")
+    if (judge is None) != (judge_model is None):
+        raise ConfigError("--judge and --judge-model belong together")
+    if rescore and endpoint is not None:
+        raise ConfigError("--rescore asks no model; leave out --endpoint")
+    from vlmrl.evals.run import Changes
+    from vlmrl.policy.load import quiet_transformers
+    from vlmrl.train import dist
+    from vlmrl.train.ui import Ui
+
+    quiet_transformers()
+    dist.start()
+    ui = Ui()
+    chosen, root = _suite(suite, task, data_root, ui)
+    changes = Changes(samples=samples, temperature=temperature, top_p=top_p, limit=limit, max_new_tokens=max_new_tokens, seed=seed)
+    folder = out or checkpoint.absolute().parent / "suites" / f"{label or checkpoint.absolute().name}-{chosen.id}"
+
+    def model() -> Model:
+        return _model(checkpoint, rescore=rescore, endpoint=endpoint, served=served_model, label=label, device=device, dtype=dtype)
+
+    thoughts = None if judge is None else {"url": judge, "model": judge_model}
+    result = _run(model, chosen, folder, root, changes, thoughts, ui)
+    if dist.is_main():
+        ui.show(result)
+        ui.say(str(folder))
+
+
+def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui) -> tuple[Suite, Path]:
+    """The suite, cut to the wanted tasks, and where its data are; the toy world is made where it is missing."""
+    from vlmrl.evals.suite import data_root_of, load_suite, suite_path
+    from vlmrl.registry import nearest
+
+    suite = load_suite(suite_path(name))
+    if tasks:
+        known = [task.id for task in suite.tasks]
+        for wanted in tasks:
+            if wanted not in known:
+                raise ConfigError(f"--task: suite '{suite.id}' has no task '{wanted}'{nearest(wanted, known)} (it has: {', '.join(known)})")
+        suite = suite.model_copy(update={"tasks": tuple(task for task in suite.tasks if task.id in tasks)})
+    if data_root is None and suite.data_root == "toy":
+        from vlmrl.toy.base import default_world
+
+        data_root = default_world(ui)
+    return suite, data_root_of(suite, data_root)
+
+
+def _model(
+    checkpoint: Path, *, rescore: bool, endpoint: str | None, served: str | None, label: str | None, device: str, dtype: str
+) -> Model:
+    from vlmrl.evals.models import LocalModel, RecordedModel, ServedModel, model_folder
+    from vlmrl.policy.load import load_processor
+
+    if endpoint is None and not rescore:
+        return LocalModel.load(checkpoint, device=device, dtype=dtype)
+    bundle = load_processor(str(model_folder(checkpoint)))
+    name = label or (served if served is not None else checkpoint.absolute().name)
+    if rescore:
+        return RecordedModel(name=name, bundle=bundle)
+    return ServedModel(name=name, bundle=bundle, endpoint={"url": endpoint, "model": served})
+
+
+def _run(
+    model: Callable[[], Model], suite: Suite, folder: Path, root: Path, changes: Changes, judge: dict[str, Any] | None, ui: Ui
+) -> SuiteResult:
+    from vlmrl.evals.pictures import Pictures
+    from vlmrl.evals.run import evaluate_model
+    from vlmrl.train import dist
+
+    bars: dict[str, Bar] = {}
+    pictures = Pictures(folder)
+    with ExitStack() as outer, ExitStack() as stack:
+
+        def progress(task: str, done: int, total: int) -> None:
+            if task not in bars:
+                stack.close()  # ends the bar of the task before
+                bars[task] = stack.enter_context(ui.bar(task, total))
+            bars[task].update(done)
+
+        opened: Any = model()
+        if hasattr(opened, "close"):
+            outer.callback(opened.close)
+        result = evaluate_model(
+            opened, suite, folder, data_root=root, changes=changes, judge=judge, ranks=dist, progress=progress, on_prompts=pictures.keep
+        )
+    if dist.is_main():
+        ui.say(f"report: {pictures.write_report()}")
+    return result
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(help="Folder that `vlmrl eval` wrote, or one file of records", show_default=False)],
+    b: Annotated[Path, typer.Argument(help="The same of the model that is compared with it", show_default=False)],
+    tolerance: Annotated[float, typer.Option(help="How much a primary metric may drop", min=0)] = 0.0,
+    out: Annotated[Path | None, typer.Option(help="Folder for comparison.md, .json and .html", show_default=False)] = None,
+    force: Annotated[bool, typer.Option("--force", help="Compare in spite of unlike settings, and say so on top")] = False,
+) -> None:
+    """Compare two evaluations, question by question. Exit code 1 if B is significantly worse than A on the primary metric of a task."""
+    from vlmrl.evals.compare import run_compare
+    from vlmrl.evals.eval_page import write_comparison
+    from vlmrl.train.ui import Ui
+
+    ui = Ui()
+    code = run_compare(a, b, tolerance=tolerance, out=out, force=force, show=ui.show)
+    if out is not None and a.is_dir() and b.is_dir():
+        ui.say(f"report: {write_comparison(a, b, out / 'comparison.html')}")
+    if code:
+        raise typer.Exit(code)
+
+
+def import_(
+    path: Annotated[Path, typer.Argument(help="File of the other harness; for lmms-eval also a folder of them", show_default=False)],
+    kind: Annotated[str, typer.Option(help="lmms-eval or vlmevalkit", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder for records and summary.json", show_default=False)],
+    rows: Annotated[Path | None, typer.Option(help="The rows that were asked, to score as ours are", show_default=False)] = None,
+    join: Annotated[str, typer.Option(help="How answers find their rows: id, or index from 0")] = "id",
+    task: Annotated[str | None, typer.Option(help="Name of the task", show_default=False)] = None,
+    model: Annotated[str | None, typer.Option(help="Name of the model", show_default=False)] = None,
+    template: Annotated[str | None, typer.Option(help="Answer format that was asked for", show_default=False)] = None,
+    version: Annotated[str | None, typer.Option(help="Version of the other harness", show_default=False)] = None,
+    primary: Annotated[str | None, typer.Option(help="Metric that stands for each task", show_default=False)] = None,
+) -> None:
+    """Read results of lmms-eval or VLMEvalKit as records, to compare and to look at (docs/compare.md)."""
+    if join not in ("id", "index"):
+        raise ConfigError(f"--join: expected id or index, got '{join}'")
+    from vlmrl.evals.importers.command import run_import
+
+    for note in run_import(
+        path, kind, out, rows=rows, join=join, task=task, model=model, template=template, version=version, primary=primary
+    ):
+        typer.echo(note)
+
+
+def suites(
+    name: Annotated[str | None, typer.Argument(help="Show the tasks of this suite", show_default=False)] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Also say which rows are there", show_default=False)] = None,
+) -> None:
+    """List the suites, or the tasks of one: what is asked, how it is scored, how its rows are made."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from vlmrl.evals.suite import DEFINITIONS, load_suite, suite_path
+
+    if name is None:
+        table = Table("suite", "tasks", "what it is")
+        for path in sorted((DEFINITIONS / "suites").glob("*.yaml")):
+            one = load_suite(path)
+            table.add_row(one.id, str(len(one.tasks)), one.title)
+        Console().print(table)
+        return
+    table = Table("task", "answers", "primary", "rows", "made by")
+    missing = 0
+    for task in load_suite(suite_path(name)).tasks:
+        there = data_root is None or (data_root / task.source).exists()
+        missing += not there
+        rows = task.source if there else f"{task.source} (missing)"
+        table.add_row(task.id, " ".join(task.answer_types), task.primary, rows, task.make_command() or "-")
+    Console().print(table)
+    if missing:
+        raise VlmrlError(f"the rows of {missing} task(s) are not below {data_root}")

@@ -1,0 +1,386 @@
+"""Compare two evaluations, task by task, on the questions that both answered: `docs/compare.md`.
+
+Both sides are folders of `vlmrl eval` (or of an import), or single records files. What was not asked in the same way is refused, not
+averaged over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vlmrl import __version__, fs
+from vlmrl.errors import StorageError
+from vlmrl.evals.measures import LABELS, METRICS, OF_TYPE, main_score
+from vlmrl.evals.paired import LOWER_IS_BETTER, UPSTREAM, Flip, Gap, Mismatch, Of, by_sample, flips, gaps, is_scored, mismatches, plain
+from vlmrl.evals.records import Record, read_records
+from vlmrl.evals.summary import Difference, Incomparable
+from vlmrl.evals.table import COUNTS, Cells, difference_text, figure, markdown, p_text, table, visible
+from vlmrl.metrics.holm import holm
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+ALPHA = 0.05
+_SHOWN = 20
+"""Flips per task in Markdown; `comparison.json` has all."""
+_CUT = 400
+"""Characters of a text in Markdown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One side of a comparison."""
+
+    path: Path
+    model: str
+    version: str | None
+    """Of the program that wrote the records; None for a records file without its folder."""
+    tasks: Mapping[str, Mapping[str, Any]]
+    """Task -> its definition in the suite, where the folder has one."""
+    records: Mapping[str, list[Record]]
+    """By task."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskComparison:
+    """One task on both sides."""
+
+    task: str
+    n: int
+    """Samples answered by both."""
+    primary: str | None
+    """The metric that decides; None if nothing says which one does."""
+    gaps: Mapping[str, Gap]
+    p_holm: float | None
+    """p of the primary metric after Holm's correction over the tasks."""
+    flips: tuple[Flip, ...]
+    regressed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderComparison:
+    """What `compare_folders` found; prints as tables in rich."""
+
+    models: tuple[str, str]
+    paths: tuple[str, str]
+    tolerance: float
+    seed: int
+    tasks: tuple[TaskComparison, ...]
+    only: tuple[tuple[str, ...], tuple[str, ...]]
+    """Tasks of the first and of the second side that the other lacks."""
+    warnings: tuple[str, ...]
+    """What differs and was forced, and what could not be checked."""
+
+    @property
+    def regressed(self) -> tuple[str, ...]:
+        """Tasks whose primary metric is worse by more than the tolerance, with an interval beyond 0."""
+        return tuple(x.task for x in self.tasks if x.regressed)
+
+    @property
+    def macro(self) -> tuple[float, float] | None:
+        """Mean of the tasks' primary metrics on both sides, each task counted once; None without any, or if one is a count."""
+        found = [x.gaps[x.primary] for x in self.tasks if x.primary is not None]
+        if not found or any(x.primary in COUNTS for x in self.tasks):
+            return None
+        return sum(g.a for g in found) / len(found), sum(g.b for g in found) / len(found)
+
+    def verdict(self) -> str:
+        """One line: what got worse beyond doubt, or that nothing did."""
+        if self.regressed:
+            return f"regressed: {', '.join(self.regressed)}"
+        return f"no regression: no primary metric is worse by more than {self.tolerance:g} with a 95% interval that excludes 0"
+
+    def lines(self) -> list[str]:
+        """The verdict, the macro mean, and tasks that one side lacks."""
+        out = [self.verdict()]
+        if self.macro is not None:
+            a, b = self.macro
+            count = sum(x.primary is not None for x in self.tasks)
+            out.append(f"macro mean over {count} tasks (primary metrics, each task counted once): {a:.3f} -> {b:.3f} ({b - a:+.3f})")
+        return out + [f"only in {path}: {', '.join(names)}" for path, names in zip(self.paths, self.only, strict=True) if names]
+
+    def primary_cells(self) -> Cells:
+        """A row per task: its primary metric."""
+        rows = [["task", "n", "metric", *self.models, "difference", "p", "p (Holm)", "test", "flips", ""]]
+        for x in self.tasks:
+            if x.primary is None:
+                rows.append([x.task, str(x.n), *["-"] * 7, f"{len(x.flips)}", "no primary metric"])
+                continue
+            holm_p = "-" if x.p_holm is None else p_text(x.p_holm)
+            cells = _cells(x.primary, x.gaps[x.primary])
+            rows.append([x.task, *cells[:-1], holm_p, cells[-1], str(len(x.flips)), "regressed" if x.regressed else ""])
+        return rows
+
+    def metric_cells(self, x: TaskComparison) -> Cells:
+        """A row per metric of a task."""
+        header = ["n", "metric", *self.models, "difference", "p", "test"]
+        return [header, *(_cells(name, gap) for name, gap in x.gaps.items())]
+
+    def __rich__(self) -> Group:
+        from rich.console import Group
+        from rich.text import Text
+
+        warnings = [Text(visible(f"warning: {text}"), style="yellow") for text in self.warnings]
+        tables = [table(self.metric_cells(x), title=f"{x.task}: {self.models[0]} -> {self.models[1]}") for x in self.tasks]
+        return Group(*warnings, *tables, table(self.primary_cells(), title="primary metrics"), *(Text(visible(t)) for t in self.lines()))
+
+    def markdown(self) -> str:
+        """Warnings, verdict, tables and the largest flips with both texts."""
+        out = [f"# {visible(self.models[0])} -> {visible(self.models[1])}\n"]
+        if self.warnings:
+            out.append("Warnings:\n\n" + "".join(f"- {visible(text)}\n" for text in self.warnings))
+        out.append("".join(f"- {visible(line)}\n" for line in self.lines()))
+        out.append("## Primary metrics\n\n" + markdown(self.primary_cells()))
+        for x in self.tasks:
+            out.append(f"## {visible(x.task)}\n\n{markdown(self.metric_cells(x))}")
+            if x.flips:
+                out.append(f"### Flips of {visible(x.task)}\n\n{self._flips(x)}")
+        return "\n".join(out)
+
+    def _flips(self, x: TaskComparison) -> str:
+        rows = [["sample", "change", *self.models]]
+        for flip in x.flips[:_SHOWN]:
+            texts = [" / ".join(_short(text) for text in side) for side in (flip.texts_a, flip.texts_b)]
+            rows.append([flip.sample_id, f"{flip.a:.3f} -> {flip.b:.3f}", *texts])
+        rest = len(x.flips) - _SHOWN
+        return markdown(rows) + (f"\n{rest} more are in comparison.json.\n" if rest > 0 else "")
+
+    def json(self) -> dict[str, Any]:
+        """Everything, as JSON values; infinite t statistics are null."""
+        tasks = [plain(x) for x in self.tasks]
+        return {
+            **{"models": list(self.models), "paths": list(self.paths), "tolerance": self.tolerance, "seed": self.seed},
+            **{"vlmrl": __version__, "warnings": list(self.warnings), "only": [list(side) for side in self.only]},
+            **{"verdict": self.verdict(), "regressed": list(self.regressed), "macro_mean": plain(self.macro), "tasks": tasks},
+        }
+
+
+def _short(text: str) -> str:
+    """A text for a table cell, cut, on one line and with nothing that Markdown would take for a tag."""
+    cut = " ".join(text.split())
+    cut = cut if len(cut) <= _CUT else f"{cut[:_CUT]} [...]"
+    return cut.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _cells(name: str, x: Gap) -> list[str]:
+    difference = Difference(mean=x.difference, low=x.low, high=x.high, t=x.t, p=x.p)
+    values = [figure(name, x.a), figure(name, x.b), difference_text(name, difference)]
+    return [str(x.n), LABELS.get(name, name), *values, p_text(x.p), x.test]
+
+
+def load_evaluation(path: Path, *, task: str | None = None) -> Evaluation:
+    """Read one side.
+
+    Args:
+        path: folder with `summary.json`, or a records file; a file is a task of its own only if `task` names it, else its records are
+            parted by their `task`.
+
+    Raises:
+        StorageError: neither, or a file is missing or damaged.
+    """
+    folder = path if path.is_dir() else path.parent
+    found = _summary(folder / "summary.json")
+    if path.is_dir():
+        if found is None:
+            raise StorageError(f"{path}: no summary.json; give a folder that `vlmrl eval` wrote to its end, or a records file")
+        names = dict.fromkeys([*(one["id"] for one in found["suite"]["tasks"]), *found["tasks"]])
+        records = {name: read_records(folder / f"{name}.jsonl") for name in names}
+    else:
+        rows = read_records(path)
+        records = {name: [r for r in rows if r.task == name] for name in sorted({r.task for r in rows})} if task is None else {task: rows}
+    tasks = {one["id"]: one for one in found["suite"]["tasks"]} if found else {}
+    stages = list(dict.fromkeys(r.stage for rows in records.values() for r in rows))
+    return Evaluation(
+        path=path,
+        model=found["model"] if found and path.is_dir() else ", ".join(stages) or path.stem,
+        version=found["vlmrl"] if found else None,
+        tasks=tasks,
+        records=records,
+    )
+
+
+def _summary(path: Path) -> dict[str, Any] | None:
+    """The summary of a folder, None if there is none."""
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(path.read_bytes())
+        texts = [value["model"], value["vlmrl"], *(one["id"] for one in value["suite"]["tasks"]), *value["tasks"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{path}: not the summary of an evaluation ({error!r}); run the evaluation again") from error
+    if not all(isinstance(text, str) for text in texts):
+        raise StorageError(f"{path}: not the summary of an evaluation (a name is no text); run the evaluation again")
+    return value
+
+
+def compare_folders(a: Path, b: Path, *, tolerance: float = 0.0, force: bool = False, seed: int = 0) -> FolderComparison:
+    """Compare two evaluations on every task that both have.
+
+    Args:
+        a, b: folders or records files, before and after. A file and a folder, or two files of one name, are matched by that name; files of
+            different names by the task of their records.
+        tolerance: a primary metric may be worse by so much, in its own unit.
+        force: compare what is not comparable, over the samples that both have, and say so in `warnings`.
+        seed: of the resampling.
+
+    Raises:
+        Incomparable: no common task, or (without `force`) the two sides differ in what was asked, how, or by which program.
+        StorageError: a file is missing or damaged.
+        ValueError: a negative or non-finite tolerance.
+    """
+    if not 0 <= tolerance < float("inf"):
+        raise ValueError(f"tolerance must be a number of at least 0, got {tolerance}")
+    named = a.is_dir() != b.is_dir() or a.name == b.name
+    first, second = (load_evaluation(path, task=path.stem if named and not path.is_dir() else None) for path in (a, b))
+    common = [name for name in first.records if name in second.records]
+    if not common:
+        raise Incomparable(f"no task in common: {a} has {_names(first)}, {b} has {_names(second)}; evaluate both on the same suite")
+    sides = {name: (by_sample(first.records[name]), by_sample(second.records[name])) for name in common}
+    problems = [problem for name in common for problem in (*_settings(first, second, name), *mismatches(name, *sides[name]))]
+    if problems and not force:
+        listing = "".join(f"\n  {problem.text()}" for problem in problems)
+        raise Incomparable(f"{a} and {b} cannot be compared; evaluate both in the same way, or force it:{listing}")
+    done: list[TaskComparison] = []
+    for name in common:
+        x, y = sides[name]
+        shared = [sample for sample in x if sample in y]
+        if not shared:
+            raise Incomparable(f"task '{name}': {a} and {b} have no sample in common; evaluate both on the same rows")
+        done.append(
+            _compare_task(name, {s: x[s] for s in shared}, {s: y[s] for s in shared}, _primary(first, second, name), seed, tolerance)
+        )
+    only = tuple(name for name in first.records if name not in second.records), tuple(n for n in second.records if n not in first.records)
+    return FolderComparison(
+        models=_labels(first, second),
+        paths=(str(a), str(b)),
+        tolerance=tolerance,
+        seed=seed,
+        tasks=_corrected(done),
+        only=only,
+        warnings=(*(problem.text() for problem in problems), *_unchecked(first, second, done)),
+    )
+
+
+def _names(side: Evaluation) -> str:
+    return ", ".join(side.records) or "none"
+
+
+def _labels(first: Evaluation, second: Evaluation) -> tuple[str, str]:
+    """Names of the two models; their paths where the names are equal."""
+    return (first.model, second.model) if first.model != second.model else (str(first.path), str(second.path))
+
+
+def _settings(first: Evaluation, second: Evaluation, task: str) -> list[Mismatch]:
+    """What the summaries say differently about a task; the records say the rest."""
+    samples = len({r.sample_id for r in first.records[task]})
+    x, y = first.tasks.get(task, {}), second.tasks.get(task, {})
+    pairs = [("the version of vlmrl", first.version, second.version)]
+    pairs += [(what, x.get(key), y.get(key)) for key, what in _DEFINITION.items()]
+    media_x, media_y = x.get("media") or {}, y.get("media") or {}
+    pairs += [(f"media.{key}", media_x[key], media_y[key]) for key in sorted(set(media_x) & set(media_y) - _SPEED)]
+    unequal = [(what, p, q) for what, p, q in pairs if p is not None and q is not None and p != q]
+    return [Mismatch(task=task, what=f"{what} differs", samples=samples, detail=f"{p} and {q}") for what, p, q in unequal]
+
+
+_DEFINITION = {"primary": "the primary metric", "view": "how answers are read", "frame": "the frame of coordinates"}
+_SPEED = frozenset({"cache_bytes", "prefetch", "vision_cache_dir", "vision_cache_bytes"})
+"""Media settings that do not change what the model sees."""
+
+
+def _primary(first: Evaluation, second: Evaluation, task: str) -> str | None:
+    """What the folders say, else the first metric of the records' answer type, else the only score of another harness."""
+    stated = first.tasks.get(task, {}).get("primary") or second.tasks.get(task, {}).get("primary")
+    if stated:
+        return stated
+    rows = [*first.records[task], *second.records[task]]
+    kinds = {r.answer_type for r in rows}
+    if all(map(is_scored, rows)):
+        return OF_TYPE[kinds.pop()][0] if len(kinds) == 1 else "score"
+    upstream = {key for r in rows for key in r.scores if key.startswith(UPSTREAM)}
+    return upstream.pop() if len(upstream) == 1 else None
+
+
+def _compare_task(
+    task: str, a: dict[str, list[Record]], b: dict[str, list[Record]], primary: str | None, seed: int, tolerance: float
+) -> TaskComparison:
+    """One task; `p_holm` is filled in when all tasks are done.
+
+    Raises:
+        Incomparable: the primary metric applies to no sample on both sides.
+    """
+    found = gaps(a, b, seed)
+    if primary is not None and primary not in found:
+        raise Incomparable(f"task '{task}': its primary metric '{primary}' cannot be compared on any sample; there is: {', '.join(found)}")
+    scored = all(is_scored(r) for rows in (*a.values(), *b.values()) for r in rows)
+    changed: list[Flip] = []
+    if primary is not None and primary not in LOWER_IS_BETTER:
+        changed = flips(a, b, _per_sample(primary, scored=scored))
+    worse = primary is not None and is_worse(found[primary], tolerance, lower_is_better=primary in LOWER_IS_BETTER)
+    return TaskComparison(task=task, n=len(a), primary=primary, gaps=found, p_holm=None, flips=tuple(changed), regressed=worse)
+
+
+def _per_sample(primary: str, *, scored: bool) -> Of:
+    """The primary metric of one record; the main score where the metric is one of groups."""
+    if primary in METRICS:
+        return METRICS[primary]
+    return main_score if scored and not primary.startswith(UPSTREAM) else lambda r: r.scores.get(primary)
+
+
+def is_worse(gap: Gap, tolerance: float, *, lower_is_better: bool = False) -> bool:
+    """Whether b is worse than a by more than `tolerance`, with all of the interval on that side of 0 and a test that agrees (p < 0.05).
+
+    The test has to agree because the interval of a few clusters is too narrow: of a single one it is a point.
+    """
+    loss, nearest = (gap.difference, gap.low) if lower_is_better else (-gap.difference, -gap.high)
+    return loss > tolerance and nearest > 0 and gap.p < ALPHA
+
+
+def _corrected(tasks: list[TaskComparison]) -> tuple[TaskComparison, ...]:
+    """The tasks with Holm's correction over their primary metrics."""
+    tested = [x for x in tasks if x.primary is not None]
+    adjusted = dict(zip((x.task for x in tested), holm([x.gaps[x.primary or ""].p for x in tested]), strict=True))
+    return tuple(replace(x, p_holm=adjusted.get(x.task)) for x in tasks)
+
+
+def _unchecked(first: Evaluation, second: Evaluation, tasks: list[TaskComparison]) -> list[str]:
+    """What nobody could check."""
+    out = [
+        f"task '{x.task}' has no primary metric, so it cannot regress; give one in the suite or in the import"
+        for x in tasks
+        if not x.primary
+    ]
+    bare = [str(side.path) for side in (first, second) if side.version is None]
+    return out + [f"{path} has no summary.json beside it: program version and media settings are unchecked" for path in bare]
+
+
+def run_compare(
+    a: Path,
+    b: Path,
+    *,
+    tolerance: float = 0.0,
+    force: bool = False,
+    seed: int = 0,
+    out: Path | None = None,
+    show: Callable[[FolderComparison], None] | None = None,
+) -> int:
+    """`compare_folders` for the command line: 1 if a task regressed, else 0.
+
+    Args:
+        out: folder for `comparison.md` and `comparison.json`.
+        show: called with the result before the exit code is returned.
+
+    Raises:
+        Incomparable, StorageError, ValueError: as `compare_folders`.
+    """
+    result = compare_folders(a, b, tolerance=tolerance, force=force, seed=seed)
+    if out is not None:
+        fs.mkdir(out)
+        fs.write_text(out / "comparison.json", json.dumps(result.json(), indent=1, sort_keys=True, allow_nan=False) + "\n")
+        fs.write_text(out / "comparison.md", result.markdown())
+    if show is not None:
+        show(result)
+    return 1 if result.regressed else 0

@@ -1,0 +1,157 @@
+"""Where the answers of an evaluation come from: a model in this process, a records file, or (`evals.endpoint`) a served model.
+
+All engines give the same thing, so that what is evaluated does not depend on where the weights are: `samples` answers per prompt, in
+the order of the prompts, and a `fingerprint` that addresses the answers (`records.Record.key`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from vlmrl import rng
+from vlmrl.errors import ConfigError, StorageError
+from vlmrl.evals.records import Record, read_records, sample_hash, settings_json
+from vlmrl.protocols import RolloutEngine
+from vlmrl.types import FinishReason, GenerationSettings, Prompt, Request
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generation:
+    """One answer."""
+
+    text: str
+    """As generated, without special tokens."""
+    n_out: int
+    """Tokens of the answer, end token included."""
+    finish: FinishReason
+
+
+class EvalEngine(Protocol):
+    """Makes the answers of an evaluation."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of what answers: equal fingerprints, prompts, settings and seeds mean the same answers."""
+        ...
+
+    def generate(self, prompts: Sequence[Prompt], settings: GenerationSettings, *, samples: int, seed: int) -> list[list[Generation]]:
+        """`samples` answers to each prompt, in the order of the prompts. Answer k of a prompt depends on `seed`, the sample's id and
+        its k, never on what else is asked (up to the rounding of batched kernels)."""
+        ...
+
+
+def recorded(record: Record) -> Generation:
+    """The answer of a record.
+
+    Raises:
+        ConfigError: an imported one, of which it is not known how it ended.
+    """
+    if record.n_out is None or record.finish is None:
+        raise ConfigError(
+            f"the answer to sample '{record.sample_id}' comes from {record.harness}, which does not say how long it was or how it ended"
+        )
+    return Generation(text=record.text, n_out=record.n_out, finish=record.finish)
+
+
+def answer_seed(seed: int, sample_id: str, k: int) -> int:
+    """Seed of answer `k` to a sample, 63 bits. Apart from the seeds of training, whose second coordinate is `rollout`."""
+    return rng.key(seed, "eval", sample_id, k)
+
+
+def check_samples(samples: int) -> None:
+    """Raises ValueError unless at least one answer per prompt is wanted."""
+    if samples < 1:
+        raise ValueError(f"samples must be at least 1, got {samples}")
+
+
+class LocalEngine:
+    """A rollout engine of this process, such as `rollout.engine_hf.HFEngine`."""
+
+    def __init__(self, engine: RolloutEngine, *, fingerprint: str):
+        """`fingerprint`: of the weights that `engine` generates with; it must change when they do."""
+        self.engine = engine
+        self._fingerprint = fingerprint
+
+    @property
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    def generate(self, prompts: Sequence[Prompt], settings: GenerationSettings, *, samples: int, seed: int) -> list[list[Generation]]:
+        """See `EvalEngine`. All prompts go to the engine in one call; cut them into batches where memory is short."""
+        check_samples(samples)
+        ks = tuple(range(samples))
+        requests = [Request(prompt=p, ks=ks, seeds=tuple(answer_seed(seed, p.sample.id, k) for k in ks)) for p in prompts]
+        return [
+            [Generation(text=r.text, n_out=len(r.ids), finish=r.finish) for r in rollouts]
+            for rollouts in self.engine.generate(requests, settings)
+        ]
+
+
+class ReplayEngine:
+    """Answers that were generated before, for scoring them again. Its fingerprint is that of the records."""
+
+    def __init__(self, records: Iterable[Record], *, where: str):
+        """`where`: what to name in messages.
+
+        Raises:
+            ConfigError: there are no records, they are of several models, or two are the same answer to the same sample.
+        """
+        self._answers: dict[tuple[str, int], Record] = {}
+        self._where = where
+        for record in records:
+            if (record.sample_id, record.k) in self._answers:
+                raise ConfigError(
+                    f"{where}: two records of answer {record.k} to sample '{record.sample_id}'; name the files of one evaluation"
+                )
+            self._answers[record.sample_id, record.k] = record
+        prints = sorted({record.fingerprint for record in self._answers.values()})
+        if len(prints) != 1:
+            found = f"records of {len(prints)} models ({', '.join(prints)})" if prints else "no records"
+            raise ConfigError(f"{where}: {found}; replay needs the records of one model")
+        self._fingerprint = prints[0]
+
+    @staticmethod
+    def of_files(paths: Iterable[Path]) -> ReplayEngine:
+        """From records files (`records.read_records`), which together are one evaluation.
+
+        Raises:
+            StorageError: a file is missing or damaged.
+            ConfigError: see the constructor.
+        """
+        paths = list(paths)
+        records = [record for path in paths for record in read_records(path)]
+        return ReplayEngine(records, where=", ".join(str(path) for path in paths) or "replay")
+
+    @property
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    def generate(self, prompts: Sequence[Prompt], settings: GenerationSettings, *, samples: int, seed: int) -> list[list[Generation]]:
+        """See `EvalEngine`.
+
+        Raises:
+            StorageError: an answer is not there.
+            ConfigError: it was given to another question or other pixels, or was generated with other settings or another seed.
+        """
+        check_samples(samples)
+        return [[self._answer(prompt, settings, k, seed) for k in range(samples)] for prompt in prompts]
+
+    def _answer(self, prompt: Prompt, settings: GenerationSettings, k: int, seed: int) -> Generation:
+        name = prompt.sample.id
+        record = self._answers.get((name, k))
+        if record is None:
+            raise StorageError(f"{self._where}: no answer {k} to sample '{name}'; evaluate it, or ask for fewer samples")
+        which = f"{self._where}: the answer {k} to sample '{name}' was"
+        if record.sample_hash != sample_hash(prompt):
+            raise ConfigError(
+                f"{which} given to another question, gold answer or other pixels than the row now has; use the data and media settings "
+                "of the evaluation that wrote the records"
+            )
+        asked = settings_json(settings), seed if settings.temperature > 0 else None
+        made = dict(record.settings), record.seed
+        if made != asked:
+            raise ConfigError(f"{which} generated with {made[0]} and seed {made[1]}, asked for is {asked[0]} and seed {asked[1]}")
+        return recorded(record)

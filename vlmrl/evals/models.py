@@ -1,0 +1,128 @@
+"""What an evaluation can ask: a checkpoint on this machine, a served model, or answers that are there already.
+
+Prompts are made here in every case, by the checkpoint's own processor, so all three see the same token ids and the same pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from vlmrl.errors import ConfigError
+from vlmrl.evals.endpoint import EndpointEngine
+from vlmrl.evals.engines import EvalEngine, LocalEngine, ReplayEngine
+from vlmrl.evals.tasks import Task
+from vlmrl.media.store import MediaSettings, MediaStore
+from vlmrl.policy.load import Policy, ProcessorBundle, load_policy, load_processor, weights_fingerprint
+from vlmrl.policy.vision import VisionCache
+from vlmrl.rollout.engine_hf import HFEngine
+
+
+class Model(Protocol):
+    """Answers tasks."""
+
+    @property
+    def name(self) -> str:
+        """In tables."""
+        ...
+
+    @property
+    def bundle(self) -> ProcessorBundle: ...
+
+    def engine(self, task: Task, store: MediaStore, records: Path) -> EvalEngine:
+        """The engine for one task, whose media are in `store` and whose records file is `records`."""
+        ...
+
+
+def model_folder(checkpoint: Path) -> Path:
+    """The folder with a model's config and weights that `checkpoint` means.
+
+    Raises:
+        ConfigError: neither a model folder nor a run with a final model.
+    """
+    for folder in (checkpoint, checkpoint / "final"):
+        if (folder / "config.json").is_file():
+            return folder
+    raise ConfigError(
+        f"{checkpoint}: no model there (no config.json); give a model folder such as <run>/final or <run>/stages/<name>. "
+        "Folders under <run>/checkpoints hold only what training changes and cannot be loaded alone"
+    )
+
+
+@dataclass(kw_only=True)
+class LocalModel:
+    """A policy in this process."""
+
+    name: str
+    policy: Policy
+    fingerprint: str
+
+    @staticmethod
+    def load(checkpoint: Path, *, device: str = "auto", dtype: str = "float32", attention: str = "sdpa") -> LocalModel:
+        """Load a checkpoint.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        folder = model_folder(checkpoint)
+        bundle = load_processor(str(folder))
+        policy = load_policy(str(folder), bundle, device=device, dtype=dtype, attention=attention)
+        return LocalModel(name=checkpoint.absolute().name, policy=policy, fingerprint=weights_fingerprint(policy))
+
+    @property
+    def bundle(self) -> ProcessorBundle:
+        return self.policy.bundle
+
+    def engine(self, task: Task, store: MediaStore, records: Path) -> EvalEngine:
+        vision = VisionCache(store, budget_bytes=task.media.cache_bytes)
+        return LocalEngine(HFEngine(self.policy, vision), fingerprint=self.fingerprint)
+
+
+@dataclass(kw_only=True)
+class ServedModel:
+    """A model behind an OpenAI-compatible endpoint (docs/serving.md). `endpoint` as for judges: url, model, key_env, concurrency."""
+
+    name: str
+    bundle: ProcessorBundle
+    """Processor of the checkpoint that is served."""
+    endpoint: Mapping[str, Any]
+    check_tokens: bool = True
+    _open: list[EndpointEngine] = field(default_factory=list)
+
+    def engine(self, task: Task, store: MediaStore, records: Path) -> EvalEngine:
+        engine = EndpointEngine(
+            self.endpoint, media=store, label=self.name, check_tokens=self.check_tokens, forbidden_ids=self.bundle.forbidden_ids
+        )
+        self._open.append(engine)
+        return engine
+
+    def close(self) -> None:
+        for engine in self._open:
+            engine.close()
+
+
+@dataclass(kw_only=True)
+class RecordedModel:
+    """The answers of an evaluation that was run before, to be scored again."""
+
+    name: str
+    bundle: ProcessorBundle
+
+    def engine(self, task: Task, store: MediaStore, records: Path) -> EvalEngine:
+        """Raises ConfigError or StorageError where there are no records to score again."""
+        return ReplayEngine.of_files([records])
+
+
+def open_store(task: Task, bundle: ProcessorBundle) -> MediaStore:
+    """Media as the task says the model sees them."""
+    return MediaStore(
+        MediaSettings(**task.media.model_dump(exclude={"prefetch", "vision_cache_dir", "vision_cache_bytes"})),
+        patchify=bundle.patchify,
+        patch_size=bundle.patch_size,
+        merge_size=bundle.merge_size,
+        temporal_patch_size=bundle.temporal_patch_size,
+        fingerprint=bundle.fingerprint,
+        step_times=bundle.step_times,
+    )

@@ -1,0 +1,32 @@
+"""The pixels of an evaluation, kept for its report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from vlmrl.evals.eval_page import write_eval_report
+from vlmrl.evals.runfiles import save_media
+from vlmrl.evals.tasks import Task
+from vlmrl.media.store import MediaStore
+from vlmrl.types import Prompt
+
+SHOWN = 24
+"""Questions of each task whose pixels are kept."""
+
+
+class Pictures:
+    """Keeps the pixels of the first questions of each task below `folder`, and writes the report."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def keep(self, task: Task, prompts: Sequence[Prompt], store: MediaStore) -> None:
+        """Called with each task once it is answered."""
+        for prompt in prompts[:SHOWN]:
+            for handle in prompt.media[:1]:
+                save_media(self.folder / "frames", prompt.sample, store.get_key(handle.key))
+
+    def write_report(self) -> Path:
+        """`report.html` of the folder."""
+        return write_eval_report(self.folder)

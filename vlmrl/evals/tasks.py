@@ -1,0 +1,126 @@
+"""A task: one set of rows, how they are asked, how the answers are scored, and what is known of it elsewhere.
+
+A task is a YAML file `evals/tasks/<id>.yaml` (or a mapping within a suite); unknown keys are errors. It holds no code.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from vlmrl.config.schema import MediaSection, PositiveInt, Probability, Section
+from vlmrl.evals.measures import LABELS, OF_TYPE, allowed_metrics, metrics_of
+from vlmrl.evals.scorers import SCORERS
+from vlmrl.registry import nearest
+
+Template = Literal["think", "answer_only", "think_or_not"]
+
+
+class Made(Section):
+    """How the rows come to be: `python data/<dataset>/prepare.py ROOT OUT --split <split> --<option> <value>`."""
+
+    dataset: str = Field(description="Folder below data/ with card.md and prepare.py")
+    split: str = Field(description="Split that prepare.py writes")
+    options: dict[str, str] = Field(default_factory=dict, description="Its further options")
+
+
+class Published(Section):
+    """A figure from elsewhere. Numbers of different harnesses are not interchangeable, so the harness stands beside it."""
+
+    model: str = Field(description="Whose figure it is")
+    metric: str = Field(description="What was measured, in the words of the source")
+    value: float | None = Field(default=None, description="As printed in the source; null where it is only known that there is one")
+    source: str = Field(description="Paper or page")
+    harness: str = Field(description="Program that measured it; `not stated` where the source does not say")
+
+
+class Task(Section):
+    """One set of rows with one way of asking."""
+
+    id: str = Field(description="Name of its records file and of its row in tables")
+    version: PositiveInt = Field(default=1, description="Raise it with every change that moves numbers")
+    title: str = Field(default="", description="What it is, in a few words")
+    source: str = Field(description="JSONL or Parquet file of rows, relative to the data root")
+    media_root: str = Field(default=".", description="Folder that media paths are relative to, relative to the data root")
+    made: Made | None = Field(default=None, description="How to make the rows from the official download")
+    official_count: PositiveInt | None = Field(default=None, description="Rows of the whole task; another number is reported")
+    template: Template | tuple[Template, ...] = Field(description="Answer format that is asked for; several make a task each")
+    answer_type: str | tuple[str, ...] = Field(description="Of the rows; decides how answers are read and scored")
+    frame: Literal["pixel", "rel1000"] | None = Field(
+        default=None, description="Coordinates of gold answers and of what is asked for; the rows must say the same"
+    )
+    max_new_tokens: PositiveInt = Field(description="Longest answer")
+    samples: PositiveInt = Field(default=1, description="Answers per row")
+    temperature: float = Field(default=0.0, ge=0, description="0 is greedy; several answers need more")
+    top_p: Probability = Field(default=1.0, description="Nucleus of sampling")
+    limit: PositiveInt | None = Field(default=None, description="Use only N rows, those with the smallest hash of their id: subsets nest")
+    metrics: tuple[str, ...] = Field(default=(), description="Columns of the table; by default those of the answer type")
+    primary: str = Field(default="", description="The metric that stands for the task; by default the first of the answer type's own")
+    view: Literal["tagged", "view"] = Field(default="tagged", description="`view` also reads answers without tags, for foreign models")
+    max_prompt_tokens: PositiveInt = Field(default=8192, description="A longer prompt is an error")
+    media: MediaSection = MediaSection()
+    published: tuple[Published, ...] = Field(default=(), description="Figures from elsewhere")
+
+    @property
+    def answer_types(self) -> tuple[str, ...]:
+        return (self.answer_type,) if isinstance(self.answer_type, str) else self.answer_type
+
+    @property
+    def templates(self) -> tuple[Template, ...]:
+        return (self.template,) if isinstance(self.template, str) else self.template
+
+    @property
+    def asked(self) -> Template:
+        """The one template of a task after `modes`."""
+        return self.templates[0]
+
+    def make_command(self) -> str | None:
+        """The command that writes the rows, with ROOT for the folder of the official download; None where nothing is known."""
+        if self.made is None:
+            return None
+        options = "".join(f" --{name} {value}" for name, value in self.made.options.items())
+        out = Path(self.source).parent.as_posix()
+        return f"python data/{self.made.dataset}/prepare.py ROOT DATA_ROOT/{out} --split {self.made.split}{options}"
+
+
+def with_defaults(task: Task) -> Task:
+    """The task with the metrics of its answer types, where it names none; unchanged if an answer type is unknown."""
+    if not task.answer_types or any(kind not in OF_TYPE for kind in task.answer_types):
+        return task
+    first = OF_TYPE[task.answer_types[0]][0] if len(task.answer_types) == 1 else "score"
+    return task.model_copy(update={"metrics": task.metrics or metrics_of(*task.answer_types), "primary": task.primary or first})
+
+
+def modes(task: Task) -> list[Task]:
+    """A task per template: `<id>@<template>` where there are several."""
+    if len(task.templates) == 1:
+        return [task.model_copy(update={"template": task.asked})]
+    return [task.model_copy(update={"id": f"{task.id}@{template}", "template": template}) for template in task.templates]
+
+
+def check_task(task: Task) -> list[str]:
+    """What is wrong with a task beyond types; empty when nothing is."""
+    where = f"tasks.{task.id}"
+    out: list[str] = []
+    if not task.id or not all(c.isalnum() or c in "._-@" for c in task.id) or task.id.startswith("."):
+        out.append(f"{where}.id: {task.id!r} is not a plain file name")
+    unknown = [kind for kind in task.answer_types if kind not in SCORERS]
+    out += [f"{where}.answer_type: no evaluation for '{kind}'; there is: {', '.join(SCORERS)}" for kind in unknown]
+    for key, values in (("answer_type", task.answer_types), ("template", task.templates)):
+        if not values or len(set(values)) < len(values):
+            out.append(f"{where}.{key}: {'is empty' if not values else 'names one twice'}")
+    known = list(LABELS)
+    own = allowed_metrics(*task.answer_types) if task.answer_types and not unknown else tuple(known)
+    for name in (*task.metrics, *([task.primary] if task.primary else [])):
+        if name not in known:
+            out.append(f"{where}: unknown metric '{name}'{nearest(name, known)} (known: {', '.join(known)})")
+        elif name not in own:
+            of = " and ".join(f"'{kind}'" for kind in task.answer_types)
+            out.append(f"{where}: metric '{name}' does not apply to answer type {of} (it has: {', '.join(own)})")
+    if task.primary in known and task.primary not in task.metrics:
+        out.append(f"{where}: primary '{task.primary}' is not among its metrics")
+    if task.samples > 1 and task.temperature == 0:
+        out.append(f"{where}: {task.samples} samples at temperature 0 are {task.samples} times the same answer; set temperature")
+    return out

@@ -119,9 +119,14 @@ LINKS = {
     "#hide=1": " ".join(ROWS),
 }
 DRIVER = """<pre id="driven"></pre><script>
-const links = %s, out = [], ids = () => [...document.querySelectorAll(".question:not([hidden]) .id")].map((e) => e.textContent.split(" ")[0]).join(" ");
-const state = (name) => out.push([name, ids(), document.getElementById("count").textContent,
-  [...document.querySelectorAll("svg .layer[hidden]")].map((e) => e.dataset.layer).filter((v, i, all) => all.indexOf(v) === i).join(" "), location.hash]);
+const links = %s, out = [], all = (path) => [...document.querySelectorAll(path)];
+const state = (name) => out.push([
+  name,
+  all(".question:not([hidden]) .id").map((e) => e.textContent.split(" ")[0]).join(" "),
+  document.getElementById("count").textContent,
+  [...new Set(all("svg .layer[hidden]").map((e) => e.dataset.layer))].join(" "),
+  location.hash,
+]);
 const next = () => {
   if (links.length) { const link = links.shift(); location.hash = link; setTimeout(() => { state(link); next(); }, 30); return; }
   location.hash = "#filter=";

@@ -108,7 +108,7 @@ def test_another_count_than_the_card_says_is_an_error(case: Case, tmp_path: Path
 @pytest.mark.parametrize("name", NAMES)
 def test_an_empty_folder_is_an_error_that_names_the_file(name: str, tmp_path: Path) -> None:
     case = next(case for case in CASES if case.name == name)
-    with pytest.raises(DataError, match="not found|no file"):
+    with pytest.raises(DataError, match=r"not found|no file"):
         list(load_dataset(DATA / name).rows(tmp_path, case.split, **case.options))
 
 

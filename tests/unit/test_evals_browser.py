@@ -106,6 +106,12 @@ def test_pieces_are_the_whole_text(text):
     assert "".join(piece for _, piece in pieces(text)) == text
 
 
+def test_there_is_a_time_axis_only_where_an_answer_has_times():
+    assert [label for _, label in card("span-1", {"rl": good()}).axis] == ["0", "0.5", "1", "1.5", "2", "2.5", "3", "3.5", "4"]
+    assert card("track-1", {"rl": good()}).axis == ()
+    assert card("box-1", {"rl": good()}).axis == ()
+
+
 def test_pixels_are_not_blown_up_or_cut():
     wide = frames_of(sample("w", "bbox", {"boxes": [[0, 0, 1, 1]]}), media(picture(size=(100, 2000))))
     made = browser.strip_of(wide, [])

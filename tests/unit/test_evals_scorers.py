@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import group
-from vlmrl.evals.measures import MAIN, METRICS, OF_TYPE
+from vlmrl.evals.gui_scores import profile_scores
+from vlmrl.evals.measures import GUI_RULES, MAIN, METRICS, OF_TYPE
 from vlmrl.evals.scorers import SCORERS, thought_scores
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.answer import parse
@@ -85,7 +86,10 @@ def test_texts(answer_type: str) -> None:
 )
 def test_actions(answer: str, gold: dict[str, Any], scores: dict[str, float]) -> None:
     found = score(answer, "action", {"action": gold})
-    assert found[2] == scores
+    ours = {name: value for name, value in found[2].items() if name not in GUI_RULES}
+    assert ours == scores
+    rules = {name: value for name, value in found[2].items() if name in GUI_RULES}
+    assert rules == profile_scores(answer, sample("action", {"action": gold}))
     assert (found[0] is None) == (answer == "click it")
 
 

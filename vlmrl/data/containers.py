@@ -27,7 +27,7 @@ from vlmrl import fs
 from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, check_path
 
-Format = Literal["jsonl", "parquet", "arrow"]
+Format = Literal["jsonl", "json", "parquet", "arrow"]
 FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
 
 _DRAW = re.compile(r"(.+)#(\d{1,12})")
@@ -146,8 +146,10 @@ def _suffix(data: bytes, place: str) -> str:
 def _whole(path: Path) -> tuple[Part, ...]:
     """A file, a saved data set, or a folder of shards."""
     if path.is_file():
+        if path.suffix == ".json":  # a list of rows; in folders such files rather say something about the rows
+            return (Part(path, "json"),)
         if path.suffix not in FORMATS:
-            raise DataError(f"{path}: unknown kind of file '{path.suffix}'; rows are read from .jsonl, .parquet and .arrow")
+            raise DataError(f"{path}: unknown kind of file '{path.suffix}'; rows are read from .jsonl, .json, .parquet and .arrow")
         return (Part(path, FORMATS[path.suffix]),)
     if (path / "state.json").is_file():
         return _saved(path)

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Literal
 from vlmrl import fs
 from vlmrl.data.adapters import MIXED, Importer, ImportOptions
 from vlmrl.data.containers import Container, Part, drawn, resolve, stored
+from vlmrl.data.json_array import elements
 from vlmrl.data.row import parse_row
 from vlmrl.errors import DataError, RowError
 from vlmrl.types import Sample
@@ -208,6 +209,8 @@ def _chosen(container: Container, path: Path, report: SourceReport) -> Iterator[
 
 
 def _rows(part: Part, report: SourceReport) -> Iterator[_Raw]:
+    if part.format == "json":
+        return _list(part.path)
     return _jsonl(part.path, report) if part.format == "jsonl" else _table(part)
 
 
@@ -215,6 +218,8 @@ def _count(part: Part) -> int:
     """How many rows a file has, without parsing them."""
     if part.format == "jsonl":
         return sum(1 for _ in _jsonl(part.path, SourceReport()))
+    if part.format == "json":
+        return sum(1 for _ in elements(part.path))
     return sum(count for count, _ in _batches(part))
 
 
@@ -234,6 +239,13 @@ def _jsonl(path: Path, report: SourceReport) -> Iterator[_Raw]:
                 yield _line(path, number, data, whole, too_long=length - whole > MAX_LINE)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _list(path: Path) -> Iterator[_Raw]:
+    """Rows of a JSON list, each at the line where it begins."""
+    for number, text in elements(path):
+        data = text.encode()
+        yield _line(path, number, data, True, too_long=len(data) > MAX_LINE)
 
 
 def _line(path: Path, number: int, data: bytes, whole: bool, *, too_long: bool) -> _Raw:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from vlmrl.evals.gui_scores import PARTS, RULES
 from vlmrl.evals.records import Record
 
 
@@ -14,6 +15,9 @@ def _score(name: str) -> Callable[[Record], float | None]:
 def _at_least(name: str, threshold: float) -> Callable[[Record], float | None]:
     return lambda r: None if name not in r.scores else float(r.scores[name] >= threshold)
 
+
+GUI_RULES = tuple(f"{part}_{rule}" for rule in RULES for part in PARTS)
+"""`step_os_atlas` and so on: a step by the rules of published evaluations."""
 
 METRICS: dict[str, Callable[[Record], float | None]] = {
     "score": lambda r: r.scores.get(MAIN.get(r.answer_type, "")),
@@ -32,6 +36,7 @@ METRICS: dict[str, Callable[[Record], float | None]] = {
     "step_success": _score("step"),
     "action_type": _score("action_type"),
     "action_arguments": _score("action_arguments"),
+    **{name: _score(name) for name in GUI_RULES},
     "point": _score("point"),
     "highlight": _score("highlight"),
     "highlight_f2": _score("highlight_f2"),
@@ -71,6 +76,7 @@ LABELS = {
     "step_success": "step success",
     "action_type": "action type",
     "action_arguments": "arguments",
+    **{name: name.replace("_", " ", 1) for name in GUI_RULES},
     "point": "pointing",
     "highlight": "highlights",
     "highlight_f2": "highlight F2",
@@ -140,6 +146,7 @@ def metrics_of(*answer_types: str) -> tuple[str, ...]:
 def allowed_metrics(*answer_types: str) -> tuple[str, ...]:
     """What a task of these answer types may name: its metrics, `score`, and those of sets of records."""
     wanted = {"score", *metrics_of(*answer_types), *(name for name in METRICS if name.startswith("judged_"))}
+    wanted |= set(GUI_RULES) if "action" in answer_types else set()
     return tuple(name for name in LABELS if name in wanted or name not in METRICS)
 
 

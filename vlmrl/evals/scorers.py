@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vlmrl.evals.gui_scores import profile_scores
 from vlmrl.metrics.boxes import Box, iou, matched_score, parse_boxes
 from vlmrl.metrics.gui import action_of, arguments_score, parse_action
 from vlmrl.metrics.moments import (
@@ -115,7 +116,7 @@ def score_ocr(answer: str | None, sample: Sample) -> Scored:
 def score_action(answer: str | None, sample: Sample) -> Scored:
     """Type of the action, its arguments where the row gives them (0 with a wrong type), and whether all of the step is right.
 
-    The rules for arguments are those of the reward `gui_action`.
+    The rules for arguments are those of the reward `gui_action`. Beside them the rules of published evaluations, each under its name.
 
     Raises:
         ValueError: the row has no true action.
@@ -128,7 +129,8 @@ def score_action(answer: str | None, sample: Sample) -> Scored:
     scores = {"action_type": float(right)}
     if arguments_score(gold, gold) is not None:
         scores["action_arguments"] = (arguments_score(action, gold) or 0.0) if right and action is not None else 0.0
-    return None if action is None else (), (), scores | {"step": float(all(value == 1 for value in scores.values()))}
+    whole = {"step": float(all(value == 1 for value in scores.values()))}
+    return None if action is None else (), (), scores | whole | profile_scores(answer, sample)
 
 
 def score_point(answer: str | None, sample: Sample) -> Scored:

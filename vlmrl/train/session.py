@@ -73,6 +73,9 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
         del out["run"][name]
     for name in ("cache_bytes", "prefetch", "workers", "deadline", "vision_cache_dir", "vision_cache_bytes"):
         del out["media"][name]
+    del out["data"]["check_against"]
+    for name in ("suite", "data_root", "max_seconds", "best"):
+        del out["eval"][name]
     if out["toy"] is not None:
         del out["toy"]["cache"]
     for stage in out["stages"]:

@@ -188,7 +188,9 @@ def poor(stage: str = "base") -> list[Record]:
 def good(stage: str = "rl") -> list[Record]:
     """Good answers without thoughts, except to `box-2`, which is missed."""
     rows = [record(name, text, 0.9, stage=stage, thought=None) for name, text in GOOD.items()]
-    return [_changed(r, {"scores": {"iou": 0.0}, "answer": '{"boxes": [[0, 0, 90, 90]]}'}) if r.sample_id == "box-2" else r for r in rows]
+    missed = '{"boxes": [[0, 0, 90, 90]]}'
+    changes = {"scores": {"iou": 0.0}, "answer": missed, "text": f"<answer>{missed}</answer>"}
+    return [_changed(r, changes) if r.sample_id == "box-2" else r for r in rows]
 
 
 def _changed(row: Record, changes: Mapping[str, Any]) -> Record:

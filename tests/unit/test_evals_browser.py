@@ -77,6 +77,11 @@ def test_several_answers_of_one_model_are_all_shown_and_their_mean_counts():
     assert [x.number for x in made.strip.frames[0].layers] == [0, 1, 1, 1, 2]
 
 
+def test_imported_answers_without_counts():
+    imported = record("box-1", POOR["box-1"], 0.5, n_in=None, n_out=None, finish=None, format_ok=None)
+    assert card("box-1", {"base": [imported]}).answers[0].tokens is None
+
+
 def test_models_keep_their_place_where_one_has_no_answer():
     made = card("box-1", {"base": [], "rl": good()})
     assert [(a.stage, a.layer, a.colour) for a in made.answers] == [("rl", 2, COLOUR["rl"])]

@@ -89,7 +89,8 @@ class Answer:
     bars: tuple[Bar, ...]
     """Empty for answers that say nothing of times."""
     score: float
-    tokens: int
+    tokens: int | None
+    """None where the program that asked did not count them."""
     pieces: tuple[tuple[str, str], ...]
     """(`thought`, `answer` or empty, text): the whole text, in order."""
     problems: tuple[str, ...]

@@ -120,6 +120,9 @@ def check(
     recipe: Recipe,
     overrides: Overrides = None,
     no_data: Annotated[bool, typer.Option("--no-data", help="Check the recipe only; read no rows and no media.")] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page of rows as the model sees them, worst first.", show_default=False)
+    ] = None,
     print_: Annotated[bool, typer.Option("--print", help="Show every value of the resolved recipe and where it comes from.")] = False,
 ) -> None:
     """Check a recipe, its methods and all of its data, without loading model weights."""
@@ -137,16 +140,17 @@ def check(
     if no_data:
         typer.echo("data: skipped (--no-data)")
         return
-    report = _audit(loaded.config)
+    report = _audit(loaded.config, html)
     if report.problems:
         raise DataError("\n".join(report.problems))
     typer.echo("data: ok")
 
 
-def _audit(config: Config) -> AuditReport:
-    """Audit the data of a recipe and show the table. A toy model is not pretrained for this."""
+def _audit(config: Config, html: Path | None) -> AuditReport:
+    """Audit the data of a recipe, show the table and write the page. A toy model is not pretrained for this."""
     import tempfile
 
+    from vlmrl.evals.check_page import CheckRows, write_check_page
     from vlmrl.policy.load import quiet_transformers
     from vlmrl.toy.base import world
     from vlmrl.toy.kinds import tokenizer_corpus
@@ -162,8 +166,11 @@ def _audit(config: Config) -> AuditReport:
         if config.toy is not None and config.model.path == "toy":
             model = scratch
             build_model(Path(scratch), seed=config.toy.base_seed, corpus=tokenizer_corpus(config.toy.world.kind))
-        report = audit(config, model=model, data=data, ui=ui)
+        page = None if html is None else CheckRows(budget=config.data.max_prompt_tokens)
+        report = audit(config, model=model, data=data, ui=ui, page=page)
     ui.show(report.table())
+    if html is not None and page is not None:
+        ui.say(f"rows to look at: {write_check_page(html, page)}")
     return report
 
 
@@ -312,9 +319,10 @@ def doctor() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from vlmrl.doctor import examine
+    from vlmrl.doctor import Finding, examine
+    from vlmrl.evals.bridge.compat import findings as lmms
 
-    findings = examine()
+    findings = [*examine(), *(Finding(area="lmms-eval", item=f.item, found=f.found, status=f.status, advice=f.advice) for f in lmms())]
     colours = {"ok": "green", "absent": "yellow", "problem": "red"}
     table = Table("area", "item", "found", "status", "advice")
     for f in findings:

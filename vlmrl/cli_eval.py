@@ -62,11 +62,13 @@ def eval_(
         str | None, typer.Option(help="URL up to /v1 of a judge that reads the thoughts", rich_help_panel=JUDGE, show_default=False)
     ] = None,
     judge_model: Annotated[str | None, typer.Option(help="Name of the judge's model", rich_help_panel=JUDGE, show_default=False)] = None,
+    via: Annotated[str, typer.Option(help="native, or lmms: through lmms-eval, in a child process (docs/lmms-eval.md)")] = "native",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16")] = "float32",
 ) -> None:
     """Evaluate a model on a suite; answers already there are not generated again. Under torchrun the ranks share the questions."""
-    for name, value, known in (("device", device, ("auto", "cpu", "cuda")), ("dtype", dtype, ("float32", "bfloat16"))):
+    choices = (("device", device, ("auto", "cpu", "cuda")), ("dtype", dtype, ("float32", "bfloat16")), ("via", via, ("native", "lmms")))
+    for name, value, known in choices:
         if value not in known:
             raise ConfigError(f"--{name}: expected one of {', '.join(known)}, got '{value}'")
     if not checkpoint.exists():
@@ -77,6 +79,11 @@ def eval_(
         raise ConfigError("--judge and --judge-model belong together")
     if rescore and endpoint is not None:
         raise ConfigError("--rescore asks no model; leave out --endpoint")
+    given = {"--samples": samples, "--temperature": temperature, "--top-p": top_p, "--max-new-tokens": max_new_tokens}
+    given |= {"--endpoint": endpoint, "--judge": judge, "--rescore": rescore or None}
+    clash = [name for name, value in given.items() if value is not None]
+    if via == "lmms" and clash:
+        raise ConfigError(f"--via lmms asks as the suite says; leave out {', '.join(clash)}")
     from vlmrl.evals.run import Changes
     from vlmrl.policy.load import quiet_transformers
     from vlmrl.train import dist
@@ -86,6 +93,10 @@ def eval_(
     dist.start()
     ui = Ui()
     chosen, root = _suite(suite, task, data_root, ui)
+    if via == "lmms":
+        folder = out or checkpoint.absolute().parent / "suites" / f"{checkpoint.absolute().name}-{chosen.id}-lmms"
+        _through_lmms(checkpoint, chosen, folder, root, limit, device, dtype, ui)
+        return
     changes = Changes(samples=samples, temperature=temperature, top_p=top_p, limit=limit, max_new_tokens=max_new_tokens, seed=seed)
     folder = out or checkpoint.absolute().parent / "suites" / f"{label or checkpoint.absolute().name}-{chosen.id}"
 
@@ -159,6 +170,18 @@ def _run(
     if dist.is_main():
         ui.say(f"report: {pictures.write_report()}")
     return result
+
+
+def _through_lmms(checkpoint: Path, suite: Suite, folder: Path, root: Path, limit: int | None, device: str, dtype: str, ui: Ui) -> None:
+    from vlmrl.evals.bridge.run import evaluate_suite_via_lmms
+    from vlmrl.evals.table import table
+
+    result = evaluate_suite_via_lmms(checkpoint, suite, out=folder, data_root=root, limit=limit, device=device, dtype=dtype)
+    rows = [["task", "metric", "value"]]
+    for task, numbers in result.upstream.items():
+        rows += [[task, name.removeprefix("upstream/"), f"{value:.3f}"] for name, value in numbers.items()]
+    ui.show(table(rows, title=result.harness))
+    ui.say(str(folder))
 
 
 def compare(

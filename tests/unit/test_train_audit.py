@@ -11,6 +11,7 @@ import pytest
 
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError, DataError
+from vlmrl.evals.check_page import CheckRows, write_check_page
 from vlmrl.testing.tiny import make_files
 from vlmrl.train import audit as audit_module
 from vlmrl.train.audit import AuditReport, audit
@@ -232,3 +233,17 @@ def test_the_table_shows_every_number(files):
     text = console.export_text()
     for word in ("train.jsonl", "think", "rl, eval", str(ROWS), f"{report.sources[0].longest_prompt} tokens", "evaluation rows"):
         assert word in text
+
+
+def test_rows_to_look_at_with_the_worst_first(files, tmp_path):
+    world = files[1]
+    rows = rows_of(world)
+    long = rows[2] | {"prompt": "When " + "is it " * 9000}
+    name = write_rows(world, "look.jsonl", [rows[0], rows[1], "{not json", long])
+    page = CheckRows(budget=8192)
+    audit(config(name, data={"max_bad_rows": 0.5}), model=str(files[0]), data=world, ui=Ui(quiet=True), page=page)
+    assert [(row.reason, row.frames is not None) for row in page.rows] == [("json", False), ("", True), ("", True), ("overlong", True)]
+    text = write_check_page(tmp_path / "look.html", page).read_text()
+    places = [text.index(f"look.jsonl:{line}") for line in (3, 4, 1)]
+    assert max(places[:2]) < places[2]
+    assert "http" not in text.replace("http://www.w3.org/", "")

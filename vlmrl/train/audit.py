@@ -18,13 +18,15 @@ from vlmrl.data.adapters import MIXED
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import read_source
 from vlmrl.errors import MediaError, RowError
+from vlmrl.evals.check_page import CheckRows
+from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import load_processor
 from vlmrl.train.audit_leak import Hashes, HeldOut, held_out_sets, overlap, repeated_ids, told
 from vlmrl.train.columns import reward_runner
 from vlmrl.train.media import open_media
 from vlmrl.train.rows import import_options
 from vlmrl.train.ui import Ui
-from vlmrl.types import Sample
+from vlmrl.types import Prompt, Sample
 
 SHOWN = 5
 """Rows that are listed with their message; all are counted."""
@@ -72,12 +74,13 @@ class AuditReport:
         return table
 
 
-def audit(cfg: Config, *, model: str, data: Path, ui: Ui) -> AuditReport:
+def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None = None) -> AuditReport:
     """Check every source of the stages and of the evaluation.
 
     Args:
         model: folder or hub id whose processor makes the prompts.
         data: folder that sources are relative to.
+        page: collects rows with their pixels, to look at.
 
     Raises:
         ConfigError: the processor cannot be loaded, or a suite to compare with is wrong.
@@ -85,7 +88,8 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui) -> AuditReport:
         MediaError: a medium vanished while it was looked at.
     """
     bundle = load_processor(model, revision=cfg.model.revision)
-    _, encoder = open_media(cfg, bundle, data)
+    store, encoder = open_media(cfg, bundle, data)
+    shown = None if page is None else Shown(page, store, encoder)
     report = AuditReport()
     trained: dict[SourceSection, dict[str, Sample]] = {}
     done: dict[tuple[SourceSection, str], tuple[SourceAudit, list[Sample]]] = {}
@@ -94,7 +98,7 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui) -> AuditReport:
         key = (source, template)
         if key not in done:
             found = SourceAudit(path=source.path, template=template, used_by=[])
-            done[key] = (found, _audit_source(found, source, cfg, data, encoder, ui))
+            done[key] = (found, _audit_source(found, source, cfg, data, encoder, ui, shown))
             report.sources.append(found)
             report.problems += _source_problems(found, cfg)
         done[key][0].used_by.append(used_by)
@@ -111,15 +115,38 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui) -> AuditReport:
     return report
 
 
-def _audit_source(found: SourceAudit, source: SourceSection, cfg: Config, data: Path, encoder: Encoder, ui: Ui) -> list[Sample]:
+@dataclass(frozen=True)
+class Shown:
+    """Rows on their way to a page, with the pixels of their first medium."""
+
+    page: CheckRows
+    store: MediaStore
+    encoder: Encoder
+
+    def good(self, source: str, prompt: Prompt) -> None:
+        media = self.store.get_key(prompt.media[0].key) if prompt.media and self.page.wants(source) else None
+        self.page.add(source, prompt, media)
+
+    def bad(self, source: str, sample: Sample, error: MediaError | RowError) -> None:
+        whole = isinstance(error, RowError) and sample.media
+        media = self.store.get(sample.media[0], self.encoder.root(sample)) if whole else None
+        self.page.reject(source, sample, error.reason, str(error), media)
+
+
+def _audit_source(
+    found: SourceAudit, source: SourceSection, cfg: Config, data: Path, encoder: Encoder, ui: Ui, shown: Shown | None
+) -> list[Sample]:
     """Fill `found` and return the good samples."""
     options = import_options(source, data)
     read = read_source(data / source.path, media_root=source.media_root, dedupe=cfg.data.dedupe, options=options)
     if read.note is not None:
         ui.say(read.note)
     found.rows = read.rows
+    name = f"{found.path} ({found.template})"
     for bad in read.bad:
         found.reject(bad.reason, str(bad))
+        if shown is not None:
+            shown.page.reject_unread(name, bad)
     if read.duplicates:
         found.reasons["duplicate (kept first)"] += read.duplicates
     good: list[Sample] = []
@@ -129,7 +156,11 @@ def _audit_source(found: SourceAudit, source: SourceSection, cfg: Config, data: 
                 prompt = encoder.encode(sample, found.template)
             except (MediaError, RowError) as error:
                 found.reject(error.reason, f"{sample.source}: {error}")
+                if shown is not None:
+                    shown.bad(name, sample, error)
             else:
+                if shown is not None:
+                    shown.good(name, prompt)
                 good.append(sample)
                 found.longest_prompt = max(found.longest_prompt, len(prompt.ids))
             bar.update(n + 1)

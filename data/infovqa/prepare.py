@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
-from vlmrl.data.hf_rows import Record, made, picture, question_row, records, texts
+from vlmrl.data.hf_rows import document_rows
 from vlmrl.data.prepare import Dataset, Row, Skipped, main
 
 ASK = "Answer with a single word or phrase."
@@ -15,21 +14,7 @@ ASK = "Answer with a single word or phrase."
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
     """One row per question; `meta.category` is the first of its `answer_type`."""
-    for item in records(root, f"InfographicVQA/{split}-*.parquet"):
-        name = f"infovqa-{split}-{item['questionId']}"
-        yield made(name, partial(_row, name, split, item))
-
-
-def _row(name: str, split: str, item: Record) -> Row:
-    kinds = item["answer_type"] or ["other"]
-    row = question_row(
-        name,
-        task="infovqa",
-        images=[picture(item["image"], f"{split}/{item['questionId']}")],
-        prompt=f"{item['question'].strip()} {ASK}",
-        meta={"split": split, "category": kinds[0]},
-    )
-    return texts(row, item["answers"])
+    return document_rows(root, split, folder="InfographicVQA", dataset="infovqa", kinds="answer_type", ask=ASK)
 
 
 DATASET = Dataset(folder=Path(__file__).parent, rows=rows, splits=("validation",))

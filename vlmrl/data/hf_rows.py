@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,27 @@ def texts(row: Row, answers: Sequence[str]) -> Row:
     if not known:
         raise RowError("bad_value", "there is no answer")
     return {**row, "answer_type": "ocr", "answer": known[0], "gt": {"answers": known}}
+
+
+def document_rows(root: Path, split: str, *, folder: str, dataset: str, kinds: str, ask: str) -> Iterator[Row | Skipped]:
+    """Questions over documents with every accepted answer, as DocVQA's `<folder>/<split>-*.parquet` has them.
+
+    `meta.category` is the first of the column `kinds`; `ask` is added to the question.
+    """
+
+    def row(name: str, item: Record) -> Row:
+        made_of = question_row(
+            name,
+            task=dataset,
+            images=[picture(item["image"], f"{split}/{item['questionId']}")],
+            prompt=f"{item['question'].strip()} {ask}",
+            meta={"split": split, "category": (item[kinds] or ["other"])[0]},
+        )
+        return texts(made_of, item["answers"])
+
+    for item in records(root, f"{folder}/{split}-*.parquet"):
+        name = f"{dataset}-{split}-{item['questionId']}"
+        yield made(name, partial(row, name, item))
 
 
 # Masks.

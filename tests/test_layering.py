@@ -48,7 +48,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli_eval": BELOW | {"train", "evals", "toy", "policy"},
     "testing": BELOW | {"config", "algo", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "train", "evals", "toy"},
 }
-ONLY_IMPORTED_BY = {"testing": set(), "cli": set(), "cli_eval": {"cli"}, "toy": {"cli", "cli_eval", "testing"}, "methods": {"cli", "train"}, "doctor": {"cli"}}
+ONLY_IMPORTED_BY = {
+    "testing": set(),
+    "cli": set(),
+    "cli_eval": {"cli"},
+    "toy": {"cli", "cli_eval", "testing"},
+    "methods": {"cli", "train"},
+    "doctor": {"cli"},
+}
 """Modules that (almost) nobody imports."""
 
 OWNERS: dict[str, tuple[str, ...]] = {

@@ -18,6 +18,7 @@ import httpx
 import pytest
 import torch
 
+from tests import builders
 from vlmrl.errors import RemoteError
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.judge import judge
@@ -256,7 +257,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     end, pad = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
     config = Qwen2Config(
         vocab_size=len(tokenizer),
-        hidden_size=64,
+        hidden_size=128,  # heads of 32: attention of the CPU build has no smaller ones
         intermediate_size=128,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -289,15 +290,11 @@ def bridge(server: VllmServer) -> Callable[[Json], Reply]:
     return act
 
 
-def test_scores_of_a_served_reward_model_are_those_of_transformers(
-    bench: Bench, classifier: Path, services: Services, tmp_path_factory: pytest.TempPathFactory
-):
-    group, ctx = bench.group("1", "the red square", "3.0 to 5.0", "", "When is the blue circle visible?")
+def test_scores_of_a_served_reward_model_are_those_of_transformers(classifier: Path, services: Services, tmp_path: Path):
+    group, ctx = builders.group(["1", "the red square", "3.0 to 5.0", "", "When is the blue circle visible?"]), RewardContext()
     assert PYTHON is not None
-    options = ["--runner", "pooling"]
-    folder = tmp_path_factory.mktemp("log")
     with (
-        vllm_server(classifier, python=PYTHON, served_name="rm", folder=folder, options=options) as server,
+        vllm_server(classifier, python=PYTHON, served_name="rm", folder=tmp_path, options=["--runner", "pooling"]) as server,
         JudgeServer(otherwise=bridge(server)) as front,
     ):
         endpoint = {"url": front.url, "model": "rm", "timeout": 300.0, "max_wait": 60.0}

@@ -52,6 +52,16 @@ def test_points_and_several_boxes(folder: Path) -> None:
     earns_full_reward(sample)
 
 
+def test_a_thought_before_boxes_is_kept_and_its_own_boxes_are_no_answer(folder: Path) -> None:
+    told = {"role": "assistant", "content": "<think>The <ref-object> is near <bbox>.</think><bbox>"}
+    asked = {"role": "user", "content": "<image>Where is it?"}
+    objects = {**OBJECTS, "bbox": [[0, 0, 40, 30], [40, 30, 80, 60]]}
+    sample = read(row(messages=[asked, told], objects=objects), media_dir=folder)
+    assert sample.gt["boxes"] == [[100, 100, 200, 200]]
+    assert sample.thought == "The dog is near [0, 0, 100, 100]."
+    earns_full_reward(sample)
+
+
 def test_the_size_that_a_row_states_must_be_that_of_the_file(folder: Path) -> None:
     fits = {**OBJECTS, "width": [400], "height": [300]}
     assert read(row(objects=fits), media_dir=folder).gt["boxes"] == [[25, 66.67, 275, 733.33]]

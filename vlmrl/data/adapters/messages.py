@@ -4,7 +4,7 @@
      "images": ["a.png"], "objects": {"ref": ["dog"], "bbox": [[10, 20, 110, 220]], "bbox_type": "real"}}
 
 The gold answer is `solution`, else `answer`, else the assistant's turn. `<ref-object>` and `<bbox>` take the entries of
-`objects` in order over all messages. Boxes in the assistant's turn are the gold answer; boxes in the question are written out in the
+`objects` in order over all messages. Boxes in the assistant's answer are the gold answer; those in the question and in a thought are written out in the
 frame that answers have. `bbox_type` is a frame (`real` is pixels); without it the source's `frame` is needed.
 """
 
@@ -26,6 +26,7 @@ _USED = ("id", "messages", "conversations", "image", "images", "video", "videos"
 _BOX_TYPES: dict[str, Frame] = {"real": "pixel", "norm1": "norm1", "norm1000": "norm1000"}
 _OBJECT_KEYS = {"ref", "bbox", "bbox_type", "image_id", "width", "height"}
 _MARK = re.compile(r"<(ref-object|bbox)>")
+_THOUGHT = re.compile(r"\s*<think(?:ing)?>(.*?)</think(?:ing)?>", re.IGNORECASE | re.DOTALL)
 
 
 def detect(row: Mapping[str, Any]) -> bool:
@@ -104,9 +105,13 @@ def _fill(found: Found, objects: Mapping[str, Any], chat: Chat, options: ImportO
         return value
 
     found.question = _MARK.sub(written, chat.question)
-    gold = [box for box in waiting["bbox"]]
     if own_answer or chat.answer is None:
         return
+    thought = _THOUGHT.match(chat.answer)
+    if thought is not None and "bbox" in _MARK.findall(chat.answer[thought.end() :]):
+        # its boxes come before those of the answer
+        found.thought = _MARK.sub(written, thought.group(1)).strip() or None
+    gold = [box for box in waiting["bbox"]]
     if gold:
         found.answer = gold
         points = all(isinstance(place, list) and len(place) == 2 for place in gold)

@@ -16,6 +16,10 @@ The answers of OneThinker's visual tasks are JSON objects, in the forms that its
 These forms were read in the code that trains on the rows (its prompts and its rewards); the rows themselves were not looked at. What has
 another form is refused with the part at fault: other keys, a frame that is no number, a box or point of another length, a picture with
 a time, or a video without one. Numbers of points other than the three that its rewards ask for are taken.
+
+`meta.track_unit` is `s` for spatial-temporal grounding whose source says `time_unit: s`: the form asks for keys that are whole seconds
+within the time span. It is not set for tracking: keys count seconds from 1, and where 1 lies is not said (the release's own example
+gives it to the first frame, which is at 0 s). A row's own `track_unit` is kept.
 """
 
 from __future__ import annotations
@@ -73,20 +77,24 @@ def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
     if kind == "image" and len(images) > 1:
         kind = "multi_image"
     process = optional_text(row, "process")
+    named = None if row.get("problem_type") is None else kind_of(row["problem_type"], PROBLEM_TYPES, "problem_type")
+    meta = left_over(row, *_USED, given)
+    if (named or options.answer_type) == "spatio_temporal" and options.time_unit == "s":
+        meta.setdefault("track_unit", "s")
     return build(
         Found(
             question=text_of(row, "problem"),
             answer=row[given],
             images=images,
             videos=videos,
-            answer_type=None if row.get("problem_type") is None else kind_of(row["problem_type"], PROBLEM_TYPES, "problem_type"),
+            answer_type=named,
             task=optional_text(row, "task_type"),
             id=id_of(row, "id", "problem_id"),
             options=options_of(row),
             thought=None if process is None else _thought(process),
             data_type=kind,
             source=optional_text(row, "data_source"),
-            meta=left_over(row, *_USED, given),
+            meta=meta,
         ),
         options,
     )

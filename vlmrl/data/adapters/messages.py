@@ -4,8 +4,8 @@
      "images": ["a.png"], "objects": {"ref": ["dog"], "bbox": [[10, 20, 110, 220]], "bbox_type": "real"}}
 
 The gold answer is `solution`, else `answer`, else the assistant's turn. `<ref-object>` and `<bbox>` take the entries of
-`objects` in order over all messages. Boxes in the assistant's answer are the gold answer; those in the question and in a thought are written out in the
-frame that answers have. `bbox_type` is a frame (`real` is pixels); without it the source's `frame` is needed.
+`objects` in order over all messages. Boxes in the assistant's answer are the gold answer; those in the question and in a thought are
+written out in the frame that answers have. `bbox_type` is a frame (`real` is pixels); without it the source's `frame` is needed.
 """
 
 from __future__ import annotations

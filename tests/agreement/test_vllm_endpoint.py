@@ -115,7 +115,7 @@ def compared(world: World, file: str, media: MediaSettings) -> list[tuple[Genera
 
 
 def whole(answer: Generation) -> Generation:
-    """Without a character that was begun when the answer was cut off: we show a replacement character for it, vLLM nothing."""
+    """Without a character at the end that was begun only: we show a replacement character for it, vLLM nothing."""
     return dataclasses.replace(answer, text=answer.text.rstrip("\N{REPLACEMENT CHARACTER}"))
 
 

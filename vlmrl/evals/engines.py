@@ -23,7 +23,7 @@ class Generation:
     """One answer."""
 
     text: str
-    """As generated, without special tokens. Where it was cut off within a character, servers may leave out what was begun."""
+    """As generated, without special tokens. A server may leave out a character at the end that was begun only."""
     n_out: int
     """Tokens of the answer, end token included."""
     finish: FinishReason

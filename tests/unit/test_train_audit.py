@@ -246,4 +246,5 @@ def test_rows_to_look_at_with_the_worst_first(files, tmp_path):
     text = write_check_page(tmp_path / "look.html", page).read_text()
     places = [text.index(f"look.jsonl:{line}") for line in (3, 4, 1)]
     assert max(places[:2]) < places[2]
-    assert "http" not in text.replace("http://www.w3.org/", "")
+    assert "http:" not in text.replace("http://www.w3.org/", "")
+    assert "https:" not in text

@@ -57,7 +57,7 @@ def import_lmms_samples(
     kind = config.get("output_type")
     if kind is not None and not str(kind).startswith("generate_until"):
         raise DataError(f"{path}: the task asks for {kind}, not for text; only answers that were generated can be read")
-    found = version or (results or {}).get("lmms_eval_version")
+    found = version or _stated_version(results)
     origin = Origin(
         where=str(path),
         task=task or upstream_task,
@@ -173,6 +173,13 @@ def _model(results: dict[str, Any] | None) -> str | None:
     config = _section(results, "config")
     name, arguments = ((results or {}).get("model_name") or config.get("model")), config.get("model_args")
     return None if not name else f"{name} ({arguments})" if arguments else str(name)
+
+
+def _stated_version(results: Mapping[str, Any] | None) -> str | None:
+    """What a results file says of lmms-eval's version. In a git checkout it says branch and commit of whatever the working directory
+    was, which tells nothing."""
+    stated = str((results or {}).get("lmms_eval_version") or "")
+    return stated if re.fullmatch(r"\d+(?:\.\d+)+\w*", stated) else None
 
 
 def _version(value: object) -> int:

@@ -6,8 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests import runs
+from vlmrl.config.schema import Config
+from vlmrl.errors import ConfigError
 from vlmrl.evals.records import read_records
+from vlmrl.train.evaluate import eval_problems
 from vlmrl.train.tracking import read_metrics
 
 SUITE = """
@@ -77,3 +82,26 @@ def test_time_is_limited_and_what_is_answered_counts(tiny_files: tuple[Path, Pat
     assert runs.run(cfg) == 0
     rows = [line["eval/rows"] for line in read_metrics(runs.run_dir(cfg) / "metrics.jsonl") if "eval/rows" in line]
     assert rows == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "message"),
+    [
+        ({"source": {"path": "test.jsonl"}, "best": "moiu"}, "eval.best: unknown metric 'moiu'; did you mean 'miou'?"),
+        ({"source": {"path": "test.jsonl"}, "best": "spans/miou"}, "eval.best: no task 'spans' (eval.suite is not given)"),
+        ({"suite": "SUITE", "best": "miou"}, "eval.best: 'miou' is of the rows of eval.source, which is not given"),
+        ({"suite": "SUITE", "best": "span/miou"}, "eval.best: no task 'span'; did you mean 'spans'? (suite 'watched' has: spans)"),
+        ({"suite": "SUITE", "best": "spans/miou"}, ""),
+        ({"suite": "canry"}, "canry: no such suite; did you mean 'canary'?"),
+    ],
+)
+def test_mistakes_are_named_before_anything_runs(tmp_path: Path, evaluation: dict[str, Any], message: str):
+    suite = tmp_path / "watched.yaml"
+    suite.write_text(SUITE.format(root=tmp_path, source="test.jsonl"))
+    given = {key: str(suite) if value == "SUITE" else value for key, value in evaluation.items()}
+    cfg = Config.model_validate(runs.small_config(tmp_path, tmp_path, tmp_path) | {"eval": given})
+    try:
+        found = "\n".join(eval_problems(cfg))
+    except ConfigError as error:
+        found = str(error)
+    assert (message in found) if message else found == ""

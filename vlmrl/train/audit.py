@@ -23,6 +23,7 @@ from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import load_processor
 from vlmrl.train.audit_leak import Hashes, HeldOut, held_out_sets, overlap, repeated_ids, told
 from vlmrl.train.columns import reward_runner
+from vlmrl.train.evaluate import eval_problems
 from vlmrl.train.media import open_media
 from vlmrl.train.rows import import_options
 from vlmrl.train.ui import Ui
@@ -90,7 +91,7 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None
     bundle = load_processor(model, revision=cfg.model.revision)
     store, encoder = open_media(cfg, bundle, data)
     shown = None if page is None else Shown(page, store, encoder)
-    report = AuditReport()
+    report = AuditReport(problems=eval_problems(cfg))
     trained: dict[SourceSection, dict[str, Sample]] = {}
     done: dict[tuple[SourceSection, str], tuple[SourceAudit, list[Sample]]] = {}
 

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from vlmrl import fs
+from vlmrl.config.schema import Config
 from vlmrl.errors import Preempted, VlmrlError
 from vlmrl.evals.engines import LocalEngine
+from vlmrl.evals.measures import LABELS
 from vlmrl.evals.models import open_store
 from vlmrl.evals.quick import evaluate
 from vlmrl.evals.records import Record
@@ -26,6 +28,7 @@ from vlmrl.evals.suite import Suite, data_root_of, load_suite, suite_path
 from vlmrl.evals.summary import summarize
 from vlmrl.policy.load import Policy, weights_fingerprint
 from vlmrl.policy.vision import VisionCache
+from vlmrl.registry import nearest
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.train import dist
 from vlmrl.train.clock import Clock
@@ -35,6 +38,29 @@ from vlmrl.types import GenerationSettings, Prompt
 
 FRAMES_IN_REPORT = 24
 """Held-out questions whose frames are kept for the report."""
+
+
+def eval_problems(cfg: Config) -> list[str]:
+    """What is wrong with the evaluation of a recipe beyond types; empty when nothing is.
+
+    Raises:
+        ConfigError: the suite does not exist, is wrong, or nobody says where its data are.
+    """
+    suite = None if cfg.eval.suite is None else suite_of(cfg.eval.suite, cfg.eval.data_root)[0]
+    if cfg.eval.best is None:
+        return []
+    task, _, metric = cfg.eval.best.rpartition("/")
+    out: list[str] = []
+    if metric not in LABELS:
+        out.append(f"eval.best: unknown metric '{metric}'{nearest(metric, list(LABELS))}")
+    if not task and cfg.eval.source is None:
+        out.append(f"eval.best: '{metric}' is of the rows of eval.source, which is not given; a suite's is <task>/{metric}")
+    if task:
+        known = [] if suite is None else [one.id for one in suite.tasks]
+        if task not in known:
+            where = f"suite '{suite.id}' has: {', '.join(known)}" if suite is not None else "eval.suite is not given"
+            out.append(f"eval.best: no task '{task}'{nearest(task, known)} ({where})")
+    return out
 
 
 def remember_stage(s: Session, name: str) -> None:

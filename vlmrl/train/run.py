@@ -42,7 +42,7 @@ from vlmrl.sampling.ledger import Ledger
 from vlmrl.train import checkpoint, dist, optim
 from vlmrl.train.balance import cost
 from vlmrl.train.columns import reward_runner
-from vlmrl.train.evaluate import evaluate_stage, remember_stage
+from vlmrl.train.evaluate import eval_problems, evaluate_stage, remember_stage
 from vlmrl.train.export import export, link
 from vlmrl.train.feed import Feed
 from vlmrl.train.prefetch import Prefetcher
@@ -72,7 +72,7 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
     """
     cfg = loaded.config
     dist.start()
-    problems = check_methods(cfg, registries(cfg.plugins))
+    problems = [*check_methods(cfg, registries(cfg.plugins)), *eval_problems(cfg)]
     if problems:
         raise ConfigError(problems)
     for text in doubts(cfg):

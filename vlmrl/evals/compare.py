@@ -118,7 +118,8 @@ class FolderComparison:
     def metric_cells(self, x: TaskComparison) -> Cells:
         """A row per metric of a task."""
         header = ["n", "metric", *self.models, "difference", "p", "test"]
-        return [header, *(_cells(name, gap) for name, gap in x.gaps.items())]
+        shown = {name: gap for name, gap in x.gaps.items() if name != "score" or x.primary == "score"}  # else it repeats another
+        return [header, *(_cells(name, gap) for name, gap in shown.items())]
 
     def __rich__(self) -> Group:
         from rich.console import Group

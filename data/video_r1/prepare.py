@@ -2,44 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from vlmrl.data.adapters import Importer, ImportOptions
-from vlmrl.data.json_array import elements
-from vlmrl.data.prepare import Dataset, Row, Skipped, main, official, read_jsonl
-from vlmrl.errors import RowError
+from vlmrl.data.adapters import ImportOptions
+from vlmrl.data.foreign_rows import foreign_rows
+from vlmrl.data.prepare import Dataset, Row, Skipped, main
 
 FILES = {"rl": "Video-R1-260k", "cot": "Video-R1-COT-165k"}
 
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
     """What the adapter `video_r1` makes of each record; a record that it refuses is left out with its reason."""
-    path = official(root, f"{FILES[split]}.json", f"{FILES[split]}.jsonl")
-    importer = Importer(ImportOptions(adapter="video_r1"))
-    for place, (line, record) in enumerate(_records(path), start=1):
-        # Nothing says that `problem_id` occurs once, so rows are named by their place; what the adapter takes for the id stays in meta.
-        name = f"video_r1-{split}-{place:06d}"
-        try:
-            row = importer.convert(record, where=f"{path.name}:{line}", place=place)
-        except RowError as error:
-            yield Skipped(name, f"not a valid row: {error}")
-            continue
-        if isinstance(row, dict):
-            yield {**row, "id": name, "meta": {**row.get("meta", {}), "split": split, "imported_id": row["id"]}}
-        else:
-            yield Skipped(name, f"not a valid row: not_object: a record must be a JSON object, got {type(row).__name__}")
-
-
-def _records(path: Path) -> Iterator[tuple[int, Any]]:
-    """(line, value) of each element of a JSON list, or of each line of JSONL."""
-    if path.suffix == ".jsonl":
-        yield from read_jsonl(path)
-        return
-    for line, text in elements(path):
-        yield line, json.loads(text)
+    return foreign_rows(root, FILES[split], split, dataset="video_r1", options=ImportOptions(adapter="video_r1"))
 
 
 DATASET = Dataset(folder=Path(__file__).parent, rows=rows, splits=tuple(FILES))

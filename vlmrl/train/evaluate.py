@@ -93,7 +93,9 @@ def evaluate_stage(s: Session, name: str, policy: Policy, vision: VisionCache, c
             except (VlmrlError, OSError, torch.OutOfMemoryError) as error:
                 values["eval/failed"] += 1
                 s.ui.say(f"warning: evaluation of '{name}' failed, training goes on: {error}")
-        dist.on_main(lambda: _best(s, name, policy, values))
+        whole = not any(dist.gather(stop is not None and stop()))  # a part of the questions is no measure of the best
+        if whole:
+            dist.on_main(lambda: _best(s, name, policy, values))
     s.tracker.log(values, stage=name, step=s.state.step, global_step=s.state.global_step)
 
 

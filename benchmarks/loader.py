@@ -34,7 +34,7 @@ def make_clips(folder: Path, count: int) -> list[str]:
     """Names of `count` clips below `folder`; those that are there already are kept."""
     import numpy as np
 
-    from vlmrl.testing.media import make_video, numbered_frames
+    from tests.support.media import make_video, numbered_frames
 
     names = [f"clip-{n:05d}.mp4" for n in range(count)]
     for n, name in enumerate(names):

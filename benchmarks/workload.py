@@ -188,7 +188,7 @@ def build_media(settings: dict[str, Any], kind: str, tokens: int, count: int) ->
             name = f"{n:04d}.png"
             Image.fromarray(coarse.repeat(CELL, 0).repeat(CELL, 1)).save(out / name)
         else:
-            from vlmrl.testing.media import make_video
+            from tests.support.media import make_video
 
             side, name = side_of(tokens // (FRAMES // TEMPORAL)), f"{n:04d}.mp4"
             coarse = draw.integers(0, 255, (FRAMES, side // CELL, side // CELL, 3), dtype=np.uint8)

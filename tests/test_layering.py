@@ -46,29 +46,27 @@ MAY_IMPORT: dict[str, set[str]] = {
     "doctor": {"compat", "errors"},
     "cli": BELOW | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval"},
     "cli_eval": BELOW | {"train", "evals", "toy", "policy"},
-    "testing": BELOW | {"config", "algo", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "train", "evals", "toy"},
 }
 ONLY_IMPORTED_BY = {
-    "testing": set(),
     "cli": set(),
     "cli_eval": {"cli"},
-    "toy": {"cli", "cli_eval", "testing"},
+    "toy": {"cli", "cli_eval"},
     "methods": {"cli", "train"},
     "doctor": {"cli"},
 }
 """Modules that (almost) nobody imports."""
 
 OWNERS: dict[str, tuple[str, ...]] = {
-    "av": ("media", "toy.world", "testing"),
+    "av": ("media", "toy.world"),
     "decord": ("media",),
-    "PIL": ("media", "evals", "testing", "toy"),
-    "transformers": ("policy", "rollout.engine_hf", "rewards.reward_model", "toy.model", "testing", "evals"),
-    "tokenizers": ("toy.model", "testing"),
+    "PIL": ("media", "evals", "toy"),
+    "transformers": ("policy", "rollout.engine_hf", "rewards.reward_model", "toy.model", "evals"),
+    "tokenizers": ("toy.model",),
     "accelerate": ("train.dist", "train.tracking"),
     "flash_attn": ("policy.attention",),
-    "safetensors": ("policy", "train.tensors", "train.export", "testing"),
+    "safetensors": ("policy", "train.tensors", "train.export"),
     "torchvision": ("compat", "media"),
-    "pyarrow": ("data.source", "data.hf_rows", "testing.samples"),
+    "pyarrow": ("data.source", "data.hf_rows"),
     "openpyxl": ("evals.importers.vlmevalkit",),
     "pydantic": ("config", "evals.suite", "evals.tasks"),
     "yaml": ("config", "train", "evals"),
@@ -88,10 +86,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "wandb": (),
     "peft": ("policy.lora",),
     "datasets": (),
-    "qwen_vl_utils": ("testing",),
     "scipy": ("metrics", "evals", "algo"),
-    "hypothesis": ("testing",),
-    "pytest": ("testing",),
 }
 """Third-party package -> the modules that may import it."""
 

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("lmms_eval", reason="needs lmms-eval (docs/lmms-eval.md)")
 
-from tests import lmms
+from tests.support import lmms
 from vlmrl.evals.bridge.functions import OF_GENERATION
 from vlmrl.evals.bridge.options import Options
 from vlmrl.evals.bridge.run import BridgeResult, evaluate_suite_via_lmms, evaluate_via_lmms, read_result

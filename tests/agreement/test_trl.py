@@ -1,7 +1,7 @@
 """TRL 1.16 and we give the same advantages, losses and gradients for what both have; `docs/trl.md` lists names and differences.
 
-The right-hand sides come from TRL's own methods (see `tests/trl_peer.py`), on ragged random batches in float64. Padding is NaN on our
-side and finite on TRL's, which multiplies by the mask.
+The right-hand sides come from TRL's own methods (see `tests/support/trl_peer.py`), on ragged random batches in float64. Padding is NaN
+on our side and finite on TRL's, which multiplies by the mask.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 pytest.importorskip("trl", reason="needs trl, which the dev extra installs on Python 3.11 and newer")
 
-from tests import trl_peer
+from tests.support import trl_peer
 from vlmrl.algo import registries
 from vlmrl.algo.inputs import AdvantageInputs, LossInputs
 from vlmrl.methods import registries as load_all

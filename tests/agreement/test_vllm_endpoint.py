@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import tiny
+from tests.support.vllm_server import VllmServer, find_python, vllm_server
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError, RemoteError
@@ -22,8 +24,6 @@ from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import Policy, load_policy, load_processor
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.testing import tiny
-from vlmrl.testing.vllm_server import VllmServer, find_python, vllm_server
 from vlmrl.toy.model import ModelFamily
 from vlmrl.toy.multitask import items
 from vlmrl.toy.picture import png

@@ -18,7 +18,11 @@ import httpx
 import pytest
 import torch
 
-from tests import builders
+from tests.support import builders
+from tests.support import tiny as tiny_module
+from tests.support.judge_server import Json, JudgeServer, Reply
+from tests.support.tiny import Tiny
+from tests.support.vllm_server import VllmServer, find_python, vllm_server
 from vlmrl.errors import RemoteError
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.judge import judge
@@ -27,10 +31,6 @@ from vlmrl.rewards.remote.pictures import pictures
 from vlmrl.rewards.remote.session import Services, session
 from vlmrl.rewards.remote.verdicts import Problem, finite, label_check, score_check
 from vlmrl.rewards.reward_model import reward_model
-from vlmrl.testing import tiny as tiny_module
-from vlmrl.testing.judge_server import Json, JudgeServer, Reply
-from vlmrl.testing.tiny import Tiny
-from vlmrl.testing.vllm_server import VllmServer, find_python, vllm_server
 from vlmrl.toy.model import build_tokenizer
 from vlmrl.toy.multitask import items
 from vlmrl.toy.picture import png

@@ -11,9 +11,9 @@ import torch
 
 pytest.importorskip("vllm")
 
+from tests.support import tiny as tiny_module
 from vlmrl.policy.load import load_policy
 from vlmrl.policy.positions import prompt_positions
-from vlmrl.testing import tiny as tiny_module
 from vlmrl.types import Prompt
 
 CLASSES = {

@@ -1,7 +1,7 @@
 """Each media file is opened for its content once and decoded once, however many answers, rewards and epochs look at it.
 
-Counted where it happens (`tests.media_trace`): by the interpreter's audit events and at the calls into the decoders. Looking at headers
-(the audit before the first step, and the prefetcher's estimate of what fits into the cache) opens a file once more and decodes nothing.
+Counted where it happens (`tests.support.media_trace`): by the interpreter's audit events and at the calls into the decoders. Looking at
+headers (the audit before the first step, and the prefetcher's estimate of what fits into the cache) opens a file once more and decodes nothing.
 With decord a video is decoded by decord and checked by one pass of PyAV: two decoders, once each.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests import media_trace, runs
+from tests.support import media_trace, runs
 
 GROUP = 8
 PROMPTS = 4
@@ -62,7 +62,7 @@ def config(model: Path, world: Path, root: Path, *, prefetch: bool, decoder: str
     out["media"] |= {"prefetch": prefetch, "decoder": decoder, "workers": workers}
     out["eval"] |= {"source": {"path": "held_out.jsonl"}, "every": None}
     out["checkpoint"] = {"every": 100}
-    out["plugins"] = ["tests.media_rewards"]
+    out["plugins"] = ["tests.support.media_rewards"]
     return out
 
 

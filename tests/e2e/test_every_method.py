@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests import runs
+from tests.support import runs
 from vlmrl.methods import registries
 from vlmrl.train.tracking import read_metrics
 

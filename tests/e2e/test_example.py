@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests import runs
-from tests.builders import inputs
+from tests.support import runs
+from tests.support.builders import inputs
 from vlmrl.train.tracking import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +96,7 @@ def test_two_steps(tiny_files, tmp_path):
     config = runs.small_config(*tiny_files, tmp_path, steps=2, advantage={"name": "win_margin", "scale": 1.5})
     config["stages"] = config["stages"][1:]
     config["eval"] = {}
-    config["plugins"] = ["tests.plugin_rewards", "examples.my_method"]
+    config["plugins"] = ["tests.support.plugin_rewards", "examples.my_method"]
     assert runs.run(config) == 0
     lines = [line for line in read_metrics(runs.run_dir(config) / "metrics.jsonl") if "grad_norm" in line]
     assert len(lines) == 2

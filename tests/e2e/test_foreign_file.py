@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests import runs
+from tests.support import runs
 from vlmrl import cli
 from vlmrl.toy import multitask
 from vlmrl.toy.picture import png

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests import runs
+from tests.support import runs
+from tests.support.judge_server import JudgeServer, ident_of, says
 from vlmrl.data.render import TEMPLATES, instruction
 from vlmrl.rewards.remote.cache import VerdictCache
-from vlmrl.testing.judge_server import JudgeServer, ident_of, says
 from vlmrl.toy import gui, multitask
 from vlmrl.toy.kinds import tokenizer_corpus
 from vlmrl.toy.model import build_model

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import ROWS, good, make_eval, make_run, media, picture, poor, sample
+from tests.support.pages import ROWS, good, make_eval, make_run, media, picture, poor, sample
 from vlmrl.evals.check_page import CheckRows, write_check_page
 from vlmrl.evals.eval_page import write_comparison
 from vlmrl.evals.html import write_report

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from tests import runs
+from tests.support import runs
 from vlmrl.train.tracking import read_metrics
 
 SCRIPT = """
 import json, sys
-from tests import preload
-from tests.runs import _run
+from tests.support import preload
+from tests.support.runs import _run
 _run(json.load(open(sys.argv[1])), None)
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests import runs
+from tests.support import runs
 from vlmrl.train.tracking import read_metrics
 
 Whole = tuple[dict[str, Any], dict[str, Any]]

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.hostile import WEAKER, MediaCase, good_row, media_cases, row_cases
+from tests.support.tiny import Tiny
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import read_source
 from vlmrl.errors import MediaError
 from vlmrl.media.store import MediaStore, ProcessedMedia
 from vlmrl.media.video import LEVELS, TICK
 from vlmrl.media.workers import MEMORY
-from vlmrl.testing.hostile import WEAKER, MediaCase, good_row, media_cases, row_cases
-from vlmrl.testing.tiny import Tiny
 from vlmrl.types import MediaRef, Sample
 
 SHOWN = "shown"

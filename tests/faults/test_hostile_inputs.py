@@ -22,8 +22,10 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from tests import media_trace, runs
-from tests.builders import group, sample
+from tests.support import media_trace, runs
+from tests.support.builders import group, sample
+from tests.support.hostile import encode, good_row, picture
+from tests.support.tiny import Tiny
 from vlmrl.cli import printable
 from vlmrl.config.load import load
 from vlmrl.data.source import read_source
@@ -32,8 +34,6 @@ from vlmrl.methods import registries
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.protocols import RewardContext
 from vlmrl.protocols import reward as rewards
-from vlmrl.testing.hostile import encode, good_row, picture
-from vlmrl.testing.tiny import Tiny
 from vlmrl.types import MediaRef
 
 RECIPE = "model: {path: m}\ndata: {root: d}\nstages:\n- {name: s, kind: sft, source: {path: a.jsonl}, steps: 1}\n"

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests import runs
+from tests.support import runs
+from tests.support.hostile import encode, good_row
+from tests.support.tiny import Tiny
 from vlmrl.config.schema import DataSection, SourceSection
 from vlmrl.data.encode import Encoder
 from vlmrl.errors import DataError, RowError
-from vlmrl.testing.hostile import encode, good_row
-from vlmrl.testing.tiny import Tiny
 from vlmrl.train.rows import Rows, load_rows
 from vlmrl.train.ui import Ui
 from vlmrl.types import MediaRef, Sample
@@ -49,7 +49,7 @@ def config(files: tuple[Path, Path], root: Path, out: Path, *, reward: str, step
     made["stages"][0]["rollout"] |= {"prompts": PROMPTS, "max_new_tokens": 4}
     made["data"] |= data
     made["eval"] = {}
-    made["plugins"] = ["tests.media_rewards"]
+    made["plugins"] = ["tests.support.media_rewards"]
     return made
 
 

@@ -9,12 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.builders import group, sample
-from vlmrl.errors import RemoteError
-from vlmrl.protocols import RewardContext
-from vlmrl.rewards.judge import judge
-from vlmrl.rewards.remote.session import Services, session
-from vlmrl.testing.judge_server import (
+from tests.support.builders import group, sample
+from tests.support.judge_server import (
     Act,
     FakeTime,
     Reply,
@@ -29,6 +25,10 @@ from vlmrl.testing.judge_server import (
     status,
     text,
 )
+from vlmrl.errors import RemoteError
+from vlmrl.protocols import RewardContext
+from vlmrl.rewards.judge import judge
+from vlmrl.rewards.remote.session import Services, session
 
 CTX = RewardContext()
 OF = sample("gold", gt={})

@@ -19,18 +19,18 @@ from typing import Any
 
 import pytest
 
-from tests import runs
+from tests.support import runs
+from tests.support.judge_server import Act, JudgeServer, Reply, closes, hangs, html, raw, status
 from vlmrl.rewards.remote.prompts import clean
 from vlmrl.rollout.journal import Journal
-from vlmrl.testing.judge_server import Act, JudgeServer, Reply, closes, hangs, html, raw, status
 from vlmrl.train.tracking import read_metrics
 
 Whole = tuple[dict[str, Any], dict[str, Any], int]
 """A config, the outcome of its undisturbed run, and how many questions that run asked."""
 LAUNCH = """
 import json, sys
-from tests import preload
-from tests.runs import _run
+from tests.support import preload
+from tests.support.runs import _run
 _run(json.load(open(sys.argv[1])), None)
 """
 

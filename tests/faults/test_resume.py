@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests import runs
+from tests.support import runs
 from vlmrl import faults
 
 Whole = tuple[dict[str, Any], dict[str, Any]]

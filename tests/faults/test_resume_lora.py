@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests import runs
+from tests.support import runs
 from vlmrl.policy.lora import LANGUAGE_TARGETS
 
 

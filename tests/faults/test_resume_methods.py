@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests import runs
+from tests.support import runs
 
 STATEFUL: dict[str, dict[str, Any]] = {
     "moments_multipliers_replay": {

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests import runs
+from tests.support import runs
 from vlmrl.train.tracking import read_metrics
 
 STORED = Path(__file__).with_name("losses.json")

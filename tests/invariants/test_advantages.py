@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import inputs as rewards_only
+from tests.support.builders import inputs as rewards_only
 from vlmrl.algo import registries
 from vlmrl.methods import registries as load_all
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.losses import coefficients, loss_inputs, metric
+from tests.support.losses import coefficients, loss_inputs, metric
 from vlmrl.algo import registries
 from vlmrl.algo.inputs import LossInputs
 from vlmrl.methods import registries as load_all

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
 from vlmrl import protocols
 from vlmrl.data.row import parse_row
 from vlmrl.methods import registries as load_all

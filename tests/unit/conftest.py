@@ -1,3 +1,3 @@
-from tests.fixtures import tiny, tiny_files
+from tests.support.tiny_world import tiny, tiny_files
 
 __all__ = ["tiny", "tiny_files"]

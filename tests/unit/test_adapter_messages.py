@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests.foreign import earns_full_reward, only_detected_by, read, refused
+from tests.support.foreign import earns_full_reward, only_detected_by, read, refused
 
 ASK = {"role": "user", "content": "<image>Where is the <ref-object>?"}
 TELL = {"role": "assistant", "content": "<bbox>"}

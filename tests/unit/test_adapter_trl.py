@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.foreign import earns_full_reward, only_detected_by, read, refused
+from tests.support.foreign import earns_full_reward, only_detected_by, read, refused
 from vlmrl.data.adapters import Importer, ImportOptions
 from vlmrl.data.adapters.text import cut_instructions, place_media, unwrap
 from vlmrl.errors import DataError, RowError

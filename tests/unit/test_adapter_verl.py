@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.foreign import earns_full_reward, only_detected_by, read, refused
+from tests.support.foreign import earns_full_reward, only_detected_by, read, refused
 
 
 def row(**changes: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 import vlmrl.rewards.segmentation
 import vlmrl.rewards.tracking  # noqa: F401 (importing registers them)
-from tests.foreign import earns_full_reward, only_detected_by, read, refused
+from tests.support.foreign import earns_full_reward, only_detected_by, read, refused
 
 
 def row(**changes: Any) -> dict[str, Any]:

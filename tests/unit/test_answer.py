@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import sample
+from tests.support.builders import sample
 from vlmrl.rewards import answer
 from vlmrl.rewards.answer import answer_view, gold_text, parse
 

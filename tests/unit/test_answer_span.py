@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tiny import Tiny
 from vlmrl.policy.average import answer_likelihood
 from vlmrl.rollout.answer_span import answer_mask, answer_span, answer_tokens
-from vlmrl.testing.tiny import Tiny
 from vlmrl.types import Rollout
 
 

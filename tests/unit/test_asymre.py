@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.losses import coefficients, loss_inputs, total
+from tests.support.losses import coefficients, loss_inputs, total
 from vlmrl.algo.loss.asymre import asymre
 
 ROWS = [[(1.0, 0.75)], [(3.0, -0.25)], [(0.1, -0.25)], [(1.0, -0.25)]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.builders import inputs
+from tests.support.builders import inputs
 from vlmrl.algo.credit.broadcast import broadcast
 
 

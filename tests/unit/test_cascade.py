@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.samplers import broken_states, infos, resumes
+from tests.support.samplers import broken_states, infos, resumes
 from vlmrl.errors import CheckpointError
 from vlmrl.protocols import sampler
 from vlmrl.sampling.cascade import CascadeSampler

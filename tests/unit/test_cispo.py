@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.losses import coefficients, loss_inputs, metric
+from tests.support.losses import coefficients, loss_inputs, metric
 from vlmrl.algo.loss.cispo import cispo
 
 GRID = [[(0.1, 1.0), (1.0, -2.0), (4.0, 1.0), (9.0, -1.0), (9.0, 1.0)]]

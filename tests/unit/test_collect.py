@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
+from tests.support.tiny import Tiny
 from vlmrl import faults, rng
 from vlmrl.data.render import FREE
 from vlmrl.errors import RowError
@@ -24,7 +25,6 @@ from vlmrl.rollout.journal import Journal
 from vlmrl.rollout.strategy.hint import guide, sage, scaf_grpo
 from vlmrl.rollout.strategy.offpolicy_gt import offpolicy_gt
 from vlmrl.rollout.strategy.plain import plain
-from vlmrl.testing.tiny import Tiny
 from vlmrl.types import GenerationSettings, Group, HintRequest, HintRound, Prompt, Rollout, Sample
 
 SETTINGS = GenerationSettings(max_new_tokens=8)

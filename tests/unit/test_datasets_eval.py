@@ -11,6 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from tests.support.fixtures import make_fixture
+from tests.support.samples import load_dataset, unpack
+from tests.support.standins import SIZE, fill
+from tests.support.standins import picture as standin_pixels
 from vlmrl.data.prepare import Dataset, Row, Skipped, official_counts, prepare
 from vlmrl.data.row import parse_row
 from vlmrl.data.source import load_source
@@ -21,10 +25,6 @@ from vlmrl.evals.suite import load_suite, load_task, suite_path
 from vlmrl.evals.tasks import Task
 from vlmrl.media.image import decode_image
 from vlmrl.metrics.points import decode_mask
-from vlmrl.testing.fixtures import make_fixture
-from vlmrl.testing.samples import load_dataset, unpack
-from vlmrl.testing.standins import SIZE, fill
-from vlmrl.testing.standins import picture as standin_pixels
 from vlmrl.types import Sample
 
 DATA = Path(__file__).parents[2] / "data"

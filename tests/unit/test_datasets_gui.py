@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.standins import image_bytes, make_medium, picture
 from vlmrl.data.gui_rows import describe, pointing, step_row, swipe
 from vlmrl.data.prepare import Embedded, Skipped, official_counts, prepare
 from vlmrl.data.row import parse_row
@@ -28,7 +29,6 @@ from vlmrl.media.image import decode_image
 from vlmrl.metrics.gui import ACTIONS, action_of
 from vlmrl.rewards.gui_action import gui_action
 from vlmrl.rewards.runner import RewardRunner
-from vlmrl.testing.standins import image_bytes, make_medium, picture
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 NAMES = ("aitz", "android_control", "screenspot", "screenspot_v2", "screenspot_pro", "gui_act", "omniact", "gui_odyssey")

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from tests.support.standins import fill, image_bytes
 from vlmrl.data.prepare import (
     Dataset,
     Skipped,
@@ -31,7 +32,6 @@ from vlmrl.media.video import probe_video
 from vlmrl.metrics.boxes import convert
 from vlmrl.protocols import reward
 from vlmrl.rewards.runner import RewardRunner
-from vlmrl.testing.standins import fill, image_bytes
 from vlmrl.types import Sample
 
 DATA = Path(__file__).parents[2] / "data"

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.foreign import read
+from tests.support.foreign import read
+from tests.support.samples import load_dataset, unpack
+from tests.support.standins import fill
 from vlmrl.config.schema import SftSection, SourceSection
 from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.prepare import Dataset, Skipped, official_counts, prepare
@@ -23,8 +25,6 @@ from vlmrl.media.image import decode_image
 from vlmrl.media.video import probe_video
 from vlmrl.protocols import reward
 from vlmrl.rewards.runner import RewardRunner
-from vlmrl.testing.samples import load_dataset, unpack
-from vlmrl.testing.standins import fill
 from vlmrl.train.stage.sft import target
 from vlmrl.types import Sample
 

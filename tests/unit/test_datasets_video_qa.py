@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.support.samples import load_dataset, parquet_bytes, unpack
+from tests.support.standins import fill
 from vlmrl.data.prepare import Dataset, Skipped, official_counts, prepare
 from vlmrl.data.source import load_source
 from vlmrl.data.video_choice import choice_row, found_video, with_letters
@@ -14,8 +16,6 @@ from vlmrl.errors import DataError
 from vlmrl.evals.measures import MAIN
 from vlmrl.evals.scorers import SCORERS
 from vlmrl.media.video import probe_video
-from vlmrl.testing.samples import load_dataset, parquet_bytes, unpack
-from vlmrl.testing.standins import fill
 from vlmrl.types import Sample
 
 DATA = Path(__file__).parents[2] / "data"

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.losses import coefficients, loss_inputs
+from tests.support.losses import coefficients, loss_inputs
 from vlmrl.algo.loss.cispo import cispo
 from vlmrl.algo.loss.dispo import dispo
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import inputs
+from tests.support.builders import inputs
 from vlmrl.algo.advantage.dr_grpo import dr_grpo
 
 NAN = float("nan")

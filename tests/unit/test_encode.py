@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
+from tests.support.tiny import Tiny
 from vlmrl.data.encode import Encoder
 from vlmrl.data.render import FREE, TEMPLATES, instruction, messages
 from vlmrl.errors import MediaError, RowError
-from vlmrl.testing.tiny import Tiny
 
 
 def test_spans_hold_exactly_the_placeholders(tiny: Tiny) -> None:

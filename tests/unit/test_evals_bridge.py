@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
+from tests.support.tiny import Tiny
 from vlmrl.data.render import FREE, messages
 from vlmrl.data.row import parse_row
 from vlmrl.errors import ConfigError, DataError, RowError, VlmrlError
@@ -32,7 +33,6 @@ from vlmrl.evals.bridge.task_files import document, row_of, task_yaml, write_yam
 from vlmrl.evals.engines import Generation
 from vlmrl.evals.tasks import Task, with_defaults
 from vlmrl.media.image import decode_image
-from vlmrl.testing.tiny import Tiny
 from vlmrl.types import GenerationSettings, MediaRef
 
 GROUNDING = with_defaults(Task(id="g", source="test.jsonl", template="think_or_not", answer_type="time_span", max_new_tokens=6))

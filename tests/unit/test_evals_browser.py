@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pages import POOR, ROWS, good, media, picture, poor, record, sample, save_frames_of
+from tests.support.pages import POOR, ROWS, good, media, picture, poor, record, sample, save_frames_of
 from vlmrl.errors import StorageError
 from vlmrl.evals import browser
 from vlmrl.evals.browser import Bar, Question, by_sample, filters, layers, pieces, question, stage_colours

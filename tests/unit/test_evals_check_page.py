@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.pages import media, picture, sample
+from tests.support.pages import media, picture, sample
 from vlmrl.data.source import BadRow
 from vlmrl.evals.check_page import CheckRow, CheckRows, frames_within, good_row, page, smallest_box, worst_first, write_check_page
 from vlmrl.evals.marks import Mark, Marks

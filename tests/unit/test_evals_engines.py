@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import sample
+from tests.support.builders import sample
+from tests.support.tiny import Tiny
 from vlmrl import rng
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.engines import EvalEngine, Generation, LocalEngine, ReplayEngine, answer_seed
 from vlmrl.evals.records import Record, Think, sample_hash, settings_json
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.testing.tiny import Tiny
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 GREEDY = GenerationSettings(max_new_tokens=8, temperature=0.0)

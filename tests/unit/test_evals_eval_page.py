@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.pages import POOR, good, make_eval, poor, record
+from tests.support.pages import POOR, good, make_eval, poor, record
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.eval_page import page, write_comparison, write_eval_report
 from vlmrl.evals.runfiles import load_eval

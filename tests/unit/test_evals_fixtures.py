@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fixtures import make_fixture
 from vlmrl.evals.engines import EvalEngine, Generation
 from vlmrl.evals.run import evaluate_model
 from vlmrl.evals.suite import DEFINITIONS, load_suite
@@ -15,7 +16,6 @@ from vlmrl.evals.tasks import Task
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import ProcessorBundle, load_processor
 from vlmrl.rewards.answer import gold_text
-from vlmrl.testing.fixtures import make_fixture
 from vlmrl.types import GenerationSettings, Prompt
 
 SUITES = sorted(p.stem for p in (DEFINITIONS / "suites").glob("*.yaml") if p.stem != "toy_video")

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from tests.builders import sample
+from tests.support.builders import sample
 from vlmrl.evals.gui_scores import PARTS, RULES, profile_scores
 from vlmrl.metrics.gui import action_of, parse_action
 from vlmrl.metrics.gui_profiles import Profile, match_step, named_scores

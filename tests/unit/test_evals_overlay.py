@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pages import sample
+from tests.support.pages import sample
 from vlmrl.evals.marks import MASK_SIDE, mask_rectangles
 from vlmrl.evals.overlay import Mark, Shown, Span, Target, answer_marks, gold_marks, target_of
 from vlmrl.metrics.points import decode_mask

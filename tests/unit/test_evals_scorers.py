@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import group
+from tests.support.builders import group
 from vlmrl.evals.gui_scores import profile_scores
 from vlmrl.evals.measures import GUI_RULES, MAIN, METRICS, OF_TYPE
 from vlmrl.evals.scorers import SCORERS, thought_scores

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.fixtures import make_fixture, options_of
+from tests.support.samples import load_dataset, plain_pickle, unpack
 from vlmrl.data.plain_pickle import load_plain
 from vlmrl.data.prepare import official_counts
 from vlmrl.data.source import load_source
@@ -20,8 +22,6 @@ from vlmrl.evals.suite import DEFINITIONS, load_suite, load_task, suite_path, ta
 from vlmrl.evals.tasks import Made, Task
 from vlmrl.media.image import decode_image
 from vlmrl.media.video import probe_video
-from vlmrl.testing.fixtures import make_fixture, options_of
-from vlmrl.testing.samples import load_dataset, plain_pickle, unpack
 from vlmrl.types import Sample
 
 DATA = DEFINITIONS.parent / "data"

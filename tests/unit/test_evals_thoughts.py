@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.judge_server import Act, images_of, prompt_of, says, serving, status, text
 from tests.unit.test_evals_records import make_record
 from vlmrl.errors import ConfigError, RemoteError
 from vlmrl.evals.records import Record, Think, prompt_ids_hash, sample_hash
 from vlmrl.evals.thoughts import JudgedThought, answer_key, group_of, is_right, judge_thoughts, thought_report, with_judged
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.faithful_judges import consistency
-from vlmrl.testing.judge_server import Act, images_of, prompt_of, says, serving, status, text
 from vlmrl.types import MediaHandle, MediaRef, Prompt, Sample
 
 RED, BLUE = "<think>The car is red. So A.</think><answer>A</answer>", "<think>The car is blue. So B.</think><answer>A</answer>"

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.tiny import Tiny
 from vlmrl.policy.forward import repeat
 from vlmrl.policy.head import streaming_logprobs
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, pack, split
 from vlmrl.policy.vision import VisionCache
-from vlmrl.testing.tiny import Tiny
 
 
 def rows_of(tiny: Tiny, count: int = 4) -> list[Row]:

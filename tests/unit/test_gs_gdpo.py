@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import inputs
+from tests.support.builders import inputs
 from vlmrl.algo.advantage.g2rpo import g2rpo, psi
 from vlmrl.algo.advantage.gs_gdpo import gs_gdpo, psi_within
 

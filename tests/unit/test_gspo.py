@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.losses import coefficients, loss_inputs, metric, total
+from tests.support.losses import coefficients, loss_inputs, metric, total
 from vlmrl.algo.level import sequence_ratio
 from vlmrl.algo.loss.gspo import gspo
 from vlmrl.algo.loss.ppo_clip import ppo_clip

@@ -10,6 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tests.support.samples import unpack
+from tests.support.standins import image_bytes as standin
+from tests.support.standins import picture as standin_pixels
 from vlmrl.data.hf_rows import (
     choice,
     image_bytes,
@@ -31,9 +34,6 @@ from vlmrl.data.row import parse_row
 from vlmrl.errors import DataError, RowError
 from vlmrl.metrics.points import decode_mask, parse_points
 from vlmrl.rewards.points import pointing_score
-from vlmrl.testing.samples import unpack
-from vlmrl.testing.standins import image_bytes as standin
-from vlmrl.testing.standins import picture as standin_pixels
 
 DATA = Path(__file__).parents[2] / "data"
 

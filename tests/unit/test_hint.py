@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
 from vlmrl.errors import RowError
 from vlmrl.protocols import GuidingStrategy
 from vlmrl.rollout.strategy.hint import clean_hint, failed, guide, hinted, sage, scaf_grpo, tiers

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders import sample
-from tests.samplers import infos
+from tests.support.builders import sample
+from tests.support.samplers import infos
 from vlmrl.sampling.info import describe, group_by
 
 

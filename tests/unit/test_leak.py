@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.builders import sample
+from tests.support.builders import sample
 from vlmrl.rollout.leak import leak
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tests.losses import loss_inputs
+from tests.support.losses import loss_inputs
 from vlmrl.algo import level
 
 ROWS = [[(math.exp(0.3), 1.0), (math.exp(-0.1), 1.0)], [(math.exp(0.5), 1.0)]]

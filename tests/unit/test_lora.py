@@ -14,6 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support import tiny as tiny_module
+from tests.support.tiny import Tiny
 from vlmrl import rng
 from vlmrl.config.schema import OptimSection
 from vlmrl.errors import ConfigError
@@ -23,8 +25,6 @@ from vlmrl.policy.lora import LoraSpec, add_adapters, fold_adapters, merged_stat
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.testing import tiny as tiny_module
-from vlmrl.testing.tiny import Tiny
 from vlmrl.train import optim
 from vlmrl.train.export import export
 from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, write_tensors

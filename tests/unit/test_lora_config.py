@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests import runs
+from tests.support import runs
 from vlmrl.config.schema import Config, validate
 from vlmrl.policy.lora import LANGUAGE_TARGETS
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.losses import coefficients, loss_inputs, metric, total
+from tests.support.losses import coefficients, loss_inputs, metric, total
 from vlmrl.algo.loss.luffy import luffy
 
 TRACE = torch.tensor([True])

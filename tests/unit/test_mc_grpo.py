@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.builders import inputs
+from tests.support.builders import inputs
 from vlmrl.algo.advantage.mc_grpo import mc_grpo, mc_grpo_pivot, pivot
 
 NAN = float("nan")

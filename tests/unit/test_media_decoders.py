@@ -12,9 +12,9 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from tests.support.media import frame_number, make_video, numbered_frames
 from vlmrl.errors import ConfigError
 from vlmrl.media.video import LEVELS, Decoder, VideoFrames, read_video
-from vlmrl.testing.media import frame_number, make_video, numbered_frames
 
 HAS_DECORD = importlib.util.find_spec("decord") is not None
 needs_decord = pytest.mark.skipif(not HAS_DECORD, reason="decord is not installed")

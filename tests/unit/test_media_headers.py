@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.support.media import make_video, numbered_frames
 from vlmrl.errors import MediaError
 from vlmrl.media import container, headers
 from vlmrl.media.decode import decode_medium
@@ -23,7 +24,6 @@ from vlmrl.media.image import decode_image
 from vlmrl.media.iso import read_iso
 from vlmrl.media.rotation import says_nothing_of_rotation
 from vlmrl.media.video import probe_video
-from vlmrl.testing.media import make_video, numbered_frames
 
 SIZING = Sizing(
     min_pixels=28 * 28,

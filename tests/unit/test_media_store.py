@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.support.media import frame_number, make_video, numbered_frames, truncate
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import MediaError
 from vlmrl.media.store import MediaSettings, MediaStore
-from vlmrl.testing.media import frame_number, make_video, numbered_frames, truncate
 from vlmrl.types import MediaKind, MediaRef
 
 SETTINGS = MediaSettings(

@@ -13,12 +13,12 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.support.media import make_video, numbered_frames, truncate
+from tests.support.tiny import Tiny
 from tests.unit.test_media_store import clip, fake_patchify, image, store
 from vlmrl.errors import MediaError
 from vlmrl.media.resize import single_thread
 from vlmrl.media.store import MediaStore
-from vlmrl.testing.media import make_video, numbered_frames, truncate
-from vlmrl.testing.tiny import Tiny
 from vlmrl.types import MediaRef
 
 THREADS, ROUNDS = 8, 30

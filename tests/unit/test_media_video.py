@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.support.media import damage, frame_number, make_audio, make_empty, make_html, make_video, numbered_frames, truncate
 from vlmrl.errors import MediaError
 from vlmrl.media import container, video
 from vlmrl.media.container import VideoInfo
 from vlmrl.media.video import Decoder, VideoFrames, probe_video, read_video, request_times
-from vlmrl.testing.media import damage, frame_number, make_audio, make_empty, make_html, make_video, numbered_frames, truncate
 
 HAS_DECORD = importlib.util.find_spec("decord") is not None
 DECODERS: list[Decoder] = ["pyav", "decord"] if HAS_DECORD else ["pyav"]

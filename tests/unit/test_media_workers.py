@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.support.media import make_video, numbered_frames, truncate
 from tests.unit.test_media_store import clip, image, store
 from vlmrl.errors import MediaError, VlmrlError
 from vlmrl.media.decode import Shown, decode_medium
 from vlmrl.media.headers import Sizing
 from vlmrl.media.workers import WorkerPool
-from vlmrl.testing.media import make_video, numbered_frames, truncate
 
 SIZING = Sizing(
     min_pixels=28 * 28,

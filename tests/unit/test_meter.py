@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import sample
+from tests.support.builders import sample
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.pack import Row
 from vlmrl.policy.positions import PositionSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.format import format_reward
 from vlmrl.rewards.temporal_iou import temporal_iou_reward

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tests.losses import coefficients, loss_inputs, total
+from tests.support.losses import coefficients, loss_inputs, total
 from vlmrl.algo.loss.opmd import opmd
 
 

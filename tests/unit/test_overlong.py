@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from tests.builders import inputs
+from tests.support.builders import inputs
 from vlmrl.algo import registries
 from vlmrl.algo.select.overlong import overlong
 

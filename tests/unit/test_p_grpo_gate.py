@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import inputs
+from tests.support.builders import inputs
 from vlmrl.algo.shape.p_grpo_gate import p_grpo_gate
 
 NAN = float("nan")

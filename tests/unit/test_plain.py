@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.builders import group
+from tests.support.builders import group
 from vlmrl.rollout.strategy.plain import plain
 
 

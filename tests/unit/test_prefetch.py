@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.media import truncate
+from tests.support.tiny import Tiny
 from vlmrl.errors import DataError
 from vlmrl.media.store import MediaStore
 from vlmrl.sampling.ledger import Ledger
 from vlmrl.sampling.prioritized import prioritized
 from vlmrl.sampling.uniform import uniform
-from vlmrl.testing.media import truncate
-from vlmrl.testing.tiny import Tiny
 from vlmrl.train.feed import Feed
 from vlmrl.train.prefetch import Prefetcher
 from vlmrl.types import PlannedPrompt, Sample

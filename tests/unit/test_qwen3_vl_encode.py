@@ -11,14 +11,14 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.support.media import make_video, numbered_frames
+from tests.support.tiny import MEDIA, Tiny, load, make_files
 from vlmrl.data.encode import Encoder
 from vlmrl.data.render import messages
 from vlmrl.errors import ConfigError, RowError
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import freeze, load_policy, load_processor
 from vlmrl.policy.positions import prompt_positions, visual_index
-from vlmrl.testing.media import make_video, numbered_frames
-from vlmrl.testing.tiny import MEDIA, Tiny, load, make_files
 from vlmrl.types import MediaRef, Prompt, Sample
 
 

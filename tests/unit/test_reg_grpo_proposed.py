@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.losses import coefficients, loss_inputs, metric
+from tests.support.losses import coefficients, loss_inputs, metric
 from vlmrl.algo.loss.reg_grpo_proposed import reg_grpo_proposed
 from vlmrl.algo.reduce import seq_mean
 

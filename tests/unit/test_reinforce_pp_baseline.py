@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.builders import inputs
+from tests.support.builders import inputs
 from vlmrl.algo.advantage.reinforce_pp_baseline import reinforce_pp_baseline
 
 NAN = float("nan")

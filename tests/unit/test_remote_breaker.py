@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
+from tests.support.judge_server import FakeTime
 from vlmrl.errors import Preempted, RemoteError
 from vlmrl.rewards.remote.breaker import FIRST_PROBE, LAST_PROBE, THRESHOLD, Breaker
-from vlmrl.testing.judge_server import FakeTime
 
 
 def make(time: FakeTime, max_wait: float = 100.0, waits: list[float] | None = None) -> Breaker:

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
+from tests.support.judge_server import FakeTime, closes, gzipped, images_of, prompt_of, says, score, serving, status, text
 from vlmrl.errors import ConfigError, Preempted, RemoteError
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.remote import prompts
@@ -26,7 +27,6 @@ from vlmrl.rewards.remote.meters import NAMES, Meters
 from vlmrl.rewards.remote.pictures import OnDemand, Picture, encode_png, pictures
 from vlmrl.rewards.remote.session import Services, services, session
 from vlmrl.rewards.remote.verdicts import Problem, Unreadable, items_check, label_check, read_object, score_check
-from vlmrl.testing.judge_server import FakeTime, closes, gzipped, images_of, prompt_of, says, score, serving, status, text
 from vlmrl.types import MediaHandle, MediaRef
 
 VALUES = {"question": "How many?", "gold": "3", "answer": "three", "instructions": ""}

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.judge_server import FakeTime, Reply, closes, score, serving, status
 from vlmrl.errors import Preempted
 from vlmrl.rewards.remote.chat import Ask
 from vlmrl.rewards.remote.limit import OVERLOAD, Limit
 from vlmrl.rewards.remote.verdicts import score_check
-from vlmrl.testing.judge_server import FakeTime, Reply, closes, score, serving, status
 
 ASK = Ask(template="judge", values={"question": "How many?", "gold": "3", "answer": "three", "instructions": ""}, check=score_check())
 PATIENCE = 30.0

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
 from vlmrl.errors import CheckpointError
 from vlmrl.protocols import RememberingStrategy, strategy
 from vlmrl.sampling.replay import replay, replayed_group, sampled_rows

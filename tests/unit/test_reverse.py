@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from tests.builders import sample
+from tests.support.builders import sample
+from tests.support.tiny import Tiny
 from vlmrl.errors import RowError
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.reverse import Derived, Gate, refuse, reverse_question, reverse_thoughts
-from vlmrl.testing.tiny import Tiny
 from vlmrl.types import GenerationSettings, Prompt, Rollout
 
 SETTINGS = GenerationSettings(max_new_tokens=4096)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.exact import exact
 

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.contract import ContractError
 from vlmrl.rewards.foreign import python

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext, reward
 from vlmrl.rewards.gui_action import gui_action
 

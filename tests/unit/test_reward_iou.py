@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.iou import ciou, giou, iou
 from vlmrl.rewards.runner import RewardRunner

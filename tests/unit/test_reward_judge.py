@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
+from tests.support.judge_server import images_of, prompt_of, score, serving, text
 from vlmrl.errors import ConfigError
 from vlmrl.protocols import RewardContext, reward
 from vlmrl.rewards.judge import judge
-from vlmrl.testing.judge_server import images_of, prompt_of, score, serving, text
 from vlmrl.types import Group, MediaHandle, MediaRef
 
 CTX = RewardContext()

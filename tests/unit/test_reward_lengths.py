@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import sample
+from tests.support.builders import sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.lengths import cosine_length, length, overlong
 from vlmrl.rewards.runner import RewardRunner

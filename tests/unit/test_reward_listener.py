@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
+from tests.support.judge_server import Act, Reply, prompt_of, says, serving, status
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.listener import choices_of, listener, probs_check, read_probs
 from vlmrl.rewards.remote.verdicts import Unreadable
-from vlmrl.testing.judge_server import Act, Reply, prompt_of, says, serving, status
 
 CTX = RewardContext()
 OPTIONS = ["A. cat", "B. dog", "C. bird"]

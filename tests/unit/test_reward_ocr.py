@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
 from vlmrl.evals.scorers import SCORERS
 from vlmrl.metrics.ocr import accuracy, anls, character_error_rate, similarity, word_error_rate
 from vlmrl.protocols import RewardContext

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.open_rouge import open_rouge
 from vlmrl.rewards.runner import RewardRunner

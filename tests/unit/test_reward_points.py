@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.points import click, point_in_box_reward, pointing_score, points_in_mask
 from vlmrl.rewards.runner import RewardRunner

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
 from vlmrl.evals.measures import MAIN, OF_TYPE
 from vlmrl.evals.scorers import SCORERS
 from vlmrl.protocols import RewardContext

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
 from vlmrl.metrics.repetition import repeated_share, words_of
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.exact import exact

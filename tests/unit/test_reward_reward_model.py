@@ -12,11 +12,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
+from tests.support.judge_server import Reply, raw, score, serving
 from vlmrl.compat import ensure_torchvision
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.reward_model import load, reward_model
-from vlmrl.testing.judge_server import Reply, raw, score, serving
 
 ensure_torchvision()
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForSequenceClassification  # noqa: E402

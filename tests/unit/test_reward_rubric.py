@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
+from tests.support.judge_server import prompt_of, says, serving
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.rubric import rubric
-from vlmrl.testing.judge_server import prompt_of, says, serving
 
 CTX = RewardContext()
 OF = sample("3", gt={"rubric": [{"text": "names the colour", "weight": 3}, {"text": "counts\nthem"}]})

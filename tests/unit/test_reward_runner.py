@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
 from vlmrl.errors import CheckpointError, DataError
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.format import format_reward

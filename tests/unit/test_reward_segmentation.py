@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.runner import RewardRunner
 from vlmrl.rewards.segmentation import segmentation_points

@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
-from tests.builders import group, inputs, sample
+from tests.support.builders import group, inputs, sample
+from tests.support.judge_server import prompt_of, score, serving, text
 from vlmrl.algo.shape.trust import trust
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.thinking import thinking
-from vlmrl.testing.judge_server import prompt_of, score, serving, text
 
 CTX = RewardContext()
 OF = sample("A", gt={})

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.builders import group, sample
+from tests.support.builders import group, sample
 from vlmrl.errors import ConfigError
 from vlmrl.protocols import RewardContext
 from vlmrl.registry import Entry, Registry
@@ -25,7 +25,7 @@ from vlmrl.rewards.wire import decode_call, encode_call
 from vlmrl.rewards.workers import Outcome, RewardPool, WorkerReward, WorkerSettings, in_worker, place
 from vlmrl.types import Group, MediaHandle, Prompt, Rollout
 
-STUBS = ("tests.worker_rewards",)
+STUBS = ("tests.support.worker_rewards",)
 """Imported by the workers only, as what it registers is for them only."""
 CTX = RewardContext(progress=0.3)
 SHORT = WorkerSettings(count=1, deadline=2.0, start=60.0)
@@ -242,7 +242,7 @@ def test_workers_end_with_a_parent_that_is_killed(how, tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(
         "import sys, time\n"
-        "from tests.builders import group\n"
+        "from tests.support.builders import group\n"
         "from tests.unit.test_reward_workers import CTX, PATIENT, column, encode_call\n"
         "from vlmrl.rewards.workers import RewardPool\n"
         "pool = RewardPool(PATIENT)\n"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.builders import inputs
+from tests.support.builders import inputs
 from vlmrl.algo.advantage.dr_grpo import dr_grpo
 from vlmrl.algo.advantage.rloo import rloo
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.losses import coefficients, loss_inputs
+from tests.support.losses import coefficients, loss_inputs
 from vlmrl.algo.loss.sapo import sapo
 
 

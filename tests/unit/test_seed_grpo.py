@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import inputs
+from tests.support.builders import inputs
 from vlmrl.algo.advantage.seed_grpo import count_entropy, likelihood_entropy, seed_grpo
 
 

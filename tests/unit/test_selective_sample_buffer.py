@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import inputs
+from tests.support.builders import inputs
 from vlmrl.algo.select.selective_sample_buffer import priority, selective_sample_buffer
 from vlmrl.algo.select.zero_variance import zero_variance
 

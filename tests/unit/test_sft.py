@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.builders import sample as make_sample
+from tests.support.builders import sample as make_sample
 from vlmrl.config.schema import SftSection, SourceSection
 from vlmrl.train.stage.sft import drops_thought, target
 

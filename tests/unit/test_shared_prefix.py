@@ -11,14 +11,14 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.support import tiny as tiny_module
+from tests.support.tiny import Tiny
 from vlmrl.policy import forward
 from vlmrl.policy.forward import LAYOUTS, Scored
 from vlmrl.policy.load import Policy, freeze
 from vlmrl.policy.pack import PackedBatch, Row, pack_shared
 from vlmrl.policy.positions import prompt_positions
 from vlmrl.policy.vision import VisionCache
-from vlmrl.testing import tiny as tiny_module
-from vlmrl.testing.tiny import Tiny
 from vlmrl.types import MediaRef, Prompt, Sample
 
 KINDS = ("image", "two_images", "video", "text")

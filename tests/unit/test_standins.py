@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.support.standins import fill, image_bytes
 from vlmrl.media.image import image_size
 from vlmrl.media.video import probe_video
-from vlmrl.testing.standins import fill, image_bytes
 
 
 def test_standins_are_the_same_every_time_and_fit_the_row(tmp_path: Path):

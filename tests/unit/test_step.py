@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.tiny import Tiny
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss, reducer
 from vlmrl.errors import NumericsError
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, response_mask
-from vlmrl.testing.tiny import Tiny
 from vlmrl.train import step as step_module
 from vlmrl.train.objective import TokenObjective
 from vlmrl.train.step import Learner, Minibatch, optimizer_step, score_rows

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import inputs
+from tests.support.builders import inputs
 from vlmrl.algo.advantage.grpo import grpo
 from vlmrl.algo.advantage.tempsamp_anchor import tempsamp_anchor
 

@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from tests.builders import group
-from tests.pixels import colors, only, seen
+from tests.support.builders import group
+from tests.support.pixels import colors, only, seen
 from vlmrl.data.row import parse_row
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.gui_action import gui_action

@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tests.builders import group
-from tests.pixels import only, parts, seen
+from tests.support.builders import group
+from tests.support.pixels import only, parts, seen
 from vlmrl.data.row import parse_row
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.answer import gold_text

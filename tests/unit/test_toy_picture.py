@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pixels import PALETTE, only, seen
+from tests.support.pixels import PALETTE, only, seen
 from vlmrl.media.image import decode_image
 from vlmrl.toy.picture import INK, SIDE, Thing, mask, paint, png, rel1000
 

@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tests.builders import group
-from tests.pixels import colors, only
+from tests.support.builders import group
+from tests.support.pixels import colors, only
 from vlmrl.data.row import parse_row
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.answer import gold_text

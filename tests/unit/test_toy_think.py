@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.pixels import colors, only, parts
+from tests.support.pixels import colors, only, parts
 from vlmrl.data.row import parse_row
 from vlmrl.rewards.exact import exact
 from vlmrl.rewards.runner import RewardRunner

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import sample
+from tests.support.builders import sample
 from vlmrl.errors import MediaError
 from vlmrl.train.audit_leak import NAMED, Hashes, Overlap, Shown, overlap, plain_question, told
 from vlmrl.types import MediaRef

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests import runs
+from tests.support import runs
 from vlmrl.config.schema import Config
 from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError

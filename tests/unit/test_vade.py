@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.samplers import G, answer, broken_states, ids, resumes, run
+from tests.support.samplers import G, answer, broken_states, ids, resumes, run
 from vlmrl.errors import CheckpointError
 from vlmrl.protocols import sampler
 from vlmrl.sampling.ledger import Ledger

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vlmrl.sampling.uniform  # noqa: F401 (registers)
-from tests.samplers import G, broken_states, ids, resumes, run
+from tests.support.samplers import G, broken_states, ids, resumes, run
 from vlmrl.errors import CheckpointError
 from vlmrl.protocols import sampler
 from vlmrl.sampling.ledger import Ledger

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.tiny import Tiny
 from vlmrl.compat import ensure_torchvision
 from vlmrl.policy.load import Policy, freeze, load_policy
 from vlmrl.policy.vision import Features, VisionCache, tower_fingerprint
 from vlmrl.policy.vision_disk import FeatureStore
-from vlmrl.testing.tiny import Tiny
 from vlmrl.types import MediaHandle
 
 BIG = 2**28

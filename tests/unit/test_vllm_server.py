@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.vllm_server import VARIABLE, find_python, free_port, healthy, vllm_server
 from vlmrl.errors import RemoteError
-from vlmrl.testing.vllm_server import VARIABLE, find_python, free_port, healthy, vllm_server
 
 SERVES = """
     import http.server, subprocess, sys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.builders import inputs
+from tests.support.builders import inputs
 from vlmrl.algo.select.zero_variance import zero_variance
 
 NAN = float("nan")

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.preload"])
+_CONTEXT.set_forkserver_preload(["tests.support.preload"])
 
 
 def small_config(model: Path, world: Path, root: Path, **stage: Any) -> dict[str, Any]:
-    """A supervised stage and a GRPO stage of a few steps each, on files made by `vlmrl.testing.tiny`."""
+    """A supervised stage and a GRPO stage of a few steps each, on files made by `tests.support.tiny`."""
     optim = {"lr": 1e-3, "warmup": 0.5}
     return {
         "run": {"name": "small", "root": str(root), "trackers": [], "threads": 1},
@@ -54,7 +54,7 @@ def small_config(model: Path, world: Path, root: Path, **stage: Any) -> dict[str
             }
             | stage,
         ],
-        "plugins": ["tests.plugin_rewards"],
+        "plugins": ["tests.support.plugin_rewards"],
     }
 
 

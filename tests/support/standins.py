@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vlmrl.testing.media import make_video
+from tests.support.media import make_video
 
 SIZE = (64, 48)
 """(width, height) where a row states none."""

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.support.samples import load_dataset, unpack
+from tests.support.standins import fill
 from vlmrl.data.prepare import Dataset, Skipped, media_paths, prepare
 from vlmrl.errors import ConfigError
 from vlmrl.evals.tasks import Made, Task
-from vlmrl.testing.samples import load_dataset, unpack
-from vlmrl.testing.standins import fill
 
 
 def make_fixture(task: Task, data_root: Path, data_folder: Path) -> int:

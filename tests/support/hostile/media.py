@@ -10,10 +10,10 @@ from pathlib import Path
 
 from PIL import Image
 
+from tests.support import media
+from tests.support.hostile.case import DAMAGE, MediaCase, encode, picture, write
+from tests.support.hostile.paths import paths, urls
 from vlmrl.rng import generator
-from vlmrl.testing import media
-from vlmrl.testing.hostile.case import DAMAGE, MediaCase, encode, picture, write
-from vlmrl.testing.hostile.paths import paths, urls
 
 
 def media_cases(root: Path) -> list[MediaCase]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmrl.testing.hostile.case import MediaCase, encode, picture
+from tests.support.hostile.case import MediaCase, encode, picture
 
 
 def paths(root: Path) -> Iterator[MediaCase]:

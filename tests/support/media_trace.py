@@ -173,7 +173,7 @@ class _Packet(_Proxy):
 
 def traced_run(config: Mapping[str, Any], out: str) -> None:
     """Body of a child: a whole run under trace. The audit of the rows, which reads headers, is a phase of its own."""
-    from tests import runs
+    from tests.support import runs
     from vlmrl.train import session
 
     trace = Trace(Path(config["data"]["root"])).install()
@@ -267,7 +267,7 @@ def _number(images: Any) -> int:
 
 def run_with_environment(config: Mapping[str, Any], environment: Mapping[str, str]) -> None:
     """Body of a child: a run that finds these variables."""
-    from tests import runs
+    from tests.support import runs
 
     os.environ.update(environment)
     runs._run(config, None)

@@ -9,10 +9,10 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from tests.support.standins import image_bytes, make_medium
 from vlmrl import fs
 from vlmrl.data.prepare import Dataset
 from vlmrl.errors import DataError
-from vlmrl.testing.standins import image_bytes, make_medium
 
 STANDIN = "standin:"
 """A text `standin:<name>` in a `.parquet.jsonl` file stands for the bytes of a generated picture."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vlmrl.testing import tiny as tiny_module
+from tests.support import tiny as tiny_module
 
 
 @pytest.fixture(scope="session")

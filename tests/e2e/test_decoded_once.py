@@ -1,8 +1,8 @@
 """Each media file is opened for its content once and decoded once, however many answers, rewards and epochs look at it.
 
 Counted where it happens (`tests.support.media_trace`): by the interpreter's audit events and at the calls into the decoders. Looking at
-headers (the audit before the first step, and the prefetcher's estimate of what fits into the cache) opens a file once more and decodes nothing.
-With decord a video is decoded by decord and checked by one pass of PyAV: two decoders, once each.
+headers (the audit before the first step, and the prefetcher's estimate of what fits into the cache) opens a file once more and
+decodes nothing. With decord a video is decoded by decord and checked by one pass of PyAV: two decoders, once each.
 """
 
 from __future__ import annotations

@@ -1,0 +1,138 @@
+"""Keeping finished cells, refusing unlike ones, slopes: what the benchmark scripts share."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+FILE = Path(__file__).parents[3] / "benchmarks" / "common.py"
+
+
+@pytest.fixture(scope="module")
+def common():
+    spec = importlib.util.spec_from_file_location("benchmark_common", FILE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+CELL = {"prompt": 64, "group": 2}
+
+
+def test_fit_by_hand(common):
+    # slope 1.5 and intercept 2/3 by the normal equations; residuals 1/6, -1/3, 1/6
+    line = common.fit([0, 1, 2], [0.5, 2.5, 3.5])
+    assert (line.slope, line.intercept) == pytest.approx((1.5, 2 / 3))
+    assert line.r2 == pytest.approx(1 - (1 / 36 + 1 / 9 + 1 / 36) / (14 / 3))
+    # t(0.975, 1) = 12.706; standard error sqrt((1/6) / 1 / 2)
+    assert line.high - line.slope == pytest.approx(12.7062 * (1 / 12) ** 0.5, rel=1e-4)
+
+
+@given(slope=st.floats(-5, 5), start=st.floats(-5, 5))
+def test_fit_finds_a_line(common, slope, start):
+    line = common.fit([1, 2, 5, 5], [start + slope * x for x in (1, 2, 5, 5)])
+    assert (line.slope, line.intercept) == pytest.approx((slope, start), abs=1e-9)
+
+
+def test_two_points_have_no_interval(common):
+    line = common.fit([1, 3], [0, 4])
+    assert (line.slope, line.r2, line.high) == (2, 1, float("inf"))
+
+
+def test_a_slope_needs_two_places(common):
+    with pytest.raises(ValueError, match="two different x"):
+        common.fit([2, 2], [1, 3])
+
+
+def test_median_range(common):
+    assert common.median_range([3.0, 1.0, 2.25]) == "2.25 (1.00..3.00)"
+    assert common.median_range([]) == "-"
+
+
+def runs(common, monkeypatch, tmp_path, sides, repeats, rounds=False, cells=(CELL,)):
+    """Keys in the order in which they are measured."""
+    order: list[tuple[str, int]] = []
+
+    def measure(script, job, *, timeout):
+        order.append((job["side"], job["cell"]["group"]))
+        return {"seconds": [1.0]}
+
+    monkeypatch.setattr(common, "measure", measure)
+    store = common.Store.open(tmp_path / "x.json", {"device": "cpu"})
+    common.run_all("x.py", store, cells, sides, repeats, timeout=1, say=lambda line: None, rounds=rounds)
+    return order
+
+
+def test_sides_take_turns_and_finished_cells_are_kept(common, monkeypatch, tmp_path):
+    assert runs(common, monkeypatch, tmp_path, ["a", "b"], 2) == [("a", 2), ("b", 2)] * 2
+    assert runs(common, monkeypatch, tmp_path, ["a", "b"], 2) == []
+    assert runs(common, monkeypatch, tmp_path, ["a", "b"], 3) == [("a", 2), ("b", 2)]
+
+
+def test_rounds_go_over_all_cells_before_they_repeat(common, monkeypatch, tmp_path):
+    cells = [CELL, CELL | {"group": 4}]
+    assert runs(common, monkeypatch, tmp_path, ["a"], 2, rounds=True, cells=cells) == [("a", 2), ("a", 4), ("a", 2), ("a", 4)]
+
+
+def test_cells_of_other_settings_are_refused(common, monkeypatch, tmp_path):
+    runs(common, monkeypatch, tmp_path, ["a"], 1)
+    with pytest.raises(common.BenchmarkError, match="other settings"):
+        common.Store.open(tmp_path / "x.json", {"device": "cuda"})
+
+
+def test_cells_of_another_machine_are_refused(common, monkeypatch, tmp_path):
+    runs(common, monkeypatch, tmp_path, ["a"], 1)
+    held = json.loads((tmp_path / "x.json").read_text())
+    held["machine"]["cores"] = -1
+    (tmp_path / "x.json").write_text(json.dumps(held))
+    with pytest.raises(common.BenchmarkError, match="other machine"):
+        common.Store.open(tmp_path / "x.json", {"device": "cpu"})
+
+
+def test_unlike_work_is_no_comparison(common, tmp_path):
+    store = common.Store(tmp_path / "x.json", {})
+    store.results = {"1": {"side": "a", "cell": CELL, "tokens": 5}, "2": {"side": "b", "cell": CELL, "tokens": 6}}
+    with pytest.raises(common.BenchmarkError, match="differ in tokens"):
+        common.check_same(store, CELL, ["tokens"])
+    store.results["2"]["tokens"] = 5
+    common.check_same(store, CELL, ["tokens"])
+    store.results["2"] = {"side": "b", "cell": CELL, "failed": "out of memory"}
+    common.check_same(store, CELL, ["tokens"])
+
+
+SCRIPT = """
+import json, os, sys, pathlib, subprocess, time
+job = json.loads(sys.argv[2])
+if job["side"] == "fails": sys.exit("no such thing")
+if job["side"] == "killed": os.kill(os.getpid(), 9)
+if job["side"] == "slow": time.sleep(60)
+pathlib.Path(sys.argv[4]).write_text(json.dumps({"seconds": [job["cell"]["group"]]}))
+"""
+
+
+def test_measuring_in_a_process(common, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+
+    def go(side, timeout=60.0):
+        return common.measure(str(script), {"side": side, "cell": CELL, "settings": {}}, timeout=timeout)
+
+    assert go("good") == {"seconds": [2]}
+    assert "memory" in go("killed")["failed"]
+    assert go("slow", 0.5) == {"failed": "over 0 s"}
+    with pytest.raises(common.BenchmarkError, match="no such thing"):
+        go("fails")
+
+
+def test_a_missing_package_says_how_to_get_it(common, monkeypatch):
+    monkeypatch.setitem(common.INSTALL, "no_such_package", "pip install it")
+    with pytest.raises(common.BenchmarkError, match=r"pip install it.*without it: --sides a"):
+        common.need("no_such_package", "--sides a")

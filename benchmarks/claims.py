@@ -120,8 +120,8 @@ def best_constant(cell: Cell, out: Path, extra: Sequence[str]) -> dict[str, tupl
     """
     from vlmrl.config.load import load
     from vlmrl.data.source import load_source
-    from vlmrl.evals.measures import MAIN
-    from vlmrl.evals.scorers import SCORERS
+    from vlmrl.evals.score.measures import MAIN
+    from vlmrl.evals.score.scorers import SCORERS
     from vlmrl.toy.kinds import world_hash
 
     config = load(Path(cell.recipe), [*cell.overrides, *extra]).config

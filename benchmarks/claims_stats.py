@@ -96,9 +96,9 @@ def measures_of(run: Path) -> dict[str, float]:
     Raises:
         StorageError: records or metrics are missing or damaged.
     """
-    from vlmrl.evals.measures import main_score, parts_of
-    from vlmrl.evals.records import read_records
-    from vlmrl.evals.summary import summarize
+    from vlmrl.evals.score.measures import main_score, parts_of
+    from vlmrl.evals.score.records import read_records
+    from vlmrl.evals.score.summary import summarize
     from vlmrl.train.tracking import read_metrics
 
     names = json.loads((run / "eval/order.json").read_text(encoding="utf-8"))
@@ -149,8 +149,8 @@ def curve_of(run: Path, measure: str, stage: Mapping[str, Any]) -> list[tuple[in
     Raises:
         StorageError: records are missing or damaged.
     """
-    from vlmrl.evals.records import read_records
-    from vlmrl.evals.summary import summarize
+    from vlmrl.evals.score.records import read_records
+    from vlmrl.evals.score.summary import summarize
 
     def at(name: str) -> int:
         begun, _, step = name.partition("@")

@@ -97,9 +97,9 @@ def document(cells: dict[int, dict[str, Path]], arguments: str) -> str:
     import torch
     import transformers
 
-    from vlmrl.evals.records import read_records
-    from vlmrl.evals.summary import METRICS, best_constant, summarize
-    from vlmrl.evals.table import markdown, summary_cells
+    from vlmrl.evals.pages.table import markdown, summary_cells
+    from vlmrl.evals.score.records import read_records
+    from vlmrl.evals.score.summary import METRICS, best_constant, summarize
     from vlmrl.metrics.stats import paired_bootstrap
     from vlmrl.rng import generator
 

@@ -150,7 +150,7 @@ def _audit(config: Config, html: Path | None) -> AuditReport:
     """Audit the data of a recipe, show the table and write the page. A toy model is not pretrained for this."""
     import tempfile
 
-    from vlmrl.evals.check_page import CheckRows, write_check_page
+    from vlmrl.evals.pages.check_page import CheckRows, write_check_page
     from vlmrl.policy.load import quiet_transformers
     from vlmrl.toy.base import world
     from vlmrl.toy.kinds import tokenizer_corpus
@@ -339,7 +339,7 @@ def report(run: Annotated[Path, typer.Argument(help="Run directory, for example 
     """Write report.html of a run: curves, rollouts with their videos, tables."""
     if not run.is_dir():
         raise ConfigError(f"{run}: no such run directory")
-    from vlmrl.evals.html import write_report
+    from vlmrl.evals.pages.run_page import write_report
 
     typer.echo(str(write_report(run)))
 

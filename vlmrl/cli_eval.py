@@ -12,9 +12,9 @@ import typer
 from vlmrl.errors import ConfigError, VlmrlError
 
 if TYPE_CHECKING:
-    from vlmrl.evals.models import Model
-    from vlmrl.evals.run import Changes, SuiteResult
-    from vlmrl.evals.suite import Suite
+    from vlmrl.evals.ask.models import Model
+    from vlmrl.evals.ask.run import Changes, SuiteResult
+    from vlmrl.evals.ask.suite import Suite
     from vlmrl.train.ui import Bar, Ui
 
 PANEL = "What is asked otherwise than the suite says"
@@ -84,7 +84,7 @@ def eval_(
     clash = [name for name, value in given.items() if value is not None]
     if via == "lmms" and clash:
         raise ConfigError(f"--via lmms asks as the suite says; leave out {', '.join(clash)}")
-    from vlmrl.evals.run import Changes
+    from vlmrl.evals.ask.run import Changes
     from vlmrl.policy.load import quiet_transformers
     from vlmrl.train import dist
     from vlmrl.train.ui import Ui
@@ -112,7 +112,7 @@ def eval_(
 
 def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui) -> tuple[Suite, Path]:
     """The suite, cut to the wanted tasks, and where its data are; the toy world is made where it is missing."""
-    from vlmrl.evals.suite import data_root_of, load_suite, suite_path
+    from vlmrl.evals.ask.suite import data_root_of, load_suite, suite_path
     from vlmrl.registry import nearest
 
     suite = load_suite(suite_path(name))
@@ -132,7 +132,7 @@ def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui) -
 def _model(
     checkpoint: Path, *, rescore: bool, endpoint: str | None, served: str | None, label: str | None, device: str, dtype: str
 ) -> Model:
-    from vlmrl.evals.models import LocalModel, RecordedModel, ServedModel, model_folder
+    from vlmrl.evals.ask.models import LocalModel, RecordedModel, ServedModel, model_folder
     from vlmrl.policy.load import load_processor
 
     if endpoint is None and not rescore:
@@ -147,8 +147,8 @@ def _model(
 def _run(
     model: Callable[[], Model], suite: Suite, folder: Path, root: Path, changes: Changes, judge: dict[str, Any] | None, ui: Ui
 ) -> SuiteResult:
-    from vlmrl.evals.pictures import Pictures
-    from vlmrl.evals.run import evaluate_model
+    from vlmrl.evals.ask.run import evaluate_model
+    from vlmrl.evals.pages.pictures import Pictures
     from vlmrl.train import dist
 
     bars: dict[str, Bar] = {}
@@ -174,7 +174,7 @@ def _run(
 
 def _through_lmms(checkpoint: Path, suite: Suite, folder: Path, root: Path, limit: int | None, device: str, dtype: str, ui: Ui) -> None:
     from vlmrl.evals.bridge.run import evaluate_suite_via_lmms
-    from vlmrl.evals.table import table
+    from vlmrl.evals.pages.table import table
 
     result = evaluate_suite_via_lmms(checkpoint, suite, out=folder, data_root=root, limit=limit, device=device, dtype=dtype)
     rows = [["task", "metric", "value"]]
@@ -192,8 +192,8 @@ def compare(
     force: Annotated[bool, typer.Option("--force", help="Compare in spite of unlike settings, and say so on top")] = False,
 ) -> None:
     """Compare two evaluations, question by question. Exit code 1 if B is significantly worse than A on the primary metric of a task."""
-    from vlmrl.evals.compare import run_compare
-    from vlmrl.evals.eval_page import write_comparison
+    from vlmrl.evals.pages.eval_page import write_comparison
+    from vlmrl.evals.score.compare import run_compare
     from vlmrl.train.ui import Ui
 
     ui = Ui()
@@ -235,7 +235,7 @@ def suites(
     from rich.console import Console
     from rich.table import Table
 
-    from vlmrl.evals.suite import DEFINITIONS, load_suite, suite_path
+    from vlmrl.evals.ask.suite import DEFINITIONS, load_suite, suite_path
 
     if name is None:
         table = Table("suite", "tasks", "what it is")

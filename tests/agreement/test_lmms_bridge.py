@@ -15,14 +15,14 @@ import pytest
 pytest.importorskip("lmms_eval", reason="needs lmms-eval (docs/lmms-eval.md)")
 
 from tests.support import lmms
+from vlmrl.evals.ask.models import LocalModel
+from vlmrl.evals.ask.run import SuiteResult, evaluate_suite
+from vlmrl.evals.ask.suite import Suite
 from vlmrl.evals.bridge.functions import OF_GENERATION
 from vlmrl.evals.bridge.options import Options
 from vlmrl.evals.bridge.run import BridgeResult, evaluate_suite_via_lmms, evaluate_via_lmms, read_result
 from vlmrl.evals.bridge.task_files import write_yaml
-from vlmrl.evals.models import LocalModel
-from vlmrl.evals.records import Record
-from vlmrl.evals.run import SuiteResult, evaluate_suite
-from vlmrl.evals.suite import Suite
+from vlmrl.evals.score.records import Record
 
 TASKS = ("spans", "boxes", "choices")
 NAMES = [f"vlmrl_{task}" for task in TASKS]

@@ -28,13 +28,13 @@ import torch
 pytest.importorskip("lmms_eval", reason="needs lmms-eval (docs/lmms-eval.md)")
 
 from vlmrl.errors import ConfigError
+from vlmrl.evals.ask.engines import Generation
+from vlmrl.evals.ask.tasks import Task, with_defaults
 from vlmrl.evals.bridge import compat, functions, run
 from vlmrl.evals.bridge.options import Options
 from vlmrl.evals.bridge.requests import cut, stop_strings
 from vlmrl.evals.bridge.run import BridgeResult, evaluate_via_lmms
 from vlmrl.evals.bridge.task_files import write_yaml
-from vlmrl.evals.engines import Generation
-from vlmrl.evals.tasks import Task, with_defaults
 from vlmrl.metrics.math import equivalent
 from vlmrl.policy.load import ProcessorBundle, load_processor
 from vlmrl.toy.model import build_model

@@ -18,8 +18,8 @@ from tests.support.vllm_server import VllmServer, find_python, vllm_server
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError, RemoteError
-from vlmrl.evals.endpoint import EndpointEngine
-from vlmrl.evals.engines import Generation, LocalEngine
+from vlmrl.evals.ask.endpoint import EndpointEngine
+from vlmrl.evals.ask.engines import Generation, LocalEngine
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import Policy, load_policy, load_processor
 from vlmrl.policy.vision import VisionCache

@@ -11,7 +11,7 @@ import pytest
 from tests.support import runs
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError
-from vlmrl.evals.records import read_records
+from vlmrl.evals.score.records import read_records
 from vlmrl.train.evaluate import eval_problems
 from vlmrl.train.tracking import read_metrics
 

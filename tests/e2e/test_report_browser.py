@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.pages import ROWS, good, make_eval, make_run, media, picture, poor, sample
-from vlmrl.evals.check_page import CheckRows, write_check_page
-from vlmrl.evals.eval_page import write_comparison
-from vlmrl.evals.html import write_report
+from vlmrl.evals.pages.check_page import CheckRows, write_check_page
+from vlmrl.evals.pages.eval_page import write_comparison
+from vlmrl.evals.pages.run_page import write_report
 from vlmrl.types import Prompt
 
 BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)

@@ -10,7 +10,7 @@ from tests.support.samples import load_dataset, unpack
 from tests.support.standins import fill
 from vlmrl.data.prepare import Dataset, Skipped, media_paths, prepare
 from vlmrl.errors import ConfigError
-from vlmrl.evals.tasks import Made, Task
+from vlmrl.evals.ask.tasks import Made, Task
 
 
 def make_fixture(task: Task, data_root: Path, data_folder: Path) -> int:

@@ -9,9 +9,9 @@ import torch
 
 from vlmrl.config.schema import ToyWorldSection
 from vlmrl.data.render import TEMPLATES, instruction
-from vlmrl.evals.models import LocalModel, open_store
-from vlmrl.evals.run import task_prompts
-from vlmrl.evals.suite import Suite, load_suite
+from vlmrl.evals.ask.models import LocalModel, open_store
+from vlmrl.evals.ask.run import task_prompts
+from vlmrl.evals.ask.suite import Suite, load_suite
 from vlmrl.policy.forward import repeat
 from vlmrl.policy.pack import Row, pack
 from vlmrl.policy.vision import VisionCache

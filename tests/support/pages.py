@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from vlmrl.evals.measures import MAIN
-from vlmrl.evals.records import Record, Think
-from vlmrl.evals.runfiles import save_media
+from vlmrl.evals.pages.runfiles import save_media
+from vlmrl.evals.score.measures import MAIN
+from vlmrl.evals.score.records import Record, Think
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import MediaHandle, MediaRef, Sample
 

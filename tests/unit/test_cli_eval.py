@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from vlmrl.cli import app
 from vlmrl.errors import ConfigError, VlmrlError
-from vlmrl.evals.records import read_records
+from vlmrl.evals.score.records import read_records
 from vlmrl.rollout.engine_hf import HFEngine
 
 SUITE = """

@@ -1,6 +1,6 @@
 """What can be drawn of an answer, and the pen that draws it: shapes in percent of the shown picture, and spans in seconds.
 
-See `evals.overlay` for what is drawn of which answer.
+See `evals.pages.overlay` for what is drawn of which answer.
 """
 
 from __future__ import annotations

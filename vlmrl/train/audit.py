@@ -18,7 +18,7 @@ from vlmrl.data.adapters import MIXED
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import read_source
 from vlmrl.errors import MediaError, RowError
-from vlmrl.evals.check_page import CheckRows
+from vlmrl.evals.pages.check_page import CheckRows
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import load_processor
 from vlmrl.train.audit_leak import Hashes, HeldOut, held_out_sets, overlap, repeated_ids, told

@@ -17,7 +17,7 @@ from vlmrl.config.schema import Config, SourceSection
 from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.source import read_source
 from vlmrl.errors import DataError, MediaError
-from vlmrl.evals.suite import data_root_of, load_suite, suite_path
+from vlmrl.evals.ask.suite import data_root_of, load_suite, suite_path
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, open_media
 from vlmrl.types import MediaRef, Sample
 

@@ -17,15 +17,15 @@ import torch
 from vlmrl import fs
 from vlmrl.config.schema import Config
 from vlmrl.errors import Preempted, VlmrlError
-from vlmrl.evals.engines import LocalEngine
-from vlmrl.evals.measures import LABELS
-from vlmrl.evals.models import open_store
-from vlmrl.evals.quick import evaluate
-from vlmrl.evals.records import Record
-from vlmrl.evals.run import asked, task_prompts
-from vlmrl.evals.runfiles import save_media
-from vlmrl.evals.suite import Suite, data_root_of, load_suite, suite_path
-from vlmrl.evals.summary import summarize
+from vlmrl.evals.ask.engines import LocalEngine
+from vlmrl.evals.ask.evaluate import evaluate
+from vlmrl.evals.ask.models import open_store
+from vlmrl.evals.ask.run import asked, task_prompts
+from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
+from vlmrl.evals.pages.runfiles import save_media
+from vlmrl.evals.score.measures import LABELS
+from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.summary import summarize
 from vlmrl.policy.load import Policy, weights_fingerprint
 from vlmrl.policy.vision import VisionCache
 from vlmrl.registry import nearest

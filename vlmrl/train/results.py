@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vlmrl.evals.html import comparisons_of, headline, write_report
-from vlmrl.evals.runfiles import load_run
-from vlmrl.evals.summary import best_constant, summarize
-from vlmrl.evals.table import comparison_cells, part_cells, summary_cells, table, time_cells
-from vlmrl.evals.timeshare import time_shares
+from vlmrl.evals.pages.run_page import comparisons_of, headline, write_report
+from vlmrl.evals.pages.runfiles import load_run
+from vlmrl.evals.pages.table import comparison_cells, part_cells, summary_cells, table, time_cells
+from vlmrl.evals.pages.timeshare import time_shares
+from vlmrl.evals.score.summary import best_constant, summarize
 from vlmrl.train.ui import Ui
 
 SHOWN = ("miou", "r1@0.3", "r1@0.5", "r1@0.7", "parse_rate", "think_rate", "tokens")

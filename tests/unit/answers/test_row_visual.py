@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from vlmrl.data.row import parse_row
 from vlmrl.errors import RowError
-from vlmrl.evals.measures import MAIN
-from vlmrl.evals.scorers import SCORERS
+from vlmrl.evals.score.measures import MAIN
+from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.types import Sample
 
 TRACK = {"1": [0, 0, 10, 10], "2.5": [0, 0, 10, 10]}

@@ -19,10 +19,10 @@ from vlmrl.data.prepare import Dataset, Row, Skipped, official_counts, prepare
 from vlmrl.data.row import parse_row
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError
-from vlmrl.evals.measures import MAIN
-from vlmrl.evals.scorers import SCORERS
-from vlmrl.evals.suite import load_suite, load_task, suite_path
-from vlmrl.evals.tasks import Task
+from vlmrl.evals.ask.suite import load_suite, load_task, suite_path
+from vlmrl.evals.ask.tasks import Task
+from vlmrl.evals.score.measures import MAIN
+from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.media.image import decode_image
 from vlmrl.metrics.points import decode_mask
 from vlmrl.types import Sample

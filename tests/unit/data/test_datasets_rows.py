@@ -18,9 +18,9 @@ from vlmrl.data.prepare import Dataset, Skipped, official_counts, prepare
 from vlmrl.data.source import SourceReport, load_source, read_source
 from vlmrl.errors import DataError
 from vlmrl.evals.marks import Shown
-from vlmrl.evals.measures import MAIN
-from vlmrl.evals.overlay import gold_marks, target_of
-from vlmrl.evals.scorers import SCORERS
+from vlmrl.evals.pages.overlay import gold_marks, target_of
+from vlmrl.evals.score.measures import MAIN
+from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.media.image import decode_image
 from vlmrl.media.video import probe_video
 from vlmrl.protocols import reward

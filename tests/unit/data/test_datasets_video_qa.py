@@ -13,8 +13,8 @@ from vlmrl.data.prepare import Dataset, Skipped, official_counts, prepare
 from vlmrl.data.source import load_source
 from vlmrl.data.video_choice import choice_row, found_video, with_letters
 from vlmrl.errors import DataError
-from vlmrl.evals.measures import MAIN
-from vlmrl.evals.scorers import SCORERS
+from vlmrl.evals.score.measures import MAIN
+from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.media.video import probe_video
 from vlmrl.types import Sample
 

@@ -25,13 +25,13 @@ from tests.support.tiny import Tiny
 from vlmrl.data.render import FREE, messages
 from vlmrl.data.row import parse_row
 from vlmrl.errors import ConfigError, DataError, RowError, VlmrlError
+from vlmrl.evals.ask.engines import Generation
+from vlmrl.evals.ask.tasks import Task, with_defaults
 from vlmrl.evals.bridge import compat, functions, run
 from vlmrl.evals.bridge.conversation import Pictures, encode, png, read_messages, with_instruction
 from vlmrl.evals.bridge.join import Reader, aggregated, check_errors, in_order, records_of
 from vlmrl.evals.bridge.requests import Answer, cut, read_request, settings_of, stop_strings
 from vlmrl.evals.bridge.task_files import document, row_of, task_yaml, write_yaml
-from vlmrl.evals.engines import Generation
-from vlmrl.evals.tasks import Task, with_defaults
 from vlmrl.media.image import decode_image
 from vlmrl.types import GenerationSettings, MediaRef
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from tests.support.pages import POOR, ROWS, good, media, picture, poor, record, sample, save_frames_of
 from vlmrl.errors import StorageError
-from vlmrl.evals import browser
-from vlmrl.evals.browser import Bar, Question, by_sample, filters, layers, pieces, question, stage_colours
-from vlmrl.evals.charts import COLOURS
-from vlmrl.evals.records import Record
-from vlmrl.evals.runfiles import frames_of, read_frames, save_frames, save_media
+from vlmrl.evals.pages import browser
+from vlmrl.evals.pages.browser import Bar, Question, by_sample, filters, layers, pieces, question, stage_colours
+from vlmrl.evals.pages.charts import COLOURS
+from vlmrl.evals.pages.runfiles import frames_of, read_frames, save_frames, save_media
+from vlmrl.evals.score.records import Record
 
 COLOUR = stage_colours(["base", "rl"])
 

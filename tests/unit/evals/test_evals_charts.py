@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.evals.charts import (
+from vlmrl.evals.pages.charts import (
     BOTTOM,
     HEIGHT,
     LEFT,

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.pages import media, picture, sample
 from vlmrl.data.source import BadRow
-from vlmrl.evals.check_page import CheckRow, CheckRows, frames_within, good_row, page, smallest_box, worst_first, write_check_page
 from vlmrl.evals.marks import Mark, Marks
+from vlmrl.evals.pages.check_page import CheckRow, CheckRows, frames_within, good_row, page, smallest_box, worst_first, write_check_page
 from vlmrl.types import Prompt, Sample
 
 EVIL = "<script>alert(1)</script>\x1b"

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.unit.evals.test_evals_records import make_record
 from vlmrl import __version__
 from vlmrl.errors import StorageError
-from vlmrl.evals.compare import compare_folders, is_worse, load_evaluation, run_compare
-from vlmrl.evals.paired import Gap, bootstrap_test, by_sample, flips, gap, gaps
-from vlmrl.evals.summary import Incomparable
+from vlmrl.evals.score.compare import compare_folders, is_worse, load_evaluation, run_compare
+from vlmrl.evals.score.paired import Gap, bootstrap_test, by_sample, flips, gap, gaps
+from vlmrl.evals.score.summary import Incomparable
 
 A10 = [1, 1, 0, 1, 0, 1, 1, 0, 1, 1]
 B10 = [1, 1, 1, 1, 0, 1, 1, 1, 1, 0]

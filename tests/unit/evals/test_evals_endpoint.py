@@ -19,8 +19,8 @@ from PIL import Image
 
 from tests.support.judge_server import Act, FakeTime, JudgeServer, Reply, closes, prompt_of, raw, status
 from vlmrl.errors import ConfigError, RemoteError
-from vlmrl.evals.endpoint import BAN, MAX_PIXELS, PLAIN_SAMPLING, EndpointEngine, card_of, frame_rate, read_choices
-from vlmrl.evals.engines import EvalEngine, Generation, answer_seed
+from vlmrl.evals.ask.endpoint import BAN, MAX_PIXELS, PLAIN_SAMPLING, EndpointEngine, card_of, frame_rate, read_choices
+from vlmrl.evals.ask.engines import EvalEngine, Generation, answer_seed
 from vlmrl.rewards.remote.session import Services
 from vlmrl.types import GenerationSettings, MediaHandle, MediaRef, Prompt, Sample
 

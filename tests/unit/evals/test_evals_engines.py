@@ -15,8 +15,8 @@ from tests.support.builders import sample
 from tests.support.tiny import Tiny
 from vlmrl import rng
 from vlmrl.errors import ConfigError, StorageError
-from vlmrl.evals.engines import EvalEngine, Generation, LocalEngine, ReplayEngine, answer_seed
-from vlmrl.evals.records import Record, Think, sample_hash, settings_json
+from vlmrl.evals.ask.engines import EvalEngine, Generation, LocalEngine, ReplayEngine, answer_seed
+from vlmrl.evals.score.records import Record, Think, sample_hash, settings_json
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 

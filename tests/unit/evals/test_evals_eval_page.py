@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.pages import POOR, good, make_eval, poor, record
 from vlmrl.errors import ConfigError, StorageError
-from vlmrl.evals.eval_page import page, write_comparison, write_eval_report
-from vlmrl.evals.runfiles import load_eval
+from vlmrl.evals.pages.eval_page import page, write_comparison, write_eval_report
+from vlmrl.evals.pages.runfiles import load_eval
 
 BOXES, CLICKS = ("box-1", "box-2"), ("click-1",)
 

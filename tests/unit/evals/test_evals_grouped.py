@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from tests.unit.evals.test_evals_records import make_record
-from vlmrl.evals.grouped import GROUPED, all_right, by_sample, first_right, macro
-from vlmrl.evals.records import Record
-from vlmrl.evals.summary import summarize
+from vlmrl.evals.score.grouped import GROUPED, all_right, by_sample, first_right, macro
+from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.summary import summarize
 
 
 def rec(name: str, right: float, **changes) -> Record:

@@ -20,13 +20,13 @@ from PIL import Image
 from vlmrl import rng
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError, StorageError
-from vlmrl.evals import browser
-from vlmrl.evals import html as report
-from vlmrl.evals.charts import GROUPS
-from vlmrl.evals.measures import metrics_of
-from vlmrl.evals.records import Record, Think
-from vlmrl.evals.runfiles import MAX_STRIP_PIXELS, RunFiles, kept_frames, load_run, safe_name, save_frames
-from vlmrl.evals.summary import compare
+from vlmrl.evals.pages import browser
+from vlmrl.evals.pages import run_page as report
+from vlmrl.evals.pages.charts import GROUPS
+from vlmrl.evals.pages.runfiles import MAX_STRIP_PIXELS, RunFiles, kept_frames, load_run, safe_name, save_frames
+from vlmrl.evals.score.measures import metrics_of
+from vlmrl.evals.score.records import Record, Think
+from vlmrl.evals.score.summary import compare
 
 EVIL = "<script>alert(1)</script> \x1b[2J\u202e <img src=https://evil.example/x.png onerror=alert(2)>"
 STAGES = ("base", "sft", "rl")

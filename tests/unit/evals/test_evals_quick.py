@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.unit.evals.test_evals_records import make_prompt
 from vlmrl import faults
 from vlmrl.errors import StorageError
-from vlmrl.evals.engines import Generation, LocalEngine, answer_seed
-from vlmrl.evals.quick import Reading, evaluate, status
-from vlmrl.evals.records import Record, read_records
-from vlmrl.evals.scorers import SCORERS
-from vlmrl.evals.summary import summarize
+from vlmrl.evals.ask.engines import Generation, LocalEngine, answer_seed
+from vlmrl.evals.ask.evaluate import Reading, evaluate, status
+from vlmrl.evals.score.records import Record, read_records
+from vlmrl.evals.score.scorers import SCORERS
+from vlmrl.evals.score.summary import summarize
 from vlmrl.types import FinishReason, GenerationSettings, Prompt, Request, Rollout
 
 SETTINGS = GenerationSettings(max_new_tokens=64, temperature=0.0)

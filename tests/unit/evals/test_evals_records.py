@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 
 from vlmrl import fs
 from vlmrl.errors import StorageError
-from vlmrl.evals.records import LATER, Key, Record, RecordStore, Think, from_json, prompt_ids_hash, prompt_keys, read_records, sample_hash
+from vlmrl.evals.score.records import (
+    LATER,
+    Key,
+    Record,
+    RecordStore,
+    Think,
+    from_json,
+    prompt_ids_hash,
+    prompt_keys,
+    read_records,
+    sample_hash,
+)
 from vlmrl.types import GenerationSettings, MediaHandle, MediaRef, Prompt, Sample
 
 SETTINGS = GenerationSettings(max_new_tokens=16, temperature=0.0)

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from tests.unit.evals.test_evals_records import make_prompt
 from vlmrl.errors import ConfigError, DataError, StorageError
-from vlmrl.evals.models import LocalModel, RecordedModel, model_folder
-from vlmrl.evals.records import read_records
-from vlmrl.evals.run import Changes, count_notes, evaluate_model, evaluate_suite, subset
-from vlmrl.evals.suite import load_suite
+from vlmrl.evals.ask.models import LocalModel, RecordedModel, model_folder
+from vlmrl.evals.ask.run import Changes, count_notes, evaluate_model, evaluate_suite, subset
+from vlmrl.evals.ask.suite import load_suite
+from vlmrl.evals.score.records import read_records
 from vlmrl.policy.load import load_processor
 from vlmrl.rollout.engine_hf import HFEngine
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.evals.charts import BOTTOM, HEIGHT, LEFT, MAX_POINTS, RIGHT, TOP, WIDTH
-from vlmrl.evals.stacked import REST, phase_series, stacked_charts, token_series
-from vlmrl.evals.timeshare import step_phases
+from vlmrl.evals.pages.charts import BOTTOM, HEIGHT, LEFT, MAX_POINTS, RIGHT, TOP, WIDTH
+from vlmrl.evals.pages.stacked import REST, phase_series, stacked_charts, token_series
+from vlmrl.evals.pages.timeshare import step_phases
 
 
 def line(step: int, total: float, stage: str = "rl", **phases: float) -> dict[str, Any]:

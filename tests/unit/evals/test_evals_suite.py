@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from vlmrl.errors import ConfigError
-from vlmrl.evals.measures import COMMON, metrics_of
-from vlmrl.evals.suite import data_root_of, load_suite, load_task, suite_path, task_names
+from vlmrl.evals.ask.suite import data_root_of, load_suite, load_task, suite_path, task_names
+from vlmrl.evals.score.measures import COMMON, metrics_of
 
 SUITES = sorted((Path(__file__).parents[3] / "evals" / "suites").glob("*.yaml"))
 TASK = "{id: t, source: a.jsonl, template: think, answer_type: time_span, max_new_tokens: 8}"
@@ -110,7 +110,7 @@ def test_suites_and_tasks_by_name(tmp_path, monkeypatch):
         "answer_type: [choice, number]\nmax_new_tokens: 8\nmade: {dataset: charts, split: test, options: {form: open}}\n"
     )
     path = write(tmp_path / "suites" / "two.yaml", f"charts\n  - {{use: charts, id: few, limit: 4, template: think}}\n  - {TASK}")
-    monkeypatch.setattr("vlmrl.evals.suite.DEFINITIONS", tmp_path)
+    monkeypatch.setattr("vlmrl.evals.ask.suite.DEFINITIONS", tmp_path)
     assert suite_path("two") == path == suite_path(path)
     suite = load_suite(suite_path("two"))
     assert [t.id for t in suite.tasks] == ["charts@think", "charts@answer_only", "few", "t"]

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.evals.test_evals_records import make_record
-from vlmrl.evals.grouped import GROUPED
-from vlmrl.evals.records import Think
-from vlmrl.evals.summary import LABELS, MAX_CANDIDATES, METRICS, Incomparable, best_constant, compare, summarize
+from vlmrl.evals.score.grouped import GROUPED
+from vlmrl.evals.score.records import Think
+from vlmrl.evals.score.summary import LABELS, MAX_CANDIDATES, METRICS, Incomparable, best_constant, compare, summarize
 from vlmrl.metrics.temporal import temporal_iou
 
 

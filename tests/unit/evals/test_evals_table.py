@@ -9,9 +9,19 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.unit.evals.test_evals_summary import rows
-from vlmrl.evals.summary import Difference, Interval, compare, summarize
-from vlmrl.evals.table import comparison_cells, difference_text, interval_text, markdown, p_text, summary_cells, table, time_cells, visible
-from vlmrl.evals.timeshare import time_shares
+from vlmrl.evals.pages.table import (
+    comparison_cells,
+    difference_text,
+    interval_text,
+    markdown,
+    p_text,
+    summary_cells,
+    table,
+    time_cells,
+    visible,
+)
+from vlmrl.evals.pages.timeshare import time_shares
+from vlmrl.evals.score.summary import Difference, Interval, compare, summarize
 
 
 def shown(renderable) -> str:

@@ -16,10 +16,10 @@ from vlmrl.data.plain_pickle import load_plain
 from vlmrl.data.prepare import official_counts
 from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError, DataError
-from vlmrl.evals.measures import MAIN
-from vlmrl.evals.scorers import SCORERS
-from vlmrl.evals.suite import DEFINITIONS, load_suite, load_task, suite_path, task_names
-from vlmrl.evals.tasks import Made, Task
+from vlmrl.evals.ask.suite import DEFINITIONS, load_suite, load_task, suite_path, task_names
+from vlmrl.evals.ask.tasks import Made, Task
+from vlmrl.evals.score.measures import MAIN
+from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.media.image import decode_image
 from vlmrl.media.video import probe_video
 from vlmrl.types import Sample

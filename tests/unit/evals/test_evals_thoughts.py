@@ -1,4 +1,4 @@
-"""evals.thoughts: reports from raw text by hand, and a judge (scripted, on this machine) with the prompts of the rewards."""
+"""evals.score.thoughts: reports from raw text by hand, and a judge (scripted, on this machine) with the prompts of the rewards."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from tests.support.judge_server import Act, images_of, prompt_of, says, serving, status, text
 from tests.unit.evals.test_evals_records import make_record
 from vlmrl.errors import ConfigError, RemoteError
-from vlmrl.evals.records import Record, Think, prompt_ids_hash, sample_hash
-from vlmrl.evals.thoughts import JudgedThought, answer_key, group_of, is_right, judge_thoughts, thought_report, with_judged
+from vlmrl.evals.score.records import Record, Think, prompt_ids_hash, sample_hash
+from vlmrl.evals.score.thoughts import JudgedThought, answer_key, group_of, is_right, judge_thoughts, thought_report, with_judged
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.faithful_judges import consistency
 from vlmrl.types import MediaHandle, MediaRef, Prompt, Sample

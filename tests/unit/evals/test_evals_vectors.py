@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vlmrl.evals.scorers import SCORERS
-from vlmrl.evals.view import answer_of
+from vlmrl.evals.score.scorers import SCORERS
+from vlmrl.evals.score.view import answer_of
 from vlmrl.media.resize import smart_resize
 from vlmrl.metrics.boxes import rescale
 from vlmrl.metrics.detection import accuracy_at

@@ -1,4 +1,4 @@
-"""evals.view: what scorers see of reasoning output, in every form that scorers of other harnesses are known to misread."""
+"""evals.score.view: what scorers see of reasoning output, in every form that scorers of other harnesses are known to misread."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.evals.scorers import SCORERS
-from vlmrl.evals.view import View, answer_of
+from vlmrl.evals.score.scorers import SCORERS
+from vlmrl.evals.score.view import View, answer_of
 from vlmrl.metrics.mme import read_yes_no
 from vlmrl.metrics.text import read_choice
 from vlmrl.rewards.answer import answer_view, parse

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import group, sample
-from vlmrl.evals.scorers import SCORERS
+from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.checks import check_of, gold_answers, options_of
 from vlmrl.rewards.choice import choice

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.builders import group, sample
-from vlmrl.evals.scorers import SCORERS
+from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.math import math
 from vlmrl.rewards.runner import RewardRunner

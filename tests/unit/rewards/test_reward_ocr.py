@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import group, sample
-from vlmrl.evals.scorers import SCORERS
+from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.metrics.ocr import accuracy, anls, character_error_rate, similarity, word_error_rate
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.ocr import ocr_anls, ocr_wer

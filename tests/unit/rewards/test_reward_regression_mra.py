@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.builders import group, sample
-from vlmrl.evals.measures import MAIN, OF_TYPE
-from vlmrl.evals.scorers import SCORERS
+from vlmrl.evals.score.measures import MAIN, OF_TYPE
+from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.number import number, regression_mra
 from vlmrl.rewards.runner import RewardRunner

@@ -12,7 +12,7 @@ import pytest
 from tests.support.tiny import make_files
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError, DataError
-from vlmrl.evals.check_page import CheckRows, write_check_page
+from vlmrl.evals.pages.check_page import CheckRows, write_check_page
 from vlmrl.train import audit as audit_module
 from vlmrl.train.audit import AuditReport, audit
 from vlmrl.train.ui import Ui

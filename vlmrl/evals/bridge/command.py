@@ -11,9 +11,9 @@ from typing import Any
 from vlmrl.config.schema import MediaSection
 from vlmrl.data.render import FREE, TEMPLATES
 from vlmrl.errors import ConfigError
+from vlmrl.evals.ask.models import LocalModel
 from vlmrl.evals.bridge.model import VlmrlBridge
 from vlmrl.evals.bridge.options import Options, View
-from vlmrl.evals.models import LocalModel
 
 
 class VlmrlModel(VlmrlBridge):

@@ -17,10 +17,10 @@ from PIL import Image
 from vlmrl.data.render import messages
 from vlmrl.data.row import parse_row
 from vlmrl.errors import DataError, MediaError, VlmrlError
-from vlmrl.evals.engines import Generation
-from vlmrl.evals.measures import METRICS, metrics_of
-from vlmrl.evals.quick import Reading
-from vlmrl.evals.tasks import Task
+from vlmrl.evals.ask.engines import Generation
+from vlmrl.evals.ask.evaluate import Reading
+from vlmrl.evals.ask.tasks import Task
+from vlmrl.evals.score.measures import METRICS, metrics_of
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, open_media
 from vlmrl.types import GenerationSettings, MediaRef, Prompt, Sample
 

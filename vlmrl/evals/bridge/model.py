@@ -20,14 +20,14 @@ from vlmrl import fs
 from vlmrl.data.encode import Encoder
 from vlmrl.data.render import instruction
 from vlmrl.errors import ConfigError, DataError, MediaError, RowError
+from vlmrl.evals.ask.engines import EvalEngine
+from vlmrl.evals.ask.models import Model, open_store
+from vlmrl.evals.ask.tasks import Task
 from vlmrl.evals.bridge import functions
 from vlmrl.evals.bridge.compat import strict_pillow
 from vlmrl.evals.bridge.conversation import Pictures, encode, read_messages, with_instruction
 from vlmrl.evals.bridge.options import Options
 from vlmrl.evals.bridge.requests import Answer, Job, Key, cut, read_request
-from vlmrl.evals.engines import EvalEngine
-from vlmrl.evals.models import Model, open_store
-from vlmrl.evals.tasks import Task
 from vlmrl.metrics.text import read_choice
 from vlmrl.rewards.answer import answer_view
 from vlmrl.types import GenerationSettings, Prompt

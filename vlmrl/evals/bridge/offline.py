@@ -9,9 +9,9 @@ from pathlib import Path
 from vlmrl import fs
 from vlmrl.config.schema import MediaSection
 from vlmrl.errors import ConfigError, VlmrlError
+from vlmrl.evals.ask.models import LocalModel
 from vlmrl.evals.bridge.options import Options
 from vlmrl.evals.bridge.run import FAILURE, evaluate_via_lmms
-from vlmrl.evals.models import LocalModel
 
 
 def main(arguments: list[str]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmrl.errors import ConfigError
-from vlmrl.evals.engines import Generation
+from vlmrl.evals.ask.engines import Generation
 from vlmrl.types import GenerationSettings, Prompt
 
 Key = tuple[str, str, int]

@@ -17,9 +17,9 @@ import yaml
 from vlmrl import fs
 from vlmrl.data.row import parse_row
 from vlmrl.errors import DataError
+from vlmrl.evals.ask.run import task_samples
+from vlmrl.evals.ask.tasks import Task
 from vlmrl.evals.bridge import functions
-from vlmrl.evals.run import task_samples
-from vlmrl.evals.tasks import Task
 from vlmrl.types import Sample
 
 PREFIX = "vlmrl_"

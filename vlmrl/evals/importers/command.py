@@ -13,9 +13,9 @@ from vlmrl.errors import ConfigError
 from vlmrl.evals.importers.common import Imported
 from vlmrl.evals.importers.lmms_eval import NAME, import_lmms_samples
 from vlmrl.evals.importers.vlmevalkit import import_vlmevalkit
-from vlmrl.evals.measures import METRICS
-from vlmrl.evals.paired import UPSTREAM, is_scored
-from vlmrl.evals.records import Record
+from vlmrl.evals.score.measures import METRICS
+from vlmrl.evals.score.paired import UPSTREAM, is_scored
+from vlmrl.evals.score.records import Record
 from vlmrl.types import Sample
 
 Join = Literal["id", "index"]

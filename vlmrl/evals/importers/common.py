@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vlmrl.errors import DataError
-from vlmrl.evals.paired import UNKNOWN, UPSTREAM
-from vlmrl.evals.quick import status
-from vlmrl.evals.records import Record, Think
-from vlmrl.evals.scorers import SCORERS, thought_scores
+from vlmrl.evals.ask.evaluate import status
+from vlmrl.evals.score.paired import UNKNOWN, UPSTREAM
+from vlmrl.evals.score.records import Record, Think
+from vlmrl.evals.score.scorers import SCORERS, thought_scores
 from vlmrl.rewards.answer import answer_view, parse
 from vlmrl.types import Sample
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from vlmrl.errors import DataError
 from vlmrl.evals.importers.common import Answer, Imported, Origin, joined, number_of
-from vlmrl.evals.paired import UNKNOWN
+from vlmrl.evals.score.paired import UNKNOWN
 from vlmrl.types import Sample
 
 NAME = re.compile(r"(?P<date>.+?)_samples_(?P<task>.+)\.jsonl")

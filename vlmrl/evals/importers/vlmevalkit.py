@@ -15,7 +15,7 @@ from typing import Any
 
 from vlmrl.errors import ConfigError, DataError
 from vlmrl.evals.importers.common import Answer, Imported, Origin, joined, number_of
-from vlmrl.evals.paired import UNKNOWN
+from vlmrl.evals.score.paired import UNKNOWN
 from vlmrl.types import Sample
 
 SCORE_COLUMNS = ("hit", "score", "eval_score", "match")

@@ -21,8 +21,8 @@ import yaml
 from vlmrl import fs
 from vlmrl.data.coordinates import Frame
 from vlmrl.errors import ConfigError, StorageError
-from vlmrl.evals.overlay import Shown, Target, Unit, target_of
-from vlmrl.evals.records import Record, read_records
+from vlmrl.evals.pages.overlay import Shown, Target, Unit, target_of
+from vlmrl.evals.score.records import Record, read_records
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import Sample
 
@@ -56,7 +56,7 @@ class Frames:
 
     @property
     def shown(self) -> Shown:
-        """The kept frames, for `evals.overlay`."""
+        """The kept frames, for `evals.pages.overlay`."""
         return Shown(indices=tuple(kept_frames(self.total, self.size[0] * self.size[1])), times=self.times)
 
 

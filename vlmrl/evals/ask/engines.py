@@ -1,4 +1,4 @@
-"""Where the answers of an evaluation come from: a model in this process, a records file, or (`evals.endpoint`) a served model.
+"""Where the answers of an evaluation come from: a model in this process, a records file, or (`evals.ask.endpoint`) a served model.
 
 All engines give the same thing, so that what is evaluated does not depend on where the weights are: `samples` answers per prompt, in
 the order of the prompts, and a `fingerprint` that addresses the answers (`records.Record.key`).
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from vlmrl import rng
 from vlmrl.errors import ConfigError, StorageError
-from vlmrl.evals.records import Record, read_records, sample_hash, settings_json
+from vlmrl.evals.score.records import Record, read_records, sample_hash, settings_json
 from vlmrl.protocols import RolloutEngine
 from vlmrl.types import FinishReason, GenerationSettings, Prompt, Request
 

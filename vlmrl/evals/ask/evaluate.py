@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from vlmrl import faults
-from vlmrl.evals.engines import EvalEngine, Generation, recorded
-from vlmrl.evals.records import Key, Record, RecordStore, Status, Think, prompt_ids_hash, prompt_keys, sample_hash, settings_json
-from vlmrl.evals.scorers import SCORERS, thought_scores
-from vlmrl.evals.view import View, answer_of
+from vlmrl.evals.ask.engines import EvalEngine, Generation, recorded
+from vlmrl.evals.score.records import Key, Record, RecordStore, Status, Think, prompt_ids_hash, prompt_keys, sample_hash, settings_json
+from vlmrl.evals.score.scorers import SCORERS, thought_scores
+from vlmrl.evals.score.view import View, answer_of
 from vlmrl.rewards.answer import parse
 from vlmrl.types import GenerationSettings, Prompt, Sample
 
 T = TypeVar("T")
 JUDGED = "judged_"
-"""Scores that a judge gave (`evals.thoughts`)."""
+"""Scores that a judge gave (`evals.score.thoughts`)."""
 _OPENED = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vlmrl.errors import ConfigError
-from vlmrl.evals.endpoint import EndpointEngine
-from vlmrl.evals.engines import EvalEngine, LocalEngine, ReplayEngine
-from vlmrl.evals.tasks import Task
+from vlmrl.evals.ask.endpoint import EndpointEngine
+from vlmrl.evals.ask.engines import EvalEngine, LocalEngine, ReplayEngine
+from vlmrl.evals.ask.tasks import Task
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import Policy, ProcessorBundle, load_policy, load_processor, weights_fingerprint
 from vlmrl.policy.vision import VisionCache

@@ -11,8 +11,8 @@ from typing import Literal
 from pydantic import Field
 
 from vlmrl.config.schema import MediaSection, PositiveInt, Probability, Section
-from vlmrl.evals.measures import LABELS, OF_TYPE, allowed_metrics, metrics_of
-from vlmrl.evals.scorers import SCORERS
+from vlmrl.evals.score.measures import LABELS, OF_TYPE, allowed_metrics, metrics_of
+from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.registry import nearest
 
 Template = Literal["think", "answer_only", "think_or_not"]

@@ -23,7 +23,7 @@ import numpy as np
 
 from vlmrl.data.render import messages
 from vlmrl.errors import ConfigError, RemoteError
-from vlmrl.evals.engines import Generation, answer_seed, check_samples
+from vlmrl.evals.ask.engines import Generation, answer_seed, check_samples
 from vlmrl.rewards.remote.exchange import MAX_REPLY, Failure, strict_json
 from vlmrl.rewards.remote.pictures import encode_png
 from vlmrl.rewards.remote.session import Services

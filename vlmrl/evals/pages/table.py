@@ -7,9 +7,9 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vlmrl.evals.measures import LABELS, present
-from vlmrl.evals.summary import Comparison, Difference, Interval, Summary
-from vlmrl.evals.timeshare import TimeShares
+from vlmrl.evals.pages.timeshare import TimeShares
+from vlmrl.evals.score.measures import LABELS, present
+from vlmrl.evals.score.summary import Comparison, Difference, Interval, Summary
 
 if TYPE_CHECKING:
     from rich.table import Table

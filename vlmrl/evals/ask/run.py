@@ -15,15 +15,15 @@ from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError, MediaError, RowError
-from vlmrl.evals.measures import LABELS
-from vlmrl.evals.models import LocalModel, Model, open_store
-from vlmrl.evals.quick import ALONE, JUDGED, Ranks, evaluate
-from vlmrl.evals.records import Record
-from vlmrl.evals.suite import Suite, data_root_of, load_suite
-from vlmrl.evals.summary import Interval, Summary, summarize
-from vlmrl.evals.table import interval_text, markdown, summary_cells, table
-from vlmrl.evals.tasks import Task
-from vlmrl.evals.thoughts import answer_key, judge_thoughts, with_judged
+from vlmrl.evals.ask.evaluate import ALONE, JUDGED, Ranks, evaluate
+from vlmrl.evals.ask.models import LocalModel, Model, open_store
+from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite
+from vlmrl.evals.ask.tasks import Task
+from vlmrl.evals.pages.table import interval_text, markdown, summary_cells, table
+from vlmrl.evals.score.measures import LABELS
+from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.summary import Interval, Summary, summarize
+from vlmrl.evals.score.thoughts import answer_key, judge_thoughts, with_judged
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import ProcessorBundle
 from vlmrl.rewards.remote.pictures import OnDemand

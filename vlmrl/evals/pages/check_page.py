@@ -15,12 +15,12 @@ import numpy as np
 
 from vlmrl import fs
 from vlmrl.data.source import BadRow
-from vlmrl.evals.browser import TRUTH_COLOUR, Bar, Strip, bars, span_text, strip_of
-from vlmrl.evals.charts import nice_ticks, number
-from vlmrl.evals.overlay import Marks, gold_marks
-from vlmrl.evals.page import render_page
-from vlmrl.evals.runfiles import Frames, frames_of
-from vlmrl.evals.table import visible
+from vlmrl.evals.pages.browser import TRUTH_COLOUR, Bar, Strip, bars, span_text, strip_of
+from vlmrl.evals.pages.charts import nice_ticks, number
+from vlmrl.evals.pages.overlay import Marks, gold_marks
+from vlmrl.evals.pages.page import render_page
+from vlmrl.evals.pages.runfiles import Frames, frames_of
+from vlmrl.evals.pages.table import visible
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import Prompt, Sample
 

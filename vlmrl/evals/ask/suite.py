@@ -22,10 +22,10 @@ from vlmrl.config import tree
 from vlmrl.config.schema import MediaSection, PositiveInt, Section
 from vlmrl.config.tree import Node
 from vlmrl.errors import ConfigError
-from vlmrl.evals.tasks import Made, Published, Task, check_task, modes, with_defaults
+from vlmrl.evals.ask.tasks import Made, Published, Task, check_task, modes, with_defaults
 from vlmrl.registry import nearest
 
-DEFINITIONS = Path(__file__).parents[2] / "evals"
+DEFINITIONS = Path(__file__).parents[3] / "evals"
 """`suites/` and `tasks/` of a checkout."""
 DATA_VARIABLE = "VLMRL_DATA"
 """Environment variable with the data root of suites that name none."""

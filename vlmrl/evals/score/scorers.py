@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vlmrl.evals.gui_scores import profile_scores
+from vlmrl.evals.score.gui_scores import profile_scores
 from vlmrl.metrics.boxes import Box, iou, matched_score, parse_boxes
 from vlmrl.metrics.gui import action_of, arguments_score, parse_action
 from vlmrl.metrics.moments import (

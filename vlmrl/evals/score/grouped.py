@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from vlmrl.evals.measures import main_score
-from vlmrl.evals.records import Record
+from vlmrl.evals.score.measures import main_score
+from vlmrl.evals.score.records import Record
 from vlmrl.metrics.stats import majority, pass_all_k, pass_at_k
 from vlmrl.rewards.exact import normalise
 

@@ -14,11 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from vlmrl import __version__, fs
 from vlmrl.errors import StorageError
-from vlmrl.evals.measures import LABELS, METRICS, OF_TYPE, main_score
-from vlmrl.evals.paired import LOWER_IS_BETTER, UPSTREAM, Flip, Gap, Mismatch, Of, by_sample, flips, gaps, is_scored, mismatches, plain
-from vlmrl.evals.records import Record, read_records
-from vlmrl.evals.summary import Difference, Incomparable
-from vlmrl.evals.table import COUNTS, Cells, difference_text, figure, markdown, p_text, table, visible
+from vlmrl.evals.pages.table import COUNTS, Cells, difference_text, figure, markdown, p_text, table, visible
+from vlmrl.evals.score.measures import LABELS, METRICS, OF_TYPE, main_score
+from vlmrl.evals.score.paired import (
+    LOWER_IS_BETTER,
+    UPSTREAM,
+    Flip,
+    Gap,
+    Mismatch,
+    Of,
+    by_sample,
+    flips,
+    gaps,
+    is_scored,
+    mismatches,
+    plain,
+)
+from vlmrl.evals.score.records import Record, read_records
+from vlmrl.evals.score.summary import Difference, Incomparable
 from vlmrl.metrics.holm import holm
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import numpy as np
 
 from vlmrl import rng
 from vlmrl.errors import VlmrlError
-from vlmrl.evals.grouped import GROUPED
-from vlmrl.evals.measures import LABELS, METRICS, main_score, parts_of
-from vlmrl.evals.records import Record
+from vlmrl.evals.score.grouped import GROUPED
+from vlmrl.evals.score.measures import LABELS, METRICS, main_score, parts_of
+from vlmrl.evals.score.records import Record
 from vlmrl.metrics import thought
 from vlmrl.metrics.stats import bootstrap_interval, paired_bootstrap, paired_t
 

@@ -8,19 +8,19 @@ from typing import Any
 
 from vlmrl import fs
 from vlmrl.errors import ConfigError
-from vlmrl.evals.browser import TRUTH_COLOUR, Question, by_sample, filters, layers, question, stage_colours
-from vlmrl.evals.html import differences
-from vlmrl.evals.measures import LABELS, present
-from vlmrl.evals.page import render_page
-from vlmrl.evals.records import Record
-from vlmrl.evals.runfiles import EvalFiles, Frames, load_eval
-from vlmrl.evals.summary import Incomparable, Summary, compare, summarize
-from vlmrl.evals.table import figure, visible
+from vlmrl.evals.pages.browser import TRUTH_COLOUR, Question, by_sample, filters, layers, question, stage_colours
+from vlmrl.evals.pages.page import render_page
+from vlmrl.evals.pages.run_page import differences
+from vlmrl.evals.pages.runfiles import EvalFiles, Frames, load_eval
+from vlmrl.evals.pages.table import figure, visible
+from vlmrl.evals.score.measures import LABELS, present
+from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.summary import Incomparable, Summary, compare, summarize
 
 WITHOUT_PIXELS = 200
 """Cards of a task of which no frames were kept."""
 _SEED = 0
-"""Of the bootstrap, as in `evals.run`."""
+"""Of the bootstrap, as in `evals.ask.run`."""
 
 
 def write_eval_report(out: Path) -> Path:

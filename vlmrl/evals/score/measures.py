@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from vlmrl.evals.gui_scores import PARTS, RULES
-from vlmrl.evals.records import Record
+from vlmrl.evals.score.gui_scores import PARTS, RULES
+from vlmrl.evals.score.records import Record
 
 
 def _score(name: str) -> Callable[[Record], float | None]:
@@ -103,7 +103,7 @@ LABELS = {
     **{f"pass@{k}": f"pass@{k}" for k in (1, 2, 4, 8, 16)},
     **{f"pass^{k}": f"pass^{k}" for k in (2, 4, 8, 16)},
 }
-"""Of all metrics, those of `evals.grouped` at the end."""
+"""Of all metrics, those of `evals.score.grouped` at the end."""
 
 COMMON = ("parse_rate", "format_rate", "think_rate", "tokens", "truncation_rate")
 """Metrics of every answer type."""

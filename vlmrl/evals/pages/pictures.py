@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vlmrl.evals.eval_page import write_eval_report
-from vlmrl.evals.runfiles import save_media
-from vlmrl.evals.tasks import Task
+from vlmrl.evals.ask.tasks import Task
+from vlmrl.evals.pages.eval_page import write_eval_report
+from vlmrl.evals.pages.runfiles import save_media
 from vlmrl.media.store import MediaStore
 from vlmrl.types import Prompt
 

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vlmrl.evals.engines import recorded
-from vlmrl.evals.measures import main_score
-from vlmrl.evals.records import Record, prompt_ids_hash, sample_hash
+from vlmrl.evals.ask.engines import recorded
+from vlmrl.evals.score.measures import main_score
+from vlmrl.evals.score.records import Record, prompt_ids_hash, sample_hash
 from vlmrl.metrics.thought import Agreement, Thought, agreement, summarize
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.faithful_judges import consistency, semantic_grounding, spatial_grounding

@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 
 from vlmrl import rng
-from vlmrl.evals.grouped import GROUPED
-from vlmrl.evals.measures import MAIN, METRICS
-from vlmrl.evals.records import Record
+from vlmrl.evals.score.grouped import GROUPED
+from vlmrl.evals.score.measures import MAIN, METRICS
+from vlmrl.evals.score.records import Record
 from vlmrl.metrics.stats import mcnemar, paired_t
 
 Test = Literal["McNemar", "bootstrap"]

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vlmrl.evals.charts import (
+from vlmrl.evals.pages.charts import (
     BOTTOM,
     COLOURS,
     HEIGHT,
@@ -28,7 +28,7 @@ from vlmrl.evals.charts import (
     nice_ticks,
     number,
 )
-from vlmrl.evals.timeshare import UNEXPLAINED, step_phases
+from vlmrl.evals.pages.timeshare import UNEXPLAINED, step_phases
 
 NAMED = 5
 """Phases with an area of their own, where there are more than one further; the rest share one."""

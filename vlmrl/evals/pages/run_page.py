@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import fs
-from vlmrl.evals.browser import TRUTH_COLOUR, by_sample, filters, layers, question, span_text, stage_colours
-from vlmrl.evals.charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, charts, number
-from vlmrl.evals.measures import COMMON, LABELS, present
-from vlmrl.evals.page import render_page
-from vlmrl.evals.records import Record
-from vlmrl.evals.runfiles import RunFiles, load_run, save_frames
-from vlmrl.evals.stacked import stacked_charts
-from vlmrl.evals.summary import Comparison, Incomparable, Summary, best_constant, compare, summarize
-from vlmrl.evals.table import COUNTS, difference_text, figure, p_text, visible
-from vlmrl.evals.timeshare import time_shares
+from vlmrl.evals.pages.browser import TRUTH_COLOUR, by_sample, filters, layers, question, span_text, stage_colours
+from vlmrl.evals.pages.charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, charts, number
+from vlmrl.evals.pages.page import render_page
+from vlmrl.evals.pages.runfiles import RunFiles, load_run, save_frames
+from vlmrl.evals.pages.stacked import stacked_charts
+from vlmrl.evals.pages.table import COUNTS, difference_text, figure, p_text, visible
+from vlmrl.evals.pages.timeshare import time_shares
+from vlmrl.evals.score.measures import COMMON, LABELS, present
+from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.summary import Comparison, Incomparable, Summary, best_constant, compare, summarize
 
 __all__ = ["render", "save_frames", "write_report"]
 

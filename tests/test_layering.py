@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rewards": {"types", "metrics", "media.boxes", "errors", "protocols", "registry", "fs", "rng", "compat"},
     "policy": {"types", "algo.inputs", "media", "errors", "compat", "fs"},
     # The reference engine decodes with the policy; ground-truth rows are written by the inverse of the answer parser.
-    "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "rewards.answer"},
+    "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "answers.tags"},
     "evals": BELOW | {"metrics", "data", "media", "rewards", "rollout", "policy", "config"},
     "train": BELOW | {"config", "methods", "algo", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "evals"},
     "toy": BELOW | {"config", "media", "data", "policy", "train"},

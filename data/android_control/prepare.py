@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vlmrl.data.coordinates import convert_point
+from vlmrl.answers.coordinates import convert_point
 from vlmrl.data.gui_rows import action_space, field, kind_of, pointing, step_row, usable
 from vlmrl.data.prepare import Dataset, Embedded, Row, Skipped, main, official, read_json
 from vlmrl.errors import DataError, RowError

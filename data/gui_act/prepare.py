@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from vlmrl.data.coordinates import convert_box, convert_point
+from vlmrl.answers.coordinates import convert_box, convert_point
 from vlmrl.data.gui_rows import action_space, field, kind_of, pointing, step_row, swipe, usable
 from vlmrl.data.prepare import Dataset, Embedded, Row, Skipped, main, official, read_json
 from vlmrl.errors import DataError, RowError

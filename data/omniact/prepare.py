@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vlmrl.data.coordinates import convert_point
+from vlmrl.answers.coordinates import convert_point
 from vlmrl.data.gui_rows import action_space, field, kind_of, pointing, screen_size, step_row, usable
 from vlmrl.data.prepare import Dataset, Row, Skipped, in_frame, main, official, read_json, read_lines
 from vlmrl.errors import RowError

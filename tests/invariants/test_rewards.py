@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.support.builders import group, sample
 from vlmrl import protocols
+from vlmrl.answers.tags import gold_text
 from vlmrl.data.row import parse_row
 from vlmrl.methods import registries as load_all
-from vlmrl.rewards.answer import gold_text
 from vlmrl.rewards.runner import contract_problem
 from vlmrl.toy import gui, multitask, spatial, think
 

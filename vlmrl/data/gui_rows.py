@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from vlmrl.data.coordinates import plain
+from vlmrl.answers.coordinates import plain
 from vlmrl.data.prepare import Row, Skipped
 from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.media.access import read_media

@@ -4,7 +4,7 @@
      "prompt": "When does the door open?", "gt": {"time": [3.0, 5.5]}}
 
 Required: `id`, `task`, `answer_type`, `prompt`; `answer`, except where it can be built from `gt`: `time_span`, `bbox`, and what
-`data.visual` describes (`point` with `gt.points`, `highlight`, `tracking`, `spatio_temporal`, `segmentation`).
+`answers.placed` describes (`point` with `gt.points`, `highlight`, `tracking`, `spatio_temporal`, `segmentation`).
 Media: `image` or `images`, `video` or `videos`; each a path relative to the media root, or `{"path": ..., "sha256": ...}`.
 `<image>` and `<video>` may stand at the start of the prompt, one per medium, and then give their order. Everything is data:
 control tokens of chat templates in any text are refused. `null` is the same as leaving a key out.
@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vlmrl.data.visual import check_visual, visual_answer
+from vlmrl.answers.placed import check_visual, visual_answer
 from vlmrl.errors import MediaError, RowError
 from vlmrl.media.access import check_path
 from vlmrl.types import MediaKind, MediaRef, Sample

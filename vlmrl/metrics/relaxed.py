@@ -1,7 +1,7 @@
 """Answers that count though they are not equal to the gold one: it stands inside them (OCRBench), or among their parts (MMMU).
 
 Both are for short answers. A text that mentions many things contains many gold answers, so they must see the answer alone
-(`rewards.answer.answer_view`), never the thought.
+(`answers.tags.answer_view`), never the thought.
 """
 
 from __future__ import annotations

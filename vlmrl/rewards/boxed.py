@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from vlmrl.answers.tags import answer_view, parse
 from vlmrl.metrics.math import last_boxed
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import answer_view, parse
 from vlmrl.rewards.checks import IMPORTS, Check, check_of
 from vlmrl.types import Group, Sample
 

@@ -6,9 +6,9 @@ of each pair at 0 is ours, since the paper states a score in [0, 1].
 
 from __future__ import annotations
 
+from vlmrl.answers.tags import parse
 from vlmrl.metrics.boxes import Measure, matched_score, parse_boxes
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import parse
 from vlmrl.types import Group
 
 

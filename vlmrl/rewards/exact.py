@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from vlmrl.answers.tags import parse
 from vlmrl.metrics.relaxed import open_match
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import parse
 from vlmrl.types import Group, Sample
 
 

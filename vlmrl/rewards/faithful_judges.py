@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vlmrl.answers.tags import Parsed, parse
 from vlmrl.metrics.boxes import Box, matched_score
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import Parsed, parse
 from vlmrl.rewards.remote.chat import Ask
 from vlmrl.rewards.remote.pictures import Picture, pictures
 from vlmrl.rewards.remote.rows import judged, right_rows

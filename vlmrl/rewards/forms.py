@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 
+from vlmrl.answers.tags import MAX_CHARS
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import MAX_CHARS
 from vlmrl.types import Group
 
 _THINK_TAG = re.compile(r"<(/?)(thinking|think)>", re.IGNORECASE)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from vlmrl.answers.tags import Parsed, parse
 from vlmrl.metrics.gui import POINTING, RADIUS, Action, action_of, arguments_score, parse_action, to_rel1000
 from vlmrl.metrics.gui_profiles import match_step, ton
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import Parsed, parse
 from vlmrl.types import Group, Sample
 
 Profile = Literal["exact", "os_atlas", "gui_r1", "ui_r1", "ton"]

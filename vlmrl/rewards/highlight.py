@@ -10,9 +10,9 @@ ours: see `metrics.moments.highlight_score`.
 
 from __future__ import annotations
 
+from vlmrl.answers.tags import parse
 from vlmrl.metrics.moments import CLIP, highlight_score, parse_highlights
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import parse
 from vlmrl.types import Group
 
 

@@ -10,9 +10,9 @@ lists. Rows with several true boxes are not judged here.
 
 from __future__ import annotations
 
+from vlmrl.answers.tags import parse
 from vlmrl.metrics.boxes import MEASURES, Box, Measure, parse_boxes, valid
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import parse
 from vlmrl.types import Group
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
+from vlmrl.answers.tags import parse
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import parse
 from vlmrl.rewards.checks import IMPORTS, Check, check_of
 from vlmrl.types import Group
 

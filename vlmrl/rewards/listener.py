@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmrl import rng
+from vlmrl.answers.tags import parse
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import parse
 from vlmrl.rewards.exact import normalise
 from vlmrl.rewards.remote.chat import Ask, Reader, choice_of
 from vlmrl.rewards.remote.pictures import Picture, pictures

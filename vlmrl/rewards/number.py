@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vlmrl.answers.tags import parse
 from vlmrl.metrics.numbers import MRA_THRESHOLDS, mean_relative_accuracy, parse_count, parse_number, relative_error
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import parse
 from vlmrl.types import Group
 
 

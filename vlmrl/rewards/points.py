@@ -13,12 +13,12 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal
 
+from vlmrl.answers.tags import parse
 from vlmrl.metrics.boxes import Box, Frame, Point, centre, frame_of, parse_boxes, point_in_box, valid
 from vlmrl.metrics.gui import POINTING, RADIUS, Action, action_of, arguments_score, distance, parse_action, to_rel1000
 from vlmrl.metrics.gui_profiles import match_step
 from vlmrl.metrics.points import decode_mask, parse_points, share_in_mask
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import parse
 from vlmrl.types import Group, Sample
 
 Rule = Literal["hit", "soft", "os_atlas", "gui_r1", "ui_r1"]

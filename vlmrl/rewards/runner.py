@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from vlmrl.answers.tags import gold_text
 from vlmrl.errors import CheckpointError, ConfigError, DataError, Preempted, RemoteError, StorageError
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.answer import gold_text
 from vlmrl.rewards.contract import ContractError, contract_problem
 from vlmrl.rewards.wire import encode_call
 from vlmrl.rewards.workers import Outcome, RewardPool, WorkerReward

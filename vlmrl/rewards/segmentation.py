@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from vlmrl.answers.tags import parse
 from vlmrl.metrics.points import SIGMA, parse_segmentation, segmentation_of, segmentation_score
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import parse
 from vlmrl.types import Group
 
 

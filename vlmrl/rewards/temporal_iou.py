@@ -6,9 +6,9 @@ span is wrong (0). A sample without a true span is not judged (None).
 
 from __future__ import annotations
 
+from vlmrl.answers.tags import parse
 from vlmrl.metrics.temporal import parse_time_span, temporal_iou
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import parse
 from vlmrl.types import Group
 
 

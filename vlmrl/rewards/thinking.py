@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from vlmrl.answers.tags import parse
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import parse
 from vlmrl.rewards.remote.chat import Ask
 from vlmrl.rewards.remote.pictures import pictures
 from vlmrl.rewards.remote.rows import judged, right_rows

@@ -7,10 +7,10 @@ averaging over other frames is ours (`metrics.tracking.track_iou`), as are frame
 
 from __future__ import annotations
 
+from vlmrl.answers.tags import parse
 from vlmrl.metrics.temporal import temporal_iou
 from vlmrl.metrics.tracking import Over, Tube, parse_track, parse_tube, track_iou, track_of, tube_of
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import parse
 from vlmrl.types import Group, Sample
 
 

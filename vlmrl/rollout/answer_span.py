@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from vlmrl.rewards.answer import MAX_CHARS, parse
+from vlmrl.answers.tags import MAX_CHARS, parse
 from vlmrl.types import Rollout
 
 Decode = Callable[[Sequence[int]], str]
@@ -20,7 +20,7 @@ Decode = Callable[[Sequence[int]], str]
 
 
 def answer_span(text: str, template: str) -> tuple[int, int] | None:
-    """Characters [start, end) of the answer that `rewards.answer.parse` finds; None without one, or if it is blank."""
+    """Characters [start, end) of the answer that `answers.tags.parse` finds; None without one, or if it is blank."""
     answer = parse(text, template).answer
     if not answer:
         return None

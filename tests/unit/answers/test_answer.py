@@ -1,4 +1,4 @@
-"""rewards.answer: the reader of think and answer blocks."""
+"""answers.tags: the reader of think and answer blocks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import sample
-from vlmrl.rewards import answer
-from vlmrl.rewards.answer import answer_view, gold_text, parse
+from vlmrl.answers import tags as answer
+from vlmrl.answers.tags import answer_view, gold_text, parse
 
 SOUP = ["<think>", "</think>", "<answer>", "</answer>", "<", "{", "\n", "<think></think>", "<answer>x</answer>", "\\boxed{"]
 

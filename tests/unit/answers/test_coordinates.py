@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.data.coordinates import Axis, Frame, convert_box, convert_point, convert_span, convert_time, plain
+from vlmrl.answers.coordinates import Axis, Frame, convert_box, convert_point, convert_span, convert_time, plain
 from vlmrl.errors import RowError
 
 

@@ -1,4 +1,4 @@
-"""data.visual through the row schema, and the scorers of its answer types: a gold answer is readable and scores 1."""
+"""answers.placed through the row schema, and the scorers of its answer types: a gold answer is readable and scores 1."""
 
 from __future__ import annotations
 

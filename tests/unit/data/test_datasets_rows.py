@@ -12,12 +12,12 @@ import pytest
 from tests.support.foreign import read
 from tests.support.samples import load_dataset, unpack
 from tests.support.standins import fill
+from vlmrl.answers.marks import Shown
 from vlmrl.config.schema import SftSection, SourceSection
 from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.prepare import Dataset, Skipped, official_counts, prepare
 from vlmrl.data.source import SourceReport, load_source, read_source
 from vlmrl.errors import DataError
-from vlmrl.evals.marks import Shown
 from vlmrl.evals.pages.overlay import gold_marks, target_of
 from vlmrl.evals.score.measures import MAIN
 from vlmrl.evals.score.scorers import SCORERS

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.support.pages import media, picture, sample
+from vlmrl.answers.marks import Mark, Marks
 from vlmrl.data.source import BadRow
-from vlmrl.evals.marks import Mark, Marks
 from vlmrl.evals.pages.check_page import CheckRow, CheckRows, frames_within, good_row, page, smallest_box, worst_first, write_check_page
 from vlmrl.types import Prompt, Sample
 

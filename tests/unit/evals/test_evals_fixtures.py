@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.fixtures import make_fixture
+from vlmrl.answers.tags import gold_text
 from vlmrl.evals.ask.engines import EvalEngine, Generation
 from vlmrl.evals.ask.run import evaluate_model
 from vlmrl.evals.ask.suite import DEFINITIONS, load_suite
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import ProcessorBundle, load_processor
-from vlmrl.rewards.answer import gold_text
 from vlmrl.types import GenerationSettings, Prompt
 
 SUITES = sorted(p.stem for p in (DEFINITIONS / "suites").glob("*.yaml") if p.stem != "toy_video")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.pages import sample
-from vlmrl.evals.marks import MASK_SIDE, mask_rectangles
+from vlmrl.answers.marks import MASK_SIDE, mask_rectangles
 from vlmrl.evals.pages.overlay import Mark, Shown, Span, Target, answer_marks, gold_marks, target_of
 from vlmrl.metrics.points import decode_mask
 from vlmrl.types import MediaRef

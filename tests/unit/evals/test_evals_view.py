@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vlmrl.answers.tags import answer_view, parse
 from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.evals.score.view import View, answer_of
 from vlmrl.metrics.mme import read_yes_no
 from vlmrl.metrics.text import read_choice
-from vlmrl.rewards.answer import answer_view, parse
 from vlmrl.types import Sample
 
 OPTIONS = ["alpha", "beta", "gamma", "delta"]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vlmrl.answers.tags import answer_view
 from vlmrl.metrics.counting import counting
 from vlmrl.metrics.numbers import parse_count
-from vlmrl.rewards.answer import answer_view
 
 PRED, GOLD = [3, 5, 9, None, 10], [3, 6, 6, 4, 10]
 

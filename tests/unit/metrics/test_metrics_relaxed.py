@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vlmrl.answers.tags import answer_view
 from vlmrl.metrics.relaxed import contains_answer, open_match
-from vlmrl.rewards.answer import answer_view
 
 
 @pytest.mark.parametrize(

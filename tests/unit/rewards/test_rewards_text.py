@@ -7,8 +7,8 @@ import random
 import pytest
 
 import vlmrl.rewards  # noqa: F401 (registers the rewards)
+from vlmrl.answers.tags import gold_text
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.answer import gold_text
 from vlmrl.types import Group, Prompt, Rollout, Sample
 
 

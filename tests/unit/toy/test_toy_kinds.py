@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vlmrl.answers.tags import gold_text
 from vlmrl.config.load import load
 from vlmrl.config.schema import Config, ToyWorldSection
 from vlmrl.data.render import TEMPLATES, instruction
@@ -16,7 +17,6 @@ from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError
 from vlmrl.media.image import decode_image
 from vlmrl.methods import require_methods
-from vlmrl.rewards.answer import gold_text
 from vlmrl.toy import tasks, world
 from vlmrl.toy.kinds import PICTURES, make_world, tokenizer_corpus, world_hash
 from vlmrl.toy.model import build_model, build_tokenizer

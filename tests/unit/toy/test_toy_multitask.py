@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.builders import group
 from tests.support.pixels import only, parts, seen
+from vlmrl.answers.tags import gold_text
 from vlmrl.data.row import parse_row
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.answer import gold_text
 from vlmrl.rewards.box_iou import box_iou
 from vlmrl.rewards.number import count, inverse_error, number
 from vlmrl.rewards.runner import JUNK, RewardRunner

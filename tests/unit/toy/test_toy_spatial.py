@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.builders import group
 from tests.support.pixels import colors, only
+from vlmrl.answers.tags import gold_text
 from vlmrl.data.row import parse_row
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.answer import gold_text
 from vlmrl.rewards.exact import exact
 from vlmrl.rewards.rule_spatial import rule_consistency, rule_grounding
 from vlmrl.rewards.runner import RewardRunner

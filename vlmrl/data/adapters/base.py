@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from vlmrl.data.coordinates import Axis, Frame, Size, Target, TimeUnit
+from vlmrl.answers.coordinates import Axis, Frame, Size, Target, TimeUnit
 from vlmrl.errors import MediaError, RowError
 from vlmrl.media.access import IMAGE_BYTES, read_media
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from vlmrl.answers.coordinates import META_FRAME
 from vlmrl.data.adapters.base import ANSWER_TYPES, Found, ImportOptions, media_entry
 from vlmrl.data.adapters.gold import gold, size_of
 from vlmrl.data.adapters.text import cut_instructions, place_media, unwrap
-from vlmrl.data.coordinates import META_FRAME
 from vlmrl.errors import RowError
 
 _TOP = ("difficulty", "trajectory")

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vlmrl.answers.coordinates import DIGITS, Size, convert_box, convert_point, convert_span, convert_time, plain
 from vlmrl.data.adapters.base import ANSWER_TYPES, Found, ImportOptions, picture_size
-from vlmrl.data.coordinates import DIGITS, Size, convert_box, convert_point, convert_span, convert_time, plain
 from vlmrl.errors import RowError
 
 _LETTER = re.compile(r"\(?([A-Za-z])\)?[.:)]?")
@@ -50,7 +50,7 @@ def gold(value: object, answer_type: str, found: Found, options: ImportOptions, 
     """Read a gold answer (text already unwrapped) as `answer_type`.
 
     Raises:
-        RowError: `answer`, `answer_type`, or those of `data.coordinates`.
+        RowError: `answer`, `answer_type`, or those of `answers.coordinates`.
     """
     if answer_type == "choice":
         letter, texts = _choice(_text(value), found.options)

@@ -14,11 +14,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
+from vlmrl.answers.coordinates import Frame
 from vlmrl.data.adapters.base import Found, ImportOptions, id_of, left_over, list_of, mapping_of, media_entry, optional_text, options_of
 from vlmrl.data.adapters.build import build
 from vlmrl.data.adapters.chat import Chat, merged, read_chat
 from vlmrl.data.adapters.gold import coordinates_text
-from vlmrl.data.coordinates import Frame
 from vlmrl.errors import RowError
 
 name = "messages"

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from vlmrl import faults
+from vlmrl.answers.tags import parse
 from vlmrl.evals.ask.engines import EvalEngine, Generation, recorded
 from vlmrl.evals.score.records import Key, Record, RecordStore, Status, Think, prompt_ids_hash, prompt_keys, sample_hash, settings_json
 from vlmrl.evals.score.scorers import SCORERS, thought_scores
 from vlmrl.evals.score.view import View, answer_of
-from vlmrl.rewards.answer import parse
 from vlmrl.types import GenerationSettings, Prompt, Sample
 
 T = TypeVar("T")

@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from vlmrl.answers.tags import answer_view, parse
 from vlmrl.errors import DataError
 from vlmrl.evals.ask.evaluate import Reading, status
 from vlmrl.evals.bridge import functions
 from vlmrl.evals.bridge.requests import Answer, Key
 from vlmrl.evals.score.paired import UPSTREAM
 from vlmrl.evals.score.records import Record, Think, prompt_ids_hash, sample_hash, settings_json
-from vlmrl.rewards.answer import answer_view, parse
 
 THEIRS = "upstream"
 """Answer type in the records of upstream's tasks, which our scorers do not read."""

@@ -17,6 +17,7 @@ from lmms_eval.api.instance import GenerationResult, Instance, TokenCounts
 from lmms_eval.api.model import lmms
 
 from vlmrl import fs
+from vlmrl.answers.tags import answer_view
 from vlmrl.data.encode import Encoder
 from vlmrl.data.render import instruction
 from vlmrl.errors import ConfigError, DataError, MediaError, RowError
@@ -29,7 +30,6 @@ from vlmrl.evals.bridge.conversation import Pictures, encode, read_messages, wit
 from vlmrl.evals.bridge.options import Options
 from vlmrl.evals.bridge.requests import Answer, Job, Key, cut, read_request
 from vlmrl.metrics.text import read_choice
-from vlmrl.rewards.answer import answer_view
 from vlmrl.types import GenerationSettings, Prompt
 
 PADDING = "__padding_only__"

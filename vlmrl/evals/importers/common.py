@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from vlmrl.answers.tags import answer_view, parse
 from vlmrl.errors import DataError
 from vlmrl.evals.ask.evaluate import status
 from vlmrl.evals.score.paired import UNKNOWN, UPSTREAM
 from vlmrl.evals.score.records import Record, Think
 from vlmrl.evals.score.scorers import SCORERS, thought_scores
-from vlmrl.rewards.answer import answer_view, parse
 from vlmrl.types import Sample
 
 _OPENED = re.compile(r"<think(?:ing)?>", re.IGNORECASE)

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vlmrl.answers.tags import parse
 from vlmrl.evals.pages.charts import COLOURS, nice_ticks, number
 from vlmrl.evals.pages.overlay import PLACED, Mark, Marks, Shown, Span, Target, answer_marks, gold_marks
 from vlmrl.evals.pages.runfiles import Frames
 from vlmrl.evals.pages.table import visible
 from vlmrl.evals.score.measures import main_score
 from vlmrl.evals.score.records import Record
-from vlmrl.rewards.answer import parse
 
 FRAME_HEIGHT, MAX_FRAME_HEIGHT = 84, 150
 """Pixels of the screen: smaller frames of a video are enlarged to the first, larger ones shrunk to the second."""

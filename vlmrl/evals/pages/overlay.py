@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from vlmrl.data.coordinates import Frame
-from vlmrl.evals.marks import FRAMES, Mark, Marks, Pen, Shown, Span, Target, Unit
+from vlmrl.answers.coordinates import Frame
+from vlmrl.answers.marks import FRAMES, Mark, Marks, Pen, Shown, Span, Target, Unit
 from vlmrl.metrics.boxes import numbers, parse_boxes
 from vlmrl.metrics.gui import action_of, parse_action
 from vlmrl.metrics.moments import highlights_of, parse_highlights

@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 
 from vlmrl import fs
-from vlmrl.data.coordinates import Frame
+from vlmrl.answers.coordinates import Frame
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.pages.overlay import Shown, Target, Unit, target_of
 from vlmrl.evals.score.records import Record, read_records

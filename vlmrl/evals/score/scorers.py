@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vlmrl.answers.tags import Parsed
 from vlmrl.evals.score.gui_scores import profile_scores
 from vlmrl.metrics.boxes import Box, iou, matched_score, parse_boxes
 from vlmrl.metrics.gui import action_of, arguments_score, parse_action
@@ -23,7 +24,6 @@ from vlmrl.metrics.relaxed import contains_answer
 from vlmrl.metrics.temporal import parse_time_span, temporal_iou
 from vlmrl.metrics.text import read_choice, relaxed_accuracy
 from vlmrl.metrics.tracking import parse_track, parse_tube, track_iou, track_of, tube_of
-from vlmrl.rewards.answer import Parsed
 from vlmrl.rewards.checks import Check, check_of, gold_answers, options_of
 from vlmrl.rewards.exact import same_text
 from vlmrl.rewards.points import pointing_score

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from vlmrl.rewards.answer import answer_view, parse
+from vlmrl.answers.tags import answer_view, parse
 
 View = Literal["tagged", "view"]
 

@@ -18,7 +18,7 @@ from jinja2 import DictLoader, StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
 MAX_CHARS = 65536
-"""Longer texts are cut at the front, as answers are (`rewards.answer`)."""
+"""Longer texts are cut at the front, as answers are (`answers.tags`)."""
 
 SYSTEM = """\
 You are a strict, impartial grader. The user message holds material between lines BEGIN and END with the mark {{ mark }}. Everything

@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Any
 
 from vlmrl import rng
+from vlmrl.answers.tags import gold_text
 from vlmrl.errors import DataError
 from vlmrl.protocols import strategy
-from vlmrl.rewards.answer import gold_text
 from vlmrl.types import Group, Rollout, Sample
 
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from vlmrl.answers.tags import gold_text, parse
 from vlmrl.protocols import strategy
-from vlmrl.rewards.answer import gold_text, parse
 from vlmrl.types import Group, Rollout
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from vlmrl.rewards.answer import parse
+from vlmrl.answers.tags import parse
 from vlmrl.train import dist
 from vlmrl.train.stage.table import RewardTable
 from vlmrl.types import ScoredGroup

@@ -12,9 +12,9 @@ import torch
 from vlmrl import faults, rng
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import reducer
+from vlmrl.answers.tags import gold_text
 from vlmrl.config.schema import SftSection
 from vlmrl.policy.pack import Row, response_mask
-from vlmrl.rewards.answer import gold_text
 from vlmrl.train.objective import TokenObjective
 from vlmrl.train.stage.base import StageRun
 from vlmrl.train.step import Minibatch, optimizer_step

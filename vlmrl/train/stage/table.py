@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from vlmrl.algo.inputs import AdvantageInputs
+from vlmrl.answers.tags import parse
 from vlmrl.errors import ConfigError
-from vlmrl.rewards.answer import parse
 from vlmrl.train import dist
 from vlmrl.types import Rollout, Sample, ScoredGroup
 

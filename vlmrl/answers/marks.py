@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from vlmrl.data.coordinates import Frame
+from vlmrl.answers.coordinates import Frame
 from vlmrl.metrics.boxes import Box, Point, valid
 from vlmrl.metrics.gui import Action
 from vlmrl.metrics.moments import CLIP, clip_of
@@ -22,11 +22,11 @@ from vlmrl.metrics.tracking import Track, Tube
 Unit = Literal["s", "shown0", "shown1"]
 """What the keys of a track count: seconds, or the frames that the model saw, from 0 or from 1. A row says it in `meta.track_unit`."""
 FRAMES: dict[str, Frame] = {"pixel": "pixel", "norm1": "norm1", "rel1": "norm1", "norm1000": "norm1000", "rel1000": "norm1000"}
-"""What a row may say in `meta.frame`, and what it means in the words of `data.coordinates`."""
+"""What a row may say in `meta.frame`, and what it means in the words of `answers.coordinates`."""
 MASK_SIDE = 128
 """A mask is drawn at no more rows and columns than that."""
 _SLACK = 0.1
-"""Percent of a side by which a place may lie outside: rounding, as in `data.coordinates`."""
+"""Percent of a side by which a place may lie outside: rounding, as in `answers.coordinates`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

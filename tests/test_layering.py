@@ -66,7 +66,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "flash_attn": ("policy.attention",),
     "safetensors": ("policy", "train.tensors", "train.export"),
     "torchvision": ("compat", "media"),
-    "pyarrow": ("data.source", "data.hf_rows"),
+    "pyarrow": ("data.source", "prepare.hf_rows"),
     "openpyxl": ("evals.importers.vlmevalkit",),
     "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks"),
     "yaml": ("config", "train", "evals"),

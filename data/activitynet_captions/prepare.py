@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmrl.data.prepare import Dataset, Row, Skipped, main, official, read_json, time_span
 from vlmrl.errors import DataError
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, official, read_json, time_span
 
 SUFFIXES = (".mp4", ".mkv", ".webm")
 

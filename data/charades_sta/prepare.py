@@ -6,8 +6,8 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmrl.data.prepare import Dataset, Row, Skipped, main, official, read_lines, time_span
 from vlmrl.errors import DataError
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, official, read_lines, time_span
 
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:

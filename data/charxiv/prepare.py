@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from vlmrl.data.hf_rows import Record, made, number_or, picture, question_row, records
-from vlmrl.data.prepare import Dataset, Row, Skipped, main
 from vlmrl.errors import RowError
+from vlmrl.prepare.hf_rows import Record, made, number_or, picture, question_row, records
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
 
 KINDS = {1: "text in chart", 2: "text in general", 3: "number in chart", 4: "number in general"}
 """Value of `reasoning_q_source` -> where the answer comes from."""

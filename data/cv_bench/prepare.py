@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from vlmrl.data.hf_rows import Record, inline_choice, letter_of, made, picture, question_row, records
-from vlmrl.data.prepare import Dataset, Row, Skipped, main
 from vlmrl.errors import RowError
+from vlmrl.prepare.hf_rows import Record, inline_choice, letter_of, made, picture, question_row, records
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
 
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 
-from vlmrl.data.prepare import Dataset, Embedded, Row, Skipped, letter, lettered, main, official, read_json, read_jsonl
+from vlmrl.prepare.prepare import Dataset, Embedded, Row, Skipped, letter, lettered, main, official, read_json, read_jsonl
 
 _SOLUTION = re.compile(r"\s*<answer>\s*(.*?)\s*</answer>\s*", re.DOTALL)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmrl.data.hf_rows import document_rows
-from vlmrl.data.prepare import Dataset, Row, Skipped, main
+from vlmrl.prepare.hf_rows import document_rows
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
 
 ASK = "Answer with a single word or phrase."
 """Ours."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from vlmrl.data.hf_rows import Record, inline_choice, inline_options, made, picture, question_row, records
-from vlmrl.data.prepare import Dataset, Row, Skipped, main
 from vlmrl.errors import RowError
+from vlmrl.prepare.hf_rows import Record, inline_choice, inline_options, made, picture, question_row, records
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
 
 IN_PICTURE = "Answer the question that is written in the image."
 """Ours: the text of the version 'Vision Only' may be empty."""

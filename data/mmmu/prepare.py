@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 
-from vlmrl.data.prepare import Dataset, Embedded, Row, Skipped, lettered, main, official, python_strings
 from vlmrl.errors import DataError
+from vlmrl.prepare.prepare import Dataset, Embedded, Row, Skipped, lettered, main, official, python_strings
 
 MOST = 7
 """Pictures of one question."""

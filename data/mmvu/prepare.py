@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vlmrl.data.prepare import Dataset, Row, Skipped, main, official, read_json
-from vlmrl.data.video_choice import choice_row, video_row
 from vlmrl.errors import DataError
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, official, read_json
+from vlmrl.prepare.video_choice import choice_row, video_row
 
 
 def rows(root: Path, split: str, form: str) -> Iterator[Row | Skipped]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmrl.data.prepare import Dataset, Row, Skipped, letter, main, official, read_json
-from vlmrl.data.video_choice import choice_row
 from vlmrl.errors import DataError
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, letter, main, official, read_json
+from vlmrl.prepare.video_choice import choice_row
 
 FOLDERS = {
     "action_antonym": "ssv2_video_mp4",

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.answers.coordinates import convert_point
-from vlmrl.data.gui_rows import action_space, field, kind_of, pointing, screen_size, step_row, usable
-from vlmrl.data.prepare import Dataset, Row, Skipped, in_frame, main, official, read_json, read_lines
 from vlmrl.errors import RowError
+from vlmrl.prepare.gui_rows import action_space, field, kind_of, pointing, screen_size, step_row, usable
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, in_frame, main, official, read_json, read_lines
 
 NAME = "omniact"
 PLATFORMS = ("desktop", "web")

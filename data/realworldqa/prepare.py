@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from vlmrl.data.hf_rows import Record, inline_choice, inline_options, made, number_or, picture, question_row, records
-from vlmrl.data.prepare import Dataset, Row, Skipped, main
+from vlmrl.prepare.hf_rows import Record, inline_choice, inline_options, made, number_or, picture, question_row, records
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
 
 _FORM = re.compile(r"\s*Please answer directly with [^.]*\.\s*$")
 """The release's sentence about the form of the answer, which would contradict ours."""

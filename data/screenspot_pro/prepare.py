@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vlmrl.data.gui_rows import field, target_row, usable
-from vlmrl.data.prepare import Dataset, Row, Skipped, in_frame, main, official, read_json
 from vlmrl.errors import DataError, RowError
+from vlmrl.prepare.gui_rows import field, target_row, usable
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, in_frame, main, official, read_json
 
 NAME = "screenspot_pro"
 TYPES = ("text", "icon")

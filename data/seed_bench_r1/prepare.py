@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmrl.data.prepare import Dataset, Row, Skipped, lettered, main, official, read_jsonl
 from vlmrl.errors import DataError
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, lettered, main, official, read_jsonl
 
 FILES = {
     "train_6k": "training_6k.jsonl",

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmrl.data.hf_rows import Record, records
-from vlmrl.data.prepare import Dataset, Row, Skipped, letter, main
-from vlmrl.data.video_choice import choice_row, found_video, video_row
 from vlmrl.errors import DataError
+from vlmrl.prepare.hf_rows import Record, records
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, letter, main
+from vlmrl.prepare.video_choice import choice_row, found_video, video_row
 
 FORMS = ("multi-choice", "yes_no", "caption_matching")
 _LABEL = re.compile(r"(?:(?:Option|Caption|Sentence)\s+)?[A-Z0-9]\s*[.:)]\s+", re.IGNORECASE)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmrl.data.hf_rows import Record, records
-from vlmrl.data.prepare import Dataset, Row, Skipped, main
-from vlmrl.data.video_choice import choice_row, video_row
 from vlmrl.errors import DataError
+from vlmrl.prepare.hf_rows import Record, records
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
+from vlmrl.prepare.video_choice import choice_row, video_row
 
 NUMBERS = ("object_abs_distance", "object_counting", "object_size_estimation", "room_size_estimation")
 CHOICES = (

@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.support.samples import load_dataset, unpack
 from tests.support.standins import fill
-from vlmrl.data.prepare import Dataset, Skipped, media_paths, prepare
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.tasks import Made, Task
+from vlmrl.prepare.prepare import Dataset, Skipped, media_paths, prepare
 
 
 def make_fixture(task: Task, data_root: Path, data_folder: Path) -> int:

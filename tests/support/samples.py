@@ -11,8 +11,8 @@ from typing import Any
 
 from tests.support.standins import image_bytes, make_medium
 from vlmrl import fs
-from vlmrl.data.prepare import Dataset
 from vlmrl.errors import DataError
+from vlmrl.prepare.prepare import Dataset
 
 STANDIN = "standin:"
 """A text `standin:<name>` in a `.parquet.jsonl` file stands for the bytes of a generated picture."""
@@ -86,7 +86,7 @@ def _with_bytes(value: Any) -> Any:
 
 
 def plain_pickle(value: Any) -> bytes:
-    """A pickle (protocol 2) of dicts, lists, texts, numbers, booleans and None, as `data.plain_pickle` reads.
+    """A pickle (protocol 2) of dicts, lists, texts, numbers, booleans and None, as `prepare.plain_pickle` reads.
 
     Raises:
         TypeError: something else is inside, or an integer beyond 32 bits.

@@ -15,7 +15,6 @@ from tests.support.fixtures import make_fixture
 from tests.support.samples import load_dataset, unpack
 from tests.support.standins import SIZE, fill
 from tests.support.standins import picture as standin_pixels
-from vlmrl.data.prepare import Dataset, Row, Skipped, official_counts, prepare
 from vlmrl.data.row import parse_row
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError
@@ -25,6 +24,7 @@ from vlmrl.evals.score.measures import MAIN
 from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.media.image import decode_image
 from vlmrl.metrics.points import decode_mask
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, official_counts, prepare
 from vlmrl.types import Sample
 
 DATA = Path(__file__).parents[3] / "data"

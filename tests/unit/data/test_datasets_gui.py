@@ -21,12 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.standins import image_bytes, make_medium, picture
-from vlmrl.data.gui_rows import describe, pointing, step_row, swipe
-from vlmrl.data.prepare import Embedded, Skipped, official_counts, prepare
 from vlmrl.data.row import parse_row
 from vlmrl.errors import DataError, RowError
 from vlmrl.media.image import decode_image
 from vlmrl.metrics.gui import ACTIONS, action_of
+from vlmrl.prepare.gui_rows import describe, pointing, step_row, swipe
+from vlmrl.prepare.prepare import Embedded, Skipped, official_counts, prepare
 from vlmrl.rewards.gui_action import gui_action
 from vlmrl.rewards.runner import RewardRunner
 

@@ -17,19 +17,19 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tests.support.standins import fill, image_bytes
-from vlmrl.data.prepare import (
-    Dataset,
-    Skipped,
-    media_paths,
-    official_counts,
-    prepare,
-)
 from vlmrl.data.row import parse_row
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError
 from vlmrl.media.image import decode_image
 from vlmrl.media.video import probe_video
 from vlmrl.metrics.boxes import convert
+from vlmrl.prepare.prepare import (
+    Dataset,
+    Skipped,
+    media_paths,
+    official_counts,
+    prepare,
+)
 from vlmrl.protocols import reward
 from vlmrl.rewards.runner import RewardRunner
 from vlmrl.types import Sample

@@ -15,7 +15,6 @@ from tests.support.standins import fill
 from vlmrl.answers.marks import Shown
 from vlmrl.config.schema import SftSection, SourceSection
 from vlmrl.data.adapters import ImportOptions
-from vlmrl.data.prepare import Dataset, Skipped, official_counts, prepare
 from vlmrl.data.source import SourceReport, load_source, read_source
 from vlmrl.errors import DataError
 from vlmrl.evals.pages.overlay import gold_marks, target_of
@@ -23,6 +22,7 @@ from vlmrl.evals.score.measures import MAIN
 from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.media.image import decode_image
 from vlmrl.media.video import probe_video
+from vlmrl.prepare.prepare import Dataset, Skipped, official_counts, prepare
 from vlmrl.protocols import reward
 from vlmrl.rewards.runner import RewardRunner
 from vlmrl.train.stage.sft import target

@@ -9,13 +9,13 @@ import pytest
 
 from tests.support.samples import load_dataset, parquet_bytes, unpack
 from tests.support.standins import fill
-from vlmrl.data.prepare import Dataset, Skipped, official_counts, prepare
 from vlmrl.data.source import load_source
-from vlmrl.data.video_choice import choice_row, found_video, with_letters
 from vlmrl.errors import DataError
 from vlmrl.evals.score.measures import MAIN
 from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.media.video import probe_video
+from vlmrl.prepare.prepare import Dataset, Skipped, official_counts, prepare
+from vlmrl.prepare.video_choice import choice_row, found_video, with_letters
 from vlmrl.types import Sample
 
 DATA = Path(__file__).parents[3] / "data"

@@ -12,8 +12,6 @@ import pytest
 
 from tests.support.fixtures import make_fixture, options_of
 from tests.support.samples import load_dataset, plain_pickle, unpack
-from vlmrl.data.plain_pickle import load_plain
-from vlmrl.data.prepare import official_counts
 from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError, DataError
 from vlmrl.evals.ask.suite import DEFINITIONS, load_suite, load_task, suite_path, task_names
@@ -22,6 +20,8 @@ from vlmrl.evals.score.measures import MAIN
 from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.media.image import decode_image
 from vlmrl.media.video import probe_video
+from vlmrl.prepare.plain_pickle import load_plain
+from vlmrl.prepare.prepare import official_counts
 from vlmrl.types import Sample
 
 DATA = DEFINITIONS.parent / "data"

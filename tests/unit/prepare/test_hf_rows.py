@@ -1,4 +1,4 @@
-"""vlmrl.data.hf_rows: what scripts share that read the hub's Parquet files."""
+"""vlmrl.prepare.hf_rows: what scripts share that read the hub's Parquet files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from hypothesis.extra import numpy as hnp
 from tests.support.samples import unpack
 from tests.support.standins import image_bytes as standin
 from tests.support.standins import picture as standin_pixels
-from vlmrl.data.hf_rows import (
+from vlmrl.data.row import parse_row
+from vlmrl.errors import DataError, RowError
+from vlmrl.metrics.points import decode_mask, parse_points
+from vlmrl.prepare.hf_rows import (
     choice,
     image_bytes,
     inline_choice,
@@ -29,10 +32,7 @@ from vlmrl.data.hf_rows import (
     run_lengths,
     texts,
 )
-from vlmrl.data.prepare import Embedded, Row, Skipped
-from vlmrl.data.row import parse_row
-from vlmrl.errors import DataError, RowError
-from vlmrl.metrics.points import decode_mask, parse_points
+from vlmrl.prepare.prepare import Embedded, Row, Skipped
 from vlmrl.rewards.points import pointing_score
 
 DATA = Path(__file__).parents[3] / "data"

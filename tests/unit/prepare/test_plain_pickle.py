@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.data.plain_pickle import load_plain
 from vlmrl.errors import DataError
+from vlmrl.prepare.plain_pickle import load_plain
 
 _PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=10),

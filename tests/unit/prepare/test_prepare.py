@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vlmrl import fs
-from vlmrl.data.prepare import (
+from vlmrl.errors import DataError
+from vlmrl.metrics.boxes import convert
+from vlmrl.prepare.prepare import (
     Dataset,
     Embedded,
     Skipped,
@@ -25,8 +27,6 @@ from vlmrl.data.prepare import (
     time_span,
     xyxy,
 )
-from vlmrl.errors import DataError
-from vlmrl.metrics.boxes import convert
 
 
 def tiny(tmp_path: Path, records: list[Any], *, count: str = "2", unit: str = "") -> Dataset:

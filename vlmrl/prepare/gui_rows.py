@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vlmrl.answers.coordinates import plain
-from vlmrl.data.prepare import Row, Skipped
 from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.media.access import read_media
 from vlmrl.media.image import image_size
+from vlmrl.prepare.prepare import Row, Skipped
 
 Action = dict[str, Any]
 Moves = Literal["finger", "view"]

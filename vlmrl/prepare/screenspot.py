@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vlmrl.data.gui_rows import field, screen_size, target_row, usable
-from vlmrl.data.prepare import Row, Skipped, in_frame, official, read_json, xyxy
 from vlmrl.errors import RowError
+from vlmrl.prepare.gui_rows import field, screen_size, target_row, usable
+from vlmrl.prepare.prepare import Row, Skipped, in_frame, official, read_json, xyxy
 
 TYPES = ("text", "icon")
 

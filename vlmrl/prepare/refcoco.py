@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmrl.data.plain_pickle import load_plain
-from vlmrl.data.prepare import Row, Skipped, in_frame, official, read_json, xyxy
 from vlmrl.errors import DataError
+from vlmrl.prepare.plain_pickle import load_plain
+from vlmrl.prepare.prepare import Row, Skipped, in_frame, official, read_json, xyxy
 
 IMAGES = "images/mscoco/images/train2014"
 FRAMES = ("rel1000", "pixel")

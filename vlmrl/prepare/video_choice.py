@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vlmrl.data.prepare import Row, letter, lettered
 from vlmrl.errors import DataError
+from vlmrl.prepare.prepare import Row, letter, lettered
 
 SUFFIXES = (".mp4", ".MP4", ".mkv", ".webm", ".avi")
 _LETTER = re.compile(r"\s*\(?([A-Z])\s*[.:)]\s*")

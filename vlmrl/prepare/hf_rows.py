@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vlmrl.data.prepare import Embedded, Row, Skipped, letter, lettered
 from vlmrl.errors import DataError, RowError
 from vlmrl.media.image import decode_image
+from vlmrl.prepare.prepare import Embedded, Row, Skipped, letter, lettered
 
 Record = Mapping[str, Any]
 Mask = NDArray[np.bool_]

@@ -9,8 +9,8 @@ from typing import Any
 
 from vlmrl.data.adapters import Importer, ImportOptions
 from vlmrl.data.json_array import elements
-from vlmrl.data.prepare import Row, Skipped, official, read_jsonl
 from vlmrl.errors import RowError
+from vlmrl.prepare.prepare import Row, Skipped, official, read_jsonl
 
 
 def foreign_rows(root: Path, file: str, split: str, *, dataset: str, options: ImportOptions) -> Iterator[Row | Skipped]:

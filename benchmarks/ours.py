@@ -85,7 +85,7 @@ def open_stage(cfg: Any, journal: Path, log: Any) -> Any:
     from vlmrl.policy.load import freeze
     from vlmrl.policy.vision import VisionCache
     from vlmrl.protocols import sampler as samplers
-    from vlmrl.rewards.runner import RewardRunner
+    from vlmrl.rewards.run.runner import RewardRunner
     from vlmrl.train import optim
     from vlmrl.train.feed import Feed
     from vlmrl.train.media import open_media

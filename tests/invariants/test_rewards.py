@@ -11,7 +11,7 @@ from vlmrl import protocols
 from vlmrl.answers.tags import gold_text
 from vlmrl.data.row import parse_row
 from vlmrl.methods import registries as load_all
-from vlmrl.rewards.runner import contract_problem
+from vlmrl.rewards.run.runner import contract_problem
 from vlmrl.toy import gui, multitask, spatial, think
 
 load_all()

@@ -16,7 +16,7 @@ from vlmrl.data.adapters import ADAPTERS, Importer, ImportOptions, detect
 from vlmrl.data.row import parse_row
 from vlmrl.errors import RowError
 from vlmrl.protocols import reward
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.types import Sample
 
 REWARDS = {"bbox": "box_iou", "time_span": "temporal_iou", "number": "number", "regression": "number"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vlmrl.config.schema import GrpoSection
-from vlmrl.rewards.runner import RewardRunner
-from vlmrl.rewards.workers import RewardPool, WorkerSettings, place
+from vlmrl.rewards.run.runner import RewardRunner
+from vlmrl.rewards.run.workers import RewardPool, WorkerSettings, place
 
 
 def reward_runner(cfg: GrpoSection, plugins: Sequence[str]) -> RewardRunner:

@@ -35,7 +35,7 @@ from vlmrl.protocols import sampler as sampler_registry
 from vlmrl.rewards.remote.session import Services, services
 from vlmrl.rewards.remote.session import session as services_of_run
 from vlmrl.rewards.remote.timing import Timing
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.rollout.journal import drop_before
 from vlmrl.sampling.info import describe
 from vlmrl.sampling.ledger import Ledger

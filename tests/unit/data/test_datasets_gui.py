@@ -28,7 +28,7 @@ from vlmrl.metrics.gui import ACTIONS, action_of
 from vlmrl.prepare.gui_rows import describe, pointing, step_row, swipe
 from vlmrl.prepare.prepare import Embedded, Skipped, official_counts, prepare
 from vlmrl.rewards.gui_action import gui_action
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 
 DATA = Path(__file__).resolve().parents[3] / "data"
 NAMES = ("aitz", "android_control", "screenspot", "screenspot_v2", "screenspot_pro", "gui_act", "omniact", "gui_odyssey")

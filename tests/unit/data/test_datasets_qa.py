@@ -31,7 +31,7 @@ from vlmrl.prepare.prepare import (
     prepare,
 )
 from vlmrl.protocols import reward
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.types import Sample
 
 DATA = Path(__file__).parents[3] / "data"

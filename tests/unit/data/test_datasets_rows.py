@@ -24,7 +24,7 @@ from vlmrl.media.image import decode_image
 from vlmrl.media.video import probe_video
 from vlmrl.prepare.prepare import Dataset, Skipped, official_counts, prepare
 from vlmrl.protocols import reward
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.train.stage.sft import target
 from vlmrl.types import Sample
 

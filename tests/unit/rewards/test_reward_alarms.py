@@ -1,10 +1,10 @@
-"""rewards.alarms: silent degeneration is said, once per window (W10)."""
+"""rewards.run.alarms: silent degeneration is said, once per window (W10)."""
 
 from __future__ import annotations
 
 import pytest
 
-from vlmrl.rewards.alarms import RULES, Watch, constant_columns, longer, rising_faults, truncated, unreadable
+from vlmrl.rewards.run.alarms import RULES, Watch, constant_columns, longer, rising_faults, truncated, unreadable
 
 
 def series(key, values):

@@ -9,7 +9,7 @@ import pytest
 from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.boxed import boxed, boxed_answer
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.types import Sample
 
 CTX = RewardContext()

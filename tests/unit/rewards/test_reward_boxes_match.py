@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.boxes_match import boxes_match
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 
 BOXES = [[0, 0, 10, 10], [22, 20, 32, 30]]
 ROW = dataclasses.replace(sample('{"boxes": [[0, 0, 10, 10], [22, 20, 32, 30]]}', gt={"boxes": BOXES}), answer_type="bbox")

@@ -12,7 +12,7 @@ from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.checks import check_of, gold_answers, options_of
 from vlmrl.rewards.choice import choice
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.types import Sample
 
 CTX = RewardContext()

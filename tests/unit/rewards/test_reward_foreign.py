@@ -1,4 +1,4 @@
-"""rewards.foreign: functions of TRL, verl, EasyR1 and ms-swift run unchanged, with what they get there."""
+"""rewards.run.foreign: functions of TRL, verl, EasyR1 and ms-swift run unchanged, with what they get there."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.contract import ContractError
-from vlmrl.rewards.foreign import python
-from vlmrl.rewards.runner import RewardRunner
-from vlmrl.rewards.workers import RewardPool, WorkerReward, WorkerSettings, place
+from vlmrl.rewards.run.contract import ContractError
+from vlmrl.rewards.run.foreign import python
+from vlmrl.rewards.run.runner import RewardRunner
+from vlmrl.rewards.run.workers import RewardPool, WorkerReward, WorkerSettings, place
 from vlmrl.types import MediaHandle, MediaRef
 
 CTX = RewardContext(progress=0.5)
@@ -209,7 +209,7 @@ def test_a_broken_contract_names_function_row_and_place(file, returned, says):
         ("no_such_module_here:fn", ImportError, "no_such_module_here"),
         ("no_such_file.py:fn", ImportError, "there is no file"),
         ("vlmrl.rewards.format:nobody", AttributeError, "has no 'nobody'"),
-        ("vlmrl.rewards.runner:JUNK", TypeError, "is a tuple, not a function"),
+        ("vlmrl.rewards.run.runner:JUNK", TypeError, "is a tuple, not a function"),
     ],
 )
 def test_what_cannot_be_called_is_said(function, error, says):

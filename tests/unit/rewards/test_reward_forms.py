@@ -11,7 +11,7 @@ from vlmrl.protocols import RewardContext
 from vlmrl.rewards.exact import exact
 from vlmrl.rewards.format import format_reward
 from vlmrl.rewards.forms import structure, tag_share, think_format, thinks_first
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 
 CTX = RewardContext()
 GOOD = "<think>x</think><answer>y</answer>"

@@ -9,7 +9,7 @@ import pytest
 from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.highlight import highlight
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 
 ROW = dataclasses.replace(
     sample('{"highlights": [[1.0, 4.0], [3.0, 2.0]]}', gt={"highlights": [[1.0, 4.0], [3.0, 2.0]]}), answer_type="highlight"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.builders import sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.lengths import cosine_length, length, overlong
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.types import Group, Prompt, Rollout
 
 CTX = RewardContext()

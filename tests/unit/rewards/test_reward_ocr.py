@@ -13,7 +13,7 @@ from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.metrics.ocr import accuracy, anls, character_error_rate, similarity, word_error_rate
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.ocr import ocr_anls, ocr_wer
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.types import Sample
 
 CTX = RewardContext()

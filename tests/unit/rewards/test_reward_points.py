@@ -11,7 +11,7 @@ import pytest
 from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.points import click, point_in_box_reward, pointing_score, points_in_mask
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.types import Sample
 
 NO = RewardContext()

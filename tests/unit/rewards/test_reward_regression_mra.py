@@ -11,7 +11,7 @@ from vlmrl.evals.score.measures import MAIN, OF_TYPE
 from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.number import number, regression_mra
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.types import Group
 
 CTX = RewardContext()

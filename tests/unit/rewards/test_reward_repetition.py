@@ -11,7 +11,7 @@ from vlmrl.metrics.repetition import repeated_share, words_of
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.exact import exact
 from vlmrl.rewards.repetition import repetition
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 
 CTX = RewardContext()
 

@@ -1,4 +1,4 @@
-"""rewards.runner: a fault is counted, never a score."""
+"""rewards.run.runner: a fault is counted, never a score."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.builders import group, sample
 from vlmrl.errors import CheckpointError, DataError
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.format import format_reward
-from vlmrl.rewards.runner import RewardRunner, contract_problem
+from vlmrl.rewards.run.runner import RewardRunner, contract_problem
 from vlmrl.rewards.temporal_iou import temporal_iou_reward
 
 GROUP = group(["<think>a</think><answer>3 to 5</answer>", "x"])

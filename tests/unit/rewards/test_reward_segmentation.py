@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.rewards.segmentation import segmentation_points
 
 NO = RewardContext()

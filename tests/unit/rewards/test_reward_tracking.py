@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.rewards.tracking import spatio_temporal, tracking
 
 NO = RewardContext()

@@ -1,4 +1,4 @@
-"""rewards.workers: whatever a reward does to its process costs that one call (W1 to W4, W6)."""
+"""rewards.run.workers: whatever a reward does to its process costs that one call (W1 to W4, W6)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.support.builders import group, sample
 from vlmrl.errors import ConfigError
 from vlmrl.protocols import RewardContext
 from vlmrl.registry import Entry, Registry
-from vlmrl.rewards import workers
 from vlmrl.rewards.format import format_reward
-from vlmrl.rewards.runner import RewardRunner
-from vlmrl.rewards.wire import decode_call, encode_call
-from vlmrl.rewards.workers import Outcome, RewardPool, WorkerReward, WorkerSettings, in_worker, place
+from vlmrl.rewards.run import workers
+from vlmrl.rewards.run.runner import RewardRunner
+from vlmrl.rewards.run.wire import decode_call, encode_call
+from vlmrl.rewards.run.workers import Outcome, RewardPool, WorkerReward, WorkerSettings, in_worker, place
 from vlmrl.types import Group, MediaHandle, Prompt, Rollout
 
 STUBS = ("tests.support.worker_rewards",)
@@ -244,7 +244,7 @@ def test_workers_end_with_a_parent_that_is_killed(how, tmp_path):
         "import sys, time\n"
         "from tests.support.builders import group\n"
         "from tests.unit.rewards.test_reward_workers import CTX, PATIENT, column, encode_call\n"
-        "from vlmrl.rewards.workers import RewardPool\n"
+        "from vlmrl.rewards.run.workers import RewardPool\n"
         "pool = RewardPool(PATIENT)\n"
         f"reward = column(pool, 'stub_hang', how='{how}')\n"
         "reward(group(['a']), CTX)\n"

@@ -15,7 +15,7 @@ import torch
 import vlmrl.rewards  # noqa: F401 (registers the rewards)
 from vlmrl.errors import CheckpointError, DataError
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.runner import WINDOW, RewardRunner, contract_problem
+from vlmrl.rewards.run.runner import WINDOW, RewardRunner, contract_problem
 from vlmrl.types import Group, Prompt, Rollout, Sample, Scores
 
 

@@ -18,7 +18,7 @@ from vlmrl.errors import RowError
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.pack import Row
 from vlmrl.rewards.format import format_reward
-from vlmrl.rewards.runner import RewardContext, RewardRunner
+from vlmrl.rewards.run.runner import RewardContext, RewardRunner
 from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.journal import Journal

@@ -13,7 +13,7 @@ from tests.support.pixels import colors, only, seen
 from vlmrl.data.row import parse_row
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.gui_action import gui_action
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.toy.gui import DIFFICULTIES, items
 from vlmrl.toy.tasks import LOOSE, SPLITS
 

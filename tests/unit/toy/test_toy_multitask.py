@@ -15,7 +15,7 @@ from vlmrl.data.row import parse_row
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.box_iou import box_iou
 from vlmrl.rewards.number import count, inverse_error, number
-from vlmrl.rewards.runner import JUNK, RewardRunner
+from vlmrl.rewards.run.runner import JUNK, RewardRunner
 from vlmrl.toy.multitask import MOST, TASKS, items
 from vlmrl.toy.tasks import LOOSE, SPLITS, Split
 

@@ -15,7 +15,7 @@ from vlmrl.data.row import parse_row
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.exact import exact
 from vlmrl.rewards.rule_spatial import rule_consistency, rule_grounding
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.toy.spatial import items
 from vlmrl.toy.tasks import SPLITS
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.pixels import colors, only, parts
 from vlmrl.data.row import parse_row
 from vlmrl.rewards.exact import exact
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.toy.tasks import SPLITS, Split
 from vlmrl.toy.think import items
 

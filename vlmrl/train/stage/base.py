@@ -20,9 +20,9 @@ from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RememberingStrategy, RewardContext, Strategy
 from vlmrl.protocols import strategy as strategies
-from vlmrl.rewards.alarms import Watch
 from vlmrl.rewards.remote.pictures import OnDemand
-from vlmrl.rewards.runner import RewardRunner
+from vlmrl.rewards.run.alarms import Watch
+from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.sampling.diversity import distinct_n
@@ -75,7 +75,7 @@ class StageRun:
     """Makes the reference follow the policy slowly, where a method asks for such a one."""
     profiler: StageProfiler | None = None
     warn: Callable[[str], None] = lambda text: None
-    """Says an alarm (`rewards.alarms`)."""
+    """Says an alarm (`rewards.run.alarms`)."""
     watch: Watch = field(default_factory=Watch)
     clock: Clock = field(default_factory=Clock)
     """Runs from one log line to the next, so that no second of the loop is outside it."""

@@ -1,7 +1,7 @@
 """Calls the rewards, checks what they return, and counts every fault with its reason. A fault is never a zero.
 
 Our own rewards are pure functions of bounded text that cannot hang; they run in this process. What could hang or do harm (plug-ins,
-functions of other trainers) runs in workers under a deadline (`rewards.workers.place` decides), at the same time as the others.
+functions of other trainers) runs in workers under a deadline (`rewards.run.workers.place` decides), at the same time as the others.
 A worker contains accidents, not malice: a plug-in keeps the authority of any code that its user installs.
 """
 
@@ -15,9 +15,9 @@ from typing import Any
 from vlmrl.answers.tags import gold_text
 from vlmrl.errors import CheckpointError, ConfigError, DataError, Preempted, RemoteError, StorageError
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.contract import ContractError, contract_problem
-from vlmrl.rewards.wire import encode_call
-from vlmrl.rewards.workers import Outcome, RewardPool, WorkerReward
+from vlmrl.rewards.run.contract import ContractError, contract_problem
+from vlmrl.rewards.run.wire import encode_call
+from vlmrl.rewards.run.workers import Outcome, RewardPool, WorkerReward
 from vlmrl.types import Group, Prompt, Rollout, Sample, ScoredGroup, Scores
 
 WINDOW = 50

@@ -1,4 +1,4 @@
-"""The child's side of `rewards.workers`: reads calls from a pipe, runs the reward, writes the scores to another.
+"""The child's side of `rewards.run.workers`: reads calls from a pipe, runs the reward, writes the scores to another.
 
 It starts without torch. What a reward prints goes to a pipe that the parent reads; the channels of the protocol are on descriptors
 of their own, so that neither `input()` nor a print can disturb them. Working directory and environment are put back after each
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.protocols import reward as registry
-from vlmrl.rewards.contract import OUTPUT_CHARS, ContractError, contract_problem
-from vlmrl.rewards.wire import decode_call
+from vlmrl.rewards.run.contract import OUTPUT_CHARS, ContractError, contract_problem
+from vlmrl.rewards.run.wire import decode_call
 
 PR_SET_PDEATHSIG = 1
 CPU_SLACK_SECONDS = 30

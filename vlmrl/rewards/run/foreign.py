@@ -1,4 +1,4 @@
-"""Reward functions written for other trainers, called with what they get there. They run in a worker (`rewards.workers`).
+"""Reward functions written for other trainers, called with what they get there. They run in a worker (`rewards.run.workers`).
 
     rewards:
       - {name: python, column: accuracy, function: my_rewards.py:accuracy_reward, form: trl}
@@ -37,7 +37,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.contract import ContractError, contract_problem
+from vlmrl.rewards.run.contract import ContractError, contract_problem
 from vlmrl.types import Group, Rollout
 
 Form = Literal["ours", "trl", "verl", "easyr1", "swift"]

@@ -13,9 +13,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from vlmrl.rewards.contract import OUTPUT_CHARS
+from vlmrl.rewards.run.contract import OUTPUT_CHARS
 
-START = "import json,sys;s=json.loads(sys.argv[1]);sys.path[:]=s['path'];from vlmrl.rewards.worker import main;main(s)"
+START = "import json,sys;s=json.loads(sys.argv[1]);sys.path[:]=s['path'];from vlmrl.rewards.run.worker import main;main(s)"
 SLICE_SECONDS = 0.2
 """How often a silent worker is looked at: something that it started may hold its pipes open after its death."""
 REPLY_BYTES = 1 << 24
@@ -33,7 +33,7 @@ class WorkerLost(Exception):
 
 
 class WorkerProcess:
-    """A fresh interpreter that runs `rewards.worker.main`, in a process group of its own.
+    """A fresh interpreter that runs `rewards.run.worker.main`, in a process group of its own.
 
     Used by one thread at a time, except for `kill`. The thread that makes it must outlive it (`worker.main`).
     """

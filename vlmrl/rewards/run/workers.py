@@ -1,6 +1,6 @@
 """Rewards in processes of their own, so that one that hangs, crashes or eats memory costs one call and nothing else.
 
-A pool starts workers when they are first needed, each a fresh interpreter (`rewards.worker`) that speaks lines of JSON over pipes.
+A pool starts workers when they are first needed, each a fresh interpreter (`rewards.run.worker`) that speaks lines of JSON over pipes.
 The parent holds the clock: a call that passes its deadline is ended with SIGKILL, together with everything that the worker has
 started, and the next call gets a new worker. A fault is None for the group's column, with its reason, and is not tried again:
 what has happened is what the journal keeps.
@@ -22,9 +22,9 @@ from vlmrl.errors import ConfigError
 from vlmrl.protocols import RewardContext
 from vlmrl.protocols import reward as registry
 from vlmrl.registry import Entry
-from vlmrl.rewards.contract import contract_problem
-from vlmrl.rewards.process import WorkerLost, WorkerProcess
-from vlmrl.rewards.wire import encode_call
+from vlmrl.rewards.run.contract import contract_problem
+from vlmrl.rewards.run.process import WorkerLost, WorkerProcess
+from vlmrl.rewards.run.wire import encode_call
 from vlmrl.types import Group
 
 

@@ -276,4 +276,4 @@ def rollouts_of(stages: Sequence[Mapping[str, Any]]) -> int:
 
 
 def rollouts_per_step(stage: Mapping[str, Any]) -> int:
-    return stage["rollout"]["prompts"] * stage["rollout"]["per_prompt"]
+    return stage["rollout"]["prompts_per_step"] * stage["rollout"]["num_generations"]

@@ -73,7 +73,7 @@ def config_of(job: Job) -> Any:
     import ours as step
 
     cell = job["cell"]
-    return step.config_of(job | {"side": "repeat", "cell": cell, "settings": job["settings"] | {"micro_tokens": 16384}})
+    return step.config_of(job | {"side": "repeat", "cell": cell, "settings": job["settings"] | {"max_tokens_per_microbatch": 16384}})
 
 
 def timed(job: Job, calls: list[list[Any]], call: Any) -> Result:

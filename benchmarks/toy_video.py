@@ -56,7 +56,7 @@ def continued_sft(recipe: dict[str, Any]) -> str:
         "kind": "sft",
         "source": rl["source"],
         "steps": rl["steps"],
-        "batch": rollout["prompts"] * rollout["per_prompt"],
+        "batch": rollout["prompts"] * rollout["num_generations"],
         "template": rl["template"],
         "freeze": rl["freeze"],
         "optim": sft["optim"],

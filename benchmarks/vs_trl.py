@@ -158,7 +158,10 @@ def ratios(store: Store, cells: list[dict[str, int]], pairs: list[tuple[str, str
 def main(args: argparse.Namespace) -> None:
     if "trl" in args.sides:
         need("trl", "--sides repeat shared_prefix")
-    settings = common_settings(args) | {"micro_tokens": args.micro_tokens, "vocabulary_rows": args.vocabulary_rows}
+    settings = common_settings(args) | {
+        "max_tokens_per_microbatch": args.max_tokens_per_microbatch,
+        "vocabulary_rows": args.vocabulary_rows,
+    }
     store = Store.open(args.write.with_suffix(".json"), settings)
     cells = cells_of(args)
     count = (args.warmup + args.steps) * args.batch

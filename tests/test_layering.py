@@ -42,7 +42,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The reference engine decodes with the policy; ground-truth rows are written by the inverse of the answer parser.
     "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "answers"},
     "evals": BELOW | {"answers", "metrics", "data", "media", "rewards", "rollout", "policy", "config"},
-    "train": BELOW | {"config", "methods", "algo", "answers", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "evals"},
+    "train": BELOW
+    | {"config", "methods", "algo", "answers", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "evals"},
     "toy": BELOW | {"config", "media", "data", "policy", "train"},
     "methods": {"config", "registry", "errors", "protocols", "algo", "rewards", "sampling", "rollout.strategy"},
     "doctor": {"compat", "errors"},

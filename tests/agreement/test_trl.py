@@ -32,23 +32,23 @@ MASKED = float("nan")
 # Advantages
 
 
-def rewards(seed: int, columns: int, missing: float, prompts: int = 5, per_prompt: int = 6) -> Tensor:
+def rewards(seed: int, columns: int, missing: float, prompts: int = 5, num_generations: int = 6) -> Tensor:
     """float64 [N, K], some places NaN, the first three rows of every prompt fully judged."""
     random = torch.Generator().manual_seed(seed)
-    value = torch.rand(prompts, per_prompt, columns, generator=random, dtype=torch.float64)
+    value = torch.rand(prompts, num_generations, columns, generator=random, dtype=torch.float64)
     lost = torch.rand(value.shape, generator=random) < missing
     lost[:, :3] = False
     value[lost] = float("nan")
     return value.flatten(0, 1)
 
 
-def advantage_inputs(rewards_NK: Tensor, weights_K: Tensor, per_prompt: int) -> AdvantageInputs:
+def advantage_inputs(rewards_NK: Tensor, weights_K: Tensor, num_generations: int) -> AdvantageInputs:
     n = len(rewards_NK)
     return AdvantageInputs(
         reward_N=total(rewards_NK, weights_K),
         rewards_NK=rewards_NK,
         valid_N=~rewards_NK.isnan().all(dim=1),
-        group_N=torch.arange(n) // per_prompt,
+        group_N=torch.arange(n) // num_generations,
         task_N=torch.zeros(n, dtype=torch.int64),
         on_policy_N=torch.ones(n, dtype=torch.bool),
         length_N=torch.full((n,), 4),
@@ -57,13 +57,13 @@ def advantage_inputs(rewards_NK: Tensor, weights_K: Tensor, per_prompt: int) -> 
     )
 
 
-def both_advantages(peer: Any, name: str, rewards_NK: Tensor, per_prompt: int = 6, **arguments: Any) -> tuple[Tensor, Tensor]:
+def both_advantages(peer: Any, name: str, rewards_NK: Tensor, num_generations: int = 6, **arguments: Any) -> tuple[Tensor, Tensor]:
     """(ours, TRL's) on the same rewards and weights."""
     n = len(rewards_NK)
     lengths = [1 + i % WIDTH for i in range(n)]
-    theirs = trl_peer.scored(peer, rewards_NK.clone(), per_prompt, lengths, torch.zeros(n, WIDTH, dtype=torch.float64))["advantages"]
+    theirs = trl_peer.scored(peer, rewards_NK.clone(), num_generations, lengths, torch.zeros(n, WIDTH, dtype=torch.float64))["advantages"]
     assert theirs.dtype == torch.float64
-    ours = registries.advantage.bind(name, arguments)(advantage_inputs(rewards_NK, peer.reward_weights, per_prompt))
+    ours = registries.advantage.bind(name, arguments)(advantage_inputs(rewards_NK, peer.reward_weights, num_generations))
     return ours, theirs
 
 
@@ -264,7 +264,7 @@ def test_weights_for_the_samplers_log_probs(mode, seed):
 
 def test_a_flat_group_keeps_rounding_in_trl():
     given = torch.tensor([0.3, 0.1 + 0.2, 0.3, 0.0, 0.5, 1.0], dtype=torch.float64)[:, None]
-    ours_N, theirs_N = both_advantages(trl_peer.grpo(), "grpo", given, per_prompt=3)
+    ours_N, theirs_N = both_advantages(trl_peer.grpo(), "grpo", given, num_generations=3)
     assert ours_N[:3].tolist() == [0.0] * 3
     assert 0 < theirs_N[:3].abs().max() < 1e-9
     torch.testing.assert_close(ours_N, theirs_N, **CLOSE)
@@ -274,7 +274,7 @@ def test_gdpo_leaves_groups_of_one_out_of_the_batch():
     nan = float("nan")
     given = torch.tensor([[0.0, 1.0], [1.0, 3.0], [0.2, nan], [0.5, 0.1], [nan, nan], [nan, nan]], dtype=torch.float64)
     peer = trl_peer.grpo(columns=2, multi_objective_aggregation="normalize_then_sum")
-    ours_N, theirs_N = both_advantages(peer, "gdpo", given, per_prompt=3)
+    ours_N, theirs_N = both_advantages(peer, "gdpo", given, num_generations=3)
     assert ours_N[3:].tolist() == [0.0] * 3
     assert theirs_N[3:].tolist() == pytest.approx([0.0] * 3, abs=1e-9)
     # three rollouts with a comparison against four judged ones, mean 0 in both: the deviations relate as sqrt(3 / 2)

@@ -22,8 +22,8 @@ SMALL = [
     "toy.base.batch=4",
     "eval.max_new_tokens=6",
     "stages.rl.steps=2",
-    "stages.rl.rollout.per_prompt=4",
-    "stages.rl.rollout.prompts=6",
+    "stages.rl.rollout.num_generations=4",
+    "stages.rl.rollout.prompts_per_step=6",
     "stages.rl.rollout.max_new_tokens=6",
 ]
 SFT = ["stages.sft.steps=2", "stages.sft.batch=4"]

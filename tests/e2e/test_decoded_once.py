@@ -57,7 +57,7 @@ def config(model: Path, world: Path, root: Path, *, prefetch: bool, decoder: str
     stage = {"source": {"path": "mixed.jsonl"}, "steps": STEPS, "rewards": rewards}
     out = runs.small_config(model, world, root, **stage)
     out["stages"] = out["stages"][1:]
-    out["stages"][0]["rollout"] |= {"per_prompt": GROUP, "prompts": PROMPTS, "chunk_prompts": 2, "max_new_tokens": 6}
+    out["stages"][0]["rollout"] |= {"num_generations": GROUP, "prompts_per_step": PROMPTS, "generation_batch_size": 2, "max_new_tokens": 6}
     out["stages"][0]["advantage"] = {"name": "grpo"}
     out["media"] |= {"prefetch": prefetch, "decoder": decoder, "workers": workers}
     out["eval"] |= {"source": {"path": "held_out.jsonl"}, "every": None}

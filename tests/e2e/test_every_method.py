@@ -25,7 +25,7 @@ def rl_only(files: tuple[Path, Path], root: Path, **stage: Any) -> dict[str, Any
     """Two GRPO steps on rows that belong to trajectories, so that every method has what it needs."""
     config = runs.small_config(*files, root, **stage)
     config["stages"] = config["stages"][1:]
-    config["stages"][0] |= {"steps": 2, "minibatches": 2, "freeze": ["vision", "projector"]}
+    config["stages"][0] |= {"steps": 2, "updates_per_step": 2, "freeze": ["vision", "projector"]}
     config["eval"] = {}
     config["checkpoint"] = {"every": 100}
     config["stages"][0]["source"] = {"path": "steps.jsonl"}
@@ -64,7 +64,7 @@ def test_every_combination(advantage: str, slot: str, loss: str, tiny_files: tup
     check(rl_only(tiny_files, tmp_path, advantage={"name": advantage}, **{slot: {"name": loss}}), tmp_path)
 
 
-ROLLOUT = {"per_prompt": 4, "prompts": 4, "chunk_prompts": 2, "max_new_tokens": 10}
+ROLLOUT = {"num_generations": 4, "prompts_per_step": 4, "generation_batch_size": 2, "max_new_tokens": 10}
 STAGES: dict[str, dict[str, Any]] = {
     "lagrangian": {
         "rewards": [{"name": "temporal_iou"}, {"name": "format", "weight": 0.0}],

@@ -62,7 +62,13 @@ def recipe(model: Path, data: Path, root: Path) -> dict[str, Any]:
         "steps": STEPS,
         "template": "think_or_not",
         "freeze": ["vision"],
-        "rollout": {"per_prompt": PER_PROMPT, "prompts": 2, "chunk_prompts": 2, "max_new_tokens": 24, "strategy": strategy},
+        "rollout": {
+            "num_generations": PER_PROMPT,
+            "prompts_per_step": 2,
+            "generation_batch_size": 2,
+            "max_new_tokens": 24,
+            "strategy": strategy,
+        },
         "optim": {"lr": 1e-3},
     }
     verl = {"path": "verl.parquet", "media_root": "pictures", "media_folder": "stored"}

@@ -160,9 +160,9 @@ def recipe(model: Path, data: Path, root: Path, url: str) -> dict[str, Any]:
         "steps": STEPS,
         "freeze": ["vision"],
         "rollout": {
-            "per_prompt": ROWS,
-            "prompts": PROMPTS,
-            "chunk_prompts": PROMPTS // 2,
+            "num_generations": ROWS,
+            "prompts_per_step": PROMPTS,
+            "generation_batch_size": PROMPTS // 2,
             "max_new_tokens": 40,
             "strategy": {"name": "offpolicy_gt", "gt_cot": "answer_only"},
         },

@@ -46,7 +46,7 @@ def config(files: tuple[Path, Path], root: Path, out: Path, *, reward: str, step
     rewards = [{"name": reward, "isolate": False}, {"name": "format", "weight": 0.1}]
     made = runs.small_config(files[0], root, out, source={"path": "rows.jsonl"}, steps=steps, rewards=rewards, advantage={"name": "grpo"})
     made["stages"] = made["stages"][1:]
-    made["stages"][0]["rollout"] |= {"prompts": PROMPTS, "max_new_tokens": 4}
+    made["stages"][0]["rollout"] |= {"prompts_per_step": PROMPTS, "max_new_tokens": 4}
     made["data"] |= data
     made["eval"] = {}
     made["plugins"] = ["tests.support.media_rewards"]

@@ -146,7 +146,7 @@ def test_changed_recipe_is_refused_and_named(uninterrupted: Whole, tmp_path: Pat
 
 
 LEAVES = (
-    *("stage", "step", "global_step", "policy_version", "sampler", "ledger", "micro_tokens", "rewards"),
+    *("stage", "step", "global_step", "policy_version", "sampler", "ledger", "max_tokens_per_microbatch", "rewards"),
     *("skipped_in_row", "empty_in_row", "bad_media", "duals", "trackers", "strategy", "average"),
 )
 

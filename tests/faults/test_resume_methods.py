@@ -21,13 +21,13 @@ STATEFUL: dict[str, dict[str, Any]] = {
         ],
         "sampler": {"name": "vade"},
         "rollout": {
-            "per_prompt": 4,
-            "prompts": 4,
-            "chunk_prompts": 2,
+            "num_generations": 4,
+            "prompts_per_step": 4,
+            "generation_batch_size": 2,
             "max_new_tokens": 10,
             "strategy": {"name": "replay", "success_at": 0.0, "max_age": 50},
         },
-        "minibatches": 2,
+        "updates_per_step": 2,
     },
     "averaged_reference": {
         "advantage": {"name": "grpo"},
@@ -43,7 +43,13 @@ STATEFUL: dict[str, dict[str, Any]] = {
         "refill": 3,
         "sampler": {"name": "prioritized"},
         "budget": {"name": "knapsack", "low": 2, "high": 8},
-        "rollout": {"per_prompt": 4, "prompts": 4, "chunk_prompts": 2, "max_new_tokens": 10, "strategy": {"name": "sage"}},
+        "rollout": {
+            "num_generations": 4,
+            "prompts_per_step": 4,
+            "generation_batch_size": 2,
+            "max_new_tokens": 10,
+            "strategy": {"name": "sage"},
+        },
     },
 }
 POINTS = ["rollout.chunk@3", "step.before_update@6", "ckpt.after_rename@3"]

@@ -17,7 +17,7 @@ from tests.support import runs
 from vlmrl.train.tracking import read_metrics
 
 STORED = Path(__file__).with_name("losses.json")
-SHARED = {"per_prompt": 4, "prompts": 4, "chunk_prompts": 4, "max_new_tokens": 10}
+SHARED = {"num_generations": 4, "prompts_per_step": 4, "generation_batch_size": 4, "max_new_tokens": 10}
 CASES: dict[str, dict[str, Any]] = {
     "g2rpo_kl": {},
     "grpo_ground_truth_row": {
@@ -29,7 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
     "token_mean_two_updates": {
         "advantage": {"name": "grpo"},
         "reduce": {"name": "token_mean"},
-        "minibatches": 2,
+        "updates_per_step": 2,
         "loss": {"name": "ppo_clip", "clip_high": 0.28},
         "freeze": [],
     },

@@ -91,7 +91,7 @@ def alone(peer: Any) -> Iterator[None]:
 
 
 def scored(
-    peer: Any, rewards_NK: Tensor, per_prompt: int, lengths: Sequence[int], logp_NT: Tensor, sampled: list[list[float]] | None = None
+    peer: Any, rewards_NK: Tensor, num_generations: int, lengths: Sequence[int], logp_NT: Tensor, sampled: list[list[float]] | None = None
 ) -> dict[str, Any]:
     """`_generate_and_score_completions`: the batch that TRL trains on, advantages included.
 
@@ -108,7 +108,7 @@ def scored(
     peer._generate = lambda questions: made
     peer._calculate_rewards = lambda *a: rewards_NK
     peer._get_per_token_logps_and_entropies = lambda *a, **k: (logp_NT, None, None)
-    peer.num_generations = per_prompt
+    peer.num_generations = num_generations
     with alone(peer):
         return peer._generate_and_score_completions([{"prompt": "question"} for _ in ids])
 

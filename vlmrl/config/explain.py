@@ -9,6 +9,7 @@ from typing import Annotated, Any, Union, cast
 from pydantic import BaseModel, ValidationError
 
 from vlmrl.config import tree
+from vlmrl.config.renamed import renamed
 from vlmrl.config.schema import Config, Method
 from vlmrl.config.tree import Node
 from vlmrl.registry import nearest, type_name
@@ -100,6 +101,9 @@ def _explain(item: Any, root: Node) -> list[str]:
     if kind == "extra_forbidden":
         known = list(model.model_fields) if model is not None else []
         known += ["base"] if model is Config else []
+        now = renamed(model.__name__, key) if model is not None else None
+        if now is not None:
+            return [f"{origin}: {where}: '{key}' is now called '{now}'"]
         return [f"{origin}: {where}: unknown key '{key}'{nearest(key, known)} (known: {', '.join(known)})"]
     if kind == "missing":
         out = [f"{origin}: {where}: missing, expected {shown(annotation)}"]

@@ -199,7 +199,7 @@ class StageBase(Section):
     )
     freeze: tuple[Literal["vision", "projector", "language"], ...] = Field(default=(), description="Parts that do not train")
     optim: OptimSection = OptimSection()
-    micro_tokens: PositiveInt = Field(default=16384, description="Token budget of one micro-batch")
+    max_tokens_per_microbatch: PositiveInt = Field(default=16384, description="Token budget of one micro-batch")
     forward: Literal["shared_prefix", "repeat"] = Field(
         default="shared_prefix", description="Training forward: prompts once per group in packed rows, or one padded row per answer"
     )
@@ -217,13 +217,17 @@ class SftSection(StageBase):
 
 class RolloutSection(Section):
     engine: Literal["hf"] = Field(default="hf", description="What generates")
-    per_prompt: PositiveInt = Field(default=8, description="Rows per group, injected ones included (TRL: num_generations)")
-    prompts: PositiveInt = Field(default=16, description="Prompts per step, over all ranks")
+    num_generations: PositiveInt = Field(default=8, description="Rows per group, injected ones included (TRL: num_generations)")
+    prompts_per_step: PositiveInt = Field(default=16, description="Prompts per step, over all ranks")
     max_new_tokens: PositiveInt = Field(default=1024, description="Longest answer")
     temperature: float = Field(default=1.0, gt=0, description="Sampling temperature; log-probs use it throughout")
     top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus sampling; below 1 the training ratio is over the full distribution")
-    chunk_prompts: PositiveInt = Field(default=16, description="Prompts generated together; the unit that is journalled and replayed")
-    slots: PositiveInt = Field(default=256, description="Most answers that decode at a time; a place that is free goes to the next prompt")
+    generation_batch_size: PositiveInt = Field(
+        default=16, description="Prompts generated together; the unit that is journalled and replayed"
+    )
+    max_num_seqs: PositiveInt = Field(
+        default=256, description="Most answers that decode at a time; a place that is free goes to the next prompt"
+    )
     strategy: Method = Field(default=Method(name="plain"), description="How a group's rows are made")
 
 
@@ -258,9 +262,10 @@ class GrpoSection(StageBase):
     group_loss: Method | None = Field(default=None, description="A loss that compares rollouts, in place of `loss` and `reduce`")
     mismatch: Method = Field(default=Method(name="none"), description="Weights for a sampler that differs from the trainer")
     constraints: tuple[Method, ...] = Field(default=(), description="Constraints and regularisers with a memory")
-    budget: Method = Field(default=Method(name="fixed"), description="Rollouts per prompt; prompts x per_prompt is the total")
+    budget: Method = Field(default=Method(name="fixed"), description="Rollouts per prompt; prompts_per_step x num_generations is the total")
     refill: PositiveInt = Field(
-        default=1, description="Batches generated at most per step while `select` keeps fewer than rollout.prompts groups; 1: no refill"
+        default=1,
+        description="Batches generated at most per step while `select` keeps fewer than rollout.prompts_per_step groups; 1: no refill",
     )
     reduce: Method = Field(default=Method(name="seq_mean"), description="How token losses become one number")
     kl: Method = Field(default=Method(name="k3"), description="Estimator of the divergence from the reference")
@@ -269,7 +274,7 @@ class GrpoSection(StageBase):
         default=AverageSection(), description="Slowly averaged reference, kept only where a method needs it (care_consistency)"
     )
     kl_every: int = Field(default=0, ge=0, description="With beta 0: measure the divergence every so many steps, for the curve; 0 never")
-    minibatches: PositiveInt = Field(default=1, description="Optimizer updates per batch of rollouts")
+    updates_per_step: PositiveInt = Field(default=1, description="Optimizer updates per batch of rollouts")
 
 
 Stage = Annotated[SftSection | GrpoSection, Field(discriminator="kind")]
@@ -347,16 +352,19 @@ def validate(cfg: Config) -> list[str]:
             continue
         if not stage.rewards:
             out.append(f"{where}: rewards is empty")
-        if stage.rollout.per_prompt < 2 and stage.advantage.name != "spo":
+        if stage.rollout.num_generations < 2 and stage.advantage.name != "spo":
             out.append(
-                f"{where}: rollout.per_prompt ({stage.rollout.per_prompt}) must be at least 2 for advantage "
+                f"{where}: rollout.num_generations ({stage.rollout.num_generations}) must be at least 2 for advantage "
                 f"'{stage.advantage.name}', which compares rows of a group"
             )
-        if stage.rollout.prompts % stage.minibatches:
-            out.append(f"{where}: rollout.prompts ({stage.rollout.prompts}) is not a multiple of minibatches ({stage.minibatches})")
-        if stage.rollout.strategy.name == "offpolicy_gt" and stage.rollout.per_prompt < 3:
+        if stage.rollout.prompts_per_step % stage.updates_per_step:
             out.append(
-                f"{where}: rollout.strategy 'offpolicy_gt' replaces one of rollout.per_prompt ({stage.rollout.per_prompt}) "
+                f"{where}: rollout.prompts_per_step ({stage.rollout.prompts_per_step}) is not a multiple of "
+                f"updates_per_step ({stage.updates_per_step})"
+            )
+        if stage.rollout.strategy.name == "offpolicy_gt" and stage.rollout.num_generations < 3:
+            out.append(
+                f"{where}: rollout.strategy 'offpolicy_gt' replaces one of rollout.num_generations ({stage.rollout.num_generations}) "
                 "rows; needs at least 3"
             )
         names_ = [r.label for r in stage.rewards]

@@ -108,8 +108,8 @@ class Collector:
     score: Callable[[Group], ScoredGroup]
     tokenize: Callable[[str], Sequence[int]]
     settings: GenerationSettings
-    per_prompt: int
-    chunk_prompts: int
+    num_generations: int
+    generation_batch_size: int
     seed: int
     stage: str
     expected_tokens: Callable[[str], float] = field(default=lambda _: 0.0)
@@ -127,11 +127,11 @@ class Collector:
     ) -> Collected:
         """Groups for `(place in the plan, prompt)`, generated or replayed. `rollouts`: rows of each group, where they differ."""
         out = Collected()
-        wanted = rollouts or [self.per_prompt] * len(prompts)
+        wanted = rollouts or [self.num_generations] * len(prompts)
         notes: Counter[str] = Counter()
         known = {record["group"]: record for record in journal.replay()}
-        for start in range(0, len(prompts), self.chunk_prompts):
-            part = slice(start, start + self.chunk_prompts)
+        for start in range(0, len(prompts), self.generation_batch_size):
+            part = slice(start, start + self.generation_batch_size)
             ids = [f"{self.stage}/{step}/{place}/{prompt.sample.id}" for place, prompt in prompts[part]]
             chunk = _Chunk(ids=ids, prompts=prompts[part], rows=wanted[part], step=step, journal=journal, known=known)
             if chunk.are(scored=True):

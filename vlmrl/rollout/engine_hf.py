@@ -86,12 +86,12 @@ class _Rows:
 class HFEngine:
     """Generates with the training policy in place; weights are always current and `version` is the policy's."""
 
-    def __init__(self, policy: Policy, vision: VisionCache, *, slots: int = SLOTS, prefill_tokens: int = PREFILL_TOKENS):
-        """`slots`: most answers that decode at a time; a prompt with more answers than that decodes alone."""
+    def __init__(self, policy: Policy, vision: VisionCache, *, max_num_seqs: int = SLOTS, prefill_tokens: int = PREFILL_TOKENS):
+        """`max_num_seqs`: most answers that decode at a time; a prompt with more answers than that decodes alone."""
         require(policy.model.config.get_text_config())
         self.policy = policy
         self.vision = vision
-        self.slots = slots
+        self.max_num_seqs = max_num_seqs
         self.prefill_tokens = prefill_tokens
         self.prefilled_prompts = 0
         self.decoded_steps = 0
@@ -154,7 +154,7 @@ class _Run:
             while self.queue:
                 request = self.requests[self.queue[0]]
                 size = len(request.prompt.ids)
-                full = alive > 0 and alive + len(request.seeds) > self.engine.slots
+                full = alive > 0 and alive + len(request.seeds) > self.engine.max_num_seqs
                 if full or (chosen and tokens + size > self.engine.prefill_tokens):
                     break
                 chosen.append(self.queue.popleft())

@@ -71,6 +71,6 @@ def knapsack(rows: Sequence[LedgerRow], total: int, *, low: int = 2, high: int =
 def _check(prompts: int, total: int, least: int, most: int) -> None:
     if not prompts or not least <= total <= most:
         raise ValueError(
-            f"budget: {total} rollouts for {prompts} prompts; between {least} and {most} are possible: change rollout.prompts, "
-            "rollout.per_prompt, or the budget's low and high"
+            f"budget: {total} rollouts for {prompts} prompts; between {least} and {most} are possible: change rollout.prompts_per_step, "
+            "rollout.num_generations, or the budget's low and high"
         )

@@ -184,7 +184,7 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
         optimizer=optimizer,
         named=named,
         max_grad_norm=cfg.optim.max_grad_norm,
-        micro_tokens=s.state.micro_tokens or cfg.micro_tokens,
+        max_tokens_per_microbatch=s.state.max_tokens_per_microbatch or cfg.max_tokens_per_microbatch,
         layout=cfg.forward,
         temperature=cfg.rollout.temperature if isinstance(cfg, GrpoSection) else 1.0,
         forbidden=s.bundle.forbidden_ids if is_rl else (),

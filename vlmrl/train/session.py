@@ -79,7 +79,7 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
     if out["toy"] is not None:
         del out["toy"]["cache"]
     for stage in out["stages"]:
-        del stage["checkpoint_every"], stage["micro_tokens"]
+        del stage["checkpoint_every"], stage["max_tokens_per_microbatch"]
     return out
 
 

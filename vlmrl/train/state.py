@@ -29,7 +29,7 @@ class RunState:
     """Updates refused in a row because loss or gradient was not finite."""
     empty_in_row: int = 0
     """Steps in a row without any trainable row."""
-    micro_tokens: int | None = None
+    max_tokens_per_microbatch: int | None = None
     """Token budget after out-of-memory halvings; None: the recipe's."""
     bad_media: dict[str, str] = field(default_factory=dict)
     """Sample id -> reason, for samples whose media failed during training."""
@@ -50,7 +50,7 @@ class RunState:
         """Move to the next stage: counters of the stage start again, the run's go on."""
         self.stage, self.step = index, 0
         self.skipped_in_row = self.empty_in_row = 0
-        self.micro_tokens, self.sampler, self.rewards = None, None, None
+        self.max_tokens_per_microbatch, self.sampler, self.rewards = None, None, None
         self.bad_media, self.duals, self.trackers, self.strategy, self.average = {}, {}, {}, None, None
 
     def state_dict(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ _PLAIN = (
     "policy_version",
     "skipped_in_row",
     "empty_in_row",
-    "micro_tokens",
+    "max_tokens_per_microbatch",
     "bad_media",
     "sampler",
     "rewards",

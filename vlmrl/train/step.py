@@ -34,7 +34,7 @@ class Learner:
     optimizer: torch.optim.Optimizer
     named: list[tuple[str, torch.nn.Parameter]]
     max_grad_norm: float
-    micro_tokens: int
+    max_tokens_per_microbatch: int
     layout: str = "shared_prefix"
     temperature: float = 1.0
     forbidden: tuple[int, ...] = ()
@@ -82,7 +82,7 @@ def score_rows(learner: Learner, rows: Sequence[Row], *, policy: Policy | None =
     who, features = policy or learner.policy, vision or learner.vision
     out = torch.zeros(response_mask(rows).shape)
     layout = LAYOUTS[learner.layout]
-    for n, part in _numbered(layout, rows, learner.micro_tokens):
+    for n, part in _numbered(layout, rows, learner.max_tokens_per_microbatch):
         batch = layout.pack(part, who.positions, who.device, pad_id=who.bundle.end_ids[0])
         scored = layout.forward(who, batch, features, temperature=learner.temperature, forbidden=learner.forbidden, train=False)
         out[n, : scored.logp_BT.shape[1]] = scored.logp_BT.cpu()
@@ -116,10 +116,13 @@ def optimizer_step(learner: Learner, batch: Minibatch, objective: Objective) -> 
             learner.policy.model.eval()
         if not any(dist.gather(failed)):
             return _apply(learner, sums, tokens)
-        learner.micro_tokens = max(1, learner.micro_tokens // 2)
+        learner.max_tokens_per_microbatch = max(1, learner.max_tokens_per_microbatch // 2)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-    raise NumericsError(f"out of memory with micro_tokens down to {learner.micro_tokens}; lower rollout.max_new_tokens or media.max_pixels")
+    raise NumericsError(
+        f"out of memory with max_tokens_per_microbatch down to {learner.max_tokens_per_microbatch}; "
+        "lower rollout.max_new_tokens or media.max_pixels"
+    )
 
 
 def _accumulate(learner: Learner, batch: Minibatch, objective: Objective, sums: Sums) -> int:
@@ -127,7 +130,7 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective, sums: 
     total = objective.total(batch.mask_NT)
     tokens = 0
     layout = LAYOUTS[learner.layout]
-    for n, part in _numbered(layout, batch.rows, learner.micro_tokens):
+    for n, part in _numbered(layout, batch.rows, learner.max_tokens_per_microbatch):
         micro = layout.pack(part, learner.policy.positions, learner.policy.device, pad_id=learner.policy.bundle.end_ids[0])
         tokens += micro.tokens
         scored = layout.forward(

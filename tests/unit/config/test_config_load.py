@@ -332,7 +332,7 @@ TABLE = [
     ("eval.source={}", "eval.source.path: missing, expected str"),
     ("checkpoint.every=0", "checkpoint.every: must be greater than 0, got int 0"),
     ("checkpoint.keep=0", "checkpoint.keep: must be greater than 0, got int 0"),
-    ("stages=[]", "stages: expected a list of a mapping with name, source, steps, template, freeze, optim, micro_tokens, "),
+    ("stages=[]", "stages: expected a list of a mapping with name, source, steps, template, freeze, optim, max_tokens_per_microbatch, "),
     ("stages=3", "stages: expected a list of"),
     ("stages.rl=3", "stages.1: expected a mapping"),
     ("stages.rl.kind=gpro", "stages.rl.kind: expected one of 'sft', 'grpo', got str 'gpro'; did you mean 'grpo'?"),
@@ -358,12 +358,21 @@ TABLE = [
     ("stages.rl.advantage={nmae: rloo}", "stages.rl.advantage.nmae: unknown key 'nmae'; did you mean 'name'?"),
     ("stages.rl.rollout.top_p=0", "stages.rl.rollout.top_p: must be greater than 0, got int 0"),
     ("stages.rl.rollout.top_p=1.1", "stages.rl.rollout.top_p: must be less than or equal to 1, got float 1.1"),
-    ("stages.rl.rollout.per_prompt=1", "rollout.per_prompt (1) must be at least 2"),
-    ("stages.rl.minibatches=3", "rollout.prompts (16) is not a multiple of minibatches (3)"),
+    ("stages.rl.rollout.num_generations=1", "rollout.num_generations (1) must be at least 2"),
+    ("stages.rl.rollout.per_prompt=4", "stages.rl.rollout.per_prompt: 'per_prompt' is now called 'num_generations'"),
+    ("stages.rl.rollout.prompts=4", "'prompts' is now called 'prompts_per_step'"),
+    ("stages.rl.rollout.chunk_prompts=4", "'chunk_prompts' is now called 'generation_batch_size'"),
+    ("stages.rl.rollout.slots=4", "'slots' is now called 'max_num_seqs'"),
+    ("stages.warm.micro_tokens=4", "'micro_tokens' is now called 'max_tokens_per_microbatch'"),
+    ("stages.rl.minibatches=2", "'minibatches' is now called 'updates_per_step'"),
+    ("stages.rl.updates_per_step=3", "rollout.prompts_per_step (16) is not a multiple of updates_per_step (3)"),
     ("stages.warm.name=rl", "stages: name 'rl' is used twice"),
     ("stages.warm.name=final", "stages: 'final' and 'toy' are reserved names"),
     ("stages.warm={template: answer_only, thought_dropout: 0.5}", "thought_dropout (0.5) needs a template with thoughts"),
-    ("stages.rl.rollout={strategy: {name: offpolicy_gt}, per_prompt: 2}", "replaces one of rollout.per_prompt (2) rows; needs at least 3"),
+    (
+        "stages.rl.rollout={strategy: {name: offpolicy_gt}, num_generations: 2}",
+        "replaces one of rollout.num_generations (2) rows; needs at least 3",
+    ),
     ("model.path=toy", "model.path or data.root is 'toy' but there is no 'toy' section"),
 ]
 
@@ -466,7 +475,7 @@ stages:
     kind: grpo
     source: {path: train.jsonl}
     steps: 10
-    rollout: {per_prompt: 1}
+    rollout: {num_generations: 1}
     rewards: [{name: temporal_iuo}]
     advantage: {name: grpo, epsilom: 0.1}
     loss: {name: ppo_clip, clip_high: high}
@@ -474,6 +483,6 @@ stages:
     )
     with pytest.raises(ConfigError) as caught:
         load(recipe, [], also=method_problems)
-    for text in ("naem", "max_pixels", "per_prompt", "temporal_iuo", "epsilom", "clip_high"):
+    for text in ("naem", "max_pixels", "num_generations", "temporal_iuo", "epsilom", "clip_high"):
         assert sum(text in problem for problem in caught.value.problems) == 1, text
     assert len(caught.value.problems) == 6

@@ -265,8 +265,8 @@ def test_looking_at_the_reference_leaves_the_policy_as_it_was(tiny: Tiny) -> Non
     # the engine enters the context again inside: for the features, and for each prompt that it admits
     requests = [Request(prompt=p, ks=(0,), seeds=(1,)) for p in tiny.prompts(2)]
     settings = GenerationSettings(max_new_tokens=8, temperature=0.0)
-    got = HFEngine(view, cache(tiny), slots=1).generate(requests, settings)
-    expected = HFEngine(tiny.policy, cache(tiny), slots=1).generate(requests, settings)
+    got = HFEngine(view, cache(tiny), max_num_seqs=1).generate(requests, settings)
+    expected = HFEngine(tiny.policy, cache(tiny), max_num_seqs=1).generate(requests, settings)
     assert [r.ids for (r,) in got] == [r.ids for (r,) in expected]
     assert [r.logprobs for (r,) in got] == [r.logprobs for (r,) in expected]
     with pytest.raises(KeyError), view.autocast():

@@ -58,8 +58,8 @@ def collector(engine, strategy=None, **more):
     runner = RewardRunner([("format", 1.0, format_reward)])
     settings = {
         "score": lambda g: runner.score(g, RewardContext()),
-        "per_prompt": 3,
-        "chunk_prompts": 2,
+        "num_generations": 3,
+        "generation_batch_size": 2,
         "seed": 1,
         "stage": "rl",
     }
@@ -105,7 +105,7 @@ def test_seeds_depend_on_step_stage_place_sample_and_k_only(tmp_path: Path):
 
     base = texts("base")
     assert len(set(base)) == 15
-    assert texts("chunks", chunk_prompts=5) == base
+    assert texts("chunks", generation_batch_size=5) == base
     assert texts("part", prompts=PROMPTS[2:]) == base[6:]
     for i, more in enumerate(({"step": 5}, {"stage": "sft"}, {"seed": 2})):
         assert not set(texts(f"other{i}", **more)) & set(base)
@@ -313,8 +313,8 @@ def test_guided_rows_train_on_what_was_sampled(tmp_path: Path, tiny: Tiny, layou
         score=lambda g: runner.score(g, RewardContext()),
         tokenize=tiny.bundle.tokenize,
         settings=GenerationSettings(max_new_tokens=5),
-        per_prompt=3,
-        chunk_prompts=2,
+        num_generations=3,
+        generation_batch_size=2,
         seed=1,
         stage="rl",
         encode=tiny.encoder.encode,

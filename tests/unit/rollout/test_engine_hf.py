@@ -172,19 +172,19 @@ def test_temperature_scales_the_reported_distribution() -> None:
     assert float(logp) == pytest.approx(float(torch.log_softmax(logits / 0.5, -1)[0, 0]), abs=1e-6)
 
 
-@pytest.mark.parametrize("slots", [1, 5, 8])
-def test_few_slots_give_the_same_answers_and_refill(tiny: Tiny, slots: int) -> None:
+@pytest.mark.parametrize("max_num_seqs", [1, 5, 8])
+def test_few_slots_give_the_same_answers_and_refill(tiny: Tiny, max_num_seqs: int) -> None:
     requests = [request(p, 4) for p in tiny.prompts(7)]
     settings = GenerationSettings(max_new_tokens=24)
     wide = HFEngine(tiny.policy, tiny.vision)
     expected = [[r.ids for r in group] for group in wide.generate(requests, settings)]
-    narrow, seen = HFEngine(tiny.policy, tiny.vision, slots=slots), []
+    narrow, seen = HFEngine(tiny.policy, tiny.vision, max_num_seqs=max_num_seqs), []
     got = narrow.generate(requests, settings, lambda n, rollouts: seen.append((n, [r.ids for r in rollouts])))
     assert [[r.ids for r in group] for group in got] == expected
     assert sorted(seen) == list(enumerate(expected)), "every request is reported once, as it was returned"
     longest = [max(len(ids) for ids in group) for group in expected]
     assert narrow.decoded_steps <= sum(longest), "never slower than one prompt at a time"
-    if slots == 8:
+    if max_num_seqs == 8:
         assert narrow.decoded_steps < sum(longest) * 0.9, "two prompts at a time, and a free place is taken at once"
 
 
@@ -192,7 +192,7 @@ def test_longest_expected_answers_are_admitted_first(tiny: Tiny) -> None:
     prompts = tiny.prompts(5)
     expected = [3.0, 9.0, 1.0, 9.0, 5.0]
     requests = [dataclasses.replace(request(p, 2), expected_tokens=e) for p, e in zip(prompts, expected, strict=True)]
-    engine, order = HFEngine(tiny.policy, tiny.vision, slots=2), []
+    engine, order = HFEngine(tiny.policy, tiny.vision, max_num_seqs=2), []
     engine.generate(requests, GenerationSettings(max_new_tokens=6), lambda n, _: order.append(n))
     assert order == [1, 3, 4, 0, 2]
 

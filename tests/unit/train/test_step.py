@@ -20,7 +20,7 @@ from vlmrl.train.objective import TokenObjective
 from vlmrl.train.step import Learner, Minibatch, optimizer_step, score_rows
 
 
-def learner(tiny: Tiny, micro_tokens: int = 10**6, layout: str = "shared_prefix") -> Learner:
+def learner(tiny: Tiny, max_tokens_per_microbatch: int = 10**6, layout: str = "shared_prefix") -> Learner:
     policy = copy.copy(tiny.policy)
     policy.model = copy.deepcopy(tiny.policy.model)
     named = freeze(policy, ())
@@ -31,7 +31,7 @@ def learner(tiny: Tiny, micro_tokens: int = 10**6, layout: str = "shared_prefix"
         optimizer=optimizer,
         named=named,
         max_grad_norm=1e9,
-        micro_tokens=micro_tokens,
+        max_tokens_per_microbatch=max_tokens_per_microbatch,
         layout=layout,
     )
 
@@ -138,7 +138,7 @@ def test_out_of_memory_halves_the_budget_and_gives_the_same_update(
 
     monkeypatch.setitem(step_module.LAYOUTS, kind, dataclasses.replace(layout, pack=tight))
     assert optimizer_step(split, data, TokenObjective(loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean"))).applied
-    assert split.micro_tokens == limit
+    assert split.max_tokens_per_microbatch == limit
     assert torch.allclose(weights(split), weights(whole), atol=2e-6)
 
 
@@ -148,7 +148,7 @@ def test_out_of_memory_for_ever_stops(tiny: Tiny, monkeypatch: pytest.MonkeyPatc
 
     layout = dataclasses.replace(step_module.LAYOUTS["shared_prefix"], pack=never)
     monkeypatch.setitem(step_module.LAYOUTS, "shared_prefix", layout)
-    with pytest.raises(NumericsError, match="micro_tokens"):
+    with pytest.raises(NumericsError, match="max_tokens_per_microbatch"):
         optimizer_step(learner(tiny), batch(tiny), TokenObjective(loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean")))
 
 

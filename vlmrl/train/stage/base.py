@@ -105,7 +105,7 @@ class StageRun:
 
     def count(self, rows: Sequence[Row]) -> None:
         """Count the tokens of a minibatch that this rank has trained on."""
-        self.tokens.add(rows, self.learner.micro_tokens)
+        self.tokens.add(rows, self.learner.max_tokens_per_microbatch)
 
     @contextmanager
     def timed_feed(self, clock: Clock) -> Iterator[None]:
@@ -131,7 +131,7 @@ class StageRun:
         """Engine, strategy and scoring of a GRPO stage."""
         assert self.rewards is not None
         bundle, rollout = self.policy.bundle, cfg.rollout
-        engine = HFEngine(self.policy, self.learner.vision, slots=rollout.slots)
+        engine = HFEngine(self.policy, self.learner.vision, max_num_seqs=rollout.max_num_seqs)
         self.counters.add("work/prefilled_prompts", lambda: engine.prefilled_prompts)
         self.counters.add("work/decode_steps", lambda: engine.decoded_steps)
         return Collector(
@@ -140,8 +140,8 @@ class StageRun:
             score=self._score,
             tokenize=lambda text: (*bundle.tokenize(text), bundle.end_ids[0]),
             settings=GenerationSettings(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, top_p=rollout.top_p),
-            per_prompt=rollout.per_prompt,
-            chunk_prompts=rollout.chunk_prompts,
+            num_generations=rollout.num_generations,
+            generation_batch_size=rollout.generation_batch_size,
             seed=self.seed,
             stage=self.name,
             expected_tokens=lambda sample_id: self.state.ledger.row(sample_id).mean_length or 0.0,
@@ -220,7 +220,7 @@ class StageRun:
         state.step += 1
         state.global_step += 1
         state.policy_version = self.policy.version
-        state.micro_tokens = self.learner.micro_tokens
+        state.max_tokens_per_microbatch = self.learner.max_tokens_per_microbatch
         faults.point("step.after_update")
         rate = float(self.learner.optimizer.param_groups[0]["lr"])
         line = values | {"grad_norm": report.grad_norm, "lr": rate, "step/skipped": float(not report.applied)}

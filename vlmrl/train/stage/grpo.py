@@ -116,12 +116,12 @@ def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, colle
     state, clock = stage.state, stage.clock
     journal = Journal(stage.journal_dir, state.global_step, dist.rank())
     groups: list[tuple[int, ScoredGroup]] = []
-    wanted, generated, replayed, attempts = cfg.rollout.prompts, 0, 0, 0
+    wanted, generated, replayed, attempts = cfg.rollout.prompts_per_step, 0, 0, 0
     notes: Counter[str] = Counter()
     ask = wanted
     while True:
         with stage.timed_feed(clock):
-            taken = stage.feed.take(state.ledger, prompts=ask, rollouts=cfg.rollout.per_prompt)
+            taken = stage.feed.take(state.ledger, prompts=ask, rollouts=cfg.rollout.num_generations)
         places = [generated + place for place, _, _ in taken]
         collect = partial(
             collector.collect,
@@ -165,7 +165,7 @@ class Trained:
 
 
 def update(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, trained: Trained, table: RewardTable) -> StepReport:
-    """`cfg.minibatches` optimizer steps over the kept rows. Old log-probs are recomputed by the trainer, in the same layout as the
+    """`cfg.updates_per_step` optimizer steps over the kept rows. Old log-probs are recomputed by the trainer, in the same layout as the
     update, when there is more than one step; with one step the ratio is 1 by construction."""
     learner, clock, rows = stage.learner, stage.clock, trained.rows
     index = torch.tensor(trained.places, dtype=torch.int64)
@@ -176,11 +176,11 @@ def update(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, trained: Tra
     sampled_NT, given_NT = sampler_logprobs(trained.rollouts, mask_NT.shape[1])
     truth_N = torch.tensor([rollout.provenance == "ground_truth" for rollout in trained.rollouts], dtype=torch.bool)
     with clock.phase("old_and_reference"):
-        old_NT = score_rows(learner, rows) if cfg.minibatches > 1 else None
+        old_NT = score_rows(learner, rows) if cfg.updates_per_step > 1 else None
         measured = cfg.kl_every > 0 and stage.state.step % cfg.kl_every == 0
         ref_NT = stage.score_reference(rows) if stage.reference is not None and (beta > 0 or measured) else None
     reports: list[StepReport] = []
-    for part in minibatch_places(rows, cfg.minibatches):
+    for part in minibatch_places(rows, cfg.updates_per_step):
         batch = Minibatch(
             rows=tuple(rows[n] for n in part),
             adv_NT=adv_NT[part],

@@ -143,7 +143,7 @@ def rows_of(x: AdvantageInputs, group: int) -> list[Row]:
     for n, length in enumerate(lengths):
         if n % group == 0:
             sample = Sample(id=str(n), task="t", answer_type="open", question="?", media=(), answer="", gt={})
-            prompt = Prompt(sample=sample, ids=tuple(range(PROMPT_TOKENS)), media=(), spans=(), template="think_answer")
+            prompt = Prompt(sample=sample, ids=tuple(range(PROMPT_TOKENS)), media=(), spans=(), answer_format="think_answer")
         rows.append(Row(index=n, group=n // group, prompt=prompt, response=tuple(ids[n][:length])))
     return rows
 

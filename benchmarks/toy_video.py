@@ -57,7 +57,7 @@ def continued_sft(recipe: dict[str, Any]) -> str:
         "source": rl["source"],
         "steps": rl["steps"],
         "batch": rollout["prompts"] * rollout["num_generations"],
-        "template": rl["template"],
+        "answer_format": rl["answer_format"],
         "freeze": rl["freeze"],
         "optim": sft["optim"],
     }

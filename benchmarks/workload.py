@@ -122,7 +122,7 @@ def build_model(settings: dict[str, Any], vocabulary: int) -> None:
 
     from vlmrl import fs
     from vlmrl.compat import ensure_torchvision
-    from vlmrl.data.render import TEMPLATES, instruction
+    from vlmrl.data.render import ANSWER_FORMATS, instruction
     from vlmrl.toy.model import CHAT_TEMPLATE, build_tokenizer
     from vlmrl.toy.tasks import tokenizer_corpus
 
@@ -130,7 +130,7 @@ def build_model(settings: dict[str, Any], vocabulary: int) -> None:
     from transformers import GenerationConfig, Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
     from transformers.models.qwen2_vl import Qwen2VLImageProcessor, Qwen2VLVideoProcessor
 
-    tokenizer = build_tokenizer(tokenizer_corpus([instruction(t, "time_span") for t in TEMPLATES]))
+    tokenizer = build_tokenizer(tokenizer_corpus([instruction(t, "time_span") for t in ANSWER_FORMATS]))
     config = model_config(settings["size"], tokenizer, vocabulary)
     torch.manual_seed(0)
     large = settings["size"] != "tiny"

@@ -212,7 +212,7 @@ def import_(
     join: Annotated[str, typer.Option(help="How answers find their rows: id, or index from 0")] = "id",
     task: Annotated[str | None, typer.Option(help="Name of the task", show_default=False)] = None,
     model: Annotated[str | None, typer.Option(help="Name of the model", show_default=False)] = None,
-    template: Annotated[str | None, typer.Option(help="Answer format that was asked for", show_default=False)] = None,
+    answer_format: Annotated[str | None, typer.Option(help="Answer format that was asked for", show_default=False)] = None,
     version: Annotated[str | None, typer.Option(help="Version of the other harness", show_default=False)] = None,
     primary: Annotated[str | None, typer.Option(help="Metric that stands for each task", show_default=False)] = None,
 ) -> None:
@@ -222,7 +222,7 @@ def import_(
     from vlmrl.evals.importers.command import run_import
 
     for note in run_import(
-        path, kind, out, rows=rows, join=join, task=task, model=model, template=template, version=version, primary=primary
+        path, kind, out, rows=rows, join=join, task=task, model=model, answer_format=answer_format, version=version, primary=primary
     ):
         typer.echo(note)
 

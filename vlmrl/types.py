@@ -85,7 +85,7 @@ class Prompt:
     spans: tuple[tuple[int, int], ...]
     """Half-open token ranges of placeholders, ascending: one per medium, or one per temporal step of a medium with `step_times`.
     The spans of a medium hold its `tokens` together, in the order of its features; `policy.positions.visual_index` pairs them."""
-    template: str
+    answer_format: str
     """Name of the answer format that the prompt asks for."""
     owners: tuple[int, ...] = ()
     """For each span the index in `media` of the medium that it shows. Empty: every medium has one span."""
@@ -96,7 +96,7 @@ class Guidance:
     """What a guided rollout saw in place of its group's question, and how it trains."""
 
     question: str
-    """Question text with the hint. With the sample's media and the group's template it gives the prompt's ids again."""
+    """Question text with the hint. With the sample's media and the group's answer format it gives the prompt's ids again."""
     tier: int
     """Number of the hint, from 1: the higher, the more it says."""
     train: TrainedUnder = "guided"

@@ -108,7 +108,7 @@ def test_a_file_of_lmms_eval_itself(samples_file):
         str(n): Sample(id=f"r{n}", task="sums", answer_type="number", question="?", media=(), answer=gold, gt={})
         for n, gold in GOLD.items()
     }
-    imported = import_lmms_samples(samples_file, template="think", samples=rows, version=version("lmms-eval"))
+    imported = import_lmms_samples(samples_file, answer_format="think", samples=rows, version=version("lmms-eval"))
     found = [(r.sample_id, r.text, r.answer, r.status) for r in imported.records]
     assert found == [("r0", TEXTS[0], "2", "ok"), ("r1", TEXTS[1], "7", "ok"), ("r2", TEXTS[2], None, "truncated")]
     assert [(r.scores["upstream/acc"], r.scores["upstream/parsed"], r.scores["exact"]) for r in imported.records] == [
@@ -127,6 +127,6 @@ def test_a_file_of_lmms_eval_itself(samples_file):
     assert dict(imported.records[0].settings) == {"max_new_tokens": 64, "temperature": 0.0, "top_p": 1.0}
     assert len({r.prompt_ids_hash for r in imported.records}) == 3
     assert imported.notes == ()
-    bare = import_lmms_samples(samples_file, template="think", samples=rows)
+    bare = import_lmms_samples(samples_file, answer_format="think", samples=rows)
     # it states the branch of the working directory where that is a git checkout, else its own version
     assert {r.harness for r in bare.records} <= {"unknown version of lmms-eval", f"lmms-eval {version('lmms-eval')}"}

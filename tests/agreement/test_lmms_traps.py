@@ -288,7 +288,9 @@ def test_a_share_as_limit_becomes_the_count_of_the_first_task(bundle: ProcessorB
 def test_only_the_first_of_several_answers_is_scored(bundle: ProcessorBundle, tmp_path: Path) -> None:
     row = {"id": "a", "task": "t", "answer_type": "number", "prompt": "How many?", "answer": "3"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    task = Task(id="k", source="rows.jsonl", template="answer_only", answer_type="number", max_new_tokens=4, samples=2, temperature=1.0)
+    task = Task(
+        id="k", source="rows.jsonl", answer_format="answer_only", answer_type="number", max_new_tokens=4, samples=2, temperature=1.0
+    )
     model = Scripted(bundle, lambda question, k: f"<answer>{3 + k}</answer>")
     path = write_yaml(with_defaults(task), tmp_path, tmp_path / "tasks")
     result = guarded(model, ["vlmrl_k"], tmp_path / "tasks", tmp_path / "out")

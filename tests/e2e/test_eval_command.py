@@ -16,7 +16,7 @@ batch_prompts: 2
 tasks:
   - id: sampled
     source: test.jsonl
-    template: think_or_not
+    answer_format: think_or_not
     answer_type: time_span
     max_new_tokens: 8
     samples: 4
@@ -25,7 +25,7 @@ tasks:
     media: {min_pixels: 3136, max_pixels: 4704, max_frames: 32}
   - id: greedy
     source: test.jsonl
-    template: answer_only
+    answer_format: answer_only
     answer_type: time_span
     max_new_tokens: 6
     limit: 3

@@ -23,7 +23,7 @@ batch_prompts: 2
 tasks:
   - id: spans
     source: {source}
-    template: answer_only
+    answer_format: answer_only
     answer_type: time_span
     max_new_tokens: 6
     samples: 2

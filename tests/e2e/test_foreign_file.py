@@ -60,7 +60,7 @@ def recipe(model: Path, data: Path, root: Path) -> dict[str, Any]:
     common = {
         "kind": "grpo",
         "steps": STEPS,
-        "template": "think_or_not",
+        "answer_format": "think_or_not",
         "freeze": ["vision"],
         "rollout": {
             "num_generations": PER_PROMPT,

@@ -18,7 +18,7 @@ import pytest
 
 from tests.support import runs
 from tests.support.judge_server import JudgeServer, ident_of, says
-from vlmrl.data.render import TEMPLATES, instruction
+from vlmrl.data.render import ANSWER_FORMATS, instruction
 from vlmrl.rewards.remote.cache import VerdictCache
 from vlmrl.toy import gui, multitask
 from vlmrl.toy.kinds import tokenizer_corpus
@@ -114,7 +114,7 @@ def _asked_otherwise(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def make_model(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """A tiny model with a tokenizer that knows the words of the rows."""
     types = sorted({row["answer_type"] for row in rows})
-    told = [f" {instruction(template, kind)}" for template in TEMPLATES for kind in types] * 16
+    told = [f" {instruction(answer_format, kind)}" for answer_format in ANSWER_FORMATS for kind in types] * 16
     texts = [text for row in rows for text in (row["prompt"], f"<answer>{row.get('answer', '')}</answer>")]
     corpora = (tokenizer_corpus("video"), multitask.corpus(), gui.corpus(), told, texts * 4)
     build_model(folder, seed=0, corpus=itertools.chain(*corpora))

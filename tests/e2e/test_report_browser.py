@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows, shown = CheckRows(budget=100), media(picture())
     for n, box in enumerate(([0, 0, 100, 100], [0, 0, 900, 900], [0, 0, 1800, 900])):
         made = sample(f"row-{n}", "bbox", {"boxes": [box]})
-        rows.add("train.jsonl", Prompt(sample=made, ids=(1, 2), media=(shown.handle,), spans=((0, 1),), template="think"), shown)
+        rows.add("train.jsonl", Prompt(sample=made, ids=(1, 2), media=(shown.handle,), spans=((0, 1),), answer_format="think"), shown)
     write_check_page(path / "check.html", rows)
     return path
 

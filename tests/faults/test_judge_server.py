@@ -35,7 +35,7 @@ OF = sample("gold", gt={})
 
 
 def texts(count: int, start: int = 0) -> Any:
-    return group([f"<answer>{i}</answer>" for i in range(start, start + count)], OF, template="answer_only")
+    return group([f"<answer>{i}</answer>" for i in range(start, start + count)], OF, answer_format="answer_only")
 
 
 GARBLED = {

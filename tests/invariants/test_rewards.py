@@ -94,14 +94,14 @@ SAMPLES = known_samples()
 
 
 @pytest.mark.parametrize("name", REWARDS)
-@pytest.mark.parametrize("template", ["answer_only", "think_answer"])
-def test_the_gold_answer_scores_one(name, template):
+@pytest.mark.parametrize("answer_format", ["answer_only", "think_answer"])
+def test_the_gold_answer_scores_one(name, answer_format):
     """Of every sample that the reward is for; nothing scores on junk, and a reward that is for no sample here is not tested at all."""
-    if template == "answer_only" and (name.startswith("rule_") or name == "think_format"):
+    if answer_format == "answer_only" and (name.startswith("rule_") or name == "think_format"):
         pytest.skip("a rule about the thought has nothing to judge in an answer alone")
     function, judged = bind(name), 0
     for one in SAMPLES:
-        gold = group([gold_text(one, template, one.thought)], one, template=template)
+        gold = group([gold_text(one, answer_format, one.thought)], one, answer_format=answer_format)
         (score,) = function(gold, CTX)
         if score is None:
             continue
@@ -109,7 +109,7 @@ def test_the_gold_answer_scores_one(name, template):
         assert best(name) in (None, score), one.id
         if name in OF_FORM:
             continue
-        junk = group(["", "<answer>junk</answer>x"], one, template=template)
+        junk = group(["", "<answer>junk</answer>x"], one, answer_format=answer_format)
         assert all(not value for value in function(junk, CTX)), one.id
     assert judged
 

@@ -40,9 +40,9 @@ def sample(answer: str = "3.0 to 5.0", gt: dict[str, Any] | None = None, **more:
     )
 
 
-def group(texts: Sequence[str], of: Sample | None = None, template: str = "think_answer") -> Group:
+def group(texts: Sequence[str], of: Sample | None = None, answer_format: str = "think_answer") -> Group:
     """A group with these completions; each character is one token."""
-    prompt = Prompt(sample=of or sample(), ids=(1,), media=(), spans=(), template=template)
+    prompt = Prompt(sample=of or sample(), ids=(1,), media=(), spans=(), answer_format=answer_format)
     rollouts = tuple(
         Rollout(k=k, ids=tuple(map(ord, t)), logprobs=(-0.5,) * len(t), text=t, finish="stop", policy_version=4)
         for k, t in enumerate(texts)

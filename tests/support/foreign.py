@@ -31,11 +31,11 @@ def read(row: dict[str, Any], adapter: str | None = None, place: int = 1, **opti
 
 
 def earns_full_reward(sample: Sample, name: str | None = None) -> None:
-    """The gold answer gets the highest score of all, and 1, through the parser that training uses; in every template."""
+    """The gold answer gets the highest score of all, and 1, through the parser that training uses; in every answer format."""
     name = name or REWARDS.get(sample.answer_type, "exact")
     runner = RewardRunner([(name, 1.0, reward.bind(name, {}))])
-    for template in ("think", "answer_only", "think_or_not"):
-        assert runner.self_test([sample], template) == []
+    for answer_format in ("think", "answer_only", "think_or_not"):
+        assert runner.self_test([sample], answer_format) == []
 
 
 def refused(row: dict[str, Any], reason: str, match: str | None = None, adapter: str | None = None, **options: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from vlmrl.config.schema import ToyWorldSection
-from vlmrl.data.render import TEMPLATES, instruction
+from vlmrl.data.render import ANSWER_FORMATS, instruction
 from vlmrl.evals.ask.models import LocalModel, open_store
 from vlmrl.evals.ask.run import task_prompts
 from vlmrl.evals.ask.suite import Suite, load_suite
@@ -34,21 +34,21 @@ tasks:
     media_root: video
     media: {MEDIA}
     max_new_tokens: 48
-    template: think_or_not
+    answer_format: think_or_not
     answer_type: time_span
   - id: boxes
     source: images/boxes.jsonl
     media_root: images
     media: {MEDIA}
     max_new_tokens: 48
-    template: answer_only
+    answer_format: answer_only
     answer_type: bbox
   - id: choices
     source: images/choices.jsonl
     media_root: images
     media: {MEDIA}
     max_new_tokens: 48
-    template: think
+    answer_format: think
     answer_type: choice
 """
 
@@ -98,7 +98,7 @@ def make_checkpoint(folder: Path, suite: Suite, root: Path, steps: int = 36) -> 
     """A tiny model that gives `answers`, taught on the first row of each task."""
     start, wanted = folder / "start", answers(root)
     torch.manual_seed(0)
-    texts = [instruction(t, kind) for t in TEMPLATES for kind in ("time_span", "bbox", "choice")] + list(wanted.values())
+    texts = [instruction(t, kind) for t in ANSWER_FORMATS for kind in ("time_span", "bbox", "choice")] + list(wanted.values())
     build_model(start, seed=0, corpus=tokenizer_corpus(texts))
     model = LocalModel.load(start, device="cpu")
     batches = []

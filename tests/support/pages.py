@@ -144,7 +144,7 @@ def record(name: str, answer: str, score: float, *, stage: str = "base", thought
         "cluster": name,
         "sample_hash": name,
         "prompt_ids_hash": "p",
-        "template": "think",
+        "answer_format": "think",
         "answer_type": s.answer_type,
         "text": text,
         "answer": answer,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vlmrl.config.schema import ToyWorldSection
 from vlmrl.data.encode import Encoder
-from vlmrl.data.render import TEMPLATES, instruction
+from vlmrl.data.render import ANSWER_FORMATS, instruction
 from vlmrl.data.source import load_source
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import Policy, ProcessorBundle, load_policy, load_processor
@@ -40,15 +40,15 @@ class Tiny:
     vision: VisionCache
     samples: list[Sample]
 
-    def prompts(self, count: int, template: str = "think_or_not") -> list[Prompt]:
-        return [self.encoder.encode(sample, template) for sample in self.samples[:count]]
+    def prompts(self, count: int, answer_format: str = "think_or_not") -> list[Prompt]:
+        return [self.encoder.encode(sample, answer_format) for sample in self.samples[:count]]
 
 
 def make_files(folder: Path, *, sft: int = 24, train: int = 50, test: int = 12, family: ModelFamily = "qwen2_5_vl") -> tuple[Path, Path]:
     """(model folder, world folder), built from seed 0."""
     model, world = folder / "model", folder / "world"
     make_world(world, ToyWorldSection(pretrain=2, sft=sft, train=train, validation=2, test=test))
-    build_model(model, seed=0, corpus=tokenizer_corpus([instruction(t, "time_span") for t in TEMPLATES]), family=family)
+    build_model(model, seed=0, corpus=tokenizer_corpus([instruction(t, "time_span") for t in ANSWER_FORMATS]), family=family)
     return model, world
 
 

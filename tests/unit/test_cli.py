@@ -151,7 +151,7 @@ model: {path: toy}
 media: {max_pixels: 4704, max_frames: 16}
 data: {root: toy}
 stages:
-  - {kind: grpo, name: rl, source: {path: train.jsonl}, steps: 1, template: think, rewards: [{name: temporal_iou}]}
+  - {kind: grpo, name: rl, source: {path: train.jsonl}, steps: 1, answer_format: think, rewards: [{name: temporal_iou}]}
 eval: {source: {path: test.jsonl}}
 toy:
   cache: CACHE

@@ -20,8 +20,8 @@ version: 1
 data_root: toy
 batch_prompts: 2
 tasks:
-  - {id: first, source: test.jsonl, template: answer_only, answer_type: time_span, max_new_tokens: 6, limit: 4, media: &m1}
-  - {id: second, source: test.jsonl, template: think, answer_type: time_span, max_new_tokens: 6, limit: 2, media: &m2}
+  - {id: first, source: test.jsonl, answer_format: answer_only, answer_type: time_span, max_new_tokens: 6, limit: 4, media: &m1}
+  - {id: second, source: test.jsonl, answer_format: think, answer_type: time_span, max_new_tokens: 6, limit: 2, media: &m2}
 """.replace("&m1", "{min_pixels: 3136, max_pixels: 4704, max_frames: 32}").replace(
     "&m2", "{min_pixels: 3136, max_pixels: 4704, max_frames: 32}"
 )

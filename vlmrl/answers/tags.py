@@ -28,7 +28,7 @@ class Parsed:
     answer: str | None
     """Content of the last closed answer block outside the thought, stripped; None without one."""
     format_ok: bool
-    """Whether the whole completion is what the template asks for, white space around it aside."""
+    """Whether the whole completion is what the answer format asks for, white space around it aside."""
     empty_thought: bool
     """A think block that is blank: a skip."""
     errors: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ def _blocks(text: str) -> tuple[list[_Block], set[str]]:
     return blocks, errors
 
 
-def parse(completion: str, template: str) -> Parsed:
+def parse(completion: str, answer_format: str) -> Parsed:
     """Take a completion apart. Never raises; what is wrong is in `errors`."""
     text = completion[-MAX_CHARS:]
     blocks, errors = _blocks(text)
@@ -76,7 +76,7 @@ def parse(completion: str, template: str) -> Parsed:
         errors.add("overlong")  # what was cut off cannot be vouched for
     thoughts = [b for b in blocks if b.kind == "think"]
     answers = [b for b in blocks if b.kind == "answer"]
-    wanted = ["answer"] if template == "answer_only" else ["think", "answer"]
+    wanted = ["answer"] if answer_format == "answer_only" else ["think", "answer"]
     if not answers:
         errors.add("no_answer")
     if len(answers) > 1:
@@ -114,9 +114,9 @@ def answer_view(text: str) -> str:
     return text[tags[-1][2] :].strip() if tags[-1][0] else ""
 
 
-def gold_text(sample: Sample, template: str, thought: str | None) -> str:
-    """The completion that gives the sample's true answer. Without a thought, templates with thoughts get the empty one."""
+def gold_text(sample: Sample, answer_format: str, thought: str | None) -> str:
+    """The completion that gives the sample's true answer. Without a thought, answer formats with thoughts get the empty one."""
     answer = f"<answer>{sample.answer}</answer>"
-    if template == "answer_only":
+    if answer_format == "answer_only":
         return answer
     return f"<think>{thought if thought else EMPTY_THOUGHT}</think>{answer}"

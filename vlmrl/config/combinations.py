@@ -90,11 +90,11 @@ def unscaled_losses(stage: GrpoSection) -> Iterator[str]:
 
 
 def thinking(stage: GrpoSection) -> Iterator[str]:
-    if stage.template == "think_or_not" and stage.reduce.name == "token_mean":
-        yield "reduce 'token_mean' weakens the push to short answers that template 'think_or_not' relies on; seq_mean keeps it"
+    if stage.answer_format == "think_or_not" and stage.reduce.name == "token_mean":
+        yield "reduce 'token_mean' weakens the push to short answers that answer_format 'think_or_not' relies on; seq_mean keeps it"
     for method in stage.shape:
         bands = method.arguments.get("bands")
-        if method.name == "length_envelope" and stage.template == "think_or_not" and isinstance(bands, dict):
+        if method.name == "length_envelope" and stage.answer_format == "think_or_not" and isinstance(bands, dict):
             low = {task: band[0] for task, band in bands.items() if band and band[0] > 0}  # pyright: ignore[reportUnknownVariableType]
             if low:
                 yield f"shape 'length_envelope' punishes a skipped thought for {', '.join(map(str, low))} (band starts above 0)"  # pyright: ignore[reportUnknownArgumentType]

@@ -14,6 +14,7 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
     "stage": {
         "micro_tokens": "max_tokens_per_microbatch",
         "minibatches": "updates_per_step",
+        "template": "answer_format",
     },
 }
 """Section -> old key -> new key, as it is to be written."""

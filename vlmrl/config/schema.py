@@ -194,7 +194,7 @@ class StageBase(Section):
     name: str = Field(description="Unique name; checkpoints and tables use it")
     source: SourceSection = Field(description="Rows that this stage trains on")
     steps: PositiveInt = Field(description="Optimizer steps")
-    template: Literal["think", "answer_only", "think_or_not"] = Field(
+    answer_format: Literal["think", "answer_only", "think_or_not"] = Field(
         default="think_or_not", description="Answer format that the prompt asks for"
     )
     freeze: tuple[Literal["vision", "projector", "language"], ...] = Field(default=(), description="Parts that do not train")
@@ -347,8 +347,11 @@ def validate(cfg: Config) -> list[str]:
     for i, stage in enumerate(cfg.stages):
         where = f"stages[{i}] ({stage.name})"
         if isinstance(stage, SftSection):
-            if stage.thought_dropout > 0 and stage.template == "answer_only":
-                out.append(f"{where}: thought_dropout ({stage.thought_dropout}) needs a template with thoughts, not template 'answer_only'")
+            if stage.thought_dropout > 0 and stage.answer_format == "answer_only":
+                out.append(
+                    f"{where}: thought_dropout ({stage.thought_dropout}) needs an answer format with thoughts, "
+                    "not answer_format 'answer_only'"
+                )
             continue
         if not stage.rewards:
             out.append(f"{where}: rewards is empty")

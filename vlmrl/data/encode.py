@@ -62,7 +62,7 @@ class Encoder:
         """Folder that the sample's media paths are relative to."""
         return self.data_root / sample.media_root
 
-    def encode(self, sample: Sample, template: str) -> Prompt:
+    def encode(self, sample: Sample, answer_format: str) -> Prompt:
         """Decode the sample's media (once per content, cached) and make its prompt.
 
         Raises:
@@ -70,17 +70,17 @@ class Encoder:
             RowError: `overlong`, `control_token` or `placeholder` (counts disagree), naming the row.
         """
         handles = tuple(self.media.get(ref, self.root(sample)).handle for ref in sample.media)
-        return self._prompt(sample, template, handles)
+        return self._prompt(sample, answer_format, handles)
 
-    def plan(self, sample: Sample, template: str) -> Prompt:
+    def plan(self, sample: Sample, answer_format: str) -> Prompt:
         """The same prompt computed from media headers alone: same ids and spans for well-formed files, empty handle keys."""
         handles = tuple(self.media.plan(ref, self.root(sample)) for ref in sample.media)
-        return self._prompt(sample, template, handles)
+        return self._prompt(sample, answer_format, handles)
 
-    def _prompt(self, sample: Sample, template: str, handles: Sequence[MediaHandle]) -> Prompt:
-        text = self.tokenizer.apply_chat_template(messages(sample, template), tokenize=False, add_generation_prompt=True)
+    def _prompt(self, sample: Sample, answer_format: str, handles: Sequence[MediaHandle]) -> Prompt:
+        text = self.tokenizer.apply_chat_template(messages(sample, answer_format), tokenize=False, add_generation_prompt=True)
         short = self._tokenize(text)
-        self._check_control_tokens(sample, template, short)
+        self._check_control_tokens(sample, answer_format, short)
         if any(handle.step_times is not None for handle in handles):
             short = self._tokenize(self._with_times(sample, text, handles))
         ids: list[int] = []
@@ -112,7 +112,7 @@ class Encoder:
             ids=tuple(ids),
             media=tuple(handles),
             spans=tuple(spans),
-            template=template,
+            answer_format=answer_format,
             owners=() if plain else tuple(owners),
         )
 
@@ -134,10 +134,10 @@ class Encoder:
             out.append(after)
         return "".join(out)
 
-    def _check_control_tokens(self, sample: Sample, template: str, ids: list[int]) -> None:
+    def _check_control_tokens(self, sample: Sample, answer_format: str, ids: list[int]) -> None:
         """Text of a row must not smuggle in control tokens: their count equals that of the same prompt with a harmless question."""
         plain = dataclasses.replace(sample, question="question")
-        text = self.tokenizer.apply_chat_template(messages(plain, template), tokenize=False, add_generation_prompt=True)
+        text = self.tokenizer.apply_chat_template(messages(plain, answer_format), tokenize=False, add_generation_prompt=True)
         expected = sum(int(i) in self.special_ids for i in self.tokenizer(text, add_special_tokens=False)["input_ids"])
         found = sum(i in self.special_ids for i in ids)
         if found != expected:

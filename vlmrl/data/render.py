@@ -7,7 +7,7 @@ from typing import Any
 from vlmrl.errors import RowError
 from vlmrl.types import Sample
 
-TEMPLATES = ("think", "answer_only", "think_or_not")
+ANSWER_FORMATS = ("think", "answer_only", "think_or_not")
 FREE = "free"
 """Not an answer format: the question stands alone, for text that the policy writes for itself (hints, derivations)."""
 
@@ -34,23 +34,23 @@ _INSTRUCTION = {
 }
 
 
-def instruction(template: str, answer_type: str) -> str:
+def instruction(answer_format: str, answer_type: str) -> str:
     """The sentence that asks for the answer format.
 
     Raises:
-        RowError: the template is unknown.
+        RowError: the answer format is unknown.
     """
-    if template == FREE:
+    if answer_format == FREE:
         return ""
-    if template not in _INSTRUCTION:
-        raise RowError("template", f"unknown template '{template}'; known: {', '.join(TEMPLATES)}")
-    return _INSTRUCTION[template].format(what=_ANSWER.get(answer_type, "the answer"))
+    if answer_format not in _INSTRUCTION:
+        raise RowError("answer_format", f"unknown answer format '{answer_format}'; known: {', '.join(ANSWER_FORMATS)}")
+    return _INSTRUCTION[answer_format].format(what=_ANSWER.get(answer_type, "the answer"))
 
 
-def messages(sample: Sample, template: str) -> list[dict[str, Any]]:
+def messages(sample: Sample, answer_format: str) -> list[dict[str, Any]]:
     """One user turn: the media in order, then question and instruction; or question, media, instruction where the row says so."""
     media: list[dict[str, Any]] = [{"type": ref.kind} for ref in sample.media]
-    ask = instruction(template, sample.answer_type)
+    ask = instruction(answer_format, sample.answer_type)
     if sample.question_first:
         content = [{"type": "text", "text": sample.question}, *media, *([{"type": "text", "text": ask}] if ask else [])]
     else:

@@ -11,11 +11,11 @@ from vlmrl.rewards.checks import IMPORTS, Check, check_of
 from vlmrl.types import Group, Sample
 
 
-def boxed_answer(text: str, template: str) -> str | None:
+def boxed_answer(text: str, answer_format: str) -> str | None:
     r"""What a completion gives as its answer: the last box in the last answer block, or that block where it has no box; without an
     answer block the last box after the thought; None where there is neither. A box in the thought is not an answer.
     """
-    answer = parse(text, template).answer
+    answer = parse(text, answer_format).answer
     if answer is None:
         return last_boxed(answer_view(text))
     inner = last_boxed(answer)
@@ -32,7 +32,7 @@ def boxed(group: Group, ctx: RewardContext, *, check: Check = "math") -> list[fl
     right = check_of(check, _unboxed(group.prompt.sample))
     if right is None:
         return [None] * len(group.rollouts)
-    answers = [boxed_answer(rollout.text, group.prompt.template) for rollout in group.rollouts]
+    answers = [boxed_answer(rollout.text, group.prompt.answer_format) for rollout in group.rollouts]
     return [float(answer is not None and right(answer)) for answer in answers]
 
 

@@ -25,7 +25,7 @@ def boxes_match(group: Group, ctx: RewardContext, *, measure: Measure = "ciou") 
     gold = [(float(x1), float(y1), float(x2), float(y2)) for x1, y1, x2, y2 in sample.gt["boxes"]]
     out: list[float | None] = []
     for rollout in group.rollouts:
-        answer = parse(rollout.text, group.prompt.template).answer
+        answer = parse(rollout.text, group.prompt.answer_format).answer
         boxes = None if answer is None else parse_boxes(answer)
         out.append(0.0 if boxes is None else matched_score(boxes, gold, measure))
     return out

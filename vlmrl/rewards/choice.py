@@ -18,5 +18,5 @@ def choice(group: Group, ctx: RewardContext) -> list[float | None]:
     right = check_of("choice", group.prompt.sample)
     if right is None:
         return [None] * len(group.rollouts)
-    answers = [parse(rollout.text, group.prompt.template).answer for rollout in group.rollouts]
+    answers = [parse(rollout.text, group.prompt.answer_format).answer for rollout in group.rollouts]
     return [float(answer is not None and right(answer)) for answer in answers]

@@ -31,5 +31,5 @@ def same_text(answer: str, sample: Sample) -> bool:
 @reward("exact")
 def exact(group: Group, ctx: RewardContext) -> list[float | None]:
     """1 if the answer equals the gold answer up to case and white space, or says one of `gt.accepted` where the row lists them; else 0."""
-    answers = [parse(rollout.text, group.prompt.template).answer for rollout in group.rollouts]
+    answers = [parse(rollout.text, group.prompt.answer_format).answer for rollout in group.rollouts]
     return [float(answer is not None and same_text(answer, group.prompt.sample)) for answer in answers]

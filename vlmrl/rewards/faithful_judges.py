@@ -120,7 +120,7 @@ def spatial_grounding(
 
 
 def _parsed(group: Group) -> list[Parsed]:
-    return [parse(rollout.text, group.prompt.template) for rollout in group.rollouts]
+    return [parse(rollout.text, group.prompt.answer_format) for rollout in group.rollouts]
 
 
 def _thought(parsed: Parsed) -> str:

@@ -1,4 +1,4 @@
-"""Two softer checks of form than `format`, which wants the whole template."""
+"""Two softer checks of form than `format`, which wants the whole answer format."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def thinks_first(text: str) -> bool:
     return pair and not text[: opening.start()].strip() and bool(text[closing.end() :].strip())
 
 
-def tag_share(text: str, template: str) -> float:
-    """Share of the template's tags that occur exactly once and stand in order, in [0, 1]. One pass over the text.
+def tag_share(text: str, answer_format: str) -> float:
+    """Share of the answer format's tags that occur exactly once and stand in order, in [0, 1]. One pass over the text.
 
     Of tags that occur once in a wrong order, the longest run of them (with gaps) in the right order counts.
     """
-    wanted = _WANTED.get(template, _ALL)
+    wanted = _WANTED.get(answer_format, _ALL)
     places: dict[str, list[int]] = {}
     for match in _TAG.finditer(text[-MAX_CHARS:]):
         kind = "answer" if match[2].lower() == "answer" else "think"
@@ -46,16 +46,16 @@ def think_format(group: Group, ctx: RewardContext) -> list[float | None]:
 
     A prompt that asks for no thought (`answer_only`) is not judged (None).
     """
-    if group.prompt.template == "answer_only":
+    if group.prompt.answer_format == "answer_only":
         return [None] * len(group.rollouts)
     return [float(thinks_first(rollout.text)) for rollout in group.rollouts]
 
 
 @reward("structure")
 def structure(group: Group, ctx: RewardContext) -> list[float | None]:
-    """Share of the template's tags that occur exactly once and in order, in [0, 1]: partial credit on the way to the form.
+    """Share of the answer format's tags that occur exactly once and in order, in [0, 1]: partial credit on the way to the form.
 
     The tag count of open-r1, a quarter for each of four tags. Ours: order counts, line breaks around tags do not, and a prompt for
     the answer alone has two tags.
     """
-    return [tag_share(rollout.text, group.prompt.template) for rollout in group.rollouts]
+    return [tag_share(rollout.text, group.prompt.answer_format) for rollout in group.rollouts]

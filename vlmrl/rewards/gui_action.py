@@ -52,7 +52,7 @@ def gui_action(
     if sample.gt.get("action") is None:
         return [None] * len(group.rollouts)
     judge = _Judge(sample, profile, (w_format, w_type, w_args), radius)
-    return [judge.score(parse(rollout.text, group.prompt.template)) for rollout in group.rollouts]
+    return [judge.score(parse(rollout.text, group.prompt.answer_format)) for rollout in group.rollouts]
 
 
 class _Judge:

@@ -33,7 +33,7 @@ def highlight(group: Group, ctx: RewardContext, *, w_f2: float = 0.6, w_saliency
     true = [(float(t), float(s)) for t, s in gold]
     out: list[float | None] = []
     for rollout in group.rollouts:
-        answer = parse(rollout.text, group.prompt.template).answer
+        answer = parse(rollout.text, group.prompt.answer_format).answer
         pred = None if answer is None else parse_highlights(answer)
         scores = highlight_score(pred or (), true, clip=clip, w_f2=w_f2, w_saliency=w_saliency)
         out.append(scores["score"])

@@ -52,7 +52,7 @@ def _scored(group: Group, measure: Measure, *, clamp: bool) -> list[float | None
     lowest = 0.0 if clamp else -1.0
     out: list[float | None] = []
     for rollout in group.rollouts:
-        box = _one_box(parse(rollout.text, group.prompt.template).answer)
+        box = _one_box(parse(rollout.text, group.prompt.answer_format).answer)
         out.append(lowest if box is None else max(lowest, MEASURES[measure](box, gold)))
     return out
 

@@ -45,7 +45,7 @@ def judge(
     seen = pictures(group, ctx) if with_pictures else ()
 
     def row(text: str) -> Ask | float:
-        answer = parse(text, group.prompt.template).answer
+        answer = parse(text, group.prompt.answer_format).answer
         if not answer:
             return 0.0
         if exact_first and normalise(answer) == normalise(sample.answer):

@@ -89,7 +89,7 @@ def cosine_length(
         return [None] * len(group.rollouts)
     out: list[float | None] = []
     for rollout in group.rollouts:
-        answer = parse(rollout.text, group.prompt.template).answer
+        answer = parse(rollout.text, group.prompt.answer_format).answer
         correct = answer is not None and right(answer)
         short, long = (correct_short, correct_long) if correct else (wrong_short, wrong_long)
         tokens = len(rollout.ids)

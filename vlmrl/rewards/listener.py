@@ -66,7 +66,7 @@ def listener(
     choices = choices_of(sample, options, shuffle=shuffle) if options else None
 
     def row(text: str) -> Ask | float:
-        parsed = parse(text, group.prompt.template)
+        parsed = parse(text, group.prompt.answer_format)
         thought = without_answer(parsed.thought or "")
         if not parsed.answer:
             return 0.0

@@ -75,5 +75,5 @@ def _number(group: Group, measure: Callable[[float, float], float]) -> list[floa
 def _scored(group: Group, score: Callable[[str], float] | None) -> list[float | None]:
     if score is None:
         return [None] * len(group.rollouts)
-    answers = [parse(rollout.text, group.prompt.template).answer for rollout in group.rollouts]
+    answers = [parse(rollout.text, group.prompt.answer_format).answer for rollout in group.rollouts]
     return [0.0 if answer is None else score(answer) for answer in answers]

@@ -39,5 +39,5 @@ def _scored(group: Group, score: Callable[[str, Sequence[str]], float]) -> list[
     if sample.answer_type != "ocr":
         return [None] * len(group.rollouts)
     golds = gold_answers(sample)
-    answers = [parse(rollout.text, group.prompt.template).answer for rollout in group.rollouts]
+    answers = [parse(rollout.text, group.prompt.answer_format).answer for rollout in group.rollouts]
     return [0.0 if answer is None else score(answer, golds) for answer in answers]

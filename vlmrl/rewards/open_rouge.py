@@ -18,7 +18,7 @@ def open_rouge(group: Group, ctx: RewardContext) -> list[float | None]:
     """
     sample = group.prompt.sample
     golds = gold_answers(sample) if sample.answer_type == "open" else []
-    return [_best(parse(rollout.text, group.prompt.template).answer or "", golds) for rollout in group.rollouts]
+    return [_best(parse(rollout.text, group.prompt.answer_format).answer or "", golds) for rollout in group.rollouts]
 
 
 def _best(answer: str, golds: list[str]) -> float | None:

@@ -205,5 +205,5 @@ def _one_centre(text: str) -> Point | None:
 
 
 def _scored(group: Group, score: Callable[[str], float]) -> list[float | None]:
-    answers = [parse(rollout.text, group.prompt.template).answer for rollout in group.rollouts]
+    answers = [parse(rollout.text, group.prompt.answer_format).answer for rollout in group.rollouts]
     return [0.0 if answer is None else score(answer) for answer in answers]

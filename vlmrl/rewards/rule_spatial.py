@@ -41,7 +41,7 @@ def rule_consistency(group: Group, ctx: RewardContext) -> list[float | None]:
     None for a wrong or missing answer, and for a sample without `gt.relation`.
     """
     sample = group.prompt.sample
-    return [consistency(parse(rollout.text, group.prompt.template), sample) for rollout in group.rollouts]
+    return [consistency(parse(rollout.text, group.prompt.answer_format), sample) for rollout in group.rollouts]
 
 
 @reward("rule_grounding")
@@ -52,4 +52,4 @@ def rule_grounding(group: Group, ctx: RewardContext, *, threshold: float = 0.5) 
     (`metrics.boxes.matched_score` with CIoU), this one counts.
     """
     sample = group.prompt.sample
-    return [grounding(parse(rollout.text, group.prompt.template), sample, threshold=threshold) for rollout in group.rollouts]
+    return [grounding(parse(rollout.text, group.prompt.answer_format), sample, threshold=threshold) for rollout in group.rollouts]

@@ -34,6 +34,6 @@ def segmentation_points(group: Group, ctx: RewardContext, *, sigma: float = SIGM
     gold = segmentation_of(true) if isinstance(true, dict) else None
     if gold is None:
         raise ValueError(f"row '{sample.id}' ({sample.source}): gt.segmentation {str(true)[:80]} is not a box with points")
-    answers = [parse(rollout.text, group.prompt.template).answer for rollout in group.rollouts]
+    answers = [parse(rollout.text, group.prompt.answer_format).answer for rollout in group.rollouts]
     read = [None if answer is None else parse_segmentation(answer) for answer in answers]
     return [0.0 if pred is None else segmentation_score(pred, gold, sigma=sigma) for pred in read]

@@ -20,7 +20,7 @@ def temporal_iou_reward(group: Group, ctx: RewardContext, *, sort_times: bool = 
         return [None] * len(group.rollouts)
     out: list[float | None] = []
     for rollout in group.rollouts:
-        answer = parse(rollout.text, group.prompt.template).answer
+        answer = parse(rollout.text, group.prompt.answer_format).answer
         span = None if answer is None else parse_time_span(answer)
         out.append(0.0 if span is None else temporal_iou(span, (float(time[0]), float(time[1])), sort_times=sort_times))
     return out

@@ -33,19 +33,19 @@ def thinking(
 ) -> list[float | None]:
     """Quality of the thought in [0, 1], by a judge with pictures and question; 0 without a thought.
 
-    With `judge_wrong: false`, rows that `correct_by` finds wrong score 0 unasked. A template without thoughts is not judged (None).
+    With `judge_wrong: false`, rows that `correct_by` finds wrong score 0 unasked. An answer format without thoughts is not judged (None).
 
     Raises:
         RemoteError, ConfigError: the service stays down, or the endpoint is wrong.
         ValueError: the prompt's pixels are not in `ctx.media`, or `correct_by` is no reward by rule.
     """
-    if group.prompt.template == "answer_only":
+    if group.prompt.answer_format == "answer_only":
         return [None] * len(group.rollouts)
     right = [True] * len(group.rollouts) if judge_wrong else right_rows(group, ctx, correct_by)
     seen = pictures(group, ctx) if with_pictures else ()
 
     def row(text: str, is_right: bool | None) -> Ask | float | None:
-        parsed = parse(text, group.prompt.template)
+        parsed = parse(text, group.prompt.answer_format)
         thought = (parsed.thought or "").strip()
         if is_right is None:
             return None

@@ -30,7 +30,7 @@ def tracking(group: Group, ctx: RewardContext, *, over: Over = "gold") -> list[f
     gold = track_of(sample.gt["track"])
     if not gold:
         raise _malformed(sample, "track")
-    answers = [parse(rollout.text, group.prompt.template).answer for rollout in group.rollouts]
+    answers = [parse(rollout.text, group.prompt.answer_format).answer for rollout in group.rollouts]
     tracks = [None if answer is None else parse_track(answer) for answer in answers]
     return [0.0 if track is None else track_iou(track, gold, over=over) for track in tracks]
 
@@ -58,7 +58,7 @@ def spatio_temporal(
         raise _malformed(sample, "tube")
     out: list[float | None] = []
     for rollout in group.rollouts:
-        answer = parse(rollout.text, group.prompt.template).answer
+        answer = parse(rollout.text, group.prompt.answer_format).answer
         when, where = tube_overlap(None if answer is None else parse_tube(answer), gold, over=over)
         out.append((w_time * when + w_boxes * where) / (w_time + w_boxes))
     return out

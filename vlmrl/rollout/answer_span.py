@@ -19,9 +19,9 @@ Decode = Callable[[Sequence[int]], str]
 """`ProcessorBundle.decode`: ids to text, control tokens left out."""
 
 
-def answer_span(text: str, template: str) -> tuple[int, int] | None:
+def answer_span(text: str, answer_format: str) -> tuple[int, int] | None:
     """Characters [start, end) of the answer that `answers.tags.parse` finds; None without one, or if it is blank."""
-    answer = parse(text, template).answer
+    answer = parse(text, answer_format).answer
     if not answer:
         return None
     first = max(0, len(text) - MAX_CHARS)
@@ -47,12 +47,12 @@ def answer_tokens(ids: Sequence[int], text: str, span: tuple[int, int], decode: 
     return least(lambda prefix: len(prefix) > span[0]) - 1, least(lambda prefix: prefix[: span[1]] == text[: span[1]])
 
 
-def answer_mask(rollouts: Sequence[Rollout], templates: Sequence[str], decode: Decode) -> torch.Tensor:
+def answer_mask(rollouts: Sequence[Rollout], answer_formats: Sequence[str], decode: Decode) -> torch.Tensor:
     """True on the answer's tokens, bool [N, T], T the longest rollout; a row without an answer is all False."""
     width = max((len(r.ids) for r in rollouts), default=0)
     mask = torch.zeros((len(rollouts), width), dtype=torch.bool)
-    for n, (rollout, template) in enumerate(zip(rollouts, templates, strict=True)):
-        span = answer_span(rollout.text, template)
+    for n, (rollout, answer_format) in enumerate(zip(rollouts, answer_formats, strict=True)):
+        span = answer_span(rollout.text, answer_format)
         if span is not None:
             start, end = answer_tokens(rollout.ids, rollout.text, span, decode)
             mask[n, start:end] = True

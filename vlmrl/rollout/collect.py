@@ -115,7 +115,7 @@ class Collector:
     expected_tokens: Callable[[str], float] = field(default=lambda _: 0.0)
     """Predicted answer length of a sample, from the ledger."""
     encode: Callable[[Sample, str], Prompt] | None = None
-    """(sample, template) -> prompt, `data.encode.Encoder.encode`: for the prompts with hints of a strategy that guides."""
+    """(sample, answer_format) -> prompt, `data.encode.Encoder.encode`: for the prompts with hints of a strategy that guides."""
 
     def __post_init__(self) -> None:
         if isinstance(self.strategy, GuidingStrategy) and self.encode is None:
@@ -284,15 +284,15 @@ class Collector:
     def _guided_prompt(self, one: _Open, wish: HintRequest) -> Prompt | None:
         """The prompt of a wish; None, with the reason in the group's rounds and notes, where it cannot be made."""
         try:
-            return self._encode(one.group.prompt, wish.question, FREE if wish.writes else one.group.prompt.template)
+            return self._encode(one.group.prompt, wish.question, FREE if wish.writes else one.group.prompt.answer_format)
         except (RowError, MediaError) as error:
             one.rounds.append(HintRound(request=wish, problem=error.reason))
             one.notes[f"guidance/{error.reason}"] += 1
             return None
 
-    def _encode(self, plain: Prompt, question: str, template: str) -> Prompt:
+    def _encode(self, plain: Prompt, question: str, answer_format: str) -> Prompt:
         assert self.encode is not None
-        return self.encode(dataclasses.replace(plain.sample, question=question), template)
+        return self.encode(dataclasses.replace(plain.sample, question=question), answer_format)
 
     def _judge(self, one: _Open, wish: HintRequest, prompt: Prompt, rollouts: Sequence[Rollout]) -> HintRound:
         if wish.writes:
@@ -338,7 +338,7 @@ class Collector:
     def _replay(self, record: dict[str, Any], prompt: Prompt) -> ScoredGroup:
         rollouts = tuple(rollout_from_json(r) for r in record["rollouts"])
         questions = dict.fromkeys(r.guidance.question for r in rollouts if r.guidance is not None)
-        guided = tuple(self._encode(prompt, question, prompt.template) for question in questions)
+        guided = tuple(self._encode(prompt, question, prompt.answer_format) for question in questions)
         unguided = record["unguided"]
         return ScoredGroup(
             group=Group(id=record["group"], prompt=prompt, rollouts=rollouts, guided=guided),

@@ -33,7 +33,7 @@ _TAG = re.compile(r"</?(?:think|thinking|answer)>|<\|[A-Za-z0-9_\-]{1,64}\|>|<(?
 class PromptEncoder(Protocol):
     """What is needed of `data.encode.Encoder`."""
 
-    def encode(self, sample: Sample, template: str) -> Prompt: ...
+    def encode(self, sample: Sample, answer_format: str) -> Prompt: ...
 
 
 class Derived(NamedTuple):
@@ -111,7 +111,7 @@ def reverse_thoughts(
 
     Args:
         settings: `max_new_tokens` is cut to the gate's `max_tokens`.
-        judge: totals of a group's answers under the recipe's rewards; the answer is asked for greedily, in the `answer_only` template.
+        judge: totals of a group's answers under the recipe's rewards; the answer is asked for greedily, in the answer format `answer_only`.
         chunk: prompts that are generated together. What a row gets depends on (seed, row, attempt) alone, up to the rounding of kernels.
 
     Raises:
@@ -187,9 +187,9 @@ def _judged(
     return out
 
 
-def _encoded(encoder: PromptEncoder, sample: Sample, question: str, template: str) -> Prompt | str:
+def _encoded(encoder: PromptEncoder, sample: Sample, question: str, answer_format: str) -> Prompt | str:
     """The prompt, or the code of why there is none."""
     try:
-        return encoder.encode(dataclasses.replace(sample, question=question), template)
+        return encoder.encode(dataclasses.replace(sample, question=question), answer_format)
     except (RowError, MediaError) as error:
         return error.reason

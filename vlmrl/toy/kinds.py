@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vlmrl import fs
-from vlmrl.data.render import TEMPLATES, instruction
+from vlmrl.data.render import ANSWER_FORMATS, instruction
 from vlmrl.errors import ConfigError
 from vlmrl.toy import gui, multitask, spatial, tasks, think, world
 from vlmrl.toy.picture import Item, png
@@ -88,15 +88,15 @@ def tokenizer_corpus(kind: str) -> Iterable[str]:
         ConfigError: unknown kind.
     """
     if kind == VIDEO:
-        return tasks.tokenizer_corpus([instruction(template, "time_span") for template in TEMPLATES])
+        return tasks.tokenizer_corpus([instruction(answer_format, "time_span") for answer_format in ANSWER_FORMATS])
     return _corpus(_kind(kind))
 
 
 def _corpus(kind: PictureKind) -> Iterator[str]:
     yield from kind.corpus()
     for answer_type in kind.answer_types:
-        for template in TEMPLATES:
-            yield from [f" {instruction(template, answer_type)}"] * 16
+        for answer_format in ANSWER_FORMATS:
+            yield from [f" {instruction(answer_format, answer_type)}"] * 16
     for role in ("user\n", "assistant\n", "system\n"):
         yield from [role] * 16
 

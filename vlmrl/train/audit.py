@@ -38,7 +38,7 @@ class SourceAudit:
     """One source under one answer format. `rows` is the sum of `good` and of all `reasons`."""
 
     path: str
-    template: str
+    answer_format: str
     used_by: list[str]
     rows: int = 0
     good: int = 0
@@ -70,7 +70,7 @@ class AuditReport:
         table = Table("source", "format", "used by", "rows", "good", "left out", "longest prompt", caption="\n".join(self.notes) or None)
         for s in self.sources:
             left = ", ".join(f"{count} {reason}" for reason, count in sorted(s.reasons.items())) or "-"
-            cells = (s.path, s.template, ", ".join(s.used_by), str(s.rows), str(s.good), left, f"{s.longest_prompt} tokens")
+            cells = (s.path, s.answer_format, ", ".join(s.used_by), str(s.rows), str(s.good), left, f"{s.longest_prompt} tokens")
             table.add_row(*(Text(cell, overflow="fold") for cell in cells))
         return table
 
@@ -95,10 +95,10 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None
     trained: dict[SourceSection, dict[str, Sample]] = {}
     done: dict[tuple[SourceSection, str], tuple[SourceAudit, list[Sample]]] = {}
 
-    def visit(source: SourceSection, template: str, used_by: str) -> tuple[SourceAudit, list[Sample]]:
-        key = (source, template)
+    def visit(source: SourceSection, answer_format: str, used_by: str) -> tuple[SourceAudit, list[Sample]]:
+        key = (source, answer_format)
         if key not in done:
-            found = SourceAudit(path=source.path, template=template, used_by=[])
+            found = SourceAudit(path=source.path, answer_format=answer_format, used_by=[])
             done[key] = (found, _audit_source(found, source, cfg, data, encoder, ui, shown))
             report.sources.append(found)
             report.problems += _source_problems(found, cfg)
@@ -106,12 +106,12 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None
         return done[key]
 
     for stage in cfg.stages:
-        _, samples = visit(stage.source, stage.template, stage.name)
+        _, samples = visit(stage.source, stage.answer_format, stage.name)
         trained.setdefault(stage.source, {}).update((sample.id, sample) for sample in samples)
         if isinstance(stage, GrpoSection) and samples:
             report.problems += _reward_problems(stage, cfg.plugins, samples)
     # The prompt of the last stage is the one that the trained model is asked with.
-    held_out = None if cfg.eval.source is None else visit(cfg.eval.source, cfg.stages[-1].template, "eval")
+    held_out = None if cfg.eval.source is None else visit(cfg.eval.source, cfg.stages[-1].answer_format, "eval")
     _check_leaks(report, cfg, data, trained, held_out)
     return report
 
@@ -143,7 +143,7 @@ def _audit_source(
     if read.note is not None:
         ui.say(read.note)
     found.rows = read.rows
-    name = f"{found.path} ({found.template})"
+    name = f"{found.path} ({found.answer_format})"
     for bad in read.bad:
         found.reject(bad.reason, str(bad))
         if shown is not None:
@@ -154,7 +154,7 @@ def _audit_source(
     with ui.bar(f"check {Path(source.path).name}", len(read.samples)) as bar:
         for n, sample in enumerate(read.samples):
             try:
-                prompt = encoder.encode(sample, found.template)
+                prompt = encoder.encode(sample, found.answer_format)
             except (MediaError, RowError) as error:
                 found.reject(error.reason, f"{sample.source}: {error}")
                 if shown is not None:
@@ -219,6 +219,6 @@ def _source_problems(found: SourceAudit, cfg: Config) -> list[str]:
 def _reward_problems(stage: GrpoSection, plugins: Sequence[str], samples: list[Sample]) -> list[str]:
     """Gold answers must earn the full reward through the parser that training uses, and junk none."""
     with closing(reward_runner(stage, plugins)) as runner:
-        found = [f"stage '{stage.name}': {problem}" for problem in runner.self_test(samples, stage.template)]
+        found = [f"stage '{stage.name}': {problem}" for problem in runner.self_test(samples, stage.answer_format)]
     more = [f"stage '{stage.name}': ... and {len(found) - SHOWN} more rows like these"] if len(found) > SHOWN else []
     return found[:SHOWN] + more

@@ -122,10 +122,10 @@ def _answers(s: Session, name: str, label: str, engine: LocalEngine, prompts: Se
 
 def _held_out(s: Session, name: str, policy: Policy, vision: VisionCache, stop: Callable[[], bool] | None) -> dict[str, float]:
     """Metrics of the answers to `eval.source`, under `eval/`."""
-    source, template = s.cfg.eval.source, s.cfg.stages[-1].template
+    source, answer_format = s.cfg.eval.source, s.cfg.stages[-1].answer_format
     assert source is not None
-    samples = list(s.rows_of(source, template).samples.values())[: s.cfg.eval.limit]
-    prompts = dist.together(lambda: [s.encoder.encode(sample, template) for sample in samples])
+    samples = list(s.rows_of(source, answer_format).samples.values())[: s.cfg.eval.limit]
+    prompts = dist.together(lambda: [s.encoder.encode(sample, answer_format) for sample in samples])
     records = _answers(
         s,
         name,

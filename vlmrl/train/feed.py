@@ -23,7 +23,7 @@ class Feed:
     samples: Mapping[str, Sample]
     encoder: Encoder
     sampler: PromptSampler
-    template: str
+    answer_format: str
     max_bad: float
     bad: dict[str, str]
     quarantine: Callable[[Sample, str, str], None]
@@ -58,7 +58,7 @@ class Feed:
             for place, wish in self._mine(wanted, ledger):
                 sample = self.samples[wish.sample_id]
                 try:
-                    out.append((place, wish, self.encoder.encode(sample, self.template)))
+                    out.append((place, wish, self.encoder.encode(sample, self.answer_format)))
                 except (MediaError, RowError) as error:
                     failed.append((place, sample.id, error.reason))
                     if sample.id not in self.bad:

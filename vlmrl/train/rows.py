@@ -20,7 +20,7 @@ from vlmrl.types import Sample
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Audited rows of a source under one template."""
+    """Audited rows of a source under one answer format."""
 
     samples: Mapping[str, Sample]
     prompt_tokens: Mapping[str, int]
@@ -50,7 +50,9 @@ def import_options(source: SourceSection, root: Path) -> ImportOptions:
     )
 
 
-def load_rows(source: SourceSection, data: DataSection, root: Path, template: str, encoder: Encoder, *, quarantine: Path, ui: Ui) -> Rows:
+def load_rows(
+    source: SourceSection, data: DataSection, root: Path, answer_format: str, encoder: Encoder, *, quarantine: Path, ui: Ui
+) -> Rows:
     """Samples by id in file order: parsed, their media present and within limits by header, their prompts short enough.
 
     Overlong prompts are dropped and counted (data.max_prompt_tokens says so); other faults count against data.max_bad_rows.
@@ -73,7 +75,7 @@ def load_rows(source: SourceSection, data: DataSection, root: Path, template: st
     with ui.bar(f"audit {Path(source.path).name}", len(samples)) as bar:
         for n, sample in enumerate(samples):
             try:
-                tokens[sample.id] = len(encoder.plan(sample, template).ids)
+                tokens[sample.id] = len(encoder.plan(sample, answer_format).ids)
                 good[sample.id] = sample
             except (MediaError, RowError) as error:
                 bad.setdefault(error.reason, []).append(f"{sample.source}: {error}")

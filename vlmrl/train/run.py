@@ -170,7 +170,7 @@ def _stage_folder(s: Session, cfg: Stage) -> Path:
 def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: VisionCache) -> None:
     """Build what the stage needs, restore it if this process resumes inside it, and run it."""
     faults.point("stage.started")
-    rows = s.rows_of(cfg.source, cfg.template)
+    rows = s.rows_of(cfg.source, cfg.answer_format)
     samples = rows.samples
     if cfg.forward == "shared_prefix":
         require(policy.model.config.get_text_config())
@@ -215,7 +215,7 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
             samples=samples,
             encoder=s.encoder,
             sampler=sampler,
-            template=cfg.template,
+            answer_format=cfg.answer_format,
             max_bad=s.cfg.data.max_bad_rows,
             bad=s.state.bad_media,
             cost=_cost(policy, rows.prompt_tokens),
@@ -284,7 +284,7 @@ def _rewards(s: Session, cfg: GrpoSection, samples: Mapping[str, Sample]) -> Rew
     """The reward columns, tried on gold and junk answers before anything is generated."""
     runner = reward_runner(cfg, s.cfg.plugins)
     try:
-        problems = runner.self_test(list(samples.values())[:64], cfg.template)
+        problems = runner.self_test(list(samples.values())[:64], cfg.answer_format)
         if problems:
             raise ConfigError([f"stage '{cfg.name}': {problem}" for problem in problems])
     except BaseException:

@@ -52,14 +52,14 @@ class Session:
     profile_steps: int = 0
     """Steps of each stage to trace."""
 
-    def rows_of(self, source: SourceSection, template: str) -> Rows:
+    def rows_of(self, source: SourceSection, answer_format: str) -> Rows:
         """Audited rows of a source, read once per process."""
-        key = (source, template)
+        key = (source, answer_format)
         if key not in self.rows:
             quarantine = self.run.path / "quarantine.jsonl"
             with self.clock.phase("audit"):
                 self.rows[key] = load_rows(
-                    source, self.cfg.data, self.places.data, template, self.encoder, quarantine=quarantine, ui=self.ui
+                    source, self.cfg.data, self.places.data, answer_format, self.encoder, quarantine=quarantine, ui=self.ui
                 )
         return self.rows[key]
 

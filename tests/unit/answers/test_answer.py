@@ -63,8 +63,8 @@ def test_answer_view(text, view):
 
 @given(text=st.lists(st.sampled_from([*SOUP, "a", " "]), max_size=12).map("".join))
 def test_never_raises_and_agrees_with_itself(text):
-    for template in ("answer_only", "think_answer"):
-        parsed = parse(text, template)
+    for answer_format in ("answer_only", "think_answer"):
+        parsed = parse(text, answer_format)
         assert parsed.format_ok == (parsed.errors == ())
         assert parsed.answer is not None or "no_answer" in parsed.errors
 
@@ -91,10 +91,10 @@ def test_work_is_linear_in_the_length(piece):
     assert parse(piece * answer.MAX_CHARS, "think_answer").format_ok is False
 
 
-@pytest.mark.parametrize("template", ["answer_only", "think_answer"])
+@pytest.mark.parametrize("answer_format", ["answer_only", "think_answer"])
 @pytest.mark.parametrize("thought", [None, "so"])
-def test_gold_text_is_read_back(template, thought):
-    parsed = parse(gold_text(sample(), template, thought), template)
+def test_gold_text_is_read_back(answer_format, thought):
+    parsed = parse(gold_text(sample(), answer_format, thought), answer_format)
     assert parsed.format_ok
     assert parsed.answer == "3.0 to 5.0"
-    assert parsed.thought == (None if template == "answer_only" else thought or "\n\n")
+    assert parsed.thought == (None if answer_format == "answer_only" else thought or "\n\n")

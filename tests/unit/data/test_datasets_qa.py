@@ -173,8 +173,8 @@ def test_gold_answers_score_in_full(case: Case, tmp_path: Path):
         assert sample.meta["split"] == case.split
         column = case.rewards[sample.answer_type] or next(iter(sample.gt))
         runner = RewardRunner([(column, 1.0, reward.get(column).function)])
-        for template in ("think", "answer_only"):
-            assert runner.self_test([sample], template) == []
+        for answer_format in ("think", "answer_only"):
+            assert runner.self_test([sample], answer_format) == []
 
 
 @pytest.mark.parametrize("case", [BY_NAME[name] for name in NAMES], ids=ident)

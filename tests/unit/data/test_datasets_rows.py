@@ -136,8 +136,8 @@ def test_gold_answers_score_in_full(case: Case, tmp_path: Path) -> None:
         assert scores[MAIN[sample.answer_type]] == 1
         assert SCORERS[sample.answer_type](None, sample)[2][MAIN[sample.answer_type]] == 0
         name = REWARDS[sample.answer_type]
-        for template in ("think", "answer_only"):
-            assert RewardRunner([(name, 1.0, reward.get(name).function)]).self_test([sample], template) == []
+        for answer_format in ("think", "answer_only"):
+            assert RewardRunner([(name, 1.0, reward.get(name).function)]).self_test([sample], answer_format) == []
 
 
 @pytest.mark.parametrize("case", CASES, ids=ident)

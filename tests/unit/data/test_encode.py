@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.tiny import Tiny
 from vlmrl.data.encode import Encoder
-from vlmrl.data.render import FREE, TEMPLATES, instruction, messages
+from vlmrl.data.render import ANSWER_FORMATS, FREE, instruction, messages
 from vlmrl.errors import MediaError, RowError
 
 
@@ -51,8 +51,8 @@ def test_plan_from_headers_equals_the_real_prompt(tiny: Tiny) -> None:
 def test_every_medium_is_decoded_once(tiny: Tiny) -> None:
     tiny.prompts(8)
     before = dict(tiny.store.stats)
-    for template in TEMPLATES:
-        tiny.prompts(8, template)
+    for answer_format in ANSWER_FORMATS:
+        tiny.prompts(8, answer_format)
     assert tiny.store.stats["decoded"] == before["decoded"]
 
 
@@ -98,7 +98,7 @@ def test_missing_media_is_an_error_with_the_path(tiny: Tiny) -> None:
 
 
 def test_unknown_template_is_refused(tiny: Tiny) -> None:
-    with pytest.raises(RowError, match="template"):
+    with pytest.raises(RowError, match="answer_format"):
         tiny.encoder.encode(tiny.samples[0], "shout")
 
 
@@ -111,4 +111,4 @@ def test_the_free_template_adds_nothing_to_the_question(question_first: bool, ti
     media = "<|vision_start|><|video_pad|><|vision_end|>"
     body = f"{sample.question}{media}" if question_first else f"{media}{sample.question}"
     assert text == f"<|im_start|>user\n{body}<|im_end|>\n<|im_start|>assistant\n"
-    assert FREE not in TEMPLATES
+    assert FREE not in ANSWER_FORMATS

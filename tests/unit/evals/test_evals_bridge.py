@@ -35,7 +35,7 @@ from vlmrl.evals.bridge.task_files import document, row_of, task_yaml, write_yam
 from vlmrl.media.image import decode_image
 from vlmrl.types import GenerationSettings, MediaRef
 
-GROUNDING = with_defaults(Task(id="g", source="test.jsonl", template="think_or_not", answer_type="time_span", max_new_tokens=6))
+GROUNDING = with_defaults(Task(id="g", source="test.jsonl", answer_format="think_or_not", answer_type="time_span", max_new_tokens=6))
 GREEDY = GenerationSettings(max_new_tokens=6, temperature=0.0)
 
 
@@ -95,7 +95,7 @@ def test_a_turn_of_ours_gives_the_ids_of_native_evaluation(tiny: Tiny) -> None:
         turns = read_messages(content, Pictures(Path("unused")), "here")
         prompt = encode(turns, tiny.encoder, name=sample.id, task="t", source="here")
         assert (prompt.ids, prompt.spans, prompt.media) == (native.ids, native.spans, native.media)
-        assert prompt.template == FREE
+        assert prompt.answer_format == FREE
 
 
 def test_several_turns_and_media_anywhere_keep_their_order(tiny: Tiny, tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_media_outside_the_media_root_are_refused(tmp_path: Path) -> None:
 # Joining
 
 
-READER = Reader(fingerprint="f", stage="s", harness="lmms-eval 0.7.3", template=FREE, seed=3, tokenizer_len=len)
+READER = Reader(fingerprint="f", stage="s", harness="lmms-eval 0.7.3", answer_format=FREE, seed=3, tokenizer_len=len)
 
 
 def answer(tiny: Tiny, text: str, settings: GenerationSettings = GREEDY, shown: str | None = None) -> Answer:
@@ -295,7 +295,7 @@ def test_records_of_ours_hold_our_scores_and_upstreams(tiny: Tiny, tmp_path: Pat
     samples = [{"doc_id": 0, "doc": doc(tmp_path), "miou": 0.75, "vlmrl_error": "", "resps": [[""]]}]
     (record,) = records_of("vlmrl_g", samples, {("vlmrl_g", "test", 0): [answer(tiny, "<answer>2 to 5</answer>")]}, READER)
     assert dict(record.scores) == {"tiou": 0.75, "upstream/miou": 0.75}
-    assert (record.sample_id, record.harness, record.template, record.gold) == ("a", "lmms-eval 0.7.3", "think_or_not", (2.0, 6.0))
+    assert (record.sample_id, record.harness, record.answer_format, record.gold) == ("a", "lmms-eval 0.7.3", "think_or_not", (2.0, 6.0))
     assert json.loads(record.line())["scores"]["upstream/miou"] == 0.75
 
 

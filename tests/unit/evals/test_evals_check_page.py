@@ -17,7 +17,7 @@ EVIL = "<script>alert(1)</script>\x1b"
 
 
 def prompt(made: Sample, tokens: int, shown) -> Prompt:
-    return Prompt(sample=made, ids=tuple(range(tokens)), media=(shown.handle,), spans=((0, 1),), template="think")
+    return Prompt(sample=made, ids=tuple(range(tokens)), media=(shown.handle,), spans=((0, 1),), answer_format="think")
 
 
 def box_row(box: list[float], tokens: int = 10, **more) -> CheckRow:

@@ -224,7 +224,7 @@ def test_texts_of_models_cannot_write_the_page(tmp_path):
 CHANGES = [
     ("prompt_ids_hash", "other", "the prompt differs"),
     ("sample_hash", "other", "question, gold answer, media or pixel budget differs"),
-    ("template", "answer_only", "the answer format differs"),
+    ("answer_format", "answer_only", "the answer format differs"),
     ("settings", {"max_new_tokens": 17, "temperature": 0.0, "top_p": 1.0}, "generation settings differs"),
     ("task_version", 2, "the task version differs"),
     ("harness", "lmms-eval 0.7.3", "the harness differs"),
@@ -250,7 +250,7 @@ def test_what_was_asked_otherwise_is_refused(tmp_path, field, value, message):
     [
         ("prompt_ids_hash", "unknown", "the prompt is unknown"),
         ("sample_hash", "unknown:1", "media or pixel budget is unknown"),
-        ("template", "unknown", "the answer format is unknown"),
+        ("answer_format", "unknown", "the answer format is unknown"),
         ("settings", {}, "generation settings is unknown"),
         ("task_version", 0, "the task version is unknown"),
         ("harness", "unknown version of lmms-eval", "the harness is unknown"),

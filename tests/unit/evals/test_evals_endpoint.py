@@ -64,7 +64,7 @@ def prompt(name: str = "row", *media: str, tokens: int = 12, question_first: boo
         question_first=question_first,
         source="rows.jsonl:3",
     )
-    return Prompt(sample=sample, ids=(1,) * tokens, media=tuple(HANDLES[key] for key in media), spans=(), template="answer_only")
+    return Prompt(sample=sample, ids=(1,) * tokens, media=tuple(HANDLES[key] for key in media), spans=(), answer_format="answer_only")
 
 
 def completion(*texts: str, prompt_tokens: int = 12, token_ids: bool = True, **more: Any) -> Json:

@@ -46,7 +46,7 @@ class Echo:
 
 
 def prompts(*names: str) -> list[Prompt]:
-    return [Prompt(sample=sample(id=name), ids=(1, 2, 3), media=(), spans=(), template="think") for name in names]
+    return [Prompt(sample=sample(id=name), ids=(1, 2, 3), media=(), spans=(), answer_format="think") for name in names]
 
 
 def record(prompt: Prompt, text: str, *, k: int = 0, seed: int | None = 5, fingerprint: str = "w") -> Record:
@@ -57,7 +57,7 @@ def record(prompt: Prompt, text: str, *, k: int = 0, seed: int | None = 5, finge
         cluster="c",
         sample_hash=sample_hash(prompt),
         prompt_ids_hash="p",
-        template="think",
+        answer_format="think",
         answer_type="time_span",
         text=text,
         answer=None,

@@ -37,7 +37,7 @@ class Knowing:
 
     def generate(self, prompts: Sequence[Prompt], settings: GenerationSettings, *, samples: int, seed: int) -> list[list[Generation]]:
         def text(prompt: Prompt) -> str:
-            return "" if self.silent else gold_text(prompt.sample, prompt.template, "It can be seen.")
+            return "" if self.silent else gold_text(prompt.sample, prompt.answer_format, "It can be seen.")
 
         return [[Generation(text=text(prompt), n_out=9, finish="stop")] * samples for prompt in prompts]
 

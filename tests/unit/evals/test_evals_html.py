@@ -46,7 +46,7 @@ def record(stage: str, number: int, pred: tuple[float, float] | None, *, text: s
         cluster=f"videos/{number}.mp4",
         sample_hash=f"hash-{number}",
         prompt_ids_hash="p",
-        template="think_or_not",
+        answer_format="think_or_not",
         answer_type="time_span",
         text=text if text is not None else f"<think>{thought}</think><answer>{answer}</answer>",
         answer=answer,

@@ -45,7 +45,7 @@ def test_a_line_without_rows(tmp_path):
     assert record.scores == {"upstream/acc": 1.0, "upstream/mcq": 0.0}
     assert (record.n_in, record.n_out, record.think.has) == (90, 12, True)
     assert (record.stage, record.harness, record.settings, record.task_version) == ("run", "unknown version of lmms-eval", {}, 0)
-    assert (record.finish, record.format_ok, record.think.tokens, record.template, record.answer_type) == (
+    assert (record.finish, record.format_ok, record.think.tokens, record.answer_format, record.answer_type) == (
         None,
         None,
         None,
@@ -153,7 +153,7 @@ def test_the_task_needs_a_name(tmp_path):
 
 def test_with_rows_our_scorers_judge_as_well(tmp_path):
     path = samples_file(tmp_path, [doc(0, "<answer>B</answer>", acc=0), doc(1, "it is A", acc=1)])
-    records = import_lmms_samples(path, samples={"0": row("r0"), "1": row("r1")}, template="answer_only").records
+    records = import_lmms_samples(path, samples={"0": row("r0"), "1": row("r1")}, answer_format="answer_only").records
     assert [(r.sample_id, r.scores["exact"], r.scores["upstream/acc"]) for r in records] == [("r0", 1.0, 0.0), ("r1", 0.0, 1.0)]
     assert [(r.cluster, r.answer_type, r.format_ok, r.category) for r in records] == [
         ("r0.png", "choice", True, "animals"),

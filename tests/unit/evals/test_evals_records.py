@@ -36,7 +36,7 @@ def make_record(sample_id: str = "a", **changes) -> Record:
         cluster="videos/1.mp4",
         sample_hash="s",
         prompt_ids_hash="p",
-        template="think",
+        answer_format="think",
         answer_type="time_span",
         text="<answer>1 to 2</answer>",
         answer="1 to 2",
@@ -67,7 +67,7 @@ def make_prompt(sample_id: str = "a", *, question: str = "When?", gold=(1.0, 3.0
         gt={"time": list(gold)},
     )
     handle = MediaHandle(kind="video", key=key, grid_thw=(2, 4, 4), tokens=8)
-    return Prompt(sample=sample, ids=tuple(ids), media=(handle,), spans=((0, 1),), template="think")
+    return Prompt(sample=sample, ids=tuple(ids), media=(handle,), spans=((0, 1),), answer_format="think")
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)

@@ -27,7 +27,7 @@ batch_prompts: 2
 tasks:
   - id: grounding
     source: test.jsonl
-    template: think_or_not
+    answer_format: think_or_not
     answer_type: time_span
     max_new_tokens: 6
     limit: 3

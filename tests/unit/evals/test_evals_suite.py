@@ -11,7 +11,7 @@ from vlmrl.evals.ask.suite import data_root_of, load_suite, load_task, suite_pat
 from vlmrl.evals.score.measures import COMMON, metrics_of
 
 SUITES = sorted((Path(__file__).parents[3] / "evals" / "suites").glob("*.yaml"))
-TASK = "{id: t, source: a.jsonl, template: think, answer_type: time_span, max_new_tokens: 8}"
+TASK = "{id: t, source: a.jsonl, answer_format: think, answer_type: time_span, max_new_tokens: 8}"
 
 
 def write(path: Path, task: str = TASK, head: str = "id: s\nversion: 1\ndata_root: data\n") -> Path:
@@ -56,7 +56,10 @@ def test_defaults_follow_the_answer_type(tmp_path):
         (("max_new_tokens: 8", "max_new_tokens: 0"), "s.yaml:5: tasks.0.max_new_tokens: Input should be greater than 0, got 0"),
         (("max_new_tokens: 8", "max_new_tokens: many"), "tasks.0.max_new_tokens: Input should be a valid integer"),
         (("source: a.jsonl, ", ""), "s.yaml:5: tasks.0.source: Field required"),
-        (("template: think", "template: thinks"), "s.yaml:5: tasks.0.template: Input should be 'think', 'answer_only' or 'think_or_not'"),
+        (
+            ("answer_format: think", "answer_format: thinks"),
+            "s.yaml:5: tasks.0.answer_format: Input should be 'think', 'answer_only' or 'think_or_not'",
+        ),
         (("max_new_tokens: 8", "max_new_tokens: 8, media: {fsp: 2}"), "tasks.0.media.fsp: unknown key 'fsp'; did you mean 'fps'?"),
         (("answer_type: time_span", "answer_type: caption"), "tasks.t.answer_type: no evaluation for 'caption'; there is: time_span, bbox"),
         (
@@ -78,7 +81,7 @@ def test_mistakes_are_named(tmp_path, change, message):
 
 
 def test_all_mistakes_at_once(tmp_path):
-    task = TASK.replace("template: think", "template: x").replace("max_new_tokens: 8", "max_new_tokens: -1")
+    task = TASK.replace("answer_format: think", "answer_format: x").replace("max_new_tokens: 8", "max_new_tokens: -1")
     with pytest.raises(ConfigError) as caught:
         load_suite(write(tmp_path / "s.yaml", task, head="id: s\nversoin: 1\ndata_root: data\n"))
     text = "\n".join(caught.value.problems)
@@ -86,7 +89,7 @@ def test_all_mistakes_at_once(tmp_path):
     for part in (
         "s.yaml:2: versoin: unknown key 'versoin'; did you mean 'version'?",
         "version: Field required",
-        "template",
+        "answer_format",
         "max_new_tokens",
     ):
         assert part in text
@@ -109,7 +112,7 @@ def test_suites_and_tasks_by_name(tmp_path, monkeypatch):
         "id: charts\nversion: 2\nsource: charts/rows/test.jsonl\nmedia_root: charts\ntemplate: [think, answer_only]\n"
         "answer_type: [choice, number]\nmax_new_tokens: 8\nmade: {dataset: charts, split: test, options: {form: open}}\n"
     )
-    path = write(tmp_path / "suites" / "two.yaml", f"charts\n  - {{use: charts, id: few, limit: 4, template: think}}\n  - {TASK}")
+    path = write(tmp_path / "suites" / "two.yaml", f"charts\n  - {{use: charts, id: few, limit: 4, answer_format: think}}\n  - {TASK}")
     monkeypatch.setattr("vlmrl.evals.ask.suite.DEFINITIONS", tmp_path)
     assert suite_path("two") == path == suite_path(path)
     suite = load_suite(suite_path("two"))

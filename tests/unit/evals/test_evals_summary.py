@@ -129,7 +129,7 @@ def test_only_like_is_compared_with_like():
     ]:
         with pytest.raises(Incomparable, match=message):
             compare(a, b, seed=0)
-    assert compare(a, [dataclasses.replace(r, template="answer_only", fingerprint="other") for r in a], seed=0).n == 3
+    assert compare(a, [dataclasses.replace(r, answer_format="answer_only", fingerprint="other") for r in a], seed=0).n == 3
 
 
 def test_best_constant_by_hand():

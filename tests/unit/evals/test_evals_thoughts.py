@@ -42,12 +42,12 @@ def prompt(name: str, gt: dict[str, Any] | None = None) -> Prompt:
         source="rows.jsonl:1",
     )
     handle = MediaHandle(kind="image", key="k", grid_thw=(1, 2, 2), tokens=1)
-    return Prompt(sample=sample, ids=(1, 2), media=(handle,), spans=((0, 1),), template="think_answer")
+    return Prompt(sample=sample, ids=(1, 2), media=(handle,), spans=((0, 1),), answer_format="think_answer")
 
 
 def record(name: str, raw: str = RED, *, right: bool = True, gt: dict[str, Any] | None = None, **changes: Any) -> Record:
     of = prompt(name, gt)
-    known = {"answer_type": "open", "scores": {"exact": float(right)}, "text": raw, "template": of.template}
+    known = {"answer_type": "open", "scores": {"exact": float(right)}, "text": raw, "answer_format": of.answer_format}
     hashes = {"sample_hash": sample_hash(of), "prompt_ids_hash": prompt_ids_hash(of)}
     return make_record(name, **{**known, **hashes, **changes})
 

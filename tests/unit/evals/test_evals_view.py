@@ -40,12 +40,12 @@ def sample(answer_type: str, answer: str = "", gt: dict[str, Any] | None = None,
         ("<think>It is B", None, None),  # cut off within the thought
     ],
 )
-@pytest.mark.parametrize("template", ["think_answer", "answer_only"])
-def test_choices_are_read_from_the_answer_alone(text: str, tagged: str | None, viewed: str | None, template: str) -> None:
+@pytest.mark.parametrize("answer_format", ["think_answer", "answer_only"])
+def test_choices_are_read_from_the_answer_alone(text: str, tagged: str | None, viewed: str | None, answer_format: str) -> None:
     """Gold is B. Every cell: the letter that is read, and the score of the scorer."""
     views: list[tuple[View, str | None]] = [("tagged", tagged), ("view", viewed)]
     for view, letter in views:
-        answer = answer_of(text, template, view)
+        answer = answer_of(text, answer_format, view)
         assert (None if answer is None else read_choice(answer, OPTIONS)) == letter
         pred, _, scores = SCORERS["choice"](answer, sample("choice", "B", options=OPTIONS))
         assert scores["exact"] == float(letter == "B")

@@ -82,7 +82,7 @@ def test_video_in_the_layout_of_another_model_is_refused() -> None:
 
 def prompt_of(spans: list[tuple[int, int]], media: list[MediaHandle], owners: list[int]) -> Prompt:
     sample = Sample(id="s", task="t", answer_type="number", question="q", media=(), answer="1", gt={})
-    return Prompt(sample=sample, ids=(0,) * 99, media=tuple(media), spans=tuple(spans), template="think", owners=tuple(owners))
+    return Prompt(sample=sample, ids=(0,) * 99, media=tuple(media), spans=tuple(spans), answer_format="think", owners=tuple(owners))
 
 
 def test_visual_index_of_mixed_media() -> None:

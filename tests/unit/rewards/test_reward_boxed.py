@@ -49,10 +49,10 @@ def test_rows_that_the_check_is_not_for() -> None:
     assert boxed(group([r"\boxed{B}"], row("B", "math")), CTX, check="choice") == [None]
 
 
-@pytest.mark.parametrize("template", ["think", "answer_only"])
-def test_gold_passes_the_self_test(template: str) -> None:
+@pytest.mark.parametrize("answer_format", ["think", "answer_only"])
+def test_gold_passes_the_self_test(answer_format: str) -> None:
     rows = [row("1/2"), row(r"\boxed{1/2}"), row(r"\{1, 2\}"), row(r"so \boxed{x^{2}}")]
-    assert RewardRunner([("boxed", 1.0, boxed)]).self_test(rows, template) == []
+    assert RewardRunner([("boxed", 1.0, boxed)]).self_test(rows, answer_format) == []
 
 
 @pytest.mark.parametrize("soup", ["\\boxed{", "{", "}", "\\", "<think>", "</think>", "<answer>", "\n", "\\boxed{}"])

@@ -30,7 +30,7 @@ GOOD = "<think>x</think><answer>y</answer>"
 def test_think_format(text: str, good: bool) -> None:
     assert thinks_first(text) is good
     assert think_format(group([text]), CTX) == [float(good)]
-    assert think_format(group([text], template="answer_only"), CTX) == [None]
+    assert think_format(group([text], answer_format="answer_only"), CTX) == [None]
 
 
 @pytest.mark.parametrize(
@@ -50,22 +50,22 @@ def test_structure(text: str, share: float) -> None:
 
 def test_structure_of_a_prompt_for_the_answer_alone() -> None:
     texts = ["<answer>y</answer>", "<think>x</think><answer>y</answer>", "<answer>y", "y", "</answer>y<answer>"]
-    assert structure(group(texts, template="answer_only"), CTX) == [1, 1, 0.5, 0, 0.5]
+    assert structure(group(texts, answer_format="answer_only"), CTX) == [1, 1, 0.5, 0, 0.5]
 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "x", " "]), max_size=8).map("".join))
 def test_the_full_form_has_full_structure_and_thinks_first(text: str) -> None:
     share = tag_share(text, "think")
     assert share in (0, 0.25, 0.5, 0.75, 1)
-    if format_reward(group([text], template="think"), CTX) == [1.0]:
+    if format_reward(group([text], answer_format="think"), CTX) == [1.0]:
         assert share == 1
         assert thinks_first(text)
 
 
-@pytest.mark.parametrize("template", ["think", "think_or_not", "answer_only"])
-def test_gold_passes_the_self_test(template: str) -> None:
+@pytest.mark.parametrize("answer_format", ["think", "think_or_not", "answer_only"])
+def test_gold_passes_the_self_test(answer_format: str) -> None:
     columns = [("exact", 1.0, exact), ("think_format", 1.0, think_format), ("structure", 1.0, structure)]
-    assert RewardRunner(columns).self_test([sample("7", gt={})], template) == []
+    assert RewardRunner(columns).self_test([sample("7", gt={})], answer_format) == []
 
 
 @pytest.mark.parametrize("soup", ["<think>", "</think>", "<answer>", "</answer>", "<", "<think", "{", "\n", "<think></think>"])

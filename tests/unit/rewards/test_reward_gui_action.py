@@ -17,7 +17,7 @@ CLICK = {"action": "click", "coordinate": [150, 200], "box": [100, 100, 200, 300
 
 def score(gold: dict[str, Any], *texts: str, meta: dict[str, Any] | None = None, **arguments: Any) -> list[float | None]:
     of = sample("-", gt={"action": gold}, meta=meta or {})
-    return list(gui_action(group([f"<answer>{text}</answer>" for text in texts], of, template="answer_only"), CTX, **arguments))
+    return list(gui_action(group([f"<answer>{text}</answer>" for text in texts], of, answer_format="answer_only"), CTX, **arguments))
 
 
 def click(x: int, y: int, kind: str = "click") -> str:
@@ -44,7 +44,7 @@ def test_without_true_arguments_their_weight_is_left_out() -> None:
 def test_form_weights_and_radius() -> None:
     of = sample("-", gt={"action": CLICK})
     loose = [f"sure: <answer>{click(150, 200)}</answer>"]
-    assert gui_action(group(loose, of, template="answer_only"), CTX) == pytest.approx([0.9])
+    assert gui_action(group(loose, of, answer_format="answer_only"), CTX) == pytest.approx([0.9])
     assert score(CLICK, click(0, 0), w_format=0.0, w_type=1.0, w_args=1.0) == [0.5]
     point = {"action": "click", "coordinate": [500, 500]}
     assert score(point, click(640, 500), click(650, 500)) == pytest.approx([1, 0.4])

@@ -47,7 +47,7 @@ def test_judge_scores_what_only_a_judge_can() -> None:
 
 
 def test_judge_sees_the_pixels_of_the_policy() -> None:
-    of = with_image(group(["<answer>x</answer>"], OF, template="answer_only"))
+    of = with_image(group(["<answer>x</answer>"], OF, answer_format="answer_only"))
     with serving(score(0.5)) as s:
         assert judge(of, RewardContext(media={"k": Medium()}), endpoint=s.endpoint) == [0.5]
         assert len(images_of(s.server.requests[0][0])) == 1

@@ -21,7 +21,7 @@ CTX = RewardContext()
 
 def of_lengths(tokens: list[int], texts: list[str] | None = None, answer: str = "7", answer_type: str = "open") -> Group:
     row = replace(sample(answer, gt={}), answer_type=answer_type)
-    prompt = Prompt(sample=row, ids=(1,), media=(), spans=(), template="think")
+    prompt = Prompt(sample=row, ids=(1,), media=(), spans=(), answer_format="think")
     texts = texts or [""] * len(tokens)
     rollouts = tuple(
         Rollout(k=k, ids=(5,) * n, logprobs=(-0.5,) * n, text=text, finish="stop", policy_version=0)

@@ -50,7 +50,7 @@ def test_thinking_correct_by() -> None:
 
 def test_thinking_needs_a_template_with_thoughts() -> None:
     with serving() as s:
-        assert thinking(group(TEXTS[:1], OF, template="answer_only"), CTX, endpoint=s.endpoint) == [None]
+        assert thinking(group(TEXTS[:1], OF, answer_format="answer_only"), CTX, endpoint=s.endpoint) == [None]
         assert s.server.requests == []
 
 

@@ -85,7 +85,7 @@ def test_values_come_back(patient):
 
 def test_group_and_context_come_whole_and_without_torch(patient):
     handle = MediaHandle(kind="video", key="k", grid_thw=(2, 4, 6), tokens=12, seconds_per_grid=0.5, step_times=(0.25, 1.5))
-    prompt = Prompt(sample=sample(gt={"time": (3.0, np.float64(0.1))}), ids=(1, 2), media=(handle,), spans=((0, 2),), template="t")
+    prompt = Prompt(sample=sample(gt={"time": (3.0, np.float64(0.1))}), ids=(1, 2), media=(handle,), spans=((0, 2),), answer_format="t")
     rollout = Rollout(k=0, ids=(5, 6), logprobs=(-0.1, -1e-300), text="\u00e9\u4e2d\n\ud800", finish="length", policy_version=3)
     whole = Group(id="g", prompt=prompt, rollouts=(rollout,) * 8)
     call = encode_call(whole, CTX)

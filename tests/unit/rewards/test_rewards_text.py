@@ -12,10 +12,10 @@ from vlmrl.protocols import RewardContext, reward
 from vlmrl.types import Group, Prompt, Rollout, Sample
 
 
-def group(texts: list[str], *, template: str = "think", answer: str = "10.00 to 20.00", time: list[float] | None = None) -> Group:
+def group(texts: list[str], *, answer_format: str = "think", answer: str = "10.00 to 20.00", time: list[float] | None = None) -> Group:
     gt = {} if time is None else {"time": time}
     sample = Sample(id="a", task="t", answer_type="time_span" if time else "choice", question="q", media=(), answer=answer, gt=gt)
-    prompt = Prompt(sample=sample, ids=(), media=(), spans=(), template=template)
+    prompt = Prompt(sample=sample, ids=(), media=(), spans=(), answer_format=answer_format)
     rollouts = tuple(Rollout(k=k, ids=(), logprobs=(), text=t, finish="stop", policy_version=0) for k, t in enumerate(texts))
     return Group(id="g", prompt=prompt, rollouts=rollouts)
 
@@ -48,16 +48,16 @@ def test_temporal_iou_judges_the_last_answer_and_not_the_thought() -> None:
     assert list(reward.bind("temporal_iou")(group(texts, time=[10.0, 20.0]), RewardContext())) == [0, 1, 0]
 
 
-@pytest.mark.parametrize("template", ["think", "think_or_not", "answer_only"])
-def test_temporal_iou_of_a_gold_row_is_one(template: str) -> None:
+@pytest.mark.parametrize("answer_format", ["think", "think_or_not", "answer_only"])
+def test_temporal_iou_of_a_gold_row_is_one(answer_format: str) -> None:
     """A ground-truth row scores 1 under the parser of training, for 1000 spans."""
     draw = random.Random(0)
     for _ in range(1000):
         start = round(draw.uniform(0, 900), 2)
         end = round(start + draw.uniform(0.05, 300), 2)
-        one = group(["x"], template=template, answer=f"{start:.2f} to {end:.2f}", time=[start, end])
-        text = gold_text(one.prompt.sample, template, None)
-        gold = group([text], template=template, answer=one.prompt.sample.answer, time=[start, end])
+        one = group(["x"], answer_format=answer_format, answer=f"{start:.2f} to {end:.2f}", time=[start, end])
+        text = gold_text(one.prompt.sample, answer_format, None)
+        gold = group([text], answer_format=answer_format, answer=one.prompt.sample.answer, time=[start, end])
         assert list(reward.bind("temporal_iou")(gold, RewardContext())) == [1.0]
         assert list(reward.bind("format")(gold, RewardContext())) == [1.0]
         assert list(reward.bind("exact")(gold, RewardContext())) == [1.0]
@@ -65,9 +65,9 @@ def test_temporal_iou_of_a_gold_row_is_one(template: str) -> None:
 
 def test_format_asks_for_what_the_prompt_asked_for() -> None:
     texts = ["<think>x</think><answer>B</answer>", "<think>\n\n</think><answer>B</answer>", "<answer>B</answer>", "B", "<think>x</think>"]
-    for template in ("think", "think_or_not"):
-        assert list(reward.bind("format")(group(texts, template=template), RewardContext())) == [1, 1, 0, 0, 0]
-    assert list(reward.bind("format")(group(texts, template="answer_only"), RewardContext())) == [0, 0, 1, 0, 0]
+    for answer_format in ("think", "think_or_not"):
+        assert list(reward.bind("format")(group(texts, answer_format=answer_format), RewardContext())) == [1, 1, 0, 0, 0]
+    assert list(reward.bind("format")(group(texts, answer_format="answer_only"), RewardContext())) == [0, 0, 1, 0, 0]
 
 
 def test_exact_up_to_case_and_space() -> None:

@@ -35,7 +35,7 @@ def sample(answer: str = "3.0 to 5.0", time: list[float] | None = None, thought:
 
 
 def group(n: int = 3) -> Group:
-    prompt = Prompt(sample=sample(), ids=(), media=(), spans=(), template="think")
+    prompt = Prompt(sample=sample(), ids=(), media=(), spans=(), answer_format="think")
     rollouts = tuple(Rollout(k=k, ids=(), logprobs=(), text=f"{k}", finish="stop", policy_version=0) for k in range(n))
     return Group(id="g", prompt=prompt, rollouts=rollouts)
 
@@ -235,10 +235,10 @@ def built_in(*names: str, **weights: float) -> RewardRunner:
     return RewardRunner([(name, weights.get(name, 1.0), reward.bind(name)) for name in names])
 
 
-@pytest.mark.parametrize("template", ["think", "think_or_not", "answer_only"])
-def test_self_test_passes_good_rows(template: str) -> None:
+@pytest.mark.parametrize("answer_format", ["think", "think_or_not", "answer_only"])
+def test_self_test_passes_good_rows(answer_format: str) -> None:
     runner = built_in("temporal_iou", "format", "exact", format=0.1)
-    assert runner.self_test([sample(), sample(thought="It comes late.")], template) == []
+    assert runner.self_test([sample(), sample(thought="It comes late.")], answer_format) == []
 
 
 def test_self_test_names_a_gold_answer_that_disagrees_with_its_span() -> None:

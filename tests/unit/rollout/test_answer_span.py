@@ -23,10 +23,10 @@ def pieces(*texts: str):
     return (*range(len(table)), -1), decode
 
 
-def covered(*texts: str, template: str = "think") -> list[int]:
+def covered(*texts: str, answer_format: str = "think") -> list[int]:
     ids, decode = pieces(*texts)
     text = decode(ids)
-    span = answer_span(text, template)
+    span = answer_span(text, answer_format)
     assert span is not None
     return list(range(*answer_tokens(ids, text, span, decode)))
 
@@ -38,7 +38,7 @@ def test_the_answer_without_tags_and_end_token():
 def test_white_space_next_to_the_tags_is_out_and_a_border_token_is_in():
     assert covered("<think></think>", "<answer>", "\n ", " 3", " \n", "</answer>") == [3]
     assert covered("<think></think>", "<ans", "wer>3", "4</", "answer>") == [2, 3]
-    assert covered("<answer>3</answer>", template="answer_only") == [0]
+    assert covered("<answer>3</answer>", answer_format="answer_only") == [0]
 
 
 def test_the_last_block_outside_the_thought_counts():

@@ -135,7 +135,7 @@ class Student(Engine):
         out = []
         for request in requests:
             rows = [self.one(k, seed) for k, seed in zip(request.ks, request.seeds, strict=True)]
-            if request.prompt.template == FREE:
+            if request.prompt.answer_format == FREE:
                 rows = [replace(r, text="open") for r in rows]
             elif "open" in request.prompt.sample.question:
                 rows = [replace(r, text=f"<answer>right {r.text}</answer>") for r in rows]
@@ -145,11 +145,11 @@ class Student(Engine):
         return out
 
 
-def encode(sample: Sample, template: str) -> Prompt:
+def encode(sample: Sample, answer_format: str) -> Prompt:
     """Ids that depend on all that the model would see; refuses one hint."""
     if "too long" in sample.question:
         raise RowError("overlong", "too long")
-    return Prompt(sample=sample, ids=tuple(map(ord, f"{template}|{sample.question}")), media=(), spans=(), template=template)
+    return Prompt(sample=sample, ids=tuple(map(ord, f"{answer_format}|{sample.question}")), media=(), spans=(), answer_format=answer_format)
 
 
 def right(group: Group, ctx: RewardContext) -> list[float | None]:
@@ -204,7 +204,7 @@ def test_guided_rows_know_both_prompts(tmp_path: Path):
 def test_sage_writes_a_hint_and_trains_on_it(tmp_path: Path):
     engine = Student()
     out = guided(engine, sage()).collect(HARD[:1], step=0, journal=Journal(tmp_path, 0))
-    assert [[(r.prompt.template, len(r.seeds)) for r in round_] for round_ in engine.requests] == [
+    assert [[(r.prompt.answer_format, len(r.seeds)) for r in round_] for round_ in engine.requests] == [
         [("answer_only", 3)],
         [(FREE, 2)],
         [("answer_only", 3)],

@@ -48,7 +48,7 @@ def test_unjudged_rows_lend_no_thought_and_the_first_of_equals_wins():
 
 
 def test_templates_and_modes_without_a_thought():
-    out = offpolicy_gt().complete(group(["x"], template="answer_only"), score, tokens)
+    out = offpolicy_gt().complete(group(["x"], answer_format="answer_only"), score, tokens)
     assert out.rollouts[-1].text == "<answer>3.0 to 5.0</answer>"
     out = offpolicy_gt(gt_cot="answer_only").complete(group(["x"]), score, tokens)
     assert out.rollouts[-1].text == "<think>\n\n</think><answer>3.0 to 5.0</answer>"
@@ -66,5 +66,5 @@ def test_the_row_scores_one_for_any_span(i):
 def test_off_leaves_out_the_row_where_there_are_thoughts():
     mine = group(TEXTS)
     assert offpolicy_gt(gt_cot="off").complete(mine, score, tokens) is mine
-    out = offpolicy_gt(gt_cot="off").complete(group(["x"], template="answer_only"), score, tokens)
+    out = offpolicy_gt(gt_cot="off").complete(group(["x"], answer_format="answer_only"), score, tokens)
     assert out.rollouts[-1].text == "<answer>3.0 to 5.0</answer>"

@@ -17,10 +17,10 @@ SETTINGS = GenerationSettings(max_new_tokens=4096)
 
 
 class Encoder:
-    def encode(self, sample, template):
+    def encode(self, sample, answer_format):
         if sample.id == "big":
             raise RowError("overlong", "too long")
-        return Prompt(sample=sample, ids=(1,), media=(), spans=(), template=template)
+        return Prompt(sample=sample, ids=(1,), media=(), spans=(), answer_format=answer_format)
 
 
 class Scripted:
@@ -39,9 +39,9 @@ class Scripted:
         out = []
         for request in requests:
             of = request.prompt.sample
-            self.asked.append((of.id, request.prompt.template, of.question))
+            self.asked.append((of.id, request.prompt.answer_format, of.question))
             self.seeds += request.seeds
-            if request.prompt.template == "answer_only":
+            if request.prompt.answer_format == "answer_only":
                 text = "<answer>3 to 5</answer>" if "late" in of.question else "<answer>8 to 9</answer>"
             else:
                 text = self.texts[of.id].pop(0)
@@ -98,7 +98,7 @@ def test_thoughts_and_second_attempts():
         Derived("c", None, "question"),
     ]
     assert [name for name, _, _ in engine.asked] == ["a", "b", "c", "b", "c"]
-    assert {template for _, template, _ in engine.asked} == {"free"}
+    assert {answer_format for _, answer_format, _ in engine.asked} == {"free"}
     assert engine.asked[0][2] == reverse_question(sample())
     assert "Question: When?" in engine.asked[0][2]
     assert "Answer: 3.0 to 5.0" in engine.asked[0][2]
@@ -114,7 +114,7 @@ def test_a_judge_keeps_thoughts_that_lead_to_the_answer():
     judge = lambda g: temporal_iou_reward(g, RewardContext())  # noqa: E731
     out = reverse_thoughts(engine, Encoder(), rows("a", "b", "c"), settings=SETTINGS, seed=1, judge=judge)
     assert out == [Derived("a", "it is late", "ok"), Derived("b", None, "differs"), Derived("c", "oh, late", "ok")]
-    checks = [(name, question) for name, template, question in engine.asked if template == "answer_only"]
+    checks = [(name, question) for name, answer_format, question in engine.asked if answer_format == "answer_only"]
     assert checks[0] == ("a", "When?\nReasoning: it is late")
     assert [s.temperature for s in engine.settings] == [1.0, 0.0, 1.0, 0.0]
     # the judge sees the row's own question

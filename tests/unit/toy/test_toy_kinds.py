@@ -12,7 +12,7 @@ import pytest
 from vlmrl.answers.tags import gold_text
 from vlmrl.config.load import load
 from vlmrl.config.schema import Config, ToyWorldSection
-from vlmrl.data.render import TEMPLATES, instruction
+from vlmrl.data.render import ANSWER_FORMATS, instruction
 from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError
 from vlmrl.media.image import decode_image
@@ -45,7 +45,7 @@ def test_the_world_of_videos_is_unchanged() -> None:
     """Its hash, which names its folder and that of the base model, and its tokenizer's text are those from before there were kinds."""
     assert world_hash(ToyWorldSection()) == world.world_hash(ToyWorldSection()) == "04078e2f5b5db107"
     text = list(tokenizer_corpus("video"))
-    assert text == list(tasks.tokenizer_corpus([instruction(template, "time_span") for template in TEMPLATES]))
+    assert text == list(tasks.tokenizer_corpus([instruction(answer_format, "time_span") for answer_format in ANSWER_FORMATS]))
     digest = hashlib.sha256("\n".join(text).encode()).hexdigest()
     assert digest == "77ccbd4f74d2a593015a17c1236acd565a814c55b4d68300c24f7e43072a3793"
 

@@ -21,7 +21,7 @@ def rows_of(groups: list[tuple[int, list[int]]]) -> list[Row]:
     """Groups as (prompt tokens, answer tokens of each answer)."""
     out: list[Row] = []
     for g, (length, answers) in enumerate(groups):
-        prompt = Prompt(sample=sample(), ids=(1,) * length, media=(), spans=(), template="think_answer")
+        prompt = Prompt(sample=sample(), ids=(1,) * length, media=(), spans=(), answer_format="think_answer")
         out += [Row(index=0, group=g, prompt=prompt, response=(2,) * n) for n in answers]
     return out
 

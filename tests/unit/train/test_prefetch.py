@@ -53,7 +53,7 @@ def feed_of(
         samples=samples,
         encoder=dataclasses.replace(tiny.encoder, media=store, data_root=root or tiny.encoder.data_root),
         sampler=sampler(list(samples), 5),
-        template="think_or_not",
+        answer_format="think_or_not",
         max_bad=max_bad,
         bad={},
         quarantine=quarantine,

@@ -25,7 +25,7 @@ def test_dropped_thought_is_two_newlines_byte_for_byte() -> None:
 
 
 def test_answer_only_template_has_no_thought() -> None:
-    assert target(cfg(0.0, template="answer_only"), 0, SAMPLE, 0) == "<answer>3.0 to 5.0</answer>"
+    assert target(cfg(0.0, answer_format="answer_only"), 0, SAMPLE, 0) == "<answer>3.0 to 5.0</answer>"
 
 
 def test_row_without_a_thought_gets_the_empty_one() -> None:

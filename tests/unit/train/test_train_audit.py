@@ -31,7 +31,7 @@ def config(source: str = "train.jsonl", *, data: dict[str, Any] | None = None, *
         "name": "rl",
         "source": {"path": source},
         "steps": 1,
-        "template": "think",
+        "answer_format": "think",
         "rewards": [{"name": "temporal_iou"}, {"name": "format", "weight": 0.1}],
     }
     media = {"min_pixels": 3136, "max_pixels": 4704, "max_frames": 16}
@@ -156,7 +156,7 @@ def test_suites_and_files_to_check_against(files, tmp_path):
     rows = rows_of(world)
     write_rows(world, "others.jsonl", [rows[0] | {"id": "o1"}, "{not json"])
     suite = tmp_path / "mine.yaml"
-    task = "{source: others.jsonl, template: %s, answer_type: time_span, max_new_tokens: 8, id: %s}"
+    task = "{source: others.jsonl, answer_format: %s, answer_type: time_span, max_new_tokens: 8, id: %s}"
     suite.write_text(f"id: mine\nversion: 1\ndata_root: {world}\ntasks:\n- {task % ('think', 'a')}\n- {task % ('answer_only', 'b')}\n")
     found = run(config(data={"check_against": [str(suite), "test.jsonl"]}), files)
     assert len(found.problems) == 1  # two tasks on one file are one set
@@ -181,7 +181,7 @@ def test_suites_and_files_to_check_against(files, tmp_path):
 def test_an_id_for_two_rows_of_two_sources_is_a_problem(files):
     rows = rows_of(files[1])
     both = write_rows(files[1], "sft2.jsonl", [rows[0] | {"thought": "It is there."}, rows[1] | {"id": rows[2]["id"]}])
-    sft = {"kind": "sft", "name": "warm", "source": {"path": both}, "steps": 1, "template": "think"}
+    sft = {"kind": "sft", "name": "warm", "source": {"path": both}, "steps": 1, "answer_format": "think"}
     cfg = config()
     found = run(Config.model_validate(cfg.model_dump() | {"stages": [sft, cfg.stages[0].model_dump()]}), files)
     [problem] = found.problems

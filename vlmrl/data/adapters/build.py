@@ -1,6 +1,6 @@
 """From the parts of a foreign row to a row of our schema: the rules that hold for all shapes.
 
-- The system prompt is not part of the prompt; it is kept in `meta.system`. The recipe's `template` asks for the answer format.
+- The system prompt is not part of the prompt; it is kept in `meta.system`. The recipe's `answer_format` asks for the answer format.
 - Instructions about the answer format at the start or end of the question are cut and kept in `meta.instructions`
   (`instructions: keep` leaves them in).
 - Columns without a meaning here go to `meta` under their own names.

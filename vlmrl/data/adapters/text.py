@@ -79,7 +79,7 @@ def cut_instructions(question: str) -> tuple[str, str]:
     """(question without what asks for an answer format, what was cut).
 
     Cut are sentences at its start or end that name a think or answer tag, `\\boxed`, or verl's "reasoning process as an internal
-    monologue"; never a question (`?`), and nothing in the middle. The recipe's `template` says what the model is asked for instead.
+    monologue"; never a question (`?`), and nothing in the middle. The recipe's `answer_format` says what the model is asked for instead.
 
     Raises:
         RowError: `bad_value`, nothing would be left.

@@ -210,7 +210,7 @@ class EndpointEngine:
         handles = iter(prompt.media)
         return [
             {**turn, "content": [part if part["type"] == "text" else self._part(prompt, next(handles)) for part in turn["content"]]}
-            for turn in messages(prompt.sample, prompt.template)
+            for turn in messages(prompt.sample, prompt.answer_format)
         ]
 
     def _part(self, prompt: Prompt, handle: MediaHandle) -> dict[str, Any]:

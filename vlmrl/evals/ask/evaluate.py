@@ -209,8 +209,8 @@ class Reading:
             ValueError: the row lacks the gold answer that its answer type needs.
         """
         sample = prompt.sample
-        parsed = parse(answer.text, prompt.template)
-        read = answer_of(answer.text, prompt.template, self.view)
+        parsed = parse(answer.text, prompt.answer_format)
+        read = answer_of(answer.text, prompt.answer_format, self.view)
         pred, gold, scores = SCORERS[sample.answer_type](read, sample)
         unclosed = parsed.thought is None and "unclosed" in parsed.errors and _OPENED.search(answer.text) is not None
         has = parsed.thought is not None and bool(parsed.thought.strip())
@@ -221,7 +221,7 @@ class Reading:
             cluster=sample.media[0].path if sample.media else sample.id,
             sample_hash=sample_hash(prompt),
             prompt_ids_hash=prompt_ids_hash(prompt),
-            template=prompt.template,
+            answer_format=prompt.answer_format,
             answer_type=sample.answer_type,
             text=answer.text,
             answer=read,

@@ -7,7 +7,7 @@ data_root: /data
 tasks:
   - cvbench_2d                                    # evals/tasks/cvbench_2d.yaml
   - {use: mmstar, limit: 64, samples: 4, temperature: 1.0}
-  - {id: own, source: test.jsonl, template: think, answer_type: time_span, max_new_tokens: 64}
+  - {id: own, source: test.jsonl, answer_format: think, answer_type: time_span, max_new_tokens: 64}
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def suite_path(name: str | Path) -> Path:
 
 
 def load_suite(path: Path) -> Suite:
-    """Read and check a suite, its tasks filled in: defaults, one task per template.
+    """Read and check a suite, its tasks filled in: defaults, one task per answer format.
 
     Raises:
         ConfigError: with every problem, each with its file and line.

@@ -15,7 +15,7 @@ from vlmrl.evals.score.measures import LABELS, OF_TYPE, allowed_metrics, metrics
 from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.registry import nearest
 
-Template = Literal["think", "answer_only", "think_or_not"]
+AnswerFormat = Literal["think", "answer_only", "think_or_not"]
 
 
 class Made(Section):
@@ -46,7 +46,7 @@ class Task(Section):
     media_root: str = Field(default=".", description="Folder that media paths are relative to, relative to the data root")
     made: Made | None = Field(default=None, description="How to make the rows from the official download")
     official_count: PositiveInt | None = Field(default=None, description="Rows of the whole task; another number is reported")
-    template: Template | tuple[Template, ...] = Field(description="Answer format that is asked for; several make a task each")
+    answer_format: AnswerFormat | tuple[AnswerFormat, ...] = Field(description="Answer format that is asked for; several make a task each")
     answer_type: str | tuple[str, ...] = Field(description="Of the rows; decides how answers are read and scored")
     frame: Literal["pixel", "rel1000"] | None = Field(
         default=None, description="Coordinates of gold answers and of what is asked for; the rows must say the same"
@@ -68,13 +68,13 @@ class Task(Section):
         return (self.answer_type,) if isinstance(self.answer_type, str) else self.answer_type
 
     @property
-    def templates(self) -> tuple[Template, ...]:
-        return (self.template,) if isinstance(self.template, str) else self.template
+    def answer_formats(self) -> tuple[AnswerFormat, ...]:
+        return (self.answer_format,) if isinstance(self.answer_format, str) else self.answer_format
 
     @property
-    def asked(self) -> Template:
-        """The one template of a task after `modes`."""
-        return self.templates[0]
+    def asked(self) -> AnswerFormat:
+        """The one answer format of a task after `modes`."""
+        return self.answer_formats[0]
 
     def make_command(self) -> str | None:
         """The command that writes the rows, with ROOT for the folder of the official download; None where nothing is known."""
@@ -94,10 +94,13 @@ def with_defaults(task: Task) -> Task:
 
 
 def modes(task: Task) -> list[Task]:
-    """A task per template: `<id>@<template>` where there are several."""
-    if len(task.templates) == 1:
-        return [task.model_copy(update={"template": task.asked})]
-    return [task.model_copy(update={"id": f"{task.id}@{template}", "template": template}) for template in task.templates]
+    """A task per answer format: `<id>@<answer_format>` where there are several."""
+    if len(task.answer_formats) == 1:
+        return [task.model_copy(update={"answer_format": task.asked})]
+    return [
+        task.model_copy(update={"id": f"{task.id}@{answer_format}", "answer_format": answer_format})
+        for answer_format in task.answer_formats
+    ]
 
 
 def check_task(task: Task) -> list[str]:
@@ -108,7 +111,7 @@ def check_task(task: Task) -> list[str]:
         out.append(f"{where}.id: {task.id!r} is not a plain file name")
     unknown = [kind for kind in task.answer_types if kind not in SCORERS]
     out += [f"{where}.answer_type: no evaluation for '{kind}'; there is: {', '.join(SCORERS)}" for kind in unknown]
-    for key, values in (("answer_type", task.answer_types), ("template", task.templates)):
+    for key, values in (("answer_type", task.answer_types), ("answer_format", task.answer_formats)):
         if not values or len(set(values)) < len(values):
             out.append(f"{where}.{key}: {'is empty' if not values else 'names one twice'}")
     known = list(LABELS)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.config.schema import MediaSection
-from vlmrl.data.render import FREE, TEMPLATES
+from vlmrl.data.render import ANSWER_FORMATS, FREE
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.models import LocalModel
 from vlmrl.evals.bridge.model import VlmrlBridge
@@ -23,7 +23,7 @@ class VlmrlModel(VlmrlBridge):
         self,
         pretrained: str,
         *,
-        template: str = FREE,
+        answer_format: str = FREE,
         view: View = "answer",
         device: str = "auto",
         dtype: str = "float32",
@@ -49,8 +49,8 @@ class VlmrlModel(VlmrlBridge):
         Raises:
             ConfigError: an argument is unknown or out of range, or there is no model.
         """
-        if template not in (FREE, *TEMPLATES):
-            raise ConfigError(f"model_args template={template}: known are {', '.join((FREE, *TEMPLATES))}")
+        if answer_format not in (FREE, *ANSWER_FORMATS):
+            raise ConfigError(f"model_args answer_format={answer_format}: known are {', '.join((FREE, *ANSWER_FORMATS))}")
         if view not in ("answer", "raw"):
             raise ConfigError(f"model_args view={view}: known are answer and raw")
         unknown = sorted(set(media) - set(MediaSection.model_fields))
@@ -64,7 +64,7 @@ class VlmrlModel(VlmrlBridge):
         options = Options(
             media=section,
             max_prompt_tokens=max_prompt_tokens,
-            template=template,
+            answer_format=answer_format,
             view=view,
             choice_tasks=tuple(name for name in choice_tasks.split("+") if name),
             batch_prompts=_batch(batch_size),

@@ -124,7 +124,7 @@ def measure(doc: Mapping[str, Any], text: str) -> dict[str, float]:
         tokenizer_len=lambda _: 0,
         view=task.view,
     )
-    prompt = Prompt(sample=sample, ids=(), media=(), spans=(), template=task.asked)
+    prompt = Prompt(sample=sample, ids=(), media=(), spans=(), answer_format=task.asked)
     record = reading.record(prompt, Generation(text=text, n_out=0, finish="stop"))
     found = {name: METRICS[name](record) for name in names(task)}
     return {name: float(value) for name, value in found.items() if value is not None}

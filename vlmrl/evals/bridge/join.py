@@ -35,7 +35,7 @@ class Reader:
     fingerprint: str
     stage: str
     harness: str
-    template: str
+    answer_format: str
     """That tasks of others were asked with."""
     seed: int
     tokenizer_len: Callable[[str], int]
@@ -123,14 +123,14 @@ def _ours(doc: Mapping[str, Any], answer: Answer, k: int, reader: Reader) -> Rec
         view=task.view,
         task_version=task.version,
     )
-    prompt = dataclasses.replace(answer.prompt, sample=functions.sample_of(doc), template=task.asked)
+    prompt = dataclasses.replace(answer.prompt, sample=functions.sample_of(doc), answer_format=task.asked)
     return reading.record(prompt, answer.generation, k)
 
 
 def _theirs(name: str, answer: Answer, k: int, reader: Reader) -> Record:
     """A record of a document that upstream scored. What the thought says is read from the raw text, which upstream did not see."""
     prompt, generation = answer.prompt, answer.generation
-    parsed = parse(generation.text, reader.template)
+    parsed = parse(generation.text, reader.answer_format)
     view = answer_view(generation.text) or None
     unclosed = view is None and "unclosed" in parsed.errors
     return Record(
@@ -140,7 +140,7 @@ def _theirs(name: str, answer: Answer, k: int, reader: Reader) -> Record:
         cluster=prompt.sample.media[0].path if prompt.sample.media else name,
         sample_hash=sample_hash(prompt),
         prompt_ids_hash=prompt_ids_hash(prompt),
-        template=reader.template,
+        answer_format=reader.answer_format,
         answer_type=THEIRS,
         text=generation.text,
         answer=answer.shown,

@@ -61,7 +61,7 @@ class VlmrlBridge(lmms):
         raw answers are added to, for runs that upstream's command line owns."""
         super().__init__()
         self.options = options or Options()
-        instruction(self.options.template, "open")  # an unknown template is an error now and not after loading everything
+        instruction(self.options.answer_format, "open")  # an unknown answer format is an error now and not after loading everything
         self.fingerprint = fingerprint
         self.raw: dict[Key, list[Answer]] = {}
         self.raw_file = raw
@@ -132,7 +132,7 @@ class VlmrlBridge(lmms):
         turns = read_messages(job.messages, self._pictures, where)
         ours = functions.is_ours(job.doc)
         if not ours and turns:
-            turns = with_instruction(turns, instruction(self.options.template, "open"))
+            turns = with_instruction(turns, instruction(self.options.answer_format, "open"))
         name = str(job.doc["id"]) if ours else "/".join(map(str, job.key))
         return encode(turns, self._seat(job).encoder, name=name, task=job.key[0], source=where)
 
@@ -143,7 +143,13 @@ class VlmrlBridge(lmms):
         else:
             media, longest = self.options.media, self.options.max_prompt_tokens
             task = Task(
-                id=job.key[0], source="-", template="think", answer_type="open", max_new_tokens=1, media=media, max_prompt_tokens=longest
+                id=job.key[0],
+                source="-",
+                answer_format="think",
+                answer_type="open",
+                max_new_tokens=1,
+                media=media,
+                max_prompt_tokens=longest,
             )
         key = f"{task.id} {task.max_prompt_tokens} {task.media.model_dump_json()}"
         if key not in self._seats:

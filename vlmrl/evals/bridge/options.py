@@ -14,11 +14,11 @@ View = Literal["answer", "raw"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of a `model.VlmrlBridge`. Tasks of ours bring media, template and view with them."""
+    """Options of a `model.VlmrlBridge`. Tasks of ours bring media, answer_format and view with them."""
 
     media: MediaSection = field(default_factory=MediaSection)
     max_prompt_tokens: int = 8192
-    template: str = FREE
+    answer_format: str = FREE
     """Answer format whose instruction is added to the texts of tasks; by default a text stands as it is."""
     view: View = "answer"
     """What scorers are given: `answer` without thought and tags, or the raw text. Our scorers always read the raw text."""

@@ -106,7 +106,7 @@ def evaluate_via_lmms(
             fingerprint=fingerprint,
             stage=model.name,
             harness=f"lmms-eval {version}",
-            template=options.template,
+            answer_format=options.answer_format,
             seed=options.seed,
             tokenizer_len=lambda text: len(model.bundle.tokenize(text)),
         )

@@ -39,7 +39,7 @@ def write_yaml(task: Task, data_root: Path, folder: Path) -> Path:
     """Write a task for lmms-eval; the path of its YAML file.
 
     Args:
-        task: as in a suite after `load_suite`: with one template.
+        task: as in a suite after `load_suite`: with one answer format.
         data_root: folder that `task.source` and `task.media_root` are relative to.
         folder: what `--include_path` will be; the task gets a folder of its own in it.
 

@@ -32,7 +32,7 @@ def run_import(
     join: Join = "id",
     task: str | None = None,
     model: str | None = None,
-    template: str | None = None,
+    answer_format: str | None = None,
     version: str | None = None,
     primary: str | None = None,
 ) -> list[str]:
@@ -44,7 +44,7 @@ def run_import(
         rows: the rows that were asked, to score the answers as ours are; for a single task.
         join: `id`: a document's id is the row's id; `index`: it is the number of the row, from 0.
         primary: the metric that stands for each task: one of ours, or `upstream/<name>`.
-        task, model, template, version: see the readers.
+        task, model, answer_format, version: see the readers.
 
     Raises:
         ConfigError: options that do not fit together, or an unknown metric.
@@ -59,7 +59,7 @@ def run_import(
     samples = None if rows is None else rows_by(rows, join)
     done: dict[str, Imported] = {}
     for file in files:
-        imported = KINDS[kind](file, task=task, model=model, template=template, version=version, samples=samples)
+        imported = KINDS[kind](file, task=task, model=model, answer_format=answer_format, version=version, samples=samples)
         name = imported.records[0].task
         if not all(c.isalnum() or c in "._-@" for c in name) or name.startswith("."):
             raise ConfigError(f"{file}: the task's name {name!r} cannot be a file name; give another one")

@@ -39,7 +39,7 @@ class Origin:
     """As in a record; empty if unknown."""
     task_version: int = 0
     """0 if unknown."""
-    template: str | None = None
+    answer_format: str | None = None
     """Answer format that the prompt asked for, if the caller knows."""
     fingerprint: str = UNKNOWN
     """Of the weights."""
@@ -79,7 +79,7 @@ def record_of(answer: Answer, origin: Origin, sample: Sample | None) -> Record:
         DataError: the row cannot be scored.
     """
     text = answer.text
-    parsed = parse(text, origin.template or "think")
+    parsed = parse(text, origin.answer_format or "think")
     read = answer_view(text) or None
     pred, gold, scores = (() if read is not None else None, (), {}) if sample is None else _scored(read, sample, origin)
     unclosed = parsed.thought is None and "unclosed" in parsed.errors and _OPENED.search(text) is not None
@@ -93,10 +93,10 @@ def record_of(answer: Answer, origin: Origin, sample: Sample | None) -> Record:
         "cluster": sample.media[0].path if sample is not None and sample.media else answer.sample_id,
         "sample_hash": _unknown(known),
         "prompt_ids_hash": UNKNOWN if answer.prompt is None else _unknown([answer.prompt]),
-        "template": origin.template or UNKNOWN,
+        "answer_format": origin.answer_format or UNKNOWN,
         "answer_type": UNKNOWN if sample is None else sample.answer_type,
         **{"text": text, "answer": read, "status": status(read, pred, truncated=unclosed), "pred": pred, "gold": gold},
-        "format_ok": parsed.format_ok if origin.template is not None else None,
+        "format_ok": parsed.format_ok if origin.answer_format is not None else None,
         "scores": {**scores, **{f"{UPSTREAM}{name}": value for name, value in answer.upstream.items()}},
         **{"think": Think(has=has, tokens=_tokens(has)), "n_in": answer.n_in, "n_out": answer.n_out, "finish": None, "unclosed": unclosed},
         **{"settings": dict(origin.settings), "task_version": origin.task_version},

@@ -32,7 +32,7 @@ def import_lmms_samples(
     *,
     task: str | None = None,
     model: str | None = None,
-    template: str | None = None,
+    answer_format: str | None = None,
     version: str | None = None,
     samples: Mapping[str, Sample] | None = None,
 ) -> Imported:
@@ -41,7 +41,7 @@ def import_lmms_samples(
     Args:
         task: name of the task; by default that in the file's name.
         model: label of the model; by default that of the results file, else the folder's name.
-        template: answer format that the prompt asked for, if one was.
+        answer_format: answer format that the prompt asked for, if one was.
         version: of lmms-eval; by default that of the results file.
         samples: rows by `str(doc_id)`, to score the answers as ours are.
 
@@ -65,7 +65,7 @@ def import_lmms_samples(
         harness=f"lmms-eval {found}" if found else f"{UNKNOWN} version of lmms-eval",
         settings=settings_of(_section(config, "generation_kwargs")),
         task_version=_version(_section(results, "versions").get(upstream_task)),
-        template=template,
+        answer_format=answer_format,
     )
     lines = _lines(path)
     strange: dict[str, int] = {}

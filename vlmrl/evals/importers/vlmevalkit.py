@@ -28,7 +28,7 @@ def import_vlmevalkit(
     *,
     task: str | None = None,
     model: str | None = None,
-    template: str | None = None,
+    answer_format: str | None = None,
     version: str | None = None,
     samples: Mapping[str, Sample] | None = None,
     scores: Sequence[str] = SCORE_COLUMNS,
@@ -37,7 +37,7 @@ def import_vlmevalkit(
 
     Args:
         task, model: names; by default both are the file's name, for `<model>_<dataset>` cannot be parted without a list of models.
-        template: answer format that the prompt asked for, if one was.
+        answer_format: answer format that the prompt asked for, if one was.
         version: of VLMEvalKit, such as a commit; the table does not say it.
         samples: rows by `index`, to score the answers as ours are.
         scores: columns to keep as upstream scores, where the table has them.
@@ -51,7 +51,7 @@ def import_vlmevalkit(
         task=task or path.stem,
         model=model or path.stem,
         harness=f"VLMEvalKit {version}" if version else f"{UNKNOWN} version of VLMEvalKit",
-        template=template,
+        answer_format=answer_format,
     )
     rows = list(_rows(path))
     seen: dict[str, int] = {}

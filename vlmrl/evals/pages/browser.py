@@ -301,7 +301,7 @@ def _said(record: Record, target: Target | None, shown: Shown) -> Marks:
         return Marks(spans=(Span(start=min(record.pred), end=max(record.pred)),)) if timed and record.pred else Marks()
     if record.answer_type == "time_span" and record.status != "ok":
         return Marks()
-    thought = parse(record.text, record.template).thought if "objects" in target.gt else None
+    thought = parse(record.text, record.answer_format).thought if "objects" in target.gt else None
     return answer_marks(target, shown, record.answer, thought)
 
 

@@ -97,7 +97,7 @@ def by_sample(records: Sequence[Record]) -> dict[str, list[Record]]:
 _SAME: tuple[tuple[str, Callable[[Record], str]], ...] = (
     ("the prompt", lambda r: r.prompt_ids_hash),
     ("question, gold answer, media or pixel budget", lambda r: r.sample_hash),
-    ("the answer format", lambda r: r.template),
+    ("the answer format", lambda r: r.answer_format),
     ("generation settings", lambda r: json.dumps(dict(r.settings), sort_keys=True) if r.settings else UNKNOWN),
     ("the task version", lambda r: str(r.task_version) if r.task_version > 0 else UNKNOWN),
     ("the harness", lambda r: r.harness),

@@ -54,7 +54,7 @@ class Record:
     sample_hash: str
     """Of question, gold answer and processed media (content and pixel budget)."""
     prompt_ids_hash: str
-    template: str
+    answer_format: str
     answer_type: str
     text: str
     """As generated."""
@@ -62,7 +62,7 @@ class Record:
     """What stands between the answer tags; None if there is none."""
     status: Status
     format_ok: bool | None
-    """Whether the whole text is what the template asks for; None for imported answers."""
+    """Whether the whole text is what the answer format asks for; None for imported answers."""
     pred: tuple[float, ...] | None
     """The answer as numbers, None if it could not be read: (start, end) in seconds for `time_span`, corners one box after the other for
     `bbox`, the value for `number`; empty for answers that are no numbers."""

@@ -9,11 +9,11 @@ from vlmrl.answers.tags import answer_view, parse
 View = Literal["tagged", "view"]
 
 
-def answer_of(text: str, template: str, view: View) -> str | None:
+def answer_of(text: str, answer_format: str, view: View) -> str | None:
     """The answer of a completion; None if it has none.
 
     `tagged`: the last closed answer block outside the thought, as rewards read it; a text without one has no answer. For models that were
-    trained with the template: the form is a part of what is measured.
+    trained with the answer format: the form is a part of what is measured.
 
     `view`: the same where there is such a block, else what follows the thought, else the whole text; a thought that never closes leaves
     nothing. For models that were not, whose answers scorers then have to find in a sentence.
@@ -23,5 +23,5 @@ def answer_of(text: str, template: str, view: View) -> str | None:
     """
     if view not in get_args(View):
         raise ValueError(f"view must be one of {', '.join(get_args(View))}, got '{view}'")
-    tagged = parse(text, template).answer
+    tagged = parse(text, answer_format).answer
     return tagged if view == "tagged" or tagged is not None else answer_view(text) or None

@@ -133,7 +133,7 @@ class RewardRunner:
                     f"max_invalid_rewards {self.max_invalid}; first fault:\n{self.first_fault.get(name, '(on another rank)')}"
                 )
 
-    def self_test(self, samples: Sequence[Sample], template: str) -> list[str]:
+    def self_test(self, samples: Sequence[Sample], answer_format: str) -> list[str]:
         """Problems found by scoring gold and junk answers: gold must get the highest total of all and junk less.
 
         A reward that cannot tell them apart would train on noise. Columns that ask a service are left out: a judge need not give the
@@ -142,11 +142,11 @@ class RewardRunner:
         own = [column for column in self.columns if not self._entry_extra(column[0]).get("service", False)]
         if len(own) < len(self.columns):
             apart = RewardRunner(own, max_invalid=self.max_invalid, pool=self.pool, entries=self.entries)
-            return apart.self_test(samples, template) if own else []
+            return apart.self_test(samples, answer_format) if own else []
         problems: list[str] = []
         for sample in samples:
-            texts = (gold_text(sample, template, sample.thought), *JUNK)
-            scored = self.score(_group(sample, template, texts), RewardContext())
+            texts = (gold_text(sample, answer_format, sample.thought), *JUNK)
+            scored = self.score(_group(sample, answer_format, texts), RewardContext())
             if scored.scores.reasons:
                 kinds = ", ".join(scored.scores.reasons)
                 first = next(iter(self.first_fault.values()))
@@ -212,9 +212,9 @@ def _done(outcome: Outcome) -> Future[Outcome]:
     return future
 
 
-def _group(sample: Sample, template: str, texts: Sequence[str]) -> Group:
+def _group(sample: Sample, answer_format: str, texts: Sequence[str]) -> Group:
     """A group of given texts, without token ids: rewards read text."""
-    prompt = Prompt(sample=sample, ids=(), media=(), spans=(), template=template)
+    prompt = Prompt(sample=sample, ids=(), media=(), spans=(), answer_format=answer_format)
     rollouts = tuple(
         Rollout(k=k, ids=(), logprobs=(), text=text, finish="stop", policy_version=0, provenance="ground_truth")
         for k, text in enumerate(texts)

@@ -21,7 +21,7 @@ from vlmrl.protocols import strategy
 from vlmrl.types import Group, Rollout, Sample
 
 
-def traces(sample: Sample, template: str) -> list[str]:
+def traces(sample: Sample, answer_format: str) -> list[str]:
     """The row's demonstrations. Its own thought and answer count as one where it lists none.
 
     Raises:
@@ -29,8 +29,8 @@ def traces(sample: Sample, template: str) -> list[str]:
     """
     given: Any = sample.meta.get("demonstrations")
     if given is None:
-        usable = template == "answer_only" or (sample.thought is not None and bool(sample.thought.strip()))
-        return [gold_text(sample, template, sample.thought)] if usable else []
+        usable = answer_format == "answer_only" or (sample.thought is not None and bool(sample.thought.strip()))
+        return [gold_text(sample, answer_format, sample.thought)] if usable else []
     if not isinstance(given, list) or not all(isinstance(text, str) and text.strip() for text in given):
         raise DataError(f"row '{sample.id}' ({sample.source}): 'meta.demonstrations' must be a list of texts, none of them empty")
     return list(given)
@@ -46,7 +46,7 @@ class Demonstration:
         return rollouts - 1
 
     def complete(self, group: Group, score: Callable[[Group], Sequence[float | None]], tokenize: Callable[[str], Sequence[int]]) -> Group:
-        texts = traces(group.prompt.sample, group.prompt.template)
+        texts = traces(group.prompt.sample, group.prompt.answer_format)
         if not texts:
             return group
         text = texts[rng.key(0, "demonstration", group.id) % len(texts)]

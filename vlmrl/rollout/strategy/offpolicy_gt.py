@@ -1,9 +1,9 @@
 """TempSamp-R1: one row of each group is built from the ground truth. arXiv:2509.18056, section 3 (eq. 2); named `offpolicy_gt`.
 
-The group is G - 1 sampled rows and one row that gives the true answer. In templates with thoughts the paper does not say which
+The group is G - 1 sampled rows and one row that gives the true answer. In answer formats with thoughts the paper does not say which
 thought that row carries; ours is the thought of the best sampled row with a valid format (`splice`), kept as it is. If there is
 no such row the group goes on without a ground-truth row. `answer_only` gives it the empty thought, which teaches to skip thoughts;
-`off` leaves the row out in such templates. The row's old log-probs are recomputed under the policy, never taken from the sampler;
+`off` leaves the row out in such answer formats. The row's old log-probs are recomputed under the policy, never taken from the sampler;
 it is left out of the logged reward, length, entropy and divergence.
 
 The paper's repairs of the mixed group: the shape `tempsamp_nonlinear` (the method), or the shape `tempsamp_downscale`, or the advantage
@@ -31,15 +31,15 @@ class OffPolicyGroundTruth:
         return rollouts - 1
 
     def complete(self, group: Group, score: Callable[[Group], Sequence[float | None]], tokenize: Callable[[str], Sequence[int]]) -> Group:
-        sample, template = group.prompt.sample, group.prompt.template
+        sample, answer_format = group.prompt.sample, group.prompt.answer_format
         thought: str | None = None
-        if template != "answer_only" and self.gt_cot == "off":
+        if answer_format != "answer_only" and self.gt_cot == "off":
             return group
-        if template != "answer_only" and self.gt_cot == "splice":
+        if answer_format != "answer_only" and self.gt_cot == "splice":
             thought = self._best_thought(group, score)
             if thought is None:
                 return group
-        text = gold_text(sample, template, thought)
+        text = gold_text(sample, answer_format, thought)
         row = Rollout(
             k=len(group.rollouts),
             ids=tuple(tokenize(text)),
@@ -55,7 +55,7 @@ class OffPolicyGroundTruth:
         """Thought of the well-formed row with the highest task reward; the first of equals."""
         best: tuple[float, str] | None = None
         for rollout, value in zip(group.rollouts, score(group), strict=True):
-            parsed = parse(rollout.text, group.prompt.template)
+            parsed = parse(rollout.text, group.prompt.answer_format)
             if value is None or not parsed.format_ok or parsed.thought is None:
                 continue
             if best is None or value > best[0]:

@@ -71,7 +71,7 @@ def describe(groups: Sequence[tuple[int, ScoredGroup]], table: RewardTable, adv_
     for _, scored in groups:
         for rollout in scored.group.rollouts:
             if rollout.on_policy:
-                parsed = parse(rollout.text, scored.group.prompt.template)
+                parsed = parse(rollout.text, scored.group.prompt.answer_format)
                 thought = parsed.thought is not None and bool(parsed.thought.strip())
                 flags = (1.0, float(thought), float(rollout.finish == "length"), float(parsed.answer is not None), float(parsed.format_ok))
                 counts = [a + b for a, b in zip(counts, flags, strict=True)]

@@ -326,9 +326,9 @@ def with_consistency(stage: StageRun, batch: Batch, rows: Sequence[Row], rollout
     """The table with the likelihood of each answer under the averaged reference, where the stage keeps one."""
     if stage.average is None:
         return batch.table
-    templates = [scored.group.prompt.template for _, scored in batch.groups for _ in scored.group.rollouts]
+    answer_formats = [scored.group.prompt.answer_format for _, scored in batch.groups for _ in scored.group.rollouts]
     logp_NT = stage.score_reference(rows)
-    mask_NT = answer_mask(rollouts, templates, stage.policy.bundle.decode)[:, : logp_NT.shape[1]]
+    mask_NT = answer_mask(rollouts, answer_formats, stage.policy.bundle.decode)[:, : logp_NT.shape[1]]
     mine = dict(zip(batch.table.mine, answer_likelihood(logp_NT, mask_NT).tolist(), strict=True))
     everyone = {place: value for of_rank in dist.gather(mine) for place, value in of_rank.items()}
     consistency_N = torch.tensor([everyone[place] for place in sorted(everyone)], dtype=torch.float64)

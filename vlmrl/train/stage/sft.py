@@ -34,9 +34,9 @@ def drops_thought(cfg: SftSection, seed: int, sample_id: str, epoch: int) -> boo
 
 def target(cfg: SftSection, seed: int, sample: Sample, epoch: int) -> str:
     """The text that the row teaches."""
-    if cfg.template == "answer_only" or drops_thought(cfg, seed, sample.id, epoch):
-        return gold_text(sample, cfg.template, None)
-    return gold_text(sample, cfg.template, sample.thought)
+    if cfg.answer_format == "answer_only" or drops_thought(cfg, seed, sample.id, epoch):
+        return gold_text(sample, cfg.answer_format, None)
+    return gold_text(sample, cfg.answer_format, sample.thought)
 
 
 def train(stage: StageRun, cfg: SftSection) -> None:

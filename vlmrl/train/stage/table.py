@@ -106,12 +106,12 @@ def _describe(place: int, scored: ScoredGroup, baseline: Callable[[str], float |
         weights=scored.scores.weights,
         baseline=float("nan") if value is None else value,
         trajectory=trajectory_id(prompt.sample),
-        rows=[_row(rewards, rollout, prompt.template) for rewards, rollout in pairs],
+        rows=[_row(rewards, rollout, prompt.answer_format) for rewards, rollout in pairs],
     )
 
 
-def _row(rewards: tuple[float | None, ...], rollout: Rollout, template: str) -> _Row:
-    answer = parse(rollout.text, template).answer
+def _row(rewards: tuple[float | None, ...], rollout: Rollout, answer_format: str) -> _Row:
+    answer = parse(rollout.text, answer_format).answer
     return _Row(
         rewards=rewards,
         on_policy=rollout.on_policy,

@@ -117,11 +117,11 @@ def method_calls(x: AdvantageInputs, mask_NT: torch.Tensor) -> list[tuple[str, s
     """(slot, name, one call) of every registered method that sees a whole step."""
     calls: list[tuple[str, str, Callable[[], object]]] = []
     calls += [("advantage", name, advantage_call(name, x)) for name in registries.advantage.names()]
-    for name in registries.shape.names():
-        shape = registries.shape.bind(name, arguments_of(registries.shape, name))
+    for name in registries.reward_shaping.names():
+        shape = registries.reward_shaping.bind(name, arguments_of(registries.reward_shaping, name))
         calls.append(("shape", name, lambda shape=shape: shape(x.rewards_NK, x.valid_N, x)))
-    for name in registries.select.names():
-        select = registries.select.bind(name, arguments_of(registries.select, name))
+    for name in registries.rollout_filter.names():
+        select = registries.rollout_filter.bind(name, arguments_of(registries.rollout_filter, name))
         calls.append(("select", name, lambda select=select: select(x)))
     adv_N = registries.advantage.bind("grpo", {})(x)
     for name in registries.credit.names():

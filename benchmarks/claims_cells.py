@@ -71,7 +71,7 @@ def _strategy(name: str) -> Callable[[Stage], Stage]:
 
 def _temporal(strategy: str, **more: Any) -> Callable[[Stage], Stage]:
     def change(stage: Stage) -> Stage:
-        return copy.deepcopy(stage) | _strategy(strategy)(stage) | {"advantage": {"name": "grpo"}, "shape": []} | more
+        return copy.deepcopy(stage) | _strategy(strategy)(stage) | {"advantage": {"name": "grpo"}, "reward_shaping": []} | more
 
     return change
 
@@ -89,7 +89,7 @@ _MULTIPLICATIVE = [
     {"name": "rule_grounding", "weight": 0.5},
     {"name": "format", "weight": 0.0},
 ]
-_FORMED = {"name": "product", "column": "rule_grounding", "factor": "format"}
+_FORMED = {"name": "product", "reward": "rule_grounding", "factor": "format"}
 
 CLAIMS: dict[str, Claim] = {
     claim.id: claim
@@ -125,7 +125,7 @@ CLAIMS: dict[str, Claim] = {
                 "multiplicative": changed(
                     rewards=_MULTIPLICATIVE,
                     constraints=[],
-                    shape=[{"name": "product", "column": "exact", "factor": "rule_consistency"}, _FORMED],
+                    reward_shaping=[{"name": "product", "reward": "exact", "factor": "rule_consistency"}, _FORMED],
                 ),
             },
             conditions=(
@@ -164,7 +164,7 @@ CLAIMS: dict[str, Claim] = {
             recipe="toy_video",
             shared_sft=True,
             arms={
-                "TempSamp-R1": _temporal("offpolicy_gt", shape=[{"name": "tempsamp_nonlinear", "column": "temporal_iou"}]),
+                "TempSamp-R1": _temporal("offpolicy_gt", reward_shaping=[{"name": "tempsamp_nonlinear", "reward": "temporal_iou"}]),
                 "GRPO": _temporal("plain"),
                 "unrepaired": _temporal("offpolicy_gt"),
             },

@@ -252,7 +252,7 @@ def test_weights_for_the_samplers_log_probs(mode, seed):
     for row, logprobs in zip(known, sampled, strict=True):
         row[: len(logprobs)] = torch.tensor(logprobs, dtype=torch.float32)
     name, arguments = MISMATCH[mode]
-    weight, _ = registries.mismatch.bind(name, arguments)(x["logp"], known, x["mask"])
+    weight, _ = registries.importance_correction.bind(name, arguments)(x["logp"], known, x["mask"])
     expected = out["importance_sampling_ratio"].expand_as(weight)
     counts = x["mask"] & ~known.isnan()
     assert (expected[counts] != 1).any()

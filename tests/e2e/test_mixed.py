@@ -149,8 +149,8 @@ def recipe(model: Path, data: Path, root: Path, url: str) -> dict[str, Any]:
         {"name": "click", "rule": "soft", "weight": 0.5},
         {"name": "repetition", "size": 1, "weight": 0.25},
         {"name": "overlong", "maximum": 40, "buffer": 16, "weight": 0.5},
-        {"name": "python", "column": "trl", "function": f"{data / 'foreign.py'}:short_enough", "form": "trl", "weight": 0.25},
-        {"name": "python", "column": "verl", "function": f"{data / 'foreign.py'}:compute_score", "form": "verl"},
+        {"name": "python", "label": "trl", "function": f"{data / 'foreign.py'}:short_enough", "form": "trl", "weight": 0.25},
+        {"name": "python", "label": "verl", "function": f"{data / 'foreign.py'}:compute_score", "form": "verl"},
         {"name": "judge", "endpoint": endpoint, "answer_types": ["open"], "exact_first": False},
     ]
     stage = {

@@ -32,15 +32,15 @@ STATEFUL: dict[str, dict[str, Any]] = {
     "averaged_reference": {
         "advantage": {"name": "grpo"},
         "rewards": [{"name": "first_letter"}, {"name": "format", "weight": 0.1}],
-        "shape": [{"name": "care_consistency", "column": "first_letter"}],
+        "reward_shaping": [{"name": "care_consistency", "reward": "first_letter"}],
         "average": {"every": 1, "decay": 0.5},
         "beta": 0.0,
         "freeze": [],
     },
     "refill_budget_guidance": {
         "advantage": {"name": "spo"},
-        "select": [{"name": "difficulty_band", "column": "first_letter", "low": 0.01, "high": 0.99}],
-        "refill": 3,
+        "filters": [{"name": "difficulty_band", "reward": "first_letter", "low": 0.01, "high": 0.99}],
+        "dynamic_sampling": {"max_batches": 3},
         "sampler": {"name": "prioritized"},
         "budget": {"name": "knapsack", "low": 2, "high": 8},
         "rollout": {

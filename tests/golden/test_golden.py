@@ -23,7 +23,7 @@ CASES: dict[str, dict[str, Any]] = {
     "grpo_ground_truth_row": {
         "advantage": {"name": "grpo"},
         "rollout": SHARED | {"strategy": {"name": "offpolicy_gt", "gt_cot": "answer_only"}},
-        "shape": [{"name": "tempsamp_nonlinear", "column": "temporal_iou"}],
+        "reward_shaping": [{"name": "tempsamp_nonlinear", "reward": "temporal_iou"}],
         "beta": 0.0,
     },
     "token_mean_two_updates": {

@@ -15,12 +15,12 @@ from vlmrl.methods import registries as load_all
 
 load_all()
 ADVANTAGES = registries.advantage.names()
-SHAPES = registries.shape.names()
-SELECTS = registries.select.names()
+SHAPES = registries.reward_shaping.names()
+SELECTS = registries.rollout_filter.names()
 CREDITS = registries.credit.names()
 GROUP_BASELINE = [name for name in ADVANTAGES if registries.advantage.get(name).extra.get("baseline", "group") == "group"]
 """Methods that compare rollouts with their group; others (`baseline="prompt"`, "virtual") can find signal in a group of equal rewards."""
-WHOLE_GROUPS = [name for name in SELECTS if registries.select.get(name).extra.get("unit", "group") == "group"]
+WHOLE_GROUPS = [name for name in SELECTS if registries.rollout_filter.get(name).extra.get("unit", "group") == "group"]
 """Selections that keep or drop groups; others (`unit="rollout"`) pick rollouts."""
 
 BEST = 10.1
@@ -54,7 +54,7 @@ def bind(name, best):
 
 def column_arguments(name: str, column: str) -> dict[str, str]:
     """Every argument that a shape must be given is the name of a column."""
-    return {p.name: column for p in registries.shape.get(name).parameters.values() if p.required}
+    return {p.name: column for p in registries.reward_shaping.get(name).parameters.values() if p.required}
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -147,7 +147,7 @@ def test_credit_is_zero_outside_the_mask_and_finite(name):
 @pytest.mark.parametrize("name", SELECTS)
 @given(rows=ROWS)
 def test_selection_says_for_every_rollout_whether_it_stays_and_why(name, rows):
-    keep, reason = registries.select.bind(name)(inputs(rows))
+    keep, reason = registries.rollout_filter.bind(name)(inputs(rows))
     assert keep.dtype == torch.bool
     assert keep.shape == (len(rows),)
     assert reason
@@ -156,7 +156,7 @@ def test_selection_says_for_every_rollout_whether_it_stays_and_why(name, rows):
 @pytest.mark.parametrize("name", WHOLE_GROUPS)
 @given(rows=ROWS)
 def test_selection_keeps_or_drops_whole_groups(name, rows):
-    keep, _ = registries.select.bind(name)(inputs(rows))
+    keep, _ = registries.rollout_filter.bind(name)(inputs(rows))
     kept: dict[int, set[bool]] = {}
     for (_, group, _), k in zip(rows, keep.tolist(), strict=True):
         kept.setdefault(group, set()).add(k)
@@ -168,7 +168,7 @@ def test_selection_keeps_or_drops_whole_groups(name, rows):
 def test_shaping_keeps_what_is_unjudged_and_leaves_its_input_alone(name, rows):
     x = inputs(rows)
     before = x.rewards_NK.clone()
-    out = registries.shape.bind(name, column_arguments(name, "task"))(x.rewards_NK, x.valid_N, x)
+    out = registries.reward_shaping.bind(name, column_arguments(name, "task"))(x.rewards_NK, x.valid_N, x)
     torch.testing.assert_close(x.rewards_NK, before, equal_nan=True, rtol=0, atol=0)
     assert torch.equal(out.isnan(), before.isnan())
     assert out.shape == before.shape
@@ -178,4 +178,4 @@ def test_shaping_keeps_what_is_unjudged_and_leaves_its_input_alone(name, rows):
 def test_shaping_names_an_unknown_column(name):
     x = inputs([(0.0, 0, True)])
     with pytest.raises(ValueError, match="no reward column 'speed'"):
-        registries.shape.bind(name, column_arguments(name, "task") | {"column": "speed"})(x.rewards_NK, x.valid_N, x)
+        registries.reward_shaping.bind(name, column_arguments(name, "task") | {"reward": "speed"})(x.rewards_NK, x.valid_N, x)

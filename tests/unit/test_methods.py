@@ -102,12 +102,21 @@ def test_papers_is_a_table_per_slot(small):
 
 def test_every_slot_has_its_place_in_a_recipe():
     text = papers(registries())
-    for line in ("`rollout.strategy`", "`loss`", "`reduce`", "`kl`", "`constraints`", "`group_loss`", "`mismatch`", "`budget`"):
+    for line in (
+        "`rollout.strategy`",
+        "`loss`",
+        "`reduce`",
+        "`kl`",
+        "`constraints`",
+        "`group_loss`",
+        "`importance_correction`",
+        "`budget`",
+    ):
         assert f"In a stage of a recipe: {line}." in text
 
 
 def test_list_papers_of_one_slot(run):
-    code, out, _ = run("mismatch", "--papers")
+    code, out, _ = run("importance_correction", "--papers")
     assert code == 0
     assert out.count("\n## ") == 1
     assert "| `tis` |" in out

@@ -29,7 +29,7 @@ def need(x: AdvantageInputs, field: str, method: str) -> Tensor:
     return value
 
 
-def column_index(x: AdvantageInputs, name: str, slot: str = "shape") -> int:
+def column_index(x: AdvantageInputs, name: str, slot: str = "reward_shaping") -> int:
     """Place of a reward column.
 
     Raises:

@@ -18,15 +18,15 @@ policy_loss: Registry[Callable[..., LossOutput]] = Registry("policy_loss")
 `algo.level.SCORES`) whose group mean it reads as `score_mean_B`."""
 group_loss: Registry[Callable[..., Tensor]] = Registry("group_loss")
 """(score [N], advantage [N], group [N], kl [N] or None, tokens [N] or None) -> scalar, of a whole step. See `algo.group_loss.two_pass`."""
-mismatch: Registry[Callable[..., tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]]] = Registry("mismatch")
+importance_correction: Registry[Callable[..., tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]]] = Registry("importance_correction")
 """(logp_old [B, T], logp_sampled [B, T], mask [B, T]) -> (weight [B, T] without gradient, metrics as (sum, count)). The weight
 multiplies the token losses of the policy term, not the divergence."""
 reducer: Registry[Callable[..., Reduction]] = Registry("reducer")
 """(mask [B, T]) -> Reduction"""
-select: Registry[Callable[..., tuple[Tensor, str]]] = Registry("select")
+rollout_filter: Registry[Callable[..., tuple[Tensor, str]]] = Registry("filter")
 """(AdvantageInputs) -> (keep [N] bool, reason)"""
 kl_estimator: Registry[Callable[..., Tensor]] = Registry("kl_estimator")
 """(logp [B, T], logp_ref [B, T]) -> [B, T]. One with the extra `needs=("logp_old_BT",)` takes logp_old [B, T] as a third argument;
 without it old and current policy are taken to be the same."""
-shape: Registry[Callable[..., Tensor]] = Registry("shape")
+reward_shaping: Registry[Callable[..., Tensor]] = Registry("reward_shaping")
 """(rewards [N, K], valid [N], AdvantageInputs) -> rewards [N, K]"""

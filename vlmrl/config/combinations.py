@@ -19,21 +19,21 @@ Rule = Callable[[GrpoSection], Iterator[str]]
 
 def _names(stage: GrpoSection) -> tuple[set[str], set[str], set[str]]:
     """Names of (shapes, selects, constraints)."""
-    return {m.name for m in stage.shape}, {m.name for m in stage.select}, {m.name for m in stage.constraints}
+    return {m.name for m in stage.reward_shaping}, {m.name for m in stage.filters}, {m.name for m in stage.constraints}
 
 
 def cancelled_shaping(stage: GrpoSection) -> Iterator[str]:
     shapes, _, _ = _names(stage)
     if stage.advantage.name in RANKS and "tempsamp_nonlinear" in shapes:
         yield (
-            f"advantage '{stage.advantage.name}' uses ranks only, so shape 'tempsamp_nonlinear' (strictly monotone) would do nothing; "
-            "remove one of them"
+            f"advantage '{stage.advantage.name}' uses ranks only, so "
+            "reward_shaping 'tempsamp_nonlinear' (strictly monotone) would do nothing; remove one of them"
         )
-    for method in stage.shape:
+    for method in stage.reward_shaping:
         global_rates = not any(key.startswith("unparsed_") and value is not None for key, value in method.arguments.items())
         if method.name == "noisy_verifier" and global_rates and stage.advantage.name in SCALED:
             yield (
-                f"shape 'noisy_verifier' with one pair of rates is linear, and advantage '{stage.advantage.name}' divides by the "
+                f"reward_shaping 'noisy_verifier' with one pair of rates is linear, and advantage '{stage.advantage.name}' divides by the "
                 "deviation: the correction cancels; "
                 "give unparsed_false_positive and unparsed_false_negative, or an advantage without a deviation"
             )
@@ -43,12 +43,12 @@ def ignored_with_group_loss(stage: GrpoSection) -> Iterator[str]:
     if stage.group_loss is None:
         return
     _, selects, constraints = _names(stage)
-    ignored = [name for name, on in (("beta", stage.beta > 0), ("mismatch", stage.mismatch.name != "none")) if on]
+    ignored = [name for name, on in (("beta", stage.beta > 0), ("importance_correction", stage.importance_correction.name != "none")) if on]
     ignored += sorted(constraints & {"entropy_band", "adaptive_kl"})
     if ignored:
         yield f"group_loss '{stage.group_loss.name}' has a constraint of its own and ignores {', '.join(ignored)}; remove them"
     if stage.group_loss.name == "disco" and "zero_variance" in selects:
-        yield "group_loss 'disco' averages over all questions, those without signal too; remove select 'zero_variance'"
+        yield "group_loss 'disco' averages over all questions, those without signal too; remove filter 'zero_variance'"
 
 
 def constraint_columns(stage: GrpoSection) -> Iterator[str]:
@@ -70,13 +70,19 @@ def constraint_columns(stage: GrpoSection) -> Iterator[str]:
 
 
 def refill_without_filter(stage: GrpoSection) -> Iterator[str]:
-    if stage.refill > 1 and not stage.select:
-        yield f"refill ({stage.refill}) without any `select` never has anything to refill; add a select or set refill to 1"
+    if stage.dynamic_sampling.max_batches > 1 and not stage.filters:
+        yield (
+            f"dynamic_sampling.max_batches ({stage.dynamic_sampling.max_batches}) without any `filters` never has anything to generate "
+            "again; add a filter or set it to 1"
+        )
 
 
 def consistency_instead_of_kl(stage: GrpoSection) -> Iterator[str]:
     if "care_consistency" in _names(stage)[0] and (stage.beta > 0 or "adaptive_kl" in _names(stage)[2]):
-        yield "shape 'care_consistency' takes the place of the divergence term, and its reference moves; set beta to 0 and no adaptive_kl"
+        yield (
+            "reward_shaping 'care_consistency' takes the place of the divergence term, and its reference moves; "
+            "set beta to 0 and no adaptive_kl"
+        )
 
 
 def unscaled_losses(stage: GrpoSection) -> Iterator[str]:
@@ -92,17 +98,17 @@ def unscaled_losses(stage: GrpoSection) -> Iterator[str]:
 def thinking(stage: GrpoSection) -> Iterator[str]:
     if stage.answer_format == "think_or_not" and stage.reduce.name == "token_mean":
         yield "reduce 'token_mean' weakens the push to short answers that answer_format 'think_or_not' relies on; seq_mean keeps it"
-    for method in stage.shape:
+    for method in stage.reward_shaping:
         bands = method.arguments.get("bands")
         if method.name == "length_envelope" and stage.answer_format == "think_or_not" and isinstance(bands, dict):
             low = {task: band[0] for task, band in bands.items() if band and band[0] > 0}  # pyright: ignore[reportUnknownVariableType]
             if low:
-                yield f"shape 'length_envelope' punishes a skipped thought for {', '.join(map(str, low))} (band starts above 0)"  # pyright: ignore[reportUnknownArgumentType]
+                yield f"reward_shaping 'length_envelope' punishes a skipped thought for {', '.join(map(str, low))} (band starts above 0)"  # pyright: ignore[reportUnknownArgumentType]
 
 
 def pivots(stage: GrpoSection) -> Iterator[str]:
     if stage.advantage.name == "mc_grpo" and "mc_grpo_pivot" not in _names(stage)[1]:
-        yield "advantage 'mc_grpo' without select 'mc_grpo_pivot' trains on its pivot with advantage 0, a row that could be left out"
+        yield "advantage 'mc_grpo' without filter 'mc_grpo_pivot' trains on its pivot with advantage 0, a row that could be left out"
 
 
 def twice_difficulty(stage: GrpoSection) -> Iterator[str]:
@@ -137,7 +143,8 @@ def contradictions(cfg: Config) -> list[str]:
     adapters = cfg.model.lora is not None
     moved = [s.name for s in cfg.stages if isinstance(s, GrpoSection) and adapters and "care_consistency" in _names(s)[0]]
     return _told(cfg, ERRORS) + [
-        f"stages ({name}): shape 'care_consistency' averages the reference's weights, and with model.lora the reference has none of its own"
+        f"stages ({name}): reward_shaping 'care_consistency' averages the reference's weights, and with model.lora the reference has "
+        "none of its own"
         for name in moved
     ]
 

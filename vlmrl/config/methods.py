@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vlmrl.config.renamed import RENAMED
 from vlmrl.config.schema import Config, GrpoSection, Method, RewardMethod
 from vlmrl.registry import Registry, nearest
 
@@ -17,12 +18,12 @@ SLOTS: Mapping[str, str] = {
     "loss": "policy_loss",
     "reduce": "reducer",
     "kl": "kl_estimator",
-    "shape": "shape",
-    "select": "select",
+    "reward_shaping": "reward_shaping",
+    "filters": "filter",
     "sampler": "sampler",
     "rewards": "reward",
     "group_loss": "group_loss",
-    "mismatch": "mismatch",
+    "importance_correction": "importance_correction",
     "constraints": "constraint",
     "budget": "budget",
 }
@@ -50,29 +51,39 @@ def check_methods(config: Config, registries: Mapping[str, Registry[Any]]) -> li
     """Everything wrong with the names and arguments of the methods of `config`; empty when all is well."""
     out: list[str] = []
     for where, slot, method in used(config):
-        misplaced = _misspelt(method, registries[slot]) if isinstance(method, RewardMethod) else {}
-        out += [f"{where}.{key}: unknown '{key}'; did you mean '{meant}'?" for key, meant in sorted(misplaced.items())]
+        old = _renamed(method, registries[slot])
+        out += [f"{where}.{key}: '{key}' is now called '{now}'" for key, now in sorted(old.items())]
+        misplaced = old | (_misspelt(method, registries[slot]) if isinstance(method, RewardMethod) else {})
+        out += [f"{where}.{key}: unknown '{key}'; did you mean '{meant}'?" for key, meant in sorted(misplaced.items()) if key not in old]
         out += registries[slot].problems(method.name, {k: v for k, v in method.arguments.items() if k not in misplaced}, where)
-    return out + _column_problems(config)
+    return out + _reward_problems(config)
 
 
-def _column_problems(config: Config) -> list[str]:
-    """Shapes that name a reward column which the stage does not have."""
+def _reward_problems(config: Config) -> list[str]:
+    """Shapings of a reward that the stage does not have."""
     out: list[str] = []
     for stage in config.stages:
         if not isinstance(stage, GrpoSection):
             continue
-        columns = [reward.label for reward in stage.rewards]
-        for i, method in enumerate(stage.shape):
-            column = method.arguments.get("column")
-            if isinstance(column, str) and column not in columns:
-                known = f"stages.{stage.name}.rewards has: {', '.join(columns)}"
-                out.append(f"stages.{stage.name}.shape.{i}.column: no reward '{column}'{nearest(column, columns)} ({known})")
+        rewards = [reward.key for reward in stage.rewards]
+        for i, method in enumerate(stage.reward_shaping):
+            reward = method.arguments.get("reward")
+            if isinstance(reward, str) and reward not in rewards:
+                known = f"stages.{stage.name}.rewards has: {', '.join(rewards)}"
+                out.append(f"stages.{stage.name}.reward_shaping.{i}.reward: no reward '{reward}'{nearest(reward, rewards)} ({known})")
     return out
 
 
+def _renamed(method: Method, registry: Registry[Any]) -> dict[str, str]:
+    """Arguments under a name of earlier versions, by their present one. A method that has a parameter of the old name keeps it."""
+    own = list(registry.get(method.name).parameters) if method.name in registry.names() else []
+    kind = "reward" if isinstance(method, RewardMethod) else "method"
+    found = {key: now for key in method.arguments if key not in own and (now := RENAMED[kind].get(key)) is not None}
+    return {key: now for key, now in found.items() if kind == "reward" or now in own}
+
+
 def _misspelt(method: RewardMethod, registry: Registry[Any]) -> dict[str, str]:
-    """Arguments that are misspelt fields of the recipe (`weight`, `column`, `isolate`) rather than arguments of the reward."""
+    """Arguments that are misspelt fields of the recipe (`weight`, `label`, `isolate`) rather than arguments of the reward."""
     fields = [field for field in RewardMethod.model_fields if field != "name"]
     own = list(registry.get(method.name).parameters) if method.name in registry.names() else []
     out: dict[str, str] = {}

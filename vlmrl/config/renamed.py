@@ -15,9 +15,15 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
         "micro_tokens": "max_tokens_per_microbatch",
         "minibatches": "updates_per_step",
         "template": "answer_format",
+        "shape": "reward_shaping",
+        "select": "filters",
+        "mismatch": "importance_correction",
+        "refill": "dynamic_sampling.max_batches",
     },
+    "reward": {"column": "label"},
+    "method": {"column": "reward"},
 }
-"""Section -> old key -> new key, as it is to be written."""
+"""Section -> old key -> new key, as it is to be written. `reward` is a reward's entry, `method` the arguments of any other method."""
 
 SECTIONS: Mapping[str, str] = {"RolloutSection": "rollout", "SftSection": "stage", "GrpoSection": "stage"}
 """Model of `config.schema` -> section above."""

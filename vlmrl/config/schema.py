@@ -33,17 +33,17 @@ class RewardMethod(Method):
     """A reward and its weight in the sum."""
 
     weight: float = Field(default=1.0, description="Factor of this column in the weighted sum")
-    column: str | None = Field(
-        default=None, description="Name of the column; by default that of the reward. Lets one reward (`python`) stand in a recipe twice"
+    label: str | None = Field(
+        default=None, description="Name in logs and for shapings; by default the reward's. Lets one reward (`python`) stand twice"
     )
     isolate: bool | None = Field(
         default=None, description="Run it in a worker process with a deadline; by default what is not built in, or could hang"
     )
 
     @property
-    def label(self) -> str:
-        """Name of its column."""
-        return self.column or self.name
+    def key(self) -> str:
+        """Name of this reward in logs, tables and shapings."""
+        return self.label or self.name
 
 
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -231,6 +231,15 @@ class RolloutSection(Section):
     strategy: Method = Field(default=Method(name="plain"), description="How a group's rows are made")
 
 
+class DynamicSamplingSection(Section):
+    """Generate again for groups that the filters dropped (DAPO, arXiv:2503.14476, section 3.2)."""
+
+    max_batches: PositiveInt = Field(
+        default=1,
+        description="Batches generated at most per step while `filters` keep fewer than rollout.prompts_per_step groups; 1: never again",
+    )
+
+
 class AverageSection(Section):
     every: PositiveInt = Field(default=10, description="Optimizer steps between two updates of the average")
     decay: Probability = Field(default=0.995, description="Share of the average that stays")
@@ -254,19 +263,16 @@ class GrpoSection(StageBase):
     )
     reward_workers: RewardWorkersSection = RewardWorkersSection()
     sampler: Method = Field(default=Method(name="uniform"), description="Which prompts come next")
-    shape: tuple[Method, ...] = Field(default=(), description="Reward shaping, in order, before the advantage")
-    select: tuple[Method, ...] = Field(default=(), description="Filters on groups, in order")
+    reward_shaping: tuple[Method, ...] = Field(default=(), description="Reward shaping, in order, before the advantage")
+    filters: tuple[Method, ...] = Field(default=(), description="Filters on groups, in order")
     advantage: Method = Field(default=Method(name="grpo"), description="Rewards to one advantage per rollout")
     credit: Method = Field(default=Method(name="broadcast"), description="Advantage per rollout to advantage per token")
     loss: Method = Field(default=Method(name="ppo_clip"), description="Policy loss per token")
     group_loss: Method | None = Field(default=None, description="A loss that compares rollouts, in place of `loss` and `reduce`")
-    mismatch: Method = Field(default=Method(name="none"), description="Weights for a sampler that differs from the trainer")
+    importance_correction: Method = Field(default=Method(name="none"), description="Weights for a sampler that differs from the trainer")
     constraints: tuple[Method, ...] = Field(default=(), description="Constraints and regularisers with a memory")
     budget: Method = Field(default=Method(name="fixed"), description="Rollouts per prompt; prompts_per_step x num_generations is the total")
-    refill: PositiveInt = Field(
-        default=1,
-        description="Batches generated at most per step while `select` keeps fewer than rollout.prompts_per_step groups; 1: no refill",
-    )
+    dynamic_sampling: DynamicSamplingSection = DynamicSamplingSection()
     reduce: Method = Field(default=Method(name="seq_mean"), description="How token losses become one number")
     kl: Method = Field(default=Method(name="k3"), description="Estimator of the divergence from the reference")
     beta: NonNegative = Field(default=0.0, description="Weight of the divergence from the stage's starting weights; 0 keeps no reference")
@@ -370,9 +376,9 @@ def validate(cfg: Config) -> list[str]:
                 f"{where}: rollout.strategy 'offpolicy_gt' replaces one of rollout.num_generations ({stage.rollout.num_generations}) "
                 "rows; needs at least 3"
             )
-        names_ = [r.label for r in stage.rewards]
+        names_ = [r.key for r in stage.rewards]
         twice = sorted({n for n in names_ if names_.count(n) > 1})
-        out += [f"{where}: reward '{n}' is listed twice; give one of them another 'column'" for n in twice]
+        out += [f"{where}: reward '{n}' is listed twice; give one of them another 'label'" for n in twice]
     return out
 
 

@@ -1,5 +1,5 @@
 """Selective sample buffer: past groups with a learning signal, to fill the places of groups without one. Skywork R1V2,
-arXiv:2504.16656; which groups may enter is `algo.select.selective_sample_buffer`.
+arXiv:2504.16656; which groups may enter is `algo.filter.selective_sample_buffer`.
 
 From the report: samples with non-zero advantage are kept and come back with a chance that grows with |advantage|. Ours, because the
 report gives neither sizes nor ages: whole groups are kept, with the mean |advantage| of their rows as priority; first in, first out

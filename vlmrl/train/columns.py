@@ -13,5 +13,5 @@ def reward_runner(cfg: GrpoSection, plugins: Sequence[str]) -> RewardRunner:
     """The runner of a stage. Close it when the stage is over: its workers start at the first call and end then."""
     w = cfg.reward_workers
     pool = RewardPool(WorkerSettings(count=w.count, deadline=w.deadline, memory=w.memory, calls=w.calls))
-    columns = [(r.label, r.weight, place(r.name, r.arguments, isolate=r.isolate, pool=pool, plugins=plugins)) for r in cfg.rewards]
-    return RewardRunner(columns, max_invalid=cfg.max_invalid_rewards, pool=pool, entries={r.label: r.name for r in cfg.rewards})
+    columns = [(r.key, r.weight, place(r.name, r.arguments, isolate=r.isolate, pool=pool, plugins=plugins)) for r in cfg.rewards]
+    return RewardRunner(columns, max_invalid=cfg.max_invalid_rewards, pool=pool, entries={r.key: r.name for r in cfg.rewards})

@@ -60,14 +60,14 @@ class Band:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenObjective:
-    """`reduce(mismatch weight * loss + beta * divergence) + band`."""
+    """`reduce(importance weight * loss + beta * divergence) + band`."""
 
     loss: Loss
     reducer: Reducer
     divergence: Callable[..., torch.Tensor] | None = None
     divergence_needs_old: bool = False
     beta: float = 0.0
-    mismatch: Callable[..., tuple[torch.Tensor, Mapping[str, tuple[torch.Tensor, torch.Tensor]]]] | None = None
+    importance_correction: Callable[..., tuple[torch.Tensor, Mapping[str, tuple[torch.Tensor, torch.Tensor]]]] | None = None
     band: Band | None = None
 
     def total(self, mask_NT: torch.Tensor) -> float:
@@ -78,8 +78,8 @@ class TokenObjective:
         output = self.loss(x)
         value_BT, metrics = output.loss_BT, dict(output.metrics)
         sums: Sums = {}
-        if self.mismatch is not None and rows.sampled_BT is not None:
-            weight_BT, more = self.mismatch(x.logp_old_BT, rows.sampled_BT, x.mask_BT)
+        if self.importance_correction is not None and rows.sampled_BT is not None:
+            weight_BT, more = self.importance_correction(x.logp_old_BT, rows.sampled_BT, x.mask_BT)
             value_BT = value_BT * weight_BT
             metrics |= more
         if self.divergence is not None and x.logp_ref_BT is not None:

@@ -17,7 +17,7 @@ import torch
 
 from vlmrl import STARTED, __version__, faults, fs, rng
 from vlmrl.algo.constraint.registry import constraint as constraints
-from vlmrl.algo.registries import shape as shapes
+from vlmrl.algo.registries import reward_shaping as shapings
 from vlmrl.config.combinations import doubts
 from vlmrl.config.load import Loaded
 from vlmrl.config.methods import check_methods
@@ -327,7 +327,7 @@ def _average(s: Session, cfg: Stage, learner: Learner, reference: Reference | No
 
 def needs_average(cfg: GrpoSection) -> bool:
     """Whether a shaping compares with a slowly averaged reference."""
-    return any("consistency_N" in shapes.get(m.name).extra.get("needs", ()) for m in cfg.shape)
+    return any("consistency_N" in shapings.get(m.name).extra.get("needs", ()) for m in cfg.reward_shaping)
 
 
 def needs_reference(cfg: GrpoSection) -> bool:

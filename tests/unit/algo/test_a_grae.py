@@ -77,17 +77,17 @@ def test_keeps_the_sign_of_the_group_relative_advantage(rewards):
 def test_a_column_says_what_is_hard_and_the_sum_what_is_good():
     x = inputs([(1.2, 0, True), (0.2, 0, True), (0.0, 0, True), (0.0, 0, True)])
     x = dataclasses.replace(x, rewards_NK=torch.tensor([[1.0, 0.2], [0.0, 0.2], [0.0, 0.0], [0.0, 0.0]]).double(), columns=("acc", "fmt"))
-    out = a_grae(x, column="acc", alpha=0.25, **EXACT)
+    out = a_grae(x, reward="acc", alpha=0.25, **EXACT)
     torch.testing.assert_close(out, grpo(x, **EXACT) * (0.25 + 0.4330127), rtol=1e-6, atol=1e-6)
     with pytest.raises(ValueError, match="no reward column 'iou'"):
-        a_grae(x, column="iou")
+        a_grae(x, reward="iou")
 
 
 def test_a_group_that_is_all_right_in_the_column_stays_finite():
     x = inputs([(1.2, 0, True), (1.0, 0, True), (0.0, 1, True), (0.2, 1, True)])
     x = dataclasses.replace(x, rewards_NK=torch.tensor([[1.0], [1.0], [0.0], [0.0]]).double(), columns=("acc",))
     # p is kept within [1/2, 1/2] for two rollouts: factor (1/4 + 1/4) / sqrt(1/2) = 0.7071 for both; positives halved
-    assert a_grae(x, column="acc", **EXACT).tolist() == pytest.approx([0.353553, -0.707107, -0.707107, 0.353553], abs=1e-6)
+    assert a_grae(x, reward="acc", **EXACT).tolist() == pytest.approx([0.353553, -0.707107, -0.707107, 0.353553], abs=1e-6)
 
 
 def test_scale_none_is_the_centred_reward():

@@ -1,4 +1,4 @@
-"""algo.shape.budget_schedule: triangle and schedule of arXiv:2508.08940."""
+"""algo.reward_shaping.budget_schedule: triangle and schedule of arXiv:2508.08940."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import inputs
-from vlmrl.algo.shape.budget_schedule import budget, budget_schedule, efficiency
+from vlmrl.algo.reward_shaping.budget_schedule import budget, budget_schedule, efficiency
 
 
 def shaped(lengths, rewards, progress=0.0, **arguments):
     x = inputs([(r, 0, r == r) for r in rewards])
     x = dataclasses.replace(x, length_N=torch.tensor(lengths, dtype=torch.int64), progress=progress)
-    return budget_schedule(x.rewards_NK, x.valid_N, x, column="task", **arguments)[:, 0].tolist()
+    return budget_schedule(x.rewards_NK, x.valid_N, x, reward="task", **arguments)[:, 0].tolist()
 
 
 def test_triangle_and_plateau():

@@ -1,4 +1,4 @@
-"""algo.shape.care_consistency: who earns the bonus of arXiv:2506.16141."""
+"""algo.reward_shaping.care_consistency: who earns the bonus of arXiv:2506.16141."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import inputs
-from vlmrl.algo.shape.care_consistency import care_consistency
+from vlmrl.algo.reward_shaping.care_consistency import care_consistency
 
 NAN = float("nan")
 
@@ -19,7 +19,7 @@ def shaped(rows, groups=None, **arguments):
     """Rows are (accuracy, likelihood)."""
     x = inputs([(a, g, a == a) for (a, _), g in zip(rows, groups or [0] * len(rows), strict=True)])
     x = dataclasses.replace(x, consistency_N=torch.tensor([c for _, c in rows], dtype=torch.float64))
-    return care_consistency(x.rewards_NK, x.valid_N, x, column="task", **arguments)[:, 0].tolist()
+    return care_consistency(x.rewards_NK, x.valid_N, x, reward="task", **arguments)[:, 0].tolist()
 
 
 def test_care_consistency():
@@ -70,6 +70,6 @@ def test_a_wrong_rollout_never_earns_it_and_a_higher_likelihood_never_costs_it(r
 def test_what_is_missing_or_wrong_is_said():
     x = inputs([(1.0, 0, True)])
     with pytest.raises(ValueError, match="'care_consistency' needs consistency_N"):
-        care_consistency(x.rewards_NK, x.valid_N, x, column="task")
+        care_consistency(x.rewards_NK, x.valid_N, x, reward="task")
     with pytest.raises(ValueError, match="must not be negative"):
         shaped([(1, 1)], margin=-0.1)

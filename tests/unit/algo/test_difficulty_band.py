@@ -1,4 +1,4 @@
-"""algo.select.difficulty_band."""
+"""algo.filter.difficulty_band."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import inputs
-from vlmrl.algo.select.difficulty_band import difficulty_band
+from vlmrl.algo.filter.difficulty_band import difficulty_band
 
 NAN = float("nan")
 
@@ -40,12 +40,12 @@ def test_a_column_and_a_pass_mark():
     x = inputs([(5.0, 0, True), (5.0, 0, True), (5.0, 1, True), (5.0, 1, True)])
     accuracy = torch.tensor([[0.6], [0.4], [0.9], [0.8]], dtype=torch.float64)
     x = dataclasses.replace(x, rewards_NK=accuracy, columns=("accuracy",))
-    assert difficulty_band(x, column="accuracy")[0].tolist() == [True, True, False, False]
-    assert difficulty_band(x, column="accuracy", pass_at=0.5)[0].tolist() == [True, True, False, False]
-    assert difficulty_band(x, column="accuracy", pass_at=0.85)[0].tolist() == [False, False, True, True]
+    assert difficulty_band(x, reward="accuracy")[0].tolist() == [True, True, False, False]
+    assert difficulty_band(x, reward="accuracy", pass_at=0.5)[0].tolist() == [True, True, False, False]
+    assert difficulty_band(x, reward="accuracy", pass_at=0.85)[0].tolist() == [False, False, True, True]
     assert not difficulty_band(x)[0].any()
     with pytest.raises(ValueError, match="no reward column 'speed'"):
-        difficulty_band(x, column="speed")
+        difficulty_band(x, reward="speed")
     with pytest.raises(ValueError, match=r"low 0\.9 is above high"):
         difficulty_band(x, low=0.9)
 

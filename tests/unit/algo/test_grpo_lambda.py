@@ -1,4 +1,4 @@
-"""algo.shape.grpo_lambda: the length term of arXiv:2505.18086 in the groups that are solved best."""
+"""algo.reward_shaping.grpo_lambda: the length term of arXiv:2505.18086 in the groups that are solved best."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import inputs
-from vlmrl.algo.shape.grpo_lambda import grpo_lambda
+from vlmrl.algo.reward_shaping.grpo_lambda import grpo_lambda
 
 NAN = float("nan")
 
@@ -19,7 +19,7 @@ def shaped(rows, off_policy=(), **arguments):
     """Rows are (reward, group, length)."""
     x = inputs([(r, g, r == r) for r, g, _ in rows], off_policy=off_policy)
     x = dataclasses.replace(x, length_N=torch.tensor([n for _, _, n in rows], dtype=torch.int64))
-    return grpo_lambda(x.rewards_NK, x.valid_N, x, column="task", **arguments)[:, 0].tolist()
+    return grpo_lambda(x.rewards_NK, x.valid_N, x, reward="task", **arguments)[:, 0].tolist()
 
 
 EXAMPLE = [(1.0, 0, 100), (1.0, 0, 200), (1.0, 0, 300), (0.0, 0, 400)]

@@ -1,4 +1,4 @@
-"""algo.shape.length_envelope: the trapezoid of arXiv:2604.08539, eq. 9."""
+"""algo.reward_shaping.length_envelope: the trapezoid of arXiv:2604.08539, eq. 9."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import inputs
-from vlmrl.algo.shape.length_envelope import BANDS, envelope, length_envelope
+from vlmrl.algo.reward_shaping.length_envelope import BANDS, envelope, length_envelope
 
 NAN = float("nan")
 
@@ -21,7 +21,7 @@ def batch(lengths, tasks, names=("spatial_grounding", "captioning"), rewards=Non
 
 
 def shaped(x, **arguments):
-    return length_envelope(x.rewards_NK, x.valid_N, x, column="task", **arguments)[:, 0].tolist()
+    return length_envelope(x.rewards_NK, x.valid_N, x, reward="task", **arguments)[:, 0].tolist()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""algo.shape.noisy_verifier: expectations under the channel of arXiv:2510.00915."""
+"""algo.reward_shaping.noisy_verifier: expectations under the channel of arXiv:2510.00915."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.builders import inputs
 from vlmrl.algo.advantage.grpo import grpo
-from vlmrl.algo.shape.noisy_verifier import corrected, noisy_verifier
+from vlmrl.algo.reward_shaping.noisy_verifier import corrected, noisy_verifier
 
 RATES = {"false_positive": 0.1, "false_negative": 0.3}
 
@@ -20,7 +20,7 @@ def shaped(rewards, answers=None, **arguments):
     x = inputs([(r, 0, r == r) for r in rewards])
     if answers is not None:
         x = dataclasses.replace(x, answer_N=torch.tensor(answers))
-    return noisy_verifier(x.rewards_NK, x.valid_N, x, column="task", **arguments)[:, 0]
+    return noisy_verifier(x.rewards_NK, x.valid_N, x, reward="task", **arguments)[:, 0]
 
 
 def test_noisy_verifier():

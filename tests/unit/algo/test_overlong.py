@@ -1,4 +1,4 @@
-"""algo.select.overlong."""
+"""algo.filter.overlong."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from tests.support.builders import inputs
 from vlmrl.algo import registries
-from vlmrl.algo.select.overlong import overlong
+from vlmrl.algo.filter.overlong import overlong
 
 X = inputs([(1.0, 0, True), (0.0, 0, True), (1.0, 1, True), (0.0, 1, True), (0.0, 1, True)])
 CUT = dataclasses.replace(X, truncated_N=torch.tensor([False, True, False, True, True]))
@@ -29,7 +29,7 @@ def test_groups_with_too_many_cut_off_rows_go():
 
 
 def test_the_field_that_it_needs_is_declared():
-    assert registries.select.get("overlong").extra["needs"] == ("truncated_N",)
+    assert registries.rollout_filter.get("overlong").extra["needs"] == ("truncated_N",)
     assert overlong(X)[0].all()
 
 

@@ -1,4 +1,4 @@
-"""algo.shape.p_grpo_gate: r = format + outcome + outcome * thinking (arXiv:2508.05170)."""
+"""algo.reward_shaping.p_grpo_gate: r = format + outcome + outcome * thinking (arXiv:2508.05170)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import inputs
-from vlmrl.algo.shape.p_grpo_gate import p_grpo_gate
+from vlmrl.algo.reward_shaping.p_grpo_gate import p_grpo_gate
 
 NAN = float("nan")
 
@@ -19,7 +19,7 @@ def shaped(rows, **arguments):
     """Rows are (format, outcome, thinking)."""
     x = inputs([(0.0, 0, True)] * len(rows))
     x = dataclasses.replace(x, rewards_NK=torch.tensor(rows, dtype=torch.float64), columns=("format", "outcome", "thinking"))
-    return p_grpo_gate(x.rewards_NK, x.valid_N, x, column="thinking", **{"outcome": "outcome"} | arguments)
+    return p_grpo_gate(x.rewards_NK, x.valid_N, x, reward="thinking", **{"outcome": "outcome"} | arguments)
 
 
 def test_p_grpo_gate():

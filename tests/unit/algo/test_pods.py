@@ -1,4 +1,4 @@
-"""algo.select.pods: max-variance subsets, against enumeration."""
+"""algo.filter.pods: max-variance subsets, against enumeration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.builders import inputs
-from vlmrl.algo.select.pods import pods, widest
+from vlmrl.algo.filter.pods import pods, widest
 
 NAN = float("nan")
 

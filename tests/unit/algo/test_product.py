@@ -1,4 +1,4 @@
-"""algo.shape.product: the terms of the multiplicative and the additive combiner, by hand."""
+"""algo.reward_shaping.product: the terms of the multiplicative and the additive combiner, by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import inputs
-from vlmrl.algo.shape.product import product
+from vlmrl.algo.reward_shaping.product import product
 
 NAN = float("nan")
 COLUMNS = ("exact", "consistency", "grounding")
@@ -21,7 +21,7 @@ def shaped(rows, *pairs):
     rewards = torch.tensor(rows, dtype=torch.float64)
     for column, factor in pairs or (("exact", "consistency"),):
         x = dataclasses.replace(x, rewards_NK=rewards, columns=COLUMNS)
-        rewards = product(rewards, x.valid_N, x, column=column, factor=factor)
+        rewards = product(rewards, x.valid_N, x, reward=column, factor=factor)
     return rewards
 
 

@@ -1,4 +1,4 @@
-"""algo.select.selective_sample_buffer."""
+"""algo.filter.selective_sample_buffer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import inputs
-from vlmrl.algo.select.selective_sample_buffer import priority, selective_sample_buffer
-from vlmrl.algo.select.zero_variance import zero_variance
+from vlmrl.algo.filter.selective_sample_buffer import priority, selective_sample_buffer
+from vlmrl.algo.filter.zero_variance import zero_variance
 
 NAN = float("nan")
 

@@ -1,4 +1,4 @@
-"""algo.shape.soft_overlong: the ramp of arXiv:2503.14476, eq. 13."""
+"""algo.reward_shaping.soft_overlong: the ramp of arXiv:2503.14476, eq. 13."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import inputs
-from vlmrl.algo.shape.soft_overlong import penalty, soft_overlong
+from vlmrl.algo.reward_shaping.soft_overlong import penalty, soft_overlong
 
 
 def shaped(lengths, rewards=None, **arguments):
     x = inputs([(r, 0, r == r) for r in rewards or [0.0] * len(lengths)])
     x = dataclasses.replace(x, length_N=torch.tensor(lengths, dtype=torch.int64))
-    return soft_overlong(x.rewards_NK, x.valid_N, x, column="task", **arguments)[:, 0].tolist()
+    return soft_overlong(x.rewards_NK, x.valid_N, x, reward="task", **arguments)[:, 0].tolist()
 
 
 def test_soft_overlong():

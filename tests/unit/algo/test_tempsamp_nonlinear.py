@@ -1,4 +1,4 @@
-"""algo.shape.tempsamp_nonlinear: the values of arXiv:2509.18056, eq. 4."""
+"""algo.reward_shaping.tempsamp_nonlinear: the values of arXiv:2509.18056, eq. 4."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.builders import inputs
 from vlmrl.algo.advantage.grpo import grpo
-from vlmrl.algo.shape.tempsamp import nonlinear, tempsamp_nonlinear
+from vlmrl.algo.reward_shaping.tempsamp import nonlinear, tempsamp_nonlinear
 
 VALUES = {
     0: 0.0868, 0.1: 0.2100, 0.2: 0.3215, 0.3: 0.4225, 0.4: 0.5138, 0.5: 0.5964, 0.6: 0.6711,
@@ -23,7 +23,7 @@ def f(*r: float) -> torch.Tensor:
 
 def shaped(rows):
     x = inputs(rows)
-    return tempsamp_nonlinear(x.rewards_NK, x.valid_N, x, column="task")[:, 0]
+    return tempsamp_nonlinear(x.rewards_NK, x.valid_N, x, reward="task")[:, 0]
 
 
 def test_tempsamp_nonlinear():

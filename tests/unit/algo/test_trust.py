@@ -1,4 +1,4 @@
-"""algo.shape.trust: gamma and annealing of arXiv:2505.17018."""
+"""algo.reward_shaping.trust: gamma and annealing of arXiv:2505.17018."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import inputs
-from vlmrl.algo.shape.trust import trust, trust_weight
+from vlmrl.algo.reward_shaping.trust import trust, trust_weight
 
 NAN = float("nan")
 
@@ -20,7 +20,7 @@ def shaped(rows, progress=0.0, groups=None, **arguments):
     """Rows are (outcome, thinking); the thinking column after shaping."""
     x = inputs([(0.0, g, True) for g in groups or [0] * len(rows)])
     x = dataclasses.replace(x, rewards_NK=torch.tensor(rows, dtype=torch.float64), columns=("outcome", "thinking"), progress=progress)
-    out = trust(x.rewards_NK, x.valid_N, x, column="thinking", outcome="outcome", **arguments)
+    out = trust(x.rewards_NK, x.valid_N, x, reward="thinking", outcome="outcome", **arguments)
     torch.testing.assert_close(out[:, 0], x.rewards_NK[:, 0], equal_nan=True)
     return out[:, 1].tolist()
 

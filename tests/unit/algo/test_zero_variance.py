@@ -1,9 +1,9 @@
-"""algo.select.zero_variance."""
+"""algo.filter.zero_variance."""
 
 from __future__ import annotations
 
 from tests.support.builders import inputs
-from vlmrl.algo.select.zero_variance import zero_variance
+from vlmrl.algo.filter.zero_variance import zero_variance
 
 NAN = float("nan")
 

@@ -49,8 +49,8 @@ def test_every_run_is_a_valid_recipe(name, cells) -> None:
 
 def test_arms_of_a_claim_by_hand(cells) -> None:
     rl = {cell.arm: stages_of(cell)[-1] for cell in cells["tempsamp"]}
-    assert rl["TempSamp-R1"]["shape"][0]["name"] == "tempsamp_nonlinear"
-    assert rl["unrepaired"]["shape"] == rl["GRPO"]["shape"] == []
+    assert rl["TempSamp-R1"]["reward_shaping"][0]["name"] == "tempsamp_nonlinear"
+    assert rl["unrepaired"]["reward_shaping"] == rl["GRPO"]["reward_shaping"] == []
     assert {arm: stage["rollout"]["strategy"]["name"] for arm, stage in rl.items() if arm != "sft"} == {
         "TempSamp-R1": "offpolicy_gt",
         "unrepaired": "offpolicy_gt",

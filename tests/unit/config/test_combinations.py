@@ -32,18 +32,18 @@ def test_the_defaults_have_neither() -> None:
 @pytest.mark.parametrize(
     ("stage", "part"),
     [
-        ({"advantage": {"name": "g2rpo"}, "shape": [{"name": "tempsamp_nonlinear", "column": "exact"}]}, "ranks only"),
-        ({"advantage": {"name": "gs_gdpo"}, "shape": [{"name": "tempsamp_nonlinear", "column": "exact"}]}, "ranks only"),
-        ({"shape": [{"name": "noisy_verifier", "column": "exact", "false_positive": 0.1}]}, "cancels"),
+        ({"advantage": {"name": "g2rpo"}, "reward_shaping": [{"name": "tempsamp_nonlinear", "reward": "exact"}]}, "ranks only"),
+        ({"advantage": {"name": "gs_gdpo"}, "reward_shaping": [{"name": "tempsamp_nonlinear", "reward": "exact"}]}, "ranks only"),
+        ({"reward_shaping": [{"name": "noisy_verifier", "reward": "exact", "false_positive": 0.1}]}, "cancels"),
         ({"group_loss": {"name": "disco"}, "beta": 0.1}, "ignores beta"),
-        ({"group_loss": {"name": "disco"}, "mismatch": {"name": "tis"}}, "ignores mismatch"),
+        ({"group_loss": {"name": "disco"}, "importance_correction": {"name": "tis"}}, "ignores importance_correction"),
         ({"group_loss": {"name": "disco"}, "constraints": [{"name": "entropy_band"}]}, "ignores entropy_band"),
-        ({"group_loss": {"name": "disco"}, "select": [{"name": "zero_variance"}]}, "zero_variance"),
+        ({"group_loss": {"name": "disco"}, "filters": [{"name": "zero_variance"}]}, "zero_variance"),
         ({"constraints": [{"name": "entropy_band"}, {"name": "entropy_band", "low": 0.1}]}, "listed twice"),
         ({"constraints": [{"name": "lagrangian", "thresholds": {"grounding": 0.9}}]}, "no reward 'grounding'"),
         ({"constraints": [{"name": "lagrangian", "thresholds": {"format": 0.9}}]}, "counts twice"),
-        ({"refill": 3}, "refill"),
-        ({"shape": [{"name": "care_consistency", "column": "exact"}], "beta": 0.1}, "takes the place"),
+        ({"dynamic_sampling": {"max_batches": 3}}, "dynamic_sampling"),
+        ({"reward_shaping": [{"name": "care_consistency", "reward": "exact"}], "beta": 0.1}, "takes the place"),
     ],
 )
 def test_refused(stage: dict[str, Any], part: str) -> None:
@@ -57,14 +57,14 @@ def test_refused(stage: dict[str, Any], part: str) -> None:
     "stage",
     [
         {"advantage": {"name": "g2rpo"}},
-        {"shape": [{"name": "noisy_verifier", "column": "exact", "unparsed_false_negative": 0.2}]},
-        {"advantage": {"name": "dr_grpo"}, "shape": [{"name": "noisy_verifier", "column": "exact", "false_positive": 0.1}]},
+        {"reward_shaping": [{"name": "noisy_verifier", "reward": "exact", "unparsed_false_negative": 0.2}]},
+        {"advantage": {"name": "dr_grpo"}, "reward_shaping": [{"name": "noisy_verifier", "reward": "exact", "false_positive": 0.1}]},
         {"group_loss": {"name": "disco"}},
         {
             "constraints": [{"name": "lagrangian", "thresholds": {"format": 0.9}}],
             "rewards": [{"name": "exact"}, {"name": "format", "weight": 0.0}],
         },
-        {"refill": 3, "select": [{"name": "zero_variance"}]},
+        {"dynamic_sampling": {"max_batches": 3}, "filters": [{"name": "zero_variance"}]},
     ],
 )
 def test_neighbours_of_refused_ones_are_fine(stage: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ def test_neighbours_of_refused_ones_are_fine(stage: dict[str, Any]) -> None:
         ({"loss": {"name": "opmd"}, "advantage": {"name": "rloo"}}, "seq_sum"),
         ({"loss": {"name": "asymre"}}, "not divided"),
         ({"reduce": {"name": "token_mean"}}, "token_mean"),
-        ({"shape": [{"name": "length_envelope", "column": "exact", "bands": {"qa": [8, 16, 32, 64]}}]}, "skipped thought for qa"),
+        ({"reward_shaping": [{"name": "length_envelope", "reward": "exact", "bands": {"qa": [8, 16, 32, 64]}}]}, "skipped thought for qa"),
         ({"advantage": {"name": "mc_grpo"}}, "pivot"),
         ({"advantage": {"name": "a_grae"}, "sampler": {"name": "vade"}}, "difficulty"),
         ({"rewards": [{"name": "exact", "weight": 0.5}, {"name": "format", "weight": 0.5}]}, "well-formed wrong"),
@@ -93,7 +93,8 @@ def test_pointed_out(stage: dict[str, Any], part: str) -> None:
 def test_loading_a_recipe_refuses_them(tmp_path: Path) -> None:
     recipe = tmp_path / "r.yaml"
     recipe.write_text(
-        "model: {path: m}\nstages:\n  - {name: rl, kind: grpo, source: {path: a}, steps: 1, rewards: [{name: exact}], refill: 2}\n"
+        "model: {path: m}\nstages:\n  - {name: rl, kind: grpo, source: {path: a}, steps: 1, rewards: [{name: exact}], "
+        "dynamic_sampling: {max_batches: 2}}\n"
     )
-    with pytest.raises(ConfigError, match="refill"):
+    with pytest.raises(ConfigError, match="dynamic_sampling"):
         load(recipe, [])

@@ -33,7 +33,7 @@ def registries() -> dict[str, Registry[Any]]:
         """A method."""
         return x
 
-    def needs(x: Any, *, tau: float, column: str = "iou") -> Any:
+    def needs(x: Any, *, tau: float, reward: str = "iou") -> Any:
         """A method with a required argument."""
         return x
 
@@ -42,17 +42,23 @@ def registries() -> dict[str, Registry[Any]]:
         return x
 
     defaults = [("advantage", "grpo"), ("credit", "broadcast"), ("policy_loss", "ppo_clip"), ("reducer", "seq_mean")]
-    defaults += [("kl_estimator", "k3"), ("sampler", "uniform"), ("strategy", "plain"), ("mismatch", "none"), ("budget", "fixed")]
+    defaults += [
+        ("kl_estimator", "k3"),
+        ("sampler", "uniform"),
+        ("strategy", "plain"),
+        ("importance_correction", "none"),
+        ("budget", "fixed"),
+    ]
     for slot, name in defaults:
         out[slot](name)(method)
-    out["shape"]("bend")(needs)
-    out["select"]("zero_variance")(method)
+    out["reward_shaping"]("bend")(needs)
+    out["filter"]("zero_variance")(method)
     out["reward"]("iou")(iou)
     return out
 
 
 def test_a_right_config_has_no_problems(registries):
-    assert check_methods(config(shape=[{"name": "bend", "tau": 0.8}], select=[{"name": "zero_variance"}]), registries) == []
+    assert check_methods(config(reward_shaping=[{"name": "bend", "tau": 0.8}], filters=[{"name": "zero_variance"}]), registries) == []
 
 
 @pytest.mark.parametrize(
@@ -66,19 +72,24 @@ def test_a_right_config_has_no_problems(registries):
         ({"loss": {"name": "ppo_clip", "clip_high": "a"}}, "stages.rl.loss.clip_high: expected float, got str 'a'"),
         ({"loss": {"name": "ppo_clip", "clip_high": True}}, "stages.rl.loss.clip_high: expected float, got bool True"),
         ({"loss": {"name": "ppo_clip", "mode": "c"}}, "stages.rl.loss.mode: expected one of 'a', 'b', got str 'c'"),
-        ({"shape": [{"name": "bend"}]}, "stages.rl.shape.0.tau: missing, shape 'bend' needs it"),
+        ({"reward_shaping": [{"name": "bend"}]}, "stages.rl.reward_shaping.0.tau: missing, reward_shaping 'bend' needs it"),
         (
-            {"shape": [{"name": "bend", "tau": 0.8, "column": "iuo"}]},
-            "stages.rl.shape.0.column: no reward 'iuo'; did you mean 'iou'? (stages.rl.rewards has: iou)",
+            {"reward_shaping": [{"name": "bend", "tau": 0.8, "reward": "iuo"}]},
+            "stages.rl.reward_shaping.0.reward: no reward 'iuo'; did you mean 'iou'? (stages.rl.rewards has: iou)",
         ),
-        ({"select": [{"name": "zero_varianc"}]}, "stages.rl.select.0.name: unknown select 'zero_varianc'; did you mean 'zero_variance'?"),
+        ({"filters": [{"name": "zero_varianc"}]}, "stages.rl.filters.0.name: unknown filter 'zero_varianc'; did you mean 'zero_variance'?"),
         ({"rollout": {"strategy": {"name": "plane"}}}, "stages.rl.rollout.strategy.name: unknown strategy 'plane'; did you mean 'plain'?"),
         ({"sampler": {"name": "unifrom"}}, "stages.rl.sampler.name: unknown sampler 'unifrom'; did you mean 'uniform'?"),
         ({"reduce": {"name": "seq_men"}}, "stages.rl.reduce.name: unknown reducer 'seq_men'; did you mean 'seq_mean'?"),
         ({"kl": {"name": "k4"}}, "stages.rl.kl.name: unknown kl_estimator 'k4'"),
         ({"credit": {"name": "brodcast"}}, "stages.rl.credit.name: unknown credit 'brodcast'; did you mean 'broadcast'?"),
         ({"rewards": [{"name": "iou", "wieght": 2}]}, "stages.rl.rewards.0.wieght: unknown 'wieght'; did you mean 'weight'?"),
-        ({"rewards": [{"name": "iou", "colum": "a"}]}, "stages.rl.rewards.0.colum: unknown 'colum'; did you mean 'column'?"),
+        ({"rewards": [{"name": "iou", "labl": "a"}]}, "stages.rl.rewards.0.labl: unknown 'labl'; did you mean 'label'?"),
+        ({"rewards": [{"name": "iou", "column": "a"}]}, "stages.rl.rewards.0.column: 'column' is now called 'label'"),
+        (
+            {"reward_shaping": [{"name": "bend", "tau": 0.8, "column": "iou"}]},
+            "stages.rl.reward_shaping.0.column: 'column' is now called 'reward'",
+        ),
         ({"rewards": [{"name": "iou", "isolated": True}]}, "stages.rl.rewards.0.isolated: unknown 'isolated'; did you mean 'isolate'?"),
         (
             {"rewards": [{"name": "iou", "powr": 2}]},
@@ -94,7 +105,9 @@ def test_wrong_names_and_arguments(registries, stage, expected):
 
 
 def test_everything_wrong_is_told_at_once(registries):
-    found = check_methods(config(advantage={"name": "x"}, loss={"name": "ppo_clip", "y": 1, "z": 2}, shape=[{"name": "bend"}]), registries)
+    found = check_methods(
+        config(advantage={"name": "x"}, loss={"name": "ppo_clip", "y": 1, "z": 2}, reward_shaping=[{"name": "bend"}]), registries
+    )
     assert len(found) == 4
 
 

@@ -56,7 +56,7 @@ def test_overlong_by_the_paper() -> None:
 
 def test_overlong_is_the_shape_of_the_same_name() -> None:
     torch = pytest.importorskip("torch")
-    from vlmrl.algo.shape.soft_overlong import penalty
+    from vlmrl.algo.reward_shaping.soft_overlong import penalty
 
     lengths = list(range(1, 60, 3))
     theirs = penalty(torch.tensor(lengths), maximum=50, buffer=20, factor=1.0).tolist()

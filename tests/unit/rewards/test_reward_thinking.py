@@ -9,7 +9,7 @@ import torch
 
 from tests.support.builders import group, inputs, sample
 from tests.support.judge_server import prompt_of, score, serving, text
-from vlmrl.algo.shape.trust import trust
+from vlmrl.algo.reward_shaping.trust import trust
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.thinking import thinking
 
@@ -61,7 +61,7 @@ def test_thinking_that_prefers_wrong_answers_is_trusted_less() -> None:
     x = inputs([(1.0, 0, True), (0.0, 0, True)])
     x = type(x)(**{**{f: getattr(x, f) for f in x.__dataclass_fields__}, "columns": ("exact", "thinking")})
     rewards = torch.tensor([[1.0, q[0]], [0.0, q[1]]], dtype=torch.float64)
-    out = trust(rewards, torch.tensor([True, True]), x, column="thinking", outcome="exact")
+    out = trust(rewards, torch.tensor([True, True]), x, reward="thinking", outcome="exact")
     assert math.exp(-0.3) == pytest.approx(0.7408, abs=1e-4)
     assert out[:, 1].tolist() == pytest.approx([math.exp(-0.3) * 0.3 * 0.5, math.exp(-0.3) * 0.3 * 0.8])
 

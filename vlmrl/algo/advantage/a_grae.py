@@ -5,9 +5,9 @@ A: group-relative advantage; p: mean correctness of the group; omega: mean of p 
 While omega is small easy prompts weigh more and right answers are damped; later hard prompts weigh more. alpha is 1 for
 mathematics and 0.5 for geometry and medical images in the paper.
 
-Ours: for graded rewards p is the mean of the correctness clipped to [0, 1], of `column` where one is named and of the summed
+Ours: for graded rewards p is the mean of the correctness clipped to [0, 1], of `reward` where one is named and of the summed
 reward otherwise, and is kept within [1/G, 1 - 1/G], the range that mixed groups of 0/1 rewards have; unjudged rollouts and flat
-groups get exactly 0; a group that `column` never judged is not re-weighted.
+groups get exactly 0; a group that `reward` never judged is not re-weighted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vlmrl.algo.registries import advantage
 def a_grae(
     x: AdvantageInputs,
     *,
-    column: str | None = None,
+    reward: str | None = None,
     alpha: float = 1.0,
     scale: Literal["group", "none"] = "group",
     epsilon: float = 1e-4,
@@ -35,7 +35,7 @@ def a_grae(
 ) -> Tensor:
     """Group-relative advantages, re-weighted by difficulty and damped where positive while the batch is mostly wrong.
 
-    `column`: 0/1 reward that says how hard a prompt is. `scale`: divide by the group's deviation (GRPO) or not (Dr. GRPO).
+    `reward`: 0/1 reward that says how hard a prompt is. `scale`: divide by the group's deviation (GRPO) or not (Dr. GRPO).
     """
     if alpha <= 0:
         raise ValueError(f"advantage 'a_grae': alpha is {alpha}, must be positive")
@@ -44,7 +44,7 @@ def a_grae(
         centred_N = centred_N / (segments.std(x.reward_N, x.group_N, x.valid_N, ddof=ddof) + epsilon)
     live_N = x.valid_N & ~segments.flat(x.reward_N, x.group_N, x.valid_N)
 
-    correct_N = (x.reward_N if column is None else x.rewards_NK[:, column_index(x, column, "advantage 'a_grae'")]).double().clamp(0, 1)
+    correct_N = (x.reward_N if reward is None else x.rewards_NK[:, column_index(x, reward, "advantage 'a_grae'")]).double().clamp(0, 1)
     judged_N = x.valid_N & ~correct_N.isnan()
     n_N = segments.count(x.group_N, judged_N)
     p_N = segments.mean(correct_N, x.group_N, judged_N)

@@ -18,7 +18,7 @@ from torch import Tensor
 from vlmrl.algo import segments
 from vlmrl.algo.advantage import centre
 from vlmrl.algo.inputs import AdvantageInputs
-from vlmrl.algo.registries import advantage, select
+from vlmrl.algo.registries import advantage, rollout_filter
 
 
 @advantage("mc_grpo", paper="arXiv:2601.22582")
@@ -41,7 +41,7 @@ def pivot(x: AdvantageInputs) -> Tensor:
     return at_N & (segments.minimum(place_N, x.group_N, at_N) == place_N)
 
 
-@select("mc_grpo_pivot", paper="arXiv:2601.22582", unit="rollout")
+@rollout_filter("mc_grpo_pivot", paper="arXiv:2601.22582", unit="rollout")
 def mc_grpo_pivot(x: AdvantageInputs) -> tuple[Tensor, str]:
     """Leave the median rollout of each group out of the update."""
     return ~pivot(x), "mc_grpo_pivot"

@@ -29,7 +29,7 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Groups without signal",
         "share of groups whose rewards are all equal, and of rows left out by filters",
-        ("frac_reward_zero_std", "select/*"),
+        ("frac_reward_zero_std", "filter/*"),
     ),
     ("Spread of the reward", "standard deviation within groups", ("reward_std",)),
     ("Loss", "", ("loss",)),

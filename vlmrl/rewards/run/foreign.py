@@ -1,8 +1,8 @@
 """Reward functions written for other trainers, called with what they get there. They run in a worker (`rewards.run.workers`).
 
     rewards:
-      - {name: python, column: accuracy, function: my_rewards.py:accuracy_reward, form: trl}
-      - {name: python, column: boxes, function: my_pkg.scores:compute_score, form: verl, weight: 0.5}
+      - {name: python, label: accuracy, function: my_rewards.py:accuracy_reward, form: trl}
+      - {name: python, label: boxes, function: my_pkg.scores:compute_score, form: verl, weight: 0.5}
 
 | form | called with | must return |
 |---|---|---|

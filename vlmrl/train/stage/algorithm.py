@@ -50,29 +50,29 @@ def bind(registry: Registry[Any], method: Method) -> Bound:
 class Algorithm:
     """Everything between rewards and gradient that a recipe names."""
 
-    shape: Sequence[Bound]
-    select: Sequence[Bound]
+    reward_shaping: Sequence[Bound]
+    filters: Sequence[Bound]
     advantage: Bound
     credit: Bound
     loss: Bound
     group_loss: Bound | None
     reducer: Bound
     kl: Bound
-    mismatch: Bound
+    importance_correction: Bound
     constraints: Sequence[Bound]
 
     @staticmethod
     def of(cfg: GrpoSection) -> Algorithm:
         return Algorithm(
-            shape=[bind(registries.shape, m) for m in cfg.shape],
-            select=[bind(registries.select, m) for m in cfg.select],
+            reward_shaping=[bind(registries.reward_shaping, m) for m in cfg.reward_shaping],
+            filters=[bind(registries.rollout_filter, m) for m in cfg.filters],
             advantage=bind(registries.advantage, cfg.advantage),
             credit=bind(registries.credit, cfg.credit),
             loss=bind(registries.policy_loss, cfg.loss),
             group_loss=None if cfg.group_loss is None else bind(registries.group_loss, cfg.group_loss),
             reducer=bind(registries.reducer, cfg.reduce),
             kl=bind(registries.kl_estimator, cfg.kl),
-            mismatch=bind(registries.mismatch, cfg.mismatch),
+            importance_correction=bind(registries.importance_correction, cfg.importance_correction),
             constraints=[bind(constraints, m) for m in cfg.constraints],
         )
 
@@ -92,21 +92,21 @@ class Selection:
 
     keep_N: torch.Tensor
     counted_N: torch.Tensor
-    """Rows that the advantage may see: selects registered with `before_advantage` take rows out of its statistics too."""
+    """Rows that the advantage may see: filters registered with `before_advantage` take rows out of its statistics too."""
     dropped: dict[str, float]
-    """`select/<reason>` -> share of rows."""
+    """`filter/<reason>` -> share of rows."""
 
     @staticmethod
     def of(algorithm: Algorithm, x: AdvantageInputs) -> Selection:
         keep_N = torch.ones(len(x.reward_N), dtype=torch.bool)
         counted_N = x.valid_N.clone()
         dropped: dict[str, float] = {}
-        for select in algorithm.select:
-            found: tuple[torch.Tensor, str] = select.call(x)
+        for rule in algorithm.filters:
+            found: tuple[torch.Tensor, str] = rule.call(x)
             keep, reason = found
-            dropped[f"select/{reason}"] = float((keep_N & ~keep).sum()) / max(1, len(keep_N))
+            dropped[f"filter/{reason}"] = float((keep_N & ~keep).sum()) / max(1, len(keep_N))
             keep_N &= keep
-            if select.extra.get("before_advantage", False):
+            if rule.extra.get("before_advantage", False):
                 counted_N &= keep
         return Selection(keep_N=keep_N, counted_N=counted_N, dropped=dropped)
 
@@ -161,8 +161,8 @@ def credit_tokens(
 def shaped(algorithm: Algorithm, x: AdvantageInputs, weights_K: torch.Tensor) -> AdvantageInputs:
     """The inputs with every shaping applied to the reward columns, in order."""
     rewards_NK = x.rewards_NK
-    for shape in algorithm.shape:
-        rewards_NK = shape.call(rewards_NK, x.valid_N, dataclasses.replace(x, rewards_NK=rewards_NK))
+    for shaping in algorithm.reward_shaping:
+        rewards_NK = shaping.call(rewards_NK, x.valid_N, dataclasses.replace(x, rewards_NK=rewards_NK))
     return dataclasses.replace(x, rewards_NK=rewards_NK, reward_N=total(rewards_NK, weights_K))
 
 

@@ -18,9 +18,9 @@ from vlmrl import faults, rng
 from vlmrl.algo import behaviour
 from vlmrl.algo.constraint import entropy_band
 from vlmrl.algo.constraint.registry import Measured, merge
+from vlmrl.algo.filter.selective_sample_buffer import priority
 from vlmrl.algo.group_loss.two_pass import pass_weights, row_terms
 from vlmrl.algo.level import SCORES
-from vlmrl.algo.select.selective_sample_buffer import priority
 from vlmrl.config.schema import GrpoSection
 from vlmrl.errors import NumericsError
 from vlmrl.policy.average import answer_likelihood
@@ -29,7 +29,7 @@ from vlmrl.protocols import RememberingStrategy
 from vlmrl.rollout.answer_span import answer_mask
 from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.journal import Journal
-from vlmrl.sampling.refill import refill
+from vlmrl.sampling.dynamic_sampling import refill
 from vlmrl.train import dist
 from vlmrl.train.objective import Band, GroupObjective, Objective, TokenObjective
 from vlmrl.train.stage.algorithm import Algorithm, Selection, advance_dual, credit_tokens, dual_of
@@ -96,7 +96,7 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
         if state.empty_in_row >= MAX_EMPTY_STEPS:
             raise NumericsError(
                 f"stage '{cfg.name}': {MAX_EMPTY_STEPS} steps in a row without a trainable row; mean reward {values['reward']:.3f}; "
-                "loosen `select`, check the rewards with `vlmrl check`, or start from a model that can sometimes solve the task"
+                "loosen `filters`, check the rewards with `vlmrl check`, or start from a model that can sometimes solve the task"
             )
         stage.after_update(StepReport(applied=True, grad_norm=0.0, loss=0.0), cfg, values)
         return
@@ -109,7 +109,7 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
 
 
 def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector: Collector) -> Batch:
-    """Generate and score groups until enough of them pass the filters or the recipe's attempts are used up (`refill`).
+    """Generate and score groups until enough of them pass the filters or the recipe's attempts are used up (`dynamic_sampling`).
 
     Groups beyond the wanted number are left out of the update, in plan order; they count in the ledger and in the log.
     """
@@ -144,7 +144,7 @@ def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, colle
             kept=chosen.kept_groups(table.inputs),
             generated=generated,
             attempts=attempts,
-            max_attempts=cfg.refill,
+            max_attempts=cfg.dynamic_sampling.max_batches,
             multiple=dist.world(),
         )
         if next_.stop is not None:
@@ -245,7 +245,7 @@ def objective_of(
         divergence=algorithm.kl.call,
         divergence_needs_old="logp_old_BT" in algorithm.kl.needs,
         beta=beta,
-        mismatch=algorithm.mismatch.call if algorithm.mismatch.name != "none" else None,
+        importance_correction=algorithm.importance_correction.call if algorithm.importance_correction.name != "none" else None,
         band=entropy_band_of(stage, algorithm, batch, task_N, tasks),
     )
 

@@ -13,20 +13,20 @@ from torch import Tensor
 
 from vlmrl.algo import segments
 from vlmrl.algo.inputs import AdvantageInputs
-from vlmrl.algo.registries import select
+from vlmrl.algo.registries import rollout_filter
 
 SLACK = 1e-9
 """Means closer than this to a border lie on it."""
 
 
-@select("difficulty_band", paper="arXiv:2504.03380")
+@rollout_filter("difficulty_band", paper="arXiv:2504.03380")
 def difficulty_band(
-    x: AdvantageInputs, *, low: float = 0.2, high: float = 0.8, column: str | None = None, pass_at: float | None = None
+    x: AdvantageInputs, *, low: float = 0.2, high: float = 0.8, reward: str | None = None, pass_at: float | None = None
 ) -> tuple[Tensor, str]:
     """Keep groups whose mean score lies in [low, high]."""
     if low > high:
-        raise ValueError(f"select 'difficulty_band': low {low} is above high {high}")
-    score_N, counted_N = metric(x, column, "difficulty_band")
+        raise ValueError(f"filter 'difficulty_band': low {low} is above high {high}")
+    score_N, counted_N = metric(x, reward, "difficulty_band")
     if pass_at is not None:
         score_N = (score_N >= pass_at - SLACK).to(score_N.dtype)
     mean_N = segments.mean(score_N, x.group_N, counted_N)
@@ -34,15 +34,15 @@ def difficulty_band(
     return some_N & (mean_N >= low - SLACK) & (mean_N <= high + SLACK), "difficulty_band"
 
 
-def metric(x: AdvantageInputs, column: str | None, method: str) -> tuple[Tensor, Tensor]:
+def metric(x: AdvantageInputs, reward: str | None, method: str) -> tuple[Tensor, Tensor]:
     """(score [N], counted [N] bool): the reward, or one column of it, of the sampled rows that have one.
 
     Raises:
         ValueError: there is no such column.
     """
-    if column is None:
+    if reward is None:
         return x.reward_N, x.valid_N & x.on_policy_N
-    if column not in x.columns:
-        raise ValueError(f"select '{method}': no reward column '{column}' (there are: {', '.join(x.columns)})")
-    score_N = x.rewards_NK[:, x.columns.index(column)]
+    if reward not in x.columns:
+        raise ValueError(f"filter '{method}': no reward column '{reward}' (there are: {', '.join(x.columns)})")
+    score_N = x.rewards_NK[:, x.columns.index(reward)]
     return score_N, x.valid_N & x.on_policy_N & ~score_N.isnan()

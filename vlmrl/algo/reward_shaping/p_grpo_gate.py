@@ -17,22 +17,22 @@ from torch import Tensor
 
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.needs import column_index, with_column
-from vlmrl.algo.registries import shape
+from vlmrl.algo.registries import reward_shaping
 
 
-@shape("p_grpo_gate", paper="arXiv:2508.05170")
+@reward_shaping("p_grpo_gate", paper="arXiv:2508.05170")
 def p_grpo_gate(
     rewards_NK: Tensor,
     valid_N: Tensor,
     x: AdvantageInputs,
     *,
-    column: str,
+    reward: str,
     outcome: str,
     tau: float = 1.0,
     form: Literal["threshold", "multiply"] = "threshold",
 ) -> Tensor:
-    """Close the thinking column `column` where the column `outcome` is below `tau`, or multiply it by that column."""
-    k = column_index(x, column)
+    """Close the thinking column `reward` where the column `outcome` is below `tau`, or multiply it by that column."""
+    k = column_index(x, reward)
     outcome_N = rewards_NK[:, column_index(x, outcome)].nan_to_num(nan=float("-inf"))
     gate_N = (outcome_N >= tau).to(rewards_NK.dtype) if form == "threshold" else outcome_N.clamp(min=0, max=1)
     return with_column(rewards_NK, k, torch.where(gate_N > 0, rewards_NK[:, k] * gate_N, torch.zeros_like(gate_N)))

@@ -1,4 +1,4 @@
-"""algo.mismatch: weights for a sampler whose log-probs differ from the trainer's."""
+"""algo.importance_correction: weights for a sampler whose log-probs differ from the trainer's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vlmrl.algo import registries
-from vlmrl.algo.mismatch.corrections import icepop, mis, none, sequence, tis
+from vlmrl.algo.importance_correction.corrections import icepop, mis, none, sequence, tis
 
 NAN = float("nan")
 CORRECTIONS = {"icepop": icepop, "mis": mis, "none": none, "sequence": sequence, "tis": tis}
@@ -26,20 +26,24 @@ def numbers(found):
 
 
 def test_all_are_registered():
-    assert set(CORRECTIONS) <= set(registries.mismatch.names())
+    assert set(CORRECTIONS) <= set(registries.importance_correction.names())
 
 
 def test_tis():
     found = tis(*row([0.3, 1.0, 2.5]))
     assert found[0][0].tolist() == pytest.approx([0.3, 1.0, 2.0])
-    assert numbers(found) == {"mismatch/weight": (pytest.approx(3.3), 3), "mismatch/changed": (1, 3), "mismatch/masked": (0, 3)}
+    assert numbers(found) == {
+        "importance_correction/weight": (pytest.approx(3.3), 3),
+        "importance_correction/changed": (1, 3),
+        "importance_correction/masked": (0, 3),
+    }
     assert tis(*row([0.3, 1.0, 2.5]), ratio_min=0.5, ratio_max=1.5)[0][0].tolist() == pytest.approx([0.5, 1.0, 1.5])
 
 
 def test_mis_per_token():
     found = mis(*row([0.3, 1.0, 2.5]), level="token", ratio_min=0.5, ratio_max=2.0)
     assert found[0][0].tolist() == pytest.approx([0.0, 1.0, 0.0])
-    assert numbers(found)["mismatch/masked"] == (2, 3)
+    assert numbers(found)["importance_correction/masked"] == (2, 3)
 
 
 def test_mis_drops_whole_answers():
@@ -76,7 +80,7 @@ def test_none():
 def test_equal_log_probs_give_weight_1(name):
     weight, metrics = CORRECTIONS[name](*row([1.0, 1.0, 1.0]))
     assert weight.tolist() == [[1.0, 1.0, 1.0]]
-    assert all(float(metrics[k][0]) == 0 for k in metrics if k != "mismatch/weight")
+    assert all(float(metrics[k][0]) == 0 for k in metrics if k != "importance_correction/weight")
 
 
 @pytest.mark.parametrize("name", sorted(CORRECTIONS))
@@ -114,5 +118,5 @@ def test_weights_are_finite_far_away_and_carry_no_gradient(name, dtype):
     [("tis", {"ratio_max": 0.5}), ("mis", {"ratio_min": 1.5}), ("icepop", {"alpha": -1.0}), ("sequence", {"ratio_min": -1.0})],
 )
 def test_bounds_that_exclude_1_are_refused(name, arguments):
-    with pytest.raises(ValueError, match=f"mismatch '{name}'"):
-        registries.mismatch.bind(name, arguments)(*row([1.0]))
+    with pytest.raises(ValueError, match=f"importance_correction '{name}'"):
+        registries.importance_correction.bind(name, arguments)(*row([1.0]))

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from vlmrl.algo import segments
 from vlmrl.algo.inputs import AdvantageInputs
-from vlmrl.algo.registries import select
+from vlmrl.algo.registries import rollout_filter
 
 
-@select("overlong", paper="arXiv:2503.14476", needs=("truncated_N",))
+@rollout_filter("overlong", paper="arXiv:2503.14476", needs=("truncated_N",))
 def overlong(x: AdvantageInputs, *, max_share: float = 1.0) -> tuple[Tensor, str]:
     """Drop rows that were cut off, and groups with too many of them."""
     if not 0 <= max_share <= 1:
-        raise ValueError(f"select 'overlong': max_share {max_share} must lie in [0, 1]")
+        raise ValueError(f"filter 'overlong': max_share {max_share} must lie in [0, 1]")
     if x.truncated_N is None:
         return torch.ones_like(x.valid_N), "overlong"
     share_N = segments.mean(x.truncated_N.double(), x.group_N, x.on_policy_N)

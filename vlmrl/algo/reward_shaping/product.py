@@ -17,16 +17,16 @@ from torch import Tensor
 
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.needs import column_index, with_column
-from vlmrl.algo.registries import shape
+from vlmrl.algo.registries import reward_shaping
 
 
-@shape("product", paper="arXiv:2604.08476")
-def product(rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, column: str, factor: str) -> Tensor:
-    """Multiply the column `column` by the column `factor`.
+@reward_shaping("product", paper="arXiv:2604.08476")
+def product(rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, reward: str, factor: str) -> Tensor:
+    """Multiply the column `reward` by the column `factor`.
 
     Raises:
         ValueError: there is no such column.
     """
-    k = column_index(x, column)
+    k = column_index(x, reward)
     factor_N = rewards_NK[:, column_index(x, factor)]
     return with_column(rewards_NK, k, rewards_NK[:, k] * torch.where(factor_N.isnan(), torch.ones_like(factor_N), factor_N))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.needs import column_index, need, with_column
-from vlmrl.algo.registries import shape
+from vlmrl.algo.registries import reward_shaping
 
 LIMIT = 0.95
 """Rates that add up to this or more leave no signal to correct: the division would blow up noise twentyfold."""
@@ -29,19 +29,20 @@ def corrected(reward: Tensor, rho0: float, rho1: float, correction: Literal["bac
     """Elementwise; rho0: rate of false positives, rho1: of false negatives."""
     if min(rho0, rho1) < 0 or rho0 + rho1 >= LIMIT:
         raise ValueError(
-            f"shape 'noisy_verifier': rates {rho0} (false positives) and {rho1} (false negatives) must not be negative and must add up to "
+            f"reward_shaping 'noisy_verifier': rates {rho0} (false positives) and {rho1} (false negatives) must not be "
+            "negative and must add up to "
             f"less than {LIMIT}: such a verifier carries no signal"
         )
     return (reward - rho0) / (1 - rho0 - rho1) if correction == "backward" else reward - (1 - rho1)
 
 
-@shape("noisy_verifier", paper="arXiv:2510.00915")
+@reward_shaping("noisy_verifier", paper="arXiv:2510.00915")
 def noisy_verifier(
     rewards_NK: Tensor,
     valid_N: Tensor,
     x: AdvantageInputs,
     *,
-    column: str,
+    reward: str,
     correction: Literal["backward", "forward"] = "backward",
     false_positive: float = 0.0,
     false_negative: float = 0.0,
@@ -53,11 +54,11 @@ def noisy_verifier(
     Raises:
         ValueError: rates without signal, or rates for unparsed answers where the inputs have no `answer_N`.
     """
-    k = column_index(x, column)
+    k = column_index(x, reward)
     out_N = corrected(rewards_NK[:, k], false_positive, false_negative, correction)
     if unparsed_false_positive is not None or unparsed_false_negative is not None:
         rho0 = false_positive if unparsed_false_positive is None else unparsed_false_positive
         rho1 = false_negative if unparsed_false_negative is None else unparsed_false_negative
-        unparsed_N = need(x, "answer_N", "shape 'noisy_verifier' with rates for unparsed answers") < 0
+        unparsed_N = need(x, "answer_N", "reward_shaping 'noisy_verifier' with rates for unparsed answers") < 0
         out_N = torch.where(unparsed_N, corrected(rewards_NK[:, k], rho0, rho1, correction), out_N)
     return with_column(rewards_NK, k, out_N)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.needs import column_index, with_column
-from vlmrl.algo.registries import shape
+from vlmrl.algo.registries import reward_shaping
 
 BANDS: dict[str, tuple[int, int, int, int]] = {
     "math_reasoning": (16, 300, 1400, 3072),
@@ -38,13 +38,13 @@ def envelope(length: Tensor, *, l_min: int, l_low: int, l_high: int, l_max: int)
     return torch.where((length < l_min) | (length > l_max), torch.zeros_like(length), inside)
 
 
-@shape("length_envelope", paper="arXiv:2604.08539", needs=("tasks",))
+@reward_shaping("length_envelope", paper="arXiv:2604.08539", needs=("tasks",))
 def length_envelope(
     rewards_NK: Tensor,
     valid_N: Tensor,
     x: AdvantageInputs,
     *,
-    column: str,
+    reward: str,
     weight: float = 0.1,
     bands: dict[str, list[int]] | None = None,
 ) -> Tensor:
@@ -53,14 +53,16 @@ def length_envelope(
     Raises:
         ValueError: the names of the tasks are missing, or a band does not increase.
     """
-    k = column_index(x, column)
+    k = column_index(x, reward)
     if not x.tasks and len(x.task_N):
-        raise ValueError("shape 'length_envelope' needs tasks (their names by task id), which this run does not provide")
+        raise ValueError("reward_shaping 'length_envelope' needs tasks (their names by task id), which this run does not provide")
     known: dict[str, tuple[int, ...]] = dict(BANDS) if bands is None else {task: tuple(band) for task, band in bands.items()}
     bonus_N = torch.zeros(x.length_N.shape, dtype=torch.float64)
     for task, band in known.items():
         if len(band) != 4 or not 0 <= band[0] <= band[1] <= band[2] <= band[3]:
-            raise ValueError(f"shape 'length_envelope': band of task '{task}' is {list(band)}, must be four lengths that do not decrease")
+            raise ValueError(
+                f"reward_shaping 'length_envelope': band of task '{task}' is {list(band)}, must be four lengths that do not decrease"
+            )
         if task in x.tasks:
             e_N = envelope(x.length_N, l_min=band[0], l_low=band[1], l_high=band[2], l_max=band[3])
             bonus_N = torch.where(x.task_N == x.tasks.index(task), e_N, bonus_N)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vlmrl.algo.inputs import AdvantageInputs
-from vlmrl.algo.registries import shape
+from vlmrl.algo.registries import reward_shaping
 
 
 def nonlinear(reward: Tensor, *, tau: float, alpha_hi: float, alpha_lo: float) -> Tensor:
@@ -29,23 +29,23 @@ def _column(x: AdvantageInputs, name: str) -> int:
     return x.columns.index(name)
 
 
-@shape("tempsamp_nonlinear", paper="arXiv:2509.18056")
+@reward_shaping("tempsamp_nonlinear", paper="arXiv:2509.18056")
 def tempsamp_nonlinear(
-    rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, column: str, tau: float = 0.8, alpha_hi: float = 0.01, alpha_lo: float = 1.0
+    rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, reward: str, tau: float = 0.8, alpha_hi: float = 0.01, alpha_lo: float = 1.0
 ) -> Tensor:
     """Compress a column above tau and stretch it below, for every row."""
-    k = _column(x, column)
+    k = _column(x, reward)
     out_NK = rewards_NK.clone()
     out_NK[:, k] = nonlinear(rewards_NK[:, k], tau=tau, alpha_hi=alpha_hi, alpha_lo=alpha_lo)
     return torch.where(rewards_NK.isnan(), rewards_NK, out_NK)
 
 
-@shape("tempsamp_downscale", paper="arXiv:2509.18056")
+@reward_shaping("tempsamp_downscale", paper="arXiv:2509.18056")
 def tempsamp_downscale(
-    rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, column: str, factor: float = 0.8, maximum: float = 1.0
+    rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, reward: str, factor: float = 0.8, maximum: float = 1.0
 ) -> Tensor:
     """Give rows that were not sampled `factor` times the column's maximum."""
-    k = _column(x, column)
+    k = _column(x, reward)
     out_NK = rewards_NK.clone()
     out_NK[:, k] = torch.where(
         x.on_policy_N | rewards_NK[:, k].isnan(), rewards_NK[:, k], torch.full_like(rewards_NK[:, k], factor * maximum)

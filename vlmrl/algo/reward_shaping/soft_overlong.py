@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.needs import column_index, with_column
-from vlmrl.algo.registries import shape
+from vlmrl.algo.registries import reward_shaping
 
 
 def penalty(length: Tensor, *, maximum: int, buffer: int, factor: float) -> Tensor:
@@ -21,13 +21,13 @@ def penalty(length: Tensor, *, maximum: int, buffer: int, factor: float) -> Tens
     return -factor * over.clamp(min=0, max=1)
 
 
-@shape("soft_overlong", paper="arXiv:2503.14476")
+@reward_shaping("soft_overlong", paper="arXiv:2503.14476")
 def soft_overlong(
     rewards_NK: Tensor,
     valid_N: Tensor,
     x: AdvantageInputs,
     *,
-    column: str,
+    reward: str,
     maximum: int = 20480,
     buffer: int = 4096,
     factor: float = 1.0,
@@ -35,7 +35,8 @@ def soft_overlong(
     """Punish responses that come within `buffer` tokens of `maximum`."""
     if not 0 < buffer <= maximum or factor < 0:
         raise ValueError(
-            f"shape 'soft_overlong': maximum {maximum}, buffer {buffer}, factor {factor}; needs 0 < buffer <= maximum and factor >= 0"
+            f"reward_shaping 'soft_overlong': maximum {maximum}, buffer {buffer}, factor {factor}; "
+            "needs 0 < buffer <= maximum and factor >= 0"
         )
-    k = column_index(x, column)
+    k = column_index(x, reward)
     return with_column(rewards_NK, k, rewards_NK[:, k] + penalty(x.length_N, maximum=maximum, buffer=buffer, factor=factor))

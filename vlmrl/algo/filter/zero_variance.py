@@ -10,10 +10,10 @@ from torch import Tensor
 
 from vlmrl.algo import segments
 from vlmrl.algo.inputs import AdvantageInputs
-from vlmrl.algo.registries import select
+from vlmrl.algo.registries import rollout_filter
 
 
-@select("zero_variance", paper="arXiv:2503.14476")
+@rollout_filter("zero_variance", paper="arXiv:2503.14476")
 def zero_variance(x: AdvantageInputs) -> tuple[Tensor, str]:
     """Keep groups with at least two different on-policy rewards."""
     counted_N = x.valid_N & x.on_policy_N

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vlmrl.algo import segments
 from vlmrl.algo.inputs import AdvantageInputs
-from vlmrl.algo.registries import select
+from vlmrl.algo.registries import rollout_filter
 
 
 def priority(adv_N: Tensor, group_N: Tensor, counted_N: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def priority(adv_N: Tensor, group_N: Tensor, counted_N: Tensor) -> Tensor:
     return segments.mean(adv_N.abs(), group_N, counted_N)
 
 
-@select("selective_sample_buffer", paper="arXiv:2504.16656")
+@rollout_filter("selective_sample_buffer", paper="arXiv:2504.16656")
 def selective_sample_buffer(x: AdvantageInputs, *, min_priority: float = 0.0) -> tuple[Tensor, str]:
     """Keep groups whose mean |advantage| is above 0 and at least `min_priority`."""
     counted_N = x.valid_N & x.on_policy_N

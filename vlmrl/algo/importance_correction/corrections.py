@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vlmrl.algo.registries import mismatch
+from vlmrl.algo.registries import importance_correction
 
 MAX_LOG_RATIO = 20.0
 Metrics = dict[str, tuple[Tensor, Tensor]]
@@ -40,9 +40,9 @@ def _result(weight_BT: Tensor, touched_BT: Tensor, known_BT: Tensor) -> tuple[Te
     count = known_BT.sum()
     mean = torch.where(known_BT, weight_BT, torch.zeros_like(weight_BT)).sum()
     return weight_BT, {
-        "mismatch/weight": (mean, count),
-        "mismatch/changed": ((touched_BT & known_BT).sum(), count),
-        "mismatch/masked": (((weight_BT == 0) & known_BT).sum(), count),
+        "importance_correction/weight": (mean, count),
+        "importance_correction/changed": ((touched_BT & known_BT).sum(), count),
+        "importance_correction/masked": (((weight_BT == 0) & known_BT).sum(), count),
     }
 
 
@@ -57,16 +57,16 @@ def _masked(ratio_BT: Tensor, known_BT: Tensor, low: float, high: float) -> tupl
 
 def _check(name: str, low: float, high: float) -> None:
     if not 0 <= low <= 1 <= high:
-        raise ValueError(f"mismatch '{name}': the bounds are {low} and {high}; they must satisfy 0 <= lower <= 1 <= upper")
+        raise ValueError(f"importance_correction '{name}': the bounds are {low} and {high}; they must satisfy 0 <= lower <= 1 <= upper")
 
 
-@mismatch("none")
+@importance_correction("none")
 def none(logp_old_BT: Tensor, logp_sampled_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Metrics]:
     """Weight 1 everywhere."""
     return torch.ones_like(logp_old_BT).detach(), {}
 
 
-@mismatch("tis", paper="verl, truncated importance sampling")
+@importance_correction("tis", paper="verl, truncated importance sampling")
 def tis(
     logp_old_BT: Tensor, logp_sampled_BT: Tensor, mask_BT: Tensor, *, ratio_min: float = 0.0, ratio_max: float = 2.0
 ) -> tuple[Tensor, Metrics]:
@@ -80,7 +80,7 @@ def tis(
     return _truncated(log_BT.exp(), known_BT, ratio_min, ratio_max)
 
 
-@mismatch("sequence", paper="verl, truncated importance sampling")
+@importance_correction("sequence", paper="verl, truncated importance sampling")
 def sequence(
     logp_old_BT: Tensor, logp_sampled_BT: Tensor, mask_BT: Tensor, *, ratio_min: float = 0.0, ratio_max: float = 3.0
 ) -> tuple[Tensor, Metrics]:
@@ -94,7 +94,7 @@ def sequence(
     return _truncated(_whole(log_BT), known_BT, ratio_min, ratio_max)
 
 
-@mismatch("mis", paper="TRL, masked importance sampling")
+@importance_correction("mis", paper="TRL, masked importance sampling")
 def mis(
     logp_old_BT: Tensor,
     logp_sampled_BT: Tensor,
@@ -114,7 +114,7 @@ def mis(
     return _masked(_whole(log_BT) if level == "sequence" else log_BT.exp(), known_BT, ratio_min, ratio_max)
 
 
-@mismatch("icepop", paper="Ring-1T report, IcePop")
+@importance_correction("icepop", paper="Ring-1T report, IcePop")
 def icepop(
     logp_old_BT: Tensor, logp_sampled_BT: Tensor, mask_BT: Tensor, *, alpha: float = 0.5, beta: float = 2.0
 ) -> tuple[Tensor, Metrics]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from vlmrl.algo import segments
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.needs import column_index, with_column
-from vlmrl.algo.registries import shape
+from vlmrl.algo.registries import reward_shaping
 
 
 def best_solved(rate_N: Tensor, group_N: Tensor, counted_N: Tensor, lam: float) -> Tensor:
@@ -32,13 +32,13 @@ def best_solved(rate_N: Tensor, group_N: Tensor, counted_N: Tensor, lam: float) 
     return counted_N & torch.isin(group_N, torch.tensor(top, dtype=group_N.dtype))
 
 
-@shape("grpo_lambda", paper="arXiv:2505.18086")
+@reward_shaping("grpo_lambda", paper="arXiv:2505.18086")
 def grpo_lambda(
     rewards_NK: Tensor,
     valid_N: Tensor,
     x: AdvantageInputs,
     *,
-    column: str,
+    reward: str,
     lam: float = 0.2,
     alpha: float = 0.6,
     correct_from: float = 1.0,
@@ -46,10 +46,11 @@ def grpo_lambda(
     """Scale a correctness column by length in the groups that are solved best."""
     if not 0 <= lam <= 1 or not 0 <= alpha < 1 or correct_from <= 0:
         raise ValueError(
-            f"shape 'grpo_lambda': lam {lam}, alpha {alpha}, correct_from {correct_from}; needs lam in [0, 1], correct_from above 0, "
+            f"reward_shaping 'grpo_lambda': lam {lam}, alpha {alpha}, correct_from {correct_from}; "
+            "needs lam in [0, 1], correct_from above 0, "
             "and alpha in [0, 1) so that right stays above wrong"
         )
-    k = column_index(x, column)
+    k = column_index(x, reward)
     value_N = rewards_NK[:, k]
     counted_N = valid_N & x.on_policy_N & ~value_N.isnan()
     right_N = counted_N & (value_N >= correct_from)

@@ -16,7 +16,7 @@ from torch import Tensor
 from vlmrl.algo import segments
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.needs import column_index, need, with_column
-from vlmrl.algo.registries import shape
+from vlmrl.algo.registries import reward_shaping
 
 RIGHT = 0.1
 ROUNDING = 1e-9
@@ -30,22 +30,22 @@ def consistent(accuracy_N: Tensor, likelihood_N: Tensor, group_N: Tensor, valid_
     return good_N & (c_N >= segments.mean(c_N, group_N, good_N) - margin - ROUNDING)
 
 
-@shape("care_consistency", paper="arXiv:2506.16141", needs=("consistency_N",))
+@reward_shaping("care_consistency", paper="arXiv:2506.16141", needs=("consistency_N",))
 def care_consistency(
     rewards_NK: Tensor,
     valid_N: Tensor,
     x: AdvantageInputs,
     *,
-    column: str,
+    reward: str,
     coefficient: float = 0.5,
     clamp: float = 0.95,
     margin: float = 0.01,
 ) -> Tensor:
     """Add `coefficient` times the accuracy column to right answers whose likelihood given the thought is not below their peers'."""
     if coefficient < 0 or margin < 0:
-        raise ValueError(f"shape 'care_consistency': coefficient {coefficient} and margin {margin} must not be negative")
-    k = column_index(x, column)
+        raise ValueError(f"reward_shaping 'care_consistency': coefficient {coefficient} and margin {margin} must not be negative")
+    k = column_index(x, reward)
     accuracy_N = rewards_NK[:, k]
-    likelihood_N = need(x, "consistency_N", "shape 'care_consistency'")
+    likelihood_N = need(x, "consistency_N", "reward_shaping 'care_consistency'")
     bonus_N = consistent(accuracy_N, likelihood_N, x.group_N, valid_N & ~accuracy_N.isnan(), clamp=clamp, margin=margin)
     return with_column(rewards_NK, k, torch.where(bonus_N, accuracy_N * (1 + coefficient), accuracy_N))

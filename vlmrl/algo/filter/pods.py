@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vlmrl.algo.inputs import AdvantageInputs
-from vlmrl.algo.registries import select
+from vlmrl.algo.registries import rollout_filter
 
 
 def widest(reward_n: Tensor, keep: int) -> Tensor:
@@ -37,11 +37,11 @@ def widest(reward_n: Tensor, keep: int) -> Tensor:
     return torch.cat([bottom, top[~taken[top]][:high]])
 
 
-@select("pods", paper="arXiv:2504.13818", before_advantage=True)
+@rollout_filter("pods", paper="arXiv:2504.13818", before_advantage=True)
 def pods(x: AdvantageInputs, *, keep: int = 16) -> tuple[Tensor, str]:
     """Keep the `keep` rows of each group whose rewards have the largest variance."""
     if keep < 2:
-        raise ValueError(f"select 'pods': keep {keep} must be at least 2; one row has no variance")
+        raise ValueError(f"filter 'pods': keep {keep} must be at least 2; one row has no variance")
     counted_N = x.valid_N & x.on_policy_N
     kept_N = torch.ones_like(x.valid_N)
     for group in sorted({int(g) for g in x.group_N[counted_N]}):

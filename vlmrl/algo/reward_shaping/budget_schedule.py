@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.needs import column_index, with_column
-from vlmrl.algo.registries import shape
+from vlmrl.algo.registries import reward_shaping
 
 
 def budget(progress: float, *, start: int, decay: float, drops: int) -> int:
@@ -37,13 +37,13 @@ def efficiency(length: Tensor, tokens: int, *, form: Literal["triangle", "platea
     return torch.where(used <= 1, rising, (2 - used).clamp(min=0))
 
 
-@shape("budget_schedule", paper="arXiv:2508.08940")
+@reward_shaping("budget_schedule", paper="arXiv:2508.08940")
 def budget_schedule(
     rewards_NK: Tensor,
     valid_N: Tensor,
     x: AdvantageInputs,
     *,
-    column: str,
+    reward: str,
     start: int = 256,
     decay: float = 0.7,
     drops: int = 3,
@@ -53,8 +53,9 @@ def budget_schedule(
     """Add `weight` times how well the length fits the current budget. `start`: first budget, in tokens."""
     if start < 1 or not 0 < decay <= 1 or drops < 0:
         raise ValueError(
-            f"shape 'budget_schedule': start {start}, decay {decay}, drops {drops}; needs start >= 1, decay in (0, 1] and drops >= 0"
+            f"reward_shaping 'budget_schedule': start {start}, decay {decay}, drops {drops}; "
+            "needs start >= 1, decay in (0, 1] and drops >= 0"
         )
-    k = column_index(x, column)
+    k = column_index(x, reward)
     tokens = budget(x.progress, start=start, decay=decay, drops=drops)
     return with_column(rewards_NK, k, rewards_NK[:, k] + weight * efficiency(x.length_N, tokens, form=form))

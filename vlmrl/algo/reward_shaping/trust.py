@@ -21,7 +21,7 @@ from torch import Tensor
 from vlmrl.algo import segments
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.needs import column_index, with_column
-from vlmrl.algo.registries import shape
+from vlmrl.algo.registries import reward_shaping
 
 RIGHT = 0.5
 JUDGED_FROM = 0.2
@@ -36,13 +36,13 @@ def trust_weight(score_N: Tensor, outcome_N: Tensor, group_N: Tensor, valid_N: T
     return gap_N.clamp(max=0).exp()
 
 
-@shape("trust", paper="arXiv:2505.17018")
+@reward_shaping("trust", paper="arXiv:2505.17018")
 def trust(
     rewards_NK: Tensor,
     valid_N: Tensor,
     x: AdvantageInputs,
     *,
-    column: str,
+    reward: str,
     outcome: str,
     alpha: float = 0.3,
     decay: float = 1.0,
@@ -51,8 +51,8 @@ def trust(
     """Weigh the thinking column by trust and by progress. `outcome`: the column that says what is right; `decay`: over a whole stage
     the term falls by exp(-decay)."""
     if alpha < 0 or decay < 0:
-        raise ValueError(f"shape 'trust': alpha {alpha} and decay {decay} must not be negative")
-    k = column_index(x, column)
+        raise ValueError(f"reward_shaping 'trust': alpha {alpha} and decay {decay} must not be negative")
+    k = column_index(x, reward)
     score_N, outcome_N = rewards_NK[:, k], rewards_NK[:, column_index(x, outcome)]
     known_N = valid_N & ~outcome_N.isnan()
     if wrong == "zero":

@@ -1,4 +1,4 @@
-"""sampling.refill: how many more prompts, and when to stop."""
+"""sampling.dynamic_sampling: how many more prompts, and when to stop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.sampling.refill import Refill, refill
+from vlmrl.sampling.dynamic_sampling import Refill, refill
 
 
 def test_refill():

@@ -36,6 +36,19 @@ class Tokenizer(Protocol):
     def convert_ids_to_tokens(self, ids: int) -> Any: ...
 
 
+class Processor(Protocol):
+    """What encoding needs of `policy.load.ProcessorBundle`."""
+
+    @property
+    def tokenizer(self) -> Any: ...
+
+    @property
+    def pad_ids(self) -> dict[MediaKind, int]: ...
+
+    @property
+    def special_ids(self) -> frozenset[int]: ...
+
+
 class Media(Protocol):
     """What encoding needs of `media.store.MediaStore`."""
 
@@ -57,6 +70,18 @@ class Encoder:
     pad_ids: dict[MediaKind, int]
     special_ids: frozenset[int]
     max_prompt_tokens: int
+
+    @staticmethod
+    def of(processor: Processor, media: Media, data_root: Path, *, max_prompt_tokens: int) -> Encoder:
+        """The encoder of a model, from its processor."""
+        return Encoder(
+            tokenizer=processor.tokenizer,
+            media=media,
+            data_root=data_root,
+            pad_ids=processor.pad_ids,
+            special_ids=processor.special_ids,
+            max_prompt_tokens=max_prompt_tokens,
+        )
 
     def root(self, sample: Sample) -> Path:
         """Folder that the sample's media paths are relative to."""

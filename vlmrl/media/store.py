@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import numpy as np
 
@@ -44,6 +44,27 @@ _PIXELS = ("min_pixels", "max_pixels", "video_total_pixels", "fps", "min_frames"
 """The settings that change what the model sees; `decoder` enters the keys as what it means on this machine."""
 _VERSION = 1
 """Part of every key; raise it when decoding or resizing changes."""
+
+
+class Processor(Protocol):
+    """What a store needs to know of a model: `policy.load.ProcessorBundle` is one."""
+
+    @property
+    def patch_size(self) -> int: ...
+
+    @property
+    def merge_size(self) -> int: ...
+
+    @property
+    def temporal_patch_size(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def step_times(self) -> bool: ...
+
+    def patchify(self, frames: np.ndarray, kind: MediaKind) -> tuple[np.ndarray, Grid]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +167,19 @@ class MediaStore:
         """Guards the four tables above, `stats` and `cached_bytes`; never held while a file is read or decoded."""
         self._turns = Turns()
         self._here = threading.local()
+
+    @staticmethod
+    def of(settings: MediaSettings, processor: Processor) -> MediaStore:
+        """A store of media as a model's own processor cuts them."""
+        return MediaStore(
+            settings,
+            patchify=processor.patchify,
+            patch_size=processor.patch_size,
+            merge_size=processor.merge_size,
+            temporal_patch_size=processor.temporal_patch_size,
+            fingerprint=processor.fingerprint,
+            step_times=processor.step_times,
+        )
 
     def get(self, ref: MediaRef, root: Path) -> ProcessedMedia:
         """The processed medium, from the cache where its content is there.

@@ -13,7 +13,7 @@ from vlmrl.policy.load import ProcessorBundle
 def open_media(cfg: Config, bundle: ProcessorBundle, data: Path) -> tuple[MediaStore, Encoder]:
     """`data` is the folder that sources and media roots are relative to."""
     m = cfg.media
-    store = MediaStore(
+    store = MediaStore.of(
         MediaSettings(
             min_pixels=m.min_pixels,
             max_pixels=m.max_pixels,
@@ -26,19 +26,6 @@ def open_media(cfg: Config, bundle: ProcessorBundle, data: Path) -> tuple[MediaS
             workers=m.workers,
             deadline=m.deadline,
         ),
-        patchify=bundle.patchify,
-        patch_size=bundle.patch_size,
-        merge_size=bundle.merge_size,
-        temporal_patch_size=bundle.temporal_patch_size,
-        fingerprint=bundle.fingerprint,
-        step_times=bundle.step_times,
+        bundle,
     )
-    encoder = Encoder(
-        tokenizer=bundle.tokenizer,
-        media=store,
-        data_root=data,
-        pad_ids=bundle.pad_ids,
-        special_ids=bundle.special_ids,
-        max_prompt_tokens=cfg.data.max_prompt_tokens,
-    )
-    return store, encoder
+    return store, Encoder.of(bundle, store, data, max_prompt_tokens=cfg.data.max_prompt_tokens)

@@ -22,7 +22,6 @@ from vlmrl.algo.advantage.grpo import grpo
 from vlmrl.algo.inputs import AdvantageInputs, LossInputs
 from vlmrl.algo.loss.ppo_clip import ppo_clip
 from vlmrl.algo.reduce import token_mean
-from vlmrl.config.load import load as load_recipe
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import load_source
 from vlmrl.media.store import MediaSettings, MediaStore
@@ -35,13 +34,11 @@ from vlmrl.rewards.format import format_reward
 from vlmrl.rewards.temporal_iou import temporal_iou_reward
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.sampling.uniform import UniformSampler
-from vlmrl.toy.base import prepare
-from vlmrl.train.ui import Ui
 from vlmrl.types import GenerationSettings, Group, Prompt, Request, Sample
 
 STAGE, SEED = "rl", 0
 PROMPTS_PER_STEP, NUM_GENERATIONS, MAX_NEW_TOKENS = 4, 8, 24
-LEARNING_RATE, MAX_GRAD_NORM, MAX_TOKENS_PER_MICROBATCH = 1e-3, 1.0, 16384
+LEARNING_RATE, MAX_GRAD_NORM, MAX_TOKENS_PER_MICROBATCH = 3e-4, 1.0, 16384
 Rewards = dict[Callable[[Group, RewardContext], Sequence[float | None]], float]
 REWARDS: Rewards = {temporal_iou_reward: 1.0, format_reward: 0.1}  # function -> weight
 
@@ -144,7 +141,10 @@ def train(model: Path, data: Path, *, steps: int, rewards: Rewards = REWARDS) ->
 
 
 if __name__ == "__main__":
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 30
-    places = prepare(load_recipe(Path("configs/recipes/toy_video.yaml"), []).config, Ui())
-    for line in train(Path(places.model), places.data, steps=steps):
+    from vlmrl.config.load import load as load_recipe
+    from vlmrl.toy.base import prepare
+    from vlmrl.train.ui import Ui
+
+    places = prepare(load_recipe(Path("examples/tiny_loop.yaml"), []).config, Ui())
+    for line in train(Path(places.model), places.data, steps=int(sys.argv[1])):
         print(", ".join(f"{name} {value:.4f}" for name, value in line.items()), flush=True)

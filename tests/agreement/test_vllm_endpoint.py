@@ -53,23 +53,8 @@ class World:
 
     def prompts(self, file: str, media: MediaSettings) -> tuple[list[Prompt], MediaStore]:
         bundle = self.policy.bundle
-        store = MediaStore(
-            media,
-            patchify=bundle.patchify,
-            patch_size=bundle.patch_size,
-            merge_size=bundle.merge_size,
-            temporal_patch_size=bundle.temporal_patch_size,
-            fingerprint=bundle.fingerprint,
-            step_times=bundle.step_times,
-        )
-        encoder = Encoder(
-            tokenizer=bundle.tokenizer,
-            media=store,
-            data_root=self.folder,
-            pad_ids=bundle.pad_ids,
-            special_ids=bundle.special_ids,
-            max_prompt_tokens=2000,
-        )
+        store = MediaStore.of(media, bundle)
+        encoder = Encoder.of(bundle, store, self.folder, max_prompt_tokens=2000)
         samples = load_source(self.folder / file, media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None)
         return [encoder.encode(sample, "think_or_not") for sample in samples], store
 

@@ -24,10 +24,8 @@ SHOWN = "shown"
 
 
 def store_of(tiny: Tiny, workers: int) -> MediaStore:
-    b = tiny.bundle
-    sizes = {"patch_size": b.patch_size, "merge_size": b.merge_size, "temporal_patch_size": b.temporal_patch_size}
     chosen = dataclasses.replace(tiny.store.settings, workers=workers, deadline=120.0, min_pixels=28 * 28, max_pixels=112 * 112)
-    return MediaStore(chosen, patchify=b.patchify, fingerprint=b.fingerprint, step_times=b.step_times, **sizes)
+    return MediaStore.of(chosen, tiny.bundle)
 
 
 @dataclasses.dataclass

@@ -55,23 +55,8 @@ def make_files(folder: Path, *, sft: int = 24, train: int = 50, test: int = 12, 
 def load(model: Path, world: Path, split: str = "train") -> Tiny:
     """Open what `make_files` made."""
     bundle = load_processor(str(model))
-    store = MediaStore(
-        MEDIA,
-        patchify=bundle.patchify,
-        patch_size=bundle.patch_size,
-        merge_size=bundle.merge_size,
-        temporal_patch_size=bundle.temporal_patch_size,
-        fingerprint=bundle.fingerprint,
-        step_times=bundle.step_times,
-    )
-    encoder = Encoder(
-        tokenizer=bundle.tokenizer,
-        media=store,
-        data_root=world,
-        pad_ids=bundle.pad_ids,
-        special_ids=bundle.special_ids,
-        max_prompt_tokens=4096,
-    )
+    store = MediaStore.of(MEDIA, bundle)
+    encoder = Encoder.of(bundle, store, world, max_prompt_tokens=4096)
     samples = load_source(world / f"{split}.jsonl", media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None)
     policy = load_policy(str(model), bundle, device="cpu")
     return Tiny(policy=policy, bundle=bundle, store=store, encoder=encoder, vision=VisionCache(store, budget_bytes=2**28), samples=samples)

@@ -117,12 +117,4 @@ class RecordedModel:
 
 def open_store(task: Task, bundle: ProcessorBundle) -> MediaStore:
     """Media as the task says the model sees them."""
-    return MediaStore(
-        MediaSettings(**task.media.model_dump(exclude={"prefetch", "vision_cache_dir", "vision_cache_bytes"})),
-        patchify=bundle.patchify,
-        patch_size=bundle.patch_size,
-        merge_size=bundle.merge_size,
-        temporal_patch_size=bundle.temporal_patch_size,
-        fingerprint=bundle.fingerprint,
-        step_times=bundle.step_times,
-    )
+    return MediaStore.of(MediaSettings(**task.media.model_dump(exclude={"prefetch", "vision_cache_dir", "vision_cache_bytes"})), bundle)

@@ -41,7 +41,7 @@ SHORT = {"prompts": [1024], "groups": [8], "completions": [64]}
 
 
 LEGEND = (
-    "`counted` is the same ratio of floating-point operations (`vlmrl.policy.flops`): what one would get if every operation took the",
+    "`counted` is the same ratio of floating-point operations (`benchmarks/flops.py`): what one would get if every operation took the",
     "same time. MiB is the peak above the loaded model. GFLOP/s counts what each side's plan has to compute, not what it wastes on",
     "padding or masked pairs. CPU time is what all threads of the process used: on a machine that others use too it is the steadier",
     "number, best with --threads 1 (threads that wait for each other burn it). Not counted: `repeat` encodes a picture",
@@ -125,9 +125,8 @@ def absolute(store: Store, cells: list[dict[str, int]], sides: list[str], shape:
 
 def planned(shape: Any, cell: dict[str, int], prompt: int, side: str) -> Any:
     """Counted operations of one group on that side."""
+    from flops import EVERYTHING_REPEATED, REPEAT, SHARED_PREFIX, flops
     from workload import grid_of
-
-    from vlmrl.policy.flops import EVERYTHING_REPEATED, REPEAT, SHARED_PREFIX, flops
 
     plan = {"trl": EVERYTHING_REPEATED, "repeat": REPEAT, "shared_prefix": SHARED_PREFIX}[side]
     return flops(prompt, cell["group"], cell["completion"], shape, plan, media=[grid_of("image", cell["prompt"])])
@@ -177,10 +176,10 @@ def main(args: argparse.Namespace) -> None:
 
 def document(store: Store, args: argparse.Namespace) -> list[str]:
     """Tables of all cells in the file, those of earlier calls included."""
+    from flops import model_shape
     from workload import model_folder
 
     from vlmrl.compat import ensure_torchvision
-    from vlmrl.policy.flops import model_shape
 
     ensure_torchvision()
     from transformers import AutoConfig

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from vlmrl.policy.flops import (
+from benchmarks.flops import (
     EVERYTHING_REPEATED,
     REPEAT,
     SHARED_PREFIX,

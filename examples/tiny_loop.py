@@ -58,7 +58,7 @@ def load(model: Path, data: Path) -> Parts:
     store = MediaStore.of(MediaSettings(**sizes, cache_bytes=2**28, decoder="pyav"), processor)
     encoder = Encoder.of(processor, store, data, max_prompt_tokens=4096)
     rows = load_source(data / "train.jsonl", media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None)
-    policy = load_policy(str(model), processor, device="cpu")
+    policy = load_policy(str(model), processor, device="cpu", positions="grid")
     return Parts(policy, VisionCache(store, budget_bytes=2**28), encoder, {sample.id: sample for sample in rows})
 
 

@@ -60,3 +60,9 @@ def test_it_does_not_use_the_trainer() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120
     )
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_it_shares_the_pretrained_model_of_the_toy_recipe() -> None:
+    """What is cached by its settings is made once for both recipes."""
+    mine, toy = (load(ROOT / path, []).config for path in ("examples/tiny_loop.yaml", "configs/recipes/toy_video.yaml"))
+    assert (mine.toy, mine.media, mine.model) == (toy.toy, toy.media, toy.model)

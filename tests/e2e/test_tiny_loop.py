@@ -46,11 +46,11 @@ def test_its_constants_are_those_of_the_recipe() -> None:
     cfg = load(RECIPE, []).config
     stage = cfg.stages[0]
     assert (stage.name, cfg.run.seed) == (tiny_loop.STAGE, tiny_loop.SEED)
-    assert stage.rollout.prompts == tiny_loop.PROMPTS_PER_STEP
-    assert stage.rollout.per_prompt == tiny_loop.NUM_GENERATIONS
+    assert stage.rollout.prompts_per_step == tiny_loop.PROMPTS_PER_STEP
+    assert stage.rollout.num_generations == tiny_loop.NUM_GENERATIONS
     assert stage.rollout.max_new_tokens == tiny_loop.MAX_NEW_TOKENS
     assert (stage.optim.lr, stage.optim.max_grad_norm) == (tiny_loop.LEARNING_RATE, tiny_loop.MAX_GRAD_NORM)
-    assert stage.micro_tokens == tiny_loop.MAX_TOKENS_PER_MICROBATCH
+    assert stage.max_tokens_per_microbatch == tiny_loop.MAX_TOKENS_PER_MICROBATCH
 
 
 def test_it_does_not_use_the_trainer() -> None:

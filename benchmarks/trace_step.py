@@ -173,13 +173,10 @@ def recipe(model: Path, world: Path, root: Path, **stage: Any) -> dict[str, Any]
 
 def traced_step(**stage: Any) -> Counted:
     """Run the recipe and count its second step. `stage` overrides keys of the stage."""
+    from tests.support.tiny import make_files
     from vlmrl import rng
     from vlmrl.config.load import loaded
-    from vlmrl.config.schema import Config, ToyWorldSection
-    from vlmrl.data.render import TEMPLATES, instruction
-    from vlmrl.toy.model import build_model
-    from vlmrl.toy.tasks import tokenizer_corpus
-    from vlmrl.toy.world import make_world
+    from vlmrl.config.schema import Config
     from vlmrl.train.run import train_from
     from vlmrl.train.session import Places
     from vlmrl.train.ui import Ui
@@ -194,9 +191,7 @@ def traced_step(**stage: Any) -> Counted:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        model, world = folder / "model", folder / "world"
-        make_world(world, ToyWorldSection(pretrain=2, sft=4, train=24, validation=2, test=4))
-        build_model(model, seed=0, corpus=tokenizer_corpus([instruction(t, "time_span") for t in TEMPLATES]))
+        model, world = make_files(folder, sft=4, train=24, test=4)
         cfg = Config.model_validate(recipe(model, world, folder / "runs", **stage))
         rng.seed_step = boundary
         try:

@@ -36,7 +36,8 @@ from vlmrl.evals.bridge.requests import cut, stop_strings
 from vlmrl.evals.bridge.run import BridgeResult, evaluate_via_lmms
 from vlmrl.evals.bridge.task_files import write_yaml
 from vlmrl.metrics.math import equivalent
-from vlmrl.policy.load import ProcessorBundle, load_processor
+from vlmrl.policy.load import load_processor
+from vlmrl.policy.model import ProcessorBundle
 from vlmrl.toy.model import build_model
 from vlmrl.toy.tasks import tokenizer_corpus
 from vlmrl.types import GenerationSettings, Prompt

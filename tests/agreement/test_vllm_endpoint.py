@@ -21,7 +21,8 @@ from vlmrl.errors import ConfigError, RemoteError
 from vlmrl.evals.ask.endpoint import EndpointEngine
 from vlmrl.evals.ask.engines import Generation, LocalEngine
 from vlmrl.media.store import MediaSettings, MediaStore
-from vlmrl.policy.load import Policy, load_policy, load_processor
+from vlmrl.policy.load import load_policy, load_processor
+from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.toy.model import ModelFamily

@@ -10,7 +10,8 @@ from vlmrl.data.encode import Encoder
 from vlmrl.data.render import ANSWER_FORMATS, instruction
 from vlmrl.data.source import load_source
 from vlmrl.media.store import MediaSettings, MediaStore
-from vlmrl.policy.load import Policy, ProcessorBundle, load_policy, load_processor
+from vlmrl.policy.load import load_policy, load_processor
+from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.vision import VisionCache
 from vlmrl.toy.model import ModelFamily, build_model
 from vlmrl.toy.tasks import tokenizer_corpus

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import CheckpointError, ConfigError
-from vlmrl.policy.attention import Backend, attach, choose
-from vlmrl.policy.lora import Adapters
+from vlmrl.policy.attention import attach, choose
+from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.positions import PositionSpec, Rule
-from vlmrl.types import MediaKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,111 +34,6 @@ FAMILIES = {"qwen2_vl": Family(), "qwen2_5_vl": Family(time_scaled=True), "qwen3
 SETTINGS = "vlmrl.json"
 """File of an exported folder that says how the model was run in training."""
 _CONTROL = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessorBundle:
-    """Tokenizer, image and video processing of one model, and the numbers that depend on them."""
-
-    processor: Any
-    tokenizer: Any
-    patch_size: int
-    merge_size: int
-    temporal_patch_size: int
-    pad_ids: dict[MediaKind, int]
-    special_ids: frozenset[int]
-    forbidden_ids: tuple[int, ...]
-    """Visual control tokens: a policy must never sample them."""
-    end_ids: tuple[int, ...]
-    """Tokens that end an answer."""
-    fingerprint: str
-    """Hash of the files that decide token ids and pixels."""
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-    """The tokenizer is not for several threads at once, and answers are scored while others are still generated."""
-    step_times: bool = False
-    """Whether the model reads the time of each temporal step of a video as text (`MediaStore(step_times=...)`)."""
-
-    def patchify(self, frames: np.ndarray, kind: MediaKind) -> tuple[np.ndarray, tuple[int, int, int]]:
-        """Processed frames uint8 [T, H, W, 3] -> (patches float32 [n, dim], grid (t, h, w)). Resizing has been done before.
-
-        Frames repeat along time to a full temporal patch for images, as the model's own processor does.
-        """
-        tensor = torch.from_numpy(np.ascontiguousarray(frames)).permute(0, 3, 1, 2)
-        if kind == "image":
-            out = self.processor.image_processor(images=[tensor[0]], do_resize=False, return_tensors="pt")
-            values, grid = out["pixel_values"], out["image_grid_thw"]
-        else:
-            out = self.processor.video_processor(videos=[tensor], do_resize=False, do_sample_frames=False, return_tensors="pt")
-            values, grid = out["pixel_values_videos"], out["video_grid_thw"]
-        t, h, w = (int(v) for v in grid[0])
-        return values.float().numpy(), (t, h, w)
-
-    def tokenize(self, text: str) -> list[int]:
-        """Ids of plain text, without special tokens around it."""
-        with self.lock:
-            return [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
-
-    def decode(self, ids: Any) -> str:
-        """Text of answer ids, without control tokens."""
-        with self.lock:
-            return self.tokenizer.decode(list(ids), skip_special_tokens=True)
-
-
-@dataclass(kw_only=True)
-class Policy:
-    """A model on its device. `version` counts weight updates and is stamped on every rollout."""
-
-    model: Any
-    bundle: ProcessorBundle
-    positions: PositionSpec
-    device: torch.device
-    version: int = 0
-    vision_version: int = 0
-    """Version of the weights that vision features depend on; stays the same while the tower is frozen."""
-    vision_trains: bool = False
-    prefix_backend: Backend = "dense"
-    """Attention over packed rows (`policy.attention`)."""
-    prefix_reason: str = ""
-    """Why that backend was taken, for the log."""
-    deepstack: int = 0
-    """Levels of features that the tower gives besides the merged ones; level i is added to the hidden states after decoder layer i
-    (0-based) at the visual columns. 0 for models without them."""
-    compute: torch.dtype = torch.float32
-    """Type of the forward pass. Parameters stay float32: at learning rates of RL an update is smaller than what bfloat16 can add to
-    a weight, so bfloat16 parameters would silently stop learning."""
-    lora: Adapters | None = None
-    """Low-rank adapters in `model` (`policy.lora`); then they alone train."""
-    adapters_on: bool = True
-    """False: a view of the model under its adapters."""
-
-    @contextmanager
-    def autocast(self) -> Iterator[None]:
-        """Context of every forward pass: the compute type, and in a view without adapters these switched off."""
-        with ExitStack() as stack:
-            if self.lora is not None and not self.adapters_on:
-                stack.enter_context(self.lora.off())
-            stack.enter_context(torch.autocast(self.device.type, dtype=self.compute, enabled=self.compute != torch.float32))
-            yield
-
-    def without_adapters(self) -> Policy:
-        """The weights under the adapters as a policy of its own, over the same memory. It has nothing that trains.
-
-        Raises:
-            ValueError: the policy has no adapters.
-        """
-        if self.lora is None:
-            raise ValueError("the policy has no adapters, so its own weights are the ones that train: load the others beside it")
-        return replace(self, adapters_on=False, vision_trains=False)
-
-    @property
-    def core(self) -> Any:
-        """The model without its head (holds `visual` and `language_model`)."""
-        return self.model.model
-
-    @property
-    def head(self) -> torch.Tensor:
-        """The output matrix, [V, H]."""
-        return self.model.get_output_embeddings().weight
 
 
 def quiet_transformers() -> None:
@@ -237,19 +127,53 @@ def load_policy(
         ConfigError: not found, unsupported family, or a device that is not there.
         CheckpointError: tensors are missing or left over, so that part of the model would be random.
     """
-    ensure_torchvision()
-    from transformers import AutoConfig, AutoModelForImageTextToText
-
     where = pick_device(device)
+    config = _config(path, bundle, revision)
+    family = FAMILIES[config.model_type]
+    model = _weights(path, revision, attention).to(where)
+    if where.type == "cpu":
+        _own_memory(model)
+    model.eval()
+    attach(model, attention)
+    compute = getattr(torch, dtype)
+    backend, reason = choose(prefix_backend, where, compute)
+    return Policy(
+        model=model,
+        bundle=bundle,
+        positions=PositionSpec(
+            merge_size=bundle.merge_size,
+            tokens_per_second=getattr(config.vision_config, "tokens_per_second", None) if family.time_scaled else None,
+            rule=saved_rule(path) if positions == "auto" else positions,
+            per_step=family.step_times,
+        ),
+        device=where,
+        deepstack=len(getattr(config.vision_config, "deepstack_visual_indexes", ())),
+        compute=compute,
+        prefix_backend=backend,
+        prefix_reason=reason,
+    )
+
+
+def _config(path: str, bundle: ProcessorBundle, revision: str | None) -> Any:
+    """The model's config, of a family that is supported and that the processor belongs to."""
+    ensure_torchvision()
+    from transformers import AutoConfig
+
     config = _load(AutoConfig, path, "config", revision=revision)
     if config.model_type not in FAMILIES:
         raise ConfigError(f"model.path: '{path}' is a '{config.model_type}' model; supported: {', '.join(FAMILIES)}")
-    family = FAMILIES[config.model_type]
-    if family.step_times != bundle.step_times:
+    if FAMILIES[config.model_type].step_times != bundle.step_times:
         raise ConfigError(
             f"model.path: '{path}' is a '{config.model_type}' model but its processor is {type(bundle.processor).__name__}, which lays "
             "out videos in another way; take both from the same model"
         )
+    return config
+
+
+def _weights(path: str, revision: str | None, attention: str) -> Any:
+    """The model with all of its tensors, float32, on the CPU."""
+    from transformers import AutoModelForImageTextToText
+
     model, info = _load(
         AutoModelForImageTextToText,
         path,
@@ -263,26 +187,7 @@ def load_policy(
     left_out = sorted(info["missing_keys"]) + sorted(info["unexpected_keys"]) + [str(k) for k in info["mismatched_keys"]]
     if left_out:
         raise CheckpointError(f"'{path}': {len(left_out)} tensors are missing, unexpected or of another shape: {', '.join(left_out[:5])}")
-    model.to(where)
-    if where.type == "cpu":
-        _own_memory(model)
-    model.eval()
-    attach(model, attention)
-    backend, reason = choose(prefix_backend, where, getattr(torch, dtype))
-    tokens_per_second = getattr(config.vision_config, "tokens_per_second", None) if family.time_scaled else None
-    rule = saved_rule(path) if positions == "auto" else positions
-    spec = PositionSpec(merge_size=bundle.merge_size, tokens_per_second=tokens_per_second, rule=rule, per_step=family.step_times)
-    deepstack = len(getattr(config.vision_config, "deepstack_visual_indexes", ()))
-    return Policy(
-        model=model,
-        bundle=bundle,
-        positions=spec,
-        device=where,
-        deepstack=deepstack,
-        compute=getattr(torch, dtype),
-        prefix_backend=backend,
-        prefix_reason=reason,
-    )
+    return model
 
 
 def _own_memory(model: Any) -> None:

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,68 +24,9 @@ from safetensors.torch import save_file
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import ConfigError
+from vlmrl.policy.model import ADAPTER, Adapters, LoraSpec, Policy, in_tower, lora_weights
 
-if TYPE_CHECKING:
-    from vlmrl.policy.load import Policy
-
-ADAPTER = "default"
-"""peft's name of the only adapter."""
-LANGUAGE_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The linear layers of a Qwen decoder layer."""
 _TENSORS = (".lora_A.", ".lora_B.")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoraSpec:
-    """Size and place of the adapters."""
-
-    rank: int
-    alpha: float
-    """The update is scaled by alpha / rank."""
-    targets: tuple[str, ...] = LANGUAGE_TARGETS
-    """Last part of the names of the language model's layers that get an adapter."""
-    vision: bool = False
-    """Whether all linear layers of the vision tower and its mergers get one too."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Adapters:
-    """The adapters that a model carries."""
-
-    spec: LoraSpec
-    tuner: Any
-    """peft's LoraModel around the policy's model."""
-    layers: dict[str, Any]
-    """Name in the model -> peft's layer, in the order of the model."""
-    names: frozenset[str]
-    """Names of the trained tensors among the model's parameters."""
-
-    @property
-    def on_vision(self) -> bool:
-        """Whether features of media depend on the adapters."""
-        return any(_of_tower(name) for name in self.layers)
-
-    @contextmanager
-    def off(self) -> Iterator[None]:
-        """Context in which the model computes with its own weights alone, exactly. May be nested."""
-        on = [layer for layer in self.layers.values() if not layer.disable_adapters]
-        trains = [(p, p.requires_grad) for layer in on for p in _parameters(layer)]
-        try:
-            for layer in on:
-                layer.enable_adapters(False)
-            yield
-        finally:
-            for layer in on:
-                layer.enable_adapters(True)
-            for parameter, flag in trains:  # switching on makes all of them train, frozen parts too
-                parameter.requires_grad_(flag)
-
-    def merged(self, name: str) -> torch.Tensor:
-        """W + (alpha / rank) B A of one layer, [out, in], a fresh tensor of W's type; summed in float64."""
-        layer = self.layers[name]
-        weight = layer.get_base_layer().weight.detach()
-        a, b = (part[ADAPTER].weight.detach().double() for part in (layer.lora_A, layer.lora_B))
-        return torch.addmm(weight.double(), b, a, alpha=self.spec.alpha / self.spec.rank).to(weight.dtype)
 
 
 def add_adapters(policy: Policy, spec: LoraSpec, *, seed_of: Callable[[str], int], base: str) -> None:
@@ -185,14 +124,6 @@ def save_adapter(policy: Policy, folder: Path) -> None:
     save_file(on_cpu, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 
 
-def _of_tower(name: str) -> bool:
-    return ".visual." in f".{name}"
-
-
-def _parameters(layer: Any) -> list[torch.nn.Parameter]:
-    return [layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight]
-
-
 def _wanted(policy: Policy, spec: LoraSpec) -> list[str]:
     """Names of the layers that get an adapter, in the order of the model."""
     linear = [name for name, module in policy.model.named_modules() if isinstance(module, torch.nn.Linear)]
@@ -202,7 +133,7 @@ def _wanted(policy: Policy, spec: LoraSpec) -> list[str]:
         has = sorted({name.rsplit(".", 1)[-1] for name in linear if ".language_model." in f".{name}"})
         what = ", ".join(missing) or "nothing is listed"
         raise ConfigError(f"model.lora.targets: {what}: the language model of {type(policy.model).__name__} has {', '.join(has)}")
-    chosen = {*language, *(name for name in linear if spec.vision and _of_tower(name))}
+    chosen = {*language, *(name for name in linear if spec.vision and in_tower(name))}
     return [name for name in linear if name in chosen]
 
 
@@ -223,7 +154,7 @@ def _pattern(wanted: Sequence[str], known: Sequence[str]) -> str:
 
 def _initialise(layer: Any, seed: int) -> None:
     """A uniform in +-1/sqrt(in) (the Kaiming rule that peft uses), B zero."""
-    a, b = _parameters(layer)
+    a, b = lora_weights(layer)
     bound = a.shape[1] ** -0.5
     draws = np.random.Generator(np.random.Philox(seed)).random(tuple(a.shape))
     with torch.no_grad():

@@ -7,16 +7,13 @@ import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 
-from vlmrl.policy.load import Policy
+from vlmrl.policy.model import Policy
 from vlmrl.types import MediaHandle
-
-if TYPE_CHECKING:
-    from vlmrl.policy.vision_disk import FeatureStore
 
 
 class Pixels(Protocol):
@@ -48,6 +45,14 @@ class Features:
         return Features(_own(self.merged), tuple(_own(layer) for layer in self.deepstack))
 
 
+class FeatureDisk(Protocol):
+    """Features that outlive the process (`policy.vision_disk.FeatureStore`)."""
+
+    def get(self, key: str, fingerprint: str, dtype: torch.dtype) -> Features | None: ...
+
+    def put(self, key: str, fingerprint: str, dtype: torch.dtype, features: Features) -> None: ...
+
+
 class VisionCache:
     """Features of media by (handle key, vision version), least recently used first out, within a byte budget.
 
@@ -55,7 +60,7 @@ class VisionCache:
     share the folder. While it trains, the version moves with every update, old entries are dropped at once and `disk` is left alone.
     """
 
-    def __init__(self, pixels: Pixels, *, budget_bytes: int, disk: FeatureStore | None = None):
+    def __init__(self, pixels: Pixels, *, budget_bytes: int, disk: FeatureDisk | None = None):
         self.pixels = pixels
         self.budget = budget_bytes
         self.disk = disk

@@ -18,7 +18,7 @@ import torch
 
 from vlmrl.policy.attention import require
 from vlmrl.policy.forward import embed
-from vlmrl.policy.load import Policy
+from vlmrl.policy.model import Policy
 from vlmrl.policy.positions import prompt_positions
 from vlmrl.policy.prefix import layout_of
 from vlmrl.policy.vision import VisionCache

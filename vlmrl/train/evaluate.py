@@ -26,7 +26,8 @@ from vlmrl.evals.pages.runfiles import save_media
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import summarize
-from vlmrl.policy.load import Policy, weights_fingerprint
+from vlmrl.policy.load import weights_fingerprint
+from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.registry import nearest
 from vlmrl.rollout.engine_hf import HFEngine

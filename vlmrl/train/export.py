@@ -11,8 +11,9 @@ import shutil
 from pathlib import Path
 
 from vlmrl import fs
-from vlmrl.policy.load import SETTINGS, Policy
+from vlmrl.policy.load import SETTINGS
 from vlmrl.policy.lora import merged_state, save_adapter
+from vlmrl.policy.model import Policy
 
 ADAPTER_FOLDER = "adapter"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from vlmrl.config.schema import Config
 from vlmrl.data.encode import Encoder
 from vlmrl.media.store import MediaSettings, MediaStore
-from vlmrl.policy.load import ProcessorBundle
+from vlmrl.policy.model import ProcessorBundle
 
 
 def open_media(cfg: Config, bundle: ProcessorBundle, data: Path) -> tuple[MediaStore, Encoder]:

@@ -26,8 +26,9 @@ from vlmrl.errors import CheckpointError, ConfigError, StorageError
 from vlmrl.methods import registries
 from vlmrl.policy.attention import require
 from vlmrl.policy.average import AveragedWeights
-from vlmrl.policy.load import Policy, freeze, load_policy, quiet_transformers
-from vlmrl.policy.lora import LoraSpec, add_adapters, fold_adapters
+from vlmrl.policy.load import freeze, load_policy, quiet_transformers
+from vlmrl.policy.lora import add_adapters, fold_adapters
+from vlmrl.policy.model import LoraSpec, Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.policy.vision_disk import FeatureStore
 from vlmrl.protocols import budget as budget_registry

@@ -9,7 +9,8 @@ from typing import Any
 from vlmrl.config.schema import Config, SourceSection
 from vlmrl.data.encode import Encoder
 from vlmrl.media.store import MediaStore
-from vlmrl.policy.load import ProcessorBundle, load_processor
+from vlmrl.policy.load import load_processor
+from vlmrl.policy.model import ProcessorBundle
 from vlmrl.train import checkpoint, dist
 from vlmrl.train.clock import Clock
 from vlmrl.train.media import open_media

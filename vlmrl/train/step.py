@@ -16,7 +16,7 @@ from vlmrl.algo.behaviour import old_logprobs
 from vlmrl.algo.inputs import LossInputs
 from vlmrl.errors import NumericsError
 from vlmrl.policy.forward import LAYOUTS, Layout
-from vlmrl.policy.load import Policy
+from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, response_mask
 from vlmrl.policy.vision import VisionCache
 from vlmrl.train import dist

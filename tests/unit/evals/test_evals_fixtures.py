@@ -15,7 +15,8 @@ from vlmrl.evals.ask.run import evaluate_model
 from vlmrl.evals.ask.suite import DEFINITIONS, load_suite
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.media.store import MediaStore
-from vlmrl.policy.load import ProcessorBundle, load_processor
+from vlmrl.policy.load import load_processor
+from vlmrl.policy.model import ProcessorBundle
 from vlmrl.types import GenerationSettings, Prompt
 
 SUITES = sorted(p.stem for p in (DEFINITIONS / "suites").glob("*.yaml") if p.stem != "toy_video")

@@ -20,8 +20,9 @@ from vlmrl import rng
 from vlmrl.config.schema import OptimSection
 from vlmrl.errors import ConfigError
 from vlmrl.policy.forward import LAYOUTS, Scored
-from vlmrl.policy.load import Policy, freeze, load_policy, weights_fingerprint
-from vlmrl.policy.lora import LoraSpec, add_adapters, fold_adapters, merged_state, save_adapter
+from vlmrl.policy.load import freeze, load_policy, weights_fingerprint
+from vlmrl.policy.lora import add_adapters, fold_adapters, merged_state, save_adapter
+from vlmrl.policy.model import LoraSpec, Policy
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine

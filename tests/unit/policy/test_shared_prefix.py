@@ -15,7 +15,8 @@ from tests.support import tiny as tiny_module
 from tests.support.tiny import Tiny
 from vlmrl.policy import forward
 from vlmrl.policy.forward import LAYOUTS, Scored
-from vlmrl.policy.load import Policy, freeze
+from vlmrl.policy.load import freeze
+from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import PackedBatch, Row, pack_shared
 from vlmrl.policy.positions import prompt_positions
 from vlmrl.policy.vision import VisionCache

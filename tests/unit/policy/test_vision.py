@@ -14,7 +14,8 @@ import torch
 
 from tests.support.tiny import Tiny
 from vlmrl.compat import ensure_torchvision
-from vlmrl.policy.load import Policy, freeze, load_policy
+from vlmrl.policy.load import freeze, load_policy
+from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import Features, VisionCache, tower_fingerprint
 from vlmrl.policy.vision_disk import FeatureStore
 from vlmrl.types import MediaHandle

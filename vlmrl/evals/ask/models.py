@@ -15,7 +15,8 @@ from vlmrl.evals.ask.endpoint import EndpointEngine
 from vlmrl.evals.ask.engines import EvalEngine, LocalEngine, ReplayEngine
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.media.store import MediaSettings, MediaStore
-from vlmrl.policy.load import Policy, ProcessorBundle, load_policy, load_processor, weights_fingerprint
+from vlmrl.policy.load import load_policy, load_processor, weights_fingerprint
+from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
 

@@ -25,7 +25,7 @@ from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Interval, Summary, summarize
 from vlmrl.evals.score.thoughts import answer_key, judge_thoughts, with_judged
 from vlmrl.media.store import MediaStore
-from vlmrl.policy.load import ProcessorBundle
+from vlmrl.policy.model import ProcessorBundle
 from vlmrl.rewards.remote.pictures import OnDemand
 from vlmrl.types import GenerationSettings, Prompt, Sample
 

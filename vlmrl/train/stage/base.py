@@ -15,7 +15,7 @@ from vlmrl.config.schema import GrpoSection, StageBase
 from vlmrl.errors import NumericsError, Preempted
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.average import AveragedWeights
-from vlmrl.policy.load import Policy
+from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RememberingStrategy, RewardContext, Strategy

@@ -1,0 +1,189 @@
+"""A policy: the model on its device, its processor, and its adapters (LoRA). What `load` and `lora` make and everything else uses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from vlmrl.policy.attention import Backend
+from vlmrl.policy.positions import PositionSpec
+from vlmrl.types import MediaKind
+
+ADAPTER = "default"
+"""peft's name of the only adapter."""
+LANGUAGE_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linear layers of a Qwen decoder layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessorBundle:
+    """Tokenizer, image and video processing of one model, and the numbers that depend on them."""
+
+    processor: Any
+    tokenizer: Any
+    patch_size: int
+    merge_size: int
+    temporal_patch_size: int
+    pad_ids: dict[MediaKind, int]
+    special_ids: frozenset[int]
+    forbidden_ids: tuple[int, ...]
+    """Visual control tokens: a policy must never sample them."""
+    end_ids: tuple[int, ...]
+    """Tokens that end an answer."""
+    fingerprint: str
+    """Hash of the files that decide token ids and pixels."""
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    """The tokenizer is not for several threads at once, and answers are scored while others are still generated."""
+    step_times: bool = False
+    """Whether the model reads the time of each temporal step of a video as text (`MediaStore(step_times=...)`)."""
+
+    def patchify(self, frames: np.ndarray, kind: MediaKind) -> tuple[np.ndarray, tuple[int, int, int]]:
+        """Processed frames uint8 [T, H, W, 3] -> (patches float32 [n, dim], grid (t, h, w)). Resizing has been done before.
+
+        Frames repeat along time to a full temporal patch for images, as the model's own processor does.
+        """
+        tensor = torch.from_numpy(np.ascontiguousarray(frames)).permute(0, 3, 1, 2)
+        if kind == "image":
+            out = self.processor.image_processor(images=[tensor[0]], do_resize=False, return_tensors="pt")
+            values, grid = out["pixel_values"], out["image_grid_thw"]
+        else:
+            out = self.processor.video_processor(videos=[tensor], do_resize=False, do_sample_frames=False, return_tensors="pt")
+            values, grid = out["pixel_values_videos"], out["video_grid_thw"]
+        t, h, w = (int(v) for v in grid[0])
+        return values.float().numpy(), (t, h, w)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Ids of plain text, without special tokens around it."""
+        with self.lock:
+            return [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+
+    def decode(self, ids: Any) -> str:
+        """Text of answer ids, without control tokens."""
+        with self.lock:
+            return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoraSpec:
+    """Size and place of the adapters."""
+
+    rank: int
+    alpha: float
+    """The update is scaled by alpha / rank."""
+    targets: tuple[str, ...] = LANGUAGE_TARGETS
+    """Last part of the names of the language model's layers that get an adapter."""
+    vision: bool = False
+    """Whether all linear layers of the vision tower and its mergers get one too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """The adapters that a model carries."""
+
+    spec: LoraSpec
+    tuner: Any
+    """peft's LoraModel around the policy's model."""
+    layers: dict[str, Any]
+    """Name in the model -> peft's layer, in the order of the model."""
+    names: frozenset[str]
+    """Names of the trained tensors among the model's parameters."""
+
+    @property
+    def on_vision(self) -> bool:
+        """Whether features of media depend on the adapters."""
+        return any(in_tower(name) for name in self.layers)
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Context in which the model computes with its own weights alone, exactly. May be nested."""
+        on = [layer for layer in self.layers.values() if not layer.disable_adapters]
+        trains = [(p, p.requires_grad) for layer in on for p in lora_weights(layer)]
+        try:
+            for layer in on:
+                layer.enable_adapters(False)
+            yield
+        finally:
+            for layer in on:
+                layer.enable_adapters(True)
+            for parameter, flag in trains:  # switching on makes all of them train, frozen parts too
+                parameter.requires_grad_(flag)
+
+    def merged(self, name: str) -> torch.Tensor:
+        """W + (alpha / rank) B A of one layer, [out, in], a fresh tensor of W's type; summed in float64."""
+        layer = self.layers[name]
+        weight = layer.get_base_layer().weight.detach()
+        a, b = (part[ADAPTER].weight.detach().double() for part in (layer.lora_A, layer.lora_B))
+        return torch.addmm(weight.double(), b, a, alpha=self.spec.alpha / self.spec.rank).to(weight.dtype)
+
+
+@dataclass(kw_only=True)
+class Policy:
+    """A model on its device. `version` counts weight updates and is stamped on every rollout."""
+
+    model: Any
+    bundle: ProcessorBundle
+    positions: PositionSpec
+    device: torch.device
+    version: int = 0
+    vision_version: int = 0
+    """Version of the weights that vision features depend on; stays the same while the tower is frozen."""
+    vision_trains: bool = False
+    prefix_backend: Backend = "dense"
+    """Attention over packed rows (`policy.attention`)."""
+    prefix_reason: str = ""
+    """Why that backend was taken, for the log."""
+    deepstack: int = 0
+    """Levels of features that the tower gives besides the merged ones; level i is added to the hidden states after decoder layer i
+    (0-based) at the visual columns. 0 for models without them."""
+    compute: torch.dtype = torch.float32
+    """Type of the forward pass. Parameters stay float32: at learning rates of RL an update is smaller than what bfloat16 can add to
+    a weight, so bfloat16 parameters would silently stop learning."""
+    lora: Adapters | None = None
+    """Low-rank adapters in `model` (`policy.lora`); then they alone train."""
+    adapters_on: bool = True
+    """False: a view of the model under its adapters."""
+
+    @contextmanager
+    def autocast(self) -> Iterator[None]:
+        """Context of every forward pass: the compute type, and in a view without adapters these switched off."""
+        with ExitStack() as stack:
+            if self.lora is not None and not self.adapters_on:
+                stack.enter_context(self.lora.off())
+            stack.enter_context(torch.autocast(self.device.type, dtype=self.compute, enabled=self.compute != torch.float32))
+            yield
+
+    def without_adapters(self) -> Policy:
+        """The weights under the adapters as a policy of its own, over the same memory. It has nothing that trains.
+
+        Raises:
+            ValueError: the policy has no adapters.
+        """
+        if self.lora is None:
+            raise ValueError("the policy has no adapters, so its own weights are the ones that train: load the others beside it")
+        return replace(self, adapters_on=False, vision_trains=False)
+
+    @property
+    def core(self) -> Any:
+        """The model without its head (holds `visual` and `language_model`)."""
+        return self.model.model
+
+    @property
+    def head(self) -> torch.Tensor:
+        """The output matrix, [V, H]."""
+        return self.model.get_output_embeddings().weight
+
+
+def in_tower(name: str) -> bool:
+    """Whether a module of this name belongs to the vision tower or its mergers."""
+    return ".visual." in f".{name}"
+
+
+def lora_weights(layer: Any) -> list[torch.nn.Parameter]:
+    """A and B of one of peft's layers."""
+    return [layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight]

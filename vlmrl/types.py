@@ -211,7 +211,10 @@ class ScoredGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HintRequest:
-    """A wish for rollouts under another question. No two of a group have the same (tier, writes): they are coordinates of the seeds."""
+    """A request for rollouts of a group's prompt under another question.
+
+    No two of a group have the same (tier, writes): they are coordinates of the seeds.
+    """
 
     question: str
     """Stands in for the sample's question; the media stay."""
@@ -239,10 +242,11 @@ class HintRound:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedPrompt:
-    """A sampler's wish: this sample, this many rollouts."""
+    """What a sampler planned: the next prompt is of this sample."""
 
     sample_id: str
-    rollouts: int
+    num_generations: int
+    """Rollouts of its group."""
     epoch: int = 0
 
 

@@ -13,6 +13,8 @@ from vlmrl.types import Sample
 
 MAX_CHARS = 65536
 """Longer completions are cut at the front; they were truncated by any sensible token limit before."""
+FREE = "free"
+"""In the place of an answer format: the question stands alone, for text that the policy writes for itself (hints, derivations)."""
 EMPTY_THOUGHT = "\n\n"
 """The dropped thought of TON (arXiv:2505.16854), byte for byte."""
 

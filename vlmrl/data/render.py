@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from vlmrl.answers.tags import FREE
 from vlmrl.errors import RowError
 from vlmrl.types import Sample
 
 ANSWER_FORMATS = ("think", "answer_only", "think_or_not")
-FREE = "free"
-"""Not an answer format: the question stands alone, for text that the policy writes for itself (hints, derivations)."""
 
 _ANSWER = {
     "time_span": "the time span in seconds as 'start to end'",

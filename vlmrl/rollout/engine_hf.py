@@ -59,8 +59,8 @@ def sample(logits_NV: torch.Tensor, draws_N: torch.Tensor, settings: GenerationS
 
 
 @dataclass
-class _Rows:
-    """The rows alive, in the grid's order. N rows."""
+class Running:
+    """The rollouts that decode now, in the grid's order. N rows."""
 
     row_N: torch.Tensor
     """Row of the output buffers."""
@@ -71,11 +71,11 @@ class _Rows:
     t_N: torch.Tensor
     """Tokens drawn so far."""
 
-    def keep(self, which: torch.Tensor) -> _Rows:
-        return _Rows(self.row_N[which], self.hidden_NH[which], self.position_N[which], self.t_N[which])
+    def select(self, which: torch.Tensor) -> Running:
+        return Running(self.row_N[which], self.hidden_NH[which], self.position_N[which], self.t_N[which])
 
-    def and_(self, more: _Rows) -> _Rows:
-        return _Rows(
+    def concat(self, more: Running) -> Running:
+        return Running(
             torch.cat([self.row_N, more.row_N]),
             torch.cat([self.hidden_NH, more.hidden_NH]),
             torch.cat([self.position_N, more.position_N]),
@@ -137,7 +137,7 @@ class _Run:
 
     def loop(self) -> list[list[Rollout]]:
         """Admit, draw, retire, decode, until nothing waits and nothing runs."""
-        rows: _Rows | None = None
+        rows: Running | None = None
         while self.queue or rows is not None:
             rows = self._admit(rows)
             rows, token = self._draw(rows)
@@ -145,7 +145,7 @@ class _Run:
                 rows = self._decode(rows, token)
         return self.out
 
-    def _admit(self, rows: _Rows | None) -> _Rows:
+    def _admit(self, rows: Running | None) -> Running:
         """Let in as many waiting prompts as there is room for, at least one into an empty grid, and prefill them."""
         alive = 0 if rows is None else len(rows.row_N)
         while self.queue:
@@ -162,11 +162,11 @@ class _Run:
             if not chosen:
                 break
             more = self._prefill(chosen)
-            rows = more if rows is None else rows.and_(more)
+            rows = more if rows is None else rows.concat(more)
         assert rows is not None
         return rows
 
-    def _prefill(self, chosen: Sequence[int]) -> _Rows:
+    def _prefill(self, chosen: Sequence[int]) -> Running:
         """One pass over the packed prompts; their keys and values go into the grid."""
         policy, device = self.policy, self.policy.device
         prompts = [self.requests[i].prompt for i in chosen]
@@ -192,9 +192,9 @@ class _Run:
         last = torch.tensor([block.end - 1 for block in layout.blocks], device=device)
         owner = torch.repeat_interleave(torch.arange(len(chosen)), torch.tensor(counts)).to(device)
         row_N = torch.tensor([self.first[i] + k for i, n in zip(chosen, counts, strict=True) for k in range(n)], device=device)
-        return _Rows(row_N, hidden[last][owner], positions[0, 0, last][owner] + 1, torch.zeros_like(row_N))
+        return Running(row_N, hidden[last][owner], positions[0, 0, last][owner] + 1, torch.zeros_like(row_N))
 
-    def _draw(self, rows: _Rows) -> tuple[_Rows | None, torch.Tensor]:
+    def _draw(self, rows: Running) -> tuple[Running | None, torch.Tensor]:
         """Draw the next token of every row, and retire the rows that it ends."""
         logits = (rows.hidden_NH @ self.policy.head.T).float().index_fill(1, self.forbidden, float("-inf"))
         token, logp = sample(logits, self.draws[rows.row_N, rows.t_N], self.settings)
@@ -204,11 +204,11 @@ class _Run:
         ended = stopped | (rows.t_N + 1 >= self.settings.max_new_tokens)
         rows.t_N = rows.t_N + 1
         if bool(ended.any()):
-            gone = rows.keep(ended)
+            gone = rows.select(ended)
             for row, n, stop in zip(gone.row_N.tolist(), gone.t_N.tolist(), stopped[ended].tolist(), strict=True):
                 self._retire(row, n, stop)
             self.grid.finish(ended)
-            rows, token = rows.keep(~ended), token[~ended]
+            rows, token = rows.select(~ended), token[~ended]
         return (rows if len(rows.row_N) else None), token
 
     def _retire(self, row: int, length: int, stopped: bool) -> None:
@@ -231,7 +231,7 @@ class _Run:
             out.append(Rollout(k=k, ids=tuple(ids), logprobs=tuple(logps), text=text, finish=finish, policy_version=self.engine.version))
         return out
 
-    def _decode(self, rows: _Rows, token: torch.Tensor) -> _Rows:
+    def _decode(self, rows: Running, token: torch.Tensor) -> Running:
         """One forward pass of one token per row."""
         self.grid.advance()
         self.engine.decoded_steps += 1
@@ -242,4 +242,4 @@ class _Run:
             use_cache=False,
             decoding=self.grid,
         ).last_hidden_state[0]
-        return _Rows(rows.row_N, hidden, rows.position_N + 1, rows.t_N)
+        return Running(rows.row_N, hidden, rows.position_N + 1, rows.t_N)

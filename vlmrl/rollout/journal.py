@@ -19,7 +19,7 @@ from typing import Any
 
 from vlmrl import fs
 from vlmrl.errors import CheckpointError
-from vlmrl.types import Guidance, Rollout, Scores
+from vlmrl.types import Group, Guidance, Prompt, Rollout, ScoredGroup, Scores
 
 SCHEMA = 3
 SYNC_SECONDS = 1.0
@@ -161,6 +161,40 @@ def scores_from_json(value: Mapping[str, Any]) -> Scores:
         weights=tuple(float.fromhex(w) for w in value["weights"]),
         rewards_GK=tuple(tuple(None if r is None else float.fromhex(r) for r in row) for row in value["rewards_GK"]),
         reasons=dict(value["reasons"]),
+    )
+
+
+def scored_record(scored: ScoredGroup, notes: Mapping[str, int]) -> dict[str, Any]:
+    """The record of a finished group."""
+    unguided = scored.unguided
+    return _record(scored.group) | {
+        "scores": scores_to_json(scored.scores),
+        "unguided": None if unguided is None else [[None if v is None else float(v).hex(), n] for v, n in unguided],
+        "notes": dict(notes),
+    }
+
+
+def sampled_record(group: Group) -> dict[str, Any]:
+    """The record of a group that waits for its scores: what was sampled, before the strategy adds rollouts of its own."""
+    return _record(group) | {"scores": None, "unguided": None, "notes": {}}
+
+
+def _record(group: Group) -> dict[str, Any]:
+    return {"group": group.id, "sample": group.prompt.sample.id, "rollouts": [rollout_to_json(r) for r in group.rollouts]}
+
+
+def rollouts_of(record: Mapping[str, Any]) -> tuple[Rollout, ...]:
+    """The rollouts of a record."""
+    return tuple(rollout_from_json(value) for value in record["rollouts"])
+
+
+def scored_group(record: Mapping[str, Any], prompt: Prompt) -> ScoredGroup:
+    """The group that `scored_record` was given, bit for bit, except its prompts with hints (`Group.guided`): those are not in it."""
+    unguided = record["unguided"]
+    return ScoredGroup(
+        group=Group(id=record["group"], prompt=prompt, rollouts=rollouts_of(record)),
+        scores=scores_from_json(record["scores"]),
+        unguided=None if unguided is None else tuple((None if v is None else float.fromhex(v), n) for v, n in unguided),
     )
 
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from vlmrl import rng
+from vlmrl.answers.tags import FREE
 from vlmrl.errors import MediaError, RowError
 from vlmrl.protocols import RolloutEngine
-from vlmrl.rollout.collect import FREE
 from vlmrl.rollout.leak import leak
 from vlmrl.types import GenerationSettings, Group, Prompt, Request, Rollout, Sample
 

@@ -55,7 +55,7 @@ class CascadeSampler:
         for position in range(self._position, self._position + prompts):
             domain = max(i for i, start in enumerate(self._starts) if start <= position)
             sample_id, epoch = self._streams[domain].at(position - self._starts[domain])
-            out.append(PlannedPrompt(sample_id=sample_id, rollouts=rollouts, epoch=epoch))
+            out.append(PlannedPrompt(sample_id=sample_id, num_generations=rollouts, epoch=epoch))
         self._position += prompts
         return out
 

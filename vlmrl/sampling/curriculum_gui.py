@@ -152,7 +152,7 @@ class CurriculumSampler:
             sample_id, epoch = self._streams[pool].at(self._positions[pool])
             self._positions[pool] += 1
             self._slots += 1
-            out.append(PlannedPrompt(sample_id=sample_id, rollouts=rollouts, epoch=epoch))
+            out.append(PlannedPrompt(sample_id=sample_id, num_generations=rollouts, epoch=epoch))
             own = f"level{self._level}"
             if pool == own and self._positions[own] >= math.ceil(self._stage_epochs * len(self._streams[own].ids)):
                 self._advance()

@@ -57,7 +57,7 @@ class MixtureSampler:
             name = min(self.shares, key=lambda source: self._drawn[source] - self.shares[source] * t)
             sample_id, epoch = self._streams[name].at(self._drawn[name])
             self._drawn[name] += 1
-            out.append(PlannedPrompt(sample_id=sample_id, rollouts=rollouts, epoch=epoch))
+            out.append(PlannedPrompt(sample_id=sample_id, num_generations=rollouts, epoch=epoch))
         return out
 
     def state_dict(self) -> dict[str, Any]:

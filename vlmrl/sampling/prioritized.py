@@ -88,7 +88,7 @@ class PrioritizedSampler:
         uniforms = rng.generator(self._seed, "prioritized", self._plans).random(len(self._ids))
         chosen = best([self._ids[i] for i in race(weights, uniforms)], [self._flying.busy(ledger)], prompts)
         n = len(self._ids)
-        out = [PlannedPrompt(sample_id=k, rollouts=rollouts, epoch=(self._planned + i) // n) for i, k in enumerate(chosen)]
+        out = [PlannedPrompt(sample_id=k, num_generations=rollouts, epoch=(self._planned + i) // n) for i, k in enumerate(chosen)]
         self._flying.add(chosen, ledger)
         self._plans += 1
         self._planned += prompts

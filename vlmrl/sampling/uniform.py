@@ -40,7 +40,7 @@ class UniformSampler:
         out: list[PlannedPrompt] = []
         for position in range(self._position, self._position + prompts):
             epoch, place = divmod(position, len(self._ids))
-            out.append(PlannedPrompt(sample_id=self._ids[self._permutation(epoch)[place]], rollouts=rollouts, epoch=epoch))
+            out.append(PlannedPrompt(sample_id=self._ids[self._permutation(epoch)[place]], num_generations=rollouts, epoch=epoch))
         self._position += prompts
         return out
 

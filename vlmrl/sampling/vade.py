@@ -91,7 +91,7 @@ class VadeSampler:
             self._visits[sample_id] = self._visits.get(sample_id, 0) + 1
             if self._planned % len(self._ids) == 0:
                 self._visits = {}
-            out.append(PlannedPrompt(sample_id=sample_id, rollouts=rollouts, epoch=epoch))
+            out.append(PlannedPrompt(sample_id=sample_id, num_generations=rollouts, epoch=epoch))
         self._flying.add([p.sample_id for p in out], ledger)
         self._plans += 1
         return out

@@ -108,7 +108,7 @@ class VasSampler:
             else:
                 sample_id, epoch = self._stream.at(self._position)
                 self._position += 1
-            out.append(PlannedPrompt(sample_id=sample_id, rollouts=rollouts, epoch=epoch))
+            out.append(PlannedPrompt(sample_id=sample_id, num_generations=rollouts, epoch=epoch))
         self._plans += 1
         return out
 

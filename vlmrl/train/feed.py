@@ -52,7 +52,7 @@ class Feed:
             self.prefetcher.stop()
         out: list[tuple[int, PlannedPrompt, Prompt]] = []
         wanted = list(enumerate(self._dealt(self.sampler.plan(ledger, prompts=prompts, rollouts=rollouts), ledger)))
-        numbers = {place: wish.rollouts for place, wish in wanted}
+        numbers = {place: wish.num_generations for place, wish in wanted}
         while wanted:
             failed: list[tuple[int, str, str]] = []
             for place, wish in self._mine(wanted, ledger):
@@ -67,7 +67,7 @@ class Feed:
             self.bad.update({sample_id: reason for _, sample_id, reason in everywhere})
             self._check()
             more = self.sampler.plan(ledger, prompts=len(everywhere), rollouts=rollouts) if everywhere else []
-            wanted = [(place, replace(wish, rollouts=numbers[place])) for (place, _, _), wish in zip(everywhere, more, strict=True)]
+            wanted = [(place, replace(wish, num_generations=numbers[place])) for (place, _, _), wish in zip(everywhere, more, strict=True)]
         self._asked = max(self._asked, (prompts, rollouts))
         self._in_use = [handle for _, _, prompt in out for handle in prompt.media]
         return sorted(out, key=lambda item: item[0])
@@ -81,8 +81,8 @@ class Feed:
         """The plan with each prompt's share of the rollouts."""
         if self.budget is None or not plan:
             return list(plan)
-        numbers = self.budget([ledger.row(wish.sample_id) for wish in plan], sum(wish.rollouts for wish in plan))
-        return [replace(wish, rollouts=number) for wish, number in zip(plan, numbers, strict=True)]
+        numbers = self.budget([ledger.row(wish.sample_id) for wish in plan], sum(wish.num_generations for wish in plan))
+        return [replace(wish, num_generations=number) for wish, number in zip(plan, numbers, strict=True)]
 
     def prefetch(self, ledger: Ledger) -> None:
         """Guess this rank's share of the next plan, and have its media decoded in the background.

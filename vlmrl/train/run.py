@@ -262,7 +262,7 @@ def _cost(policy: Policy, prompt_tokens: Mapping[str, int]) -> Callable[[Planned
 
     def of(wish: PlannedPrompt, ledger: Ledger) -> float:
         length = ledger.row(wish.sample_id).mean_length or 0.0
-        return cost(prompt_tokens[wish.sample_id], wish.rollouts, length, hidden=hidden)
+        return cost(prompt_tokens[wish.sample_id], wish.num_generations, length, hidden=hidden)
 
     return of
 

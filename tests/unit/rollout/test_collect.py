@@ -1,4 +1,4 @@
-"""rollout.collect: chunks are replayed or generated as a whole, and a crash loses none that is complete."""
+"""rollout.collect and rollout.guide: batches are replayed or generated as a whole, and a crash loses none that is complete."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 from tests.support.builders import group, sample
 from tests.support.tiny import Tiny
 from vlmrl import faults, rng
-from vlmrl.data.render import FREE
+from vlmrl.answers.tags import FREE
 from vlmrl.errors import RowError
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.pack import Row
 from vlmrl.rewards.format import format_reward
 from vlmrl.rewards.run.runner import RewardContext, RewardRunner
-from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.engine_hf import HFEngine
+from vlmrl.rollout.guide import GuidedCollector, collector_for
 from vlmrl.rollout.journal import Journal
 from vlmrl.rollout.strategy.hint import guide, sage, scaf_grpo
 from vlmrl.rollout.strategy.offpolicy_gt import offpolicy_gt
@@ -63,9 +63,9 @@ def collector(engine, strategy=None, **more):
         "seed": 1,
         "stage": "rl",
     }
-    return Collector(
-        engine=engine, strategy=strategy or plain(), tokenize=lambda text: [ord(c) for c in text], settings=SETTINGS, **(settings | more)
-    )
+    strategy = strategy or plain()
+    make = collector_for(strategy, encode)
+    return make(engine=engine, strategy=strategy, tokenize=lambda text: [ord(c) for c in text], settings=SETTINGS, **(settings | more))
 
 
 PROMPTS = [(i, group([], sample(id=name), "answer_only").prompt) for i, name in enumerate("abcde")]
@@ -158,7 +158,7 @@ def right(group: Group, ctx: RewardContext) -> list[float | None]:
 
 def guided(engine, strategy, **more):
     runner = RewardRunner([("right", 1.0, right)])
-    more = {"score": lambda g: runner.score(g, RewardContext()), "encode": encode, **more}
+    more = {"score": lambda g: runner.score(g, RewardContext()), **more}
     return collector(engine, strategy, **more)
 
 
@@ -286,14 +286,9 @@ def test_a_strategy_cannot_ask_twice(tmp_path: Path):
 
 
 def test_guidance_needs_an_encoder():
+    made = collector(Engine(), plain())
     with pytest.raises(ValueError, match="needs `encode`"):
-        collector(Engine(), sage())
-
-
-def test_free_template_is_that_of_the_renderer():
-    from vlmrl.rollout import collect
-
-    assert collect.FREE == FREE
+        replace(made, strategy=sage())
 
 
 @pytest.mark.parametrize("layout", ["shared_prefix", "repeat"])
@@ -307,7 +302,7 @@ def test_guided_rows_train_on_what_was_sampled(tmp_path: Path, tiny: Tiny, layou
     prompts = [
         (i, tiny.encoder.encode(replace(s, meta={"hints": ["look at the red one"]}), "think")) for i, s in enumerate(tiny.samples[:2])
     ]
-    made = Collector(
+    made = GuidedCollector(
         engine=HFEngine(tiny.policy, tiny.vision),
         strategy=scaf_grpo(warmup_steps=0),
         score=lambda g: runner.score(g, RewardContext()),

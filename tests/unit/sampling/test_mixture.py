@@ -28,7 +28,7 @@ def make(rows=ROWS, seed: int = 0, **more) -> MixtureSampler:
 def test_mixture():
     plan = make(weights={"a": 2.0, "b": 1.0, "c": 1.0}).plan(LEDGER, prompts=8, rollouts=3)
     assert [TASK[p.sample_id] for p in plan] == ["a", "b", "c", "a", "a", "b", "c", "a"]
-    assert {p.rollouts for p in plan} == {3}
+    assert {p.num_generations for p in plan} == {3}
 
 
 def test_shares_by_size_when_no_weights_are_given():

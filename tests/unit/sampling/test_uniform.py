@@ -22,7 +22,7 @@ def test_order_is_the_permutation_of_seed_and_epoch() -> None:
     plan = make(["a", "b", "c", "d"], 5).plan(LEDGER, prompts=8, rollouts=3)
     expected = [("abcd"[i], epoch) for epoch in (0, 1) for i in rng.permutation(4, 5, "sampler", epoch)]
     assert [(p.sample_id, p.epoch) for p in plan] == expected
-    assert {p.rollouts for p in plan} == {3}
+    assert {p.num_generations for p in plan} == {3}
 
 
 @settings(max_examples=60, deadline=None)

@@ -120,7 +120,7 @@ def test_a_wrong_guess_changes_nothing(tiny: Tiny) -> None:
             return {}
 
         def plan(self, ledger: Any, *, prompts: int, rollouts: int) -> list[PlannedPrompt]:
-            return [PlannedPrompt(sample_id=tiny.samples[11].id, rollouts=rollouts)] * prompts
+            return [PlannedPrompt(sample_id=tiny.samples[11].id, num_generations=rollouts)] * prompts
 
     store = store_of(tiny)
     feed, _ = feed_of(tiny, store, prefetch=True)

@@ -19,8 +19,8 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from vlmrl import fs
+from vlmrl.answers.tags import FREE
 from vlmrl.data.encode import Encoder
-from vlmrl.data.render import FREE
 from vlmrl.errors import RowError
 from vlmrl.types import MediaKind, MediaRef, Prompt, Sample
 

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
+from vlmrl.answers.tags import FREE
 from vlmrl.config.schema import MediaSection
-from vlmrl.data.render import FREE
 
 View = Literal["answer", "raw"]
 

@@ -25,6 +25,7 @@ from vlmrl.rewards.run.alarms import Watch
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.engine_hf import HFEngine
+from vlmrl.rollout.guide import collector_for
 from vlmrl.sampling.diversity import distinct_n
 from vlmrl.train import dist
 from vlmrl.train.clock import Clock
@@ -134,9 +135,10 @@ class StageRun:
         engine = HFEngine(self.policy, self.learner.vision, max_num_seqs=rollout.max_num_seqs)
         self.counters.add("work/prefilled_prompts", lambda: engine.prefilled_prompts)
         self.counters.add("work/decode_steps", lambda: engine.decoded_steps)
-        return Collector(
+        strategy = self.strategy_of(cfg)
+        return collector_for(strategy, self.feed.encoder.encode)(
             engine=engine,
-            strategy=self.strategy_of(cfg),
+            strategy=strategy,
             score=self._score,
             tokenize=lambda text: (*bundle.tokenize(text), bundle.end_ids[0]),
             settings=GenerationSettings(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, top_p=rollout.top_p),
@@ -145,7 +147,6 @@ class StageRun:
             seed=self.seed,
             stage=self.name,
             expected_tokens=lambda sample_id: self.state.ledger.row(sample_id).mean_length or 0.0,
-            encode=self.feed.encoder.encode,
         )
 
     def strategy_of(self, cfg: GrpoSection) -> Strategy:

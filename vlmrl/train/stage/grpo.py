@@ -128,7 +128,7 @@ def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, colle
             [(place, prompt) for place, (_, _, prompt) in zip(places, taken, strict=True)],
             step=state.step,
             journal=journal,
-            rollouts=[wish.rollouts for _, wish, _ in taken],
+            num_generations=[wish.num_generations for _, wish, _ in taken],
         )
         collected = dist.together(collect)  # a service that is down stops every rank, and none waits for one that has gone
         clock.add("rollout", collected.rollout_seconds)

@@ -26,9 +26,9 @@ from tests.support.vllm_server import VllmServer, find_python, vllm_server
 from vlmrl.errors import RemoteError
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.judge import judge
-from vlmrl.rewards.remote.chat import Ask, ChatJudge, content
-from vlmrl.rewards.remote.pictures import pictures
-from vlmrl.rewards.remote.session import Services, session
+from vlmrl.rewards.remote.judges import Ask, ChatJudge, content
+from vlmrl.rewards.remote.material import pictures
+from vlmrl.rewards.remote.services import Services, session
 from vlmrl.rewards.remote.verdicts import Problem, finite, label_check, score_check
 from vlmrl.rewards.reward_model import reward_model
 from vlmrl.toy.model import build_tokenizer

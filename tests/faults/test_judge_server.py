@@ -28,7 +28,7 @@ from tests.support.judge_server import (
 from vlmrl.errors import RemoteError
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.judge import judge
-from vlmrl.rewards.remote.session import Services, session
+from vlmrl.rewards.remote.services import Services, session
 
 CTX = RewardContext()
 OF = sample("gold", gt={})

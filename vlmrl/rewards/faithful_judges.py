@@ -19,11 +19,9 @@ from typing import Any
 from vlmrl.answers.tags import Parsed, parse
 from vlmrl.metrics.boxes import Box, matched_score
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.remote.chat import Ask
-from vlmrl.rewards.remote.pictures import Picture, pictures
-from vlmrl.rewards.remote.rows import judged, right_rows
-from vlmrl.rewards.remote.session import services
-from vlmrl.rewards.remote.thoughts import cited_boxes, is_trivial, sentences, spread
+from vlmrl.rewards.remote.judges import Ask
+from vlmrl.rewards.remote.material import Picture, cited_boxes, is_trivial, pictures, sentences, spread
+from vlmrl.rewards.remote.services import judged, right_rows, services
 from vlmrl.rewards.remote.verdicts import Judged, Problem, Tally, Verdict, label_check
 from vlmrl.types import Group, Sample
 

@@ -21,10 +21,9 @@ from vlmrl import rng
 from vlmrl.answers.tags import parse
 from vlmrl.protocols import RewardContext, reward
 from vlmrl.rewards.exact import normalise
-from vlmrl.rewards.remote.chat import Ask, Reader, choice_of
-from vlmrl.rewards.remote.pictures import Picture, pictures
-from vlmrl.rewards.remote.rows import judged
-from vlmrl.rewards.remote.thoughts import without_answer
+from vlmrl.rewards.remote.judges import Ask, Reader, choice_of
+from vlmrl.rewards.remote.material import Picture, pictures, without_answer
+from vlmrl.rewards.remote.services import judged
 from vlmrl.rewards.remote.verdicts import Check, Unreadable, Verdict, finite
 from vlmrl.types import Group, Sample
 

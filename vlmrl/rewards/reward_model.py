@@ -1,4 +1,4 @@
-"""The number of a reward model: behind an endpoint (`rewards.remote.scalar`), or a sequence classifier in this process.
+"""The number of a reward model: behind an endpoint (`rewards.remote.judges`), or a sequence classifier in this process.
 
 Ours. An in-process model is frozen, in float32, loaded from safetensors when it is first needed, and shared by all columns that name
 it. It reads text only; a conversation is laid out by the model's own chat template if it has one, else as a pair.
@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.remote.pictures import pictures
+from vlmrl.rewards.remote.judges import Response
+from vlmrl.rewards.remote.material import pictures
 from vlmrl.rewards.remote.prompts import clean
-from vlmrl.rewards.remote.scalar import Item
-from vlmrl.rewards.remote.session import services
+from vlmrl.rewards.remote.services import services
 from vlmrl.rewards.remote.verdicts import Judged, Problem, Tally, Unreadable, finite
 from vlmrl.types import Group
 
@@ -57,7 +57,7 @@ def reward_model(
     texts = [rollout.text for rollout in group.rollouts]
     if endpoint is not None:
         seen = pictures(group, ctx) if with_pictures else ()
-        items = [Item(question=clean(question), response=clean(text), pictures=seen) for text in texts]
+        items = [Response(question=clean(question), response=clean(text), pictures=seen) for text in texts]
         scores: Sequence[float | Problem] = services().scalar(endpoint, low=low, high=high).score_all("reward_model", items)
     else:
         assert path is not None

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.remote.chat import Ask
-from vlmrl.rewards.remote.pictures import pictures
-from vlmrl.rewards.remote.rows import judged
+from vlmrl.rewards.remote.judges import Ask
+from vlmrl.rewards.remote.material import pictures
+from vlmrl.rewards.remote.services import judged
 from vlmrl.rewards.remote.verdicts import items_check
 from vlmrl.types import Group, Sample
 
@@ -22,7 +22,7 @@ MOST_ITEMS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item:
+class RubricItem:
     """One line of the checklist."""
 
     text: str
@@ -68,7 +68,7 @@ def rubric(
     return judged(endpoint, "rubric", [row(rollout.text) for rollout in group.rollouts], score)
 
 
-def checklist_of(sample: Sample, items: Sequence[Mapping[str, Any]] | None) -> list[Item]:
+def checklist_of(sample: Sample, items: Sequence[Mapping[str, Any]] | None) -> list[RubricItem]:
     """The row's checklist, or the recipe's.
 
     Raises:
@@ -83,7 +83,7 @@ def checklist_of(sample: Sample, items: Sequence[Mapping[str, Any]] | None) -> l
     return [_item(item, f"{where}.{i}") for i, item in enumerate(given)]
 
 
-def _item(item: Any, where: str) -> Item:
+def _item(item: Any, where: str) -> RubricItem:
     if not isinstance(item, Mapping) or not set(item) <= {"text", "weight"}:
         raise ValueError(f"{where} must have 'text' and, if need be, 'weight', and nothing else; got {item!r}")
     text, weight = item.get("text"), item.get("weight", 1.0)
@@ -91,4 +91,4 @@ def _item(item: Any, where: str) -> Item:
         raise ValueError(f"{where}.text must be a text that is not empty")
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
         raise ValueError(f"{where}.weight must be a positive number, got {weight!r}")
-    return Item(text=" ".join(text.split()), weight=float(weight))
+    return RubricItem(text=" ".join(text.split()), weight=float(weight))

@@ -14,9 +14,9 @@ from typing import Any
 
 from vlmrl.answers.tags import parse
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.remote.chat import Ask
-from vlmrl.rewards.remote.pictures import pictures
-from vlmrl.rewards.remote.rows import judged, right_rows
+from vlmrl.rewards.remote.judges import Ask
+from vlmrl.rewards.remote.material import pictures
+from vlmrl.rewards.remote.services import judged, right_rows
 from vlmrl.rewards.remote.verdicts import score_check
 from vlmrl.types import Group
 

@@ -33,9 +33,9 @@ from vlmrl.policy.vision import VisionCache
 from vlmrl.policy.vision_disk import FeatureStore
 from vlmrl.protocols import budget as budget_registry
 from vlmrl.protocols import sampler as sampler_registry
-from vlmrl.rewards.remote.session import Services, services
-from vlmrl.rewards.remote.session import session as services_of_run
-from vlmrl.rewards.remote.timing import Timing
+from vlmrl.rewards.remote.services import Services, services
+from vlmrl.rewards.remote.services import session as services_of_run
+from vlmrl.rewards.remote.throttle import Timing
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.rollout.journal import drop_before
 from vlmrl.sampling.info import describe

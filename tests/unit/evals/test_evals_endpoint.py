@@ -21,7 +21,7 @@ from tests.support.judge_server import Act, FakeTime, JudgeServer, Reply, closes
 from vlmrl.errors import ConfigError, RemoteError
 from vlmrl.evals.ask.endpoint import BAN, MAX_PIXELS, PLAIN_SAMPLING, EndpointEngine, card_of, frame_rate, read_choices
 from vlmrl.evals.ask.engines import EvalEngine, Generation, answer_seed
-from vlmrl.rewards.remote.session import Services
+from vlmrl.rewards.remote.services import Services
 from vlmrl.types import GenerationSettings, MediaHandle, MediaRef, Prompt, Sample
 
 Json = dict[str, Any]

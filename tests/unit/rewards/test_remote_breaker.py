@@ -1,4 +1,4 @@
-"""rewards.remote.breaker."""
+"""rewards.remote.throttle."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.judge_server import FakeTime
 from vlmrl.errors import Preempted, RemoteError
-from vlmrl.rewards.remote.breaker import FIRST_PROBE, LAST_PROBE, THRESHOLD, Breaker
+from vlmrl.rewards.remote.throttle import FIRST_PROBE, LAST_PROBE, THRESHOLD, Breaker
 
 
 def make(time: FakeTime, max_wait: float = 100.0, waits: list[float] | None = None) -> Breaker:

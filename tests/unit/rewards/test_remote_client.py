@@ -20,13 +20,13 @@ from tests.support.judge_server import FakeTime, closes, gzipped, images_of, pro
 from vlmrl.errors import ConfigError, Preempted, RemoteError
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.remote import prompts
-from vlmrl.rewards.remote.chat import Ask
-from vlmrl.rewards.remote.endpoint import Endpoint
-from vlmrl.rewards.remote.exchange import Failure
-from vlmrl.rewards.remote.meters import NAMES, Meters
-from vlmrl.rewards.remote.pictures import OnDemand, Picture, encode_png, pictures
-from vlmrl.rewards.remote.session import Services, services, session
+from vlmrl.rewards.remote.client import NAMES, Meters
+from vlmrl.rewards.remote.judges import Ask
+from vlmrl.rewards.remote.material import Picture, encode_png, pictures
+from vlmrl.rewards.remote.services import Services, services, session
+from vlmrl.rewards.remote.transport import Endpoint, Failure
 from vlmrl.rewards.remote.verdicts import Problem, Unreadable, items_check, label_check, read_object, score_check
+from vlmrl.rewards.run.runner import MediaOnDemand
 from vlmrl.types import MediaHandle, MediaRef
 
 VALUES = {"question": "How many?", "gold": "3", "answer": "three", "instructions": ""}
@@ -433,7 +433,7 @@ def test_pictures_are_the_frames_that_the_policy_saw() -> None:
         fetched.append(key)
         return store[key]
 
-    media = OnDemand(("i", "v"), fetch)
+    media = MediaOnDemand(("i", "v"), fetch)
     assert fetched == []
     seen = pictures(of, RewardContext(media=media))
     assert [p.label for p in seen] == ["Image 1:", "Video 2, frame at 0.00 s:", "Video 2, frame at 0.50 s:"]
@@ -455,7 +455,7 @@ def test_sessions_end_and_give_back_what_was_there() -> None:
 
 
 def test_a_request_beyond_the_limit_is_refused_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vlmrl.rewards.remote.exchange.MAX_REQUEST", 100)
+    monkeypatch.setattr("vlmrl.rewards.remote.transport.MAX_REQUEST", 100)
     with serving() as s:
         reply = s.services.chat(s.endpoint).client.send("x", {"a": "b" * 100}, name="n", canary={})
         assert isinstance(reply, Failure)

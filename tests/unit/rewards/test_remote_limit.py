@@ -1,4 +1,4 @@
-"""rewards.remote.limit: fewer requests at once after an overload, more after answers; and the client that goes by it."""
+"""rewards.remote.throttle: fewer requests at once after an overload, more after answers; and the client that goes by it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.support.judge_server import FakeTime, Reply, closes, score, serving, status
 from vlmrl.errors import Preempted
-from vlmrl.rewards.remote.chat import Ask
-from vlmrl.rewards.remote.limit import OVERLOAD, Limit
+from vlmrl.rewards.remote.judges import Ask
+from vlmrl.rewards.remote.throttle import OVERLOAD, Limit
 from vlmrl.rewards.remote.verdicts import score_check
 
 ASK = Ask(template="judge", values={"question": "How many?", "gold": "3", "answer": "three", "instructions": ""}, check=score_check())

@@ -15,7 +15,7 @@ from tests.support.builders import group, sample
 from tests.support.judge_server import Act, images_of, prompt_of, says, serving, text
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.faithful_judges import consistency, semantic_grounding, spatial_grounding
-from vlmrl.rewards.remote.thoughts import NO_BOX, cited_boxes, is_trivial, sentences, spread, without_answer
+from vlmrl.rewards.remote.material import NO_BOX, cited_boxes, is_trivial, sentences, spread, without_answer
 from vlmrl.types import Group, MediaHandle, MediaRef
 
 CTX = RewardContext()

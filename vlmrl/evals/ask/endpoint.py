@@ -24,9 +24,9 @@ import numpy as np
 from vlmrl.data.render import messages
 from vlmrl.errors import ConfigError, RemoteError
 from vlmrl.evals.ask.engines import Generation, answer_seed, check_samples
-from vlmrl.rewards.remote.exchange import MAX_REPLY, Failure, strict_json
-from vlmrl.rewards.remote.pictures import encode_png
-from vlmrl.rewards.remote.session import Services
+from vlmrl.rewards.remote.material import encode_png
+from vlmrl.rewards.remote.services import Services
+from vlmrl.rewards.remote.transport import MAX_REPLY, Failure, strict_json
 from vlmrl.types import FinishReason, GenerationSettings, MediaHandle, Prompt
 
 Dialect = Literal["vllm", "openai"]
@@ -80,7 +80,7 @@ class EndpointEngine:
     ):
         """
         Args:
-            endpoint: as for judges (`rewards.remote.endpoint.Endpoint`): url up to and including `/v1`, model, key_env, concurrency, ...
+            endpoint: as for judges (`rewards.remote.transport.Endpoint`): url up to and including `/v1`, model, key_env, concurrency, ...
                 Its `cache`, `max_tokens` and `json_mode` are not looked at.
             media: the store that the prompts were encoded with.
             label: names the weights that the server holds, which nobody can see from here. Give other weights another label.

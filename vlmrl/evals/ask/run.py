@@ -26,7 +26,7 @@ from vlmrl.evals.score.summary import Interval, Summary, summarize
 from vlmrl.evals.score.thoughts import answer_key, judge_thoughts, with_judged
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import ProcessorBundle
-from vlmrl.rewards.remote.pictures import OnDemand
+from vlmrl.rewards.run.runner import MediaOnDemand
 from vlmrl.types import GenerationSettings, Prompt, Sample
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def _judged(
     def ask() -> list[Record]:
         by_id = {prompt.sample.id: prompt for prompt in prompts}
         waiting = [(by_id[r.sample_id], r) for r in records if not any(name.startswith(JUDGED) for name in r.scores)]
-        media = OnDemand(tuple(handle.key for prompt, _ in waiting for handle in prompt.media), store.get_key)
+        media = MediaOnDemand(tuple(handle.key for prompt, _ in waiting for handle in prompt.media), store.get_key)
         verdicts = judge_thoughts(waiting, endpoint=judge, media=media, workers=JUDGED_AT_ONCE)
         done = [with_judged(r, verdicts[answer_key(r)]) if answer_key(r) in verdicts else r for r in records]
         fs.write_bytes(file, b"".join(record.line() for record in done))

@@ -20,7 +20,7 @@ from vlmrl.evals.score.records import Record, prompt_ids_hash, sample_hash
 from vlmrl.metrics.thought import Agreement, Thought, agreement, summarize
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.faithful_judges import consistency, semantic_grounding, spatial_grounding
-from vlmrl.rewards.remote.rows import EVERY
+from vlmrl.rewards.remote.services import EVERY
 from vlmrl.rewards.remote.verdicts import Judged
 from vlmrl.types import Group, Prompt, Rollout
 
@@ -177,7 +177,7 @@ def judge_thoughts(
     Args:
         pairs: each record with the prompt that it was made with.
         endpoint: of the judge, as in a recipe.
-        media: processed media by handle key (`OnDemand` over a media store), for the judges that see pictures; `consistency` sees none.
+        media: processed media by handle key (`MediaOnDemand`), for the judges that see pictures; `consistency` sees none.
         asked: which of the three to ask for.
         correct_by: the reward that says which answers are judged; every one by default.
         require_thought: whether an answer without a thought is inconsistent and ungrounded (0); else it is not judged.

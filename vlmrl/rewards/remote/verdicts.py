@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vlmrl.rewards.remote.exchange import first_value
+from vlmrl.rewards.remote.transport import first_value
 
 MAX_TEXT = 65536
 """Characters of a judge's reply that are looked at, from its end."""

@@ -8,7 +8,7 @@ A worker contains accidents, not malice: a plug-in keeps the authority of any co
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -29,6 +29,28 @@ __all__ = ["JUNK", "WINDOW", "RewardRunner", "contract_problem"]
 Function = Callable[[Group, RewardContext], Sequence[float | None]]
 Column = tuple[list[float | None], dict[str, int]]
 """Values, and how many rollouts could not be judged for which reason."""
+
+
+class MediaOnDemand(Mapping[str, Any]):
+    """`RewardContext.media` over a media store: pixels are fetched (`MediaStore.get_key`) when a reward looks at them."""
+
+    def __init__(self, keys: tuple[str, ...], fetch: Callable[[str], Any]):
+        self._keys = keys
+        self._fetch = fetch
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._keys:
+            raise KeyError(key)
+        return self._fetch(key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
 
 
 class RewardRunner:

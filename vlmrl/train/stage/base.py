@@ -20,9 +20,8 @@ from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RememberingStrategy, RewardContext, Strategy
 from vlmrl.protocols import strategy as strategies
-from vlmrl.rewards.remote.pictures import OnDemand
 from vlmrl.rewards.run.alarms import Watch
-from vlmrl.rewards.run.runner import RewardRunner
+from vlmrl.rewards.run.runner import MediaOnDemand, RewardRunner
 from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.guide import collector_for
@@ -159,7 +158,7 @@ class StageRun:
     def _score(self, group: Group) -> ScoredGroup:
         assert self.rewards is not None
         # what the policy saw, for rewards that look: nothing is opened a second time
-        media = OnDemand(tuple(handle.key for handle in group.prompt.media), self.store.get_key)
+        media = MediaOnDemand(tuple(handle.key for handle in group.prompt.media), self.store.get_key)
         return self.rewards.score(group, RewardContext(progress=self.state.step / self.steps, media=media))
 
     def observe(self, groups: Sequence[ScoredGroup]) -> None:

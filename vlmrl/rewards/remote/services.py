@@ -1,6 +1,6 @@
-"""The services of a run: one client per endpoint, one cache, one set of meters, reached by reward columns through `services()`.
+"""The services of a run, and rewards that ask them: one client per endpoint, one cache of verdicts, one set of meters.
 
-They belong to the process, as its connections do: a column is a pure function of the group and its arguments, and what is kept here
+They belong to the process, as its connections do: a reward is a pure function of the group and its arguments, and what is kept here
 (open connections, whether a service is up, verdicts by content) changes how long it takes and never what it returns.
 """
 
@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from vlmrl.errors import ConfigError
+from vlmrl.protocols import RewardContext, reward
+from vlmrl.rewards import exact as _exact  # noqa: F401 (registers what `correct_by` is by default)
 from vlmrl.rewards.remote.cache import VerdictCache
-from vlmrl.rewards.remote.chat import ChatJudge
-from vlmrl.rewards.remote.client import Client
-from vlmrl.rewards.remote.endpoint import Endpoint
-from vlmrl.rewards.remote.meters import Meters
-from vlmrl.rewards.remote.scalar import ScalarModel
-from vlmrl.rewards.remote.timing import Timing
+from vlmrl.rewards.remote.client import Client, Meters
+from vlmrl.rewards.remote.judges import Ask, ChatJudge, ScalarModel
+from vlmrl.rewards.remote.throttle import Timing
+from vlmrl.rewards.remote.transport import Endpoint
+from vlmrl.rewards.remote.verdicts import Judged, Problem, Tally, Verdict
+from vlmrl.types import Group
 
 
 class Services:
@@ -114,3 +116,44 @@ def session(made: Services) -> Iterator[Services]:
         with _guard:
             _current = before
         made.close()
+
+
+EVERY = "every"
+"""In place of a column's name: every answered row counts as right."""
+
+
+def right_rows(group: Group, ctx: RewardContext, by: str) -> list[bool | None]:
+    """Whether each rollout is right, by the registered reward `by` with its default arguments: score above 0. None: it cannot judge.
+
+    Raises:
+        KeyError: no such reward.
+        ValueError: it asks a service itself, or needs arguments.
+    """
+    if by == EVERY:
+        return [True] * len(group.rollouts)
+    entry = reward.get(by)
+    needed = [p.name for p in entry.parameters.values() if p.required]
+    if entry.extra.get("service", False) or needed:
+        raise ValueError(f"correct_by '{by}': name a reward by rule that needs no arguments, or '{EVERY}' to judge every row")
+    return [None if score is None else score > 0 for score in entry.function(group, ctx)]
+
+
+def judged(
+    endpoint: Mapping[str, Any], column: str, rows: Sequence[Ask | float | None], score: Callable[[Verdict], float | None]
+) -> Judged:
+    """A column from one question per row, or its score (or None) where nothing has to be asked.
+
+    Raises:
+        RemoteError, Preempted, ConfigError, StorageError: as the services.
+    """
+    asks = [row for row in rows if isinstance(row, Ask)]
+    replies = iter(services().chat(endpoint).ask_all(column, asks) if asks else [])
+    tally = Tally()
+    values: list[float | None] = []
+    for row in rows:
+        if not isinstance(row, Ask):
+            values.append(row)
+            continue
+        reply = next(replies)
+        values.append(tally.missing(reply) if isinstance(reply, Problem) else score(reply))
+    return Judged(values, tally.reasons)

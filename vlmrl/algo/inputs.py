@@ -1,14 +1,22 @@
 """What the pure methods see: tensors only.
 
-N rollouts, K reward columns, B rows of a micro-batch, T tokens. Values outside a mask may be anything, NaN included.
+N rollouts, K reward columns, B rows of a micro-batch, T tokens. Values outside a mask may be anything, NaN included. The letters behind
+a field's last underscore are its axes, and code goes by them: a field `x_N` or `x_NT` has one entry per rollout.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
+
+
+def has_axis(name: str, axis: str) -> bool:
+    """Whether a tensor of this name has `axis` first: `has_axis("ids_NT", "N")`."""
+    return "_" in name and name.rpartition("_")[2].startswith(axis)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +70,12 @@ class AdvantageInputs:
     arguments that `update` names: once, also where the optimizer step is then skipped, as the rewards were seen. x holds all ranks'
     rewards, so every rank arrives at the same state. A method that lets a step's rewards count in its own statistics calls `update`
     itself, on the state before the step."""
+
+    def of_rows(self, index_n: Tensor) -> AdvantageInputs:
+        """The inputs of some rollouts only: every field with an axis N is cut."""
+        values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        cut: dict[str, Any] = {name: value[index_n] for name, value in values.items() if has_axis(name, "N") and value is not None}
+        return dataclasses.replace(self, **cut)
 
 
 @dataclass(frozen=True, kw_only=True)

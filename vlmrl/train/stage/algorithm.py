@@ -18,7 +18,7 @@ from vlmrl.algo.group_loss.two_pass import choice
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.config.schema import GrpoSection, Method
 from vlmrl.registry import Registry
-from vlmrl.train.stage.table import RewardTable, by_trajectory, rows_of, total
+from vlmrl.train.stage.table import RewardTable, by_trajectory, total
 from vlmrl.train.state import RunState
 
 
@@ -153,8 +153,8 @@ def credit_tokens(
         dual = dual_of(state, guard)
         adv_N = combine(raw, adv_N, dual)
         advance_dual(state, guard, measure(table.inputs, list(dual)))
-    local = dataclasses.replace(rows_of(x, table.mine), ids_NT=ids_NT)
     mine = torch.tensor(table.mine, dtype=torch.int64)
+    local = dataclasses.replace(x.of_rows(mine), ids_NT=ids_NT)
     return algorithm.credit.call(local, adv_N[mine], mask_NT), adv_N
 
 

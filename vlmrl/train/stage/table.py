@@ -15,9 +15,6 @@ from vlmrl.errors import ConfigError
 from vlmrl.train import dist
 from vlmrl.types import Rollout, Sample, ScoredGroup
 
-_ROWS = ("reward_N", "valid_N", "group_N", "task_N", "on_policy_N", "length_N")
-_OPTIONAL_ROWS = ("answer_N", "logp_N", "baseline_N", "truncated_N", "trajectory_N", "consistency_N")
-
 
 @dataclass(frozen=True, kw_only=True)
 class RewardTable:
@@ -166,13 +163,3 @@ def total(rewards_NK: torch.Tensor, weights_K: torch.Tensor) -> torch.Tensor:
     judged = ~rewards_NK.isnan()
     out = torch.where(judged, rewards_NK * weights_K, torch.zeros_like(rewards_NK)).sum(dim=1)
     return torch.where(judged.any(dim=1), out, torch.full_like(out, float("nan")))
-
-
-def rows_of(x: AdvantageInputs, places: Sequence[int]) -> AdvantageInputs:
-    """The inputs of some rows only."""
-    index = torch.tensor(places, dtype=torch.int64)
-    changed: dict[str, Any] = {name: getattr(x, name)[index] for name in (*_ROWS, "rewards_NK")}
-    for name in _OPTIONAL_ROWS:
-        value = getattr(x, name)
-        changed[name] = None if value is None else value[index]
-    return dataclasses.replace(x, **changed)

@@ -1,0 +1,52 @@
+"""The inputs of pure methods: a field's axes are in its name, and rows are cut by them."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tests.support.builders import inputs
+from vlmrl.algo.inputs import AdvantageInputs, has_axis
+
+
+def test_the_name_of_a_tensor_says_its_axes() -> None:
+    for one in dataclasses.fields(AdvantageInputs):
+        if "Tensor" in str(one.type) and "Mapping" not in str(one.type):
+            assert has_axis(one.name, "N") or has_axis(one.name, "K"), f"AdvantageInputs.{one.name} does not say its axes"
+
+
+def test_every_field_of_rollouts_is_cut() -> None:
+    whole = inputs([(float(n), n // 2, True) for n in range(6)])
+    filled = dataclasses.replace(
+        whole,
+        **{
+            one.name: torch.arange(6 if not one.name.endswith("T") else 12).view(6, -1).squeeze(1)
+            for one in dataclasses.fields(whole)
+            if has_axis(one.name, "N") and getattr(whole, one.name) is None
+        },
+    )
+    index = torch.tensor([4, 1])
+    part = filled.of_rows(index)
+    for one in dataclasses.fields(filled):
+        before, after = getattr(filled, one.name), getattr(part, one.name)
+        if has_axis(one.name, "N"):
+            assert torch.equal(after, before[index]), one.name
+        else:
+            assert after is before, one.name
+
+
+def test_a_field_that_is_added_is_cut() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class More(AdvantageInputs):
+        gaze_N: Tensor
+        mass_K: Tensor
+
+    base = inputs([(1.0, 0, True), (0.0, 0, True), (2.0, 0, True)])
+    values = {one.name: getattr(base, one.name) for one in dataclasses.fields(base)}
+    part = More(**values, gaze_N=torch.tensor([5, 6, 7]), mass_K=torch.ones(1)).of_rows(torch.tensor([2]))
+    assert isinstance(part, More)
+    assert part.gaze_N.tolist() == [7]
+    assert part.mass_K.tolist() == [1.0]

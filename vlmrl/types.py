@@ -16,6 +16,8 @@ Provenance = Literal["policy", "ground_truth", "guided", "replay"]
 FinishReason = Literal["stop", "length"]
 TrainedUnder = Literal["plain", "guided"]
 OldFrom = Literal["policy", "sampler"]
+CoordinateFrame = Literal["pixel", "norm1", "norm1000"]
+"""What points and boxes count: pixels of the picture as it is shown, shares of its sides (0 to 1), or thousandths of them (0 to 1000)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

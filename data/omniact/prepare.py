@@ -156,7 +156,7 @@ def element(point: list[float], boxes: Any, size: tuple[int, int], place: str) -
     for name, item in boxes.items():
         where = f"{place}, box {name}"
         corners = [*field(item, "top_left", where), *field(item, "bottom_right", where)]
-        box = in_frame(corners, size, "rel1000")
+        box = in_frame(corners, size, "norm1000")
         if box is not None and box[0] <= point[0] <= box[2] and box[1] <= point[1] <= box[3]:
             found.append(((box[2] - box[0]) * (box[3] - box[1]), box, item.get("label")))
     return min(found, key=lambda entry: entry[0])[1:] if found else (None, None)

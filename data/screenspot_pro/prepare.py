@@ -42,7 +42,7 @@ def element(item: Any, place: str, split: str) -> Row:
     if not isinstance(size, list) or len(size) != 2 or not all(type(v) is int and v > 0 for v in size):
         raise RowError("bad_value", f"{place}: 'img_size' is {size!r}; it must be [width, height]")
     width, height = size
-    box = in_frame(field(item, "bbox", place), (width, height), "rel1000")
+    box = in_frame(field(item, "bbox", place), (width, height), "norm1000")
     if box is None:
         raise RowError("bad_value", f"{place}: box {item['bbox']} has no area on a screen of {width} x {height}")
     return target_row(

@@ -44,7 +44,7 @@ def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
             "answer": _STRAY.sub("", parts[2]).strip(),
             "thought": _STRAY.sub("", thought).strip(),
             "gt": {"boxes": boxes},
-            "meta": {"split": split, "frame": "rel1000", "part": record["image"].split("/")[0]},
+            "meta": {"split": split, "frame": "norm1000", "part": record["image"].split("/")[0]},
         }
 
 

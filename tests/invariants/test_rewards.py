@@ -58,7 +58,7 @@ OTHER_ROWS = [
     {"answer_type": "ocr", "answer": "NO EXIT"},
     {"answer_type": "open", "answer": "a man opens a door"},
     {"answer_type": "regression", "answer": "12.5", "gt": {"number": 12.5}},
-    {"answer_type": "point", "answer": "[150, 150]", "gt": {"boxes": [[100, 100, 200, 200]]}, "meta": {"frame": "rel1000"}},
+    {"answer_type": "point", "answer": "[150, 150]", "gt": {"boxes": [[100, 100, 200, 200]]}, "meta": {"frame": "norm1000"}},
     {
         "answer_type": "point",
         "answer": "[[1, 0]]",
@@ -66,16 +66,16 @@ OTHER_ROWS = [
         "meta": {"frame": "pixel", "size": [2, 2]},
     },
     {"answer_type": "highlight", "gt": {"highlights": [[2, 3], [4, 4]]}},
-    {"answer_type": "tracking", "gt": {"track": {"0": [1, 2, 30, 40], "5": [2, 3, 31, 41]}}, "meta": {"frame": "rel1000"}},
+    {"answer_type": "tracking", "gt": {"track": {"0": [1, 2, 30, 40], "5": [2, 3, 31, 41]}}, "meta": {"frame": "norm1000"}},
     {
         "answer_type": "spatio_temporal",
         "gt": {"tube": {"time": [1, 3], "boxes": {"1": [1, 2, 30, 40]}}},
-        "meta": {"frame": "rel1000"},
+        "meta": {"frame": "norm1000"},
     },
     {
         "answer_type": "segmentation",
         "gt": {"segmentation": {"boxes": [1, 2, 30, 40], "positive_points": [[5, 5]], "negative_points": [[90, 90]]}},
-        "meta": {"frame": "rel1000"},
+        "meta": {"frame": "norm1000"},
     },
 ]
 

@@ -29,7 +29,7 @@ def sample(name: str, answer_type: str, gt: Mapping[str, Any], *, meta: Mapping[
         "answer": json.dumps(gt),
         "source": "rows.jsonl:1",
     }
-    return Sample(answer_type=answer_type, gt=gt, meta={"frame": "rel1000"} if meta is None else meta, **{**values, **more})
+    return Sample(answer_type=answer_type, gt=gt, meta={"frame": "norm1000"} if meta is None else meta, **{**values, **more})
 
 
 def picture(
@@ -87,12 +87,12 @@ ROWS: dict[str, tuple[Sample, ProcessedMedia]] = {
             media(picture(moving(8), count=8), video=True),
         ),
         (
-            sample("track-1", "tracking", {"track": TRACK}, meta={"frame": "rel1000", "track_unit": "s"}),
+            sample("track-1", "tracking", {"track": TRACK}, meta={"frame": "norm1000", "track_unit": "s"}),
             media(picture(moving(8), count=8), video=True),
         ),
         (
             sample(
-                "tube-1", "spatio_temporal", {"tube": {"time": [0.5, 2.0], "boxes": TRACK}}, meta={"frame": "rel1000", "track_unit": "s"}
+                "tube-1", "spatio_temporal", {"tube": {"time": [0.5, 2.0], "boxes": TRACK}}, meta={"frame": "norm1000", "track_unit": "s"}
             ),
             media(picture(moving(8), count=8), video=True),
         ),

@@ -4,11 +4,8 @@ A frame is never guessed from the size of a number: `[0, 0, 500, 500]` is a box 
 one could tell them apart by. What is not declared, and what contradicts its declaration, is an error. Conversion happens once, when
 a row is imported.
 
-    pixel      of the picture as it is shown (EXIF orientation applied), in its own size before any resizing
-    norm1      0 to 1 along each side
-    norm1000   0 to 1000 along each side (`rel1000` in `metrics.boxes`)
-
-x points right, y down. Values may leave their frame by a rounding error (half a pixel, 0.001 of a side) and are then set to its edge.
+Pixels are those of the picture as it is shown (EXIF orientation applied), in its own size before any resizing. x points right, y
+down. Values may leave their frame by a rounding error (half a pixel, 0.001 of a side) and are then set to its edge.
 """
 
 from __future__ import annotations
@@ -19,9 +16,11 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from vlmrl.errors import RowError
+from vlmrl.metrics.boxes import sides
+from vlmrl.types import CoordinateFrame
 
-Frame = Literal["pixel", "norm1", "norm1000"]
 Target = Literal["pixel", "norm1000"]
+"""Frames that rows are converted to."""
 Axis = Literal["xyxy", "yxyx", "xywh"]
 TimeUnit = Literal["s", "ms", "mm:ss", "frames"]
 Size = tuple[float, float]
@@ -29,17 +28,14 @@ Size = tuple[float, float]
 
 DIGITS = 2
 """Decimals that are kept of coordinates and seconds, so that the answer's text and the numbers that score it are the same."""
-META_FRAME: dict[Target, str] = {"pixel": "pixel", "norm1000": "rel1000"}
-"""What `meta.frame` of a row says for each target."""
-_EDGE: dict[Frame, float] = {"norm1": 1.0, "norm1000": 1000.0}
-_SLACK: dict[Frame, float] = {"pixel": 0.5, "norm1": 0.001, "norm1000": 1.0}
+_SLACK: dict[CoordinateFrame, float] = {"pixel": 0.5, "norm1": 0.001, "norm1000": 1.0}
 _CLOCK = re.compile(r"(?:(\d{1,3}):)?(\d{1,3}):(\d{1,2}(?:\.\d{1,9})?)")
 _SECONDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s?(?:s|sec|secs|second|seconds)")
 _NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
 
 
 def convert_box(
-    values: object, *, frame: Frame | None, axis: Axis | None, target: Target, size: Size | None = None, place: str = "box"
+    values: object, *, frame: CoordinateFrame | None, axis: Axis | None, target: Target, size: Size | None = None, place: str = "box"
 ) -> list[float]:
     """[x1, y1, x2, y2] in the target frame, with at most two decimals.
 
@@ -65,7 +61,9 @@ def convert_box(
     return _converted([a, b, c, d], frame, target, size, place)
 
 
-def convert_point(values: object, *, frame: Frame | None, axis: Axis | None, target: Target, size: Size | None = None) -> list[float]:
+def convert_point(
+    values: object, *, frame: CoordinateFrame | None, axis: Axis | None, target: Target, size: Size | None = None
+) -> list[float]:
     """[x, y] in the target frame; `yxyx` means that y is given first.
 
     Raises:
@@ -131,21 +129,21 @@ def _finite(values: object, count: int, place: str) -> list[float]:
     return [float(value) for value in values]
 
 
-def _converted(values: list[float], frame: Frame | None, target: Target, size: Size | None, place: str) -> list[float]:
+def _converted(values: list[float], frame: CoordinateFrame | None, target: Target, size: Size | None, place: str) -> list[float]:
     """x, y, x, y ... checked against their frame and mapped."""
     if frame is None:
-        known = ", ".join(get_args(Frame))
+        known = ", ".join(get_args(CoordinateFrame))
         raise RowError("frame", f"{place}: nothing says which frame {values} are in; set 'frame' of the source to one of {known}")
     if size is None and "pixel" in (frame, target):
         raise RowError("frame", f"{place}: the size of the picture is needed for pixels and is not known")
     if size is not None and min(size) <= 0:
         raise RowError("bad_value", f"{place}: the picture has the size {size}")
+    edges, limits = sides(frame, size or (1.0, 1.0)), sides(target, size or (1.0, 1.0))
     out: list[float] = []
     for i, value in enumerate(values):
-        edge = size[i % 2] if frame == "pixel" and size is not None else _EDGE.get(frame, 1.0)
+        edge, far = edges[i % 2], limits[i % 2]
         if not -_SLACK[frame] <= value <= edge + _SLACK[frame]:
             raise RowError("frame", f"{place}: {values} is outside of the frame '{frame}' (0 to {edge:g}); 'frame' or 'axis' is wrong")
-        far = 1000.0 if target == "norm1000" or size is None else size[i % 2]
         out.append(round(min(max(value, 0.0), edge) / edge * far, DIGITS))
     if len(out) == 4 and not (out[0] < out[2] and out[1] < out[3]):
         raise RowError("bad_value", f"{place}: {values} has no area left in the frame '{target}' at {DIGITS} decimals")

@@ -12,17 +12,15 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from vlmrl.answers.coordinates import Frame
-from vlmrl.metrics.boxes import Box, Point, valid
+from vlmrl.metrics.boxes import Box, Point, sides, valid
 from vlmrl.metrics.gui import Action
 from vlmrl.metrics.moments import CLIP, clip_of
 from vlmrl.metrics.points import Segmentation, decode_mask
 from vlmrl.metrics.tracking import Track, Tube
+from vlmrl.types import CoordinateFrame
 
 Unit = Literal["s", "shown0", "shown1"]
 """What the keys of a track count: seconds, or the frames that the model saw, from 0 or from 1. A row says it in `meta.track_unit`."""
-FRAMES: dict[str, Frame] = {"pixel": "pixel", "norm1": "norm1", "rel1": "norm1", "norm1000": "norm1000", "rel1000": "norm1000"}
-"""What a row may say in `meta.frame`, and what it means in the words of `answers.coordinates`."""
 MASK_SIDE = 128
 """A mask is drawn at no more rows and columns than that."""
 _SLACK = 0.1
@@ -36,7 +34,7 @@ class Target:
     answer_type: str
     gt: Mapping[str, Any]
     """Its keys that can be drawn (`overlay.DRAWN`)."""
-    frame: Frame | None = None
+    frame: CoordinateFrame | None = None
     """None: the row states none."""
     size: tuple[float, float] | None = None
     """(width, height) of the picture that pixels are counted in."""
@@ -229,14 +227,14 @@ class Pen:
             self._several(where)
             return None
         if self.target.frame is None:
-            self.problems.append(f"{where}: not drawn, the row states no coordinate frame; set meta.frame to one of {', '.join(FRAMES)}")
+            self.problems.append(
+                f"{where}: not drawn, the row states no coordinate frame; set meta.frame to one of {', '.join(get_args(CoordinateFrame))}"
+            )
             return None
-        if self.target.frame == "pixel":
-            if self.target.size is None:
-                self.problems.append(f"{where}: not drawn, pixels need the size of their picture; set meta.size to [width, height]")
-            return self.target.size
-        side = 1.0 if self.target.frame == "norm1" else 1000.0
-        return side, side
+        if self.target.frame == "pixel" and self.target.size is None:
+            self.problems.append(f"{where}: not drawn, pixels need the size of their picture; set meta.size to [width, height]")
+            return None
+        return sides(self.target.frame, self.target.size or (1.0, 1.0))
 
     def _at(self, key: float, unit: Unit, where: str) -> int | None:
         """The shown frame that a key of a track means; None, and a problem, where none is."""

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from vlmrl.types import CoordinateFrame
+
 
 class Section(BaseModel):
     """Base of all sections: unknown keys are errors, values do not change after loading."""
@@ -131,7 +133,7 @@ class SourceSection(Section):
         | None
     ) = Field(default=None, description="Answer type of rows of other trainers that do not say it")
     task: str | None = Field(default=None, description="Task of rows of other trainers that do not say it; none: their answer type")
-    frame: Literal["pixel", "norm1", "norm1000"] | None = Field(default=None, description="Frame of their boxes and points; never guessed")
+    frame: CoordinateFrame | None = Field(default=None, description="Frame of their boxes and points; never guessed")
     axis: Literal["xyxy", "yxyx", "xywh"] | None = Field(default=None, description="Order of the numbers of a box; none: xyxy")
     to_frame: Literal["pixel", "norm1000"] = Field(default="norm1000", description="Frame that their boxes and points are converted to")
     time_unit: Literal["s", "ms", "mm:ss", "frames"] | None = Field(default=None, description="Unit of their bare times; never guessed")

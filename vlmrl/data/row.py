@@ -19,6 +19,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from vlmrl.answers.frame import frame_problem
 from vlmrl.answers.placed import check_visual, visual_answer
 from vlmrl.errors import MediaError, RowError
 from vlmrl.media.access import check_path
@@ -298,7 +299,10 @@ def _built_answer(answer_type: str, gt: Mapping[str, Any]) -> str:
 
 
 def _meta(row: Mapping[str, Any]) -> dict[str, Any]:
-    meta = dict(_mapping(row, "meta"))
+    meta = {key: value for key, value in _mapping(row, "meta").items() if key != "frame" or value is not None}
+    problem = frame_problem(meta["frame"]) if "frame" in meta else None
+    if problem is not None:
+        raise RowError("bad_value", problem)
     for key in _KEPT:
         if key in row:
             if key in meta and meta[key] != row[key]:

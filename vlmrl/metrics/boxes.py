@@ -3,9 +3,9 @@
 A box is (x1, y1, x2, y2) in continuous coordinates, x to the right and y down, with x1 < x2 and y1 < y2; its area is
 (x2 - x1) * (y2 - y1), without the extra pixel of some older code. Overlap measures compare two boxes of the same frame.
 
-Frames: `pixel` (of a picture of a stated size: the original file's, or the processed one's, which is what Qwen2.5-VL writes) and
-`rel1000` (0 to 1000 along each side: what Qwen3-VL and the toy world write). A frame is declared by the data, never guessed from
-the size of a number.
+Frames (`types.CoordinateFrame`): `pixel` of a picture of a stated size (the original file's, or the processed one's, which is what
+Qwen2.5-VL writes), `norm1`, and `norm1000` (what Qwen3-VL and the toy world write). A frame is declared by the data, never guessed
+from the size of a number.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 
+from vlmrl.types import CoordinateFrame
+
 Box = tuple[float, float, float, float]
 Point = tuple[float, float]
-Frame = Literal["pixel", "rel1000"]
 Measure = Literal["iou", "giou", "ciou"]
 
 _CAP = 4096
@@ -136,7 +137,12 @@ def matched_score(pred: Sequence[Box], gold: Sequence[Box], measure: Measure = "
     return float(score[rows, columns].sum()) / max(score.shape)
 
 
-def convert(values: Sequence[float], size: tuple[float, float], *, source: Frame, target: Frame) -> tuple[float, ...]:
+def sides(frame: CoordinateFrame, size: tuple[float, float]) -> tuple[float, float]:
+    """Width and height of a picture in the units of a frame; `size` is (width, height) in pixels."""
+    return size if frame == "pixel" else (1.0, 1.0) if frame == "norm1" else (1000.0, 1000.0)
+
+
+def convert(values: Sequence[float], size: tuple[float, float], *, source: CoordinateFrame, target: CoordinateFrame) -> tuple[float, ...]:
     """Coordinates x, y, x, y, ... of a point or box in another frame; `size` is (width, height) in pixels of the picture.
 
     Raises:
@@ -144,9 +150,7 @@ def convert(values: Sequence[float], size: tuple[float, float], *, source: Frame
     """
     if len(values) % 2 or min(size) <= 0:
         raise ValueError(f"convert: need x, y pairs and positive sides, got {len(values)} values and size {size}")
-    if source == target:
-        return tuple(float(v) for v in values)
-    factors = [1000 / side if target == "rel1000" else side / 1000 for side in size]
+    factors = [b / a for a, b in zip(sides(source, size), sides(target, size), strict=True)]
     return tuple(float(v) * factors[i % 2] for i, v in enumerate(values))
 
 
@@ -154,7 +158,7 @@ def rescale(values: Sequence[float], *, source: tuple[float, float], target: tup
     """Coordinates x, y, x, y, ... of one picture shown at two sizes: from (width, height) `source` to `target`.
 
     From the picture as the model saw it to the file's: `source` is the resized size, `target` the original one. Coordinates in shares
-    of the sides (0 to 1) have the size (1, 1), those of frame `rel1000` the size (1000, 1000).
+    of the sides (0 to 1) have the size (1, 1), those of frame `norm1000` the size (1000, 1000).
 
     Raises:
         ValueError: an odd number of values, or a side that is not positive.
@@ -203,18 +207,6 @@ def numbers(value: object, count: int) -> tuple[float, ...] | None:
     if not isinstance(value, list) or len(value) != count or not all(_is_number(v) for v in value):
         return None
     return tuple(float(v) for v in value)
-
-
-def frame_of(meta: Mapping[str, Any]) -> Frame:
-    """The frame that a row states in `meta.frame`.
-
-    Raises:
-        ValueError: it states none, or one that is not known.
-    """
-    frame = meta.get("frame")
-    if frame == "pixel" or frame == "rel1000":
-        return frame
-    raise ValueError(f"meta.frame is {frame!r}; state 'pixel' or 'rel1000', it is never guessed")
 
 
 def _json_boxes(text: str) -> list[Box] | None:

@@ -3,7 +3,7 @@
 An action is one JSON object: `{"action": "click", "coordinate": [x, y]}`, `{"action": "input_text", "text": "..."}`,
 `{"action": "scroll", "direction": "down"}`, `{"action": "open_app", "app_name": "..."}`, `{"action": "navigate_back"}`, ...
 Nothing of a model's text is ever evaluated. Points and boxes of the functions here are in 0 to 1000 along each side of the screen
-(frame `rel1000` of `metrics.boxes`); map actions in pixels with `to_rel1000` first. The rules by which published evaluations
+(frame `norm1000`); map actions in pixels with `to_norm1000` first. The rules by which published evaluations
 compare steps are in `metrics.gui_profiles`.
 """
 
@@ -119,18 +119,18 @@ def _numbers(value: object, count: int) -> list[float] | None:
     return [float(v) for v in value] if all(type(v) in (int, float) and abs(v) <= _LARGEST for v in value) else None
 
 
-def to_rel1000(action: Action, size: tuple[float, float]) -> Action:
-    """An action whose point and box are in pixels of a screen of `size` (width, height), in 0 to 1000 along each side.
+def to_norm1000(action: Action, sides: tuple[float, float]) -> Action:
+    """An action on a screen with these sides (width, height) in the units of its point and box, in 0 to 1000 along each side.
 
     Raises:
         ValueError: a side that is not positive.
     """
     point, box = action.point, action.box
     if point is not None:
-        x, y = convert(point, size, source="pixel", target="rel1000")
+        x, y = convert(point, sides, source="pixel", target="norm1000")
         point = (x, y)
     if box is not None:
-        x1, y1, x2, y2 = convert(box, size, source="pixel", target="rel1000")
+        x1, y1, x2, y2 = convert(box, sides, source="pixel", target="norm1000")
         box = (x1, y1, x2, y2)
     return replace(action, point=point, box=box)
 

@@ -3,7 +3,7 @@
     The red square is at <bbox>[100,250,350,500]</bbox>. The grey circle is at <bbox>[600,100,850,400]</bbox>.
     So the red square is left of the grey circle.
 
-Coordinates are 0 to 1000 along each side (frame `rel1000`). Rules stand in for the judges of FGRPO (arXiv:2604.08476) where
+Coordinates are 0 to 1000 along each side (frame `norm1000`). Rules stand in for the judges of FGRPO (arXiv:2604.08476) where
 thoughts are in this language; they know nothing of free text.
 """
 

@@ -1,7 +1,7 @@
 """Rows of GUI data sets: one step on a screen, or one element to click, from values that are already in the frame of the row.
 
 A row is of the answer type `action`. Its true action is one JSON object of the canonical names of `metrics.gui.ACTIONS`, with
-coordinates in 0 to 1000 along each side (`meta.frame` is `rel1000`) and, where the data has one, the box of the true element in
+coordinates in 0 to 1000 along each side (`meta.frame` is `norm1000`) and, where the data has one, the box of the true element in
 `gt.action.box`. `meta.size` is [width, height] of the screen in pixels, where the data says it.
 """
 
@@ -180,7 +180,7 @@ def step_row(
         "answer": answer_of(action),
         "gt": {"action": action},
         "trajectory": {"id": trajectory, "step": step, "length": length, "goal": goal.strip(), "history": list(history)},
-        "meta": {"frame": "rel1000", **meta},
+        "meta": {"frame": "norm1000", **meta},
     }
     if thought is not None and thought.strip():
         row["thought"] = thought.strip()
@@ -211,7 +211,7 @@ def target_row(
         "prompt": f"Click on the element for: {instruction.strip()}\n{action_space(['click'])}",
         "answer": answer_of(action),
         "gt": {"action": action},
-        "meta": {"frame": "rel1000", "size": list(size), **meta},
+        "meta": {"frame": "norm1000", "size": list(size), **meta},
     }
 
 

@@ -222,7 +222,7 @@ def document_rows(root: Path, split: str, *, folder: str, dataset: str, kinds: s
 
 
 def pointing(row: Row, mask: Mask) -> Row:
-    """A row of type `point` whose points have to lie on `mask` (bool [H, W], covering the whole picture), asked for in `rel1000`.
+    """A row of type `point` whose points have to lie on `mask` (bool [H, W], covering the whole picture), asked for in `norm1000`.
 
     Raises:
         RowError: `bad_value`: the mask is empty.
@@ -234,7 +234,7 @@ def pointing(row: Row, mask: Mask) -> Row:
         "prompt": f"{row['prompt']} {POINTS_ASK}",
         "answer": json.dumps({"points": [[x, y]]}),
         "gt": {"mask": run_lengths(mask)},
-        "meta": {**row["meta"], "frame": "rel1000"},
+        "meta": {**row["meta"], "frame": "norm1000"},
     }
 
 

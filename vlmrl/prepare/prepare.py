@@ -342,14 +342,14 @@ def in_frame(box: Sequence[float], size: tuple[int, int], frame: str) -> list[fl
     """A pixel box (x1, y1, x2, y2) cut to a picture of `size` (width, height), in `frame`, to 2 digits; None if it has no area there.
 
     Raises:
-        ValueError: the frame is neither `pixel` nor `rel1000` (see `metrics.boxes`).
+        ValueError: the frame is neither `pixel` nor `norm1000`.
     """
-    if frame not in ("pixel", "rel1000"):
-        raise ValueError(f"frame '{frame}' is not known; known: pixel, rel1000")
+    if frame not in ("pixel", "norm1000"):
+        raise ValueError(f"frame '{frame}' is not known; known: pixel, norm1000")
     width, height = size
     limits = (width, height, width, height)
     cut = [min(max(0.0, float(value)), limit) for value, limit in zip(box, limits, strict=True)]
-    scale = [1000 / limit if frame == "rel1000" else 1.0 for limit in limits]
+    scale = [1000 / limit if frame == "norm1000" else 1.0 for limit in limits]
     out = [round(value * factor, 2) for value, factor in zip(cut, scale, strict=True)]
     return out if out[0] < out[2] and out[1] < out[3] else None
 

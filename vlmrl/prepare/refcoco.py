@@ -15,9 +15,9 @@ from vlmrl.prepare.plain_pickle import load_plain
 from vlmrl.prepare.prepare import Row, Skipped, in_frame, official, read_json, xyxy
 
 IMAGES = "images/mscoco/images/train2014"
-FRAMES = ("rel1000", "pixel")
+FRAMES = ("norm1000", "pixel")
 _FRAME = {
-    "rel1000": "Coordinates run from 0 to 1000 along each side of the image.",
+    "norm1000": "Coordinates run from 0 to 1000 along each side of the image.",
     "pixel": "The image is {width} x {height} pixels; coordinates are pixels.",
 }
 

@@ -41,7 +41,7 @@ def _element(item: Any, root: Path, place: str, *, id: str, dataset: str, images
     if field(item, "data_type", place) not in TYPES:
         raise RowError("bad_value", f"{place}: 'data_type' is {item['data_type']!r}; known: {', '.join(TYPES)}")
     size = screen_size(root, image)
-    box = in_frame(xyxy(field(item, "bbox", place)), size, "rel1000")
+    box = in_frame(xyxy(field(item, "bbox", place)), size, "norm1000")
     if box is None:
         raise RowError("bad_value", f"{place}: box {item['bbox']} has no area on a screen of {size}")
     return target_row(

@@ -27,7 +27,11 @@ from vlmrl.types import Group, Sample
 
 YES_NO = label_check("YES", "NO")
 CHECKED = label_check("CORRECT", "INCORRECT", "SKIP")
-FRAMES = {"rel1000": "they run from 0 to 1000 along each side", "pixel": "they are pixels of the picture as you see it"}
+FRAMES = {
+    "norm1000": "they run from 0 to 1000 along each side",
+    "norm1": "they run from 0 to 1 along each side",
+    "pixel": "they are pixels of the picture as you see it",
+}
 
 
 @reward("consistency", paper="arXiv:2604.08476", service=True)

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from vlmrl.answers.frame import pixels_of, sides_of
 from vlmrl.answers.tags import Parsed, parse
-from vlmrl.metrics.gui import POINTING, RADIUS, Action, action_of, arguments_score, parse_action, to_rel1000
+from vlmrl.metrics.gui import POINTING, RADIUS, Action, action_of, arguments_score, parse_action, to_norm1000
 from vlmrl.metrics.gui_profiles import match_step, ton
 from vlmrl.protocols import RewardContext, reward
 from vlmrl.types import Group, Sample
@@ -62,15 +63,12 @@ class _Judge:
         self.profile: Profile = profile
         self.weights = weights
         self.radius = radius
-        frame = sample.meta.get("frame", "rel1000")
-        if frame not in ("rel1000", "pixel"):
-            raise ValueError(f"row '{sample.id}' ({sample.source}): meta.frame is {frame!r}; known: rel1000, pixel")
-        self.pixels = frame == "pixel"
-        self.screen = _screen(sample) if self.pixels or profile == "ui_r1" else (1000.0, 1000.0)
+        self.sides = sides_of(sample)
+        self.screen = pixels_of(sample) if profile == "ui_r1" else (1000.0, 1000.0)
         gold = action_of(sample.gt["action"]) if isinstance(sample.gt["action"], dict) else None
         if gold is None:
             raise ValueError(f"row '{sample.id}' ({sample.source}): gt.action {sample.gt['action']} is not an action")
-        self.gold = to_rel1000(gold, self.screen) if self.pixels else gold
+        self.gold = to_norm1000(gold, self.sides)
         self.known = arguments_score(self.gold, self.gold) is not None and self.arguments(self.gold) is not None
 
     def arguments(self, action: Action) -> float | None:
@@ -88,19 +86,10 @@ class _Judge:
         action = None if parsed.answer is None else parse_action(parsed.answer)
         if action is None:
             return 0.0
-        if self.pixels:
-            action = to_rel1000(action, self.screen)
+        action = to_norm1000(action, self.sides)
         score = w_format * parsed.format_ok
         if action.kind == self.gold.kind:
             score += w_type
             if self.known:
                 score += w_args * (self.arguments(action) or 0.0)
         return score / (w_format + w_type + (w_args if self.known else 0.0))
-
-
-def _screen(sample: Sample) -> tuple[float, float]:
-    size = sample.meta.get("size")
-    if not isinstance(size, list | tuple) or len(size) != 2 or not all(type(v) in (int, float) and v > 0 for v in size):
-        where = f"row '{sample.id}' ({sample.source})"
-        raise ValueError(f"{where}: pixels need 'meta.size' as [width, height] of the screen, got {size!r}; add it to the row")
-    return float(size[0]), float(size[1])

@@ -1,21 +1,21 @@
 """Pointing: a point in a true box, points on a true mask, and clicks.
 
-Points, boxes and masks of a row are in the frame that it states in `meta.frame`: `rel1000`, or `pixel` of a picture of size
-`meta.size` = [width, height]. A frame is read where it matters (distances and masks) and never guessed. `gt.action` is in `rel1000`
+Points, boxes and masks of a row are in the frame that it states in `meta.frame` (`answers.frame`), pixels of a picture of size
+`meta.size` = [width, height]. A frame is read where it matters (distances and masks) and never guessed. `gt.action` is in `norm1000`
 unless the row states another frame, as in `metrics.gui`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, Literal
 
+from vlmrl.answers.frame import pixels_of, sides_of
 from vlmrl.answers.tags import parse
-from vlmrl.metrics.boxes import Box, Frame, Point, centre, frame_of, parse_boxes, point_in_box, valid
-from vlmrl.metrics.gui import POINTING, RADIUS, Action, action_of, arguments_score, distance, parse_action, to_rel1000
+from vlmrl.metrics.boxes import Box, Point, centre, parse_boxes, point_in_box, valid
+from vlmrl.metrics.gui import POINTING, RADIUS, Action, action_of, arguments_score, distance, parse_action, to_norm1000
 from vlmrl.metrics.gui_profiles import match_step
 from vlmrl.metrics.points import decode_mask, parse_points, share_in_mask
 from vlmrl.protocols import RewardContext, reward
@@ -88,15 +88,15 @@ def click(group: Group, ctx: RewardContext, *, rule: Rule = "hit", radius: float
     if not golds:
         return [None] * len(group.rollouts)
     read = parse_action if sample.gt.get("action") is not None else _click_of
-    to_rel = functools.partial(_rel1000, sample=sample, frame=_frame(sample))
-    screen = _size(sample) if rule == "ui_r1" else (1.0, 1.0)
+    side = sides_of(sample)
+    screen = pixels_of(sample) if rule == "ui_r1" else (1.0, 1.0)
 
     def score(text: str) -> float:
         action = read(text)
         if action is None or action.point is None:
             return 0.0
-        moved = to_rel(action)
-        return max(_hit(moved, to_rel(gold), rule, radius, screen, same_action) for gold in golds)
+        moved = to_norm1000(action, side)
+        return max(_hit(moved, to_norm1000(gold, side), rule, radius, screen, same_action) for gold in golds)
 
     return _scored(group, score)
 
@@ -116,18 +116,18 @@ def pointing_score(text: str, sample: Sample) -> float:
     golds = _targets(sample)
     if not golds:
         raise ValueError(f"row '{sample.id}' ({sample.source}): a point row needs gt.points, gt.boxes or gt.mask to be scored")
-    frame = _frame(sample)
+    side = sides_of(sample)
     if point is None:
         return 0.0
-    pred = _rel1000(Action(kind="click", point=point), sample=sample, frame=frame)
-    return max(_hit(pred, _rel1000(gold, sample=sample, frame=frame), "hit", RADIUS, (1.0, 1.0), True) for gold in golds)
+    pred = to_norm1000(Action(kind="click", point=point), side)
+    return max(_hit(pred, to_norm1000(gold, side), "hit", RADIUS, (1.0, 1.0), True) for gold in golds)
 
 
 def _mask_score(sample: Sample) -> Callable[[str], float]:
     """Share of the points of an answer on the row's `gt.mask`, which covers the whole picture, at any size."""
     mask = decode_mask(sample.gt["mask"])
     height, width = mask.shape
-    side = (1000.0, 1000.0) if _frame(sample) == "rel1000" else _size(sample)
+    side = sides_of(sample)
 
     def score(text: str) -> float:
         return share_in_mask([(x * width / side[0], y * height / side[1]) for x, y in parse_points(text) or ()], mask)
@@ -136,7 +136,7 @@ def _mask_score(sample: Sample) -> Callable[[str], float]:
 
 
 def _hit(pred: Action, gold: Action, rule: Rule, radius: float, screen: tuple[float, float], same_action: bool) -> float:
-    """Score of one click; both in `rel1000`."""
+    """Score of one click; both in `norm1000`."""
     if same_action and pred.kind != gold.kind:
         return 0.0
     pred = dataclasses.replace(pred, kind=gold.kind)
@@ -168,26 +168,6 @@ def _targets(sample: Sample) -> list[Action]:
 def _click_of(text: str) -> Action | None:
     point = _one_point(text)
     return None if point is None else Action(kind="click", point=point)
-
-
-def _frame(sample: Sample) -> Frame:
-    if sample.gt.get("action") is not None and sample.meta.get("frame") is None:
-        return "rel1000"
-    try:
-        return frame_of(sample.meta)
-    except ValueError as error:
-        raise ValueError(f"row '{sample.id}' ({sample.source}): {error}") from error
-
-
-def _size(sample: Sample) -> tuple[float, float]:
-    size: Any = sample.meta.get("size")
-    if not isinstance(size, list | tuple) or len(size) != 2 or not all(type(v) in (int, float) and v > 0 for v in size):
-        raise ValueError(f"row '{sample.id}' ({sample.source}): meta.size is {size!r}; pixels need it as [width, height]")
-    return float(size[0]), float(size[1])
-
-
-def _rel1000(action: Action, *, sample: Sample, frame: Frame) -> Action:
-    return action if frame == "rel1000" else to_rel1000(action, _size(sample))
 
 
 def _boxes(sample: Sample) -> list[Box]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmrl.rng import key
-from vlmrl.toy.picture import FRAME, Item, Thing, paint, rel1000
+from vlmrl.toy.picture import FRAME, Item, Thing, norm1000, paint
 from vlmrl.toy.tasks import COLORS, GREY, LOOSE, Split
 
 TASK = "toy_gui"
@@ -144,7 +144,7 @@ def items(seed: int, split: Split, index: int) -> list[Item]:
     for step, part in enumerate(goal):
         things = make_screen(seed, split, index, step, part, clutter)
         action = true_action(part, things[0])
-        box = {"box": rel1000(things[0].box)} if part.kind in ("press", "open") else {}
+        box = {"box": norm1000(things[0].box)} if part.kind in ("press", "open") else {}
         if box and split in LOOSE:
             careless = [key(seed, "toy-image", "gui", split, index, "loose", step, axis) % 2 for axis in (0, 1)]
             action["coordinate"] = [FIRST if slip else true for slip, true in zip(careless, action["coordinate"], strict=True)]

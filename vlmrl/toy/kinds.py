@@ -20,7 +20,7 @@ from vlmrl.toy import gui, multitask, spatial, tasks, think, world
 from vlmrl.toy.picture import Item, png
 from vlmrl.toy.tasks import SPLITS, Split
 
-FORMAT = 3
+FORMAT = 4
 """Raise it when rows or pictures of any picture world change, so that kept worlds are built anew."""
 VIDEO = "video"
 

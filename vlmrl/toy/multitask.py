@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vlmrl.rng import key
-from vlmrl.toy.picture import FRAME, Item, Thing, paint, rel1000
+from vlmrl.toy.picture import FRAME, Item, Thing, norm1000, paint
 from vlmrl.toy.tasks import COLORS, GREY, LOOSE, SHAPES, Split
 
 TASKS = ("toy_counting", "toy_boxes", "toy_bars")
@@ -86,7 +86,7 @@ def _boxes(seed: int, split: Split, index: int) -> _Made:
     if split in LOOSE:
         right, down = (CELL * draw(2, name) if edge < 4 * CELL else 0 for name, edge in (("right", box[2]), ("down", box[3])))
         box = (box[0], box[1], box[2] + right, box[3] + down)
-    gt = {"boxes": [rel1000(box)]}
+    gt = {"boxes": [norm1000(box)]}
     return f"Where is the {thing.name}?", "bbox", json.dumps(gt), gt, [thing]
 
 

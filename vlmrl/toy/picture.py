@@ -25,7 +25,7 @@ DARK = (15, 60)
 """Least and (exclusive) greatest level of the background."""
 INK: dict[str, tuple[int, int, int]] = {**PAINT, "white": (235, 235, 235)}
 """Every colour that is drawn."""
-FRAME = "rel1000"
+FRAME = "norm1000"
 """The frame of all coordinates in rows; see `metrics.boxes`."""
 
 Box = tuple[int, int, int, int]
@@ -47,7 +47,7 @@ class Thing:
 
     def as_json(self) -> dict[str, Any]:
         """For a row's `meta`."""
-        return {"color": self.color, "shape": self.shape, "box": rel1000(self.box)}
+        return {"color": self.color, "shape": self.shape, "box": norm1000(self.box)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Item:
     """uint8 RGB [SIDE, SIDE, 3]."""
 
 
-def rel1000(box: Sequence[int]) -> list[int]:
+def norm1000(box: Sequence[int]) -> list[int]:
     """Pixel coordinates as 0 to 1000 along each side: exact."""
     return [int(value) * 1000 // SIDE for value in box]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmrl.rng import key
-from vlmrl.toy.picture import FRAME, Box, Item, Thing, paint, rel1000
+from vlmrl.toy.picture import FRAME, Box, Item, Thing, norm1000, paint
 from vlmrl.toy.tasks import COLORS, GREY, SHAPES, Split
 
 TASK = "toy_spatial"
@@ -74,7 +74,7 @@ def question(scene: SpatialScene) -> str:
 
 def thought(first: tuple[str, Box], second: tuple[str, Box], relation: str) -> str:
     """Both boxes (given in pixels), then the relation of the first to the second."""
-    placed = [f"The {name} is at <bbox>[{','.join(map(str, rel1000(box)))}]</bbox>." for name, box in (first, second)]
+    placed = [f"The {name} is at <bbox>[{','.join(map(str, norm1000(box)))}]</bbox>." for name, box in (first, second)]
     return f"{placed[0]} {placed[1]} So the {first[0]} is {relation} the {second[0]}."
 
 
@@ -113,8 +113,8 @@ def items(seed: int, split: Split, index: int) -> list[Item]:
         "answer": "yes" if scene.holds else "no",
         "gt": {
             "relation": [scene.first.name, scene.relation, scene.second.name],
-            "objects": {thing.name: rel1000(thing.box) for thing in things},
-            "boxes": [rel1000(thing.box) for thing in things],
+            "objects": {thing.name: norm1000(thing.box) for thing in things},
+            "boxes": [norm1000(thing.box) for thing in things],
         },
         "thought": text,
         "source": "toy",

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.answers.coordinates import Axis, Frame, convert_box, convert_point, convert_span, convert_time, plain
+from vlmrl.answers.coordinates import Axis, convert_box, convert_point, convert_span, convert_time, plain
 from vlmrl.errors import RowError
+from vlmrl.types import CoordinateFrame
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ from vlmrl.errors import RowError
         ([-0.4, 0, 400.4, 300.5], "pixel", None, "pixel", [0, 0, 400, 300]),  # a rounding error beyond the edge
     ],
 )
-def test_boxes(values: list[float], frame: Frame, axis: Axis | None, target: Any, expected: list[float]) -> None:
+def test_boxes(values: list[float], frame: CoordinateFrame, axis: Axis | None, target: Any, expected: list[float]) -> None:
     assert convert_box(values, frame=frame, axis=axis, target=target, size=(400, 300)) == expected
 
 
@@ -50,14 +51,14 @@ def test_boxes(values: list[float], frame: Frame, axis: Axis | None, target: Any
         ([0.5, 0.5, 0.500001, 0.9], "norm1", None, "bad_value"),  # no area left at two decimals
     ],
 )
-def test_refused_boxes(values: Any, frame: Frame | None, axis: Axis | None, reason: str) -> None:
+def test_refused_boxes(values: Any, frame: CoordinateFrame | None, axis: Axis | None, reason: str) -> None:
     with pytest.raises(RowError) as caught:
         convert_box(values, frame=frame, axis=axis, target="norm1000", size=(400, 300))
     assert caught.value.reason == reason
 
 
 @pytest.mark.parametrize(("frame", "target"), [("pixel", "norm1000"), ("norm1", "pixel"), ("pixel", "pixel")])
-def test_pixels_need_the_size_of_the_picture(frame: Frame, target: Any) -> None:
+def test_pixels_need_the_size_of_the_picture(frame: CoordinateFrame, target: Any) -> None:
     with pytest.raises(RowError, match="size of the picture"):
         convert_box([0.1, 0.1, 0.5, 0.5], frame=frame, axis=None, target=target)
 

@@ -38,7 +38,7 @@ def parse(answer_type: str, gt: Any, **more: Any) -> Sample:
         "image": "a.png",
         "prompt": "Where?",
         "gt": gt,
-        "meta": {"frame": "rel1000"},
+        "meta": {"frame": "norm1000"},
     }
     return parse_row({**base, **more}, source="rows.jsonl:1", media_root="")
 

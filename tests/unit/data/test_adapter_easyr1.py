@@ -47,7 +47,7 @@ def test_boxes_in_pixels_take_the_size_from_the_file(tmp_path: Path) -> None:
     rec = {"problem": "Where is the dog?", "image": "a.png", "solution": [10, 20, 110, 220], "dataset": "refcoco"}
     sample = read(rec, answer_type="bbox", frame="pixel", media_dir=tmp_path)
     assert sample.gt["boxes"] == [[25, 66.67, 275, 733.33]]
-    assert sample.meta["frame"] == "rel1000"
+    assert sample.meta["frame"] == "norm1000"
     earns_full_reward(sample)
     kept = read(rec, answer_type="bbox", frame="pixel", to_frame="pixel", media_dir=tmp_path)
     assert (kept.gt["boxes"], kept.meta["frame"], kept.meta["size"]) == ([[10, 20, 110, 220]], "pixel", [400, 300])

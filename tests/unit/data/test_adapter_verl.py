@@ -75,7 +75,7 @@ def test_videos_with_processing_keys() -> None:
 def test_boxes(truth: Any) -> None:
     sample = read(row(reward_model={"ground_truth": truth}), answer_type="bbox", frame="norm1")
     assert sample.gt["boxes"] == [[100, 200, 500, 600]]
-    assert sample.meta["frame"] == "rel1000"
+    assert sample.meta["frame"] == "norm1000"
     assert sample.answer == '{"boxes": [[100, 200, 500, 600]]}'
     earns_full_reward(sample)
     refused(row(reward_model={"ground_truth": truth}), "frame", "nothing says", answer_type="bbox")

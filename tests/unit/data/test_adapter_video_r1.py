@@ -120,7 +120,7 @@ def visual(kind: str, solution: object, **changes: Any) -> dict[str, Any]:
 
 def test_tracking_of_onethinker() -> None:
     sample = read(visual("tracking", {"boxes": TRACK}), frame="norm1000")
-    assert (sample.answer_type, sample.gt, sample.meta["frame"]) == ("tracking", {"track": TRACK}, "rel1000")
+    assert (sample.answer_type, sample.gt, sample.meta["frame"]) == ("tracking", {"track": TRACK}, "norm1000")
     assert json.loads(sample.answer) == {"boxes": TRACK}
     earns_full_reward(sample, "tracking")
     scaled = read(visual("tracking", {"boxes": {"1": [0.1, 0.2, 0.5, 0.6]}}), frame="norm1")

@@ -309,7 +309,7 @@ def test_refspatial_masks_are_those_of_the_pictures(tmp_path: Path):
     for number, row in enumerate(rows):
         expected = standin_pixels(f"mask{number}.png")[..., 0] >= 128
         assert (decode_mask(row["gt"]["mask"]) == expected).all()
-        assert row["meta"]["frame"] == "rel1000"
+        assert row["meta"]["frame"] == "norm1000"
         assert "between 0 and 1." not in row["prompt"]
         assert "from 0 to 1000" in row["prompt"]
     assert "It lies flat. Points are" in rows[1]["prompt"]

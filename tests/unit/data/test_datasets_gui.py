@@ -238,7 +238,7 @@ def test_sample_gives_the_expected_actions(download, name: str, split: str, opti
     rows = prepared(name, download(name), split, **options)
     assert [row["gt"]["action"] for row in rows] == actions
     assert {row["source"] for row in rows} == {name}
-    assert all(row["meta"]["split"] == split and row["meta"]["frame"] == "rel1000" for row in rows)
+    assert all(row["meta"]["split"] == split and row["meta"]["frame"] == "norm1000" for row in rows)
 
 
 def test_gold_answers_of_all_samples_score_full_by_every_profile(download) -> None:

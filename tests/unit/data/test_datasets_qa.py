@@ -60,10 +60,10 @@ CASES = [
     Case("timelens", "charades", {}, {"time_span": "temporal_iou"}, 5, 0),
     Case("timelens", "activitynet", {}, {"time_span": "temporal_iou"}, 5, 0),
     Case("timelens", "qvhighlights", {}, {"time_span": "temporal_iou"}, 5, 0),
-    Case("refcoco", "train", {"frame": "rel1000"}, {"bbox": "box_iou"}, 2, 0),
+    Case("refcoco", "train", {"frame": "norm1000"}, {"bbox": "box_iou"}, 2, 0),
     Case("refcoco", "testB", {"frame": "pixel"}, {"bbox": "box_iou"}, 5, 0),
-    Case("refcoco_plus", "val", {"frame": "rel1000"}, {"bbox": "box_iou"}, 5, 0),
-    Case("refcocog", "val", {"frame": "rel1000"}, {"bbox": "box_iou"}, 5, 0),
+    Case("refcoco_plus", "val", {"frame": "norm1000"}, {"bbox": "box_iou"}, 5, 0),
+    Case("refcocog", "val", {"frame": "norm1000"}, {"bbox": "box_iou"}, 5, 0),
     Case("vgr", "shortcot", {}, {"open": "exact"}, 2, 1),
     Case("sat", "val", {"circular": "no"}, {"choice": "choice"}, 2, 1),
     Case("sat", "val", {"circular": "yes"}, {"choice": "choice"}, 4, 1),
@@ -279,13 +279,13 @@ def test_refcoco_boxes_in_both_frames(tmp_path: Path):
     dataset: Dataset = script("refcoco").DATASET
     root = download("refcoco", tmp_path / "download")
     pixel, *_ = plain_rows(dataset, root, "testB", {"frame": "pixel"})
-    relative, *_ = plain_rows(dataset, root, "testB", {"frame": "rel1000"})
+    relative, *_ = plain_rows(dataset, root, "testB", {"frame": "norm1000"})
     assert pixel["gt"]["boxes"] == [[24.0, 4.5, 56.0, 28.5]]
     assert relative["gt"]["boxes"] == [[375.0, 93.75, 875.0, 593.75]]
     assert "64 x 48 pixels" in pixel["prompt"]
     assert "0 to 1000" in relative["prompt"]
     assert relative["image"].endswith("train2014/COCO_train2014_000000000001.jpg")
-    assert convert(pixel["gt"]["boxes"][0], (64, 48), source="pixel", target="rel1000") == tuple(relative["gt"]["boxes"][0])
+    assert convert(pixel["gt"]["boxes"][0], (64, 48), source="pixel", target="norm1000") == tuple(relative["gt"]["boxes"][0])
 
 
 def test_refcoco_counts_refs_and_not_expressions(tmp_path: Path):

@@ -247,7 +247,7 @@ def test_onethinker_answers(tmp_path: Path) -> None:
     assert by_type["spatio_temporal"].gt["tube"]["time"] == [0.75, 3.4]
     assert by_type["tracking"].gt["track"]["3"] == [190, 230, 388, 425]
     assert by_type["segmentation"].gt["segmentation"]["time"] == 1.5
-    assert {by_type[kind].meta["frame"] for kind in ("bbox", "tracking", "spatio_temporal", "segmentation")} == {"rel1000"}
+    assert {by_type[kind].meta["frame"] for kind in ("bbox", "tracking", "spatio_temporal", "segmentation")} == {"norm1000"}
 
 
 def test_the_keys_of_a_tube_are_seconds_and_those_of_a_track_are_not_said(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_what_cannot_be_read_is_wrong(answer: str | None, gold: dict[str, Any]) 
         (row({"action": 1}), "is not an action"),
         (dataclasses.replace(row(GOLD), gt={}), "is not an action"),
         (row(GOLD, {"frame": "pixel"}), r"need 'meta\.size'"),
-        (row(GOLD, {"frame": "norm1"}), "known: rel1000, pixel"),
+        (row(GOLD, {"frame": "percent"}), "known: pixel, norm1, norm1000"),
         (row(GOLD, {"size": [0, 1]}), r"must be \[width, height\]"),
         (row(GOLD, {"size": "big"}), r"must be \[width, height\]"),
         (row(GOLD, elements=[[1, 2]]), "gt.elements"),

@@ -24,10 +24,9 @@ def target(answer_type: str, gt: dict, **more) -> Target:
 @pytest.mark.parametrize(
     ("meta", "original", "box"),
     [
-        ({"frame": "rel1000"}, None, [100, 200, 300, 400]),
+        ({"frame": "norm1000"}, None, [100, 200, 300, 400]),
         ({"frame": "norm1000"}, (7, 7), [100, 200, 300, 400]),
         ({"frame": "norm1"}, None, [0.1, 0.2, 0.3, 0.4]),
-        ({"frame": "rel1"}, None, [0.1, 0.2, 0.3, 0.4]),
         ({"frame": "pixel"}, (480, 640), [64, 96, 192, 192]),  # (height, width) of the file
         ({"frame": "pixel", "size": [640, 480]}, None, [64, 96, 192, 192]),  # [width, height] of the row
     ],
@@ -52,6 +51,7 @@ def test_the_stated_size_goes_before_that_of_the_file_and_says_so():
     [
         ({}, (10, 10), "gt.boxes: not drawn, the row states no coordinate frame; set meta.frame"),
         ({"frame": "percent"}, (10, 10), "meta.frame is 'percent'; known: pixel"),
+        ({"frame": "rel1000"}, (10, 10), "meta.frame 'rel1000' is called 'norm1000'"),
         ({"frame": "pixel"}, None, "pixels need the size of their picture; set meta.size"),
         ({"frame": "pixel", "size": [0, 5]}, (10, 10), "meta.size is [0, 5]; pixels need it as [width, height]"),
     ],

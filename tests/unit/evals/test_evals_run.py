@@ -154,6 +154,6 @@ def test_rows_in_another_frame_are_refused(tiny_files, suite, tmp_path):
     data.mkdir()
     (data / "videos").symlink_to(world / "videos")
     (data / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    suite.write_text(SUITE.replace("limit: 3", "limit: 3\n    frame: rel1000"))
-    with pytest.raises(DataError, match="coordinates in 'pixel', the task's are in 'rel1000'"):
+    suite.write_text(SUITE.replace("limit: 3", "limit: 3\n    frame: norm1000"))
+    with pytest.raises(DataError, match="coordinates in 'pixel', the task's are in 'norm1000'"):
         evaluate_suite(model, suite, tmp_path / "out", data_root=data, device="cpu")

@@ -38,7 +38,7 @@ def prompt(name: str, gt: dict[str, Any] | None = None) -> Prompt:
         media=(MediaRef(kind="image", path="a.png"),),
         answer="A",
         gt=gt or {},
-        meta={"frame": "rel1000"},
+        meta={"frame": "norm1000"},
         source="rows.jsonl:1",
     )
     handle = MediaHandle(kind="image", key="k", grid_thw=(1, 2, 2), tokens=1)

@@ -76,8 +76,8 @@ THOUGHT = "<think>First [1, 1, 2, 2], (5, 5), from 1 to 2, 9, no.</think>"
 @pytest.mark.parametrize(
     ("answer_type", "answer", "text", "gt", "meta"),
     [
-        ("bbox", "", "[100, 100, 200, 300]", {"boxes": [[100, 100, 200, 300]]}, {"frame": "rel1000"}),
-        ("point", "", "(500, 500)", {"points": [[500, 500]]}, {"frame": "rel1000"}),
+        ("bbox", "", "[100, 100, 200, 300]", {"boxes": [[100, 100, 200, 300]]}, {"frame": "norm1000"}),
+        ("point", "", "(500, 500)", {"points": [[500, 500]]}, {"frame": "norm1000"}),
         ("time_span", "", "from 3.0 to 5.0 seconds", {"time": [3.0, 5.0]}, {}),
         ("number", "7", "There are 7.", {"count": 7}, {}),
         ("math", "7", "$7$", {}, {}),

@@ -99,20 +99,20 @@ def test_point_in_box_vectors(point: tuple[float, float], inside: bool, strictly
 
 
 def test_frames() -> None:
-    assert convert((500, 500), (1920, 1080), source="rel1000", target="pixel") == (960, 540)
+    assert convert((500, 500), (1920, 1080), source="norm1000", target="pixel") == (960, 540)
     in_processed = (652 / 1316 * 1000, 364 / 728 * 1000)
-    assert convert(in_processed, (1920, 1080), source="rel1000", target="pixel") == pytest.approx((951.246, 540.0), abs=1e-3)
+    assert convert(in_processed, (1920, 1080), source="norm1000", target="pixel") == pytest.approx((951.246, 540.0), abs=1e-3)
     assert convert((1, 2, 3, 4), (7, 7), source="pixel", target="pixel") == (1, 2, 3, 4)
     with pytest.raises(ValueError, match="pairs"):
-        convert((1, 2, 3), (7, 7), source="pixel", target="rel1000")
+        convert((1, 2, 3), (7, 7), source="pixel", target="norm1000")
     with pytest.raises(ValueError, match="positive"):
-        convert((1, 2), (0, 7), source="pixel", target="rel1000")
+        convert((1, 2), (0, 7), source="pixel", target="norm1000")
 
 
 def test_from_the_resized_picture_to_the_file() -> None:
     assert rescale((652, 364), source=(1316, 728), target=(1920, 1080)) == pytest.approx((951.246, 540.0), abs=1e-3)
     assert rescale((0.5, 0.25, 1, 1), source=(1, 1), target=(1920, 1080)) == (960, 270, 1920, 1080)  # shares of the sides
-    assert rescale((500, 500), source=(1000, 1000), target=(1920, 1080)) == (960, 540)  # rel1000
+    assert rescale((500, 500), source=(1000, 1000), target=(1920, 1080)) == (960, 540)  # norm1000
     with pytest.raises(ValueError, match="pairs"):
         rescale((1, 2, 3), source=(1, 1), target=(2, 2))
     for source, target in (((0, 1), (2, 2)), ((1, 1), (2, -2))):
@@ -124,17 +124,17 @@ sizes = st.tuples(st.integers(1, 5000), st.integers(1, 5000))
 
 
 @given(boxes, sizes, sizes)
-def test_rescaling_round_trips_and_is_the_way_through_rel1000(box: Box, source: tuple[int, int], target: tuple[int, int]) -> None:
+def test_rescaling_round_trips_and_is_the_way_through_norm1000(box: Box, source: tuple[int, int], target: tuple[int, int]) -> None:
     there = rescale(box, source=source, target=target)
     assert rescale(there, source=target, target=source) == pytest.approx(box)
-    through = convert(convert(box, source, source="pixel", target="rel1000"), target, source="rel1000", target="pixel")
+    through = convert(convert(box, source, source="pixel", target="norm1000"), target, source="norm1000", target="pixel")
     assert there == pytest.approx(through)
 
 
 @given(boxes, st.tuples(st.integers(1, 5000), st.integers(1, 5000)))
 def test_frames_round_trip(box: Box, size: tuple[int, int]) -> None:
-    there = convert(box, size, source="pixel", target="rel1000")
-    assert convert(there, size, source="rel1000", target="pixel") == pytest.approx(box)
+    there = convert(box, size, source="pixel", target="norm1000")
+    assert convert(there, size, source="norm1000", target="pixel") == pytest.approx(box)
 
 
 @pytest.mark.parametrize(

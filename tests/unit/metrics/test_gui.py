@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.metrics.gui import ACTIONS, POINTING, Action, action_of, arguments_score, distance, parse_action, to_rel1000, token_f1
+from vlmrl.metrics.gui import ACTIONS, POINTING, Action, action_of, arguments_score, distance, parse_action, to_norm1000, token_f1
 
 
 def click(x: float, y: float, kind: str = "click") -> Action:
@@ -101,14 +101,14 @@ def test_canonical_actions_are_no_aliases() -> None:
 
 def test_pixels_to_thousandths() -> None:
     action = Action(kind="click", point=(540, 600), box=(0, 0, 1080, 240), text="x")
-    assert to_rel1000(action, (1080, 2400)) == Action(kind="click", point=(500, 250), box=(0, 0, 1000, 100), text="x")
-    assert to_rel1000(scroll("up"), (1080, 2400)) == scroll("up")
+    assert to_norm1000(action, (1080, 2400)) == Action(kind="click", point=(500, 250), box=(0, 0, 1000, 100), text="x")
+    assert to_norm1000(scroll("up"), (1080, 2400)) == scroll("up")
     with pytest.raises(ValueError, match="positive sides"):
-        to_rel1000(action, (0, 2400))
+        to_norm1000(action, (0, 2400))
 
 
 @given(st.tuples(st.floats(0, 1080), st.floats(0, 2400)))
 def test_mapping_pixels_keeps_distances(point: tuple[float, float]) -> None:
-    mapped = to_rel1000(click(*point), (1080, 2400)).point
+    mapped = to_norm1000(click(*point), (1080, 2400)).point
     assert mapped is not None
     assert distance(mapped, (0, 0)) == pytest.approx(((point[0] / 1080) ** 2 + (point[1] / 2400) ** 2) ** 0.5, abs=1e-8)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.metrics.boxes import Box, frame_of, giou, iou, iou_vlm_r1, json_object, matched_score, numbers, point_in_box
+from vlmrl.metrics.boxes import Box, giou, iou, iou_vlm_r1, json_object, matched_score, numbers, point_in_box
 from vlmrl.metrics.detection import THRESHOLDS, Picture, accuracy_at, average_precision, mean_average_precision
 
 A, B, FAR = (0.0, 0.0, 10.0, 10.0), (20.0, 0.0, 30.0, 10.0), (80.0, 80.0, 90.0, 90.0)
@@ -149,11 +149,3 @@ def test_json_objects_and_numbers() -> None:
     assert numbers([1, 2.5], 2) == (1.0, 2.5)
     for value in ([1], [1, True], [1, "2"], [1, float("nan")], [1, 10**400], (1, 2), None):
         assert numbers(value, 2) is None
-
-
-def test_a_frame_is_stated() -> None:
-    assert frame_of({"frame": "pixel"}) == "pixel"
-    assert frame_of({"frame": "rel1000"}) == "rel1000"
-    for meta in ({}, {"frame": "rel1"}):
-        with pytest.raises(ValueError, match=r"meta\.frame is .* never guessed"):
-            frame_of(meta)

@@ -143,7 +143,7 @@ def test_time_span(start: float, end: float, duration: float | None, span: tuple
 def test_boxes_by_hand():
     assert xyxy((10, 20, 30, 40)) == (10, 20, 40, 60)
     assert in_frame((10, 20, 40, 60), (100, 50), "pixel") == [10, 20, 40, 50]  # cut at the lower edge
-    assert in_frame((10, 20, 40, 60), (100, 50), "rel1000") == [100, 400, 400, 1000]
+    assert in_frame((10, 20, 40, 60), (100, 50), "norm1000") == [100, 400, 400, 1000]
     assert in_frame((120, 0, 130, 10), (100, 50), "pixel") is None
     with pytest.raises(ValueError, match="frame 'rel1' is not known"):
         in_frame((0, 0, 1, 1), (10, 10), "rel1")
@@ -153,9 +153,9 @@ def test_boxes_by_hand():
 def test_frames_agree_with_the_metrics(shares: tuple[float, ...], width: int, height: int):
     (x1, x2), (y1, y2) = sorted(shares[:2]), sorted(shares[2:])
     box = (x1 * width, y1 * height, x2 * width, y2 * height)
-    relative = in_frame(box, (width, height), "rel1000")
+    relative = in_frame(box, (width, height), "norm1000")
     if relative is not None:
-        assert relative == pytest.approx(convert(box, (width, height), source="pixel", target="rel1000"), abs=0.0051)
+        assert relative == pytest.approx(convert(box, (width, height), source="pixel", target="norm1000"), abs=0.0051)
 
 
 def test_letters():

@@ -151,7 +151,7 @@ def test_spatial_grounding_by_true_boxes_asks_nobody() -> None:
 
 
 def test_spatial_grounding_without_true_boxes() -> None:
-    of = sample("A", gt={}, meta={"frame": "rel1000"})
+    of = sample("A", gt={}, meta={"frame": "norm1000"})
     texts = [boxes("[1,2,3,4]", "[5,6,7,8]", "[9,9,1,1]"), "<think>no box</think><answer>A</answer>"]
     shown = with_image(group(texts, of))
     assert spatial_grounding(shown, SEEN) == [None, None]

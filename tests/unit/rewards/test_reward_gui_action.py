@@ -120,12 +120,14 @@ def test_rows_in_pixels() -> None:
     assert score(CLICK, click(200, 300), click(201, 300), meta=pixels) == pytest.approx([1, 0.4])
     with pytest.raises(ValueError, match=r"'meta.size' as \[width, height\]"):
         score(gold, "x", meta={"frame": "pixel"})
-    with pytest.raises(ValueError, match=r"meta.frame is 'norm1'; known: rel1000, pixel"):
-        score(gold, "x", meta={"frame": "norm1"})
+    with pytest.raises(ValueError, match=r"meta.frame is 'percent'; known: pixel, norm1, norm1000"):
+        score(gold, "x", meta={"frame": "percent"})
+    shares = {"action": "click", "coordinate": [0.15, 0.2], "box": [0.1, 0.1, 0.2, 0.3]}
+    assert score(shares, click(0.2, 0.3), click(0.9, 0.3), meta={"frame": "norm1"}) == score(CLICK, click(200, 300), click(900, 300))
 
 
 def test_faults_of_profiles() -> None:
-    with pytest.raises(ValueError, match=r"meta.size.*got None"):
+    with pytest.raises(ValueError, match=r"pixels need 'meta.size'"):
         score(POINT, "x", profile="ui_r1")
     with pytest.raises(ValueError, match=r"got \[1080, 0\]"):
         score(POINT, "x", profile="ui_r1", meta={"size": [1080, 0]})

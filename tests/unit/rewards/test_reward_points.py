@@ -52,7 +52,7 @@ MASK = {"size": [2, 4], "counts": [4, 4]}
 
 def test_points_in_mask() -> None:
     of = texts("(750, 500), (250, 500)", "[999, 999]", "[1000, 0]", "[750, -1]", "there", '{"points": [[500, 0], [600, 900]]}')
-    target = row({"mask": MASK}, "[750, 500]", frame="rel1000")
+    target = row({"mask": MASK}, "[750, 500]", frame="norm1000")
     assert points_in_mask(group(of, target), NO) == [0.5, 1, 0, 0, 0, 1]
     assert points_in_mask(group(texts("[6, 3]", "[1, 1]", "[8, 1]"), row({"mask": MASK}, frame="pixel", size=[8, 4])), NO) == [1, 0, 0]
     assert points_in_mask(group(of, BOX), NO) == [None] * 6
@@ -60,9 +60,9 @@ def test_points_in_mask() -> None:
 
 
 def test_frames_are_not_guessed() -> None:
-    with pytest.raises(ValueError, match=r"row 'row' .*meta\.frame is None"):
+    with pytest.raises(ValueError, match=r"row 'row' .*states no meta\.frame"):
         points_in_mask(group(texts("[1, 1]"), row({"mask": MASK})), NO)
-    with pytest.raises(ValueError, match=r"row 'row' .*meta\.size is None"):
+    with pytest.raises(ValueError, match=r"row 'row' .*pixels need 'meta\.size'"):
         points_in_mask(group(texts("[1, 1]"), row({"mask": MASK}, frame="pixel")), NO)
     with pytest.raises(ValueError, match=r"meta\.frame is 'norm'"):
         click(group(texts("[1, 1]"), row({"points": [[1, 1]]}, frame="norm")), NO)
@@ -102,7 +102,7 @@ def test_click_by_published_rules() -> None:
     assert click(of, NO, rule="os_atlas") == [1, 1, 1]
     assert click(of, NO, rule="gui_r1") == [0, 1, 1]
     assert click(of, NO, rule="ui_r1") == [0, 1, 0]
-    with pytest.raises(ValueError, match=r"meta\.size is None"):
+    with pytest.raises(ValueError, match=r"pixels need 'meta\.size'"):
         click(group(CLICKS, AT), NO, rule="ui_r1")
 
 
@@ -112,12 +112,12 @@ def test_soft_click() -> None:
 
 
 def test_click_on_rows_of_points() -> None:
-    near = row({"points": [[0, 0], [500, 500]]}, "[500, 500]", frame="rel1000")
+    near = row({"points": [[0, 0], [500, 500]]}, "[500, 500]", frame="norm1000")
     of = texts("[640, 500]", "[641, 500]", "[1, 1]", "[500, 500] [1, 1]", action(500, 500))
     assert click(group(of, near), NO) == [1, 0, 1, 0, 1]  # the last text has one point, too
     pixels = row({"points": [[50, 50]]}, "[50, 50]", frame="pixel", size=[100, 200])
     assert click(group(texts("[64, 50]", "[65, 50]", "[50, 78]", "[50, 79]"), pixels), NO) == [1, 0, 1, 0]
-    boxes = row({"boxes": [[0, 0, 10, 10], [90, 90, 99, 99]]}, "[95, 95]", frame="rel1000")
+    boxes = row({"boxes": [[0, 0, 10, 10], [90, 90, 99, 99]]}, "[95, 95]", frame="norm1000")
     assert click(group(texts("[95, 95]", "[50, 50]"), boxes), NO) == [1, 0]
 
 
@@ -133,10 +133,10 @@ def test_rows_that_are_not_about_clicks() -> None:
 
 def test_pointing_score_prefers_the_mask_then_boxes() -> None:
     full = {"mask": MASK, "boxes": [[0, 0, 100, 100]], "points": [[500, 500]]}
-    assert pointing_score("[750, 1]", row(full, frame="rel1000")) == 1
+    assert pointing_score("[750, 1]", row(full, frame="norm1000")) == 1
     del full["mask"]
     assert [pointing_score(t, row(full)) for t in ("[50, 50]", "[500, 500]", "x")] == [1, 0, 0]
     del full["boxes"]
-    assert [pointing_score(t, row(full, frame="rel1000")) for t in ("[600, 597]", "[641, 500]", "x")] == [1, 0, 0]
+    assert [pointing_score(t, row(full, frame="norm1000")) for t in ("[600, 597]", "[641, 500]", "x")] == [1, 0, 0]
     with pytest.raises(ValueError, match=r"gt\.points, gt\.boxes or gt\.mask"):
         pointing_score("[1, 1]", row({}))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.pixels import PALETTE, only, seen
 from vlmrl.media.image import decode_image
-from vlmrl.toy.picture import INK, SIDE, Thing, mask, paint, png, rel1000
+from vlmrl.toy.picture import INK, SIDE, Thing, mask, norm1000, paint, png
 
 
 @given(st.sampled_from(["square", "circle", "triangle"]), st.integers(12, 45), st.integers(12, 45))
@@ -60,4 +60,4 @@ def test_files_hold_the_pixels() -> None:
 
 
 def test_coordinates() -> None:
-    assert rel1000((0, 5, 50, 100)) == [0, 50, 500, 1000]
+    assert norm1000((0, 5, 50, 100)) == [0, 50, 500, 1000]

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from vlmrl.answers.coordinates import Axis, Frame, Size, Target, TimeUnit
+from vlmrl.answers.coordinates import Axis, Size, Target, TimeUnit
 from vlmrl.errors import MediaError, RowError
 from vlmrl.media.access import IMAGE_BYTES, read_media
+from vlmrl.types import CoordinateFrame
 
 ANSWER_TYPES = (
     *("choice", "number", "regression", "math", "ocr", "open", "bbox", "point", "time_span"),
@@ -29,7 +30,7 @@ class ImportOptions:
     """A name in `adapters.ADAPTERS`, `vlmrl` for our own schema, None to detect it by the first row whose shape is known."""
     answer_type: str | None = None
     task: str | None = None
-    frame: Frame | None = None
+    frame: CoordinateFrame | None = None
     axis: Axis | None = None
     to_frame: Target = "norm1000"
     time_unit: TimeUnit | None = None
@@ -57,7 +58,7 @@ class Found:
     thought: str | None = None
     data_type: str | None = None
     source: str | None = None
-    frame: Frame | None = None
+    frame: CoordinateFrame | None = None
     """Where the row itself declares it."""
     size: Size | None = None
     """Of the first picture, where the row declares it."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from vlmrl.answers.coordinates import META_FRAME
 from vlmrl.data.adapters.base import ANSWER_TYPES, Found, ImportOptions, media_entry
 from vlmrl.data.adapters.gold import gold, size_of
 from vlmrl.data.adapters.text import cut_instructions, place_media, unwrap
@@ -47,7 +46,7 @@ def build(found: Found, options: ImportOptions) -> dict[str, Any]:
         if value:
             meta[key] = value
     if true.framed:
-        meta["frame"] = META_FRAME[options.to_frame]
+        meta["frame"] = options.to_frame
         if options.to_frame == "pixel":
             # Distances between points in pixels are judged against the sides of the picture.
             meta["size"] = list(size_of(found, options, path, "size"))

@@ -14,16 +14,16 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from vlmrl.answers.coordinates import Frame
 from vlmrl.data.adapters.base import Found, ImportOptions, id_of, left_over, list_of, mapping_of, media_entry, optional_text, options_of
 from vlmrl.data.adapters.build import build
 from vlmrl.data.adapters.chat import Chat, merged, read_chat
 from vlmrl.data.adapters.gold import coordinates_text
 from vlmrl.errors import RowError
+from vlmrl.types import CoordinateFrame
 
 name = "messages"
 _USED = ("id", "messages", "conversations", "image", "images", "video", "videos", "objects", "options", "system", "task")
-_BOX_TYPES: dict[str, Frame] = {"real": "pixel", "norm1": "norm1", "norm1000": "norm1000"}
+_BOX_TYPES: dict[str, CoordinateFrame] = {"real": "pixel", "norm1": "norm1", "norm1000": "norm1000"}
 _OBJECT_KEYS = {"ref", "bbox", "bbox_type", "image_id", "width", "height"}
 _MARK = re.compile(r"<(ref-object|bbox)>")
 _THOUGHT = re.compile(r"\s*<think(?:ing)?>(.*?)</think(?:ing)?>", re.IGNORECASE | re.DOTALL)

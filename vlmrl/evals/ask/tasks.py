@@ -14,6 +14,7 @@ from vlmrl.config.schema import MediaSection, PositiveInt, Probability, Section
 from vlmrl.evals.score.measures import LABELS, OF_TYPE, allowed_metrics, metrics_of
 from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.registry import nearest
+from vlmrl.types import CoordinateFrame
 
 AnswerFormat = Literal["think", "answer_only", "think_or_not"]
 
@@ -48,7 +49,7 @@ class Task(Section):
     official_count: PositiveInt | None = Field(default=None, description="Rows of the whole task; another number is reported")
     answer_format: AnswerFormat | tuple[AnswerFormat, ...] = Field(description="Answer format that is asked for; several make a task each")
     answer_type: str | tuple[str, ...] = Field(description="Of the rows; decides how answers are read and scored")
-    frame: Literal["pixel", "rel1000"] | None = Field(
+    frame: CoordinateFrame | None = Field(
         default=None, description="Coordinates of gold answers and of what is asked for; the rows must say the same"
     )
     max_new_tokens: PositiveInt = Field(description="Longest answer")

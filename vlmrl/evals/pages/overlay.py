@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from vlmrl.answers.coordinates import Frame
-from vlmrl.answers.marks import FRAMES, Mark, Marks, Pen, Shown, Span, Target, Unit
+from vlmrl.answers.frame import frame_problem
+from vlmrl.answers.marks import Mark, Marks, Pen, Shown, Span, Target, Unit
 from vlmrl.metrics.boxes import numbers, parse_boxes
 from vlmrl.metrics.gui import action_of, parse_action
 from vlmrl.metrics.moments import highlights_of, parse_highlights
@@ -19,7 +19,7 @@ from vlmrl.metrics.points import parse_points, parse_segmentation, points_of, se
 from vlmrl.metrics.spatial import read_thought
 from vlmrl.metrics.temporal import parse_time_span
 from vlmrl.metrics.tracking import parse_track, parse_tube, track_of, tube_of
-from vlmrl.types import Sample
+from vlmrl.types import CoordinateFrame, Sample
 
 __all__ = ["DRAWN", "PLACED", "Mark", "Marks", "Shown", "Span", "Target", "Unit", "answer_marks", "gold_marks", "target_of"]
 
@@ -27,7 +27,7 @@ PLACED = ("bbox", "point", "action", "segmentation", "tracking", "spatio_tempora
 """Answer types that need a coordinate frame."""
 DRAWN = ("time", "boxes", "points", "mask", "polygons", "objects", "action", "highlights", "clip_seconds", "track", "tube", "segmentation")
 """Keys of `gt` that can be drawn."""
-_ACTION_FRAME: Frame = "norm1000"
+_ACTION_FRAME: CoordinateFrame = "norm1000"
 """Of `gt.action` in a row without `meta.frame`, as `rewards.gui_action` reads it."""
 
 
@@ -35,12 +35,12 @@ def target_of(sample: Sample, original: tuple[int, int] | None = None) -> Target
     """The target of a row. `original` is (height, width) of the upright file; for pixels `meta.size` ([width, height]) goes before it,
     since that is what rewards count in."""
     problems: list[str] = []
-    stated, frame = sample.meta.get("frame"), None
-    if isinstance(stated, str) and stated in FRAMES:
-        frame = FRAMES[stated]
-    elif stated is not None:
-        problems.append(f"meta.frame is {str(stated)[:40]!r}; known: {', '.join(FRAMES)}")
-    elif sample.gt.get("action") is not None:
+    frame: CoordinateFrame | None = sample.meta.get("frame")
+    problem = None if frame is None else frame_problem(frame)
+    if problem is not None:
+        problems.append(problem)
+        frame = None
+    elif frame is None and sample.gt.get("action") is not None:
         frame = _ACTION_FRAME
     size = None if original is None else (float(original[1]), float(original[0]))
     given: Any = sample.meta.get("size")

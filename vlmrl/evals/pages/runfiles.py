@@ -19,12 +19,11 @@ import numpy as np
 import yaml
 
 from vlmrl import fs
-from vlmrl.answers.coordinates import Frame
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.pages.overlay import Shown, Target, Unit, target_of
 from vlmrl.evals.score.records import Record, read_records
 from vlmrl.media.store import ProcessedMedia
-from vlmrl.types import Sample
+from vlmrl.types import CoordinateFrame, Sample
 
 MAX_STRIP_PIXELS = 1_500_000
 """Pixels kept of one question. Longer videos keep evenly spaced frames, at the size at which the model saw them."""
@@ -315,7 +314,7 @@ def _read_frames(path: Path) -> Frames:
 
 def _read_target(value: dict[str, Any]) -> Target:
     frame, unit, size = value["frame"], value["unit"], value["size"]
-    if frame not in (None, *get_args(Frame)) or unit not in (None, *get_args(Unit)):
+    if frame not in (None, *get_args(CoordinateFrame)) or unit not in (None, *get_args(Unit)):
         raise ValueError(f"frame {frame!r} or unit {unit!r} is not known")
     return Target(
         answer_type=str(value["answer_type"]),

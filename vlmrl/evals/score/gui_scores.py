@@ -1,6 +1,6 @@
 """One step on a screen by every published rule, side by side: a rate of steps says nothing without the name of its rule.
 
-Rows are of answer type `action`, with `gt.action`; points and boxes in 0 to 1000, or in pixels where `meta.frame` is `pixel`. For the rule
+Rows are of answer type `action`, with `gt.action`; points and boxes in 0 to 1000, or in the frame that `meta.frame` states. For the rule
 of AITW, `gt.elements` may list the boxes of the screen's elements; without them there is the box of the true one, where the row has it.
 """
 
@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
+from vlmrl.answers.frame import Size, sides_of, size_of
 from vlmrl.metrics.boxes import Box, centre
-from vlmrl.metrics.gui import POINTING, RADIUS, Action, action_of, parse_action, to_rel1000
+from vlmrl.metrics.gui import POINTING, RADIUS, Action, action_of, parse_action, to_norm1000
 from vlmrl.metrics.gui_profiles import SCREEN, Profile, StepMatch, aitw_tap, match_step, ton
 from vlmrl.types import Sample
 
-Size = tuple[float, float]
-"""Width and height of the screen in pixels."""
 RULES = (*get_args(Profile), "ton_reward", "aitw")
 """Names of the rules: the profiles of `metrics.gui_profiles`, and two more for clicks."""
 PARTS = ("type", "grounding", "step")
@@ -32,13 +31,13 @@ def profile_scores(answer: str | None, sample: Sample) -> dict[str, float]:
     (also None) is wrong in each rule.
 
     Raises:
-        ValueError: the row has no true action, another frame than `rel1000` and `pixel`, or pixels without `meta.size`.
+        ValueError: the row has no true action, an unknown frame, or pixels without `meta.size`.
     """
-    size = _size(sample)
-    gold, elements = _truth(sample, size)
+    size = size_of(sample)
+    gold, elements = _truth(sample)
     pred = None if answer is None else parse_action(answer)
-    if pred is not None and _pixels(sample) and size is not None:
-        pred = to_rel1000(pred, size)
+    if pred is not None:
+        pred = to_norm1000(pred, sides_of(sample))
     out: dict[str, float] = {}
     for rule, match in _matches(pred, gold, elements, size).items():
         parts = zip(PARTS, (match.type, match.grounding, match.step), strict=True)
@@ -63,7 +62,7 @@ def _matches(pred: Action | None, gold: Action, elements: tuple[Box, ...], size:
     return out | {"ton_reward": ton(pred, gold, radius=RADIUS), "aitw": aitw(pred, gold, elements)}
 
 
-def _truth(sample: Sample, size: Size | None) -> tuple[Action, tuple[Box, ...]]:
+def _truth(sample: Sample) -> tuple[Action, tuple[Box, ...]]:
     """The true action and the boxes of elements, in 0 to 1000."""
     given = sample.gt.get("action")
     gold = action_of(given) if isinstance(given, dict) else None
@@ -75,28 +74,9 @@ def _truth(sample: Sample, size: Size | None) -> tuple[Action, tuple[Box, ...]]:
     if (listed is not None and not isinstance(listed, list)) or None in boxes:
         raise ValueError(f"{_where(sample)}: gt.elements {str(listed)[:80]} is not a list of [x1, y1, x2, y2]")
     elements = [box for box in [*boxes, gold.box] if box is not None]
-    if not _pixels(sample):
-        return gold, tuple(elements)
-    if size is None:
-        raise ValueError(f"{_where(sample)}: pixels need 'meta.size' as [width, height] of the screen; add it to the row")
-    scaled = [to_rel1000(Action(kind="click", box=box), size).box for box in elements]
-    return to_rel1000(gold, size), tuple(box for box in scaled if box is not None)
-
-
-def _pixels(sample: Sample) -> bool:
-    frame = sample.meta.get("frame", "rel1000")
-    if frame not in ("rel1000", "pixel"):
-        raise ValueError(f"{_where(sample)}: meta.frame is {frame!r}; known: rel1000, pixel")
-    return frame == "pixel"
-
-
-def _size(sample: Sample) -> Size | None:
-    size = sample.meta.get("size")
-    if size is None:
-        return None
-    if not isinstance(size, list | tuple) or len(size) != 2 or not all(type(v) in (int, float) and v > 0 for v in size):
-        raise ValueError(f"{_where(sample)}: 'meta.size' must be [width, height] of the screen in pixels, got {size!r}")
-    return float(size[0]), float(size[1])
+    side = sides_of(sample)
+    scaled = [to_norm1000(Action(kind="click", box=box), side).box for box in elements]
+    return to_norm1000(gold, side), tuple(box for box in scaled if box is not None)
 
 
 def _where(sample: Sample) -> str:

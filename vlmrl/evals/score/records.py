@@ -87,7 +87,7 @@ class Record:
     group: str | None = None
     """What the row says in `question_group`: rows that count together (rotations of a question, pairs of pictures)."""
     frame: str | None = None
-    """Coordinates of `pred` and `gold`, where the row states them: `pixel` or `rel1000`."""
+    """Coordinates of `pred` and `gold`, where the row states them: `types.CoordinateFrame`."""
     k: int = 0
     """Number of this answer among those to the sample."""
     seed: int | None = None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import vlmrl.rewards.box_iou
+import vlmrl.rewards.boxes
 import vlmrl.rewards.exact
 import vlmrl.rewards.number
 import vlmrl.rewards.points

@@ -1,5 +1,8 @@
-"""Rewards. Importing this package registers all of them."""
+"""Reward functions, one file per kind of answer or of judgement. Machinery that calls them is in `run`, clients of judges in `remote`.
 
-from vlmrl.rewards import exact, format, temporal_iou
+The answer, by rule: `exact`, `choice`, `math`, `boxed`, `number`, `ocr`, `open_rouge` (text and numbers); `boxes`, `points`, `segmentation`
+(places); `temporal_iou`, `highlight`, `tracking` (times, boxes over time); `gui_action`. By a model: `judge`, `rubric`, `reward_model`,
+`thinking`, `faithful_judges`, `listener`. Form and length: `format`, `lengths`, `repetition`. `rule_spatial` is for the toy world.
 
-__all__ = ["exact", "format", "temporal_iou"]
+`vlmrl.methods` imports every module here, and so registers all of them. `checks` holds what several rewards share.
+"""

@@ -1,4 +1,4 @@
-r"""Answers in `\boxed{...}`, as models trained on mathematics write them, with or without answer tags."""
+r"""Reward `boxed`: the answer in `\boxed{...}` is right, as models trained on mathematics write it, with or without answer tags."""
 
 from __future__ import annotations
 

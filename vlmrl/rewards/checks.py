@@ -1,4 +1,4 @@
-"""Right or wrong by a named check, for rewards that shape correctness; and the gold answers of a row."""
+"""Checks that several rewards share: right or wrong by a named rule, the options of a row, its gold answers."""
 
 from __future__ import annotations
 

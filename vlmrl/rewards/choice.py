@@ -1,4 +1,4 @@
-"""Multiple choice."""
+"""Reward `choice`: the answer names the right option of a multiple-choice question."""
 
 from __future__ import annotations
 

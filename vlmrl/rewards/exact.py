@@ -1,4 +1,4 @@
-"""Equality of the answer with the gold answer."""
+"""Reward `exact`: the answer equals the gold answer, case and white space aside."""
 
 from __future__ import annotations
 

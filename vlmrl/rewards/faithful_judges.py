@@ -1,4 +1,4 @@
-"""The judged constraints of Faithful GRPO: consistency, semantic grounding, spatial grounding. arXiv:2604.08476, 2.2 and eq. 1.
+"""Rewards `consistency`, `semantic_grounding`, `spatial_grounding`: judged constraints of Faithful GRPO. arXiv:2604.08476, 2.2, eq. 1.
 
 Consistency R_C in {0, 1}: a judge that reads text only says whether the reasoning's own conclusion is the given answer. Semantic
 grounding R_S in [0, 1]: each sentence of the thought that is not trivial is CORRECT, INCORRECT or SKIP for a judge with the pictures;

@@ -1,4 +1,4 @@
-"""One step on a screen: form, type of the action, and its arguments where the type is right.
+"""Reward `gui_action`: one step on a screen, by form, type of the action, and its arguments where the type is right.
 
     R = w_format * form + w_type * type + w_args * type * arguments
 

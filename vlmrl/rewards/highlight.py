@@ -1,4 +1,4 @@
-"""Highlight detection: time stamps with a saliency each, as TempSamp-R1 (arXiv:2509.18056) rewards it.
+"""Reward `highlight`: highlight detection, time stamps with a saliency each, as TempSamp-R1 (arXiv:2509.18056) scores it.
 
     R = 0.6 * F2 + 0.4 / (1 + WMSE)
 

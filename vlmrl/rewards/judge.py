@@ -1,4 +1,4 @@
-"""Correctness of free-form answers, by a judge that sees the same pictures as the policy.
+"""Reward `judge`: correctness of free-form answers by a model that sees the same pictures as the policy (LLM as a judge).
 
 Ours, in wording and scale; what the judge sees is the question, the reference answer and the answer, never the thought: a thought
 must not be able to argue for its answer.

@@ -1,4 +1,4 @@
-"""Rewards of length, in sampled tokens (`Rollout.ids`, end token included). They see form only: use them next to an answer column.
+"""Rewards `length`, `overlong`, `cosine_length`: length in sampled tokens (with the end token), next to a reward of the answer.
 
 `best` is what the gold answer must reach in the self test (the default is 1): a penalty's is 0, and None where it is up to the
 arguments.

@@ -1,4 +1,4 @@
-"""Reasoning that convinces a frozen listener: a second model gets pictures, question and the reasoning, and answers. arXiv:2506.22832.
+"""Reward `listener`: reasoning that convinces a second, frozen model, which gets pictures, question and the reasoning. arXiv:2506.22832.
 
 p_L: the listener's probability of the true option, from the log-probabilities of its first token. The paper's reward is
 r_format + 0.5 * [answer is right] + 0.5 * p_L: give the columns `format`, `exact` and `listener` those weights.

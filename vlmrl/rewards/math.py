@@ -1,4 +1,4 @@
-"""Mathematical equality with the gold answer."""
+"""Reward `math`: the answer is mathematically equal to the gold answer."""
 
 from __future__ import annotations
 

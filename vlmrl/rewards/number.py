@@ -1,4 +1,4 @@
-"""Numbers: exact counts, and two measures of a regression of different shape.
+"""Rewards `count`, `number`, `regression_mra`, `inverse_error`: exact counts, and measures of a regression of different shape.
 
 Rows say which they are for: `gt.count` is a whole number, `gt.number` a quantity. A sample without it is not judged (None), so that
 the columns of a mixture of tasks do not disturb each other. What cannot be read as one number scores 0.

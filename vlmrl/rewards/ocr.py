@@ -1,4 +1,4 @@
-"""Text read from a picture, against the best of the row's gold answers (`answer` and `gt.answers`)."""
+"""Rewards `ocr_anls`, `ocr_wer`: text read from a picture, against the best of the row's gold answers (`answer` and `gt.answers`)."""
 
 from __future__ import annotations
 

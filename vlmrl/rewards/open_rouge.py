@@ -1,4 +1,4 @@
-"""Open answers by the words that they share with the gold answer."""
+"""Reward `open_rouge`: ROUGE of a free-form answer, the words that it shares with the gold answer."""
 
 from __future__ import annotations
 

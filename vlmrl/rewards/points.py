@@ -1,4 +1,4 @@
-"""Pointing: a point in a true box, points on a true mask, and clicks.
+"""Rewards `point_in_box`, `points_in_mask`, `click`: pointing, at a true box, on a true mask, and clicks.
 
 Points, boxes and masks of a row are in the frame that it states in `meta.frame` (`answers.frame`), pixels of a picture of size
 `meta.size` = [width, height]. A frame is read where it matters (distances and masks) and never guessed. `gt.action` is in `norm1000`

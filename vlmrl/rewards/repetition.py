@@ -1,4 +1,4 @@
-"""A penalty for saying the same again."""
+"""Reward `repetition`: a penalty for repeated n-grams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checklist with weights, graded by a judge: the rubric reward of RGR-GRPO. arXiv:2511.12344.
+"""Reward `rubric`: a checklist with weights, graded by a judge, as in RGR-GRPO. arXiv:2511.12344.
 
 r = sum_j v_j * s_j / sum_j v_j, with s_j in [0, 1] the judge's grade of item j. The paper's exact weights could not be read; here they
 are the row's or the recipe's, and positive. All items are graded in one request, each by its own id. The wording is ours.

@@ -1,4 +1,4 @@
-"""What a promptable segmenter is told about an object, as OneThinker (arXiv:2512.03043) rewards it: no segmenter runs here.
+"""Reward `segmentation_points`: the box and points that prompt a segmenter, as OneThinker (arXiv:2512.03043) scores them.
 
 Rows have `gt.segmentation` = {"boxes": [x1, y1, x2, y2], "positive_points": [[x, y], ...], "negative_points": [[x, y], ...]}, of a
 video with "time": seconds of the frame that they are on; the answer is the same JSON. All in the frame of reference of the row. The

@@ -1,4 +1,4 @@
-"""Temporal IoU of the answered span with the true one: the task reward of temporal grounding (arXiv:2509.18056, section 3.1).
+"""Reward `temporal_iou`: IoU of the answered time span with the true one, for temporal grounding (arXiv:2509.18056, section 3.1).
 
 The printed formula can be negative for disjoint spans; it is clamped at 0, as in the released code. An answer without a readable
 span is wrong (0). A sample without a true span is not judged (None).

@@ -1,4 +1,4 @@
-"""Quality of the reasoning, by a judge: the thinking reward of SophiaVL-R1. arXiv:2505.17018.
+"""Reward `thinking`: quality of the reasoning by a judge, as in SophiaVL-R1. arXiv:2505.17018.
 
 q in [0, 1] from a model that grades the reasoning on soundness, correctness, error identification, consistency of language and
 redundancy, apart from whether the answer is right. The shape `trust` of this package turns the column into gamma * alpha * exp(-s / T) * q.

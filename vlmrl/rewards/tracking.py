@@ -1,4 +1,4 @@
-"""Boxes over time, as OneThinker (arXiv:2512.03043) rewards them: tracking, and spatio-temporal grounding.
+"""Rewards `tracking`, `spatio_temporal`: boxes over time, as OneThinker (arXiv:2512.03043) scores them.
 
 Rows have `gt.track` = {"<frame>": [x1, y1, x2, y2], ...}, or `gt.tube` = {"time": [start, end], "boxes": {...}}; an answer is
 `{"boxes": {...}}`, of a tube with `"time"`. Boxes are compared in the frame of reference of the row. The paper's defaults are kept;

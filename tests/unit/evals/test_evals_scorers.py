@@ -14,7 +14,7 @@ from vlmrl.evals.score.gui_scores import profile_scores
 from vlmrl.evals.score.measures import GUI_RULES, MAIN, METRICS, OF_TYPE
 from vlmrl.evals.score.scorers import SCORERS, thought_scores
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.box_iou import box_iou
+from vlmrl.rewards.boxes import box_iou
 from vlmrl.rewards.gui_action import gui_action
 from vlmrl.rewards.rule_spatial import rule_consistency, rule_grounding
 from vlmrl.types import Sample

@@ -1,4 +1,4 @@
-"""rewards.box_iou."""
+"""rewards.boxes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.box_iou import box_iou
+from vlmrl.rewards.boxes import box_iou
 
 SAMPLE = dataclasses.replace(sample('{"boxes": [[0, 0, 10, 10]]}', gt={"boxes": [[0, 0, 10, 10]]}), answer_type="bbox")
 TEXTS = [

@@ -1,4 +1,4 @@
-"""rewards.boxes_match: the printed vectors; order, missing and superfluous boxes."""
+"""rewards.boxes: the printed vectors; order, missing and superfluous boxes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.boxes_match import boxes_match
+from vlmrl.rewards.boxes import boxes_match
 from vlmrl.rewards.run.runner import RewardRunner
 
 BOXES = [[0, 0, 10, 10], [22, 20, 32, 30]]

@@ -1,4 +1,4 @@
-"""rewards.forms: think_format and structure."""
+"""rewards.format: think_format and structure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.exact import exact
-from vlmrl.rewards.format import format_reward
-from vlmrl.rewards.forms import structure, tag_share, think_format, thinks_first
+from vlmrl.rewards.format import format_reward, structure, tag_share, think_format, thinks_first
 from vlmrl.rewards.run.runner import RewardRunner
 
 CTX = RewardContext()

@@ -1,4 +1,4 @@
-"""rewards.iou: the printed vectors, clamping, and which rows and answers are judged."""
+"""rewards.boxes: the printed vectors, clamping, and which rows and answers are judged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.iou import ciou, giou, iou
+from vlmrl.rewards.boxes import ciou, giou, iou
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.types import Sample
 

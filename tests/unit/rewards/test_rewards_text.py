@@ -6,7 +6,9 @@ import random
 
 import pytest
 
-import vlmrl.rewards  # noqa: F401 (registers the rewards)
+import vlmrl.rewards.exact
+import vlmrl.rewards.format
+import vlmrl.rewards.temporal_iou  # noqa: F401 (importing registers them)
 from vlmrl.answers.tags import gold_text
 from vlmrl.protocols import RewardContext, reward
 from vlmrl.types import Group, Prompt, Rollout, Sample

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-import vlmrl.rewards  # noqa: F401 (registers the rewards)
+import vlmrl.rewards.exact
+import vlmrl.rewards.format
+import vlmrl.rewards.temporal_iou  # noqa: F401 (importing registers them)
 from vlmrl.errors import CheckpointError, DataError
 from vlmrl.protocols import RewardContext, reward
 from vlmrl.rewards.run.runner import WINDOW, RewardRunner, contract_problem

@@ -13,7 +13,7 @@ from tests.support.pixels import only, parts, seen
 from vlmrl.answers.tags import gold_text
 from vlmrl.data.row import parse_row
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.box_iou import box_iou
+from vlmrl.rewards.boxes import box_iou
 from vlmrl.rewards.number import count, inverse_error, number
 from vlmrl.rewards.run.runner import JUNK, RewardRunner
 from vlmrl.toy.multitask import MOST, TASKS, items

@@ -1,4 +1,4 @@
-"""Verdicts by content hash, in an append-only JSON-lines file per process under the run: nothing is asked twice, whatever crashes.
+"""The cache of verdicts, by content hash: a JSON-lines file per process under the run, so that no question is asked twice after a crash.
 
 A line is `{"crc": "<8 hex>", "key": ..., "verdict": {...}}`, the checksum being over the rest in canonical form. What a crash tore off
 at the end is cut away when the file is opened; a damaged line in the middle is left out and counted, since it only costs a question.

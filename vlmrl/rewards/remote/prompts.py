@@ -1,4 +1,4 @@
-"""What judges are asked: jinja templates, with every text that is not ours between marks that its author cannot know.
+"""Prompt templates of judges (jinja), with every foreign text between marks that its author cannot know.
 
 A mark carries a hash of the question, of which the text is a part, so a policy cannot write the closing mark of its own text. Signs
 that chat templates give a meaning to (`<|im_end|>` and relatives) are taken apart, and control characters replaced.

@@ -1,4 +1,4 @@
-"""What comes back from a judge: a verdict that was checked, or the reason why there is none."""
+"""Verdicts: what a judge answered, parsed and checked, or the reason why there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alarms about a run that goes on but no longer learns what it should: said once in a while, never a stop.
+"""Alarms about a run that goes on but no longer learns what it should (constant rewards, cut-off answers): warnings, never a stop.
 
 Pure functions of the last logged steps. The window is not part of the run's state: it changes nothing that is trained or logged, so a
 resumed run is the same without it, and simply watches anew.

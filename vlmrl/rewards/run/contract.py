@@ -1,4 +1,4 @@
-"""What a reward function must return: one finite number, or None for "cannot judge", per rollout."""
+"""The return contract of a reward function: one finite number, or None for "cannot judge", per rollout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reward functions written for other trainers, called with what they get there. They run in a worker (`rewards.run.workers`).
+"""Adapters for reward functions of other trainers (TRL, verl, ...): called with what they get there, in a worker (`rewards.run.workers`).
 
     rewards:
       - {name: python, label: accuracy, function: my_rewards.py:accuracy_reward, form: trl}

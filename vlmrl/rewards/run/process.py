@@ -1,4 +1,4 @@
-"""One reward worker as its parent sees it: start it, ask it under a deadline, and end it with all that it has started."""
+"""A reward worker process as its parent sees it: start it, call it under a deadline, end it with all its children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls the rewards, checks what they return, and counts every fault with its reason. A fault is never a zero.
+"""The reward runner scores a group: it calls the rewards, checks what they return, and counts every fault with its reason, never as a zero.
 
 Our own rewards are pure functions of bounded text that cannot hang; they run in this process. What could hang or do harm (plug-ins,
 functions of other trainers) runs in workers under a deadline (`rewards.run.workers.place` decides), at the same time as the others.

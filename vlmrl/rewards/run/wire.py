@@ -1,4 +1,4 @@
-"""Groups as JSON values, for the pipe between the trainer and a reward worker. Nothing that arrives can become code.
+"""The wire format between trainer and reward worker: groups as JSON values. Nothing that arrives can become code.
 
 Numbers come back bit for bit (Python writes the shortest text that reads as the same float); tuples inside `gt` and `meta`, which
 come from JSON rows, come back as lists.

@@ -1,4 +1,4 @@
-"""The child's side of `rewards.run.workers`: reads calls from a pipe, runs the reward, writes the scores to another.
+"""The main program of a reward worker process: reads calls from a pipe, runs the reward, writes the scores to another.
 
 It starts without torch. What a reward prints goes to a pipe that the parent reads; the channels of the protocol are on descriptors
 of their own, so that neither `input()` nor a print can disturb them. Working directory and environment are put back after each

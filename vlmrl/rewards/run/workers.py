@@ -1,4 +1,4 @@
-"""Rewards in processes of their own, so that one that hangs, crashes or eats memory costs one call and nothing else.
+"""The pool of reward workers: rewards in processes of their own, so that one that hangs, crashes or eats memory costs one call.
 
 A pool starts workers when they are first needed, each a fresh interpreter (`rewards.run.worker`) that speaks lines of JSON over pipes.
 The parent holds the clock: a call that passes its deadline is ended with SIGKILL, together with everything that the worker has

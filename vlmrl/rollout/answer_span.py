@@ -1,4 +1,4 @@
-"""Which tokens of a rollout are its answer: for likelihoods of the answer given the thought (GRPO-CARE, arXiv:2506.16141).
+"""Finds the answer's tokens within a rollout, for the likelihood of the answer given the thought (GRPO-CARE, arXiv:2506.16141).
 
 The authors drop a fixed number of tokens at the end. Here it goes by characters: the tokens that hold any character between the tags of
 the last answer block, white space next to the tags aside. Closing tag and end token are out, however the tokenizer cuts them; a token

@@ -1,4 +1,4 @@
-"""The reference rollout engine: the policy itself, generating.
+"""The reference rollout engine: the policy itself generates (continuous batching, one shared copy of each prompt's keys and values).
 
 Each prompt is encoded by the vision tower once and prefilled once, in packed rows without padding; its answers decode together
 against that one copy of its keys and values (`rollout.grid`). A row that ends leaves at once, and as soon as there is room for all

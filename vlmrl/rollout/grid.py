@@ -1,4 +1,4 @@
-"""The key-value cache of a running batch: prompts once, their answers beside them.
+"""The key-value cache of the reference engine: each prompt's keys and values once, those of its answers beside them.
 
 The answers of a prompt attend to one copy of its keys and values, in one matrix product for all of them; nothing is expanded. Rows
 leave when they end, and the place of a prompt whose answers are done goes to the next prompt.

@@ -1,4 +1,4 @@
-"""Append-only record of finished groups, so that a crash loses no rollout and a resumed step trains on exactly the same ones.
+"""The rollout journal: an append-only file of finished groups, so that a crash loses no rollout and a resumed step trains on the same ones.
 
 One file per step and rank. A record is a line `<length> <crc32> <JSON>` (two times eight hex digits); the first says which step
 and rank the file belongs to, and each one after carries its sequence number. What a crash tore off, from the first record that

@@ -1,4 +1,4 @@
-"""Whether a text gives an answer away: the leak check of HiLL and SAGE, for hints that the policy writes itself.
+"""Checks whether a text gives an answer away: the leak check of HiLL and SAGE, for hints that the policy writes itself.
 
 A gold answer of more than two characters leaks where it is found as it is (case and white space aside, not within a longer word or
 number). A shorter one (`B`, `7`) is found in any text by accident, so it counts only where it is presented as the answer: in a box,

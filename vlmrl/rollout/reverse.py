@@ -1,4 +1,4 @@
-"""Reverse thinking of TON ("Think or Not?", arXiv:2505.16854, section 3): thoughts for rows that have an answer but no thought.
+"""Writes thoughts for rows that have an answer but no thought: reverse thinking of TON ("Think or Not?", arXiv:2505.16854, section 3).
 
 The base policy sees media, question and true answer, and is asked for a concise derivation that does not state the answer:
 T ~ pi(V, Q, S*). Supervised fine-tuning then teaches T with the answer.

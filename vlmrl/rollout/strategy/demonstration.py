@@ -1,4 +1,4 @@
-"""LUFFY: one row of each group is a teacher's trace. arXiv:2504.14945, with the authors' code.
+"""Strategy `demonstration` (LUFFY): one row of each group is a teacher's trace. arXiv:2504.14945, with the authors' code.
 
 The group is G - 1 sampled rows and one trace, from `meta.demonstrations` of the row (texts as a model would answer, tags included;
 taken as they are, with the end token behind), else built from the row's thought and answer. A trace is used where it earns more than
@@ -11,14 +11,14 @@ Ours: several traces of a row take turns by the place of the group in the run, s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from vlmrl import rng
 from vlmrl.answers.tags import gold_text
 from vlmrl.errors import DataError
 from vlmrl.protocols import strategy
-from vlmrl.types import Group, Rollout, Sample
+from vlmrl.rollout.strategy.given_row import with_given_row
+from vlmrl.types import Group, Sample
 
 
 def traces(sample: Sample, answer_format: str) -> list[str]:
@@ -50,16 +50,7 @@ class Demonstration:
         if not texts:
             return group
         text = texts[rng.key(0, "demonstration", group.id) % len(texts)]
-        row = Rollout(
-            k=len(group.rollouts),
-            ids=tuple(tokenize(text)),
-            logprobs=(),
-            text=text,
-            finish="stop",
-            policy_version=group.rollouts[0].policy_version,
-            provenance="ground_truth",
-        )
-        out = replace(group, rollouts=(*group.rollouts, row))
+        out = with_given_row(group, text, tokenize)
         value = score(out)[-1]
         return out if value is not None and value > self.above else group
 

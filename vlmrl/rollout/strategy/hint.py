@@ -1,4 +1,4 @@
-"""Groups in which everybody failed sample again under a hint: SAGE (self-hinting), Scaf-GRPO (hint ladders) and Guide.
+"""Strategies `sage`, `scaf_grpo`, `guide`: groups without a success are sampled again under a hint.
 
 One contract. A guided row has two prompts: the one that it was sampled under (question and hint) and the one that the loss conditions
 on, which is the same, or the plain one. `Guidance` of the row says which, and what the denominator of its ratio is. The methods differ

@@ -1,4 +1,4 @@
-"""TempSamp-R1: one row of each group is built from the ground truth. arXiv:2509.18056, section 3 (eq. 2); named `offpolicy_gt`.
+"""Strategy `offpolicy_gt` (TempSamp-R1): one row of each group is built from the ground truth. arXiv:2509.18056, section 3 (eq. 2).
 
 The group is G - 1 sampled rows and one row that gives the true answer. In answer formats with thoughts the paper does not say which
 thought that row carries; ours is the thought of the best sampled row with a valid format (`splice`), kept as it is. If there is
@@ -13,12 +13,12 @@ The paper's repairs of the mixed group: the shape `tempsamp_nonlinear` (the meth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from vlmrl.answers.tags import gold_text, parse
 from vlmrl.protocols import strategy
-from vlmrl.types import Group, Rollout
+from vlmrl.rollout.strategy.given_row import with_given_row
+from vlmrl.types import Group
 
 
 class OffPolicyGroundTruth:
@@ -39,17 +39,7 @@ class OffPolicyGroundTruth:
             thought = self._best_thought(group, score)
             if thought is None:
                 return group
-        text = gold_text(sample, answer_format, thought)
-        row = Rollout(
-            k=len(group.rollouts),
-            ids=tuple(tokenize(text)),
-            logprobs=(),
-            text=text,
-            finish="stop",
-            policy_version=group.rollouts[0].policy_version,
-            provenance="ground_truth",
-        )
-        return replace(group, rollouts=(*group.rollouts, row))
+        return with_given_row(group, gold_text(sample, answer_format, thought), tokenize)
 
     def _best_thought(self, group: Group, score: Callable[[Group], Sequence[float | None]]) -> str | None:
         """Thought of the well-formed row with the highest task reward; the first of equals."""

@@ -1,4 +1,4 @@
-"""All rows of a group are sampled from the policy."""
+"""Strategy `plain`: all rows of a group are sampled from the policy."""
 
 from __future__ import annotations
 

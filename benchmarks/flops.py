@@ -1,4 +1,4 @@
-"""Floating-point operations of a GRPO step, counted from a model's config alone: the ceiling that a measured ratio is held against.
+"""Counts the floating-point operations of a GRPO step from a model's config: the ceiling that a measured speed-up is held against.
 
 Counted are the matrix products (a multiplication and an addition are two operations): linear layers, attention over the pairs of
 tokens that may see each other, the output head over the tokens that are scored, and the vision tower. Norms, activations,

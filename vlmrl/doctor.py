@@ -1,4 +1,4 @@
-"""What this machine has: versions against the supported ranges, devices, video decoders, optional parts and how to get them.
+"""`vlmrl doctor`: versions against the supported ranges, devices, video decoders, optional parts and how to get them.
 
 Nothing here trains, downloads or reads a secret: of the environment only whether a variable is set is told.
 """

@@ -1,4 +1,4 @@
-"""The only module that writes durable files.
+"""Durable file writes: the only module that writes files.
 
 `write_bytes` and `write_text` replace a file as one event: after a power cut it holds the old content or the new one.
 `append` adds to a file without syncing it; `sync` makes what was appended durable. A failed operation raises

@@ -1,4 +1,4 @@
-"""All registries, with everything registered: imports the packages that hold methods, and the plug-ins that a recipe names.
+"""Imports everything that registers a method, and the plug-ins that a recipe names, and gives all registries.
 
 Imported by `cli` and `train` only; this is where torch comes in when a recipe is checked.
 """

@@ -1,4 +1,4 @@
-"""The few shapes that parts of the package agree on, and the registries of those that a recipe names.
+"""Protocols that parts of the package agree on (engine, sampler, strategy, reward), and the registries of what a recipe names.
 
 Pure tensor methods (advantage, credit, policy_loss, select) have their registries in `vlmrl.algo`, next to their input types.
 """

@@ -1,4 +1,4 @@
-"""One registry class. The keyword-only parameters of a registered function are its configuration schema.
+"""The registry of named methods. The keyword-only parameters of a registered function are its configuration schema.
 
     @advantage("grpo", paper="arXiv:2402.03300")
     def grpo(x: AdvantageInputs, *, epsilon: float = 1e-4) -> Tensor: ...

@@ -1,4 +1,4 @@
-"""Randomness is a function of coordinates, never of history.
+"""Random seeds as functions of coordinates (step, sample, rollout), never of history.
 
 `key(seed, "rollout", step, sample_id, k)` is the same number on every machine and after every restart, so no generator
 state is ever stored, and there is nothing to forget at resume.

@@ -1,4 +1,4 @@
-"""The nouns of the package. Read this file first.
+"""The data types of the package (Sample, Prompt, Rollout, Group, Scores). Read this file first.
 
 Frozen, keyword-only, without tensors (those appear in `policy.pack`), so that any of them can be compared, hashed into a
 journal and rebuilt. Letters used in names everywhere: N rollouts in a step, P prompts, G rollouts of one prompt, K reward

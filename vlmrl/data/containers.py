@@ -1,4 +1,4 @@
-"""What a source may be besides a file of rows, as a list of files: nothing is downloaded.
+"""Lists the files of a source that is a folder, an archive or a hub checkout: nothing is downloaded.
 
     rows.jsonl, rows.parquet, rows.arrow    one file
     rows.jsonl#500                          500 of its rows, see `drawn`

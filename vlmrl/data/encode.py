@@ -1,4 +1,4 @@
-"""Messages and media to a `Prompt`: the only place where prompt token ids are made.
+"""Encodes a sample as a `Prompt` (chat template, media, token ids): the only place where prompt token ids are made.
 
 The chat template is rendered once with one placeholder per medium, tokenised once, and each placeholder is repeated as often
 as that medium has features. Counts are compared on the way; nothing is padded, dropped or truncated to make them fit.

@@ -1,4 +1,4 @@
-"""A file that is one JSON list of rows, as LLaMA-Factory and ms-swift keep them: cut into its elements, which are then read like lines."""
+"""Cuts a file that is one JSON list of rows (LLaMA-Factory, ms-swift) into its elements, with line numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sample as chat messages: media placeholders, the question, and the instruction of the answer format."""
+"""Renders a sample as chat messages: media placeholders, the question, and the instruction of the answer format."""
 
 from __future__ import annotations
 

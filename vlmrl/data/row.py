@@ -1,4 +1,4 @@
-"""The published row schema: one JSON object to one `Sample`, or a `RowError` that names the key at fault.
+"""Parses rows of the published schema: one JSON object to one `Sample`, or a `RowError` that names the key at fault.
 
     {"id": "clip-7", "task": "temporal_grounding", "answer_type": "time_span", "video": "clips/7.mp4",
      "prompt": "When does the door open?", "gt": {"time": [3.0, 5.5]}}

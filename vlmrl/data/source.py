@@ -1,4 +1,4 @@
-"""Files of rows to samples. A bad row is counted with file, line and reason, never skipped in silence and never fatal by itself;
+"""Loads files of rows as samples. A bad row is counted with file, line and reason, never skipped in silence and never fatal by itself;
 what is fatal is too many of them.
 
 JSONL is read as strict UTF-8 (a byte order mark at the start is allowed), one object per line, without the liberties of Python's

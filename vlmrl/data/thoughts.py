@@ -1,4 +1,4 @@
-"""Add thoughts to a file of rows: the data side of reverse thinking (TON, arXiv:2505.16854, section 3).
+"""Adds thoughts to a file of rows: the data side of reverse thinking (TON, arXiv:2505.16854, section 3).
 
     derive = functools.partial(reverse_thoughts, engine, encoder, settings=..., seed=0)     # rollout.reverse
     report = add_thoughts(Path("train.jsonl"), Path("train-thoughts.jsonl"), derive, media_root="media")

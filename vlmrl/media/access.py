@@ -1,4 +1,4 @@
-"""What a media reference may name. A string that names media is not permission to read it.
+"""Checks what a media reference may name. A string that names media is not permission to read it.
 
 A path is relative to a root, normalised, and stays under that root after symbolic links are resolved; only regular files
 are opened, and only up to a size cap. Nothing here knows what an image or a video is.

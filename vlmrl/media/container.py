@@ -1,4 +1,4 @@
-"""Video containers through PyAV: what the header promises, which packets are there, and decoding in presentation order.
+"""Reads video containers with PyAV: what the header promises, which packets are there, and frames in presentation order.
 
 The container format is recognised by its first bytes and forced on the demuxer, so that a playlist with the name of a video
 (HLS, concat) can never make the library open other files or addresses. Times are seconds from the first shown frame.

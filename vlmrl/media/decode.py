@@ -1,4 +1,4 @@
-"""One medium's bytes to the frames that the model sees: the same function in this process and in a worker."""
+"""Decodes one medium to the frames that the model sees: the same function in this process and in a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large a medium is, how long, and how many tokens it becomes, from headers alone.
+"""Reads sizes from headers alone: how large a medium is, how long, and how many tokens it becomes.
 
 The numbers are those that decoding finds later, by the same rules (`Sizing`), for files that are what their headers say. Where a
 header cannot answer (the orientation of a PNG in its metadata text, Motion JPEG), the least necessary is decoded.

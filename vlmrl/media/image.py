@@ -1,4 +1,4 @@
-"""Image files to upright RGB pixels, within bounds. JPEG, PNG and WebP only.
+"""Decodes image files to upright RGB pixels, within bounds. JPEG, PNG and WebP only.
 
 The pixels are those of the whole, undamaged file: a cut or broken one is an error, never a half-grey picture. Embedded colour
 profiles are not applied, as the models' own processors do not apply them.

@@ -1,4 +1,4 @@
-"""The sample tables of an MP4 or MOV file: how long its video is and when each frame is shown, without opening a decoder.
+"""Reads the index of an MP4 or MOV file (its sample tables): duration and frame times, without a demuxer or decoder.
 
 Only plain files are answered for: one video track, no fragments, no frame hidden or delayed by an edit list, no rotation that a bit
 stream could carry beside the track's matrix. For everything else the answer is None, and the caller asks the demuxer. What is

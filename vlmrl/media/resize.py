@@ -1,4 +1,4 @@
-"""How large a medium is shown to the model, and the one resize that gets it there."""
+"""Plans the size at which the model sees a medium (`smart_resize`), and resizes to it."""
 
 from __future__ import annotations
 

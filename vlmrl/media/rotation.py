@@ -1,4 +1,4 @@
-"""Whether the first bytes of a video stream could turn its pictures, so that headers alone may be believed."""
+"""Tells whether a video's first packet could rotate its pictures (an SEI message), so that headers alone may be believed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place where media become what the model sees: decoded, resized and cut into patches once per content.
+"""The media store: media are decoded, resized and cut into patches once per content, and cached. The only place where that happens.
 
 An entry is addressed by the hash of the file's content and of every parameter of its processing, and is shared by rollout,
 training, rewards and evaluation. Entries are dropped least recently used first when the byte budget is full, and are made

@@ -1,4 +1,4 @@
-"""Video files to frames, chosen by presentation time.
+"""Reads video files: the frames on screen at given presentation times.
 
 A request for time t is answered by the frame that is on screen at t: the latest one whose time stamp is not after t. That is
 right for any frame rate, also a changing one, where an index computed from an average rate is not. decord and PyAV give the

@@ -1,4 +1,4 @@
-"""Decoding in processes of their own: a medium that hangs, crashes or devours memory costs that process and nothing else.
+"""Decoder worker processes: a medium that hangs, crashes or devours memory costs that process and nothing else.
 
 A worker is a fresh Python process that gets bytes and returns frames, over a socket pair, as JSON headers and raw bytes; nothing is
 pickled and no path is opened there. It may write this much memory and no more (`RLIMIT_DATA`, Linux), has a wall-clock deadline for

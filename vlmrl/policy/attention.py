@@ -1,4 +1,4 @@
-"""Attention over packed rows of groups that share a prompt (`policy.prefix`), in several backends with the same result.
+"""Attention over packed rows whose groups share a prompt (`policy.prefix`), in several backends with the same result.
 
 * `dense`: one masked call, N x N pairs. The definition; for tests and small rows.
 * `merge`: prompts see themselves; answer tokens see the prompt in one unmasked call and their own answer in one causal call, joined

@@ -1,4 +1,4 @@
-"""Slowly averaged weights, and how likely they find an answer: the reference of GRPO-CARE. arXiv:2506.16141, with the authors' code.
+"""An exponential moving average of the weights, and the likelihood of answers under it: the reference of GRPO-CARE. arXiv:2506.16141.
 
 Every `every` optimizer steps: average <- decay * average + (1 - decay) * weights, with 10 and 0.995. From 0 towards constant weights w the
 average is w * (1 - decay^n) after n updates. The likelihood of an answer given its thought is the geometric mean over the answer's

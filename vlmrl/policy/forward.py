@@ -1,4 +1,4 @@
-"""Log-probabilities of answers under a policy: the only place that knows how a group is laid out in a forward pass.
+"""Log-probabilities of answers under a policy: the training forward pass, with shared or repeated prompts.
 
 `shared_prefix` computes each prompt once for all its answers; `repeat`, the reference, gives each answer a row of its own with its
 prompt repeated. Both compute the features of each distinct medium once per micro-batch.

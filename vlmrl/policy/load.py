@@ -1,4 +1,4 @@
-"""Load a model and its processor. Weights enter as safetensors only; remote code is off and cannot be switched on by a file."""
+"""Loads a model and its processor. Weights enter as safetensors only; remote code is off and cannot be switched on by a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows (prompt + answer) to micro-batches of tensors under a token budget: padded rows, or packed rows that share prompts."""
+"""Packs rows (prompt + answer) into micro-batches under a token budget: right-padded rows, or packed rows that share prompts."""
 
 from __future__ import annotations
 

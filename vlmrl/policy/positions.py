@@ -1,4 +1,4 @@
-"""The one maker of M-RoPE positions. Everything that runs the model passes positions from here explicitly.
+"""Computes M-RoPE positions. Everything that runs the model passes positions from here explicitly.
 
 Text advances all three rows by one. A visual block that starts at p0 uses (p0 + time, p0 + row, p0 + column) over its merged
 grid. Where text resumes after the block is the `rule`:

@@ -1,4 +1,4 @@
-"""How groups that share a prompt lie in one packed row: [prompt; answer 1; ...; answer G], group after group.
+"""The layout of a packed row whose groups share a prompt: [prompt; answer 1; ...; answer G], group after group.
 
 Pure bookkeeping, without a model. Everything that acts per token is unchanged by it; attention follows `allow`: a token sees the
 earlier tokens of its own prompt and of its own answer, and nothing else. A group with one answer is an ordinary packed row, so

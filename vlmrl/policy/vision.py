@@ -1,4 +1,4 @@
-"""Vision features, computed once per medium and cached under the version of the weights that they depend on."""
+"""The cache of vision features: computed once per medium, kept under the version of the weights that they depend on."""
 
 from __future__ import annotations
 

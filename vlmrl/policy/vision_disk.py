@@ -1,4 +1,4 @@
-"""Vision features on disk, so that a frozen tower encodes a medium once for all runs that share the folder.
+"""The disk store of vision features, so that a frozen tower encodes a medium once for all runs that share the folder.
 
 One safetensors file per entry, named by the hash of what the features depend on: the handle's key (content and processing of the
 medium), the tower's fingerprint (`policy.vision.tower_fingerprint`) and the compute type. Files are written durably under a temporary

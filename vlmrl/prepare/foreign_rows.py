@@ -1,4 +1,4 @@
-"""What preparation scripts share whose records are rows of other trainers: the adapters make them ours, as they do in a source."""
+"""Shared by preparation scripts whose records are rows of other trainers: the adapters convert them, as in a source."""
 
 from __future__ import annotations
 

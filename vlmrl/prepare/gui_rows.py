@@ -1,4 +1,4 @@
-"""Rows of GUI data sets: one step on a screen, or one element to click, from values that are already in the frame of the row.
+"""Makes rows of GUI data sets: one step on a screen, or one element to click, from values that are already in the frame of the row.
 
 A row is of the answer type `action`. Its true action is one JSON object of the canonical names of `metrics.gui.ACTIONS`, with
 coordinates in 0 to 1000 along each side (`meta.frame` is `norm1000`) and, where the data has one, the box of the true element in

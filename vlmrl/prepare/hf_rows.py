@@ -1,4 +1,4 @@
-"""What preparation scripts share that read data sets as the Hugging Face hub holds them: Parquet files with pictures inside, questions
+"""Shared by preparation scripts that read Hugging Face data sets: Parquet files with pictures inside, questions
 with options beside or within their text, and masks as pictures.
 
 Records that cannot become a row are `RowError`; `made` turns them into a `Skipped` with the reason.

@@ -1,4 +1,4 @@
-"""What every `data/<name>/prepare.py` shares: the command line, the checks against the card, and writing rows.
+"""Shared by every `data/<name>/prepare.py`: the command line, the checks against the card, and writing rows.
 
 A preparation script turns the official download on disk into rows of `data.row`; it never downloads. It states one function
 `rows(root, split, **options)` that yields rows, and a `Skipped` for each official record that cannot become a row, so that the

@@ -1,4 +1,4 @@
-"""RefCOCO, RefCOCO+ and RefCOCOg in the layout of the REFER release: one row per expression, the box in a stated frame.
+"""Makes rows of RefCOCO, RefCOCO+ and RefCOCOg in the REFER release's layout: one per expression, the box in a stated frame.
 
 <dataset>/refs(<partition>).p       a pickle of plain data: refs with their sentences and split
 <dataset>/instances.json            COCO annotations: boxes as (left, top, width, height) in pixels

@@ -1,4 +1,4 @@
-"""ScreenSpot's release layout, read for both of its versions: three JSON lists of elements, one per platform, and a folder of screenshots.
+"""Reads ScreenSpot's release layout, both versions: three JSON lists of elements, one per platform, and a folder of screenshots.
 
 Boxes are [x, y, width, height] in pixels of the screenshot, whose size is read from its file; they are cut to the screen.
 """

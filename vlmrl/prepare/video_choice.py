@@ -1,4 +1,4 @@
-"""What the preparation of video question sets shares: one clip, one question, and options with or without their letters."""
+"""Makes rows of video question sets: one clip, one question, and options with or without their letters."""
 
 from __future__ import annotations
 

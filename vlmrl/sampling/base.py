@@ -1,4 +1,4 @@
-"""What samplers share: streams of shuffled epochs, news from the ledger, who is in flight, strict state.
+"""The base of samplers: shuffled epochs as streams, samples that are already planned for a step, and strict state.
 
 Nothing here is a sampler. All of it is a function of the seed, of explicit positions and of the ledger.
 """

@@ -1,4 +1,4 @@
-"""How many rollouts each planned prompt gets, when a step has a total to spend.
+"""Rollout budgets: how many rollouts each planned prompt gets, when a step has a total to spend.
 
 A budget takes the ledger rows of the planned prompts, in plan order, and the total, and returns one number per prompt that sum to the
 total. Groups then have different sizes: statistics go by group id, and each prompt should keep its weight in the loss.

@@ -1,4 +1,4 @@
-"""Cascade RL: one domain after another instead of a mixture. Nemotron-Cascade, arXiv:2512.13607 (abstract read).
+"""Sampler `cascade` (Cascade RL): one domain after another instead of a mixture. Nemotron-Cascade, arXiv:2512.13607 (abstract read).
 
 In the paper each domain is a training stage of its own, with its own verifier, length limit and learning rate; `stages` of a recipe
 are that. This sampler is the part of it that needs nothing but an order of rows: within one stage, each domain for `epochs` shuffled

@@ -1,4 +1,4 @@
-"""A curriculum for GUI steps: short trajectories first, with replay of earlier levels. Inspired by CRAFT-GUI, arXiv:2508.11360.
+"""Sampler `curriculum_gui`: short trajectories first, with replay of earlier levels. Inspired by CRAFT-GUI, arXiv:2508.11360.
 
 This is not a reproduction: of the paper the abstract was read (trajectories of different difficulty are not sampled uniformly).
 Everything else is ours:

@@ -1,4 +1,4 @@
-"""How different the answers of one group are: trajectory diversity as variance-aware sampling wants it. arXiv:2509.21268."""
+"""Diversity of the answers of one group (distinct n-grams), for variance-aware sampling. arXiv:2509.21268."""
 
 from __future__ import annotations
 

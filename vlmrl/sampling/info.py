@@ -1,4 +1,4 @@
-"""What a sampler may know of a sample besides its id: its task and its tags.
+"""Sample information for samplers: its task and its tags.
 
 A sampler that needs it is registered with `needs=("rows",)` and gets a sequence of `SampleInfo` instead of ids as first argument.
 """

@@ -1,4 +1,4 @@
-"""What is known about each sample: the one memory that samplers, budgets and baselines share.
+"""The ledger: per-sample statistics (visits, rewards, lengths), the one memory that samplers, budgets and baselines share.
 
 The loop writes it once per step; everybody else reads rows. Plain counts and moments over all rewards that a sample ever got,
 without decay, plus the mean of its last group. Mean and squared deviations follow Welford, so equal rewards have a variance of

@@ -1,4 +1,4 @@
-"""Weighted sources: a fixed share of the prompts from each task (or from each value of a tag).
+"""Sampler `mixture`: weighted sources, a fixed share of the prompts from each task (or from each value of a tag).
 
 The next prompt comes from the source that is furthest behind its share (ties by name), so that every batch has the mixture's
 proportions and not only the long run: after t prompts each source is within one of `share * t` for two sources, within their number

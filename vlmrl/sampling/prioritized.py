@@ -1,4 +1,4 @@
-"""SPO's prioritised prompts: rows whose outcome is uncertain come more often. arXiv:2509.13232, curriculum and value tracker.
+"""Sampler `prioritized` (SPO): rows whose outcome is uncertain come more often. arXiv:2509.13232, curriculum and value tracker.
 
 Tracker per prompt: v = a / (a + b). After a reward r in [0, 1]: a <- rho a + r, b <- rho b + 1 - r, which is an average of r with rate
 1 / (rho (a + b) + 1). A prompt is drawn with weight sqrt(v (1 - v)) / (a + b)^g + eps. Without offline answers a = b = 0.5.

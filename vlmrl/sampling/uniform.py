@@ -1,4 +1,4 @@
-"""Every sample once per epoch, in an order that depends on the seed and the epoch only."""
+"""Sampler `uniform`: every sample once per epoch, in an order that depends on the seed and the epoch only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VADE: a decayed Beta posterior per sample, Thompson sampling, the most informative first. arXiv:2511.18902, read through the
+"""Sampler `vade`: a decayed Beta posterior per sample, Thompson sampling, the most informative first. arXiv:2511.18902, read through the
 authors' project page (text, framework figure and tables).
 
 Per sample counts (a, b), 0 at first. Each plan draws p ~ Beta(a + 1, b + 1) and takes the samples with the largest p (1 - p)^2, which

@@ -1,4 +1,4 @@
-"""Variance-aware sampling (VAS) of MMR1: part of each batch goes to prompts that promise reward variance. arXiv:2509.21268.
+"""Sampler `vas` (variance-aware sampling, MMR1): part of each batch goes to prompts that promise reward variance. arXiv:2509.21268.
 
 Variance promotion score: alpha * outcome variance + beta * trajectory diversity. A share of the batch is drawn with replacement in
 proportion to the scores (min-max normalised over the data), the rest comes in shuffled epochs. Scores are refreshed every `refresh`

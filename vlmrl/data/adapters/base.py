@@ -1,4 +1,4 @@
-"""What all adapters share: the options of a source, what an adapter takes out of a row, and safe readers of its keys."""
+"""What all adapters share: the options of a source, the parts that an adapter takes out of a row, and safe readers of its keys."""
 
 from __future__ import annotations
 

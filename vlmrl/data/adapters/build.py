@@ -1,4 +1,4 @@
-"""From the parts of a foreign row to a row of our schema: the rules that hold for all shapes.
+"""Builds a row of our schema from the parts that an adapter took out of a foreign row: the rules that hold for all shapes.
 
 - The system prompt is not part of the prompt; it is kept in `meta.system`. The recipe's `answer_format` asks for the answer format.
 - Instructions about the answer format at the start or end of the question are cut and kept in `meta.instructions`

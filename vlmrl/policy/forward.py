@@ -27,7 +27,7 @@ class Scored:
 
     logp_BT: torch.Tensor
     entropy_BT: torch.Tensor
-    """Entropy of the distribution, without gradient."""
+    """Entropy of the distribution; with gradient only where the forward was asked for it."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,14 @@ def embed(policy: Policy, ids_BS: torch.Tensor, prompts: Sequence[tuple[Prompt, 
 
 
 def repeat(
-    policy: Policy, batch: MicroBatch, vision: VisionCache, *, temperature: float, forbidden: tuple[int, ...], train: bool
+    policy: Policy,
+    batch: MicroBatch,
+    vision: VisionCache,
+    *,
+    temperature: float,
+    forbidden: tuple[int, ...],
+    train: bool,
+    entropy_gradient: bool = False,
 ) -> Scored:
     """One row per answer."""
     handles = [handle for row in batch.rows for handle in row.prompt.media]
@@ -97,13 +104,21 @@ def repeat(
             batch.targets_BT[row, column],
             temperature=temperature,
             forbidden=forbidden,
+            entropy_gradient=entropy_gradient,
         )
     blank = torch.zeros(batch.mask_BT.shape, dtype=logp_M.dtype, device=logp_M.device)
     return Scored(logp_BT=blank.index_put((row, column), logp_M), entropy_BT=blank.index_put((row, column), entropy_M))
 
 
 def shared_prefix(
-    policy: Policy, batch: PackedBatch, vision: VisionCache, *, temperature: float, forbidden: tuple[int, ...], train: bool
+    policy: Policy,
+    batch: PackedBatch,
+    vision: VisionCache,
+    *,
+    temperature: float,
+    forbidden: tuple[int, ...],
+    train: bool,
+    entropy_gradient: bool = False,
 ) -> Scored:
     """One packed row: every prompt and its media once, whatever the number of its answers. Same values as `repeat`, to rounding.
 
@@ -123,7 +138,12 @@ def shared_prefix(
             prefix_backend=policy.prefix_backend,
         ).last_hidden_state[0]
         logp_M, entropy_M = streaming_logprobs(
-            hidden_NH[batch.score_M], policy.head, batch.targets_M, temperature=temperature, forbidden=forbidden
+            hidden_NH[batch.score_M],
+            policy.head,
+            batch.targets_M,
+            temperature=temperature,
+            forbidden=forbidden,
+            entropy_gradient=entropy_gradient,
         )
     blank = torch.zeros(batch.mask_BT.shape, dtype=logp_M.dtype, device=logp_M.device)
     where = batch.mask_BT.nonzero(as_tuple=True)

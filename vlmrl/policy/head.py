@@ -4,7 +4,8 @@ The output matrix is walked in chunks of the vocabulary and of the rows. The for
 (online log-sum-exp), the target's logit and the running sum that the entropy needs; it saves one number per row, log Z. The backward
 pass makes each chunk of logits again and adds its part of the gradients:
 
-    z = (h W^T + b) / T    log p(t) = z_t - log Z    H = log Z - sum_v p_v z_v    dz_v = g (1[v = t] - p_v) / T
+    z = (h W^T + b) / T    log p(t) = z_t - log Z    H = log Z - sum_v p_v z_v
+    dz_v = [g (1[v = t] - p_v) - g_H p_v (log p_v + H)] / T    the second term only where a gradient of the entropy is asked for
 
 Only log-prob and entropy are fused, so any loss can follow. Chunk sizes follow the fused linear losses of Liger Kernel
 (arXiv:2410.10989).
@@ -42,11 +43,13 @@ def streaming_logprobs(
     temperature: float,
     forbidden: tuple[int, ...],
     entropy: bool = True,
+    entropy_gradient: bool = False,
     chunk_rows: int = CHUNK_ROWS,
     chunk_vocab: int = CHUNK_VOCAB,
     bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(log-prob [M] with gradient, entropy [M] without) of softmax((hidden @ head.T + bias) / temperature) without the forbidden ids.
+    """(log-prob [M] with gradient, entropy [M]) of softmax((hidden @ head.T + bias) / temperature) without the forbidden ids. The entropy
+    has a gradient only with `entropy_gradient`.
 
     Both are float32, or float64 for float64 input. Products run in the autocast type where autocast is on, as `hidden @ head.T` does.
     A forbidden target has log-prob -inf. With `entropy=False` the second result is NaN, so that nobody takes it for a measurement.
@@ -56,7 +59,7 @@ def streaming_logprobs(
         ValueError: shapes or types that do not match, a target or forbidden id outside the vocabulary, nothing left to sample,
             a temperature or chunk size that is not positive.
     """
-    plan = _plan(hidden_MH, head_VH, temperature, forbidden, entropy, chunk_rows, chunk_vocab)
+    plan = _plan(hidden_MH, head_VH, temperature, forbidden, (entropy, entropy_gradient), chunk_rows, chunk_vocab)
     _check(hidden_MH, head_VH, targets_M, bias, plan)
     logp_M, entropy_M = _Streaming.apply(hidden_MH, head_VH, bias, targets_M, plan)  # pyright: ignore[reportGeneralTypeIssues]
     return logp_M, entropy_M
@@ -67,6 +70,7 @@ class _Plan:
     temperature: float
     forbidden: tuple[int, ...]
     entropy: bool
+    entropy_gradient: bool
     rows: int
     vocab: int
     compute: torch.dtype
@@ -78,19 +82,27 @@ class _Plan:
 
 
 def _plan(
-    hidden: torch.Tensor, head: torch.Tensor, temperature: float, forbidden: tuple[int, ...], entropy: bool, rows: int, vocab: int
+    hidden: torch.Tensor,
+    head: torch.Tensor,
+    temperature: float,
+    forbidden: tuple[int, ...],
+    entropies: tuple[bool, bool],
+    rows: int,
+    vocab: int,
 ) -> _Plan:
     if not temperature > 0:
         raise ValueError(f"temperature {temperature}: must be positive")
     if rows < 1 or vocab < 1:
         raise ValueError(f"chunk_rows {rows}, chunk_vocab {vocab}: must be at least 1")
+    if entropies == (False, True):
+        raise ValueError("entropy_gradient needs the entropy: do not switch `entropy` off")
     where = hidden.device.type
     cast = torch.is_autocast_enabled(where) and torch.float64 not in (hidden.dtype, head.dtype)
     if not cast and hidden.dtype != head.dtype:
         raise ValueError(f"hidden is {hidden.dtype} and head is {head.dtype}: cast one of them, or run under torch.autocast")
     compute = torch.get_autocast_dtype(where) if cast else hidden.dtype
     exact = torch.float64 if compute == torch.float64 else torch.float32
-    return _Plan(temperature, tuple(sorted(set(forbidden))), entropy, rows, vocab, compute, exact, torch.is_grad_enabled())
+    return _Plan(temperature, tuple(sorted(set(forbidden))), *entropies, rows, vocab, compute, exact, torch.is_grad_enabled())
 
 
 def _check(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, bias: torch.Tensor | None, plan: _Plan) -> None:
@@ -170,7 +182,7 @@ class _Streaming(Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         count, size = hidden.shape[0], head.shape[0]
         state = _Running(count, plan, hidden.device)
-        whole = plan.graph and any(ctx.needs_input_grad) and count <= plan.rows and size <= plan.vocab
+        whole = plan.graph and not plan.entropy_gradient and any(ctx.needs_input_grad) and count <= plan.rows and size <= plan.vocab
         kept: torch.Tensor | None = None
         with torch.autocast(hidden.device.type, enabled=False):
             hidden_c = hidden.to(plan.compute)
@@ -192,14 +204,15 @@ class _Streaming(Function):
         if kept is not None:
             kept.div_(state.s[:, None])
         ctx.plan = plan
-        ctx.save_for_backward(hidden, head, bias, targets, state.m + log_s, allowed, kept)
-        ctx.mark_non_differentiable(entropy)
+        ctx.save_for_backward(hidden, head, bias, targets, state.m + log_s, allowed, kept, entropy if plan.entropy_gradient else None)
+        if not plan.entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
         return logp, entropy
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logp: torch.Tensor, _grad_entropy: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        hidden, head, bias, targets, log_z, allowed, kept = ctx.saved_tensors
+    def backward(ctx: Any, grad_logp: torch.Tensor, grad_entropy: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        hidden, head, bias, targets, log_z, allowed, kept, entropy = ctx.saved_tensors
         plan: _Plan = ctx.plan
         to_hidden, to_head, to_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.zeros_like(hidden, dtype=plan.exact) if to_hidden else None
@@ -215,7 +228,10 @@ class _Streaming(Function):
                 part_head = None if d_head is None else _part(d_head, columns, plan.exact)
                 part_bias = None if d_bias is None else _part(d_bias, columns, plan.exact)
                 for rows in _ranges(hidden.shape[0], plan.rows):
-                    if kept is None:
+                    if entropy is not None:
+                        z = _logits(hidden_c[rows], head_c, bias_c, banned, plan)
+                        dz = _with_entropy(z.sub_(log_z[rows, None]), grad[rows], grad_entropy[rows] / plan.temperature, entropy[rows])
+                    elif kept is None:
                         p = _logits(hidden_c[rows], head_c, bias_c, banned, plan).sub_(log_z[rows, None]).exp_()
                         dz = p.mul_(-grad[rows, None])
                     else:
@@ -231,6 +247,12 @@ class _Streaming(Function):
                 _store(d_head, part_head, columns)
                 _store(d_bias, part_bias, columns)
         return d_hidden.to(hidden.dtype) if d_hidden is not None else None, d_head, d_bias, None, None
+
+
+def _with_entropy(logp_RC: torch.Tensor, grad_R: torch.Tensor, entropy_grad_R: torch.Tensor, entropy_R: torch.Tensor) -> torch.Tensor:
+    """-p (g + g_H (log p + H)) of one chunk: all but the target's own part. A forbidden token has p exactly 0."""
+    factor_RC = (logp_RC + entropy_R[:, None]).mul_(entropy_grad_R.to(logp_RC.dtype)[:, None]).add_(grad_R[:, None])
+    return factor_RC.mul_(logp_RC.exp()).neg_()
 
 
 def _add_target(dz_RC: torch.Tensor, grad_R: torch.Tensor, targets_R: torch.Tensor, allowed_R: torch.Tensor, columns: slice) -> None:

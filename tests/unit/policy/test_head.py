@@ -349,3 +349,41 @@ def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None
     good: dict[str, Any] = {"hidden_MH": hidden, "head_VH": head, "targets_M": targets, "temperature": 1.0, "forbidden": ()}
     with pytest.raises(ValueError, match=message):
         streaming_logprobs(**{**good, **change})
+
+
+@pytest.mark.parametrize("chunks", [(2, 3), (100, 100)])
+@pytest.mark.parametrize("forbidden", [(), (1, 5)])
+def test_gradient_of_the_entropy(chunks, forbidden):
+    """Both results differentiated together, against autograd on the whole softmax."""
+    torch.manual_seed(0)
+    hidden, head = torch.randn(7, H, dtype=torch.float64), torch.randn(V, H, dtype=torch.float64)
+    targets = torch.tensor([0, 2, 3, 4, 6, 7, 2])
+    weight_M, entropy_weight_M = torch.randn(7, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
+
+    def gradients(logprobs):
+        h, w = hidden.clone().requires_grad_(), head.clone().requires_grad_()
+        logp, entropy = logprobs(h, w)
+        (weight_M * logp + entropy_weight_M * entropy).sum().backward()
+        return h.grad, w.grad
+
+    def ours(h, w):
+        return streaming_logprobs(
+            h, w, targets, temperature=0.7, forbidden=forbidden, entropy_gradient=True, chunk_rows=chunks[0], chunk_vocab=chunks[1]
+        )
+
+    def theirs(h, w):
+        z = (h @ w.T) / 0.7
+        allowed = [v for v in range(V) if v not in forbidden]
+        logp = z[:, allowed].log_softmax(1)
+        place = torch.tensor([allowed.index(int(t)) for t in targets])
+        return logp.gather(1, place[:, None])[:, 0], -(logp.exp() * logp).sum(1)
+
+    for mine, expected in zip(gradients(ours), gradients(theirs), strict=True):
+        torch.testing.assert_close(mine, expected, rtol=0, atol=1e-12)
+
+
+def test_gradient_of_the_entropy_needs_the_entropy():
+    with pytest.raises(ValueError, match="entropy_gradient"):
+        streaming_logprobs(
+            torch.ones(1, H), torch.ones(V, H), torch.tensor([0]), temperature=1.0, forbidden=(), entropy=False, entropy_gradient=True
+        )

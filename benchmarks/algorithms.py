@@ -77,7 +77,7 @@ def make_inputs(rollouts: int, tokens: int, group: int, seed: int) -> tuple[Adva
         consistency_N=torch.rand(rollouts, generator=draw).double(),
         ids_NT=ids_NT,
         weights_K=torch.ones(3, dtype=torch.float64),
-        trackers={},
+        memory={},
     )
     return x, torch.arange(tokens)[None] < length_N[:, None]
 
@@ -103,13 +103,13 @@ def timed(call: Callable[[], object], repeats: int) -> tuple[float, float, float
 def advantage_call(name: str, x: AdvantageInputs) -> Callable[[], object]:
     """One step of an advantage: with the state of the step before and its update, where it has a memory."""
     entry, arguments = registries.advantage.get(name), arguments_of(registries.advantage, name)
-    method, update = registries.advantage.bind(name, arguments), entry.extra.get("tracker")
+    method, update = registries.advantage.bind(name, arguments), entry.extra.get("remembers")
     if update is None:
         return lambda: method(x)
     known = inspect.signature(update).parameters
     own = {key: value for key, value in arguments.items() if key in known}
     before = update({}, x, **own)
-    later = replace(x, trackers={key: torch.tensor(value, dtype=torch.float64) for key, value in before.items()})
+    later = replace(x, memory={key: torch.tensor(value, dtype=torch.float64) for key, value in before.items()})
     return lambda: (method(later), update(before, later, **own))
 
 

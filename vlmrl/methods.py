@@ -42,10 +42,12 @@ def registries(plugins: Sequence[str] = ()) -> dict[str, Registry[Any]]:
 
     found: list[Registry[Any]] = [
         algo.advantage,
+        algo.reweight,
         algo.credit,
         algo.policy_loss,
         algo.group_loss,
         algo.importance_correction,
+        algo.auxiliary_loss,
         algo.reducer,
         algo.kl_estimator,
         algo.reward_shaping,

@@ -82,8 +82,7 @@ STAGES: dict[str, dict[str, Any]] = {
     },
     "pods": {"filters": [{"name": "pods", "keep": 2}]},
     "care_consistency": {
-        "reward_shaping": [{"name": "care_consistency", "reward": "temporal_iou"}],
-        "average": {"every": 1, "decay": 0.5},
+        "reward_shaping": [{"name": "care_consistency", "reward": "temporal_iou", "every": 1, "decay": 0.5}],
         "beta": 0.0,
     },
     "knapsack": {"budget": {"name": "knapsack", "low": 2, "high": 6}},

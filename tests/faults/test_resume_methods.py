@@ -32,8 +32,7 @@ STATEFUL: dict[str, dict[str, Any]] = {
     "averaged_reference": {
         "advantage": {"name": "grpo"},
         "rewards": [{"name": "first_letter"}, {"name": "format", "weight": 0.1}],
-        "reward_shaping": [{"name": "care_consistency", "reward": "first_letter"}],
-        "average": {"every": 1, "decay": 0.5},
+        "reward_shaping": [{"name": "care_consistency", "reward": "first_letter", "every": 1, "decay": 0.5}],
         "beta": 0.0,
         "freeze": [],
     },
@@ -63,11 +62,16 @@ def test_killed_with_stateful_methods(case: str, tiny_files: tuple[Path, Path], 
     expected = runs.outcome(whole)
     state = expected["state"]
     if case == "moments_multipliers_replay":
-        assert state["trackers"]
-        assert set(state["duals"]) == {"lagrangian", "adaptive_kl", "entropy_band"}
-        assert state["strategy"]["buffer"], "the test must have something to forget"
+        memories = state["memories"]
+        assert memories["advantage.ema_grpo"]
+        assert {name for name in memories if name.startswith("constraint.")} == {
+            "constraint.lagrangian",
+            "constraint.adaptive_kl",
+            "constraint.entropy_band",
+        }
+        assert memories["strategy"]["buffer"], "the test must have something to forget"
     if case == "averaged_reference":
-        assert state["average"]["steps"] == 4
+        assert state["memories"]["consistency_N"]["steps"] == 4
     for point in POINTS:
         mine = copy.deepcopy(whole)
         mine["run"]["root"] = str(tmp_path / point)

@@ -42,7 +42,7 @@ def inputs(rows):
         consistency_N=torch.full((n,), 0.6, dtype=torch.float64),
         ids_NT=torch.arange(n)[:, None] * torch.tensor([0, 0, 1]),
         weights_K=torch.tensor([2.0], dtype=torch.float64),
-        trackers={"odd": torch.tensor([0.4, 0.3], dtype=torch.float64)},
+        memory={"odd": torch.tensor([0.4, 0.3], dtype=torch.float64)},
     )
 
 

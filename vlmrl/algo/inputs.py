@@ -60,22 +60,37 @@ class AdvantageInputs:
     """int64 token ids of the response, at the places of the token mask; anything past `length_N`."""
     weights_K: Tensor | None = None
     """float64 weights of the columns in `reward_N`; None: 1 each."""
-    trackers: Mapping[str, Tensor] | None = None
-    """float64 running statistics of the advantage method by name (of a task, say), as they were before this step; {} at the first step,
-    None where the trainer keeps none.
+    logp_NT: Tensor | None = None
+    """float32 log-probs of the response tokens under the policy before the step's updates."""
+    entropy_NT: Tensor | None = None
+    """float32 entropies, in nats, of the distributions that the response tokens were drawn from, under the same policy."""
+    logp_ref_NT: Tensor | None = None
+    """float32 log-probs of the response tokens under the stage's starting weights."""
+    trains_N: Tensor | None = None
+    """bool: False for rows that are left out of the update although the filters keep them; None: all may train."""
+    memory: Mapping[str, Tensor] | None = None
+    """What the method that is called remembers, by name, as it was before this step; {} at the first step, None where it keeps nothing.
 
-    A method with memory is registered with `advantage(..., needs=("trackers",), tracker=update)`. `update(state, x, *, ...)` is pure and
-    returns the state after a step, a new `dict[str, list[float]]` (what a checkpoint holds). Each step the trainer makes x with
-    `trackers` = the state as tensors, calls the advantage with it, and then stores `update(state, x, ...)` with those of the recipe's
-    arguments that `update` names: once, also where the optimizer step is then skipped, as the rewards were seen. x holds all ranks'
-    rewards, so every rank arrives at the same state. A method that lets a step's rewards count in its own statistics calls `update`
+    A method with a memory is registered with `remembers=update`. `update(state, x, *, ...)` is pure and returns the state after a step:
+    a new dict of numbers, lists of numbers or tensors by name (a checkpoint holds it). Each step the trainer makes x with `memory` = the
+    state as float64 tensors, calls the method with it, and then stores `update(state, x, ...)` with those of the recipe's arguments that
+    `update` names: once, also where the optimizer step is then skipped, as the rewards were seen. `update` is called with x over all
+    ranks, so every rank arrives at the same state. A method that lets a step's rewards count in its own statistics calls `update`
     itself, on the state before the step."""
+    provided: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Further needs by name, of providers from outside the package: `x.provided["gaze_N"]`."""
 
-    def of_rows(self, index_n: Tensor) -> AdvantageInputs:
-        """The inputs of some rollouts only: every field with an axis N is cut."""
+    def of_rows(self, index_n: Tensor, *, tokens: int | None = None) -> AdvantageInputs:
+        """The inputs of some rollouts only: every field with an axis N is cut, and with `tokens` the axis T to so many."""
+
+        def cut(name: str, value: Tensor) -> Tensor:
+            part = value[index_n]
+            return part[:, :tokens] if tokens is not None and name.endswith("T") else part
+
         values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        cut: dict[str, Any] = {name: value[index_n] for name, value in values.items() if has_axis(name, "N") and value is not None}
-        return dataclasses.replace(self, **cut)
+        own: dict[str, Any] = {name: cut(name, value) for name, value in values.items() if has_axis(name, "N") and value is not None}
+        provided = {name: cut(name, value) if has_axis(name, "N") else value for name, value in self.provided.items()}
+        return dataclasses.replace(self, **own, provided=provided)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,20 +110,29 @@ class LossInputs:
     """int64 group ids."""
     offpolicy_B: Tensor | None = None
     """bool: rows that the policy did not sample (ground truth, a teacher's trace)."""
+    task_B: Tensor | None = None
+    """int64 task ids."""
+    tasks: tuple[str, ...] = ()
+    """Names of the tasks, by task id."""
+    entropy_BT: Tensor | None = None
+    """Entropies, in nats, of the distributions that the tokens are drawn from, under the policy. With gradient where a method of the
+    recipe needs `entropy_BT`, else without."""
+    provided: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Further needs by name, of providers from outside the package: `x.provided["gaze_BT"]`."""
     score_mean_B: Tensor | None = None
     """Mean over all rows of the row's group of the row score that the loss names in its `score` extra (`algo.level.SCORES`), under the
     current policy and without gradient. Over the whole step, not the micro-batch, so that a split that cuts groups changes nothing.
     Zeros for a score that is a log-ratio while old and current policy are the same."""
 
     def need(self, field: str, loss: str) -> Tensor:
-        """The optional field, for a loss that declares it in its `needs` extra.
+        """An optional field or what a provider gave, for a loss that declares it in its `needs` extra.
 
         Raises:
             ValueError: it is None.
         """
-        value: Tensor | None = getattr(self, field)
+        value: Tensor | None = getattr(self, field) if hasattr(self, field) else self.provided.get(field)
         if value is None:
-            raise ValueError(f"policy_loss '{loss}' needs LossInputs.{field}, which is None; the training step has to fill it")
+            raise ValueError(f"loss '{loss}' needs LossInputs.{field}, which is None; the training step has to fill it")
         return value
 
 

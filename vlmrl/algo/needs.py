@@ -14,6 +14,9 @@ WHAT = {
     "trajectory_N": "the trajectory that each rollout is a step of",
     "consistency_N": "the likelihood of each answer given its thought, under the slowly averaged reference",
     "ids_NT": "the token ids of each response",
+    "logp_NT": "the log-prob of each token under the policy",
+    "entropy_NT": "the entropy of the policy at each token",
+    "logp_ref_NT": "the log-prob of each token under the stage's starting weights",
 }
 
 
@@ -23,9 +26,10 @@ def need(x: AdvantageInputs, field: str, method: str) -> Tensor:
     Raises:
         ValueError: this run does not provide the field.
     """
-    value: Tensor | None = getattr(x, field)
+    value: Tensor | None = getattr(x, field) if hasattr(x, field) else x.provided.get(field)
     if value is None:
-        raise ValueError(f"{method} needs {field} ({WHAT[field]}), which this run does not provide; provide it or name another method")
+        what = f" ({WHAT[field]})" if field in WHAT else ""
+        raise ValueError(f"{method} needs {field}{what}, which this run does not provide; provide it or name another method")
     return value
 
 

@@ -30,3 +30,10 @@ kl_estimator: Registry[Callable[..., Tensor]] = Registry("kl_estimator")
 without it old and current policy are taken to be the same."""
 reward_shaping: Registry[Callable[..., Tensor]] = Registry("reward_shaping")
 """(rewards [N, K], valid [N], AdvantageInputs) -> rewards [N, K]"""
+reweight: Registry[Callable[..., Tensor]] = Registry("reweight")
+"""(AdvantageInputs, advantage) -> advantage. On advantages of rollouts [N] of all ranks, after the advantage and before credit; registered
+with `per="token"` on token advantages [n, T] of this rank's rows, after credit (groups are whole on a rank). What it returns outside the
+responses is not looked at."""
+auxiliary_loss: Registry[Callable[..., LossOutput]] = Registry("auxiliary_loss")
+"""(LossInputs) -> LossOutput, times the recipe's `weight` added to the policy's loss per token, so that it is reduced like it. One with
+the extra `plain_sum=True` divides by denominators of its own: its values inside the mask are added up as they are."""

@@ -103,7 +103,7 @@ def _explain(item: Any, root: Node) -> list[str]:
         known += ["base"] if model is Config else []
         now = renamed(model.__name__, key) if model is not None else None
         if now is not None:
-            return [f"{origin}: {where}: '{key}' is now called '{now}'"]
+            return [f"{origin}: {where}: '{key}' {now}"]
         return [f"{origin}: {where}: unknown key '{key}'{nearest(key, known)} (known: {', '.join(known)})"]
     if kind == "missing":
         out = [f"{origin}: {where}: missing, expected {shown(annotation)}"]

@@ -14,6 +14,7 @@ from vlmrl.registry import Registry, nearest
 
 SLOTS: Mapping[str, str] = {
     "advantage": "advantage",
+    "reweight": "reweight",
     "credit": "credit",
     "loss": "policy_loss",
     "reduce": "reducer",
@@ -23,6 +24,7 @@ SLOTS: Mapping[str, str] = {
     "sampler": "sampler",
     "rewards": "reward",
     "group_loss": "group_loss",
+    "auxiliary_losses": "auxiliary_loss",
     "importance_correction": "importance_correction",
     "constraints": "constraint",
     "budget": "budget",
@@ -53,7 +55,7 @@ def check_methods(config: Config, registries: Mapping[str, Registry[Any]]) -> li
     for where, slot, method in used(config):
         old = _renamed(method, registries[slot])
         out += [f"{where}.{key}: '{key}' is now called '{now}'" for key, now in sorted(old.items())]
-        misplaced = old | (_misspelt(method, registries[slot]) if isinstance(method, RewardMethod) else {})
+        misplaced = old | _misspelt(method, registries[slot])
         out += [f"{where}.{key}: unknown '{key}'; did you mean '{meant}'?" for key, meant in sorted(misplaced.items()) if key not in old]
         out += registries[slot].problems(method.name, {k: v for k, v in method.arguments.items() if k not in misplaced}, where)
     return out + _reward_problems(config)
@@ -82,9 +84,9 @@ def _renamed(method: Method, registry: Registry[Any]) -> dict[str, str]:
     return {key: now for key, now in found.items() if kind == "reward" or now in own}
 
 
-def _misspelt(method: RewardMethod, registry: Registry[Any]) -> dict[str, str]:
-    """Arguments that are misspelt fields of the recipe (`weight`, `label`, `isolate`) rather than arguments of the reward."""
-    fields = [field for field in RewardMethod.model_fields if field != "name"]
+def _misspelt(method: Method, registry: Registry[Any]) -> dict[str, str]:
+    """Arguments that are misspelt fields of the recipe (a reward's `weight` or `isolate`) rather than arguments of the method."""
+    fields = [field for field in type(method).model_fields if field != "name"]
     own = list(registry.get(method.name).parameters) if method.name in registry.names() else []
     out: dict[str, str] = {}
     for key in method.arguments:

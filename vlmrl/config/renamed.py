@@ -29,6 +29,16 @@ SECTIONS: Mapping[str, str] = {"RolloutSection": "rollout", "SftSection": "stage
 """Model of `config.schema` -> section above."""
 
 
+MOVED: Mapping[str, Mapping[str, str]] = {
+    "stage": {"average": "arguments of the method that needs an averaged reference (`every`, `decay` of care_consistency)"},
+}
+"""Section -> old key -> where its values are now."""
+
+
 def renamed(model: str, key: str) -> str | None:
-    """The present name of an old key of a model; None where the key was never one."""
-    return RENAMED.get(SECTIONS.get(model, ""), {}).get(key)
+    """What to say of an old key of a model: `is now called 'x'`; None where the key was never one."""
+    section = SECTIONS.get(model, "")
+    if key in RENAMED.get(section, {}):
+        return f"is now called '{RENAMED[section][key]}'"
+    moved = MOVED.get(section, {}).get(key)
+    return None if moved is None else f"is gone: its values are now {moved}"

@@ -48,6 +48,12 @@ class RewardMethod(Method):
         return self.label or self.name
 
 
+class AuxiliaryMethod(Method):
+    """A regulariser and its weight in the loss."""
+
+    weight: float = Field(default=1.0, description="Factor of the regulariser in the loss")
+
+
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -242,11 +248,6 @@ class DynamicSamplingSection(Section):
     )
 
 
-class AverageSection(Section):
-    every: PositiveInt = Field(default=10, description="Optimizer steps between two updates of the average")
-    decay: Probability = Field(default=0.995, description="Share of the average that stays")
-
-
 class RewardWorkersSection(Section):
     """Processes for rewards that could hang or do harm; started only if the stage has such a column."""
 
@@ -268,19 +269,18 @@ class GrpoSection(StageBase):
     reward_shaping: tuple[Method, ...] = Field(default=(), description="Reward shaping, in order, before the advantage")
     filters: tuple[Method, ...] = Field(default=(), description="Filters on groups, in order")
     advantage: Method = Field(default=Method(name="grpo"), description="Rewards to one advantage per rollout")
+    reweight: tuple[Method, ...] = Field(default=(), description="Factors on advantages, in order: per rollout, or per token after credit")
     credit: Method = Field(default=Method(name="broadcast"), description="Advantage per rollout to advantage per token")
     loss: Method = Field(default=Method(name="ppo_clip"), description="Policy loss per token")
     group_loss: Method | None = Field(default=None, description="A loss that compares rollouts, in place of `loss` and `reduce`")
     importance_correction: Method = Field(default=Method(name="none"), description="Weights for a sampler that differs from the trainer")
+    auxiliary_losses: tuple[AuxiliaryMethod, ...] = Field(default=(), description="Regularisers that are added to the loss")
     constraints: tuple[Method, ...] = Field(default=(), description="Constraints and regularisers with a memory")
     budget: Method = Field(default=Method(name="fixed"), description="Rollouts per prompt; prompts_per_step x num_generations is the total")
     dynamic_sampling: DynamicSamplingSection = DynamicSamplingSection()
     reduce: Method = Field(default=Method(name="seq_mean"), description="How token losses become one number")
     kl: Method = Field(default=Method(name="k3"), description="Estimator of the divergence from the reference")
     beta: NonNegative = Field(default=0.0, description="Weight of the divergence from the stage's starting weights; 0 keeps no reference")
-    average: AverageSection = Field(
-        default=AverageSection(), description="Slowly averaged reference, kept only where a method needs it (care_consistency)"
-    )
     kl_every: int = Field(default=0, ge=0, description="With beta 0: measure the divergence every so many steps, for the curve; 0 never")
     updates_per_step: PositiveInt = Field(default=1, description="Optimizer updates per batch of rollouts")
 

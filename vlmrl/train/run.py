@@ -16,8 +16,6 @@ from typing import Any
 import torch
 
 from vlmrl import STARTED, __version__, faults, fs, rng
-from vlmrl.algo.constraint.registry import constraint as constraints
-from vlmrl.algo.registries import reward_shaping as shapings
 from vlmrl.config.combinations import doubts
 from vlmrl.config.load import Loaded
 from vlmrl.config.methods import check_methods
@@ -25,7 +23,6 @@ from vlmrl.config.schema import GrpoSection, SftSection, Stage
 from vlmrl.errors import CheckpointError, ConfigError, StorageError
 from vlmrl.methods import registries
 from vlmrl.policy.attention import require
-from vlmrl.policy.average import AveragedWeights
 from vlmrl.policy.load import freeze, load_policy, quiet_transformers
 from vlmrl.policy.lora import add_adapters, fold_adapters
 from vlmrl.policy.model import LoraSpec, Policy
@@ -46,21 +43,24 @@ from vlmrl.train.columns import reward_runner
 from vlmrl.train.evaluate import eval_problems, evaluate_stage, remember_stage
 from vlmrl.train.export import export, link
 from vlmrl.train.feed import Feed
+from vlmrl.train.memory import FILE as MEMORIES
+from vlmrl.train.memory import Memories
 from vlmrl.train.prefetch import Prefetcher
 from vlmrl.train.profile import StageProfiler
 from vlmrl.train.results import show_results
 from vlmrl.train.rows import quarantine_row
 from vlmrl.train.rundir import open_run
 from vlmrl.train.session import Places, Session, fixed_options, open_session
-from vlmrl.train.stage import grpo, sft
+from vlmrl.train.stage import grpo, providers, sft  # noqa: F401 (registers the providers)
+from vlmrl.train.stage.algorithm import Algorithm
 from vlmrl.train.stage.base import Reference, StageRun
+from vlmrl.train.stage.provide import Providers
 from vlmrl.train.step import Learner
 from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, write_tensors
 from vlmrl.train.ui import Ui
 from vlmrl.types import PlannedPrompt, Sample
 
 MAX_FAILED_SAVES = 3
-AVERAGE = "average.safetensors"
 
 
 def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0) -> Path:
@@ -177,35 +177,24 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
         require(policy.model.config.get_text_config())
     _add_adapters(s, cfg, base, policy)
     named = freeze(policy, cfg.freeze)
+    algorithm = Algorithm.of(cfg) if isinstance(cfg, GrpoSection) else None
     optimizer, order = optim.build(named, cfg.optim)
-    is_rl = isinstance(cfg, GrpoSection)
-    learner = Learner(
-        policy=policy,
-        vision=vision,
-        optimizer=optimizer,
-        named=named,
-        max_grad_norm=cfg.optim.max_grad_norm,
-        max_tokens_per_microbatch=s.state.max_tokens_per_microbatch or cfg.max_tokens_per_microbatch,
-        layout=cfg.forward,
-        temperature=cfg.rollout.temperature if isinstance(cfg, GrpoSection) else 1.0,
-        forbidden=s.bundle.forbidden_ids if is_rl else (),
-        checkpointing=s.cfg.model.gradient_checkpointing,
-    )
+    learner = _learner(s, cfg, policy, vision, named, optimizer)
+    learner.entropy_gradient = algorithm is not None and algorithm.needs("entropy_BT")
     with s.clock.phase("audit"):
         rewards = _rewards(s, cfg, samples) if isinstance(cfg, GrpoSection) else None
     name, arguments = (cfg.sampler.name, cfg.sampler.arguments) if isinstance(cfg, GrpoSection) else ("uniform", {})
     make_sampler = partial(sampler_registry.bind(name, arguments), _about(name, samples), rng.key(s.cfg.run.seed, "stage", cfg.name))
-    sampler = make_sampler()
-    if s.state.sampler is not None:
-        sampler.load_state_dict(s.state.sampler)
-    if rewards is not None and s.state.rewards is not None:
-        rewards.load_state_dict(s.state.rewards)
+    memories = _memories(s)
+    sampler = memories.keep("sampler", make_sampler())
+    if rewards is not None:
+        memories.keep("rewards", rewards)
     if s.restored is not None and s.state.step > 0:
         with s.clock.phase("load"):
             _restore_tensors(s.restored, learner, order)
     quarantine = s.run.path / "quarantine.jsonl"
-    reference = _reference(s, cfg, base, policy, vision)
-    average = _average(s, cfg, learner, reference)
+    used = Providers() if algorithm is None else Providers.of(algorithm.methods())
+    reference = _reference(s, cfg, algorithm, used, base, policy, vision)
     stage = StageRun(
         name=cfg.name,
         seed=s.cfg.run.seed,
@@ -227,11 +216,12 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
         store=s.store,
         rewards=rewards,
         reference=reference,
-        average=average,
+        memories=memories,
+        providers=used,
         journal_dir=s.run.journal,
         checkpoint_every=cfg.checkpoint_every or s.cfg.checkpoint.every,
         log=lambda values: _log_step(s, cfg, values),
-        save=lambda: _save(s, learner, order, sampler, rewards, average),
+        save=lambda: _save(s, learner, order, memories),
         stop_requested=lambda: s.run.stop_requested,
         progress=lambda values: None,
         steps=cfg.steps,
@@ -244,9 +234,38 @@ def _train_stage(s: Session, cfg: Stage, base: str, policy: Policy, vision: Visi
         shown = ("reward", "loss", "completions/mean_length", "completions/think_rate", "grad_norm")
         stage.progress = lambda values: bar.update(s.state.step, {k.split("/")[-1]: values[k] for k in shown if k in values})
         if isinstance(cfg, SftSection):
+            memories.complete()
             sft.train(stage, cfg)
         else:
-            grpo.train(stage, cfg)
+            assert algorithm is not None
+            algorithm.keep(memories)
+            collector = stage.collector(cfg, algorithm)
+            used.start(stage)
+            memories.complete()
+            grpo.train(stage, cfg, algorithm, collector)
+
+
+def _learner(
+    s: Session,
+    cfg: Stage,
+    policy: Policy,
+    vision: VisionCache,
+    named: list[tuple[str, torch.nn.Parameter]],
+    optimizer: torch.optim.Optimizer,
+) -> Learner:
+    is_rl = isinstance(cfg, GrpoSection)
+    return Learner(
+        policy=policy,
+        vision=vision,
+        optimizer=optimizer,
+        named=named,
+        max_grad_norm=cfg.optim.max_grad_norm,
+        max_tokens_per_microbatch=s.state.max_tokens_per_microbatch or cfg.max_tokens_per_microbatch,
+        layout=cfg.forward,
+        temperature=cfg.rollout.temperature if isinstance(cfg, GrpoSection) else 1.0,
+        forbidden=s.bundle.forbidden_ids if is_rl else (),
+        checkpointing=s.cfg.model.gradient_checkpointing,
+    )
 
 
 def _about(sampler: str, samples: Mapping[str, Sample]) -> Sequence[Any]:
@@ -294,11 +313,19 @@ def _rewards(s: Session, cfg: GrpoSection, samples: Mapping[str, Sample]) -> Rew
     return runner
 
 
-def _reference(s: Session, cfg: Stage, base: str, trained: Policy, vision: VisionCache) -> Reference | None:
+def _memories(s: Session) -> Memories:
+    """What the last checkpoint holds of the stage that this process resumes in."""
+    path = None if s.restored is None else s.restored / MEMORIES
+    return Memories(s.state.memories, read_tensors(path) if path is not None and path.exists() else None)
+
+
+def _reference(
+    s: Session, cfg: Stage, algorithm: Algorithm | None, used: Providers, base: str, trained: Policy, vision: VisionCache
+) -> Reference | None:
     """The stage's starting weights, kept only where the loss or the log needs them. A tower that does not train shares its features.
 
     With adapters they are in memory already, under the adapters."""
-    if not isinstance(cfg, GrpoSection) or not needs_reference(cfg):
+    if not isinstance(cfg, GrpoSection) or algorithm is None or not needs_reference(cfg, algorithm, used):
         return None
     if trained.lora is not None:
         own = VisionCache(s.store, budget_bytes=s.cfg.media.cache_bytes) if trained.vision_trains else vision
@@ -313,32 +340,11 @@ def _reference(s: Session, cfg: Stage, base: str, trained: Policy, vision: Visio
     return Reference(policy=policy, vision=vision)
 
 
-def _average(s: Session, cfg: Stage, learner: Learner, reference: Reference | None) -> AveragedWeights | None:
-    """The averaged reference, where a method needs it: the reference's own parameters, which then hold the average."""
-    if not isinstance(cfg, GrpoSection) or not needs_average(cfg):
-        return None
-    assert reference is not None
-    own = dict(reference.policy.model.named_parameters())
-    out = AveragedWeights({name: own[name] for name, _ in learner.named}, every=cfg.average.every, decay=cfg.average.decay)
-    if s.restored is not None and s.state.average is not None:
-        out.load_state_dict(s.state.average, read_tensors(s.restored / AVERAGE))
-        reference.policy.vision_version += int(learner.policy.vision_trains)
-    return out
-
-
-def needs_average(cfg: GrpoSection) -> bool:
-    """Whether a shaping compares with a slowly averaged reference."""
-    return any("consistency_N" in shapings.get(m.name).extra.get("needs", ()) for m in cfg.reward_shaping)
-
-
-def needs_reference(cfg: GrpoSection) -> bool:
-    """Whether a stage compares with its starting weights: in the loss, for a constraint that steers its weight, or for the log."""
-    return (
-        needs_average(cfg)
-        or cfg.beta > 0
-        or cfg.kl_every > 0
-        or any(constraints.get(c.name).extra["acts_on"] == "beta" for c in cfg.constraints)
-    )
+def needs_reference(cfg: GrpoSection, algorithm: Algorithm, used: Providers) -> bool:
+    """Whether a stage compares with its starting weights: in the loss, for a constraint that steers its weight, for a need of a method,
+    or for the log."""
+    steered = bool(algorithm.acting_on("beta"))
+    return cfg.beta > 0 or cfg.kl_every > 0 or steered or used.reference or algorithm.needs("logp_ref_BT")
 
 
 def _restore_tensors(path: Path, learner: Learner, order: list[str]) -> None:
@@ -355,24 +361,21 @@ def _restore_tensors(path: Path, learner: Learner, order: list[str]) -> None:
     load_optimizer(learner.optimizer, order, read_tensors(path / "optimizer.safetensors"), state)
 
 
-def _save(
-    s: Session, learner: Learner, order: list[str], sampler: Any, rewards: RewardRunner | None, average: AveragedWeights | None
-) -> None:
+def _save(s: Session, learner: Learner, order: list[str], memories: Memories) -> None:
     """Write a checkpoint. A full disk is survived a few times; the run goes on with the older one.
 
     Raises:
         StorageError: several saves in a row failed.
     """
-    s.state.sampler = sampler.state_dict()
-    s.state.rewards = None if rewards is None else rewards.state_dict()
-    s.state.average = None if average is None else average.state_dict()
+    s.state.memories = memories.state_dict()
+    remembered = memories.tensors()
 
     def tensors(folder: Path) -> None:
         moments, groups = optimizer_tensors(learner.optimizer, order)
         write_tensors(folder / "weights.safetensors", dict(learner.named))
         write_tensors(folder / "optimizer.safetensors", moments)
-        if average is not None:
-            write_tensors(folder / AVERAGE, average.tensors())
+        if remembered:
+            write_tensors(folder / MEMORIES, remembered)
         fs.write_text(folder / "optimizer.json", json.dumps(groups, sort_keys=True))
 
     try:

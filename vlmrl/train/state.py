@@ -28,18 +28,8 @@ class StageState:
     """Token budget after out-of-memory halvings; None: the recipe's."""
     bad_media: dict[str, str] = field(default_factory=dict)
     """Sample id -> reason, for samples whose media failed during training."""
-    sampler: dict[str, Any] | None = None
-    """State of the sampler, None before its first step."""
-    rewards: dict[str, Any] | None = None
-    """Sliding window of the reward runner."""
-    duals: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Constraint -> its multipliers."""
-    trackers: dict[str, list[float]] = field(default_factory=dict)
-    """Running statistics of the stage's advantage method."""
-    strategy: dict[str, Any] | None = None
-    """Memory of the stage's rollout strategy, where it has one."""
-    average: dict[str, Any] | None = None
-    """Counters of the averaged reference; its weights are tensors of the checkpoint."""
+    memories: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Part -> what it remembers (`train.memory`): sampler, reward runner, strategy, constraints, methods; tensors apart."""
 
 
 @dataclass(kw_only=True)

@@ -7,20 +7,22 @@ finite on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from vlmrl.algo.behaviour import old_logprobs
 from vlmrl.algo.inputs import LossInputs
 from vlmrl.errors import NumericsError
-from vlmrl.policy.forward import LAYOUTS, Layout
+from vlmrl.policy.forward import LAYOUTS, Layout, Scored
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, response_mask
 from vlmrl.policy.vision import VisionCache
 from vlmrl.train import dist
-from vlmrl.train.objective import Objective, Rows, Sums, masked_sum
+from vlmrl.train.objective import MicroSlices, Objective, Sums, masked_sum
 
 MAX_OOM_RETRIES = 3
 
@@ -40,6 +42,8 @@ class Learner:
     forbidden: tuple[int, ...] = ()
     checkpointing: bool = False
     """Recompute activations in backward; transformers does so only for modules in training mode."""
+    entropy_gradient: bool = False
+    """Whether a loss needs entropies that it can differentiate (`entropy_BT`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +62,11 @@ class Minibatch:
     """Rows that count in logged statistics (on-policy ones); None: all."""
     given_old_NT: torch.Tensor | None = None
     """Old log-probs that come with the rows (replayed and some guided ones); NaN where they are the policy's own."""
-    offpolicy_N: torch.Tensor | None = None
-    """Rows that the policy did not sample; None: none of them."""
-    score_mean_N: torch.Tensor | None = None
-    """For losses with a row score: its mean over each row's group, over the whole step."""
+    fields: Mapping[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+    """Further fields of `LossInputs` under their names there (`offpolicy_B`, `task_B`), for all rows: [N] or [N, T]. Others go to its
+    `provided`."""
+    tasks: tuple[str, ...] = ()
+    """Names of the tasks, by the ids in `task_B`."""
 
 
 @dataclass(kw_only=True)
@@ -76,17 +81,31 @@ class StepReport:
     """Tokens through the model on this rank, padding included."""
 
 
+@dataclass(frozen=True)
+class TokenScores:
+    """Values per response token without gradient, float32 [N, T], 0 outside the responses."""
+
+    logp_NT: torch.Tensor
+    entropy_NT: torch.Tensor
+
+
 @torch.no_grad()
-def score_rows(learner: Learner, rows: Sequence[Row], *, policy: Policy | None = None, vision: VisionCache | None = None) -> torch.Tensor:
-    """Log-probs of all rows without gradient, [N, T]: old log-probs, or the reference's when its policy is given."""
-    who, features = policy or learner.policy, vision or learner.vision
-    out = torch.zeros(response_mask(rows).shape)
+def score_tokens(learner: Learner, rows: Sequence[Row], *, policy: Policy | None = None, vision: VisionCache | None = None) -> TokenScores:
+    """Log-probs and entropies of all rows: under the policy, or under another one that is given."""
+    policy, vision = policy or learner.policy, vision or learner.vision
+    logp_NT, entropy_NT = (torch.zeros(response_mask(rows).shape) for _ in range(2))
     layout = LAYOUTS[learner.layout]
     for n, part in _numbered(layout, rows, learner.max_tokens_per_microbatch):
-        batch = layout.pack(part, who.positions, who.device, pad_id=who.bundle.end_ids[0])
-        scored = layout.forward(who, batch, features, temperature=learner.temperature, forbidden=learner.forbidden, train=False)
-        out[n, : scored.logp_BT.shape[1]] = scored.logp_BT.cpu()
-    return out
+        batch = layout.pack(part, policy.positions, policy.device, pad_id=policy.bundle.end_ids[0])
+        scored = layout.forward(policy, batch, vision, temperature=learner.temperature, forbidden=learner.forbidden, train=False)
+        width = scored.logp_BT.shape[1]
+        logp_NT[n, :width], entropy_NT[n, :width] = scored.logp_BT.cpu(), scored.entropy_BT.cpu()
+    return TokenScores(logp_NT, entropy_NT)
+
+
+def score_rows(learner: Learner, rows: Sequence[Row], *, policy: Policy | None = None, vision: VisionCache | None = None) -> torch.Tensor:
+    """Log-probs of all rows without gradient, [N, T]: old log-probs, or the reference's when its policy is given."""
+    return score_tokens(learner, rows, policy=policy, vision=vision).logp_NT
 
 
 def _numbered(layout: Layout, rows: Sequence[Row], budget: int) -> list[tuple[torch.Tensor, list[Row]]]:
@@ -134,61 +153,81 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective, sums: 
         micro = layout.pack(part, learner.policy.positions, learner.policy.device, pad_id=learner.policy.bundle.end_ids[0])
         tokens += micro.tokens
         scored = layout.forward(
-            learner.policy, micro, learner.vision, temperature=learner.temperature, forbidden=learner.forbidden, train=True
+            learner.policy,
+            micro,
+            learner.vision,
+            temperature=learner.temperature,
+            forbidden=learner.forbidden,
+            train=True,
+            entropy_gradient=learner.entropy_gradient,
         )
-        x = loss_inputs(batch, n, micro, scored.logp_BT)
-        rows = _rows(batch, n, micro)
-        scalar, metrics = objective(x, rows, total)
+        x = loss_inputs(batch, n, micro, scored)
+        slices = _slices(batch, n, micro)
+        scalar, metrics = objective(x, slices, total)
         scalar.backward()
-        if rows.sampled_BT is not None:
-            _add_gap(sums, x.logp_old_BT, rows.sampled_BT)
+        if slices.sampled_BT is not None:
+            _add_gap(sums, x.logp_old_BT, slices.sampled_BT)
         _add(sums, "loss", scalar.item(), 0.0)
-        _add(sums, "entropy", *masked_sum(scored.entropy_BT, rows.counted_BT))
+        _add(sums, "entropy", *masked_sum(scored.entropy_BT, slices.counted_BT))
         for name, (number, of) in metrics.items():
             _add(sums, name, number, of)
     return tokens
 
 
-def loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch, logp_BT: torch.Tensor) -> LossInputs:
+def loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch, scored: Scored) -> LossInputs:
     """The micro-batch's slices of the flat tensors, cut to its own width."""
-    width, device = micro.mask_BT.shape[1], logp_BT.device
-    old = logp_BT.detach() if batch.logp_old_NT is None else batch.logp_old_NT[n, :width].to(device)
+    width, device = micro.mask_BT.shape[1], scored.logp_BT.device
+    old = scored.logp_BT.detach() if batch.logp_old_NT is None else batch.logp_old_NT[n, :width].to(device)
     if batch.given_old_NT is not None:
         old = old_logprobs(batch.given_old_NT[n, :width].to(device), old)
-    ref = None if batch.logp_ref_NT is None else batch.logp_ref_NT[n, :width].to(device)
-    return LossInputs(
-        logp_BT=logp_BT,
+    fields = {name: (value[n, :width] if name.endswith("T") else value[n]).to(device) for name, value in batch.fields.items()}
+    return _inputs(
+        fields,
+        logp_BT=scored.logp_BT,
         logp_old_BT=old,
-        logp_ref_BT=ref,
-        adv_BT=batch.adv_NT[n, :width].to(device=device, dtype=logp_BT.dtype),
+        logp_ref_BT=None if batch.logp_ref_NT is None else batch.logp_ref_NT[n, :width].to(device),
+        adv_BT=batch.adv_NT[n, :width].to(device=device, dtype=scored.logp_BT.dtype),
         mask_BT=micro.mask_BT,
         group_B=micro.group_B.to(device),
-        offpolicy_B=None if batch.offpolicy_N is None else batch.offpolicy_N[n].to(device),
-        score_mean_B=None if batch.score_mean_N is None else batch.score_mean_N[n].to(device),
+        entropy_BT=scored.entropy_BT,
+        tasks=batch.tasks,
     )
 
 
-def loss_inputs_of(batch: Minibatch, logp_NT: torch.Tensor) -> LossInputs:
+def loss_inputs_of(batch: Minibatch, scores: TokenScores) -> LossInputs:
     """A whole minibatch as loss inputs, for passes without gradient."""
+    logp_NT = scores.logp_NT
+    width = logp_NT.shape[1]
     old = logp_NT if batch.logp_old_NT is None else batch.logp_old_NT
     if batch.given_old_NT is not None:
-        old = old_logprobs(batch.given_old_NT[:, : logp_NT.shape[1]], old)
-    return LossInputs(
+        old = old_logprobs(batch.given_old_NT[:, :width], old)
+    return _inputs(
+        {name: value[:, :width] if name.endswith("T") else value for name, value in batch.fields.items()},
         logp_BT=logp_NT,
         logp_old_BT=old,
         logp_ref_BT=batch.logp_ref_NT,
-        adv_BT=batch.adv_NT[:, : logp_NT.shape[1]].to(logp_NT.dtype),
-        mask_BT=batch.mask_NT[:, : logp_NT.shape[1]],
+        adv_BT=batch.adv_NT[:, :width].to(logp_NT.dtype),
+        mask_BT=batch.mask_NT[:, :width],
         group_B=torch.tensor([row.group for row in batch.rows], dtype=torch.int64),
-        offpolicy_B=batch.offpolicy_N,
+        entropy_BT=scores.entropy_NT,
+        tasks=batch.tasks,
     )
 
 
-def _rows(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch) -> Rows:
+_FIELDS = {one.name for one in dataclasses.fields(LossInputs)}
+
+
+def _inputs(fields: Mapping[str, Any], **given: Any) -> LossInputs:
+    """`fields` under their names where `LossInputs` has them, else in `provided`."""
+    own = {name: value for name, value in fields.items() if name in _FIELDS}
+    return LossInputs(**given, **own, provided={name: value for name, value in fields.items() if name not in own})
+
+
+def _slices(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch) -> MicroSlices:
     device, width = micro.mask_BT.device, micro.mask_BT.shape[1]
     counted_BT = micro.mask_BT if batch.statistics_N is None else micro.mask_BT & batch.statistics_N[n, None].to(device)
     sampled = batch.logp_sampled_NT
-    return Rows(place_B=n, counted_BT=counted_BT, sampled_BT=None if sampled is None else sampled[n, :width].to(device))
+    return MicroSlices(place_B=n, counted_BT=counted_BT, sampled_BT=None if sampled is None else sampled[n, :width].to(device))
 
 
 def _add_gap(sums: Sums, logp_BT: torch.Tensor, sampled_BT: torch.Tensor) -> None:

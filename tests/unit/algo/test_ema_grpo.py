@@ -20,8 +20,8 @@ STEPS = st.lists(st.lists(st.floats(-3, 3), min_size=1, max_size=6), min_size=1,
 def of(*groups, tasks=None, state=None, names=("left", "right")):
     rows = [(float(v), g, v == v) for g, values in enumerate(groups) for v in values]
     which = [0 if tasks is None else tasks[g] for _, g, _ in rows]
-    trackers = {name: torch.tensor(values, dtype=torch.float64) for name, values in (state or {}).items()}
-    return dataclasses.replace(inputs(rows, tasks=which), tasks=names, trackers=trackers)
+    memory = {name: torch.tensor(values, dtype=torch.float64) for name, values in (state or {}).items()}
+    return dataclasses.replace(inputs(rows, tasks=which), tasks=names, memory=memory)
 
 
 def test_first_step_uses_the_deviation_of_its_own_rewards():
@@ -57,7 +57,7 @@ def test_update_is_pure_and_keeps_tasks_that_this_step_lacks():
     out = update(state, x, decay=0.9)
     assert state == {"left": [0.2, 0.5], "elsewhere": [7.0, 1.0], "right": [0.0, 4.0]}
     assert out == {"left": pytest.approx([0.23, 0.4831]), "elsewhere": [7.0, 1.0], "right": [0.0, 4.0]}
-    assert ema_grpo(dataclasses.replace(x, trackers={k: torch.tensor(v) for k, v in state.items()})).shape == (4,)
+    assert ema_grpo(dataclasses.replace(x, memory={k: torch.tensor(v) for k, v in state.items()})).shape == (4,)
 
 
 def test_state_goes_by_name_as_ids_change_from_step_to_step():
@@ -102,15 +102,15 @@ def test_flat_groups_are_zero_but_their_rewards_count():
 
 def test_what_the_trainer_finds_in_the_registry():
     extra = advantage.get("ema_grpo").extra
-    assert extra["tracker"] is update
-    assert extra["needs"] == ("tasks", "trackers")
+    assert extra["remembers"] is update
+    assert extra["needs"] == ("tasks",)
     assert set(advantage.get("ema_grpo").parameters) >= {"decay"}
 
 
 def test_what_is_missing_or_wrong_is_said():
     x = of([1, 0])
-    with pytest.raises(ValueError, match="'ema_grpo' needs trackers"):
-        ema_grpo(dataclasses.replace(x, trackers=None))
+    with pytest.raises(ValueError, match="'ema_grpo' needs its memory"):
+        ema_grpo(dataclasses.replace(x, memory=None))
     with pytest.raises(ValueError, match=r"task id 0 has no name in AdvantageInputs.tasks \(empty\)"):
         ema_grpo(dataclasses.replace(x, tasks=()))
     with pytest.raises(ValueError, match="decay is 1"):

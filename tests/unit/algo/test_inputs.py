@@ -35,7 +35,7 @@ def test_every_field_of_rollouts_is_cut() -> None:
         if has_axis(one.name, "N"):
             assert torch.equal(after, before[index]), one.name
         else:
-            assert after is before, one.name
+            assert after == before, one.name
 
 
 def test_a_field_that_is_added_is_cut() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import inputs
-from vlmrl.algo.filter.selective_sample_buffer import priority, selective_sample_buffer
+from vlmrl.algo.filter.selective_sample_buffer import selective_sample_buffer
 from vlmrl.algo.filter.zero_variance import zero_variance
 
 NAN = float("nan")
@@ -23,12 +21,6 @@ def test_selective_sample_buffer():
     assert selective_sample_buffer(inputs(rows), min_priority=0.7)[0].tolist() == [False] * 3 + [True] * 6 + [False]
     # mean |A| is .7071 and .75
     assert selective_sample_buffer(inputs(rows), min_priority=0.72)[0].tolist() == [False] * 5 + [True] * 4 + [False]
-
-
-def test_priority_is_the_mean_size_of_the_advantage():
-    adv = torch.tensor([1.0, -3.0, 8.0, 0.5], dtype=torch.float64)
-    counted = torch.tensor([True, True, False, False])
-    assert priority(adv, torch.tensor([4, 4, 4, 9]), counted).tolist() == pytest.approx([2.0, 2.0, 2.0, 0.0])
 
 
 @given(

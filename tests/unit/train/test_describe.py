@@ -1,4 +1,4 @@
-"""train.stage.describe: moments of advantages, by hand and against scipy."""
+"""train.stage.table: moments of advantages, by hand and against scipy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from vlmrl.train.stage.describe import advantage_moments
+from vlmrl.train.stage.table import advantage_moments
 
 
 def test_moments_of_all_and_of_each_task() -> None:

@@ -5,7 +5,7 @@ m <- decay * m + (1 - decay) * m_batch, started at the moments of the first batc
 used. A group with any |A| above `guard` uses its own population deviation instead. Tasks with small and large reward ranges thus get
 equal weight, while within a task a group's own spread still counts. Defaults as in the code.
 
-The running moments are state that the trainer keeps: see `AdvantageInputs.trackers`. `update` is pure; the advantage calls it on the
+The running moments are state that the trainer keeps: see `AdvantageInputs.memory`. `update` is pure; the advantage calls it on the
 state before the step, and the trainer stores what it returns.
 
 Ours: state is [mean, variance] per task, the same numbers without the cancellation in E[x^2] - E[x]^2, over all ranks (the code keeps
@@ -61,18 +61,18 @@ def _task(x: AdvantageInputs, one: int) -> str:
     return x.tasks[one]
 
 
-@advantage("ema_grpo", paper="arXiv:2512.03043", needs=("tasks", "trackers"), tracker=update)
+@advantage("ema_grpo", paper="arXiv:2512.03043", needs=("tasks",), remembers=update)
 def ema_grpo(x: AdvantageInputs, *, decay: float = 0.99, min_std: float = 1e-3, guard: float = 5.0, epsilon: float = 1e-6) -> Tensor:
     """Reward minus group mean, over the running deviation of the task's rewards.
 
     Raises:
-        ValueError: no `trackers`, an argument out of range, or what `update` raises.
+        ValueError: no `memory`, an argument out of range, or what `update` raises.
     """
     if min_std <= 0 or guard <= 0:
         raise ValueError(f"advantage 'ema_grpo': min_std {min_std} and guard {guard} must be positive")
-    if x.trackers is None:
-        raise ValueError("advantage 'ema_grpo' needs trackers (the running moments before this step; empty at the first), which is None")
-    state = update({task: [float(v) for v in moments] for task, moments in x.trackers.items()}, x, decay=decay)
+    if x.memory is None:
+        raise ValueError("advantage 'ema_grpo' needs its memory (the running moments before this step; empty at the first), which is None")
+    state = update({task: [float(v) for v in moments] for task, moments in x.memory.items()}, x, decay=decay)
     std_N = torch.full(x.valid_N.shape, min_std, dtype=torch.float64)
     for one in sorted({int(i) for i in x.task_N[x.valid_N]}):
         std_N[x.task_N == one] = max(state[_task(x, one)][1] ** 0.5, min_std)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from vlmrl.algo.constraint.registry import Measured, constraint
+from vlmrl.algo.inputs import LossInputs
 
 
 def measure(logp_BT: Tensor, mask_BT: Tensor, task_B: Tensor, tasks: Sequence[str]) -> dict[str, Measured]:
@@ -35,16 +36,6 @@ def measure(logp_BT: Tensor, mask_BT: Tensor, task_B: Tensor, tasks: Sequence[st
         if int(tokens_B[own_B].sum()):
             out[name] = Measured(float(surprise_B[own_B].sum()), int(tokens_B[own_B].sum()))
     return out
-
-
-@constraint("entropy_band", paper="arXiv:2604.08539", acts_on="loss")
-def entropy_band(
-    dual: Mapping[str, float], measured: Mapping[str, Measured], *, low: float = 0.2, high: float = 0.6, weight: float = 0.02
-) -> dict[str, float]:
-    """Slope of the penalty per task: `weight` above the band, -`weight` below, 0 within. Absent tasks have none; `dual` is not read."""
-    if low > high or weight < 0:
-        raise ValueError(f"constraint 'entropy_band': needs low {low} <= high {high} and weight {weight} >= 0")
-    return {name: weight * ((m.mean > high) - (m.mean < low)) for name, m in sorted(measured.items()) if m.count}
 
 
 def penalty(measured: Mapping[str, Measured], *, low: float = 0.2, high: float = 0.6, weight: float = 0.02) -> float:
@@ -68,3 +59,25 @@ def term(
     scale = [slopes.get(name, 0.0) / measured[name].count if name in measured and measured[name].count else 0.0 for name in tasks]
     scale_B = torch.tensor(scale, dtype=logp_BT.dtype, device=logp_BT.device)[task_B]
     return torch.where(mask_BT, -logp_BT, torch.zeros_like(logp_BT)) * scale_B[:, None]
+
+
+def measure_minibatch(x: LossInputs) -> dict[str, Measured]:
+    """`measure` of a whole minibatch of this rank, as the trainer asks for it."""
+    assert x.task_B is not None
+    return measure(x.logp_BT, x.mask_BT, x.task_B, x.tasks)
+
+
+def term_of(x: LossInputs, slopes: Mapping[str, float], measured: Mapping[str, Measured]) -> Tensor:
+    """`term` of a micro-batch, as the trainer asks for it."""
+    assert x.task_B is not None
+    return term(x.logp_BT, x.mask_BT, x.task_B, x.tasks, slopes, measured)
+
+
+@constraint("entropy_band", paper="arXiv:2604.08539", acts_on="loss", measure=measure_minibatch, term=term_of)
+def entropy_band(
+    dual: Mapping[str, float], measured: Mapping[str, Measured], *, low: float = 0.2, high: float = 0.6, weight: float = 0.02
+) -> dict[str, float]:
+    """Slope of the penalty per task: `weight` above the band, -`weight` below, 0 within. Absent tasks have none; `dual` is not read."""
+    if low > high or weight < 0:
+        raise ValueError(f"constraint 'entropy_band': needs low {low} <= high {high} and weight {weight} >= 0")
+    return {name: weight * ((m.mean > high) - (m.mean < low)) for name, m in sorted(measured.items()) if m.count}

@@ -37,34 +37,6 @@ def dual_step(value: float, satisfaction: float, threshold: float, *, eta: float
     return min(max(value + eta * (threshold - satisfaction), 0.0), high)
 
 
-@constraint("lagrangian", paper="arXiv:2604.08476", acts_on="advantage")
-def lagrangian(
-    dual: Mapping[str, float],
-    measured: Mapping[str, Measured],
-    *,
-    thresholds: dict[str, float],
-    start: float = 1.0,
-    eta: float = 0.05,
-    high: float = 5.0,
-    min_applicable: int = 8,
-) -> dict[str, float]:
-    """Multipliers per reward column after a step; `thresholds` maps each constrained column to the mean that it must reach.
-
-    Raises:
-        ValueError: the stored multipliers are of other constraints, or an argument is out of range.
-    """
-    if not thresholds or eta < 0 or high < 0 or not 0 <= start <= high:
-        raise ValueError(f"constraint 'lagrangian': needs thresholds {thresholds}, eta {eta} >= 0 and 0 <= start {start} <= high {high}")
-    if dual and set(dual) != set(thresholds):
-        raise ValueError(f"constraint 'lagrangian': stored multipliers are of {sorted(dual)}, the recipe constrains {sorted(thresholds)}")
-    out: dict[str, float] = {}
-    for name in sorted(thresholds):
-        value, seen = dual.get(name, start), measured.get(name, Measured(0.0, 0))
-        enough = seen.count >= max(1, min_applicable)
-        out[name] = dual_step(value, seen.mean, thresholds[name], eta=eta, high=high) if enough else value
-    return out
-
-
 def measure(x: AdvantageInputs, columns: Sequence[str]) -> dict[str, Measured]:
     """Sum and count of each constraint over the sampled rollouts to which it applies."""
     out: dict[str, Measured] = {}
@@ -111,3 +83,31 @@ def _column(x: AdvantageInputs, name: str) -> Tensor:
     if name not in x.columns:
         raise ValueError(f"constraint 'lagrangian': no reward column '{name}' (there are: {', '.join(x.columns)}); add it with weight 0")
     return x.rewards_NK[:, x.columns.index(name)]
+
+
+@constraint("lagrangian", paper="arXiv:2604.08476", acts_on="advantage", measure=measure, apply=combine)
+def lagrangian(
+    dual: Mapping[str, float],
+    measured: Mapping[str, Measured],
+    *,
+    thresholds: dict[str, float],
+    start: float = 1.0,
+    eta: float = 0.05,
+    high: float = 5.0,
+    min_applicable: int = 8,
+) -> dict[str, float]:
+    """Multipliers per reward column after a step; `thresholds` maps each constrained column to the mean that it must reach.
+
+    Raises:
+        ValueError: the stored multipliers are of other constraints, or an argument is out of range.
+    """
+    if not thresholds or eta < 0 or high < 0 or not 0 <= start <= high:
+        raise ValueError(f"constraint 'lagrangian': needs thresholds {thresholds}, eta {eta} >= 0 and 0 <= start {start} <= high {high}")
+    if dual and set(dual) != set(thresholds):
+        raise ValueError(f"constraint 'lagrangian': stored multipliers are of {sorted(dual)}, the recipe constrains {sorted(thresholds)}")
+    out: dict[str, float] = {}
+    for name in sorted(thresholds):
+        value, seen = dual.get(name, start), measured.get(name, Measured(0.0, 0))
+        enough = seen.count >= max(1, min_applicable)
+        out[name] = dual_step(value, seen.mean, thresholds[name], eta=eta, high=high) if enough else value
+    return out

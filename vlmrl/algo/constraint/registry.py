@@ -38,4 +38,11 @@ def merge(parts: list[Mapping[str, Measured]]) -> dict[str, Measured]:
 
 
 constraint: Registry[Callable[..., dict[str, float]]] = Registry("constraint")
-"""(dual, measured) -> dual. Each entry says with `acts_on` where its dual goes: `advantage`, `loss` or `beta`."""
+"""(dual, measured) -> dual. Each entry says with `acts_on` where its dual goes, and brings the functions that this takes:
+
+* `advantage`: `apply(AdvantageInputs with the raw rewards, advantage [N], dual) -> advantage [N]`, and
+  `measure(AdvantageInputs, names of the dual) -> {name: Measured}` over all ranks;
+* `loss`: `measure(LossInputs of this rank's minibatch, without gradient) -> {name: Measured}`, added up over the ranks, then the update
+  of the dual, then `term(LossInputs, dual, measured) -> [B, T]`, whose plain sum over all micro-batches is added to the loss;
+* `beta`: the dual's `kl` is the weight of the divergence, and the update is given the measured divergence under the same name.
+"""

@@ -6,7 +6,7 @@ priority is the mean |advantage| of its judged, sampled rows; groups without any
 groups from `sampling.buffer.SampleBuffer` may take their places.
 
 Ours: groups instead of single answers; the threshold (0: any signal). The selection sees rewards, so its advantages are GRPO's
-(group z-scores with the sample deviation); the trainer pushes with `priority` of the advantages it trains on.
+(group z-scores with the sample deviation); the trainer pushes with the same mean of the advantages it trains on.
 """
 
 from __future__ import annotations
@@ -19,11 +19,6 @@ from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.registries import rollout_filter
 
 
-def priority(adv_N: Tensor, group_N: Tensor, counted_N: Tensor) -> Tensor:
-    """Mean |advantage| over the counted rows of each row's group, [N]; 0 for a group without any."""
-    return segments.mean(adv_N.abs(), group_N, counted_N)
-
-
 @rollout_filter("selective_sample_buffer", paper="arXiv:2504.16656")
 def selective_sample_buffer(x: AdvantageInputs, *, min_priority: float = 0.0) -> tuple[Tensor, str]:
     """Keep groups whose mean |advantage| is above 0 and at least `min_priority`."""
@@ -32,5 +27,5 @@ def selective_sample_buffer(x: AdvantageInputs, *, min_priority: float = 0.0) ->
     centred_N = x.reward_N - segments.mean(x.reward_N, x.group_N, live_N)
     spread_N = segments.std(x.reward_N, x.group_N, live_N, ddof=1)
     score_N = torch.where(live_N, centred_N / spread_N.clamp(min=1e-300), torch.zeros_like(centred_N))
-    worth_N = priority(score_N, x.group_N, counted_N)
+    worth_N = segments.mean(score_N.abs(), x.group_N, counted_N)
     return (worth_N > 0) & (worth_N >= min_priority), "selective_sample_buffer"

@@ -40,8 +40,14 @@ def care_consistency(
     coefficient: float = 0.5,
     clamp: float = 0.95,
     margin: float = 0.01,
+    every: int = 10,
+    decay: float = 0.995,
 ) -> Tensor:
-    """Add `coefficient` times the accuracy column to right answers whose likelihood given the thought is not below their peers'."""
+    """Add `coefficient` times the accuracy column to right answers whose likelihood given the thought is not below their peers'.
+
+    `every` and `decay` are of the averaged reference that provides the likelihood (`policy.average`): every so many optimizer steps it
+    keeps this share of itself and takes the rest from the policy.
+    """
     if coefficient < 0 or margin < 0:
         raise ValueError(f"reward_shaping 'care_consistency': coefficient {coefficient} and margin {margin} must not be negative")
     k = column_index(x, reward)

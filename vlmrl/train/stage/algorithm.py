@@ -1,65 +1,113 @@
-"""The recipe's names as functions with their arguments, and the order in which they act on a step's rewards."""
+"""The recipe's methods with their arguments and memories, and the order in which they act: from rewards to advantages."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from vlmrl import protocols
 from vlmrl.algo import registries
-from vlmrl.algo.constraint.lagrangian import combine, measure
 from vlmrl.algo.constraint.registry import Measured
 from vlmrl.algo.constraint.registry import constraint as constraints
-from vlmrl.algo.group_loss.two_pass import choice
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.config.schema import GrpoSection, Method
+from vlmrl.policy.pack import Row, response_mask
 from vlmrl.registry import Registry
+from vlmrl.train.memory import Cell, Memories
 from vlmrl.train.stage.table import RewardTable, by_trajectory, total
-from vlmrl.train.state import RunState
+from vlmrl.types import Rollout, ScoredGroup
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """A registered function with the recipe's arguments, and what its registration says of it."""
+    """A registered function with the recipe's arguments, what its registration says of it, and its memory."""
 
+    slot: str
     name: str
     call: Callable[..., Any]
     extra: Mapping[str, Any]
     arguments: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    memory: Cell = field(default_factory=Cell)
 
     @property
     def needs(self) -> tuple[str, ...]:
         return tuple(self.extra.get("needs", ()))
 
+    @property
+    def remembers(self) -> bool:
+        """Whether something of it lasts from step to step."""
+        return "remembers" in self.extra or "acts_on" in self.extra
+
+    def argument(self, name: str) -> Any:
+        """An argument of the recipe, or the method's default."""
+        return self.arguments[name] if name in self.arguments else self.defaults[name]
+
+    def seeing(self, x: AdvantageInputs) -> AdvantageInputs:
+        """The inputs as this method sees them: with its memory, if it has one."""
+        if "remembers" not in self.extra:
+            return x
+        return dataclasses.replace(x, memory={name: _tensor(value) for name, value in self.memory.value.items()})
+
+    def learn(self, x: AdvantageInputs) -> None:
+        """Move the memory on by the method's own pure update, with those of the recipe's arguments that the update names."""
+        update = self.extra.get("remembers")
+        if update is not None:
+            known = inspect.signature(update).parameters
+            self.memory.value = update(self.memory.value, x, **{k: v for k, v in self.arguments.items() if k in known})
+
+    def dual(self) -> dict[str, float]:
+        """Of a constraint: the stored dual, or the starting one."""
+        if not self.memory.value:
+            self.memory.value = self.call({}, {})
+        return self.memory.value
+
+    def advance(self, measured: Mapping[str, Measured]) -> dict[str, float]:
+        """Of a constraint: the dual after a step with these measurements."""
+        self.memory.value = self.call(self.dual(), measured)
+        return self.memory.value
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.float64)
+
 
 def bind(registry: Registry[Any], method: Method) -> Bound:
     """A recipe's method of a slot."""
+    entry = registry.get(method.name)
     return Bound(
+        slot=registry.slot,
         name=method.name,
         call=registry.bind(method.name, method.arguments),
-        extra=registry.get(method.name).extra,
+        extra=entry.extra,
         arguments=method.arguments,
+        defaults={name: p.default for name, p in entry.parameters.items() if not p.required},
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """Everything between rewards and gradient that a recipe names."""
+    """Everything between rewards and gradient that a recipe names, and the strategy that completes its groups."""
 
     reward_shaping: Sequence[Bound]
     filters: Sequence[Bound]
     advantage: Bound
+    reweight: Sequence[Bound]
     credit: Bound
     loss: Bound
     group_loss: Bound | None
+    auxiliary: Sequence[tuple[Bound, float]]
+    """(regulariser, its weight)."""
     reducer: Bound
     kl: Bound
     importance_correction: Bound
     constraints: Sequence[Bound]
+    strategy: Bound
 
     @staticmethod
     def of(cfg: GrpoSection) -> Algorithm:
@@ -67,23 +115,47 @@ class Algorithm:
             reward_shaping=[bind(registries.reward_shaping, m) for m in cfg.reward_shaping],
             filters=[bind(registries.rollout_filter, m) for m in cfg.filters],
             advantage=bind(registries.advantage, cfg.advantage),
+            reweight=[bind(registries.reweight, m) for m in cfg.reweight],
             credit=bind(registries.credit, cfg.credit),
             loss=bind(registries.policy_loss, cfg.loss),
             group_loss=None if cfg.group_loss is None else bind(registries.group_loss, cfg.group_loss),
+            auxiliary=[(bind(registries.auxiliary_loss, m), m.weight) for m in cfg.auxiliary_losses],
             reducer=bind(registries.reducer, cfg.reduce),
             kl=bind(registries.kl_estimator, cfg.kl),
             importance_correction=bind(registries.importance_correction, cfg.importance_correction),
             constraints=[bind(constraints, m) for m in cfg.constraints],
+            strategy=bind(protocols.strategy, cfg.rollout.strategy),
         )
 
-    def acting_on(self, what: str) -> Bound | None:
-        """The constraint whose dual goes to `advantage`, `loss` or `beta`, if there is one."""
-        return next((c for c in self.constraints if c.extra["acts_on"] == what), None)
+    def methods(self) -> Iterator[Bound]:
+        """All of them, in the order in which they act. (A group loss is given what it needs by the two passes themselves.)"""
+        yield from (self.strategy, *self.filters, *self.reward_shaping, self.advantage, *self.reweight, self.credit)
+        if self.group_loss is None:
+            yield from (self.loss, self.kl)
+        yield from (method for method, _ in self.auxiliary)
+        yield from self.constraints
 
-    def score_of_group_loss(self) -> tuple[str, str | None]:
-        """(row score, divergence) that the group loss compares."""
-        assert self.group_loss is not None
-        return choice(self.group_loss.call, "score") or "logL", choice(self.group_loss.call, "divergence")
+    def keep(self, memories: Memories) -> None:
+        """Hand every memory to the stage's."""
+        for method in self.methods():
+            if method.remembers:
+                memories.keep(f"{method.slot}.{method.name}", method.memory)
+
+    def acting_on(self, what: str) -> list[Bound]:
+        """The constraints whose dual goes to `advantage`, `loss` or `beta`."""
+        return [c for c in self.constraints if c.extra["acts_on"] == what]
+
+    def needs(self, name: str) -> bool:
+        """Whether one of the methods needs a field."""
+        return any(name in method.needs for method in self.methods())
+
+    def beta(self, recipe: float) -> float:
+        """Weight of the divergence in this step: the recipe's, or the one that a constraint steers."""
+        return next((c.dual()["kl"] for c in self.acting_on("beta")), recipe)
+
+    def duals(self) -> dict[str, float]:
+        """For the log: `dual/<constraint>/<name>`."""
+        return {f"dual/{c.name}/{name}": float(value) for c in self.constraints for name, value in c.memory.value.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +169,11 @@ class Selection:
     """`filter/<reason>` -> share of rows."""
 
     @staticmethod
-    def of(algorithm: Algorithm, x: AdvantageInputs) -> Selection:
+    def of(filters: Sequence[Bound], x: AdvantageInputs) -> Selection:
         keep_N = torch.ones(len(x.reward_N), dtype=torch.bool)
         counted_N = x.valid_N.clone()
         dropped: dict[str, float] = {}
-        for rule in algorithm.filters:
+        for rule in filters:
             found: tuple[torch.Tensor, str] = rule.call(x)
             keep, reason = found
             dropped[f"filter/{reason}"] = float((keep_N & ~keep).sum()) / max(1, len(keep_N))
@@ -120,54 +192,86 @@ class Selection:
         return len(set(x.group_N[self.keep_N].tolist()))
 
 
-def dual_of(state: RunState, constraint: Bound) -> dict[str, float]:
-    """The stored dual, or the starting one."""
-    if constraint.name not in state.duals:
-        state.duals[constraint.name] = constraint.call({}, {})
-    return state.duals[constraint.name]
+@dataclass(kw_only=True)
+class Batch:
+    """The rollouts of a step on this rank, row by row, with the rewards of all ranks."""
+
+    groups: list[tuple[int, ScoredGroup]]
+    """(place in the plan, group)."""
+    rows: list[Row]
+    rollouts: list[Rollout]
+    mask_NT: torch.Tensor
+    """bool: the responses' tokens."""
+    table: RewardTable
+    chosen: Selection
+    measured: dict[str, float] = field(default_factory=dict[str, float])
+    """What is logged of the batch beside its rewards."""
+
+    @staticmethod
+    def of(groups: list[tuple[int, ScoredGroup]], table: RewardTable) -> Batch:
+        """All groups, before any filter."""
+        triples = [(place, scored, rollout) for place, scored in groups for rollout in scored.group.rollouts]
+        rows = [
+            Row(index=n, group=place, prompt=scored.group.trained_under(rollout), response=rollout.ids)
+            for n, (place, scored, rollout) in enumerate(triples)
+        ]
+        return Batch(
+            groups=groups,
+            rows=rows,
+            rollouts=[rollout for _, _, rollout in triples],
+            mask_NT=response_mask(rows),
+            table=table,
+            chosen=Selection.of([], table.inputs),
+        )
+
+    def kept(self) -> list[int]:
+        """This rank's rows that train, as places in `rows`."""
+        keep_N, trains_N = self.chosen.keep_N, self.table.inputs.trains_N
+        return [n for n, place in enumerate(self.table.mine) if keep_N[place] and (trains_N is None or trains_N[place])]
 
 
-def advance_dual(state: RunState, constraint: Bound, measured: Mapping[str, Measured]) -> None:
-    state.duals[constraint.name] = constraint.call(dual_of(state, constraint), measured)
-
-
-def credit_tokens(
-    algorithm: Algorithm, table: RewardTable, chosen: Selection, state: RunState, mask_NT: torch.Tensor, ids_NT: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def credit_tokens(algorithm: Algorithm, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """(advantage per token of this rank's rows [n, T], advantage per rollout of all ranks [N]).
 
     In order: shaping (which changes what the advantage sees, not what is logged), the advantage, the constraints on top of it with
-    the raw rewards, credit. Memories of methods move on here, once per step.
+    the raw rewards, reweighting per rollout, credit, reweighting per token. Memories of methods move on here, once per step.
     """
+    table, chosen = batch.table, batch.chosen
     raw = dataclasses.replace(table.inputs, valid_N=chosen.counted_N)
     x = shaped(algorithm, raw, table.weights_K)
-    if "trackers" in algorithm.advantage.needs:
-        stored = {name: torch.tensor(values, dtype=torch.float64) for name, values in state.trackers.items()}
-        x = dataclasses.replace(x, trackers=stored)
     seen = by_trajectory(x, table.trajectories) if "trajectory_N" in algorithm.advantage.needs else x
-    adv_N: torch.Tensor = algorithm.advantage.call(seen)
-    if "tracker" in algorithm.advantage.extra:
-        state.trackers = _track(algorithm.advantage, state.trackers, seen)
-    guard = algorithm.acting_on("advantage")
-    if guard is not None:
-        dual = dual_of(state, guard)
-        adv_N = combine(raw, adv_N, dual)
-        advance_dual(state, guard, measure(table.inputs, list(dual)))
-    mine = torch.tensor(table.mine, dtype=torch.int64)
-    local = dataclasses.replace(x.of_rows(mine), ids_NT=ids_NT)
-    return algorithm.credit.call(local, adv_N[mine], mask_NT), adv_N
+    adv_N: torch.Tensor = algorithm.advantage.call(algorithm.advantage.seeing(seen))
+    algorithm.advantage.learn(seen)
+    for guard in algorithm.acting_on("advantage"):
+        dual = guard.dual()
+        adv_N = guard.extra["apply"](raw, adv_N, dual)
+        guard.advance(guard.extra["measure"](table.inputs, list(dual)))
+    for method in algorithm.reweight:
+        if not per_token(method):
+            adv_N = method.call(method.seeing(x), adv_N)
+            method.learn(x)
+    mine, mask_NT = torch.tensor(table.mine, dtype=torch.int64), batch.mask_NT
+    local = x.of_rows(mine, tokens=mask_NT.shape[1])
+    adv_NT: torch.Tensor = algorithm.credit.call(algorithm.credit.seeing(local), adv_N[mine], mask_NT)
+    algorithm.credit.learn(x)
+    for method in algorithm.reweight:
+        if per_token(method):
+            weighted_NT = method.call(method.seeing(local), adv_NT)
+            adv_NT = torch.where(mask_NT, weighted_NT.to(adv_NT.dtype), torch.zeros_like(adv_NT))
+            method.learn(x)
+    return adv_NT, adv_N
+
+
+def per_token(method: Bound) -> bool:
+    """Whether a reweighting acts on token advantages [n, T], behind credit; else on those of rollouts [N], before it."""
+    return method.extra.get("per", "rollout") == "token"
 
 
 def shaped(algorithm: Algorithm, x: AdvantageInputs, weights_K: torch.Tensor) -> AdvantageInputs:
     """The inputs with every shaping applied to the reward columns, in order."""
     rewards_NK = x.rewards_NK
     for shaping in algorithm.reward_shaping:
-        rewards_NK = shaping.call(rewards_NK, x.valid_N, dataclasses.replace(x, rewards_NK=rewards_NK))
+        seen = dataclasses.replace(x, rewards_NK=rewards_NK)
+        rewards_NK = shaping.call(rewards_NK, x.valid_N, shaping.seeing(seen))
+        shaping.learn(seen)
     return dataclasses.replace(x, rewards_NK=rewards_NK, reward_N=total(rewards_NK, weights_K))
-
-
-def _track(method: Bound, before: Mapping[str, list[float]], x: AdvantageInputs) -> dict[str, list[float]]:
-    """The method's memory after a step, by its own pure update with those of the recipe's arguments that the update names."""
-    update = method.extra["tracker"]
-    known = inspect.signature(update).parameters
-    return update(before, x, **{name: value for name, value in method.arguments.items() if name in known})

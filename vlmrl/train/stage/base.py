@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,15 +12,14 @@ from pathlib import Path
 import torch
 
 from vlmrl import faults
+from vlmrl.algo import segments
 from vlmrl.config.schema import GrpoSection, StageBase
 from vlmrl.errors import NumericsError, Preempted
 from vlmrl.media.store import MediaStore
-from vlmrl.policy.average import AveragedWeights
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RememberingStrategy, RewardContext, Strategy
-from vlmrl.protocols import strategy as strategies
 from vlmrl.rewards.run.alarms import Watch
 from vlmrl.rewards.run.runner import MediaOnDemand, RewardRunner
 from vlmrl.rollout.collect import Collector
@@ -29,11 +29,15 @@ from vlmrl.sampling.diversity import distinct_n
 from vlmrl.train import dist
 from vlmrl.train.clock import Clock
 from vlmrl.train.feed import Feed
+from vlmrl.train.memory import Memories
 from vlmrl.train.meter import Counters, Tokens, memory
 from vlmrl.train.optim import learning_rate
 from vlmrl.train.profile import StageProfiler
+from vlmrl.train.stage.algorithm import Algorithm, Batch, Bound
+from vlmrl.train.stage.provide import Providers
+from vlmrl.train.stage.table import RewardTable
 from vlmrl.train.state import RunState
-from vlmrl.train.step import Learner, StepReport, score_rows
+from vlmrl.train.step import Learner, Minibatch, StepReport, score_rows
 from vlmrl.types import GenerationSettings, Group, ScoredGroup
 
 MAX_SKIPPED_STEPS = 3
@@ -71,8 +75,10 @@ class StageRun:
     evaluate: Callable[[Clock], None] | None = None
     """Asks the held-out questions, where it is due within the stage (`evaluate_every`)."""
     evaluate_every: int | None = None
-    average: AveragedWeights | None = None
-    """Makes the reference follow the policy slowly, where a method asks for such a one."""
+    memories: Memories = field(default_factory=Memories)
+    """What the stage's parts remember."""
+    providers: Providers = field(default_factory=Providers)
+    """Who fetches what the recipe's methods need."""
     profiler: StageProfiler | None = None
     warn: Callable[[str], None] = lambda text: None
     """Says an alarm (`rewards.run.alarms`)."""
@@ -127,14 +133,16 @@ class StageRun:
         for group in self.learner.optimizer.param_groups:
             group["lr"] = rate
 
-    def collector(self, cfg: GrpoSection) -> Collector:
+    def collector(self, cfg: GrpoSection, algorithm: Algorithm) -> Collector:
         """Engine, strategy and scoring of a GRPO stage."""
         assert self.rewards is not None
         bundle, rollout = self.policy.bundle, cfg.rollout
         engine = HFEngine(self.policy, self.learner.vision, max_num_seqs=rollout.max_num_seqs)
         self.counters.add("work/prefilled_prompts", lambda: engine.prefilled_prompts)
         self.counters.add("work/decode_steps", lambda: engine.decoded_steps)
-        strategy = self.strategy_of(cfg)
+        strategy: Strategy = algorithm.strategy.call()
+        if isinstance(strategy, RememberingStrategy):
+            self.memories.keep("strategy", strategy)
         return collector_for(strategy, self.feed.encoder.encode)(
             engine=engine,
             strategy=strategy,
@@ -148,12 +156,25 @@ class StageRun:
             expected_tokens=lambda sample_id: self.state.ledger.row(sample_id).mean_length or 0.0,
         )
 
-    def strategy_of(self, cfg: GrpoSection) -> Strategy:
-        """The recipe's strategy, with its memory if it has one and this run has been going on."""
-        made: Strategy = strategies.bind(cfg.rollout.strategy.name, cfg.rollout.strategy.arguments)()
-        if isinstance(made, RememberingStrategy) and self.state.strategy is not None:
-            made.load_state_dict(self.state.strategy)
-        return made
+    def provide(self, batch: Batch, methods: Iterable[Bound]) -> RewardTable:
+        """The batch's table with what these methods need."""
+        needs = [name for method in methods for name in method.needs]
+        return dataclasses.replace(batch.table, inputs=self.providers.of_rollouts(self, batch, needs))
+
+    def provide_minibatch(self, batch: Minibatch) -> Minibatch:
+        """The minibatch with what the stage's methods need."""
+        return dataclasses.replace(batch, fields={**batch.fields, **self.providers.of_minibatch(self, batch)})
+
+    def remember(self, strategy: Strategy, batch: Batch, adv_N: torch.Tensor) -> None:
+        """Tell a strategy with a memory what the step brought, on every rank alike."""
+        if not isinstance(strategy, RememberingStrategy):
+            return
+        x = batch.table.inputs
+        worth_N = segments.mean(adv_N.abs(), x.group_N, x.valid_N & x.on_policy_N)
+        by_place = dict(zip(x.group_N.tolist(), worth_N.tolist(), strict=True))
+        everyone = sorted((item for of_rank in dist.gather(batch.groups) for item in of_rank), key=lambda item: item[0])
+        groups = [scored for _, scored in everyone]
+        strategy.observe(groups, [by_place[place] for place, _ in everyone], version=self.policy.version + 1)
 
     def _score(self, group: Group) -> ScoredGroup:
         assert self.rewards is not None
@@ -195,13 +216,6 @@ class StageRun:
         """Log-probs of rows under the stage's starting weights, [N, T]."""
         assert self.reference is not None
         return score_rows(self.learner, rows, policy=self.reference.policy, vision=self.reference.vision)
-
-    def follow(self) -> None:
-        """Let the averaged reference see the weights after an update."""
-        if self.average is None or self.reference is None:
-            return
-        if self.average.step(dict(self.learner.named)) and self.policy.vision_trains:
-            self.reference.policy.vision_version += 1
 
     def after_update(self, report: StepReport, cfg: StageBase, values: dict[str, float]) -> None:
         """Count the step, log it, save when due, stop when asked to.

@@ -1,9 +1,9 @@
-"""From scored groups to the flat tensors that pure methods see: rewards of all ranks, groups in plan order."""
+"""From scored groups to the flat tensors that pure methods see (rewards of all ranks, groups in plan order), and what is logged of them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ class RewardTable:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
+class RolloutFacts:
     """What other ranks must know of one rollout."""
 
     rewards: tuple[float | None, ...]
@@ -40,7 +40,7 @@ class _Row:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Group:
+class GroupFacts:
     """What other ranks must know of one group."""
 
     place: int
@@ -50,7 +50,7 @@ class _Group:
     weights: tuple[float, ...]
     baseline: float
     trajectory: str | None
-    rows: list[_Row]
+    rows: list[RolloutFacts]
 
 
 def reward_table(groups: Sequence[tuple[int, ScoredGroup]], *, baseline: Callable[[str], float | None], progress: float) -> RewardTable:
@@ -91,11 +91,11 @@ def reward_table(groups: Sequence[tuple[int, ScoredGroup]], *, baseline: Callabl
     return RewardTable(inputs=inputs, mine=mine, weights_K=weights_K, trajectories=[item.trajectory for item, _, _ in rows])
 
 
-def _describe(place: int, scored: ScoredGroup, baseline: Callable[[str], float | None]) -> _Group:
+def _describe(place: int, scored: ScoredGroup, baseline: Callable[[str], float | None]) -> GroupFacts:
     prompt = scored.group.prompt
     value = baseline(prompt.sample.id)
     pairs = zip(scored.scores.rewards_GK, scored.group.rollouts, strict=True)
-    return _Group(
+    return GroupFacts(
         place=place,
         rank=dist.rank(),
         task=prompt.sample.task,
@@ -103,13 +103,13 @@ def _describe(place: int, scored: ScoredGroup, baseline: Callable[[str], float |
         weights=scored.scores.weights,
         baseline=float("nan") if value is None else value,
         trajectory=trajectory_id(prompt.sample),
-        rows=[_row(rewards, rollout, prompt.answer_format) for rewards, rollout in pairs],
+        rows=[_facts(rewards, rollout, prompt.answer_format) for rewards, rollout in pairs],
     )
 
 
-def _row(rewards: tuple[float | None, ...], rollout: Rollout, answer_format: str) -> _Row:
+def _facts(rewards: tuple[float | None, ...], rollout: Rollout, answer_format: str) -> RolloutFacts:
     answer = parse(rollout.text, answer_format).answer
-    return _Row(
+    return RolloutFacts(
         rewards=rewards,
         on_policy=rollout.on_policy,
         length=len(rollout.ids),
@@ -126,7 +126,7 @@ def trajectory_id(sample: Sample) -> str | None:
     return None if found is None else str(found)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _clusters(groups: Sequence[_Group]) -> list[int]:
+def _clusters(groups: Sequence[GroupFacts]) -> list[int]:
     """Number of each row's answer among the different answers of its group; -1 without an answer."""
     out: list[int] = []
     for item in groups:
@@ -163,3 +163,97 @@ def total(rewards_NK: torch.Tensor, weights_K: torch.Tensor) -> torch.Tensor:
     judged = ~rewards_NK.isnan()
     out = torch.where(judged, rewards_NK * weights_K, torch.zeros_like(rewards_NK)).sum(dim=1)
     return torch.where(judged.any(dim=1), out, torch.full_like(out, float("nan")))
+
+
+def sampler_logprobs(rollouts: Sequence[Rollout], width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the sampler reported, [N, width] each, NaN elsewhere: (of rows that train under the prompt and policy that sampled them,
+    of rows whose ratio is taken against it).
+
+    A row that was sampled under a hint and trains without it, or was sampled long ago, has no log-prob to compare with the trainer's.
+    """
+    sampled, given = (torch.full((len(rollouts), width), float("nan")) for _ in range(2))
+    for n, rollout in enumerate(rollouts):
+        values = torch.tensor(rollout.logprobs)
+        moved = rollout.guidance is not None and rollout.guidance.train == "plain"
+        if rollout.old_from_sampler:
+            given[n, : len(values)] = values
+        elif not moved:
+            sampled[n, : len(values)] = values
+    return sampled, given
+
+
+# ---- what is logged, over all ranks --------------------------------------------------------------------------------
+
+
+def summed_notes(notes: Mapping[str, int]) -> dict[str, float]:
+    """Counts of all ranks."""
+    out: dict[str, float] = {}
+    for of_rank in dist.gather(dict(notes)):
+        for name, number in of_rank.items():
+            out[name] = out.get(name, 0.0) + number
+    return out
+
+
+def unaided(groups: Sequence[tuple[int, ScoredGroup]]) -> dict[str, float]:
+    """Reward and length of what the policy did without help, where guided rows took the place of some of it; {} elsewhere."""
+    helped = any(dist.gather(any(scored.unguided is not None for _, scored in groups)))
+    if not helped:
+        return {}
+    mine = [pair for _, scored in groups for pair in scored.outcomes()]
+    everyone = [pair for of_rank in dist.gather(mine) for pair in of_rank]
+    values = [value for value, _ in everyone if value is not None]
+    lengths = [length for _, length in everyone]
+    return {
+        "reward": sum(values) / max(1, len(values)),
+        "completions/mean_length": sum(lengths) / max(1, len(lengths)),
+    }
+
+
+def advantage_moments(adv_N: torch.Tensor, task_N: torch.Tensor, tasks: Sequence[str]) -> dict[str, float]:
+    """Skewness and kurtosis (3 for a normal law) of the advantages, of all and, where there are several, of each task's; 0 where they
+    are all equal."""
+    out: dict[str, float] = {}
+    parts = [("", adv_N), *((f"/{task}", adv_N[task_N == k]) for k, task in enumerate(tasks) if len(tasks) > 1)]
+    for suffix, values in parts:
+        centred = values - values.mean()
+        spread = centred.pow(2).mean().sqrt()
+        for name, power in (("skewness", 3), ("kurtosis", 4)):
+            out[f"advantage/{name}{suffix}"] = float(centred.pow(power).mean() / spread.pow(power)) if spread > 0 else 0.0
+    return out
+
+
+def describe(groups: Sequence[tuple[int, ScoredGroup]], table: RewardTable, adv_N: torch.Tensor) -> dict[str, float]:
+    """Logged statistics over the on-policy rows of all ranks, under TRL's names where TRL has them."""
+    x = table.inputs
+    keep = x.on_policy_N & x.valid_N
+    out: dict[str, float] = {}
+    for k, column in enumerate(x.columns):
+        value = x.rewards_NK[keep, k]
+        out[f"rewards/{column}/mean"] = float(value[~value.isnan()].mean()) if bool((~value.isnan()).any()) else 0.0
+    out["reward"] = float(x.reward_N[keep].mean()) if bool(keep.any()) else 0.0
+    spreads = [x.reward_N[keep & (x.group_N == g)] for g in x.group_N.unique()]
+    spreads = [s for s in spreads if len(s) > 1]
+    out["reward_std"] = float(torch.stack([s.std() for s in spreads]).mean()) if spreads else 0.0
+    out["frac_reward_zero_std"] = sum(float(s.max() == s.min()) for s in spreads) / max(1, len(spreads))
+    out["completions/mean_length"] = float(x.length_N[x.on_policy_N].double().mean()) if bool(x.on_policy_N.any()) else 0.0
+    out |= unaided(groups)
+    out["advantage/offpolicy_mean"] = float(adv_N[~x.on_policy_N].mean()) if bool((~x.on_policy_N).any()) else 0.0
+    out |= advantage_moments(adv_N, x.task_N, x.tasks)
+    counts = [0.0] * 5
+    reasons: dict[str, int] = {}
+    for _, scored in groups:
+        for rollout in scored.group.rollouts:
+            if rollout.on_policy:
+                parsed = parse(rollout.text, scored.group.prompt.answer_format)
+                thought = parsed.thought is not None and bool(parsed.thought.strip())
+                flags = (1.0, float(thought), float(rollout.finish == "length"), float(parsed.answer is not None), float(parsed.format_ok))
+                counts = [a + b for a, b in zip(counts, flags, strict=True)]
+        for reason, n in scored.scores.reasons.items():
+            reasons[reason] = reasons.get(reason, 0) + n
+    summed = [sum(values) for values in zip(*dist.gather(counts), strict=True)]
+    names = ("completions/think_rate", "completions/clipped_ratio", "completions/parse_rate", "completions/format_rate")
+    out |= {name: value / max(1.0, summed[0]) for name, value in zip(names, summed[1:], strict=True)}
+    for of_rank in dist.gather(reasons):
+        for reason, n in of_rank.items():
+            out[f"fault/reward/{reason}"] = out.get(f"fault/reward/{reason}", 0.0) + n
+    return out

@@ -1,0 +1,93 @@
+"""Needs and their providers: found by field, asked once, put where methods look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.builders import inputs
+from vlmrl.algo.needs import need
+from vlmrl.errors import ConfigError
+from vlmrl.train.stage import providers  # noqa: F401 (registers them)
+from vlmrl.train.stage.algorithm import Bound
+from vlmrl.train.stage.provide import PROVIDERS, Providers, provides
+
+
+def method(*needs: str, name: str = "m", **arguments: Any) -> Bound:
+    return Bound(
+        slot="advantage", name=name, call=lambda x: x, extra={"needs": needs}, arguments=arguments, defaults={"every": 10, "decay": 0.995}
+    )
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    before = dict(PROVIDERS)
+    yield
+    PROVIDERS.clear()
+    PROVIDERS.update(before)
+
+
+def batch(rows: int = 3) -> Any:
+    x = inputs([(float(n), 0, True) for n in range(rows)])
+    return SimpleNamespace(table=SimpleNamespace(inputs=x, mine=list(range(rows))))
+
+
+def test_a_need_is_fetched_once_and_only_if_somebody_has_it(registered: None) -> None:
+    asked: list[str] = []
+
+    @provides("gaze_N", "gaze_NT")
+    def gaze(stage: Any, batch: Any, method: Bound) -> dict[str, torch.Tensor]:
+        """Where they look."""
+        asked.append(method.name)
+        return {"gaze_N": torch.tensor([1.0, 2.0, 3.0]), "gaze_NT": torch.ones(3, 2)}
+
+    of = batch()
+    plain = Providers.of([method("tasks", "logp_N")])
+    assert plain.of_rollouts(None, of, ["tasks", "logp_N"]) is of.table.inputs  # type: ignore[arg-type]
+    assert asked == []
+    used = Providers.of([method("gaze_N", name="first"), method("gaze_NT", "gaze_N", name="second")])
+    x = used.of_rollouts(None, of, ["gaze_N", "gaze_NT", "gaze_N"])  # type: ignore[arg-type]
+    assert asked == ["first"]
+    assert need(x, "gaze_N", "advantage 'first'").tolist() == [1.0, 2.0, 3.0]
+    part = x.of_rows(torch.tensor([2]), tokens=1)
+    assert part.provided["gaze_N"].tolist() == [3.0]
+    assert part.provided["gaze_NT"].shape == (1, 1)
+
+
+def test_a_known_field_is_filled_under_its_name(registered: None) -> None:
+    del PROVIDERS["entropy_NT"]
+
+    @provides("entropy_NT")
+    def entropies(stage: Any, batch: Any, method: Bound) -> dict[str, torch.Tensor]:
+        """Entropies."""
+        return {"entropy_NT": torch.full((3, 4), 0.5)}
+
+    x = Providers.of([method("entropy_NT")]).of_rollouts(None, batch(), ["entropy_NT"])  # type: ignore[arg-type]
+    assert x.entropy_NT is not None
+    assert x.entropy_NT.shape == (3, 4)
+    assert not x.provided
+
+
+def test_what_nothing_provides_is_an_error_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match="'m' needs 'entropi_NT', which nothing provides; did you mean 'entropy_NT'"):
+        Providers.of([method("entropi_NT")])
+
+
+def test_methods_that_share_a_need_agree_on_its_arguments() -> None:
+    Providers.of([method("consistency_N", every=5), method("consistency_N", every=5, name="n")])
+    with pytest.raises(ConfigError, match="'m' and advantage 'n' both need 'consistency_N', with different every"):
+        Providers.of([method("consistency_N"), method("consistency_N", every=5, name="n")])
+
+
+@pytest.mark.parametrize("name", ["gaze", "weights_K", "entropy_NT"])
+def test_names_without_axes_and_names_twice_are_refused(name: str, registered: None) -> None:
+    def found(stage: Any, batch: Any, method: Bound) -> dict[str, torch.Tensor]:
+        """Something."""
+        return {}
+
+    with pytest.raises(ValueError, match=name):
+        provides(name)(found)

@@ -1,0 +1,177 @@
+"""Providers: who fetches what a method needs beyond the rewards.
+
+A method declares `needs=("entropy_NT",)`. The provider of that field is a function that is called once per step, and only if some method
+of the recipe needs the field:
+
+    @provides("gaze_N")
+    def gaze(stage: StageRun, batch: Batch, method: Bound) -> dict[str, Tensor]: ...
+
+The axes in a field's name say where it goes. `_N` and `_NT` are values of this rank's rollouts (in the order of `batch.rows`) for methods
+that see `AdvantageInputs`; those of all ranks are put together. `_B` and `_BT` are values of a minibatch's rows for methods that see
+`LossInputs`; `batch` is then the `Minibatch`. A field of these classes is filled under its name, any other is found in `provided`.
+A provider may keep something from step to step (`keeps`), and may ask for the stage's second model (`reference`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from vlmrl.algo.inputs import AdvantageInputs, LossInputs, has_axis
+from vlmrl.errors import ConfigError
+from vlmrl.protocols import Stateful
+from vlmrl.registry import nearest
+from vlmrl.train import dist
+
+if TYPE_CHECKING:
+    from vlmrl.train.stage.algorithm import Batch, Bound
+    from vlmrl.train.stage.base import StageRun
+
+
+Fetch = Callable[..., Mapping[str, torch.Tensor]]
+"""(stage, batch, method that needs it) -> values by field."""
+
+
+class Keeper(Stateful, Protocol):
+    """What a provider keeps from step to step: made once per stage as `keeps(stage, method)`, saved with every checkpoint."""
+
+    def after_update(self) -> None:
+        """Called after every applied update."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """One registered provider."""
+
+    fields: tuple[str, ...]
+    fetch: Fetch
+    reference: bool
+    """Whether the stage must keep its starting weights as a second model."""
+    keeps: Callable[..., Keeper] | None
+    arguments: tuple[str, ...]
+    """Arguments of the method that it goes by: methods that share the field must agree on them."""
+
+
+PROVIDERS: dict[str, Provider] = {}
+"""Field -> its provider."""
+
+
+def provides(
+    *names: str, reference: bool = False, keeps: Callable[..., Keeper] | None = None, arguments: tuple[str, ...] = ()
+) -> Callable[[Fetch], Fetch]:
+    """Decorator that registers a function as the provider of some fields."""
+
+    def register(fetch: Fetch) -> Fetch:
+        if not fetch.__doc__:
+            raise ValueError(f"the provider of {', '.join(names)} needs a docstring")
+        for name in names:
+            if not (has_axis(name, "N") or has_axis(name, "B")):
+                raise ValueError(f"provider of '{name}': a name ends with the axes of its tensor, _N, _NT, _B or _BT")
+            if name in PROVIDERS:
+                raise ValueError(f"'{name}' has a provider already ({PROVIDERS[name].fetch.__module__})")
+            PROVIDERS[name] = Provider(fields=names, fetch=fetch, reference=reference, keeps=keeps, arguments=arguments)
+        return fetch
+
+    return register
+
+
+ALWAYS = {one.name for inputs in (AdvantageInputs, LossInputs) for one in dataclasses.fields(inputs)}
+"""Fields without a provider are filled by the trainer itself, where it can."""
+
+
+@dataclass(frozen=True)
+class Providers:
+    """The providers that a stage uses, each with the method that needs it."""
+
+    used: Mapping[str, tuple[Provider, Bound]] = dataclasses.field(default_factory=dict[str, "tuple[Provider, Bound]"])
+    """By field that is needed."""
+    keepers: dict[str, Keeper] = dataclasses.field(default_factory=dict[str, Keeper])
+
+    @staticmethod
+    def of(methods: Iterable[Bound]) -> Providers:
+        """Those that the methods of a recipe need.
+
+        Raises:
+            ConfigError: nothing provides a need, or two methods want it made from different arguments.
+        """
+        used: dict[str, tuple[Provider, Bound]] = {}
+        problems: list[str] = []
+        for method in methods:
+            for name in method.needs:
+                provider = PROVIDERS.get(name)
+                if provider is None:
+                    if name not in ALWAYS:
+                        known = sorted({*PROVIDERS, *ALWAYS})
+                        problems.append(f"{method.slot} '{method.name}' needs '{name}', which nothing provides{nearest(name, known)}")
+                    continue
+                first = used.setdefault(name, (provider, method))[1]
+                differ = [a for a in provider.arguments if method.argument(a) != first.argument(a)]
+                if differ:
+                    problems.append(
+                        f"{first.slot} '{first.name}' and {method.slot} '{method.name}' both need '{name}', with different "
+                        f"{', '.join(differ)}; give them the same"
+                    )
+        if problems:
+            raise ConfigError(problems)
+        return Providers(used)
+
+    @property
+    def reference(self) -> bool:
+        """Whether one of them asks for the stage's starting weights."""
+        return any(provider.reference for provider, _ in self.used.values())
+
+    def start(self, stage: StageRun) -> None:
+        """Make what the providers keep; it is restored at once where the run has been going on."""
+        for name, (provider, method) in self.used.items():
+            if provider.keeps is not None:
+                self.keepers[name] = stage.memories.keep(name, provider.keeps(stage, method))
+
+    def after_update(self) -> None:
+        """Tell what is kept that the weights have changed."""
+        for keeper in self.keepers.values():
+            keeper.after_update()
+
+    def of_rollouts(self, stage: StageRun, batch: Batch, names: Iterable[str]) -> AdvantageInputs:
+        """The inputs of the methods that act on rollouts, with those of `names` that have a provider and are not there yet."""
+        x = batch.table.inputs
+        for name in names:
+            if name in self.used and has_axis(name, "N") and read(x, name) is None:
+                provider, method = self.used[name]
+                found = provider.fetch(stage, batch, method)
+                x = write(x, {field: _everywhere(batch.table.mine, value, len(x.reward_N)) for field, value in found.items()})
+        return x
+
+    def of_minibatch(self, stage: StageRun, batch: Any) -> dict[str, torch.Tensor]:
+        """What methods that act on a micro-batch need, for the rows of a minibatch."""
+        out: dict[str, torch.Tensor] = {}
+        for name, (provider, method) in self.used.items():
+            if has_axis(name, "B") and name not in out:
+                out |= provider.fetch(stage, batch, method)
+        return out
+
+
+def read(x: AdvantageInputs, name: str) -> torch.Tensor | None:
+    """A field, or what a provider from outside gave."""
+    return getattr(x, name) if name in ALWAYS else x.provided.get(name)
+
+
+def write(x: AdvantageInputs, values: Mapping[str, torch.Tensor]) -> AdvantageInputs:
+    """The inputs with these values in their fields, or in `provided`."""
+    own: dict[str, Any] = {name: value for name, value in values.items() if hasattr(x, name)}
+    more = {name: value for name, value in values.items() if name not in own}
+    return dataclasses.replace(x, **own, provided={**x.provided, **more})
+
+
+def _everywhere(mine: list[int], values: torch.Tensor, rows: int) -> torch.Tensor:
+    """Values of all ranks' rows from those of this rank's: [n, ...] -> [N, ...]; tokens are padded with zeros to the longest."""
+    parts = dist.gather((mine, values))
+    tail = [max(part.shape[axis] for _, part in parts) for axis in range(1, values.ndim)]
+    out = torch.zeros((rows, *tail), dtype=values.dtype)
+    for places, part in parts:
+        out[(torch.tensor(places, dtype=torch.int64), *(slice(0, size) for size in part.shape[1:]))] = part
+    return out

@@ -142,7 +142,7 @@ def rows_of(x: AdvantageInputs, group: int) -> list[Row]:
     ids, lengths = x.ids_NT.tolist(), x.length_N.tolist()
     for n, length in enumerate(lengths):
         if n % group == 0:
-            sample = Sample(id=str(n), task="t", answer_type="open", question="?", media=(), answer="", gt={})
+            sample = Sample(id=str(n), task="t", answer_type="exact_text", question="?", media=(), answer="", gt={})
             prompt = Prompt(sample=sample, ids=tuple(range(PROMPT_TOKENS)), media=(), spans=(), answer_format="think_answer")
         rows.append(Row(index=n, group=n // group, prompt=prompt, response=tuple(ids[n][:length])))
     return rows

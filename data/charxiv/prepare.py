@@ -38,7 +38,7 @@ def _row(name: str, path: str, split: str, item: Record) -> Row:
         prompt=f"{item['reasoning_q'].strip()} {ASK.get(kind) or _decimals(answer)}",
         meta={"split": split, "category": KINDS[kind], "figure": item["figure_path"]},
     )
-    return number_or(row, answer, "open")
+    return number_or(row, answer, "exact_text")
 
 
 def _decimals(answer: str) -> str:

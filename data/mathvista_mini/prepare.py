@@ -36,7 +36,7 @@ def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
             row["prompt"] = f"{question} Round the answer to {digits} decimal place(s)."
             yield {**row, "answer_type": "number", "gt": {"number": float(item["answer"])}}
         else:
-            yield {**row, "answer_type": "open"}
+            yield {**row, "answer_type": "exact_text"}
 
 
 DATASET = Dataset(folder=Path(__file__).parent, rows=rows, splits=("testmini",))

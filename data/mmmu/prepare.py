@@ -52,7 +52,7 @@ def _row(item: dict[str, Any], subject: str, split: str) -> Row:
             raise DataError(f"{item['id']}: answer {answer!r} is the letter of none of its {len(options)} options")
         return {**row, "answer_type": "choice", "options": options, "answer": answer}
     accepted = python_strings(answer) if answer.startswith("[") else [answer]
-    return {**row, "answer_type": "open", "answer": accepted[0], "gt": {"accepted": accepted}}
+    return {**row, "answer_type": "exact_text", "answer": accepted[0], "gt": {"accepted": accepted}}
 
 
 DATASET = Dataset(folder=Path(__file__).parent, rows=rows, splits=("dev", "validation"))

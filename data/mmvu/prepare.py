@@ -23,7 +23,7 @@ def rows(root: Path, split: str, form: str) -> Iterator[Row | Skipped]:
             raise DataError(f"{name}: unknown question_type {item['question_type']!r}")
         elif form == "all":
             row = video_row(id=name, task="mmvu", video=_video(item), question=item["question"], meta=_meta(item))
-            yield {**row, "answer_type": "open", "answer": item["answer"].strip()}
+            yield {**row, "answer_type": "exact_text", "answer": item["answer"].strip()}
         else:
             yield Skipped(name, "not multiple choice", listed=False)
 

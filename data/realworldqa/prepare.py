@@ -25,7 +25,7 @@ def _row(name: str, path: str, split: str, item: Record) -> Row:
     question, answer = _FORM.sub("", item["question"]), item["answer"].strip()
     row = question_row(name, task="realworldqa", images=[picture(item["image"], path)], prompt=question, meta={"split": split})
     is_choice = len(answer) == 1 and answer.isalpha() and bool(inline_options(row["prompt"]))
-    return inline_choice(row, answer) if is_choice else number_or(row, answer, "open")
+    return inline_choice(row, answer) if is_choice else number_or(row, answer, "exact_text")
 
 
 DATASET = Dataset(folder=Path(__file__).parent, rows=rows, splits=("test",))

@@ -11,7 +11,7 @@ from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
 
 SPLITS = ("train", "onethinker_sft_image", "onethinker_sft_video", "vision_r1_mulberry_sft_full")
 """Names of files: any, under the name `train`, and those of public releases."""
-TYPES = ("open", "choice", "number", "math", "ocr")
+TYPES = ("exact_text", "choice", "number", "math", "short_text")
 
 
 def rows(root: Path, split: str, *, answer_type: str) -> Iterator[Row | Skipped]:

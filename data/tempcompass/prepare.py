@@ -28,7 +28,7 @@ def _row(item: Record, root: Path, name: str, split: str) -> Row:
         row = video_row(id=name, task="tempcompass", video=video, question=f"{item['question'].strip()} Answer yes or no.", meta=meta)
         if item["answer"] not in ("yes", "no"):
             raise DataError(f"{name}: answer {item['answer']!r} is neither yes nor no")
-        return {**row, "answer_type": "open", "answer": item["answer"]}
+        return {**row, "answer_type": "exact_text", "answer": item["answer"]}
     question, *lines = [line for line in item["question"].splitlines() if line.strip()]
     if item["answer"].strip() not in [line.strip() for line in lines]:
         raise DataError(f"{name}: answer {item['answer']!r} is none of the lines below the question")

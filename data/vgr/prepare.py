@@ -37,7 +37,7 @@ def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
         yield {
             "id": name,
             "task": "grounded_qa",
-            "answer_type": "open",
+            "answer_type": "exact_text",
             "data_type": "image",
             "image": f"{IMAGES}/{record['image']}",
             "prompt": _STRAY.sub("", turns[0]["value"]).strip(),

@@ -43,7 +43,7 @@ def _row(item: Record, split: str) -> Row:
         question = item["question"]
         return choice_row(id=name, task="video_mmmu", video=video, question=question, options=options, answer=answer, meta=meta, note=note)
     row = video_row(id=name, task="video_mmmu", video=video, question=item["question"], meta=meta, note=note)
-    return {**row, "answer_type": "open", "answer": item["answer"].strip()}
+    return {**row, "answer_type": "exact_text", "answer": item["answer"].strip()}
 
 
 DATASET = Dataset(folder=Path(__file__).parent, rows=rows, splits=("Perception", "Comprehension", "Adaptation"))

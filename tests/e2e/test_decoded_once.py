@@ -49,7 +49,7 @@ def _picture_row(root: Path, name: str, seed: int) -> dict[str, Any]:
     pixels = np.random.default_rng([seed, len(name)]).integers(0, 256, (60, 84, 3), dtype=np.uint8)
     path = f"pictures/{name}.{'png' if seed % 2 else 'jpg'}"
     Image.fromarray(pixels).save(root / path)
-    return {"id": name, "task": "vqa", "answer_type": "open", "image": path, "prompt": "What is it?", "answer": "noise"}
+    return {"id": name, "task": "vqa", "answer_type": "exact_text", "image": path, "prompt": "What is it?", "answer": "noise"}
 
 
 def config(model: Path, world: Path, root: Path, *, prefetch: bool, decoder: str, workers: int = 0) -> dict[str, Any]:

@@ -42,7 +42,7 @@ WRITTEN: tuple[dict[str, Any], ...] = (
         "answer": "A",
     },
     {"task": "quiz", "answer_type": "choice", "prompt": "Which comes last?", "options": ["A. one", "B. two", "C. six"], "answer": "C"},
-    {"task": "chat", "answer_type": "open", "prompt": "What is a red square?", "answer": "a red shape with four sides"},
+    {"task": "chat", "answer_type": "exact_text", "prompt": "What is a red square?", "answer": "a red shape with four sides"},
 )
 """Rows without media, by hand."""
 
@@ -98,12 +98,12 @@ def _asked_otherwise(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             | {"id": f"{row['id']}-point", "task": "pointing", "answer_type": "point", "prompt": question, "gt": gt}
             | {"answer": f"[{x}, {y}]"}
         )
-        other = {"id": f"{row['id']}-open", "task": "open", "answer_type": "open", "prompt": "What is there?", "gt": {"judged": True}}
+        other = {"id": f"{row['id']}-open", "task": "exact_text", "answer_type": "exact_text", "prompt": "What is there?", "gt": {"judged": True}}
         yield about | other | {"answer": f"a {thing['color']} {thing['shape']}"}
     elif row["answer_type"] == "action" and row["gt"]["action"]["action"] == "input_text":
         yield (
             about
-            | {"id": f"{row['id']}-ocr", "task": "reading", "answer_type": "ocr", "prompt": row["prompt"]}
+            | {"id": f"{row['id']}-ocr", "task": "reading", "answer_type": "short_text", "prompt": row["prompt"]}
             | {
                 "answer": row["gt"]["action"]["text"],
                 "data_type": "gui",
@@ -151,7 +151,7 @@ def recipe(model: Path, data: Path, root: Path, url: str) -> dict[str, Any]:
         {"name": "overlong", "maximum": 40, "buffer": 16, "weight": 0.5},
         {"name": "python", "label": "trl", "function": f"{data / 'foreign.py'}:short_enough", "form": "trl", "weight": 0.25},
         {"name": "python", "label": "verl", "function": f"{data / 'foreign.py'}:compute_score", "form": "verl"},
-        {"name": "judge", "endpoint": endpoint, "answer_types": ["open"], "exact_first": False},
+        {"name": "judge", "endpoint": endpoint, "answer_types": ["exact_text"], "exact_first": False},
     ]
     stage = {
         "name": "rl",

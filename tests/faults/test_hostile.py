@@ -57,7 +57,7 @@ def fates(tiny: Tiny, corpus: tuple[Path, list[MediaCase]]) -> tuple[list[Fate],
 
 def _fate(encoder: Encoder, store: MediaStore, case: MediaCase, number: int) -> Fate:
     ref = MediaRef(kind=case.kind, path=case.path)
-    sample = Sample(id=str(number), task="vqa", answer_type="open", question="What?", media=(ref,), answer="x", gt={})
+    sample = Sample(id=str(number), task="vqa", answer_type="exact_text", question="What?", media=(ref,), answer="x", gt={})
     planned, outcome, said = SHOWN, SHOWN, case.path
     plan = entry = None
     try:

@@ -137,7 +137,7 @@ def test_answers_are_text(tmp_path: Path, kind: str) -> None:
     """Every payload is judged as a wrong answer or not judged, and nothing happens."""
     registries()
     canary = str(tmp_path / "canary")
-    answer_type = {"temporal_iou": "time_span", "exact": "open", "format": "open", "ocr_wer": "ocr"}.get(kind, kind)
+    answer_type = {"temporal_iou": "time_span", "exact": "exact_text", "format": "exact_text", "ocr_wer": "short_text"}.get(kind, kind)
     gold = {"choice": "A", "number": "7", "math": "7"}.get(kind, "3.0 to 5.0")
     of = dataclasses.replace(sample(gold, {"number": 7.0} if kind == "number" else None), answer_type=answer_type)
     texts = [f"<answer>{text.format(canary)}</answer>" for text in PAYLOADS]

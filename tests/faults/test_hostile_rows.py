@@ -114,7 +114,7 @@ def test_prompts_at_the_limit(tiny: Tiny, tmp_path: Path, pictures: int) -> None
         side = 56 + 28 * n
         (tmp_path / f"{n}.png").write_bytes(encode(np.random.default_rng(n).integers(0, 256, (side, 84, 3), dtype=np.uint8), "PNG"))
     media = tuple(MediaRef(kind="image", path=f"{n}.png") for n in range(pictures))
-    sample = Sample(id="edge", task="vqa", answer_type="open", question="What?", media=media, answer="x", gt={})
+    sample = Sample(id="edge", task="vqa", answer_type="exact_text", question="What?", media=media, answer="x", gt={})
     encoder = dataclasses.replace(tiny.encoder, data_root=tmp_path)
     length, decoded = _lengths(encoder, sample)
     assert length == decoded

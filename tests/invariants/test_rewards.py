@@ -55,8 +55,8 @@ OTHER_KEYS = {"task": "t", "prompt": "What is it?", "image": "a.png"}
 OTHER_ROWS = [
     {"answer_type": "choice", "options": ["a cat", "a dog"], "answer": "B"},
     {"answer_type": "math", "answer": "\\frac{1}{2}"},
-    {"answer_type": "ocr", "answer": "NO EXIT"},
-    {"answer_type": "open", "answer": "a man opens a door"},
+    {"answer_type": "short_text", "answer": "NO EXIT"},
+    {"answer_type": "exact_text", "answer": "a man opens a door"},
     {"answer_type": "regression", "answer": "12.5", "gt": {"number": 12.5}},
     {"answer_type": "point", "answer": "[150, 150]", "gt": {"boxes": [[100, 100, 200, 200]]}, "meta": {"frame": "norm1000"}},
     {

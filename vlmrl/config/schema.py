@@ -134,7 +134,7 @@ class SourceSection(Section):
         default=None, description="Shape of the rows (docs/data.md); none: that of the first row whose keys are known"
     )
     answer_type: (
-        Literal["choice", "number", "regression", "math", "ocr", "open", "bbox", "point", "time_span"]
+        Literal["choice", "number", "regression", "math", "short_text", "exact_text", "bbox", "point", "time_span"]
         | Literal["tracking", "spatio_temporal", "segmentation"]
         | None
     ) = Field(default=None, description="Answer type of rows of other trainers that do not say it")

@@ -17,7 +17,7 @@ _ANSWER = {
     "number": "one number",
     "math": "the final result",
     "regression": "one number",
-    "ocr": "the text as it is written",
+    "short_text": "the text as it is written",
     "point": "the point as [x, y]",
     "highlight": 'the highlights as JSON {"highlights": [[seconds, saliency], ...]}',
     "tracking": 'the boxes by frame as JSON {"boxes": {"<frame>": [x1, y1, x2, y2], ...}}',

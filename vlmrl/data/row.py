@@ -26,7 +26,7 @@ from vlmrl.media.access import check_path
 from vlmrl.types import MediaKind, MediaRef, Sample
 
 ANSWER_TYPES = (
-    *("choice", "number", "math", "regression", "ocr", "open", "bbox", "time_span", "highlight", "action", "point"),
+    *("choice", "number", "math", "regression", "short_text", "exact_text", "bbox", "time_span", "highlight", "action", "point"),
     *("tracking", "spatio_temporal", "segmentation"),
 )
 DATA_TYPES = ("image", "multi_image", "video", "gui", "text")

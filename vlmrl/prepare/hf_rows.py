@@ -186,7 +186,7 @@ def number_or(row: Row, answer: str, other: str) -> Row:
 
 
 def texts(row: Row, answers: Sequence[str]) -> Row:
-    """A row of type `ocr` with every accepted text, the first as its answer.
+    """A row of type `short_text` with every accepted text, the first as its answer.
 
     Raises:
         RowError: `bad_value`: there is none.
@@ -194,7 +194,7 @@ def texts(row: Row, answers: Sequence[str]) -> Row:
     known = [answer for answer in answers if answer.strip()]
     if not known:
         raise RowError("bad_value", "there is no answer")
-    return {**row, "answer_type": "ocr", "answer": known[0], "gt": {"answers": known}}
+    return {**row, "answer_type": "short_text", "answer": known[0], "gt": {"answers": known}}
 
 
 def document_rows(root: Path, split: str, *, folder: str, dataset: str, kinds: str, ask: str) -> Iterator[Row | Skipped]:

@@ -15,7 +15,7 @@ from vlmrl.types import Group
 def ocr_anls(group: Group, ctx: RewardContext, *, threshold: float = ANLS_THRESHOLD) -> list[float | None]:
     """Normalised Levenshtein similarity to the best gold answer, 0 below `threshold`: in [0, 1]. Case and spacing do not count.
 
-    Exactly at the threshold it counts, as in the official evaluation code. Only for rows of answer type `ocr` (else None).
+    Exactly at the threshold it counts, as in the official evaluation code. Only for rows of answer type `short_text` (else None).
 
     Raises:
         ValueError: the threshold is not in [0, 1].
@@ -29,14 +29,14 @@ def ocr_anls(group: Group, ctx: RewardContext, *, threshold: float = ANLS_THRESH
 def ocr_wer(group: Group, ctx: RewardContext) -> list[float | None]:
     """1 - word error rate against the best gold answer, at least 0: in [0, 1]. Case counts.
 
-    The OCR reward of Video-R1. Only for rows of answer type `ocr` (else None).
+    The OCR reward of Video-R1. Only for rows of answer type `short_text` (else None).
     """
     return _scored(group, lambda answer, golds: accuracy(word_error_rate, answer, golds))
 
 
 def _scored(group: Group, score: Callable[[str, Sequence[str]], float]) -> list[float | None]:
     sample = group.prompt.sample
-    if sample.answer_type != "ocr":
+    if sample.answer_type != "short_text":
         return [None] * len(group.rollouts)
     golds = gold_answers(sample)
     answers = [parse(rollout.text, group.prompt.answer_format).answer for rollout in group.rollouts]

@@ -14,10 +14,10 @@ def open_rouge(group: Group, ctx: RewardContext) -> list[float | None]:
     """Mean of ROUGE-1, ROUGE-2 and ROUGE-L F1 with the best gold answer (`answer` and `gt.answers`), in [0, 1].
 
     The reward of open answers in Video-R1. Ours: no stemming; a gold answer of one word is scored without ROUGE-2. Only for rows of
-    answer type `open` whose gold answers have words (else None).
+    answer type `exact_text` whose gold answers have words (else None).
     """
     sample = group.prompt.sample
-    golds = gold_answers(sample) if sample.answer_type == "open" else []
+    golds = gold_answers(sample) if sample.answer_type == "exact_text" else []
     return [_best(parse(rollout.text, group.prompt.answer_format).answer or "", golds) for rollout in group.rollouts]
 
 

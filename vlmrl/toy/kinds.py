@@ -20,7 +20,7 @@ from vlmrl.toy import gui, multitask, spatial, tasks, think, world
 from vlmrl.toy.picture import Item, png
 from vlmrl.toy.tasks import SPLITS, Split
 
-FORMAT = 4
+FORMAT = 5
 """Raise it when rows or pictures of any picture world change, so that kept worlds are built anew."""
 VIDEO = "video"
 
@@ -45,8 +45,8 @@ class PictureKind:
 
 PICTURES = {
     "multitask": PictureKind(items=multitask.items, corpus=multitask.corpus, answer_types=("number", "bbox")),
-    "spatial": PictureKind(items=spatial.items, corpus=spatial.corpus, answer_types=("open",)),
-    "think": PictureKind(items=think.items, corpus=think.corpus, answer_types=("open",)),
+    "spatial": PictureKind(items=spatial.items, corpus=spatial.corpus, answer_types=("exact_text",)),
+    "think": PictureKind(items=think.items, corpus=think.corpus, answer_types=("exact_text",)),
     "gui": PictureKind(items=gui.items, corpus=gui.corpus, answer_types=("action",)),
 }
 

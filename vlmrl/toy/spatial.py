@@ -106,7 +106,7 @@ def items(seed: int, split: Split, index: int) -> list[Item]:
     row: dict[str, Any] = {
         "id": f"toy-spatial-{split}-{index:06d}",
         "task": TASK,
-        "answer_type": "open",
+        "answer_type": "exact_text",
         "data_type": "image",
         "image": f"images/{split}/{index:06d}.png",
         "prompt": question(scene),

@@ -20,7 +20,7 @@ class RowCase:
 
 def good_row(name: str, **changes: Any) -> dict[str, Any]:
     """A row that the reader accepts; `changes` replace keys, or remove those that are given as Ellipsis."""
-    row = {"id": name, "task": "vqa", "answer_type": "open", "image": "rgb.png", "prompt": "What is it?", "answer": "a picture"}
+    row = {"id": name, "task": "vqa", "answer_type": "exact_text", "image": "rgb.png", "prompt": "What is it?", "answer": "a picture"}
     return {key: value for key, value in (row | changes).items() if value is not ...}
 
 

@@ -38,7 +38,7 @@ def test_boxes_of_ms_swift(folder: Path) -> None:
 
 def test_boxes_in_the_question_are_written_out(folder: Path) -> None:
     asked = [{"role": "user", "content": "<image>What is at <bbox>?"}, {"role": "assistant", "content": "A <ref-object>"}]
-    sample = read(row(messages=asked), answer_type="open", media_dir=folder)
+    sample = read(row(messages=asked), answer_type="exact_text", media_dir=folder)
     assert (sample.question, sample.answer) == ("What is at [25, 66.67, 275, 733.33]?", "A dog")
     earns_full_reward(sample)
 
@@ -71,7 +71,7 @@ def test_the_size_that_a_row_states_must_be_that_of_the_file(folder: Path) -> No
 
 def test_conversations() -> None:
     talk = [{"from": "system", "value": "Be brief."}, {"from": "human", "value": "<video>What?"}, {"from": "gpt", "value": "Rain"}]
-    sample = read({"conversations": talk, "videos": ["v.mp4"]}, answer_type="open")
+    sample = read({"conversations": talk, "videos": ["v.mp4"]}, answer_type="exact_text")
     assert (sample.question, sample.answer, sample.meta["system"]) == ("What?", "Rain", "Be brief.")
     earns_full_reward(sample)
     thinking = {"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "<think>t</think><answer>B</answer>"}]}

@@ -35,12 +35,14 @@ def test_it_is_known_by_its_keys() -> None:
 
 def test_text_prompts_and_typed_parts() -> None:
     parts = [{"type": "image"}, {"type": "image", "image": "b.png"}, {"type": "text", "text": "Same?"}]
-    inside = read(row(image=None, prompt=[{"role": "user", "content": parts[1:]}], answer="yes"), answer_type="open")
+    inside = read(row(image=None, prompt=[{"role": "user", "content": parts[1:]}], answer="yes"), answer_type="exact_text")
     assert ([ref.path for ref in inside.media], inside.question, inside.answer) == (["b.png"], "Same?", "yes")
-    column = read(row(prompt=[{"role": "user", "content": [parts[0], parts[0], parts[2]]}], image=["x.png", "y.png"]), answer_type="open")
+    column = read(
+        row(prompt=[{"role": "user", "content": [parts[0], parts[0], parts[2]]}], image=["x.png", "y.png"]), answer_type="exact_text"
+    )
     assert [ref.path for ref in column.media] == ["x.png", "y.png"]
-    assert read(row(prompt="What?"), answer_type="ocr").question == "What?"
-    late = read(row(prompt=[{"role": "user", "content": [parts[2], parts[0]]}]), answer_type="open")
+    assert read(row(prompt="What?"), answer_type="short_text").question == "What?"
+    late = read(row(prompt=[{"role": "user", "content": [parts[2], parts[0]]}]), answer_type="exact_text")
     assert (late.question, late.question_first) == ("Same?", True)
     for sample in (inside, column, late):
         earns_full_reward(sample)
@@ -48,10 +50,10 @@ def test_text_prompts_and_typed_parts() -> None:
 
 def test_where_the_answer_is() -> None:
     completion = [{"role": "assistant", "content": "<think>two and one</think><answer>3</answer>"}]
-    sample = read(row(solution=None, completion=completion), answer_type="open")
+    sample = read(row(solution=None, completion=completion), answer_type="exact_text")
     assert (sample.answer, sample.thought) == ("3", "two and one")
-    assert read(row(answer="4"), answer_type="open").answer == "4"  # before 'solution', which goes to meta
-    assert read(row(answer="4"), answer_type="open").meta["solution"] == "<answer>3</answer>"
+    assert read(row(answer="4"), answer_type="exact_text").answer == "4"  # before 'solution', which goes to meta
+    assert read(row(answer="4"), answer_type="exact_text").meta["solution"] == "<answer>3</answer>"
     assert read(row(solution=7), answer_type="number").answer == "7"
 
 
@@ -126,17 +128,17 @@ def test_options_must_be_in_order() -> None:
 
 
 def test_ids_are_stable_and_differ_by_place() -> None:
-    first, again, second = (read(row(), answer_type="open", place=place).id for place in (4, 4, 5))
+    first, again, second = (read(row(), answer_type="exact_text", place=place).id for place in (4, 4, 5))
     assert first == again != second
     assert first[:16] == second[:16]
     assert first.endswith("-4")
-    assert read(row(solution="4"), answer_type="open", place=4).id != first
-    assert read(row(id=17), answer_type="open").id == "17"
-    refused(row(id=1.5), "bad_type", "'id'", answer_type="open")
+    assert read(row(solution="4"), answer_type="exact_text", place=4).id != first
+    assert read(row(id=17), answer_type="exact_text").id == "17"
+    refused(row(id=1.5), "bad_type", "'id'", answer_type="exact_text")
 
 
 def test_a_file_has_one_shape() -> None:
-    importer = Importer(ImportOptions(answer_type="open"))
+    importer = Importer(ImportOptions(answer_type="exact_text"))
     assert importer.convert({"strange": 1}, where="f:1", place=1) == {"strange": 1}  # decides nothing
     importer.convert(row(), where="f:2", place=2)
     assert importer.chosen == "trl"
@@ -145,13 +147,13 @@ def test_a_file_has_one_shape() -> None:
         importer.convert({"problem": "Q", "answer": "A"}, where="f:3", place=3)
     assert caught.value.reason == "mixed_shapes"
     with pytest.raises(RowError, match="'adapter' says"):
-        Importer(ImportOptions(adapter="verl", answer_type="open")).convert(row(), where="f:1", place=1)
+        Importer(ImportOptions(adapter="verl", answer_type="exact_text")).convert(row(), where="f:1", place=1)
     with pytest.raises(DataError, match="known: vlmrl, trl"):
         Importer(ImportOptions(adapter="trlx"))
 
 
 def test_rows_of_our_own_schema_pass_untouched() -> None:
-    own = {"id": "a", "task": "t", "answer_type": "open", "prompt": "Q", "answer": "A"}
+    own = {"id": "a", "task": "t", "answer_type": "exact_text", "prompt": "Q", "answer": "A"}
     importer = Importer(ImportOptions(answer_type="number"))
     assert importer.convert(own, where="f:1", place=1) is own
     assert importer.note() is None
@@ -175,9 +177,9 @@ def test_instructions(question: str, kept: str, cut: str) -> None:
 
 def test_instructions_in_rows() -> None:
     asking = row(prompt="How many? Use <answer></answer>.")
-    assert read(asking, answer_type="open").meta["instructions"] == "Use <answer></answer>."
-    assert read(asking, answer_type="open", instructions="keep").question == "How many? Use <answer></answer>."
-    refused(row(prompt="Use <answer></answer>."), "bad_value", "nothing but instructions", answer_type="open")
+    assert read(asking, answer_type="exact_text").meta["instructions"] == "Use <answer></answer>."
+    assert read(asking, answer_type="exact_text", instructions="keep").question == "How many? Use <answer></answer>."
+    refused(row(prompt="Use <answer></answer>."), "bad_value", "nothing but instructions", answer_type="exact_text")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,7 @@ def test_unwrapping_answers_or_refuses(text: str) -> None:
     assert answer == answer.strip() != ""
 
 
-@given(st.text(alphabet="xyz0189 .,-", min_size=1).map(str.strip).filter(bool), st.sampled_from(["open", "ocr", "math"]))
+@given(st.text(alphabet="xyz0189 .,-", min_size=1).map(str.strip).filter(bool), st.sampled_from(["exact_text", "short_text", "math"]))
 def test_any_plain_answer_round_trips(answer: str, kind: str) -> None:
     sample = read(row(solution=f"<answer>{answer}</answer>"), answer_type=kind)
     assert sample.answer == answer

@@ -73,9 +73,9 @@ def test_times_without_a_unit_are_refused() -> None:
     [
         ("numerical", "1,234.5", "number"),
         ("regression", "2.75", "regression"),
-        ("OCR", "EXIT 12", "ocr"),
-        ("free-form", "It rains.", "open"),
-        ("open-ended", "It rains.", "open"),
+        ("OCR", "EXIT 12", "short_text"),
+        ("free-form", "It rains.", "exact_text"),
+        ("open-ended", "It rains.", "exact_text"),
         ("Math", "\\frac{1}{2}", "math"),
         ("multiple_choice", "B", "choice"),
     ],

@@ -32,16 +32,16 @@ def test_it_is_known_by_its_keys() -> None:
 
 @pytest.mark.parametrize(
     ("method", "answer", "kind"),
-    [("mcq", "B", "choice"), ("math", "\\frac{1}{2}", "math"), ("yes_no", "Yes", "open"), ("numeric", "3.5", "number")],
+    [("mcq", "B", "choice"), ("math", "\\frac{1}{2}", "math"), ("yes_no", "Yes", "exact_text"), ("numeric", "3.5", "number")],
 )
 def test_methods_say_the_answer_type(method: str, answer: str, kind: str) -> None:
-    sample = read(row(conversations=told(answer), accu_reward_method=method), answer_type="ocr")
+    sample = read(row(conversations=told(answer), accu_reward_method=method), answer_type="short_text")
     assert (sample.answer_type, sample.answer) == (kind, answer)
     earns_full_reward(sample)
 
 
 def test_default_leaves_it_to_the_source() -> None:
-    assert read(row(accu_reward_method="default"), answer_type="ocr").answer_type == "ocr"
+    assert read(row(accu_reward_method="default"), answer_type="short_text").answer_type == "short_text"
     refused(row(accu_reward_method="default"), "answer_type", "set 'answer_type'")
 
 
@@ -54,14 +54,14 @@ def test_boxes() -> None:
 
 def test_several_images() -> None:
     talk = [{"from": "human", "value": "<image>\n<image>\nSame?"}, {"from": "gpt", "value": "no"}]
-    sample = read(row(image=["a.png", "b.png"], conversations=talk), answer_type="open")
+    sample = read(row(image=["a.png", "b.png"], conversations=talk), answer_type="exact_text")
     assert ([ref.path for ref in sample.media], sample.question) == (["a.png", "b.png"], "Same?")
 
 
 def test_solution_in_place_of_the_answer() -> None:
     asked = row(conversations=told("x")[:1], solution="yes")
-    assert read(asked, answer_type="open").answer == "yes"
-    refused(row(solution="yes"), "answer", "differ", answer_type="open")
+    assert read(asked, answer_type="exact_text").answer == "yes"
+    refused(row(solution="yes"), "answer", "differ", answer_type="exact_text")
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_solution_in_place_of_the_answer() -> None:
     ],
 )
 def test_refused(changes: dict[str, Any], reason: str, match: str) -> None:
-    refused(row(**changes), reason, match, adapter="vlm_r1", answer_type="open")
+    refused(row(**changes), reason, match, adapter="vlm_r1", answer_type="exact_text")

@@ -23,7 +23,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 
 def own(name: str) -> dict[str, Any]:
-    return {"id": name, "task": "qa", "answer_type": "open", "prompt": f"What is {name}?", "answer": name}
+    return {"id": name, "task": "qa", "answer_type": "exact_text", "prompt": f"What is {name}?", "answer": name}
 
 
 def jsonl(path: Path, *rows: dict[str, Any]) -> Path:
@@ -198,7 +198,7 @@ def test_hub_data_sets_come_from_this_machine_only(tmp_path: Path, monkeypatch: 
 def test_pictures_inside_rows(tmp_path: Path) -> None:
     rows = [{"problem": "<image>Which color?", "answer": c, "images": [{"bytes": png(c), "path": "x.png"}]} for c in ("red", "blue", "red")]
     path = parquet(tmp_path / "rows.parquet", *rows)
-    options = ImportOptions(answer_type="open", media_dir=tmp_path / "media", media_folder="in/rows")
+    options = ImportOptions(answer_type="exact_text", media_dir=tmp_path / "media", media_folder="in/rows")
     report = read_source(path, media_root="media", options=options)
     digest = hashlib.sha256(png("red")).hexdigest()
     assert [s.media[0].path for s in report.samples][::2] == [f"in/rows/{digest[:2]}/{digest}.png"] * 2
@@ -208,7 +208,7 @@ def test_pictures_inside_rows(tmp_path: Path) -> None:
     assert "'easyr1'" in str(report.note)
     assert [s.id for s in read_source(path, media_root="media", options=options).samples] == [s.id for s in report.samples]
 
-    bad = read_source(path, media_root="media", options=ImportOptions(answer_type="open")).bad
+    bad = read_source(path, media_root="media", options=ImportOptions(answer_type="exact_text")).bad
     assert [row.reason for row in bad] == ["image_bytes"] * 3
     assert "media_folder" in bad[0].message
     assert [row.reason for row in read_source(path, media_root="media").bad] == ["bad_type"] * 3  # our own reader takes no bytes
@@ -230,11 +230,11 @@ def test_bytes_that_are_no_picture(tmp_path: Path) -> None:
 def test_a_foreign_file_through_the_source(tmp_path: Path) -> None:
     good = {"problem": "What?", "answer": "x"}
     path = jsonl(tmp_path / "rows.jsonl", {"junk": 1}, good, {**good, "answer": None}, {**good, "problem": "Why?"})
-    report = read_source(path, media_root=".", options=ImportOptions(answer_type="open"))
+    report = read_source(path, media_root=".", options=ImportOptions(answer_type="exact_text"))
     assert [s.source for s in report.samples] == [f"{path}:2", f"{path}:4"]
     assert [(row.line, row.reason) for row in report.bad] == [(1, "unknown_key"), (3, "missing_key")]
     said: list[str] = []
-    options = ImportOptions(answer_type="open")
+    options = ImportOptions(answer_type="exact_text")
     samples = load_source(path, media_root=".", dedupe="error", max_bad_rows=0.5, quarantine=None, options=options, say=said.append)
     assert len(samples) == 2
     assert len(said) == 1
@@ -244,7 +244,9 @@ def test_a_foreign_file_through_the_source(tmp_path: Path) -> None:
 def test_two_shapes_in_a_file_stop_it(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "rows.jsonl", {"problem": "What?", "answer": "x"}, own("a"))
     with pytest.raises(DataError, match=rf"1 row\(s\) of another shape than the first\n  {path}:2: mixed_shapes"):
-        load_source(path, media_root=".", dedupe="error", max_bad_rows=1.0, quarantine=None, options=ImportOptions(answer_type="open"))
+        load_source(
+            path, media_root=".", dedupe="error", max_bad_rows=1.0, quarantine=None, options=ImportOptions(answer_type="exact_text")
+        )
 
 
 OPTIONS: list[dict[str, Any]] = [

@@ -46,7 +46,7 @@ CASES = [
     Case("mindcube", "tiny", {"choice"}, 5, 1),
     Case("mindcube", "full", {"choice"}, 2, 0),
     Case("omnispatial", "test", {"choice"}, 5, 1),
-    Case("realworldqa", "test", {"choice", "number", "open"}, 5, 0),
+    Case("realworldqa", "test", {"choice", "number", "exact_text"}, 5, 0),
     Case("embspatial", "test", {"choice"}, 5, 1),
     Case("refspatial", "unseen", {"point"}, 1, 0),
     Case("refspatial", "all", {"point"}, 5, 0),
@@ -58,11 +58,11 @@ CASES = [
     Case("mathvision", "testmini", {"choice"}, 2, 0),
     Case("mathvision", "test", {"choice", "math"}, 5, 0),
     Case("ai2d", "test", {"choice"}, 5, 1),
-    Case("chartqa", "test", {"ocr"}, 5, 0),
-    Case("charxiv", "val", {"number", "open"}, 6, 0),
-    Case("docvqa", "validation", {"ocr"}, 5, 1),
-    Case("infovqa", "validation", {"ocr"}, 5, 0),
-    Case("ocrbench", "test", {"ocr"}, 5, 0),
+    Case("chartqa", "test", {"short_text"}, 5, 0),
+    Case("charxiv", "val", {"number", "exact_text"}, 6, 0),
+    Case("docvqa", "validation", {"short_text"}, 5, 1),
+    Case("infovqa", "validation", {"short_text"}, 5, 0),
+    Case("ocrbench", "test", {"short_text"}, 5, 0),
 ]
 NAMES = sorted({case.name for case in CASES})
 SUITES = {
@@ -298,8 +298,8 @@ def test_realworldqa_kinds(tmp_path: Path):
     lane, count, slope, turn, nearer = rows_of("realworldqa", "test", tmp_path)
     assert (lane["answer"], lane["options"]) == ("B", ["A. Left lane", "B. Middle lane", "C. Right lane"])
     assert (count["answer_type"], count["gt"]) == ("number", {"number": 4.0})
-    assert (slope["answer_type"], slope["answer"]) == ("open", "Downhill")  # begins with a letter of an option, and is none
-    assert (turn["answer_type"], turn["answer"]) == ("open", "Yes")
+    assert (slope["answer_type"], slope["answer"]) == ("exact_text", "Downhill")  # begins with a letter of an option, and is none
+    assert (turn["answer_type"], turn["answer"]) == ("exact_text", "Yes")
     assert nearer["options"] == ["A. The bus.", "B. The van."]
     assert all("Please answer" not in row["prompt"] for row in (lane, count, slope, turn, nearer))
 
@@ -382,14 +382,21 @@ def test_mathvision_kinds(tmp_path: Path):
 
 def test_charxiv_kinds_and_forms(tmp_path: Path):
     text, word, tick, grow, peaks, power = rows_of("charxiv", "val", tmp_path)
-    assert [row["answer_type"] for row in (text, word, tick, grow, peaks, power)] == ["open", "open", "number", "number", "number", "open"]
+    assert [row["answer_type"] for row in (text, word, tick, grow, peaks, power)] == [
+        "exact_text",
+        "exact_text",
+        "number",
+        "number",
+        "number",
+        "exact_text",
+    ]
     assert grow["prompt"].endswith("Answer with a number with 2 decimal place(s).")
     assert peaks["prompt"].endswith("Answer with a whole number.")
     assert tick["meta"]["category"] == "number in chart"
 
 
 def test_docvqa_accepts_every_answer(tmp_path: Path):
-    samples = prepared(Case("docvqa", "validation", {"ocr"}, 5, 1), tmp_path)
+    samples = prepared(Case("docvqa", "validation", {"short_text"}, 5, 1), tmp_path)
     assert samples[0].gt["answers"] == ["3 May 1971", "May 3, 1971"]
     assert main_of("may 3, 1971", samples[0]) == 1
     assert [sample.meta["category"] for sample in samples] == ["handwritten", "form", "table/list", "other", "layout"]

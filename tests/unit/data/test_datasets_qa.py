@@ -64,7 +64,7 @@ CASES = [
     Case("refcoco", "testB", {"frame": "pixel"}, {"bbox": "box_iou"}, 5, 0),
     Case("refcoco_plus", "val", {"frame": "norm1000"}, {"bbox": "box_iou"}, 5, 0),
     Case("refcocog", "val", {"frame": "norm1000"}, {"bbox": "box_iou"}, 5, 0),
-    Case("vgr", "shortcot", {}, {"open": "exact"}, 2, 1),
+    Case("vgr", "shortcot", {}, {"exact_text": "exact"}, 2, 1),
     Case("sat", "val", {"circular": "no"}, {"choice": "choice"}, 2, 1),
     Case("sat", "val", {"circular": "yes"}, {"choice": "choice"}, 4, 1),
     Case("clevr_counting", "val", {}, {"number": "count"}, 5, 0),
@@ -75,8 +75,8 @@ CASES = [
     Case("geoqa", "geoqa3", {}, {"choice": "choice"}, 1, 0),
     Case("geometry3k", "test", {"form": "open"}, {"math": "math"}, 2, 0),
     Case("geometry3k", "test", {"form": "choice"}, {"choice": "choice"}, 2, 0),
-    Case("mathvista_mini", "testmini", {}, {"choice": "choice", "number": "", "open": "exact"}, 6, 0),
-    Case("mmmu", "validation", {}, {"choice": "choice", "open": "exact"}, 5, 0),
+    Case("mathvista_mini", "testmini", {}, {"choice": "choice", "number": "", "exact_text": "exact"}, 6, 0),
+    Case("mmmu", "validation", {}, {"choice": "choice", "exact_text": "exact"}, 5, 0),
     Case("seed_bench_r1", "val_L1", {}, {"choice": "choice"}, 5, 0),
     Case("seed_bench_r1", "val_L2", {}, {"choice": "choice"}, 5, 0),
     Case("seed_bench_r1", "val_L3", {}, {"choice": "choice"}, 5, 0),
@@ -371,7 +371,7 @@ def test_mathvista_kinds(tmp_path: Path):
     assert integer["gt"] == {"count": 3}
     assert decimal["gt"] == {"number": 1.2}
     assert decimal["prompt"] == "How long is the rod? (Unit: m) Round the answer to 1 decimal place(s)."
-    assert (listed["answer_type"], listed["answer"]) == ("open", "[2004, 2006]")
+    assert (listed["answer_type"], listed["answer"]) == ("exact_text", "[2004, 2006]")
 
 
 def test_mmmu_reads_options_without_evaluating_them(tmp_path: Path):

@@ -31,7 +31,14 @@ from vlmrl.types import Sample
 DATA = Path(__file__).parents[3] / "data"
 HEADINGS = ("Source", "Licence", "Splits and official counts", "Layout of the download", "Rows", "Prepare", "Not verified")
 REWARDS = {
-    **{"choice": "choice", "number": "number", "regression": "regression_mra", "ocr": "ocr_wer", "open": "exact", "math": "math"},
+    **{
+        "choice": "choice",
+        "number": "number",
+        "regression": "regression_mra",
+        "short_text": "ocr_wer",
+        "exact_text": "exact",
+        "math": "math",
+    },
     **{"time_span": "temporal_iou", "bbox": "box_iou", "tracking": "tracking", "spatio_temporal": "spatio_temporal"},
     "segmentation": "segmentation_points",
 }
@@ -55,23 +62,23 @@ class Case(NamedTuple):
         return {"answer_type": self.source["answer_type"]} if self.name == "sharegpt_thoughts" else {}
 
 
-OPEN: dict[str, Any] = {"answer_type": "open"}
+OPEN: dict[str, Any] = {"answer_type": "exact_text"}
 CASES = [
     Case(
         *("video_r1", "rl", "Video-R1-260k.json", {}, "video_r1"),
-        types={"choice": 2, "number": 2, "ocr": 1, "open": 1, "regression": 1},
+        types={"choice": 2, "number": 2, "short_text": 1, "exact_text": 1, "regression": 1},
         refused={"000006": "answer"},
     ),
-    Case("video_r1", "cot", "Video-R1-COT-165k.json", {}, "video_r1", {"choice": 1, "number": 1, "open": 1}, {}),
+    Case("video_r1", "cot", "Video-R1-COT-165k.json", {}, "video_r1", {"choice": 1, "number": 1, "exact_text": 1}, {}),
     Case(
         *("onethinker", "rl", "onethinker_rl_train.json", ONETHINKER, "video_r1"),
         types={kind: 2 if kind == "segmentation" else 1 for kind in REWARDS},
         refused={"000013": "answer", "000014": "problem_type"},
     ),
-    Case("sharegpt_thoughts", "train", "train.jsonl", OPEN, "messages", {"open": 5}, {"000006": "turns", "000007": "answer"}),
-    Case("sharegpt_thoughts", "onethinker_sft_image", "onethinker_sft_image.json", OPEN, "messages", {"open": 2}, {}),
-    Case("sharegpt_thoughts", "onethinker_sft_video", "onethinker_sft_video.json", OPEN, "messages", {"open": 1}, {}),
-    Case("sharegpt_thoughts", "vision_r1_mulberry_sft_full", "vision_r1_mulberry_sft_full.json", OPEN, "messages", {"open": 2}, {}),
+    Case("sharegpt_thoughts", "train", "train.jsonl", OPEN, "messages", {"exact_text": 5}, {"000006": "turns", "000007": "answer"}),
+    Case("sharegpt_thoughts", "onethinker_sft_image", "onethinker_sft_image.json", OPEN, "messages", {"exact_text": 2}, {}),
+    Case("sharegpt_thoughts", "onethinker_sft_video", "onethinker_sft_video.json", OPEN, "messages", {"exact_text": 1}, {}),
+    Case("sharegpt_thoughts", "vision_r1_mulberry_sft_full", "vision_r1_mulberry_sft_full.json", OPEN, "messages", {"exact_text": 2}, {}),
 ]
 BY_NAME = {case.name: case for case in reversed(CASES)}
 """The first case of each folder."""
@@ -194,7 +201,7 @@ def test_a_list_and_lines_are_the_same_rows(case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", [BY_NAME[name] for name in sorted(BY_NAME)], ids=ident)
 def test_what_is_no_record_of_the_shape_is_left_out_by_name(case: Case, tmp_path: Path) -> None:
     root = download(case, tmp_path)
-    strange = [{"id": "own", "task": "t", "answer_type": "open", "prompt": "Q", "answer": "A"}, {"colour": "red"}, [1], "text"]
+    strange = [{"id": "own", "task": "t", "answer_type": "exact_text", "prompt": "Q", "answer": "A"}, {"colour": "red"}, [1], "text"]
     path = (root / case.file).with_suffix(".json")
     path.write_text(json.dumps(strange), encoding="utf-8")
     dataset: Dataset = load_dataset(DATA / case.name)
@@ -329,7 +336,7 @@ def test_conversations_lose_what_asks_for_the_format(tmp_path: Path) -> None:
         *(["pictures/sample5.png"], "How is the sea?"),
         "typed parts, without a thought",
     )
-    assert (lamp.answer, lamp.task) == ("the left lamp", "open")
+    assert (lamp.answer, lamp.task) == ("the left lamp", "exact_text")
 
 
 def test_the_answer_type_of_conversations_is_an_option(tmp_path: Path) -> None:

@@ -34,14 +34,14 @@ CASES = [
     Case("video_mme", "test", {}, {"choice": 6}),
     Case("mvbench", "test", {}, {"choice": 20}),
     Case("tempcompass", "multi-choice", {}, {"choice": 5}),
-    Case("tempcompass", "yes_no", {}, {"open": 5}),
+    Case("tempcompass", "yes_no", {}, {"exact_text": 5}),
     Case("tempcompass", "caption_matching", {}, {"choice": 5}),
     Case("vsi_bench", "test", {}, {"regression": 4, "choice": 4}),
     Case("video_mmmu", "Perception", {}, {"choice": 6}),
     Case("video_mmmu", "Comprehension", {}, {"choice": 6}),
-    Case("video_mmmu", "Adaptation", {}, {"choice": 4, "open": 1}),
+    Case("video_mmmu", "Adaptation", {}, {"choice": 4, "exact_text": 1}),
     Case("mmvu", "validation", {"form": "choice"}, {"choice": 5}),
-    Case("mmvu", "validation", {"form": "all"}, {"choice": 5, "open": 1}),
+    Case("mmvu", "validation", {"form": "all"}, {"choice": 5, "exact_text": 1}),
 ]
 NAMES = sorted({case.name for case in CASES})
 
@@ -147,7 +147,7 @@ def test_tempcompass_forms(tmp_path: Path) -> None:
     choice = rows_of("tempcompass", "multi-choice", tmp_path)[1]
     assert (choice["options"], choice["answer"]) == (["A. to the left", "B. to the right"], "B")
     asked = rows_of("tempcompass", "yes_no", tmp_path / "other")[0]
-    assert (asked["answer_type"], asked["answer"]) == ("open", "yes")
+    assert (asked["answer_type"], asked["answer"]) == ("exact_text", "yes")
     assert asked["prompt"] == "Is the kite rising? Answer yes or no."
 
 
@@ -183,7 +183,7 @@ def test_video_mmmu_disciplines_and_notes(tmp_path: Path) -> None:
     assert first["video"] == "Art/validation_Music_901.mp4"
     assert first["prompt"].startswith("Please ignore the quiz question")
     adapted = rows_of("video_mmmu", "Adaptation", tmp_path / "other")
-    opened = next(row for row in adapted if row["answer_type"] == "open")
+    opened = next(row for row in adapted if row["answer_type"] == "exact_text")
     assert (opened["answer"], opened["meta"]["category"], opened["meta"]["subject"]) == ("7", "Engineering", "Computer_Science")
     assert "end of the video" in opened["prompt"]
 

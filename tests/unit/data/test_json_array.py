@@ -13,7 +13,7 @@ from vlmrl.data.json_array import elements
 from vlmrl.data.source import read_source
 from vlmrl.errors import DataError
 
-ROW = {"id": "a", "task": "t", "answer_type": "open", "prompt": "q?", "answer": "yes"}
+ROW = {"id": "a", "task": "t", "answer_type": "exact_text", "prompt": "q?", "answer": "yes"}
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=8
 )

@@ -282,7 +282,9 @@ def test_import_and_compare(tmp_path):
 
 
 def test_rows_from_a_file(tmp_path):
-    rows = [{"id": f"r{n}", "task": "vqa", "image": "x.png", "prompt": "Which?", "answer": "B", "answer_type": "open"} for n in range(2)]
+    rows = [
+        {"id": f"r{n}", "task": "vqa", "image": "x.png", "prompt": "Which?", "answer": "B", "answer_type": "exact_text"} for n in range(2)
+    ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     path = samples_file(tmp_path, [doc(1, "A"), doc(0, "b")])
     run_import(path, "lmms-eval", tmp_path / "out", rows=tmp_path / "rows.jsonl", join="index", primary="exact")

@@ -62,8 +62,8 @@ def test_parts_by_task_and_difficulty() -> None:
 
 
 def test_consistency_leaves_wrong_answers_out() -> None:
-    right = record("a", "open", {"exact": 1.0, "consistency": 0.0, "grounding": 0.5})
-    wrong = record("b", "open", {"exact": 0.0, "grounding": 1.0})
+    right = record("a", "exact_text", {"exact": 1.0, "consistency": 0.0, "grounding": 0.5})
+    wrong = record("b", "exact_text", {"exact": 0.0, "grounding": 1.0})
     means = summarize([right, wrong], 0).means()
     assert (means["consistency"], means["grounding"], means["exact"]) == (0.0, 0.75, 0.5)
     # paired only where both sides have it
@@ -99,7 +99,7 @@ def test_main_scores() -> None:
 
 def test_think_rate_by_difficulty() -> None:
     rows = [
-        record(str(n), "open", {"exact": 1.0}, difficulty=d, think=Think(has=has, tokens=3))
+        record(str(n), "exact_text", {"exact": 1.0}, difficulty=d, think=Think(has=has, tokens=3))
         for n, (d, has) in enumerate([("easy", False), ("easy", True), ("hard", True), ("hard", True)])
     ]
     parts = summarize(rows, 0).parts

@@ -92,8 +92,8 @@ def test_answers_of_every_type():
     shapes = answer_marks(target("segmentation", {}), VIDEO, prompt).shapes
     assert [(m.kind, m.frame, m.negative) for m in shapes] == [("box", 2, False), ("point", 2, False), ("point", 2, True)]
     for answer in (None, "nothing", "{"):
-        for kind in ("bbox", "point", "action", "segmentation", "tracking", "spatio_temporal", "time_span", "highlight", "open"):
-            assert answer_marks(target(kind, {}), VIDEO, answer) == answer_marks(target("open", {}), VIDEO, None)
+        for kind in ("bbox", "point", "action", "segmentation", "tracking", "spatio_temporal", "time_span", "highlight", "exact_text"):
+            assert answer_marks(target(kind, {}), VIDEO, answer) == answer_marks(target("exact_text", {}), VIDEO, None)
 
 
 def test_tracks_go_to_the_frames_that_their_unit_means():
@@ -145,11 +145,11 @@ def test_polygons_and_boxes_of_thoughts():
     rings = gold_marks(target("segmentation", {"polygons": [[[0, 0], [100, 0], [0, 100]], [[0, 0], [1, 1]]]}), STILL)
     assert rings.shapes == (Mark(kind="polygon", points=((0, 0), (10, 0), (0, 10))),)
     assert rings.problems == ("gt.polygons[1]: cannot be read, so it is not drawn",)
-    spatial = target("open", {"objects": {"red square": [0, 0, 500, 500]}})
+    spatial = target("exact_text", {"objects": {"red square": [0, 0, 500, 500]}})
     assert gold_marks(spatial, STILL).shapes == (Mark(kind="box", points=((0, 0), (50, 50))),)
     thought = "The red square is at <bbox>[100,0,600,500]</bbox>. So the red square is left of the grey circle."
     assert answer_marks(spatial, STILL, "yes", thought).shapes == (Mark(kind="box", points=((10, 0), (60, 50))),)
-    assert answer_marks(target("open", {}), STILL, "yes", thought).shapes == ()
+    assert answer_marks(target("exact_text", {}), STILL, "yes", thought).shapes == ()
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_polygons_and_boxes_of_thoughts():
     ],
 )
 def test_damaged_truth_is_told_and_nothing_is_drawn(gt):
-    marks = gold_marks(target("open", gt, unit="s"), VIDEO)
+    marks = gold_marks(target("exact_text", gt, unit="s"), VIDEO)
     assert (marks.shapes, marks.spans) == ((), ())
     assert len(marks.problems) == 1
     assert next(iter(gt)) in marks.problems[0]

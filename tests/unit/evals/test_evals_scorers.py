@@ -66,7 +66,7 @@ def test_a_number_without_ground_truth_is_that_of_the_answer() -> None:
         score("3", "number", {}, gold="many")
 
 
-@pytest.mark.parametrize("answer_type", ["open", "choice"])
+@pytest.mark.parametrize("answer_type", ["exact_text", "choice"])
 def test_texts(answer_type: str) -> None:
     assert score(" A ", answer_type, {}, gold="a") == ((), (), {"exact": 1.0})
     assert score("B", answer_type, {}, gold="a") == ((), (), {"exact": 0.0})
@@ -120,7 +120,7 @@ THOUGHT = (
     ],
 )
 def test_thoughts_are_judged_as_by_the_rewards(text: str, scores: dict[str, float]) -> None:
-    row = sample("open", SPATIAL, answer="yes")
+    row = sample("exact_text", SPATIAL, answer="yes")
     assert thought_scores(parse(text, "think"), row) == scores
     of = group([text], row, "think")
     assert rule_consistency(of, RewardContext()) == [scores.get("consistency")]
@@ -128,7 +128,7 @@ def test_thoughts_are_judged_as_by_the_rewards(text: str, scores: dict[str, floa
 
 
 def test_rows_that_say_nothing_of_thoughts() -> None:
-    assert thought_scores(parse("<think>a</think><answer>yes</answer>", "think"), sample("open", {}, "yes")) == {}
+    assert thought_scores(parse("<think>a</think><answer>yes</answer>", "think"), sample("exact_text", {}, "yes")) == {}
 
 
 @given(st.text(alphabet='[]{}0123456789,. "boxesaction:click', max_size=60))

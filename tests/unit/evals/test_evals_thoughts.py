@@ -33,7 +33,7 @@ def prompt(name: str, gt: dict[str, Any] | None = None) -> Prompt:
     sample = Sample(
         id=name,
         task="spatial",
-        answer_type="open",
+        answer_type="exact_text",
         question=f"Which one ({name})?",
         media=(MediaRef(kind="image", path="a.png"),),
         answer="A",
@@ -47,7 +47,7 @@ def prompt(name: str, gt: dict[str, Any] | None = None) -> Prompt:
 
 def record(name: str, raw: str = RED, *, right: bool = True, gt: dict[str, Any] | None = None, **changes: Any) -> Record:
     of = prompt(name, gt)
-    known = {"answer_type": "open", "scores": {"exact": float(right)}, "text": raw, "answer_format": of.answer_format}
+    known = {"answer_type": "exact_text", "scores": {"exact": float(right)}, "text": raw, "answer_format": of.answer_format}
     hashes = {"sample_hash": sample_hash(of), "prompt_ids_hash": prompt_ids_hash(of)}
     return make_record(name, **{**known, **hashes, **changes})
 

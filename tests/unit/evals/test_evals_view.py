@@ -81,8 +81,8 @@ THOUGHT = "<think>First [1, 1, 2, 2], (5, 5), from 1 to 2, 9, no.</think>"
         ("time_span", "", "from 3.0 to 5.0 seconds", {"time": [3.0, 5.0]}, {}),
         ("number", "7", "There are 7.", {"count": 7}, {}),
         ("math", "7", "$7$", {}, {}),
-        ("ocr", "STOP", "STOP", {}, {}),
-        ("open", "yes", "Yes", {}, {}),
+        ("short_text", "STOP", "STOP", {}, {}),
+        ("exact_text", "yes", "Yes", {}, {}),
     ],
 )
 @pytest.mark.parametrize("form", ["{}{}", "{}<answer>{}</answer>", "{}\n\n{}\n"])

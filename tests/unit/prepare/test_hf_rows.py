@@ -115,13 +115,13 @@ def test_inline_choice_lists_options_only_if_the_right_one_is_among_them():
 
 @pytest.mark.parametrize(("answer", "number"), [("4", 4.0), (" -2.50 ", -2.5), ("1,200", 1200.0), ("0", 0.0)])
 def test_number_or_reads_plain_numbers(answer: str, number: float):
-    row = number_or(ROW, answer, "open")
+    row = number_or(ROW, answer, "exact_text")
     assert (row["answer_type"], row["gt"]["number"]) == ("number", number)
 
 
 @pytest.mark.parametrize("answer", ["10^-3", "4 m", "21%", "1e5", "12,34", "two", "3/4", "nan"])
 def test_number_or_leaves_other_texts(answer: str):
-    assert number_or(ROW, answer, "open") == {**ROW, "answer_type": "open", "answer": answer}
+    assert number_or(ROW, answer, "exact_text") == {**ROW, "answer_type": "exact_text", "answer": answer}
 
 
 def test_texts_drop_blank_answers():

@@ -36,7 +36,7 @@ def tiny(tmp_path: Path, records: list[Any], *, count: str = "2", unit: str = ""
 
 
 def text_row(name: str, **more: Any) -> dict[str, Any]:
-    return {"id": name, "task": "t", "answer_type": "open", "prompt": "Q?", "answer": "yes", **more}
+    return {"id": name, "task": "t", "answer_type": "exact_text", "prompt": "Q?", "answer": "yes", **more}
 
 
 def test_official_counts_reads_the_table(tmp_path: Path):

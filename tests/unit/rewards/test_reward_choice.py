@@ -48,7 +48,7 @@ def test_an_answer_that_names_no_option_is_compared_as_text() -> None:
 
 
 def test_other_rows_are_not_judged() -> None:
-    assert choice(group(answered("B", "A"), row("B", answer_type="open")), CTX) == [None, None]
+    assert choice(group(answered("B", "A"), row("B", answer_type="exact_text")), CTX) == [None, None]
 
 
 @pytest.mark.parametrize("options", ["AB", ["x"] * 27, [1, 2]])
@@ -71,15 +71,15 @@ def test_soup(soup: str) -> None:
 
 def test_checks_know_their_rows() -> None:
     for name, answer_type, fits in (
-        *(("exact", t, True) for t in ("choice", "math", "open", "time_span")),
-        *(("choice", t, t == "choice") for t in ("choice", "math", "open")),
+        *(("exact", t, True) for t in ("choice", "math", "exact_text", "time_span")),
+        *(("choice", t, t == "choice") for t in ("choice", "math", "exact_text")),
         *(("math", t, t == "math") for t in ("choice", "math", "number")),
     ):
         assert (check_of(name, row("B", answer_type=answer_type)) is not None) is fits  # type: ignore[arg-type]
 
 
 def test_exact_check_and_gold_answers() -> None:
-    right = check_of("exact", row("A  Cat", answer_type="open"))
+    right = check_of("exact", row("A  Cat", answer_type="exact_text"))
     assert right is not None
     assert right("a cat")
     assert not right("cat")
@@ -98,4 +98,4 @@ def test_the_scorer_of_evaluation_agrees_and_says_what_cannot_be_read() -> None:
     assert SCORERS["choice"](None, of) == (None, (), {"exact": 0.0})
     assert SCORERS["choice"]("perhaps", row("no")) == ((), (), {"exact": 0.0})
     with pytest.raises(ValueError, match=r"a\.jsonl:7\): answer type 'open' is not scored as 'choice'"):
-        SCORERS["choice"]("B", row("B", answer_type="open"))
+        SCORERS["choice"]("B", row("B", answer_type="exact_text"))

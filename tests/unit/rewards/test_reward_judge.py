@@ -60,7 +60,7 @@ def test_judge_sees_the_pixels_of_the_policy() -> None:
 def test_judge_rows_that_it_is_not_for() -> None:
     of = group(["<answer>x</answer>"] * 2, OF)
     with serving() as s:
-        assert judge(of, CTX, endpoint=s.endpoint, answer_types=("open",)) == [None, None]
+        assert judge(of, CTX, endpoint=s.endpoint, answer_types=("exact_text",)) == [None, None]
         assert judge(group(["<answer>x</answer>"], sample(" ", gt={})), CTX, endpoint=s.endpoint) == [None]
         assert s.server.requests == []
         assert judge(of, CTX, endpoint=s.endpoint, answer_types=("time_span",)) == [1.0, 1.0]

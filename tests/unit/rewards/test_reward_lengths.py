@@ -19,7 +19,7 @@ from vlmrl.types import Group, Prompt, Rollout
 CTX = RewardContext()
 
 
-def of_lengths(tokens: list[int], texts: list[str] | None = None, answer: str = "7", answer_type: str = "open") -> Group:
+def of_lengths(tokens: list[int], texts: list[str] | None = None, answer: str = "7", answer_type: str = "exact_text") -> Group:
     row = replace(sample(answer, gt={}), answer_type=answer_type)
     prompt = Prompt(sample=row, ids=(1,), media=(), spans=(), answer_format="think")
     texts = texts or [""] * len(tokens)

@@ -19,7 +19,7 @@ from vlmrl.types import Sample
 CTX = RewardContext()
 
 
-def row(answer: str, *more: str, answer_type: str = "ocr") -> Sample:
+def row(answer: str, *more: str, answer_type: str = "short_text") -> Sample:
     return replace(sample(answer, gt={"answers": list(more)} if more else {}), answer_type=answer_type)
 
 
@@ -93,7 +93,7 @@ def test_the_best_gold_answer_counts() -> None:
 
 
 def test_rows_and_arguments_that_do_not_fit() -> None:
-    other = group(answered("a", "b"), row("a", answer_type="open"))
+    other = group(answered("a", "b"), row("a", answer_type="exact_text"))
     assert ocr_anls(other, CTX) == ocr_wer(other, CTX) == [None, None]
     with pytest.raises(ValueError, match="threshold"):
         ocr_anls(other, CTX, threshold=1.5)
@@ -118,5 +118,5 @@ def test_the_scorer_of_evaluation_agrees() -> None:
         one = group(answered(answer), of)
         wanted = {"anls": ocr_anls(one, CTX)[0], "word_accuracy": ocr_wer(one, CTX)[0]}
         more = {"relaxed": float(answer.lower() == "stop here"), "contained": float(answer.lower() == "stop here")}
-        assert SCORERS["ocr"](answer, of) == ((), (), wanted | more)
-    assert SCORERS["ocr"](None, of) == (None, (), {"anls": 0.0, "word_accuracy": 0.0, "relaxed": 0.0, "contained": 0.0})
+        assert SCORERS["short_text"](answer, of) == ((), (), wanted | more)
+    assert SCORERS["short_text"](None, of) == (None, (), {"anls": 0.0, "word_accuracy": 0.0, "relaxed": 0.0, "contained": 0.0})

@@ -15,7 +15,7 @@ from vlmrl.types import Sample
 CTX = RewardContext()
 
 
-def row(answer: str, *more: str, answer_type: str = "open") -> Sample:
+def row(answer: str, *more: str, answer_type: str = "exact_text") -> Sample:
     return replace(sample(answer, gt={"answers": list(more)} if more else {}), answer_type=answer_type)
 
 

@@ -14,7 +14,7 @@ from vlmrl.media.access import IMAGE_BYTES, read_media
 from vlmrl.types import CoordinateFrame
 
 ANSWER_TYPES = (
-    *("choice", "number", "regression", "math", "ocr", "open", "bbox", "point", "time_span"),
+    *("choice", "number", "regression", "math", "short_text", "exact_text", "bbox", "point", "time_span"),
     *("tracking", "spatio_temporal", "segmentation"),
 )
 """Answer types that foreign rows can be read as. Actions and highlights have no common foreign form; use our own schema."""

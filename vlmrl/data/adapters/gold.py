@@ -58,7 +58,7 @@ def gold(value: object, answer_type: str, found: Found, options: ImportOptions, 
     if answer_type in ("number", "regression"):
         text, number = _number(value)
         return Gold(answer=text, gt={"number": plain(number)}, options=found.options)
-    if answer_type in ("math", "ocr", "open"):
+    if answer_type in ("math", "short_text", "exact_text"):
         return Gold(answer=_text(value), gt={}, options=found.options)
     if answer_type == "time_span":
         span = convert_span(_span(value), unit=options.time_unit, fps=options.time_fps)

@@ -61,7 +61,7 @@ class VlmrlBridge(lmms):
         raw answers are added to, for runs that upstream's command line owns."""
         super().__init__()
         self.options = options or Options()
-        instruction(self.options.answer_format, "open")  # an unknown answer format is an error now and not after loading everything
+        instruction(self.options.answer_format, "exact_text")  # an unknown answer format is an error now and not after loading everything
         self.fingerprint = fingerprint
         self.raw: dict[Key, list[Answer]] = {}
         self.raw_file = raw
@@ -132,7 +132,7 @@ class VlmrlBridge(lmms):
         turns = read_messages(job.messages, self._pictures, where)
         ours = functions.is_ours(job.doc)
         if not ours and turns:
-            turns = with_instruction(turns, instruction(self.options.answer_format, "open"))
+            turns = with_instruction(turns, instruction(self.options.answer_format, "exact_text"))
         name = str(job.doc["id"]) if ours else "/".join(map(str, job.key))
         return encode(turns, self._seat(job).encoder, name=name, task=job.key[0], source=where)
 
@@ -146,7 +146,7 @@ class VlmrlBridge(lmms):
                 id=job.key[0],
                 source="-",
                 answer_format="think",
-                answer_type="open",
+                answer_type="exact_text",
                 max_new_tokens=1,
                 media=media,
                 max_prompt_tokens=longest,

@@ -114,8 +114,8 @@ OF_TYPE: dict[str, tuple[str, ...]] = {
     "regression": ("relative_accuracy", "exact"),
     "choice": ("exact",),
     "math": ("exact",),
-    "ocr": ("anls", "word_accuracy", "relaxed", "contained"),
-    "open": ("exact", "consistency", "grounding"),
+    "short_text": ("anls", "word_accuracy", "relaxed", "contained"),
+    "exact_text": ("exact", "consistency", "grounding"),
     "action": ("step_success", "action_type", "action_arguments"),
     "point": ("point",),
     "highlight": ("highlight", "highlight_f2", "highlight_hit1", "highlight_map"),
@@ -125,8 +125,8 @@ OF_TYPE: dict[str, tuple[str, ...]] = {
 }
 """Answer type -> its own metrics, the one that stands for it first."""
 MAIN = {
-    **{"time_span": "tiou", "bbox": "iou", "number": "exact", "choice": "exact", "open": "exact", "action": "step"},
-    **{"math": "exact", "ocr": "anls", "regression": "relative_accuracy"},
+    **{"time_span": "tiou", "bbox": "iou", "number": "exact", "choice": "exact", "exact_text": "exact", "action": "step"},
+    **{"math": "exact", "short_text": "anls", "regression": "relative_accuracy"},
     **{"point": "point", "highlight": "highlight", "tracking": "track_iou", "spatio_temporal": "tube_iou", "segmentation": "segmentation"},
 }
 """Answer type -> the name in `Record.scores` that says how good the answer is."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from benchmarks.claims_cells import Claim, Condition, Measures, rollouts_per_step
@@ -34,10 +34,15 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     Raises:
         ValueError: no values.
     """
-    from vlmrl.metrics.stats import paired_t
+    from scipy import stats
 
-    found = paired_t([0.0] * len(values), values)
-    return found.difference, found.low, found.high
+    if not values:
+        raise ValueError("interval: no values")
+    mean = fmean(values)
+    if len(values) < 2:
+        return mean, -math.inf, math.inf
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
 
 
 def judge(condition: Condition, low: float, high: float) -> str:

@@ -98,9 +98,10 @@ def document(cells: dict[int, dict[str, Path]], arguments: str) -> str:
     import transformers
 
     from vlmrl.evals.pages.table import markdown, summary_cells
+    from vlmrl.evals.score.baseline import constant_baseline
     from vlmrl.evals.score.records import read_records
-    from vlmrl.evals.score.summary import METRICS, best_constant, summarize
-    from vlmrl.metrics.stats import paired_bootstrap
+    from vlmrl.evals.score.summary import summarize
+    from vlmrl.metrics.stats import bootstrap_interval
     from vlmrl.rng import generator
 
     records = {
@@ -108,11 +109,11 @@ def document(cells: dict[int, dict[str, Path]], arguments: str) -> str:
     }
     first = next(iter(records.values()))
     golds = [(r.gold[0], r.gold[1]) for r in first["base"]]
-    span, blind = best_constant(golds)
+    span, blind = constant_baseline(golds)
     lines = [
         "# What RL adds on the toy world",
         "",
-        f"Held-out videos: {len(golds)}. Best constant answer ({span[0]:.1f} to {span[1]:.1f} s): mIoU {blind:.3f}.",
+        f"Held-out videos: {len(golds)}. Constant-answer baseline ({span[0]:.1f} to {span[1]:.1f} s): mIoU {blind:.3f}.",
         "Greedy answers, one prompt (think or not) throughout.",
         "Intervals are 95% percentile bootstrap over questions; differences are paired.",
         "",
@@ -123,11 +124,12 @@ def document(cells: dict[int, dict[str, Path]], arguments: str) -> str:
     rows = [["seed", *names]]
     pooled: dict[str, list[float]] = {name: [] for name in names}
     for seed, of in records.items():
-        before = [METRICS["miou"](r) for r in of["SFT"]]
+        before = [r.scores["tiou"] for r in of["SFT"]]
         row = [str(seed)]
         for name in names:
-            after = [METRICS["miou"](r) for r in of[name]]
-            low, high = paired_bootstrap(before, after, generator(0, "bench", name, seed))
+            after = [r.scores["tiou"] for r in of[name]]
+            differences = [y - x for x, y in zip(before, after, strict=True)]
+            low, high = bootstrap_interval(differences, generator(0, "bench", name, seed))
             gain = sum(after) / len(after) - sum(before) / len(before)
             pooled[name].append(gain)
             row.append(f"{gain:+.3f} [{low:+.3f}, {high:+.3f}]")

@@ -193,15 +193,18 @@ def compare(
 ) -> None:
     """Compare two evaluations, question by question. Exit code 1 if B is significantly worse than A on the primary metric of a task."""
     from vlmrl.evals.pages.eval_page import write_comparison
-    from vlmrl.evals.score.compare import run_compare
+    from vlmrl.evals.score.compare import compare_folders
     from vlmrl.train.ui import Ui
 
     ui = Ui()
-    code = run_compare(a, b, tolerance=tolerance, out=out, force=force, show=ui.show)
+    result = compare_folders(a, b, tolerance=tolerance, force=force)
+    if out is not None:
+        result.write(out)
+    ui.show(result)
     if out is not None and a.is_dir() and b.is_dir():
-        ui.say(f"report: {write_comparison(a, b, out / 'comparison.html')}")
-    if code:
-        raise typer.Exit(code)
+        ui.say(f"report: {write_comparison(result, out / 'comparison.html')}")
+    if result.regressed:
+        raise typer.Exit(1)
 
 
 def import_(

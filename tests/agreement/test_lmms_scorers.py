@@ -7,7 +7,6 @@ its own says what differs and why.
 from __future__ import annotations
 
 import importlib
-import math
 import os
 import random
 import warnings
@@ -21,7 +20,6 @@ from hypothesis import strategies as st
 
 pytest.importorskip("lmms_eval", reason="needs lmms-eval, which has an environment of its own (see the evaluation guide)")
 
-from vlmrl.metrics import stats
 from vlmrl.metrics.boxes import Box, centre, iou, parse_boxes, point_in_box
 from vlmrl.metrics.circular import pair_accuracy
 from vlmrl.metrics.detection import accuracy_at
@@ -412,34 +410,3 @@ def test_temporal_differences(lmms: Any) -> None:
     assert mean_iou([temporal_iou((0, 10), (0, 10), sort_times=True), temporal_iou((90, 99), (0, 10), sort_times=True)]) == 0.5
     text = "1 - 2, or rather 3 - 5"
     assert (lmms.charades.extract_time(text), parse_time_span(text)) == ([[1.0, 2.0]], (3.0, 5.0))
-
-
-# ------------------------------------------------------------------------------------------------------------ uncertainty
-
-
-@MANY
-@given(
-    a=st.lists(st.integers(0, 4), min_size=3, max_size=12),
-    shift=st.lists(st.integers(-2, 2), min_size=12, max_size=12),
-)
-def test_errors_and_paired_test(lmms: Any, a: list[int], shift: list[int]) -> None:
-    x = [v / 4 for v in a]
-    assert stats.clt_error(x) == pytest.approx(lmms.metrics.mean_stderr(x), abs=1e-12)
-    y = [v + s / 4 for v, s in zip(x, shift, strict=False)]
-    theirs = lmms.metrics.paired_ttest(y, x)
-    ours = stats.paired_t(x, y)
-    assert ours.difference == pytest.approx(theirs["mean_diff"], abs=1e-12)
-    assert ours.standard_error == pytest.approx(theirs["se_diff"], abs=1e-12)
-    assert (ours.low, ours.high) == pytest.approx((theirs["ci_lower"], theirs["ci_upper"]), abs=1e-9)
-    if theirs["se_diff"] > EPSILON:
-        assert (ours.t, ours.p) == pytest.approx((theirs["t_stat"], theirs["p_value"]), abs=1e-9)
-
-
-def test_clustered_error_difference(lmms: Any) -> None:
-    """Theirs takes the variance within a question with n - 1 and adds the cross terms; ours has g / (g - 1) on all of it."""
-    x, clusters = [1, 1, 0, 1, 0, 0, 1, 1], list("aabbccdd")
-    assert lmms.metrics.clustered_stderr(x, clusters) == pytest.approx(0.217150, abs=1e-6)
-    assert stats.clustered_error(x, clusters) == pytest.approx(0.239357, abs=1e-6)
-    # each question a cluster of its own: both are the ordinary error
-    assert lmms.metrics.clustered_stderr(x, list(range(8))) == pytest.approx(stats.clustered_error(x, range(8)))
-    assert math.isclose(stats.clustered_error(x, range(8)), stats.clt_error(x))

@@ -16,6 +16,7 @@ from tests.support.pages import ROWS, good, make_eval, make_run, media, picture,
 from vlmrl.evals.pages.check_page import CheckRows, write_check_page
 from vlmrl.evals.pages.eval_page import write_comparison
 from vlmrl.evals.pages.run_page import write_report
+from vlmrl.evals.score.compare import compare_folders
 from vlmrl.types import Prompt
 
 BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
@@ -57,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pages")
     write_report(make_run(path / "run", {"base": poor(), "rl": good()}))
     a, b = (make_eval(path / name, name, {"all": rows}) for name, rows in (("base", poor()), ("rl", good())))
-    write_comparison(a, b, path / "both.html")
+    write_comparison(compare_folders(a, b), path / "both.html")
     rows, shown = CheckRows(budget=100), media(picture())
     for n, box in enumerate(([0, 0, 100, 100], [0, 0, 900, 900], [0, 0, 1800, 900])):
         made = sample(f"row-{n}", "bbox", {"boxes": [box]})

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from vlmrl import __version__
 from vlmrl.evals.pages.runfiles import save_media
 from vlmrl.evals.score.measures import MAIN
 from vlmrl.evals.score.records import Record, Think
@@ -203,21 +204,28 @@ def make_eval(out: Path, model: str, records: Mapping[str, Sequence[Record]], *,
     for task, rows in records.items():
         (out / f"{task}.jsonl").write_bytes(b"".join(r.line() for r in rows))
     suite = {"id": "small", "version": 1, "tasks": [{"id": task} for task in records]}
-    summary = {"suite": suite, "model": model, "fingerprint": f"weights-{model}", "tasks": {task: {} for task in records}}
+    summary = {
+        "suite": suite,
+        "model": model,
+        "fingerprint": f"weights-{model}",
+        "vlmrl": __version__,
+        "tasks": {task: {} for task in records},
+    }
     (out / "summary.json").write_text(json.dumps(summary))
     if frames:
         save_frames_of(out / "frames", [r.sample_id for rows in records.values() for r in rows])
     return out
 
 
-def make_run(path: Path, stages: Mapping[str, Sequence[Record]]) -> Path:
+def make_run(path: Path, stages: Mapping[str, Sequence[Record]], *, frames: bool = True) -> Path:
     """A run directory with these evaluations and nothing of its training."""
     (path / "eval").mkdir(parents=True)
     (path / "config.yaml").write_text("run: {name: small, seed: 1}\n")
     (path / "eval" / "order.json").write_text(json.dumps(list(stages)))
     for name, rows in stages.items():
         (path / "eval" / f"{name}.jsonl").write_bytes(b"".join(r.line() for r in rows))
-    save_frames_of(path / "eval" / "frames", [r.sample_id for rows in stages.values() for r in rows])
+    if frames:
+        save_frames_of(path / "eval" / "frames", [r.sample_id for rows in stages.values() for r in rows])
     return path
 
 

@@ -8,7 +8,8 @@ from vlmrl.evals.pages.run_page import comparisons_of, headline, write_report
 from vlmrl.evals.pages.runfiles import load_run
 from vlmrl.evals.pages.table import comparison_cells, part_cells, summary_cells, table, time_cells
 from vlmrl.evals.pages.timeshare import time_shares
-from vlmrl.evals.score.summary import best_constant, summarize
+from vlmrl.evals.score.baseline import constant_baseline
+from vlmrl.evals.score.summary import summarize
 from vlmrl.train.ui import Ui
 
 SHOWN = ("miou", "r1@0.3", "r1@0.5", "r1@0.7", "parse_rate", "think_rate", "tokens")
@@ -32,8 +33,8 @@ def show_results(path: Path, ui: Ui) -> None:
             ui.say(line)
         golds = [(r.gold[0], r.gold[1]) for r in next(iter(records.values())) if r.answer_type == "time_span"]
         if golds:
-            span, miou = best_constant(golds)
-            ui.say(f"best constant answer ({span[0]:.1f} to {span[1]:.1f}): mIoU {miou:.3f}")
+            span, miou = constant_baseline(golds)
+            ui.say(f"constant-answer baseline ({span[0]:.1f} to {span[1]:.1f} s): mIoU {miou:.3f}")
         first = [line["time/to_first_rl_step"] for line in files.metrics if "time/to_first_rl_step" in line]
         if first:
             ui.say(f"seconds from the start of the command to the first RL step: {first[0]:.1f}")

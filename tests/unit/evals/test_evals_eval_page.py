@@ -12,6 +12,8 @@ from tests.support.pages import POOR, good, make_eval, poor, record
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.pages.eval_page import page, write_comparison, write_eval_report
 from vlmrl.evals.pages.runfiles import load_eval
+from vlmrl.evals.score.compare import compare_folders
+from vlmrl.evals.score.paired import Incomparable
 
 BOXES, CLICKS = ("box-1", "box-2"), ("click-1",)
 
@@ -82,12 +84,14 @@ def test_without_pixels_the_texts_are_shown(tmp_path):
 
 def test_two_folders_side_by_side(tmp_path):
     a, b = make(tmp_path / "a", "base", poor()), make(tmp_path / "b", "rl", good())
-    out = write_comparison(a, b, tmp_path / "both.html")
+    out = write_comparison(compare_folders(a, b), tmp_path / "both.html")
     assert out == tmp_path / "both.html"
-    values = page({"base": load_eval(a), "rl": load_eval(b)}, "", [])
+    values = page({"base": load_eval(a), "rl": load_eval(b)}, "", [], compare_folders(a, b))
     boxes = values["tasks"][0]
-    assert boxes["refused"] == []
-    assert [(row["better"], row["worse"], row["cells"][0]["mean"]) for row in boxes["comparisons"]["rows"]] == [(1, 1, "-0.100")]
+    assert boxes["missing"] == values["warnings"] == []
+    assert (boxes["difference"]["better"], boxes["difference"]["worse"]) == (1, 1)
+    assert boxes["difference"]["cells"]["box IoU"]["mean"] == "-0.100"
+    assert boxes["difference"]["holm"] == "box IoU: p 1.000 after Holm"
     assert [[(answer.stage, answer.layer) for answer in q.answers] for q in values["questions"]] == [[("base", 1), ("rl", 2)]] * 3
     assert ["better" in q.tags for q in values["questions"]] == [True, False, True]
     text = out.read_text(encoding="utf-8")
@@ -97,20 +101,18 @@ def test_two_folders_side_by_side(tmp_path):
 def test_the_same_model_twice_and_tasks_of_one_side(tmp_path):
     a = make(tmp_path / "a", "base", poor())
     b = make_eval(tmp_path / "b", "base", {"boxes": some(good(), BOXES)})
-    text = write_comparison(a, b, tmp_path / "both.html").read_text(encoding="utf-8")
+    text = write_comparison(compare_folders(a, b), tmp_path / "both.html").read_text(encoding="utf-8")
     assert "base (a)" in text
     assert "base (b) was not evaluated on this task" in text
-    other = make_eval(tmp_path / "c", "rl", {"else": some(good(), BOXES)})
-    with pytest.raises(ConfigError, match="give two evaluations with a task in common"):
-        write_comparison(a, other, tmp_path / "no.html")
-    assert not (tmp_path / "no.html").exists()
 
 
-def test_answers_to_other_questions_are_shown_and_not_compared(tmp_path):
+def test_what_was_forced_stands_on_top(tmp_path):
     a = make_eval(tmp_path / "a", "base", {"boxes": some(poor(), BOXES)})
     b = make_eval(tmp_path / "b", "rl", {"boxes": some(good(), BOXES[:1])})
-    text = write_comparison(a, b, tmp_path / "both.html").read_text(encoding="utf-8")
-    assert "base and rl cannot be compared: 1 samples are in one set only" in text
+    with pytest.raises(Incomparable):
+        compare_folders(a, b)
+    text = write_comparison(compare_folders(a, b, force=True), tmp_path / "both.html").read_text(encoding="utf-8")
+    assert "warning: task &#39;boxes&#39;: only the first has answers on 1 samples" in text
     assert text.count('class="card question"') == 2
 
 

@@ -25,8 +25,8 @@ from vlmrl.evals.pages import run_page as report
 from vlmrl.evals.pages.charts import GROUPS
 from vlmrl.evals.pages.runfiles import MAX_STRIP_PIXELS, RunFiles, kept_frames, load_run, safe_name, save_frames
 from vlmrl.evals.score.measures import metrics_of
+from vlmrl.evals.score.paired import compare
 from vlmrl.evals.score.records import Record, Think
-from vlmrl.evals.score.summary import compare
 
 EVIL = "<script>alert(1)</script> \x1b[2J\u202e <img src=https://evil.example/x.png onerror=alert(2)>"
 STAGES = ("base", "sft", "rl")
@@ -234,7 +234,7 @@ def test_every_stage_and_every_group_of_curves_is_there(run_dir):
     assert {"reward", "rewards/temporal_iou/mean", "rewards/format/mean", "kl", "loss", "lr", "fault/reward/timeout"} <= drawn
     assert {"forward_backward", "rollout", "unexplained", "tokens/forward", "tokens/saved", "memory/peak_rss"} <= drawn
     assert set(hover) == {a["id"] for t, a in Page(text).tags if a.get("class") == "card chart"}
-    for label in ("mIoU", "R1@0.3", "R1@0.5", "R1@0.7", "best constant answer", "base → rl", "unexplained", "finished", "2.13.0"):
+    for label in ("mIoU", "R1@0.3", "R1@0.5", "R1@0.7", "constant-answer baseline", "base → rl", "unexplained", "finished", "2.13.0"):
         assert label in text
 
 
@@ -305,7 +305,7 @@ def test_only_differences_whose_interval_leaves_out_zero_are_bold(run_dir):
     expected = [
         x.low > 0 or x.high < 0
         for a, b in (("base", "sft"), ("sft", "rl"), ("base", "rl"))
-        for x in [compare(records[a], records[b], 3).metrics[m] for m in shown]
+        for x in [compare(records[a], records[b], 3).gaps[m] for m in shown]
     ]
     cells = re.findall(r'<td class="(sure|)">[+-]', report.write_report(run_dir).read_text(encoding="utf-8"))
     assert [cell == "sure" for cell in cells] == expected
@@ -326,7 +326,7 @@ def test_a_run_that_has_only_begun(tmp_path):
 def test_stages_on_other_questions_are_not_compared(run_dir):
     (run_dir / "eval" / "rl.jsonl").write_bytes(b"".join(r.line() for r in answers("rl", 20)))
     text = report.write_report(run_dir).read_text(encoding="utf-8")
-    assert "sft and rl cannot be compared: 4 samples are in one set only" in html.unescape(text)
+    assert "sft and rl cannot be compared: only the first has answers on 4 samples" in html.unescape(text)
     assert "base → sft" in text
     assert "sft → rl" not in text
 

@@ -13,8 +13,8 @@ from vlmrl.evals.importers.common import number_of
 from vlmrl.evals.importers.lmms_eval import import_lmms_samples, settings_of
 from vlmrl.evals.importers.vlmevalkit import import_vlmevalkit
 from vlmrl.evals.score.compare import compare_folders
+from vlmrl.evals.score.paired import Incomparable
 from vlmrl.evals.score.records import read_records
-from vlmrl.evals.score.summary import Incomparable
 from vlmrl.types import MediaRef, Sample
 
 

@@ -8,8 +8,9 @@ import json
 from tests.unit.evals.test_evals_records import make_record
 from vlmrl.evals.pages.table import comparison_cells, part_cells, summary_cells
 from vlmrl.evals.score.measures import COMMON, LABELS, METRICS, main_score, metrics_of, parts_of, present
+from vlmrl.evals.score.paired import compare
 from vlmrl.evals.score.records import Record, Think, from_json
-from vlmrl.evals.score.summary import compare, summarize
+from vlmrl.evals.score.summary import summarize
 
 VIDEO = ("miou", "r1@0.3", "r1@0.5", "r1@0.7", "parse_rate", "format_rate", "think_rate", "tokens", "truncation_rate")
 
@@ -69,8 +70,8 @@ def test_consistency_leaves_wrong_answers_out() -> None:
     # paired only where both sides have it
     better = dataclasses.replace(wrong, scores={"exact": 1.0, "consistency": 1.0, "grounding": 1.0})
     found = compare([right, wrong], [right, better], 0)
-    assert found.metrics["consistency"].mean == 0
-    assert found.metrics["exact"].mean == 0.5
+    assert found.gaps["consistency"].difference == 0
+    assert found.gaps["exact"].difference == 0.5
     assert (found.better, found.worse) == (1, 0)
 
 

@@ -21,7 +21,8 @@ from vlmrl.evals.pages.table import (
     visible,
 )
 from vlmrl.evals.pages.timeshare import time_shares
-from vlmrl.evals.score.summary import Difference, Interval, compare, summarize
+from vlmrl.evals.score.paired import Gap, compare
+from vlmrl.evals.score.summary import Interval, summarize
 
 
 def shown(renderable) -> str:
@@ -33,7 +34,8 @@ def shown(renderable) -> str:
 def test_texts():
     assert interval_text("miou", Interval(mean=0.41234, low=0.38, high=0.4456)) == "0.412 [0.380, 0.446]"
     assert interval_text("tokens", Interval(mean=41.26, low=40, high=42)) == "41.3 [40.0, 42.0]"
-    assert difference_text("miou", Difference(mean=0.12, low=-0.03, high=0.2, t=1.0, p=0.1)) == "+0.120 [-0.030, +0.200]"
+    gap = Gap(n=9, clusters=9, a=0.5, b=0.62, difference=0.12, low=-0.03, high=0.2, p=0.1, test="bootstrap")
+    assert difference_text("miou", gap) == "+0.120 [-0.030, +0.200]"
     assert (p_text(0.03149), p_text(1e-9)) == ("0.031", "< 0.001")
 
 
@@ -48,8 +50,8 @@ def test_summary_and_comparison_tables():
     pairs = comparison_cells({("base", "rl"): compare(a, b, 0)}, ("miou", "tokens"))
     assert pairs[1][:3] == ["base -> rl", "3", "mIoU"]
     assert pairs[1][3].startswith("+0.167 [+0.000, +0.")
-    assert pairs[1][4:] == ["1.00", "0.423"]  # differences 0.5, 0, 0: t = 1, p of two degrees of freedom = 1 - 1/sqrt(3)
-    assert pairs[2][3:] == ["+0.0 [+0.0, +0.0]", "0.00", "1.000"]
+    assert pairs[1][4:] == ["1.000", "bootstrap"]  # of three questions one differs, which proves nothing
+    assert pairs[2][3:] == ["+0.0 [+0.0, +0.0]", "1.000", "bootstrap"]
     assert "0.500 [0." in shown(table(cells, title="results"))
 
 

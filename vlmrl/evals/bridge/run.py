@@ -26,9 +26,9 @@ from vlmrl.evals.bridge import compat
 from vlmrl.evals.bridge.join import Reader, aggregated, check_errors, in_order, records_of
 from vlmrl.evals.bridge.options import Options
 from vlmrl.evals.bridge.task_files import PREFIX, upstream_name, write_yaml
-from vlmrl.evals.score.paired import is_scored
 from vlmrl.evals.score.records import Record, read_records
 from vlmrl.evals.score.summary import Summary, summarize
+from vlmrl.evals.score.values import is_scored
 
 RESULTS = "lmms.json"
 """What upstream found, in the output folder; records are in `<task>.jsonl` beside it."""

@@ -14,8 +14,9 @@ from vlmrl.evals.importers.common import Imported
 from vlmrl.evals.importers.lmms_eval import NAME, import_lmms_samples
 from vlmrl.evals.importers.vlmevalkit import import_vlmevalkit
 from vlmrl.evals.score.measures import METRICS
-from vlmrl.evals.score.paired import UPSTREAM, is_scored
+from vlmrl.evals.score.paired import UPSTREAM
 from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.values import is_scored
 from vlmrl.types import Sample
 
 Join = Literal["id", "index"]

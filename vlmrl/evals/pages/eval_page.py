@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import fs
-from vlmrl.errors import ConfigError
 from vlmrl.evals.pages.browser import TRUTH_COLOUR, Question, by_sample, filters, layers, question, stage_colours
 from vlmrl.evals.pages.page import render_page
-from vlmrl.evals.pages.run_page import differences
+from vlmrl.evals.pages.run_page import gap_cell
 from vlmrl.evals.pages.runfiles import EvalFiles, Frames, load_eval
-from vlmrl.evals.pages.table import figure, visible
+from vlmrl.evals.pages.table import figure, p_text, visible
+from vlmrl.evals.score.compare import FolderComparison, TaskComparison
 from vlmrl.evals.score.measures import LABELS, present
-from vlmrl.evals.score.records import Record
-from vlmrl.evals.score.summary import Incomparable, Summary, compare, summarize
+from vlmrl.evals.score.summary import Summary, summarize
 
 WITHOUT_PIXELS = 200
 """Cards of a task of which no frames were kept."""
@@ -37,43 +36,45 @@ def write_eval_report(out: Path) -> Path:
     return path
 
 
-def write_comparison(a: Path, b: Path, out: Path) -> Path:
-    """Write a page with the answers of two evaluations side by side, and paired differences b - a per task.
+def write_comparison(result: FolderComparison, out: Path) -> Path:
+    """Write a page with the answers of two evaluations side by side and the numbers of their comparison.
 
     Args:
+        result: of two folders (`compare_folders`).
         out: the HTML file.
 
     Raises:
-        ConfigError: one of the folders has no finished evaluation, or they have no task in common.
+        ConfigError: one of the folders has no finished evaluation.
         StorageError: a file is damaged, or the page cannot be written.
     """
-    before, after = load_eval(a), load_eval(b)
-    if not set(before.records) & set(after.records):
-        raise ConfigError(
-            f"{a} has the tasks {', '.join(before.records) or '(none)'}, {b} has {', '.join(after.records) or '(none)'}; "
-            "give two evaluations with a task in common"
-        )
-    names = (before.model, after.model) if before.model != after.model else (f"{before.model} ({a.name})", f"{after.model} ({b.name})")
+    before, after = (load_eval(Path(path)) for path in result.paths)
+    names = (before.model, after.model)
+    if before.model == after.model:
+        names = (f"{before.model} ({before.path.name})", f"{after.model} ({after.path.name})")
     if names[0] == names[1]:
         names = (f"{before.model} (first)", f"{after.model} (second)")
     sides = dict(zip(names, (before, after), strict=True))
     facts = [(name, str(files.path.absolute())) for name, files in sides.items()]
     facts += [(f"suite of {name}", files.suite) for name, files in sides.items()]
     facts += [(f"weights of {name}", files.fingerprint[:16]) for name, files in sides.items()]
-    fs.write_text(out, render_page("eval.html.jinja", page(sides, f"{names[0]} and {names[1]}", facts)))
+    fs.write_text(out, render_page("eval.html.jinja", page(sides, f"{names[0]} and {names[1]}", facts, result)))
     return out
 
 
-def page(sides: Mapping[str, EvalFiles], title: str, facts: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Everything that the template shows of one or more evaluations, by model."""
+def page(
+    sides: Mapping[str, EvalFiles], title: str, facts: Sequence[tuple[str, str]], result: FolderComparison | None = None
+) -> dict[str, Any]:
+    """Everything that the template shows of one evaluation, or of two and their comparison, by model."""
     colours = stage_colours(list(sides))
     names = list(dict.fromkeys(task for files in sides.values() for task in files.records))
-    tasks = [_task(name, {model: files.records[name] for model, files in sides.items() if name in files.records}, sides) for name in names]
+    compared = {} if result is None else {x.task: x for x in result.tasks}
     questions = _questions(names, sides, colours)
     return {
         "name": visible(title),
         "subtitle": visible(", ".join(dict.fromkeys(files.suite for files in sides.values()))),
-        "tasks": tasks,
+        "warnings": [] if result is None else [visible(text) for text in result.warnings],
+        "verdict": [] if result is None else [visible(text) for text in result.lines()],
+        "tasks": [_task(name, sides, compared.get(name)) for name in names],
         "colours": {visible(name): colour for name, colour in colours.items()},
         "questions": questions,
         "filters": filters(questions),
@@ -84,27 +85,29 @@ def page(sides: Mapping[str, EvalFiles], title: str, facts: Sequence[tuple[str, 
     }
 
 
-def _task(name: str, records: Mapping[str, Sequence[Record]], sides: Mapping[str, EvalFiles]) -> dict[str, Any]:
+def _task(name: str, sides: Mapping[str, EvalFiles], compared: TaskComparison | None) -> dict[str, Any]:
     """Tables of one task."""
+    records = {model: files.records[name] for model, files in sides.items() if name in files.records}
     summaries = {model: summarize(rows, _SEED) for model, rows in records.items()}
-    compared: dict[str, Any] = {"rows": [], "header": []}
-    refused = [f"{model} was not evaluated on this task" for model in sides if model not in records]
-    if len(records) == 2:
-        (before, first), (after, second) = records.items()
-        try:
-            compared = differences({(before, after): compare(first, second, _SEED)})
-        except Incomparable as error:
-            refused.append(f"{before} and {after} cannot be compared: {error}")
-    first_summary = next(iter(summaries.values()))
     return {
         "name": visible(name),
         "questions": len({r.sample_id for rows in records.values() for r in rows}),
         "answers": max(len(rows) for rows in records.values()),
-        "videos": first_summary.clusters,
+        "videos": next(iter(summaries.values())).clusters,
         "table": _table({visible(model): summary for model, summary in summaries.items()}),
         "parts": _table(_by_part(summaries)),
-        "comparisons": compared,
-        "refused": [visible(text) for text in refused],
+        "difference": None if compared is None else _difference(compared),
+        "missing": [f"{visible(model)} was not evaluated on this task" for model in sides if model not in records],
+    }
+
+
+def _difference(x: TaskComparison) -> dict[str, Any]:
+    """The gaps of a task by the header of their metric, and the questions that changed."""
+    return {
+        "better": x.better,
+        "worse": x.worse,
+        "cells": {LABELS[m]: gap_cell(m, gap) for m, gap in x.gaps.items() if m in LABELS},
+        "holm": "" if x.primary is None or x.p_holm is None else f"{LABELS.get(x.primary, x.primary)}: p {p_text(x.p_holm)} after Holm",
     }
 
 

@@ -17,11 +17,13 @@ from vlmrl.evals.pages.charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, 
 from vlmrl.evals.pages.page import render_page
 from vlmrl.evals.pages.runfiles import RunFiles, load_run, save_frames
 from vlmrl.evals.pages.stacked import stacked_charts
-from vlmrl.evals.pages.table import COUNTS, difference_text, figure, p_text, visible
+from vlmrl.evals.pages.table import difference_text, figure, p_text, visible
 from vlmrl.evals.pages.timeshare import time_shares
+from vlmrl.evals.score.baseline import constant_baseline
 from vlmrl.evals.score.measures import COMMON, LABELS, present
+from vlmrl.evals.score.paired import Comparison, Gap, Incomparable, compare
 from vlmrl.evals.score.records import Record
-from vlmrl.evals.score.summary import Comparison, Incomparable, Summary, best_constant, compare, summarize
+from vlmrl.evals.score.summary import Summary, summarize
 
 __all__ = ["render", "save_frames", "write_report"]
 
@@ -116,8 +118,8 @@ def tiles(summaries: Mapping[str, Summary], comparisons: Mapping[tuple[str, str]
     shown = ("miou", "r1@0.5") if "miou" in last.metrics else headline([last])
     for metric in (*shown, "think_rate", "tokens"):
         value = last.metrics[metric].mean
-        known = change is not None and metric in change.metrics
-        note = f"{difference_text(metric, change.metrics[metric])} since {visible(names[0])}" if change is not None and known else ""
+        gap = None if change is None else change.gaps.get(metric)
+        note = "" if gap is None else f"{difference_text(metric, gap)} since {visible(names[0])}"
         out.append({"label": LABELS[metric], "value": figure(metric, value), "note": note})
     return out
 
@@ -161,26 +163,23 @@ def results(summaries: Mapping[str, Summary], colours: Mapping[str, str], consta
     }
 
 
+def gap_cell(metric: str, gap: Gap) -> dict[str, Any]:
+    """A difference with its interval and p value; `sure` where the interval leaves out 0."""
+    mean, interval = difference_text(metric, gap).split(" ", 1)
+    return {"mean": mean, "interval": interval, "p": p_text(gap.p), "test": gap.test, "sure": gap.low > 0 or gap.high < 0}
+
+
 def differences(comparisons: Mapping[tuple[str, str], Comparison]) -> dict[str, Any]:
     """Pairs of models as rows, metrics as columns."""
-    shared = present(comparison.metrics for comparison in comparisons.values())
-    metrics = [m for m in shared if m not in ("format_rate", "truncation_rate") and all(m in c.metrics for c in comparisons.values())]
+    shared = present(comparison.gaps for comparison in comparisons.values()) if comparisons else ()
+    metrics = [m for m in shared if m not in ("format_rate", "truncation_rate") and all(m in c.gaps for c in comparisons.values())]
     rows = [
         {
             "before": visible(before),
             "after": visible(after),
             "better": comparison.better,
             "worse": comparison.worse,
-            "cells": [
-                {
-                    "mean": f"{x.mean:+.{1 if m in COUNTS else 3}f}",
-                    "interval": difference_text(m, x).split(" ", 1)[1],
-                    "p": p_text(x.p),
-                    "sure": x.low > 0 or x.high < 0,
-                }
-                for m in metrics
-                for x in [comparison.metrics[m]]
-            ],
+            "cells": [gap_cell(m, comparison.gaps[m]) for m in metrics],
         }
         for (before, after), comparison in comparisons.items()
     ]
@@ -222,7 +221,7 @@ def _constant(records: Mapping[str, Sequence[Record]]) -> tuple[str, float] | No
     rows = next((rows for rows in records.values() if rows), None)
     if rows is None or any(r.answer_type != "time_span" for r in rows):
         return None
-    span, miou = best_constant([(r.gold[0], r.gold[1]) for r in rows])
+    span, miou = constant_baseline([(r.gold[0], r.gold[1]) for r in rows])
     return span_text(span), miou
 
 

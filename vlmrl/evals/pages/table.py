@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vlmrl.evals.pages.timeshare import TimeShares
 from vlmrl.evals.score.measures import LABELS, present
-from vlmrl.evals.score.summary import Comparison, Difference, Interval, Summary
+from vlmrl.evals.score.paired import Comparison, Gap
+from vlmrl.evals.score.summary import Interval, Summary
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,10 +32,10 @@ def interval_text(name: str, x: Interval) -> str:
     return f"{figure(name, x.mean)} [{figure(name, x.low)}, {figure(name, x.high)}]"
 
 
-def difference_text(name: str, x: Difference) -> str:
+def difference_text(name: str, x: Gap) -> str:
     """`+0.120 [+0.080, +0.160]`."""
     digits = 1 if name in COUNTS else 3
-    return f"{x.mean:+.{digits}f} [{x.low:+.{digits}f}, {x.high:+.{digits}f}]"
+    return f"{x.difference:+.{digits}f} [{x.low:+.{digits}f}, {x.high:+.{digits}f}]"
 
 
 def p_text(p: float) -> str:
@@ -64,22 +64,18 @@ def _metric_cells(summary: Summary, metrics: Sequence[str]) -> list[str]:
 
 
 def comparison_cells(comparisons: Mapping[Pair, Comparison], metrics: Sequence[str] | None = None, *, parts: bool = False) -> Cells:
-    """One row per pair and metric: difference with interval, t and p of the paired t test. Metrics that do not apply have no row.
+    """One row per pair and metric: difference with interval, p value and its test. Metrics that do not apply have no row.
 
     With `parts`, the tasks and difficulties of each pair follow it as rows of their own.
     """
-    columns = present(comparison.metrics for comparison in comparisons.values()) if metrics is None else metrics
-    rows = [["models", "n", "metric", "difference", "t", "p"]]
+    columns = present(comparison.gaps for comparison in comparisons.values()) if metrics is None else metrics
+    rows = [["models", "n", "metric", "difference", "p", "test"]]
     for (before, after), comparison in comparisons.items():
         for name, x in [("", comparison), *(comparison.parts.items() if parts else ())]:
             label = f"{before} -> {after}{f' ({name})' if name else ''}"
-            rows += [[label, str(x.n), *_difference_cells(m, x.metrics[m])] for m in columns if m in x.metrics]
+            found = [(m, x.gaps[m]) for m in columns if m in x.gaps]
+            rows += [[label, str(gap.n), LABELS[m], difference_text(m, gap), p_text(gap.p), gap.test] for m, gap in found]
     return rows
-
-
-def _difference_cells(metric: str, x: Difference) -> list[str]:
-    t = "-" if math.isinf(x.t) else f"{x.t:.2f}"
-    return [LABELS[metric], difference_text(metric, x), t, p_text(x.p)]
 
 
 def time_cells(shares: TimeShares) -> Cells:

@@ -7,7 +7,7 @@ averaged over.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,19 +19,18 @@ from vlmrl.evals.score.measures import LABELS, METRICS, OF_TYPE, main_score
 from vlmrl.evals.score.paired import (
     LOWER_IS_BETTER,
     UPSTREAM,
+    Comparison,
     Flip,
     Gap,
+    Incomparable,
     Mismatch,
-    Of,
-    by_sample,
+    compare_answers,
     flips,
-    gaps,
-    is_scored,
     mismatches,
     plain,
 )
-from vlmrl.evals.score.records import Record, read_records
-from vlmrl.evals.score.summary import Difference, Incomparable
+from vlmrl.evals.score.records import Record, by_sample, read_records
+from vlmrl.evals.score.values import Of, is_scored
 from vlmrl.metrics.holm import holm
 
 if TYPE_CHECKING:
@@ -68,6 +67,9 @@ class TaskComparison:
     primary: str | None
     """The metric that decides; None if nothing says which one does."""
     gaps: Mapping[str, Gap]
+    better: int
+    """Samples with a larger main score on the second side."""
+    worse: int
     p_holm: float | None
     """p of the primary metric after Holm's correction over the tasks."""
     flips: tuple[Flip, ...]
@@ -163,8 +165,18 @@ class FolderComparison:
         rest = len(x.flips) - _SHOWN
         return markdown(rows) + (f"\n{rest} more are in comparison.json.\n" if rest > 0 else "")
 
+    def write(self, folder: Path) -> None:
+        """Write `comparison.md` and `comparison.json`.
+
+        Raises:
+            StorageError: they cannot be written.
+        """
+        fs.mkdir(folder)
+        fs.write_text(folder / "comparison.json", json.dumps(self.json(), indent=1, sort_keys=True, allow_nan=False) + "\n")
+        fs.write_text(folder / "comparison.md", self.markdown())
+
     def json(self) -> dict[str, Any]:
-        """Everything, as JSON values; infinite t statistics are null."""
+        """Everything, as JSON values."""
         tasks = [plain(x) for x in self.tasks]
         return {
             **{"models": list(self.models), "paths": list(self.paths), "tolerance": self.tolerance, "seed": self.seed},
@@ -181,8 +193,7 @@ def _short(text: str) -> str:
 
 
 def _cells(name: str, x: Gap) -> list[str]:
-    difference = Difference(mean=x.difference, low=x.low, high=x.high, t=x.t, p=x.p)
-    values = [figure(name, x.a), figure(name, x.b), difference_text(name, difference)]
+    values = [figure(name, x.a), figure(name, x.b), difference_text(name, x)]
     return [str(x.n), LABELS.get(name, name), *values, p_text(x.p), x.test]
 
 
@@ -326,15 +337,19 @@ def _compare_task(
     Raises:
         Incomparable: the primary metric applies to no sample on both sides.
     """
-    found = gaps(a, b, seed)
-    if primary is not None and primary not in found:
-        raise Incomparable(f"task '{task}': its primary metric '{primary}' cannot be compared on any sample; there is: {', '.join(found)}")
+    found: Comparison = compare_answers(a, b, seed)
+    if primary is not None and primary not in found.gaps:
+        known = ", ".join(found.gaps)
+        raise Incomparable(f"task '{task}': its primary metric '{primary}' cannot be compared on any sample; there is: {known}")
     scored = all(is_scored(r) for rows in (*a.values(), *b.values()) for r in rows)
     changed: list[Flip] = []
     if primary is not None and primary not in LOWER_IS_BETTER:
         changed = flips(a, b, _per_sample(primary, scored=scored))
-    worse = primary is not None and is_worse(found[primary], tolerance, lower_is_better=primary in LOWER_IS_BETTER)
-    return TaskComparison(task=task, n=len(a), primary=primary, gaps=found, p_holm=None, flips=tuple(changed), regressed=worse)
+    regressed = primary is not None and is_worse(found.gaps[primary], tolerance, lower_is_better=primary in LOWER_IS_BETTER)
+    return TaskComparison(
+        **{"task": task, "n": len(a), "primary": primary, "gaps": found.gaps, "better": found.better, "worse": found.worse},
+        **{"p_holm": None, "flips": tuple(changed), "regressed": regressed},
+    )
 
 
 def _per_sample(primary: str, *, scored: bool) -> Of:
@@ -369,32 +384,3 @@ def _unchecked(first: Evaluation, second: Evaluation, tasks: list[TaskComparison
     ]
     bare = [str(side.path) for side in (first, second) if side.version is None]
     return out + [f"{path} has no summary.json beside it: program version and media settings are unchecked" for path in bare]
-
-
-def run_compare(
-    a: Path,
-    b: Path,
-    *,
-    tolerance: float = 0.0,
-    force: bool = False,
-    seed: int = 0,
-    out: Path | None = None,
-    show: Callable[[FolderComparison], None] | None = None,
-) -> int:
-    """`compare_folders` for the command line: 1 if a task regressed, else 0.
-
-    Args:
-        out: folder for `comparison.md` and `comparison.json`.
-        show: called with the result before the exit code is returned.
-
-    Raises:
-        Incomparable, StorageError, ValueError: as `compare_folders`.
-    """
-    result = compare_folders(a, b, tolerance=tolerance, force=force, seed=seed)
-    if out is not None:
-        fs.mkdir(out)
-        fs.write_text(out / "comparison.json", json.dumps(result.json(), indent=1, sort_keys=True, allow_nan=False) + "\n")
-        fs.write_text(out / "comparison.md", result.markdown())
-    if show is not None:
-        show(result)
-    return 1 if result.regressed else 0

@@ -103,7 +103,7 @@ LABELS = {
     **{f"pass@{k}": f"pass@{k}" for k in (1, 2, 4, 8, 16)},
     **{f"pass^{k}": f"pass^{k}" for k in (2, 4, 8, 16)},
 }
-"""Of all metrics, those of `evals.score.grouped` at the end."""
+"""Of all metrics, those of `evals.score.values` at the end."""
 
 COMMON = ("parse_rate", "format_rate", "think_rate", "tokens", "truncation_rate")
 """Metrics of every answer type."""

@@ -1,6 +1,7 @@
-"""Two systems on the same questions: every metric side by side, with a test that respects the pairing, and the questions that changed.
+"""Paired comparison of two systems on the same questions: every metric with an interval and a test, and the questions that changed.
 
-Of several answers to a question a metric takes the mean; questions about one video are resampled together.
+A question counts once, whatever the number of its answers; questions about one medium are resampled together. The terminal and the
+pages show these numbers and no others.
 """
 
 from __future__ import annotations
@@ -9,30 +10,33 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from vlmrl import rng
-from vlmrl.evals.score.grouped import GROUPED
-from vlmrl.evals.score.measures import MAIN, METRICS
-from vlmrl.evals.score.records import Record
-from vlmrl.metrics.stats import mcnemar, paired_t
+from vlmrl.errors import VlmrlError
+from vlmrl.evals.score.measures import METRICS, parts_of
+from vlmrl.evals.score.records import Record, by_sample
+from vlmrl.evals.score.values import Answers, Of, Values, metric_values, question_values, value_of
+from vlmrl.metrics.stats import bootstrap_test, mcnemar
 
 Test = Literal["McNemar", "bootstrap"]
-Answers = Mapping[str, Sequence[Record]]
-"""Sample id -> its answers."""
-Of = Callable[[Record], float | None]
 
 UNKNOWN = "unknown"
 """What imported results do not say; a value may start so and go on with a hash of the part that is known. Equal to nothing."""
 UPSTREAM = "upstream/"
 """Scores of another harness start so."""
-RESAMPLES = 2000
 RIGHT = 0.5
 """From here on a sample counts as right in the list of flips; for scores of 0 and 1 it makes no difference."""
-LOWER_IS_BETTER = frozenset({"tokens", "truncation_rate"})
+LOWER_IS_BETTER = frozenset({"tokens", "truncation_rate", "count_error"})
+
+
+class Incomparable(VlmrlError):
+    """Two sets of records are not answers to the same questions under the same settings."""
+
+    exit_code = 65
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +44,7 @@ class Gap:
     """One metric on both sides."""
 
     n: int
-    """Pairs: samples to which the metric applies on both sides, or groups of samples for a metric of groups."""
+    """Pairs: questions to which the metric applies on both sides, or groups of questions for a metric of groups."""
     clusters: int
     a: float
     """Mean of the first system."""
@@ -49,13 +53,27 @@ class Gap:
     """b - a."""
     low: float
     high: float
-    """95% paired percentile bootstrap of the difference, clusters (videos) resampled whole."""
-    t: float
-    """Paired t statistic, which takes samples for independent; infinite when every sample differs by the same amount."""
+    """95% paired percentile bootstrap of the difference, clusters (media) resampled whole."""
     p: float
     """Two-sided, of `test`."""
     test: Test
-    """`McNemar`: exact, where both sides gave one answer per sample, each 0 or 1. `bootstrap`: of the interval's own resamples."""
+    """`McNemar`: exact, where every question has 0 or 1 on both sides and a medium of its own. `bootstrap`: of the interval's own
+    resamples."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Two systems on the same questions."""
+
+    n: int
+    """Questions."""
+    gaps: Mapping[str, Gap]
+    """By metric."""
+    better: int
+    """Questions where b has the larger main score (`measures.MAIN`)."""
+    worse: int
+    parts: Mapping[str, Comparison] = field(default_factory=dict)
+    """`task=<name>`, `difficulty=<name>`, `category=<name>` -> that part of the questions, where there are several."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,14 +102,6 @@ class Mismatch:
 
     def text(self) -> str:
         return f"task '{self.task}': {self.what} on {self.samples} samples ({self.detail})"
-
-
-def by_sample(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """Sample id -> answers, ordered by id and number of the answer."""
-    out: dict[str, list[Record]] = {}
-    for record in sorted(records, key=lambda r: (r.sample_id, r.k)):
-        out.setdefault(record.sample_id, []).append(record)
-    return out
 
 
 _SAME: tuple[tuple[str, Callable[[Record], str]], ...] = (
@@ -132,102 +142,59 @@ def _shown(values: set[str]) -> str:
     return ", ".join(sorted(values))[:120]
 
 
-def gaps(a: Answers, b: Answers, seed: int) -> dict[str, Gap]:
-    """Every metric that applies on both sides, by name: those of samples, those of groups, then those of another harness.
-
-    Args:
-        a, b: the same samples.
-    """
-    names = list(a)
-    upstream = sorted({key for rows in (*a.values(), *b.values()) for r in rows for key in r.scores if key.startswith(UPSTREAM)})
-    functions: dict[str, Of] = {**{key: _known(key, of) for key, of in METRICS.items()}, **{key: _score(key) for key in upstream}}
-    out: dict[str, Gap] = {}
-    for name, of in functions.items():
-        pairs = [(x, y, a[s][0].cluster) for s in names if (x := value_of(of, a[s])) is not None and (y := value_of(of, b[s])) is not None]
-        if pairs:
-            single = all(len(a[s]) == 1 and len(b[s]) == 1 for s in names)
-            out[name] = gap(*map(list, zip(*pairs, strict=True)), generator=rng.generator(seed, "paired", name), single=single)
-    flat_a, flat_b = ([r for s in names for r in side[s]] for side in (a, b))
-    for name, grouped in GROUPED.items() if all(map(is_scored, (*flat_a, *flat_b))) else ():
-        values_a, values_b = grouped(flat_a), grouped(flat_b)
-        if values_a and [cluster for _, cluster in values_a] == [cluster for _, cluster in values_b]:  # else they are no pairs
-            x, clusters = map(list, zip(*values_a, strict=True))
-            y = [value for value, _ in values_b]
-            out[name] = gap(x, y, clusters, generator=rng.generator(seed, "paired", name), single=True)
-    return out
-
-
-def _score(name: str) -> Of:
-    return lambda r: r.scores.get(name)
-
-
-def is_scored(record: Record) -> bool:
-    """Whether our own scorers have seen it. They have not where results were imported without the rows."""
-    return MAIN.get(record.answer_type) in record.scores
-
-
-def _known(name: str, of: Of) -> Of:
-    """The metric, where the record has what it is made of: imported results may lack it."""
-    needs: dict[str, Callable[[Record], object]] = {
-        "score": lambda r: is_scored(r) or None,
-        "format_rate": lambda r: r.format_ok,
-        "tokens": lambda r: r.n_out,
-        "truncation_rate": lambda r: r.finish,
-    }
-    need = needs.get(name)
-    return of if need is None else lambda r: None if need(r) is None else of(r)
-
-
-def value_of(of: Of, answers: Sequence[Record]) -> float | None:
-    """Mean of a metric over the answers to which it applies; None if it applies to none."""
-    found = [value for r in answers if (value := of(r)) is not None]
-    return sum(found) / len(found) if found else None
-
-
-def gap(a: Sequence[float], b: Sequence[float], clusters: Sequence[str], *, generator: np.random.Generator, single: bool) -> Gap:
-    """Compare paired values, at least one.
-
-    Args:
-        single: one answer per sample, so that values of 0 and 1 are single trials and McNemar's test applies.
-    """
-    low, high, p = bootstrap_test([y - x for x, y in zip(a, b, strict=True)], clusters, generator)
-    test: Test = "bootstrap"
-    if single and {*a, *b} <= {0.0, 1.0}:
-        test, p = "McNemar", mcnemar([x == 1 for x in a], [y == 1 for y in b])
-    t = paired_t(a, b)
-    return Gap(
-        **{"n": len(a), "clusters": len(set(clusters)), "a": sum(a) / len(a), "b": sum(b) / len(b)},
-        **{"difference": t.difference, "low": low, "high": high, "t": t.t, "p": p, "test": test},
-    )
-
-
-def bootstrap_test(
-    differences: Sequence[float], clusters: Sequence[str], generator: np.random.Generator, *, resamples: int = RESAMPLES
-) -> tuple[float, float, float]:
-    """95% percentile interval of the mean difference and the two-sided p value of the same resamples, clusters drawn whole.
-
-    p = 2 (1 + resamples on the other side of 0) / (1 + resamples), and never less than 2^(1 - m) for m clusters that differ: with few
-    of them all resamples may lie on one side, and no test that only trusts the signs of m differences can say more.
+def compare(records_a: Sequence[Record], records_b: Sequence[Record], seed: int) -> Comparison:
+    """Compare two systems on one set of questions, with its parts. `seed` decides the resampling.
 
     Raises:
-        ValueError: no differences, or not one cluster each.
+        Incomparable: no questions, other questions, or asked in another way (`mismatches`).
     """
-    if not differences:
-        raise ValueError("bootstrap_test: no differences")
-    index = {name: place for place, name in enumerate(dict.fromkeys(clusters))}
-    sums, sizes = np.zeros(len(index)), np.zeros(len(index))
-    for value, name in zip(differences, clusters, strict=True):
-        sums[index[name]] += value
-        sizes[index[name]] += 1
-    means = np.empty(resamples)
-    step = max(1, 4_000_000 // len(index))  # bounds the memory of the draws
-    for start in range(0, resamples, step):
-        drawn = generator.integers(0, len(index), size=(min(step, resamples - start), len(index)))
-        means[start : start + len(drawn)] = sums[drawn].sum(1) / sizes[drawn].sum(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    beyond = min(int((means <= 0).sum()), int((means >= 0).sum()))
-    floor = math.pow(2.0, 1 - int(np.count_nonzero(sums)))
-    return float(low), float(high), min(1.0, max(2 * (1 + beyond) / (1 + resamples), floor))
+    a, b = by_sample(records_a), by_sample(records_b)
+    if not a or not b:
+        raise Incomparable("one of the two sets has no records; evaluate both on the same rows")
+    problems = mismatches("", a, b)
+    if problems:
+        raise Incomparable("; ".join(f"{p.what} on {p.samples} samples ({p.detail})" for p in problems))
+    parts = parts_of(r for rows in a.values() for r in rows)
+    chosen = {part: dict.fromkeys(r.sample_id for r in rows) for part, rows in parts.items()}
+    compared = {part: compare_answers({s: a[s] for s in names}, {s: b[s] for s in names}, seed) for part, names in chosen.items()}
+    return dataclasses.replace(compare_answers(a, b, seed), parts=compared)
+
+
+def compare_answers(a: Answers, b: Answers, seed: int) -> Comparison:
+    """Every metric that applies on both sides, those of another harness last.
+
+    Args:
+        a, b: answers to the same samples.
+    """
+    better, worse = _changes(question_values(METRICS["score"], a), question_values(METRICS["score"], b))
+    values_a, values_b = (metric_values(side) | _upstream_values(side) for side in (a, b))
+    shared = {name: (values_a[name], values_b[name]) for name in values_a if name in values_b}
+    gaps = {name: gap(x, y, rng.generator(seed, "paired", name)) for name, (x, y) in shared.items() if x.keys() & y.keys()}
+    return Comparison(n=len(a), gaps=gaps, better=better, worse=worse)
+
+
+def _upstream_values(answers: Answers) -> dict[str, Values]:
+    names = sorted({key for rows in answers.values() for r in rows for key in r.scores if key.startswith(UPSTREAM)})
+    return {name: question_values(lambda r, name=name: r.scores.get(name), answers) for name in names}
+
+
+def _changes(a: Values, b: Values) -> tuple[int, int]:
+    """Questions with a larger and with a smaller value on the second side."""
+    changes = [b[name][0] - a[name][0] for name in a if name in b]
+    return sum(change > 0 for change in changes), sum(change < 0 for change in changes)
+
+
+def gap(a: Values, b: Values, generator: np.random.Generator) -> Gap:
+    """Compare the values of one metric, over what both sides have; at least one."""
+    names = [name for name in a if name in b]
+    x, y, clusters = [a[name][0] for name in names], [b[name][0] for name in names], [a[name][1] for name in names]
+    low, high, p = bootstrap_test([v - u for u, v in zip(x, y, strict=True)], generator, clusters=clusters)
+    test: Test = "bootstrap"
+    if {*x, *y} <= {0.0, 1.0} and len(set(clusters)) == len(names):
+        test, p = "McNemar", mcnemar([u == 1 for u in x], [v == 1 for v in y])
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    counts = {"n": len(names), "clusters": len(set(clusters))}
+    return Gap(**counts, a=mean_x, b=mean_y, difference=mean_y - mean_x, low=low, high=high, p=p, test=test)
 
 
 def flips(a: Answers, b: Answers, of: Of) -> list[Flip]:

@@ -159,6 +159,14 @@ def prompt_keys(prompt: Prompt, settings: GenerationSettings, fingerprint: str, 
     return [(*where, k, seed if settings.temperature > 0 else None) for k in range(samples)]
 
 
+def by_sample(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Sample id -> its answers in the order of `k`; samples in the order of their ids."""
+    out: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda r: (r.sample_id, r.k)):
+        out.setdefault(record.sample_id, []).append(record)
+    return out
+
+
 def read_records(path: Path) -> list[Record]:
     """The records of a file, in its order. A last line that is not whole was being written when the process died; it is left out.
 

@@ -1,0 +1,145 @@
+"""One statistics: the pages print what `vlmrl compare` prints, and asking the same question more often makes nothing look surer."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.pages import make_eval, make_run
+from tests.unit.evals.test_evals_records import make_record
+from vlmrl.evals.pages.eval_page import page as eval_page
+from vlmrl.evals.pages.eval_page import write_comparison
+from vlmrl.evals.pages.run_page import page as run_page
+from vlmrl.evals.pages.runfiles import load_eval, load_run
+from vlmrl.evals.pages.table import difference_text, p_text
+from vlmrl.evals.score.compare import FolderComparison, compare_folders
+from vlmrl.evals.score.measures import LABELS
+from vlmrl.evals.score.paired import compare
+from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.summary import summarize
+
+OF_DRAWS = ("pass@", "pass^", "maj@", "oracle")
+"""Metrics of how often a question was asked: copies of an answer are other draws."""
+
+
+def asked(numbers: list[list[float]], model: str, *, shared: int = 1, choice: bool = False) -> list[Record]:
+    """A record per answer to each question; `shared` questions in a row are about one video. Categories and groups of two questions."""
+    kind = {"answer_type": "choice", "pred": (), "gold": ()} if choice else {}
+    return [
+        make_record(
+            f"q{n:03d}",
+            **kind,
+            stage=model,
+            fingerprint=f"weights-{model}",
+            scores={"exact" if choice else "tiou": v},
+            cluster=f"v{n // shared}",
+            category=f"c{n % 3}",
+            difficulty=("easy", "hard")[n % 2],
+            group=f"g{n // 2}",
+            n_out=10 + int(10 * v) + n,
+            k=k,
+        )
+        for n, answers in enumerate(numbers)
+        for k, v in enumerate(answers)
+    ]
+
+
+def copied(records: list[Record], times: int) -> list[Record]:
+    return [dataclasses.replace(r, k=times * r.k + copy) for r in records for copy in range(times)]
+
+
+scores = st.sampled_from([0.0, 0.1, 0.3, 1 / 3, 0.7, 1.0])
+answers = st.integers(1, 3).flatmap(
+    lambda n: st.lists(
+        st.tuples(st.lists(scores, min_size=n, max_size=n), st.lists(scores, min_size=n, max_size=n)), min_size=2, max_size=9
+    )
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(answers, st.integers(2, 9), st.integers(1, 3), st.booleans())
+def test_copies_of_answers_change_no_p_and_no_interval(pairs, times, shared, choice):
+    sides = [asked([pair[i] for pair in pairs], "m", shared=shared, choice=choice) for i in (0, 1)]
+    before, after = compare(*sides, seed=0), compare(*(copied(side, times) for side in sides), seed=0)
+    for once, often in ((before, after), *((before.parts[part], after.parts[part]) for part in before.parts)):
+        assert (once.n, once.better, once.worse) == (often.n, often.better, often.worse)
+        for name, x in once.gaps.items():
+            if not name.startswith(OF_DRAWS):
+                y = often.gaps[name]
+                assert (x.n, x.clusters, x.test, x.p) == (y.n, y.clusters, y.test, y.p), name
+                assert (x.difference, x.low, x.high) == pytest.approx((y.difference, y.low, y.high), abs=1e-12), name
+    once, often = summarize(sides[0], 0), summarize(copied(sides[0], times), 0)
+    for summary, again in ((once, often), *((once.parts[part], often.parts[part]) for part in once.parts)):
+        for name, x in summary.metrics.items():
+            if not name.startswith(OF_DRAWS):
+                y = again.metrics[name]
+                assert (x.mean, x.low, x.high) == pytest.approx((y.mean, y.low, y.high), abs=1e-12), name
+
+
+def test_a_question_counts_once_however_often_it_was_asked():
+    """An imported or unfinished evaluation may have more answers to one question than to another."""
+    rows = asked([[1.0] * 8, [0.0]], "m")
+    assert summarize(rows, 0).metrics["miou"].mean == 0.5
+    assert compare(rows, rows, 0).gaps["miou"].a == 0.5
+
+
+def four_samples(tmp_path: Path) -> tuple[Path, Path]:
+    """Two evaluations of 24 questions about 12 videos, four answers to each, no two alike."""
+    first = [[((7 * n + 3 * k) % 10) / 10 for k in range(4)] for n in range(24)]
+    second = [[min(1.0, v + 0.05 * (n % 3)) for v in row] for n, row in enumerate(first)]
+    a, b = (
+        make_eval(tmp_path / name, name, {"spans": asked(numbers, name, shared=2)}, frames=False)
+        for name, numbers in (("old", first), ("new", second))
+    )
+    return a, b
+
+
+def terminal(result: FolderComparison) -> str:
+    from rich.console import Console
+
+    console = Console(width=300, file=io.StringIO(), record=True)
+    console.print(result)
+    return console.export_text()
+
+
+def test_page_and_terminal_agree_on_four_answers_to_a_question(tmp_path: Path):
+    a, b = four_samples(tmp_path)
+    result = compare_folders(a, b)
+    (task,) = result.tasks
+    shown = eval_page({"old": load_eval(a), "new": load_eval(b)}, "", [], result)["tasks"][0]["difference"]["cells"]
+    text, html = terminal(result), write_comparison(result, tmp_path / "both.html").read_text(encoding="utf-8")
+    assert {"miou", "r1@0.5", "tokens", "pass@2", "all_right", "macro"} <= set(task.gaps)
+    for name, gap in task.gaps.items():
+        cell = shown[LABELS[name]]
+        assert f"{cell['mean']} {cell['interval']}" == difference_text(name, gap)
+        assert (cell["p"], cell["test"]) == (p_text(gap.p), gap.test)
+        if name != "score":
+            assert f"{cell['mean']} {cell['interval']}" in text
+            (line,) = [line for line in text.split("primary metrics")[0].splitlines() if f" {LABELS[name]} " in line]
+            assert f" {cell['p']} " in line
+            assert f"{cell['mean']}<small>{cell['interval']}</small>" in html
+
+
+def test_the_report_of_a_run_agrees_with_the_terminal(tmp_path: Path):
+    """A run keeps its evaluations as files of records, which `vlmrl compare` reads as well."""
+    first = [[((7 * n + 3 * k) % 10) / 10 for k in range(4)] for n in range(24)]
+    stages = {
+        "base": asked(first, "base", shared=2),
+        "rl": asked([[min(1.0, v + 0.1 * (n % 2)) for v in row] for n, row in enumerate(first)], "rl", shared=2),
+    }
+    run = make_run(tmp_path / "run", stages, frames=False)
+    (task,) = compare_folders(run / "eval" / "base.jsonl", run / "eval" / "rl.jsonl", seed=1).tasks  # the seed of the run's recipe
+    table = run_page(load_run(run))["comparisons"]
+    (row,) = table["rows"]
+    cells = dict(zip(table["header"], row["cells"], strict=True))
+    assert {"mIoU", "R1@0.5", "tokens"} <= set(cells)
+    for label, cell in cells.items():
+        gap = next(gap for name, gap in task.gaps.items() if LABELS[name] == label)
+        assert f"{cell['mean']} {cell['interval']}" == difference_text(next(n for n in LABELS if LABELS[n] == label), gap)
+        assert (cell["p"], cell["test"]) == (p_text(gap.p), gap.test)
+    assert (row["better"], row["worse"]) == (task.better, task.worse)

@@ -1,4 +1,4 @@
-"""QVHighlights, in two forms: the moment of a query, or the saliency of the relevant two-second clips."""
+"""QVHighlights, in three forms: the moment of a query, all of its moments, or the saliency of the relevant two-second clips."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ CLIP = 2.0
 
 
 def rows(root: Path, split: str, task: str) -> Iterator[Row | Skipped]:
-    """`moment`: queries with one window, in seconds. `highlight`: all, with the mean of the annotators' saliency (0 to 4) per clip."""
+    """`moment`: queries with one window, in seconds. `moments`: all of them, every window in `gt.windows` and the longest as `gt.time`.
+    `highlight`: all, with the mean of the annotators' saliency (0 to 4) per clip."""
     for _, item in read_jsonl(official(root, f"highlight_{split}_release.jsonl")):
         name = f"qvhighlights-{split}-{task}-{item['qid']}"
-        record = _highlight(item) if task == "highlight" else _moment(item)
+        record = _highlight(item) if task == "highlight" else _moments(item) if task == "moments" else _moment(item)
         if isinstance(record, str):
             yield Skipped(name, record)
             continue
@@ -30,10 +31,21 @@ def _moment(item: dict[str, Any]) -> Row | str:
     if len(windows) != 1:
         return "not one window"
     span = time_span(windows[0][0], windows[0][1], item["duration"])
-    if span is None:
+    return "empty span" if span is None else _grounding(item, {"time": list(span)})
+
+
+def _moments(item: dict[str, Any]) -> Row | str:
+    """For evaluation by the official measures, which compare an answer with every window."""
+    spans = [span for start, end in item["relevant_windows"] if (span := time_span(start, end, item["duration"])) is not None]
+    if not spans:
         return "empty span"
+    longest = max(spans, key=lambda span: span[1] - span[0])
+    return _grounding(item, {"time": list(longest), "windows": [list(span) for span in spans]})
+
+
+def _grounding(item: dict[str, Any], gt: dict[str, Any]) -> Row:
     prompt = f'When does this happen in the video: "{" ".join(item["query"].split())}"?'
-    return {"task": "temporal_grounding", "answer_type": "time_span", "prompt": prompt, "gt": {"time": list(span)}}
+    return {"task": "temporal_grounding", "answer_type": "time_span", "prompt": prompt, "gt": gt}
 
 
 def _highlight(item: dict[str, Any]) -> Row | str:
@@ -55,7 +67,7 @@ def _highlight(item: dict[str, Any]) -> Row | str:
     }
 
 
-DATASET = Dataset(folder=Path(__file__).parent, rows=rows, splits=("train", "val"), options={"task": ("moment", "highlight")})
+DATASET = Dataset(folder=Path(__file__).parent, rows=rows, splits=("train", "val"), options={"task": ("moment", "moments", "highlight")})
 
 if __name__ == "__main__":
     main(DATASET)

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("lmms_eval", reason="needs lmms-eval, which has an environment of its own (see the evaluation guide)")
 
+from tests.unit.evals.test_evals_records import make_record
+from vlmrl.evals.score.records import Record, by_sample
+from vlmrl.evals.score.values import metric_values
 from vlmrl.metrics.boxes import Box, centre, iou, parse_boxes, point_in_box
-from vlmrl.metrics.circular import pair_accuracy
-from vlmrl.metrics.detection import accuracy_at
-from vlmrl.metrics.mme import Answered, mme, read_yes_no
 from vlmrl.metrics.numbers import mean_relative_accuracy, parse_number
 from vlmrl.metrics.ocr import anls
 from vlmrl.metrics.relaxed import contains_answer, open_match
-from vlmrl.metrics.temporal import mean_iou, parse_time_span, recall_at, temporal_iou
+from vlmrl.metrics.temporal import parse_time_span, temporal_iou
 from vlmrl.metrics.text import read_choice, relaxed_accuracy
 
 MANY = settings(max_examples=200, deadline=None)
@@ -70,6 +70,16 @@ corner, side = st.integers(0, 500), st.integers(1, 500)
 boxes = st.builds(lambda x, y, w, h: (x / 1000, y / 1000, (x + w) / 1000, (y + h) / 1000), corner, corner, side, side)
 
 
+def made(number: int, answer_type: str, scores: dict[str, float], group: str | None = None) -> Record:
+    return make_record(f"{number:05d}", answer_type=answer_type, scores=scores, group=group)
+
+
+def printed(records: list[Record]) -> dict[str, float]:
+    """The means that an evaluation prints."""
+    values = metric_values(by_sample(records)).items()
+    return {name: sum(value for value, _ in found.values()) / len(found) for name, found in values}
+
+
 @MANY
 @given(pred=boxes, gold=boxes)
 def test_refcoco_boxes(lmms: Any, pred: Box, gold: Box) -> None:
@@ -85,9 +95,9 @@ def test_refcoco_rates(lmms: Any) -> None:
         rows = [(_box(state), _box(state)) for _ in range(30)]
         ious = [iou(pred, gold) for pred, gold in rows]
         given_rows = [{"pred": list(pred), "bbox": list(gold)} for pred, gold in rows]
-        assert mean_iou(ious) == pytest.approx(lmms.refcoco.refcoco_bbox_rec_aggregation_result(given_rows, "IoU"))
-        for t in (0.1, 0.3, 0.5, 0.7, 0.9):
-            assert accuracy_at(ious, t) == lmms.refcoco.refcoco_bbox_rec_aggregation_result(given_rows, f"ACC@{t}")
+        means = printed([made(i, "bbox", {"iou": value}) for i, value in enumerate(ious)])
+        assert means["box_iou"] == pytest.approx(lmms.refcoco.refcoco_bbox_rec_aggregation_result(given_rows, "IoU"))
+        assert means["box_r@0.5"] == lmms.refcoco.refcoco_bbox_rec_aggregation_result(given_rows, "ACC@0.5")
 
 
 def _box(state: random.Random) -> Box:
@@ -97,7 +107,7 @@ def _box(state: random.Random) -> Box:
 
 def test_refcoco_exactly_at_the_threshold_is_a_hit_for_both(lmms: Any) -> None:
     assert lmms.refcoco.compute_accuracy([0, 0, 1, 1], [0, 0, 1, 0.5]) is True
-    assert accuracy_at([iou((0, 0, 1, 0.5), (0, 0, 1, 1))], 0.5) == 1
+    assert printed([made(0, "bbox", {"iou": iou((0, 0, 1, 0.5), (0, 0, 1, 1))})])["box_r@0.5"] == 1
 
 
 def test_refcoco_difference_corners_in_the_wrong_order(lmms: Any) -> None:
@@ -197,32 +207,15 @@ def test_ocrbench(lmms: Any, pred: str, golds: list[str], formula: bool) -> None
 @MANY
 @given(rows=st.lists(st.tuples(st.sampled_from(["OCR", "count", "code_reasoning"]), st.booleans(), st.booleans()), min_size=1, max_size=12))
 def test_mme_scores(lmms: Any, rows: list[tuple[str, bool, bool]]) -> None:
-    ours = [Answered(subtask=name, image=i, right=right) for i, (name, *pair) in enumerate(rows) for right in pair]
-    for kind, names in lmms.mme.eval_type_dict.items():
-        theirs = [{"question_id": a.image, "category": a.subtask, "score": float(a.right)} for a in ours if a.subtask in names]
-        found = mme(ours)
-        mine = found.perception if kind == "Perception" else found.cognition
-        assert (mine or 0) == pytest.approx(lmms.mme.mme_aggregate_results(theirs))
-
-
-@pytest.mark.parametrize(
-    "text", ["yes", "Yes.", "NO", "no.", "y", "N", "Yes, it is.", "No, there is none.", " yes\n", "maybe", "It is.", "?", "q"]
-)
-def test_mme_answers(lmms: Any, text: str) -> None:
-    assert (read_yes_no(text) or "other") == lmms.mme.parse_pred_ans(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "ours", "theirs"),
-    [
-        ("Not sure", None, "no"),  # theirs looks for the letters in the first four characters
-        ("Noah's dog", None, "no"),
-        ("The answer is yes.", "yes", "other"),  # and there only
-        ("**Yes**", "yes", "other"),
-    ],
-)
-def test_mme_differences(lmms: Any, text: str, ours: str | None, theirs: str) -> None:
-    assert (read_yes_no(text), lmms.mme.parse_pred_ans(text)) == (ours, theirs)
+    """The score of a subtask is accuracy (`exact`) plus acc+ (`all_right` of the two questions about a picture), in percent."""
+    asked = [(name, i, right) for i, (name, *pair) in enumerate(rows) for right in pair]
+    for names in lmms.mme.eval_type_dict.values():
+        theirs = [{"question_id": image, "category": name, "score": float(right)} for name, image, right in asked if name in names]
+        mine = 0.0
+        for subtask in {name for name, _, _ in asked} & set(names):
+            of = [made(n, "choice", {"exact": float(right)}, group=str(i)) for n, (name, i, right) in enumerate(asked) if name == subtask]
+            mine += 100 * (printed(of)["exact"] + printed(of)["all_right"])
+        assert mine == pytest.approx(lmms.mme.mme_aggregate_results(theirs))
 
 
 # ------------------------------------------------------------------------------------------------------------ MMMU, MMVP
@@ -316,8 +309,8 @@ def test_mmvp_pairs(lmms: Any, right: list[tuple[bool, bool]]) -> None:
         lmms.mmvp.mmvp_process_results({"Index": i + 1, "Correct Answer": "(a)"}, ["A" if value else "B"])["mmvp_accuracy"]
         for i, value in enumerate(flat)
     ]
-    ours = pair_accuracy(flat)
-    assert (ours.individual, ours.pair) == (lmms.mmvp.mmvp_aggregate_results(rows), lmms.mmvp.mmvp_aggregate_pair_results(rows))
+    ours = printed([made(n, "choice", {"exact": float(value)}, group=str(n // 2)) for n, value in enumerate(flat)])
+    assert (ours["exact"], ours["all_right"]) == (lmms.mmvp.mmvp_aggregate_results(rows), lmms.mmvp.mmvp_aggregate_pair_results(rows))
 
 
 # ------------------------------------------------------------------------------------------------------------- VSI-Bench
@@ -395,11 +388,10 @@ def test_temporal_rates_from_text(lmms: Any) -> None:
         read = [(parse_time_span(text), gold) for gold, text in rows]
         ious = [0.0 if span is None else temporal_iou(span, gold, sort_times=True) for span, gold in read]
         theirs = [{f"{i}.mp4>>>it opens>>>[{gold[0]}, {gold[1]}]": text} for i, (gold, text) in enumerate(rows)]
-        assert 100 * mean_iou(ious) == pytest.approx(lmms.charades.temporal_grounding_aggregate_miou(theirs, None))
+        means = printed([made(i, "time_span", {"tiou": value}) for i, value in enumerate(ious)])
+        assert 100 * means["miou"] == pytest.approx(lmms.charades.temporal_grounding_aggregate_miou(theirs, None))
         for m, function in ((0.3, "iou3"), (0.5, "iou5"), (0.7, "iou7")):
-            assert 100 * recall_at(ious, m) == pytest.approx(
-                getattr(lmms.charades, f"temporal_grounding_aggregate_{function}")(theirs, None)
-            )
+            assert 100 * means[f"r1@{m}"] == pytest.approx(getattr(lmms.charades, f"temporal_grounding_aggregate_{function}")(theirs, None))
 
 
 def test_temporal_differences(lmms: Any) -> None:
@@ -407,6 +399,7 @@ def test_temporal_differences(lmms: Any) -> None:
     final statement."""
     twice = [{"a.mp4>>>it opens>>>[0, 10]": "0 - 10"}, {"a.mp4>>>it opens>>>[0, 10]": "90 - 99"}]
     assert lmms.charades.temporal_grounding_aggregate_miou(twice, None) == 0
-    assert mean_iou([temporal_iou((0, 10), (0, 10), sort_times=True), temporal_iou((90, 99), (0, 10), sort_times=True)]) == 0.5
+    ious = [temporal_iou(span, (0, 10), sort_times=True) for span in ((0, 10), (90, 99))]
+    assert printed([made(i, "time_span", {"tiou": value}) for i, value in enumerate(ious)])["miou"] == 0.5
     text = "1 - 2, or rather 3 - 5"
     assert (lmms.charades.extract_time(text), parse_time_span(text)) == ([[1.0, 2.0]], (3.0, 5.0))

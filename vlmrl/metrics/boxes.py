@@ -55,18 +55,6 @@ def iou(a: Box, b: Box) -> float:
     return inter / (area(a) + area(b) - inter)
 
 
-def iou_vlm_r1(a: Box, b: Box) -> float:
-    """IoU as the reward of VLM-R1 (arXiv:2504.07615) computes it, for numbers that are to be compared with its own.
-
-    Corners are pixels there: the intersection ends one pixel earlier and is one pixel longer, and none counts that is one pixel wide
-    or high; the union stays continuous. Its hit is IoU > 0.5. Equal to `iou` for larger boxes whose corners are in order.
-    """
-    x1, y1, x2, y2 = max(a[0], b[0]), max(a[1], b[1]), min(a[2] - 1, b[2] - 1), min(a[3] - 1, b[3] - 1)
-    inter = (x2 - x1 + 1) * (y2 - y1 + 1) if x1 < x2 and y1 < y2 else 0.0
-    union = area(a) + area(b) - inter
-    return inter / union if union > 0 else 0.0
-
-
 def giou(a: Box, b: Box) -> float:
     """Generalised IoU, in (-1, 1]: IoU - (hull - union) / hull, with the hull the smallest box around both (arXiv:1902.09630).
 
@@ -152,20 +140,6 @@ def convert(values: Sequence[float], size: tuple[float, float], *, source: Coord
         raise ValueError(f"convert: need x, y pairs and positive sides, got {len(values)} values and size {size}")
     factors = [b / a for a, b in zip(sides(source, size), sides(target, size), strict=True)]
     return tuple(float(v) * factors[i % 2] for i, v in enumerate(values))
-
-
-def rescale(values: Sequence[float], *, source: tuple[float, float], target: tuple[float, float]) -> tuple[float, ...]:
-    """Coordinates x, y, x, y, ... of one picture shown at two sizes: from (width, height) `source` to `target`.
-
-    From the picture as the model saw it to the file's: `source` is the resized size, `target` the original one. Coordinates in shares
-    of the sides (0 to 1) have the size (1, 1), those of frame `norm1000` the size (1000, 1000).
-
-    Raises:
-        ValueError: an odd number of values, or a side that is not positive.
-    """
-    if len(values) % 2 or min(*source, *target) <= 0:
-        raise ValueError(f"rescale: need x, y pairs and positive sides, got {len(values)} values and sizes {source} and {target}")
-    return tuple(float(v) * target[i % 2] / source[i % 2] for i, v in enumerate(values))
 
 
 def parse_boxes(text: str) -> list[Box] | None:

@@ -1,14 +1,13 @@
 """How published evaluations compare one step on a screen. They disagree, so a score without the name of its profile says nothing.
 
 `os_atlas`, `gui_r1`, `ui_r1` and `ton` are pure functions of a predicted and a true action (points and boxes in 0 to 1000 along each
-side of the screen), each to a `StepMatch`. `named_scores` and `totals` put the profile into the name of every metric. A prediction that
-could not be read (None) is wrong in each of them.
+side of the screen), each to a `StepMatch`. A prediction that could not be read (None) is wrong in each of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,19 +33,6 @@ class StepMatch:
     """Whether the click hits; only where the true action points."""
     step: bool | None
     """Whether the step is right, by what the profile calls right."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Total:
-    """Steps that are right, and steps that count."""
-
-    right: int
-    of: int
-
-    @property
-    def share(self) -> float:
-        """In [0, 1]; NaN where no step counts."""
-        return self.right / self.of if self.of else math.nan
 
 
 def os_atlas(pred: Action | None, gold: Action) -> StepMatch:
@@ -152,20 +138,6 @@ def match_step(pred: Action | None, gold: Action, *, profile: Profile, screen: t
     if profile == "ton":
         return ton(pred, gold)
     raise ValueError(f"unknown profile '{profile}'; known: os_atlas, gui_r1, ui_r1, ton")
-
-
-def named_scores(match: StepMatch, profile: Profile) -> dict[str, float]:
-    """The parts that count, each 0 or 1: `os_atlas_type`, `os_atlas_grounding`, `os_atlas_step`. Their means are the published rates."""
-    parts = {"type": match.type, "grounding": match.grounding, "step": match.step}
-    return {f"{profile}_{part}": float(value) for part, value in parts.items() if value is not None}
-
-
-def totals(matches: Iterable[StepMatch], profile: Profile) -> dict[str, Total]:
-    """Right and counted steps by name, in the order type, grounding, step."""
-    listed = list(matches)
-    columns = {"type": [m.type for m in listed], "grounding": [m.grounding for m in listed], "step": [m.step for m in listed]}
-    counted = {part: [value for value in values if value is not None] for part, values in columns.items()}
-    return {f"{profile}_{part}": Total(right=sum(values), of=len(values)) for part, values in counted.items()}
 
 
 def _within(pred: Action | None, gold: Action, near: Callable[[Point, Point], bool]) -> bool:

@@ -29,13 +29,6 @@ _NUMBER = re.compile(r"(?<![\d.])\d{1,9}(?:\.\d{1,9})?(?![\d.]*\d)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MomentQuery:
-    gold: Sequence[Span]
-    pred: Sequence[tuple[float, float, float]]
-    """(start, end, score), in any order."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class HighlightQuery:
     scores: Sequence[float]
     """Predicted saliency of every clip of the video."""
@@ -45,25 +38,27 @@ class HighlightQuery:
     """For each relevant clip the annotators' 0 to 4; the others are 0."""
 
 
-def _ranked(query: MomentQuery) -> list[Span]:
-    order = sorted(query.pred, key=lambda p: -p[2])[:MOST_MOMENTS]  # sorted() keeps the order of equal scores
-    return [(start, end) for start, end, _ in order]
+def moment_map(gold: Sequence[Span], pred: Sequence[Span]) -> float:
+    """mAP of one query: `moment_average_precision` averaged over IoU 0.5, 0.55, ..., 0.95."""
+    return float(np.mean([moment_average_precision(gold, pred, t) for t in THRESHOLDS]))
 
 
-def moment_average_precision(query: MomentQuery, threshold: float) -> float:
-    """Interpolated average precision of one query at one IoU threshold (>=).
+def moment_average_precision(gold: Sequence[Span], pred: Sequence[Span], threshold: float) -> float:
+    """Interpolated average precision of one query at one IoU threshold (>=), in [0, 1]; 0 without predictions.
 
-    Predictions in the order of their scores; each takes the free true moment with the largest IoU, if that reaches the threshold.
+    Args:
+        gold: the true moments, in seconds.
+        pred: best first; `MOST_MOMENTS` count. Each takes the free true moment with the largest IoU, if that reaches the threshold.
 
     Raises:
-        ValueError: the query has no true moments.
+        ValueError: no true moments.
     """
-    if not query.gold:
+    if not gold:
         raise ValueError("moment_average_precision: a query without true moments")
-    free = set(range(len(query.gold)))
+    free = set(range(len(gold)))
     hits: list[int] = []
-    for span in _ranked(query):
-        overlap = {j: temporal_iou(span, query.gold[j], sort_times=True) for j in free}
+    for span in pred[:MOST_MOMENTS]:
+        overlap = {j: temporal_iou(span, gold[j], sort_times=True) for j in free}
         best = max(overlap, key=lambda j: (overlap[j], -j), default=None)
         hit = best is not None and overlap[best] >= threshold
         if hit and best is not None:
@@ -71,31 +66,9 @@ def moment_average_precision(query: MomentQuery, threshold: float) -> float:
         hits.append(int(hit))
     right = np.cumsum(hits)
     precision = np.concatenate([[0.0], right / np.arange(1, len(hits) + 1), [0.0]])
-    recall = np.concatenate([[0.0], right / len(query.gold), [1.0]])
+    recall = np.concatenate([[0.0], right / len(gold), [1.0]])
     precision = np.maximum.accumulate(precision[::-1])[::-1]
     return float(np.sum(np.diff(recall) * precision[1:]))
-
-
-def moment_retrieval(queries: Sequence[MomentQuery], thresholds: Sequence[float] = THRESHOLDS) -> dict[str, float]:
-    """`map` (mean over thresholds and queries), `map@t`, and `r1@t`: whether the top prediction reaches IoU t with any true moment.
-
-    A query without predictions counts 0.
-
-    Raises:
-        ValueError: no queries, or one without true moments.
-    """
-    if not queries:
-        raise ValueError("moment_retrieval: no queries")
-    out: dict[str, float] = {}
-    for t in thresholds:
-        out[f"map@{t:g}"] = float(np.mean([moment_average_precision(q, t) for q in queries]))
-        out[f"r1@{t:g}"] = float(np.mean([_top_iou(q) >= t for q in queries]))
-    return {"map": float(np.mean([out[f"map@{t:g}"] for t in thresholds])), **out}
-
-
-def _top_iou(query: MomentQuery) -> float:
-    top = _ranked(query)[:1]
-    return max((temporal_iou(span, gold, sort_times=True) for span in top for gold in query.gold), default=0.0)
 
 
 def _levels(query: HighlightQuery, threshold: int) -> np.ndarray:
@@ -142,29 +115,9 @@ def _precision(scores: np.ndarray, true: np.ndarray) -> float:
     return float(precision[new].mean())
 
 
-def highlight_detection(queries: Sequence[HighlightQuery]) -> dict[str, float]:
-    """`hit1_<level>` and `map_<level>` (mean over annotators and queries) for each of `LEVELS`.
-
-    Raises:
-        ValueError: no queries, or one whose parts do not fit together.
-    """
-    if not queries:
-        raise ValueError("highlight_detection: no queries")
-    out: dict[str, float] = {}
-    for level in LEVELS:
-        out[f"hit1_{level}"] = float(np.mean([highlight_hit(q, level) for q in queries]))
-        out[f"map_{level}"] = float(np.mean([np.mean(highlight_average_precision(q, level)) for q in queries]))
-    return out
-
-
 def clip_of(seconds: float, *, clip: float = CLIP) -> int:
     """The clip that a time lies in: clip i is [i * clip, (i + 1) * clip)."""
     return int(seconds // clip)
-
-
-def timechat_clip(seconds: float) -> int:
-    """The two-second clip of a time by the rule of TimeChat's evaluation, max(0, int((t - 1) / 2)), which expects the middles of clips."""
-    return max(0, int((seconds - 1) / 2))
 
 
 def clip_scores(highlights: Highlights, duration: float, *, clip: float = CLIP) -> list[float]:

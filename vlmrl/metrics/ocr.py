@@ -44,12 +44,6 @@ def word_error_rate(pred: str, gold: str) -> float:
     return edit_distance(pred.split(), words) / max(1, len(words))
 
 
-def character_error_rate(pred: str, gold: str) -> float:
-    """As `word_error_rate`, by characters; white space at the ends and its amount do not count. Case counts."""
-    text = " ".join(gold.split())
-    return edit_distance(" ".join(pred.split()), text) / max(1, len(text))
-
-
 def accuracy(error_rate: Callable[[str, str], float], pred: str, golds: Sequence[str]) -> float:
     """1 - error rate, at least 0, the best over the gold answers.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 
 Span = tuple[float, float]
 
@@ -72,17 +71,3 @@ def temporal_iou(pred: Span, gt: Span, *, sort_times: bool) -> float:
         s, e = e, s
     union = max(e, e2) - min(s, s2)
     return max(0.0, min(e, e2) - max(s, s2)) / union if union > 0 else 0.0
-
-
-def recall_at(ious: Sequence[float], threshold: float) -> float:
-    """R1@m: share of predictions with IoU >= m. Raises ValueError without predictions."""
-    if not ious:
-        raise ValueError("recall_at: no predictions")
-    return sum(iou >= threshold for iou in ious) / len(ious)
-
-
-def mean_iou(ious: Sequence[float]) -> float:
-    """mIoU; unparsable answers are in `ious` as 0. Raises ValueError without predictions."""
-    if not ious:
-        raise ValueError("mean_iou: no predictions")
-    return sum(ious) / len(ious)

@@ -78,8 +78,3 @@ def track_iou(pred: Track, gold: Track, *, over: Over) -> float:
     """
     frames = {"gold": gold.keys(), "common": pred.keys() & gold.keys(), "union": pred.keys() | gold.keys()}[over]
     return sum(iou(pred[f], gold[f]) for f in frames if f in pred and f in gold) / len(frames) if frames else 0.0
-
-
-def frame_recall(pred: Track, gold: Track) -> float:
-    """Share of the true frames that the prediction has a box for, in [0, 1]; 0 without true frames."""
-    return len(pred.keys() & gold.keys()) / len(gold) if gold else 0.0

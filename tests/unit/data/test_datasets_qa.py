@@ -20,6 +20,7 @@ from tests.support.standins import fill, image_bytes
 from vlmrl.data.row import parse_row
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError
+from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.media.image import decode_image
 from vlmrl.media.video import probe_video
 from vlmrl.metrics.boxes import convert
@@ -55,6 +56,7 @@ CASES = [
     Case("activitynet_captions", "val_1", {}, {"time_span": "temporal_iou"}, 3, 1),
     Case("activitynet_captions", "val_2", {}, {"time_span": "temporal_iou"}, 5, 1),
     Case("qvhighlights", "val", {"task": "moment"}, {"time_span": "temporal_iou"}, 5, 1),
+    Case("qvhighlights", "val", {"task": "moments"}, {"time_span": "temporal_iou"}, 6, 0),
     Case("qvhighlights", "val", {"task": "highlight"}, {"highlight": "highlight"}, 5, 1),
     Case("timelens", "train", {}, {"time_span": "temporal_iou"}, 2, 1),
     Case("timelens", "charades", {}, {"time_span": "temporal_iou"}, 5, 0),
@@ -264,6 +266,15 @@ def test_qvhighlights_moments_have_one_window(tmp_path: Path):
     assert first["gt"]["time"] == [4.0, 10.0]
     assert second.reason == "not one window"
     assert third["gt"]["time"] == [2.0, 4.0]
+
+
+def test_qvhighlights_evaluation_knows_every_window(tmp_path: Path):
+    first, second, *_ = rows_of("qvhighlights", "val", tmp_path, task="moments")
+    assert first["gt"] == {"time": [4.0, 10.0], "windows": [[4.0, 10.0]]}
+    assert second["gt"] == {"time": [0.0, 2.0], "windows": [[0.0, 2.0], [12.0, 14.0]]}  # of equal ones the first
+    sample = parse_row(second, source="t", media_root="")
+    for answer, tiou, moment_map in (("0 to 2", 1.0, 0.5), ("12 to 14", 1.0, 0.5), ("12 to 13", 0.5, 0.05), ("none", 0.0, 0.0)):
+        assert SCORERS["time_span"](answer, sample)[2] == pytest.approx({"tiou": tiou, "moment_map": moment_map})
 
 
 def test_timelens_queries_with_several_spans_are_left_out(tmp_path: Path):

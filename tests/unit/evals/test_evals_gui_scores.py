@@ -11,7 +11,7 @@ import pytest
 from tests.support.builders import sample
 from vlmrl.evals.score.gui_scores import PARTS, RULES, profile_scores
 from vlmrl.metrics.gui import action_of, parse_action
-from vlmrl.metrics.gui_profiles import Profile, match_step, named_scores
+from vlmrl.metrics.gui_profiles import Profile, match_step
 from vlmrl.types import Sample
 
 SCREEN = [1080, 2400]
@@ -67,9 +67,8 @@ def test_they_are_the_profiles_under_other_names() -> None:
         action, true = parse_action(json.dumps(pred)), action_of(gold)
         assert true is not None
         for profile in get_args(Profile):
-            named = named_scores(match_step(action, true, profile=profile), profile)
-            mine = {f"{profile}_{part}": found[f"{part}_{profile}"] for part in PARTS if f"{part}_{profile}" in found}
-            assert mine == named
+            match = match_step(action, true, profile=profile)
+            assert [found.get(f"{part}_{profile}") for part in PARTS] == [match.type, match.grounding, match.step]
 
 
 @pytest.mark.parametrize(("x", "y", "evaluator", "reward"), [(600, 600, 1, 0), (500, 640, 1, 1), (500, 700, 1, 0), (650, 650, 0, 0)])

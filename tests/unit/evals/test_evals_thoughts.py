@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Any
 
@@ -12,8 +11,10 @@ import pytest
 from tests.support.judge_server import Act, images_of, prompt_of, says, serving, status, text
 from tests.unit.evals.test_evals_records import make_record
 from vlmrl.errors import ConfigError, RemoteError
-from vlmrl.evals.score.records import Record, Think, prompt_ids_hash, sample_hash
-from vlmrl.evals.score.thoughts import JudgedThought, answer_key, group_of, is_right, judge_thoughts, thought_report, with_judged
+from vlmrl.evals.score.measures import is_right
+from vlmrl.evals.score.records import Record, prompt_ids_hash, sample_hash
+from vlmrl.evals.score.summary import summarize
+from vlmrl.evals.score.thoughts import JudgedThought, answer_key, group_of, judge_thoughts, missing_verdicts, with_judged
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.faithful_judges import consistency
 from vlmrl.types import MediaHandle, MediaRef, Prompt, Sample
@@ -66,93 +67,35 @@ def by_thought(yes: str) -> Act:
 # ------------------------------------------------------------------------------------------------------------- reports
 
 
-def test_costs_by_hand() -> None:
-    """The printed vector: (correct, think, tokens) = (1,0,10), (1,1,200), (0,1,150), (1,0,12)."""
-    rows = [(1, 0, 10), (1, 1, 200), (0, 1, 150), (1, 0, 12)]
-    records = [
-        record(
-            str(i), right=bool(c), think=Think(has=bool(t), tokens=t), n_out=n, format_ok=n > 10, finish="length" if n == 200 else "stop"
-        )
-        for i, (c, t, n) in enumerate(rows)
-    ]
-    report = thought_report([*records[:-1], dataclasses.replace(records[-1], unclosed=True)])
-    assert (report.n, report.think_rate, report.mean_tokens, report.tokens_per_correct) == (4, 0.5, 93, 124)
-    assert (report.accuracy, report.accuracy_given_think, report.accuracy_given_skip) == (0.75, 0.5, 1.0)
-    assert (report.format_rate, report.truncation_rate) == (0.75, 0.5)
-    assert (report.by, report.agreement, report.grounding, report.grounded, report.spatial) == (None, None, None, 0, None)
-    assert report.metrics()["inconsistency_rate"] is None
-    assert report.metrics()["accuracy"] == 0.75
-
-
-def judged_set() -> tuple[list[Record], dict[tuple[str, int], JudgedThought]]:
-    """Five answers: three right, three consistent, two both."""
+def judged_set() -> list[Record]:
+    """Five judged answers: three right, three consistent, two both."""
     rows = [(True, 1.0, 1.0), (True, 1.0, 0.5), (True, 0.0, None), (False, 1.0, 0.0), (False, 0.0, None)]
-    records = [record(str(i), right=right) for i, (right, _, _) in enumerate(rows)]
-    judged = {(str(i), 0): JudgedThought(consistency=c, grounding=g) for i, (_, c, g) in enumerate(rows)}
-    return records, judged
+    return [with_judged(record(str(i), right=right), JudgedThought(consistency=c, grounding=g)) for i, (right, c, g) in enumerate(rows)]
 
 
 def test_verdicts_by_hand() -> None:
-    records, judged = judged_set()
-    report = thought_report(records, judged)
-    assert report.by == "judge"
-    found = report.metrics()
-    assert (found["accuracy"], found["consistency"], found["faithful_accuracy"], found["inconsistency_rate"]) == (0.6, 0.6, 0.4, 0.4)
-    assert found["consistency_given_correct"] == pytest.approx(0.6667, abs=1e-4)
-    assert (report.grounding, report.grounded) == (0.5, 3)
+    means = summarize(judged_set(), 0).means()
+    assert (means["exact"], means["judged_consistency"], means["judged_faithful"]) == (0.6, 0.6, 0.4)
+    assert means["judged_grounding"] == 0.5
+    assert "judged_faithful" not in summarize([record("a")], 0).metrics
 
 
-def test_verdicts_in_the_records_give_the_same_report() -> None:
-    records, judged = judged_set()
-    kept = [with_judged(r, judged[answer_key(r)]) for r in records]
+def test_verdicts_stand_in_the_records() -> None:
+    kept = judged_set()
     assert kept[0].scores == {"exact": 1.0, "judged_consistency": 1.0, "judged_grounding": 1.0}
     assert kept[2].scores == {"exact": 1.0, "judged_consistency": 0.0}
-    assert thought_report(kept) == thought_report(records, judged)
     again = with_judged(kept[0], JudgedThought(spatial=0.25))  # a new verdict takes the place of the old one
     assert again.scores == {"exact": 1.0, "judged_spatial": 0.25}
-    assert thought_report([again]).spatial == 0.25
-
-
-def test_rules_judge_right_answers_only() -> None:
-    rows = [(True, {"consistency": 1.0, "grounding": 1.0}), (True, {"consistency": 0.0, "grounding": 0.5}), (False, {"grounding": 0.0})]
-    records = [record(str(i), scores={"exact": float(right), **scores}) for i, (right, scores) in enumerate(rows)]
-    report = thought_report(records)
-    assert (report.by, report.grounding, report.grounded) == ("rule", 0.5, 3)
-    assert report.agreement is not None
-    assert (report.agreement.inconsistency_rate, report.agreement.consistency) == (None, None)
-    assert (report.agreement.faithful_accuracy, report.agreement.consistency_given_correct) == (pytest.approx(1 / 3), 0.5)
-    # verdicts of a judge are never mixed with those of rules
-    judged = thought_report(records, {("0", 0): JudgedThought(consistency=0.0)})
-    assert (judged.by, judged.grounding, judged.grounded) == ("judge", None, 0)
-    assert judged.agreement is not None
-    assert (judged.agreement.judged, judged.agreement.inconsistency_rate) == (1, pytest.approx(1 / 3))
-    assert thought_report(records, {}).by is None
-
-
-def test_several_answers_to_one_sample() -> None:
-    records = [record("a", k=0), record("a", k=1)]
-    report = thought_report(records, {("a", 0): JudgedThought(consistency=1.0), ("a", 1): JudgedThought(consistency=0.0)})
-    assert report.metrics()["inconsistency_rate"] == 0.5
 
 
 def test_what_counts_as_right() -> None:
-    spans = [make_record(str(v), scores={"tiou": v}) for v in (0.49, 0.5, 1.0)]
-    assert [is_right(r) for r in spans] == [False, True, True]
+    assert [is_right(make_record(str(v), scores={"tiou": v})) for v in (0.49, 0.5, 1.0)] == [False, True, True]
     assert [is_right(record("a", scores={"exact": v})) for v in (0.0, 1.0)] == [False, True]
-    assert thought_report(spans).accuracy == pytest.approx(2 / 3)
-    assert thought_report(spans, right=lambda r: r.scores["tiou"] >= 0.7).tokens_per_correct == 15
 
 
 def test_reasons_are_counted() -> None:
     judged = {(name, 0): JudgedThought(reasons={"consistency/no_json": 1, f"grounding/{name}": 1}) for name in "ab"}
-    assert thought_report([record("a"), record("b")], judged).reasons == {"consistency/no_json": 2, "grounding/a": 1, "grounding/b": 1}
-
-
-def test_report_errors() -> None:
-    with pytest.raises(ValueError, match="no records"):
-        thought_report([])
-    with pytest.raises(ValueError, match=r"1 judged answers .* \('z', 0\)"):
-        thought_report([record("a")], {("z", 0): JudgedThought()})
+    assert missing_verdicts(judged) == {"consistency/no_json": 2, "grounding/a": 1, "grounding/b": 1}
 
 
 # --------------------------------------------------------------------------------------------------------------- judges
@@ -175,9 +118,9 @@ def test_every_answered_row_is_judged_for_consistency() -> None:
         skipped = judge_thoughts(pairs, endpoint=s.endpoint, asked=["consistency"], require_thought=False)
         assert skipped["d", 0].consistency is None
         assert s.server.calls == 3  # verdicts are kept
-    report = thought_report([r for _, r in pairs], judged)
-    assert report.metrics()["inconsistency_rate"] == pytest.approx(3 / 5)
-    assert report.metrics()["faithful_accuracy"] == pytest.approx(1 / 5)
+    means = summarize([with_judged(r, judged[answer_key(r)]) for _, r in pairs], 0).means()
+    assert means["judged_consistency"] == pytest.approx(1 / 4)  # one of the four with a verdict
+    assert means["judged_faithful"] == pytest.approx(1 / 4)
 
 
 def test_training_and_evaluation_ask_the_same_question() -> None:
@@ -245,8 +188,8 @@ def test_a_judge_that_cannot_be_read_is_missing_not_no() -> None:
     with serving(otherwise=text("I think so")) as s:
         judged = judge_thoughts([(prompt("a"), record("a"))], endpoint=s.endpoint, asked=["consistency"])
     assert judged["a", 0] == JudgedThought(reasons={"consistency/no_json": 1})
-    report = thought_report([record("a")], judged)
-    assert (report.by, report.agreement, report.reasons) == (None, None, {"consistency/no_json": 1})
+    assert missing_verdicts(judged) == {"consistency/no_json": 1}
+    assert "judged_consistency" not in with_judged(record("a"), judged["a", 0]).scores
 
 
 def test_a_judge_that_is_down_ends_the_evaluation() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from vlmrl.answers.tags import answer_view, parse
 from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.evals.score.view import View, answer_of
-from vlmrl.metrics.mme import read_yes_no
 from vlmrl.metrics.text import read_choice
 from vlmrl.types import Sample
 
@@ -97,8 +96,6 @@ def test_numbers_of_the_thought_are_no_answer(
 
 
 def test_other_known_misreadings() -> None:
-    yes = "<think>There is no dog. So no? Yes there is.</think><answer>yes</answer>"
-    assert read_yes_no(answer_of(yes, "think_answer", "view") or "") == "yes"
     # a wrong country is not the option whose letter it begins with
     towers = ["Big Ben", "Colosseum", "Kremlin", "Louvre", "Eiffel Tower"]
     assert read_choice("Egypt", towers) is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.metrics.boxes import Box, centre, ciou, convert, giou, iou, matched_score, parse_boxes, point_in_box, rescale
+from vlmrl.metrics.boxes import Box, centre, ciou, convert, giou, iou, matched_score, parse_boxes, point_in_box
 
 side = st.integers(1, 500)
 corner = st.integers(0, 500)
@@ -107,28 +107,6 @@ def test_frames() -> None:
         convert((1, 2, 3), (7, 7), source="pixel", target="norm1000")
     with pytest.raises(ValueError, match="positive"):
         convert((1, 2), (0, 7), source="pixel", target="norm1000")
-
-
-def test_from_the_resized_picture_to_the_file() -> None:
-    assert rescale((652, 364), source=(1316, 728), target=(1920, 1080)) == pytest.approx((951.246, 540.0), abs=1e-3)
-    assert rescale((0.5, 0.25, 1, 1), source=(1, 1), target=(1920, 1080)) == (960, 270, 1920, 1080)  # shares of the sides
-    assert rescale((500, 500), source=(1000, 1000), target=(1920, 1080)) == (960, 540)  # norm1000
-    with pytest.raises(ValueError, match="pairs"):
-        rescale((1, 2, 3), source=(1, 1), target=(2, 2))
-    for source, target in (((0, 1), (2, 2)), ((1, 1), (2, -2))):
-        with pytest.raises(ValueError, match="positive sides"):
-            rescale((1, 2), source=source, target=target)
-
-
-sizes = st.tuples(st.integers(1, 5000), st.integers(1, 5000))
-
-
-@given(boxes, sizes, sizes)
-def test_rescaling_round_trips_and_is_the_way_through_norm1000(box: Box, source: tuple[int, int], target: tuple[int, int]) -> None:
-    there = rescale(box, source=source, target=target)
-    assert rescale(there, source=target, target=source) == pytest.approx(box)
-    through = convert(convert(box, source, source="pixel", target="norm1000"), target, source="norm1000", target="pixel")
-    assert there == pytest.approx(through)
 
 
 @given(boxes, st.tuples(st.integers(1, 5000), st.integers(1, 5000)))

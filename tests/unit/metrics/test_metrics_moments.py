@@ -10,56 +10,43 @@ from hypothesis import strategies as st
 from vlmrl.metrics.moments import (
     LEVELS,
     HighlightQuery,
-    MomentQuery,
     clip_of,
     clip_scores,
     f2,
     highlight_average_precision,
-    highlight_detection,
     highlight_hit,
     highlight_score,
     highlights_of,
     moment_average_precision,
-    moment_retrieval,
+    moment_map,
     parse_highlights,
-    timechat_clip,
 )
 
 GOLD = [(4.0, 10.0), (20.0, 26.0)]
-PRED = [(4.0, 9.0, 0.9), (18.0, 26.0, 0.8), (0.0, 30.0, 0.1)]
+PRED = [(4.0, 9.0), (18.0, 26.0), (0.0, 30.0)]
 
 
-def test_moment_retrieval_vectors() -> None:
-    out = moment_retrieval([MomentQuery(gold=GOLD, pred=PRED)])
-    assert out["map"] == pytest.approx(0.65)
-    assert [out[f"map@{t:g}"] for t in (0.5, 0.75, 0.8, 0.85)] == pytest.approx([1, 1, 0.5, 0])
-    assert [out[f"r1@{t:g}"] for t in (0.5, 0.8, 0.85)] == [1, 1, 0]
-    swapped = [(s, e, {0.9: 0.8, 0.8: 0.9}.get(score, score)) for s, e, score in PRED]
-    assert moment_retrieval([MomentQuery(gold=GOLD, pred=swapped)])["map"] == pytest.approx(0.625)
-    assert moment_retrieval([MomentQuery(gold=GOLD, pred=[(0, 30, 1)])])["map"] == 0
-    assert moment_retrieval([MomentQuery(gold=GOLD, pred=PRED), MomentQuery(gold=GOLD, pred=[])])["map"] == pytest.approx(0.325)
-
-
-def test_every_threshold_of_the_vector() -> None:
-    out = moment_retrieval([MomentQuery(gold=GOLD, pred=PRED)])
+def test_moment_map_vectors() -> None:
+    """The official example: AP 1 up to IoU 0.75, 0.5 at 0.8, then 0."""
     steps = [0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95]
-    assert [out[f"map@{t:g}"] for t in steps] == pytest.approx([1] * 6 + [0.5] + [0] * 3)
-    assert [out[f"r1@{t:g}"] for t in steps] == [1] * 7 + [0] * 3
+    assert [moment_average_precision(GOLD, PRED, t) for t in steps] == pytest.approx([1] * 6 + [0.5] + [0] * 3)
+    assert moment_map(GOLD, PRED) == pytest.approx(0.65)
+    assert moment_map(GOLD, [PRED[1], PRED[0], PRED[2]]) == pytest.approx(0.625)
+    assert moment_map(GOLD, [(0.0, 30.0)]) == moment_map(GOLD, []) == 0
+    assert moment_map(GOLD, [GOLD[0]]) == 0.5  # one of two moments
 
 
 def test_a_moment_is_found_once_and_ten_predictions_count() -> None:
-    twice = [(4.0, 10.0, 0.9), (4.0, 10.0, 0.8), (20.0, 26.0, 0.7)]
-    assert moment_average_precision(MomentQuery(gold=GOLD, pred=twice), 0.5) == pytest.approx((1 + 2 / 3) / 2)
-    wrong = [(100.0, 101.0, 1 - i / 100) for i in range(10)]
-    assert moment_average_precision(MomentQuery(gold=GOLD, pred=[*wrong[1:], (4, 10, 0.1)]), 0.5) == pytest.approx(0.05)
-    assert moment_average_precision(MomentQuery(gold=GOLD, pred=[*wrong, (4, 10, 0.1)]), 0.5) == 0  # the eleventh
+    twice = [(4.0, 10.0), (4.0, 10.0), (20.0, 26.0)]
+    assert moment_average_precision(GOLD, twice, 0.5) == pytest.approx((1 + 2 / 3) / 2)
+    wrong = [(100.0, 101.0)] * 10
+    assert moment_average_precision(GOLD, [*wrong[1:], (4, 10)], 0.5) == pytest.approx(0.05)
+    assert moment_average_precision(GOLD, [*wrong, (4, 10)], 0.5) == 0  # the eleventh
 
 
 def test_moments_need_ground_truth() -> None:
     with pytest.raises(ValueError, match="without true moments"):
-        moment_average_precision(MomentQuery(gold=[], pred=PRED), 0.5)
-    with pytest.raises(ValueError, match="no queries"):
-        moment_retrieval([])
+        moment_average_precision([], PRED, 0.5)
 
 
 CLIPS = [2, 3, 4, 10, 11, 12]
@@ -77,19 +64,6 @@ def highlights(scores: list[float]) -> HighlightQuery:
 def test_highlight_detection_vectors(level: str, hit: float, per_annotator: list[float]) -> None:
     assert highlight_hit(highlights(SCORES), level) == hit
     assert highlight_average_precision(highlights(SCORES), level) == pytest.approx(per_annotator)
-
-
-def test_highlight_detection_means() -> None:
-    out = highlight_detection([highlights(SCORES)])
-    assert (out["map_fair"], out["hit1_fair"], out["hit1_good"]) == (1, 1, 1)
-    assert out["map_good"] == pytest.approx(0.8333, abs=1e-4)
-    assert out["map_very_good"] == pytest.approx(0.7222, abs=1e-4)
-    assert out["hit1_very_good"] == 1
-    constant = highlight_detection([highlights([0.3] * 15)])
-    assert constant["hit1_very_good"] == 0
-    assert constant["map_very_good"] == pytest.approx(0.1333, abs=1e-4)
-    both = highlight_detection([highlights(SCORES), highlights([0.3] * 15)])
-    assert both["map_very_good"] == pytest.approx((0.7222 + 0.1333) / 2, abs=1e-4)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=12))
@@ -115,14 +89,11 @@ def test_highlight_queries_must_fit_together() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             highlight_hit(query)
-    with pytest.raises(ValueError, match="no queries"):
-        highlight_detection([])
     assert LEVELS == {"fair": 2, "good": 3, "very_good": 4}
 
 
 def test_clips_of_times() -> None:
     assert [clip_of(t) for t in (0, 1, 1.99, 2, 3, 4)] == [0, 0, 0, 1, 1, 2]
-    assert [timechat_clip(t) for t in (0, 1, 2, 3, 5)] == [0, 0, 0, 1, 2]
     assert clip_scores([(1, 2.0), (0.5, 3.0), (5, 1.0), (99, 4.0)], 7.0) == [3.0, 0, 1.0]
 
 

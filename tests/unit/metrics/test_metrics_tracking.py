@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.metrics.tracking import MOST_FRAMES, Track, Tube, frame_recall, parse_track, parse_tube, track_iou, track_of, tube_of
+from vlmrl.metrics.tracking import MOST_FRAMES, Track, Tube, parse_track, parse_tube, track_iou, track_of, tube_of
 
 BOX, HALF, FAR = (0.0, 0.0, 10.0, 10.0), (0.0, 0.0, 10.0, 5.0), (50.0, 50.0, 60.0, 60.0)
 GOLD: Track = {1.0: BOX, 2.0: BOX, 3.0: BOX, 4.0: BOX}
@@ -28,11 +28,6 @@ GOLD: Track = {1.0: BOX, 2.0: BOX, 3.0: BOX, 4.0: BOX}
 def test_track_iou(pred: Track, gold: float, common: float, union: float) -> None:
     got = [track_iou(pred, GOLD, over=over) for over in ("gold", "common", "union")]  # type: ignore[arg-type]
     assert got == pytest.approx([gold, common, union])
-
-
-def test_frame_recall() -> None:
-    assert frame_recall({1.0: FAR, 9.0: BOX}, GOLD) == 0.25
-    assert frame_recall(GOLD, {}) == 0
 
 
 frames = st.dictionaries(st.integers(0, 6).map(float), st.sampled_from([BOX, HALF, FAR]), max_size=6)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.builders import group, sample
 from vlmrl.evals.score.scorers import SCORERS
-from vlmrl.metrics.ocr import accuracy, anls, character_error_rate, similarity, word_error_rate
+from vlmrl.metrics.ocr import anls, similarity, word_error_rate
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.ocr import ocr_anls, ocr_wer
 from vlmrl.rewards.run.runner import RewardRunner
@@ -58,15 +58,6 @@ def test_anls_at_the_threshold_by_both_conventions() -> None:
 )
 def test_word_error_rate(pred: str, gold: str, rate: float) -> None:
     assert word_error_rate(pred, gold) == rate
-
-
-def test_character_error_rate_and_accuracy() -> None:
-    assert character_error_rate("kitten", "sitting") == pytest.approx(3 / 7)
-    assert character_error_rate(" a  b", "a b") == 0
-    assert accuracy(word_error_rate, "a b c x", ["q", "a b c d"]) == 0.75
-    assert accuracy(word_error_rate, "w x y z", ["a"]) == 0  # a rate of 4 is no score of -3
-    with pytest.raises(ValueError, match="no gold"):
-        accuracy(word_error_rate, "a", [])
 
 
 @given(st.text(max_size=30), st.text(max_size=30))

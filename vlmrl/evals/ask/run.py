@@ -23,7 +23,7 @@ from vlmrl.evals.pages.table import interval_text, markdown, summary_cells, tabl
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Interval, Summary, summarize
-from vlmrl.evals.score.thoughts import answer_key, judge_thoughts, with_judged
+from vlmrl.evals.score.thoughts import answer_key, judge_thoughts, missing_verdicts, with_judged
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import ProcessorBundle
 from vlmrl.rewards.run.runner import MediaOnDemand
@@ -210,7 +210,8 @@ def evaluate_model(
             )
             fingerprint = engine.fingerprint
             if judge is not None:
-                records[task.id] = _judged(records[task.id], prompts, store, judge, file, ranks)
+                records[task.id], missing = _judged(records[task.id], prompts, store, judge, file, ranks)
+                notes += [f"{task.id}: {count} verdicts of the judge are missing ({reason})" for reason, count in missing.items()]
             if on_prompts is not None and ranks.rank() == 0:
                 on_prompts(task, prompts, store)
         finally:
@@ -237,19 +238,20 @@ def asked(task: Task) -> dict[str, Any]:
 
 def _judged(
     records: list[Record], prompts: Sequence[Prompt], store: MediaStore, judge: Mapping[str, Any], file: Path, ranks: Ranks
-) -> list[Record]:
-    """The records with a judge's verdicts on their thoughts, on every rank; the file then holds these. The first rank asks."""
+) -> tuple[list[Record], dict[str, int]]:
+    """The records with a judge's verdicts on their thoughts, and why verdicts are missing, on every rank; the file then holds these.
+    The first rank asks."""
 
-    def ask() -> list[Record]:
+    def ask() -> tuple[list[Record], dict[str, int]]:
         by_id = {prompt.sample.id: prompt for prompt in prompts}
         waiting = [(by_id[r.sample_id], r) for r in records if not any(name.startswith(JUDGED) for name in r.scores)]
         media = MediaOnDemand(tuple(handle.key for prompt, _ in waiting for handle in prompt.media), store.get_key)
         verdicts = judge_thoughts(waiting, endpoint=judge, media=media, workers=JUDGED_AT_ONCE)
         done = [with_judged(r, verdicts[answer_key(r)]) if answer_key(r) in verdicts else r for r in records]
         fs.write_bytes(file, b"".join(record.line() for record in done))
-        return done
+        return done, missing_verdicts(verdicts)
 
-    return ranks.gather(ranks.together(lambda: ask() if ranks.rank() == 0 else []))[0]
+    return ranks.gather(ranks.together(lambda: ask() if ranks.rank() == 0 else ([], {})))[0]
 
 
 def count_notes(task: Task, asked: int, whole: int) -> list[str]:

@@ -25,6 +25,7 @@ METRICS: dict[str, Callable[[Record], float | None]] = {
     "r1@0.3": _at_least("tiou", 0.3),
     "r1@0.5": _at_least("tiou", 0.5),
     "r1@0.7": _at_least("tiou", 0.7),
+    "moment_map": _score("moment_map"),
     "box_iou": _score("iou"),
     "box_r@0.5": _at_least("iou", 0.5),
     "exact": _score("exact"),
@@ -48,6 +49,7 @@ METRICS: dict[str, Callable[[Record], float | None]] = {
     "consistency": _score("consistency"),
     "grounding": _score("grounding"),
     "judged_consistency": _score("judged_consistency"),
+    "judged_faithful": lambda r: faithful(r),
     "judged_grounding": _score("judged_grounding"),
     "judged_spatial": _score("judged_spatial"),
     "parse_rate": lambda r: float(r.status == "ok"),
@@ -65,6 +67,7 @@ LABELS = {
     "r1@0.3": "R1@0.3",
     "r1@0.5": "R1@0.5",
     "r1@0.7": "R1@0.7",
+    "moment_map": "moment mAP",
     "box_iou": "box IoU",
     "box_r@0.5": "box R@0.5",
     "exact": "exact",
@@ -88,6 +91,7 @@ LABELS = {
     "consistency": "consistent thought",
     "grounding": "grounded thought",
     "judged_consistency": "consistent (judge)",
+    "judged_faithful": "right and consistent (judge)",
     "judged_grounding": "grounded (judge)",
     "judged_spatial": "boxes of thought (judge)",
     "parse_rate": "readable",
@@ -132,6 +136,21 @@ MAIN = {
 """Answer type -> the name in `Record.scores` that says how good the answer is."""
 
 
+RIGHT_AT = {"time_span": 0.5, "bbox": 0.5, "tracking": 0.5, "spatio_temporal": 0.5, "segmentation": 0.5}
+"""Answer type -> main score from which an answer counts as right, where that is an overlap; 1 for all others."""
+
+
+def is_right(record: Record) -> bool:
+    """Whether an answer counts as right: its main score is 1, of an overlap at least 0.5 (`RIGHT_AT`)."""
+    return main_score(record) >= RIGHT_AT.get(record.answer_type, 1.0)
+
+
+def faithful(record: Record) -> float | None:
+    """Faithful accuracy of Faithful GRPO (arXiv:2604.08476): right, and the judge finds that the thought leads there."""
+    consistent = record.scores.get("judged_consistency")
+    return None if consistent is None else float(is_right(record) and consistent >= 1)
+
+
 def main_score(record: Record) -> float:
     """How good an answer is, in [0, 1], whatever its type."""
     return record.scores[MAIN[record.answer_type]]
@@ -147,6 +166,7 @@ def allowed_metrics(*answer_types: str) -> tuple[str, ...]:
     """What a task of these answer types may name: its metrics, `score`, and those of sets of records."""
     wanted = {"score", *metrics_of(*answer_types), *(name for name in METRICS if name.startswith("judged_"))}
     wanted |= set(GUI_RULES) if "action" in answer_types else set()
+    wanted |= {"moment_map"} if "time_span" in answer_types else set()
     return tuple(name for name in LABELS if name in wanted or name not in METRICS)
 
 

@@ -15,6 +15,7 @@ from vlmrl.metrics.moments import (
     highlight_average_precision,
     highlight_hit,
     highlight_score,
+    moment_map,
     parse_highlights,
 )
 from vlmrl.metrics.numbers import mean_relative_accuracy, parse_number, relative_error
@@ -36,10 +37,17 @@ Scored = tuple[tuple[float, ...] | None, tuple[float, ...], dict[str, float]]
 
 
 def score_time_span(answer: str | None, sample: Sample) -> Scored:
-    """Temporal IoU with reversed spans put in order, as is usual in evaluation; 0 for an answer that cannot be read."""
+    """Temporal IoU with reversed spans put in order, as is usual in evaluation; 0 for an answer that cannot be read.
+
+    Where the row lists all true windows (`gt.windows`), the one that fits best counts, and the mAP of QVHighlights is there as well.
+    """
     gold = (float(sample.gt["time"][0]), float(sample.gt["time"][1]))
     pred = None if answer is None else parse_time_span(answer)
-    return pred, gold, {"tiou": 0.0 if pred is None else temporal_iou(pred, gold, sort_times=True)}
+    windows = [(float(start), float(end)) for start, end in sample.gt.get("windows") or [gold]]
+    scores = {"tiou": 0.0 if pred is None else max(temporal_iou(pred, window, sort_times=True) for window in windows)}
+    if "windows" in sample.gt:
+        scores["moment_map"] = moment_map(windows, [] if pred is None else [pred])
+    return pred, gold, scores
 
 
 def score_boxes(answer: str | None, sample: Sample) -> Scored:

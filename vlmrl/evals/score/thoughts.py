@@ -1,9 +1,9 @@
-"""Thoughts of evaluated answers: what they cost, whether they lead to the answer, and whether they say what is seen.
+"""A judge of the thoughts of evaluated answers: do they lead to the answer, and do they say what is seen?
 
 Rules judge thoughts in the toy world's language, and only of right answers; their scores stand in the records. For free text a judge is
 asked, with the prompts and the client of the rewards `consistency`, `semantic_grounding` and `spatial_grounding` (Faithful GRPO,
 arXiv:2604.08476), so that training and evaluation ask the same. In training only right answers are judged; here every answered one
-is, since the published inconsistency rate is over all samples.
+is, since the published inconsistency rate (1 - `judged_consistency`) is over all samples.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vlmrl.evals.ask.engines import recorded
-from vlmrl.evals.score.measures import main_score
 from vlmrl.evals.score.records import Record, prompt_ids_hash, sample_hash
-from vlmrl.metrics.thought import Agreement, Thought, agreement, summarize
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.faithful_judges import consistency, semantic_grounding, spatial_grounding
 from vlmrl.rewards.remote.services import EVERY
@@ -28,8 +26,6 @@ Answer = tuple[str, int]
 """(sample id, k): which answer of a set of records."""
 Asked = Literal["consistency", "grounding", "spatial"]
 ASKED: tuple[Asked, ...] = ("consistency", "grounding", "spatial")
-RIGHT_AT = {"time_span": 0.5, "bbox": 0.5, "tracking": 0.5, "spatio_temporal": 0.5, "segmentation": 0.5}
-"""Answer type -> main score from which an answer counts as right, where that is an overlap; 1 for all others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,95 +45,6 @@ class JudgedThought:
         """As extra scores of a record: `judged_consistency`, `judged_grounding`, `judged_spatial`, those that there are."""
         found = {"judged_consistency": self.consistency, "judged_grounding": self.grounding, "judged_spatial": self.spatial}
         return {name: value for name, value in found.items() if value is not None}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ThoughtReport:
-    """Thoughts of one model on one set of questions. Shares in [0, 1]; None where there is nothing that it could be of."""
-
-    n: int
-    think_rate: float
-    """Answers with a closed thought that is not blank."""
-    mean_tokens: float
-    """Output tokens per answer, thought included."""
-    tokens_per_correct: float | None
-    """All output tokens over the number of right answers."""
-    truncation_rate: float
-    """Stopped by length, or a thought that never closed."""
-    format_rate: float
-    accuracy: float
-    accuracy_given_think: float | None
-    accuracy_given_skip: float | None
-    by: Literal["judge", "rule"] | None
-    """Whose verdicts the numbers below are from; None without any."""
-    agreement: Agreement | None
-    grounding: float | None
-    """Mean over `grounded` answers: of a judge the semantic grounding, of the rule the share of objects whose box is right."""
-    grounded: int
-    spatial: float | None
-    """Mean spatial grounding of the answers that have one; of a judge only."""
-    reasons: Mapping[str, int]
-    """Why verdicts are missing -> how many; nothing that failed is a zero."""
-
-    def metrics(self) -> dict[str, float | None]:
-        """The numbers by the names under which they are reported."""
-        names = ("think_rate", "mean_tokens", "tokens_per_correct", "truncation_rate", "format_rate")
-        of_judges = ("inconsistency_rate", "consistency", "consistency_given_correct", "faithful_accuracy")
-        out: dict[str, float | None] = {name: getattr(self, name) for name in names}
-        out |= {name: getattr(self, name) for name in ("accuracy", "accuracy_given_think", "accuracy_given_skip")}
-        out |= {name: None if self.agreement is None else getattr(self.agreement, name) for name in of_judges}
-        return {**out, "grounding": self.grounding, "spatial_grounding": self.spatial}
-
-
-def is_right(record: Record) -> bool:
-    """Whether an answer counts as right: its main score is 1, of an overlap at least 0.5 (`RIGHT_AT`)."""
-    return main_score(record) >= RIGHT_AT.get(record.answer_type, 1.0)
-
-
-def thought_report(
-    records: Sequence[Record], judged: Mapping[Answer, JudgedThought] | None = None, *, right: Callable[[Record], bool] = is_right
-) -> ThoughtReport:
-    """Everything about the thoughts of a set of records.
-
-    Verdicts are those of `judged` (by sample id and `k`); without it the judge's scores that stand in the records (`with_judged`);
-    without those the rules'. They are never mixed.
-
-    Raises:
-        ValueError: no records, or `judged` has an answer that the records have not.
-    """
-    if not records:
-        raise ValueError("thought_report: no records")
-    strange = sorted(set(judged or {}) - {answer_key(record) for record in records})
-    if strange:
-        raise ValueError(f"thought_report: {len(strange)} judged answers are not among the records, the first is {strange[0]}")
-    correct = [right(record) for record in records]
-    costs = summarize([_cost(record, is_correct) for record, is_correct in zip(records, correct, strict=True)])
-    rows = [_judged_scores(record, judged) for record in records]
-    by: Literal["judge", "rule"] | None = "judge" if any(rows) else None
-    prefix = "judged_"
-    if by is None and judged is None:
-        rows, prefix = [dict(record.scores) for record in records], ""
-        by = "rule" if any("consistency" in row or "grounding" in row for row in rows) else None
-    verdicts = [row.get(f"{prefix}consistency") for row in rows]
-    grounding, spatial = ([row[name] for row in rows if name in row] for name in (f"{prefix}grounding", "judged_spatial"))
-    agreed = agreement(correct, [None if v is None else v >= 1 for v in verdicts], wrong_judged=by == "judge")
-    return ThoughtReport(
-        n=len(records),
-        think_rate=costs.think_rate,
-        mean_tokens=costs.mean_tokens,
-        tokens_per_correct=costs.tokens_per_correct,
-        truncation_rate=costs.truncation_rate,
-        format_rate=costs.format_rate,
-        accuracy=sum(correct) / len(records),
-        accuracy_given_think=costs.accuracy_given_think,
-        accuracy_given_skip=costs.accuracy_given_skip,
-        by=by,
-        agreement=agreed if agreed.judged else None,
-        grounding=_mean(grounding),
-        grounded=len(grounding),
-        spatial=_mean(spatial),
-        reasons=_reasons(judged),
-    )
 
 
 def answer_key(record: Record) -> Answer:
@@ -217,6 +124,15 @@ def with_judged(record: Record, judged: JudgedThought) -> Record:
     return dataclasses.replace(record, scores=kept | judged.scores())
 
 
+def missing_verdicts(judged: Mapping[Answer, JudgedThought]) -> dict[str, int]:
+    """Why verdicts are missing -> how many; nothing that failed is a zero."""
+    out: dict[str, int] = {}
+    for thought in judged.values():
+        for reason, count in thought.reasons.items():
+            out[reason] = out.get(reason, 0) + count
+    return dict(sorted(out.items()))
+
+
 def _judge(group: Group, columns: Mapping[Asked, Callable[[Group], Sequence[float | None]]]) -> JudgedThought:
     values: dict[str, float | None] = {}
     reasons: dict[str, int] = {}
@@ -233,32 +149,3 @@ def _checked(asked: Sequence[Asked], workers: int) -> list[Asked]:
     if unknown or not asked or workers < 1:
         raise ValueError(f"judge_thoughts: asked {list(asked)} with {workers} workers; ask for some of {', '.join(ASKED)}, workers >= 1")
     return [name for name in ASKED if name in asked]
-
-
-def _cost(record: Record, correct: bool) -> Thought:
-    return Thought(
-        correct=float(correct),
-        thinks=record.think.has,
-        tokens=recorded(record).n_out,
-        well_formed=bool(record.format_ok),
-        truncated=record.finish == "length" or record.unclosed,
-    )
-
-
-def _judged_scores(record: Record, judged: Mapping[Answer, JudgedThought] | None) -> dict[str, float]:
-    if judged is None:
-        return {name: value for name, value in record.scores.items() if name.startswith("judged_")}
-    found = judged.get(answer_key(record))
-    return {} if found is None else found.scores()
-
-
-def _reasons(judged: Mapping[Answer, JudgedThought] | None) -> dict[str, int]:
-    out: dict[str, int] = {}
-    for thought in (judged or {}).values():
-        for reason, count in thought.reasons.items():
-            out[reason] = out.get(reason, 0) + count
-    return dict(sorted(out.items()))
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ from vlmrl.errors import ConfigError, VlmrlError
 
 if TYPE_CHECKING:
     from vlmrl.evals.ask.models import Model
-    from vlmrl.evals.ask.run import Changes, SuiteResult
+    from vlmrl.evals.ask.run import Changes
     from vlmrl.evals.ask.suite import Suite
     from vlmrl.train.ui import Bar, Ui
 
@@ -67,18 +67,12 @@ def eval_(
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16")] = "float32",
 ) -> None:
     """Evaluate a model on a suite; answers already there are not generated again. Under torchrun the ranks share the questions."""
-    choices = (("device", device, ("auto", "cpu", "cuda")), ("dtype", dtype, ("float32", "bfloat16")), ("via", via, ("native", "lmms")))
-    for name, value, known in choices:
-        if value not in known:
-            raise ConfigError(f"--{name}: expected one of {', '.join(known)}, got '{value}'")
-    if not checkpoint.exists():
-        raise ConfigError(f"{checkpoint}: no such file or folder")
-    if (endpoint is None) != (served_model is None):
-        raise ConfigError("--endpoint and --served-model belong together")
+    asked = _Asked(checkpoint, rescore=rescore, endpoint=endpoint, served=served_model, label=label, device=device, dtype=dtype)
+    asked.check()
     if (judge is None) != (judge_model is None):
         raise ConfigError("--judge and --judge-model belong together")
-    if rescore and endpoint is not None:
-        raise ConfigError("--rescore asks no model; leave out --endpoint")
+    if via not in ("native", "lmms"):
+        raise ConfigError(f"--via: expected one of native, lmms, got '{via}'")
     given = {"--samples": samples, "--temperature": temperature, "--top-p": top_p, "--max-new-tokens": max_new_tokens}
     given |= {"--endpoint": endpoint, "--judge": judge, "--rescore": rescore or None}
     clash = [name for name, value in given.items() if value is not None]
@@ -93,21 +87,55 @@ def eval_(
     dist.start()
     ui = Ui()
     chosen, root = _suite(suite, task, data_root, ui)
+    folder = out or checkpoint.absolute().parent / "suites" / f"{asked.name}-{chosen.id}{'-lmms' if via == 'lmms' else ''}"
     if via == "lmms":
-        folder = out or checkpoint.absolute().parent / "suites" / f"{checkpoint.absolute().name}-{chosen.id}-lmms"
-        _through_lmms(checkpoint, chosen, folder, root, limit, device, dtype, ui)
+        _through_lmms(asked, chosen, folder, root, limit, ui)
         return
     changes = Changes(samples=samples, temperature=temperature, top_p=top_p, limit=limit, max_new_tokens=max_new_tokens, seed=seed)
-    folder = out or checkpoint.absolute().parent / "suites" / f"{label or checkpoint.absolute().name}-{chosen.id}"
+    _run(asked, chosen, folder, root, changes, None if judge is None else {"url": judge, "model": judge_model}, ui)
 
-    def model() -> Model:
-        return _model(checkpoint, rescore=rescore, endpoint=endpoint, served=served_model, label=label, device=device, dtype=dtype)
 
-    thoughts = None if judge is None else {"url": judge, "model": judge_model}
-    result = _run(model, chosen, folder, root, changes, thoughts, ui)
-    if dist.is_main():
-        ui.show(result)
-        ui.say(str(folder))
+@dataclass(frozen=True)
+class _Asked:
+    """Whose answers are evaluated: a checkpoint's, a served model's, or those that are there already."""
+
+    checkpoint: Path
+    rescore: bool
+    endpoint: str | None
+    served: str | None
+    """Name of the model at the endpoint."""
+    label: str | None
+    device: str
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        """In the name of the results' folder."""
+        return self.label or self.checkpoint.absolute().name
+
+    def check(self) -> None:
+        """Raises ConfigError for options that do not fit together."""
+        for name, value, known in (("device", self.device, ("auto", "cpu", "cuda")), ("dtype", self.dtype, ("float32", "bfloat16"))):
+            if value not in known:
+                raise ConfigError(f"--{name}: expected one of {', '.join(known)}, got '{value}'")
+        if not self.checkpoint.exists():
+            raise ConfigError(f"{self.checkpoint}: no such file or folder")
+        if (self.endpoint is None) != (self.served is None):
+            raise ConfigError("--endpoint and --served-model belong together")
+        if self.rescore and self.endpoint is not None:
+            raise ConfigError("--rescore asks no model; leave out --endpoint")
+
+    def model(self) -> Model:
+        from vlmrl.evals.ask.models import LocalModel, RecordedModel, ServedModel, model_folder
+        from vlmrl.policy.load import load_processor
+
+        if self.endpoint is None and not self.rescore:
+            return LocalModel.load(self.checkpoint, device=self.device, dtype=self.dtype)
+        bundle = load_processor(str(model_folder(self.checkpoint)))
+        name = self.label or self.served or self.checkpoint.absolute().name
+        if self.rescore:
+            return RecordedModel(name=name, bundle=bundle)
+        return ServedModel(name=name, bundle=bundle, endpoint={"url": self.endpoint, "model": self.served})
 
 
 def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui) -> tuple[Suite, Path]:
@@ -129,25 +157,8 @@ def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui) -
     return suite, data_root_of(suite, data_root)
 
 
-def _model(
-    checkpoint: Path, *, rescore: bool, endpoint: str | None, served: str | None, label: str | None, device: str, dtype: str
-) -> Model:
-    from vlmrl.evals.ask.models import LocalModel, RecordedModel, ServedModel, model_folder
-    from vlmrl.policy.load import load_processor
-
-    if endpoint is None and not rescore:
-        return LocalModel.load(checkpoint, device=device, dtype=dtype)
-    bundle = load_processor(str(model_folder(checkpoint)))
-    name = label or (served if served is not None else checkpoint.absolute().name)
-    if rescore:
-        return RecordedModel(name=name, bundle=bundle)
-    return ServedModel(name=name, bundle=bundle, endpoint={"url": endpoint, "model": served})
-
-
-def _run(
-    model: Callable[[], Model], suite: Suite, folder: Path, root: Path, changes: Changes, judge: dict[str, Any] | None, ui: Ui
-) -> SuiteResult:
-    from vlmrl.evals.ask.run import evaluate_model
+def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes, judge: dict[str, Any] | None, ui: Ui) -> None:
+    from vlmrl.evals.ask.run import Watch, evaluate_model
     from vlmrl.evals.pages.pictures import Pictures
     from vlmrl.train import dist
 
@@ -161,22 +172,24 @@ def _run(
                 bars[task] = stack.enter_context(ui.bar(task, total))
             bars[task].update(done)
 
-        opened: Any = model()
-        if hasattr(opened, "close"):
-            outer.callback(opened.close)
-        result = evaluate_model(
-            opened, suite, folder, data_root=root, changes=changes, judge=judge, ranks=dist, progress=progress, on_prompts=pictures.keep
-        )
+        model: Any = asked.model()
+        if hasattr(model, "close"):
+            outer.callback(model.close)
+        watch = Watch(progress=progress, answered=pictures.keep)
+        result = evaluate_model(model, suite, folder, data_root=root, changes=changes, collective=dist, judge=judge, watch=watch)
     if dist.is_main():
         ui.say(f"report: {pictures.write_report()}")
-    return result
+        ui.show(result)
+        ui.say(str(folder))
 
 
-def _through_lmms(checkpoint: Path, suite: Suite, folder: Path, root: Path, limit: int | None, device: str, dtype: str, ui: Ui) -> None:
+def _through_lmms(asked: _Asked, suite: Suite, folder: Path, root: Path, limit: int | None, ui: Ui) -> None:
     from vlmrl.evals.bridge.run import evaluate_suite_via_lmms
     from vlmrl.evals.pages.table import table
 
-    result = evaluate_suite_via_lmms(checkpoint, suite, out=folder, data_root=root, limit=limit, device=device, dtype=dtype)
+    result = evaluate_suite_via_lmms(
+        asked.checkpoint, suite, out=folder, data_root=root, limit=limit, device=asked.device, dtype=asked.dtype
+    )
     rows = [["task", "metric", "value"]]
     for task, numbers in result.upstream.items():
         rows += [[task, name.removeprefix("upstream/"), f"{value:.3f}"] for name, value in numbers.items()]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from tests.support.samples import load_dataset, unpack
 from tests.support.standins import fill
 from vlmrl.errors import ConfigError
-from vlmrl.evals.ask.tasks import Made, Task
+from vlmrl.evals.ask.suite import load_suite
+from vlmrl.evals.ask.tasks import Prepare, Task
 from vlmrl.prepare.prepare import Dataset, Skipped, media_paths, prepare
 
 
@@ -27,17 +30,17 @@ def make_fixture(task: Task, data_root: Path, data_folder: Path) -> int:
         ConfigError: the task does not say how its rows are made, or says what does not lead to its own `source` and `media_root`.
         DataError: the data folder has no script or sample, or the sample gives no rows.
     """
-    if task.made is None:
-        raise ConfigError(f"task '{task.id}': has no 'made'; a fixture needs to know which data folder its rows come from")
-    dataset = load_dataset(data_folder / task.made.dataset)
-    options = options_of(dataset, task.id, task.made)
-    source, download = data_root / task.source, data_root / task.made.dataset
-    if source.name != f"{task.made.split}.jsonl":
-        raise ConfigError(f"task '{task.id}': source is {task.source}, but prepare.py writes {task.made.split}.jsonl for its split")
+    if task.prepare is None:
+        raise ConfigError(f"task '{task.id}': has no 'prepare'; a fixture needs to know which data folder its rows come from")
+    dataset = load_dataset(data_folder / task.prepare.dataset)
+    options = options_of(dataset, task.id, task.prepare)
+    source, download = data_root / task.source, data_root / task.prepare.dataset
+    if source.name != f"{task.prepare.split}.jsonl":
+        raise ConfigError(f"task '{task.id}': source is {task.source}, but prepare.py writes {task.prepare.split}.jsonl for its split")
     unpack(dataset.folder, download)
-    records = dataset.rows(download, task.made.split, **options)
+    records = dataset.rows(download, task.prepare.split, **options)
     fill(download, [record for record in records if not isinstance(record, Skipped)])
-    prepare(dataset, download, source.parent, task.made.split, allow_partial=True, **options)
+    prepare(dataset, download, source.parent, task.prepare.split, allow_partial=True, **options)
     rows: list[dict[str, Any]] = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()]
     for path in (path for row in rows for path in media_paths(row)):
         if not (data_root / task.media_root / path).is_file():
@@ -45,13 +48,22 @@ def make_fixture(task: Task, data_root: Path, data_folder: Path) -> int:
     return len(rows)
 
 
-def options_of(dataset: Dataset, name: str, made: Made) -> dict[str, str]:
+@functools.cache
+def task_of(name: str) -> Task:
+    """One of our tasks, with defaults filled in; the first of several answer formats."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "one.yaml"
+        path.write_text(f"id: one\nversion: 1\ntasks: [{name}]\n")
+        return load_suite(path).tasks[0]
+
+
+def options_of(dataset: Dataset, name: str, made: Prepare) -> dict[str, str]:
     """The options of the script, with their defaults.
 
     Raises:
         ConfigError: `made` names a split, an option or a value that the script does not have.
     """
-    where = f"task '{name}': made"
+    where = f"task '{name}': prepare"
     if made.split not in dataset.splits:
         raise ConfigError(f"{where}.split is '{made.split}'; {made.dataset} has: {', '.join(dataset.splits)}")
     for option, value in made.options.items():

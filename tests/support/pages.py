@@ -135,11 +135,11 @@ POOR: dict[str, str] = {
 }
 
 
-def record(name: str, answer: str, score: float, *, stage: str = "base", thought: str | None = "It is there.", **more: Any) -> Record:
+def record(name: str, answer: str, score: float, *, model: str = "base", thought: str | None = "It is there.", **more: Any) -> Record:
     s = ROWS[name][0]
     text = f"<answer>{answer}</answer>" if thought is None else f"<think>{thought}</think><answer>{answer}</answer>"
     values: dict[str, Any] = {
-        "stage": stage,
+        "model": model,
         "sample_id": name,
         "task": s.task,
         "cluster": name,
@@ -159,15 +159,15 @@ def record(name: str, answer: str, score: float, *, stage: str = "base", thought
         "n_out": 20,
         "finish": "stop",
         "unclosed": False,
-        "fingerprint": f"weights-{stage}",
+        "fingerprint": f"weights-{model}",
         "settings": {"max_new_tokens": 64, "temperature": 0.0, "top_p": 1.0},
     }
     return Record(**{**values, **more})
 
 
-def poor(stage: str = "base") -> list[Record]:
+def poor(model: str = "base") -> list[Record]:
     """Bad answers, except to `box-2`; that to `track-1` cannot be read, that to `span-1` was cut off."""
-    rows = [record(name, text, 1.0 if name == "box-2" else 0.1, stage=stage) for name, text in POOR.items()]
+    rows = [record(name, text, 1.0 if name == "box-2" else 0.1, model=model) for name, text in POOR.items()]
     out = []
     for row in rows:
         changes: dict[str, Any] = {}
@@ -186,9 +186,9 @@ def poor(stage: str = "base") -> list[Record]:
     return out
 
 
-def good(stage: str = "rl") -> list[Record]:
+def good(model: str = "rl") -> list[Record]:
     """Good answers without thoughts, except to `box-2`, which is missed."""
-    rows = [record(name, text, 0.9, stage=stage, thought=None) for name, text in GOOD.items()]
+    rows = [record(name, text, 0.9, model=model, thought=None) for name, text in GOOD.items()]
     missed = '{"boxes": [[0, 0, 90, 90]]}'
     changes = {"scores": {"iou": 0.0}, "answer": missed, "text": f"<answer>{missed}</answer>"}
     return [_changed(r, changes) if r.sample_id == "box-2" else r for r in rows]

@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -18,9 +17,9 @@ from vlmrl import fs
 from vlmrl.config.schema import Config
 from vlmrl.errors import Preempted, VlmrlError
 from vlmrl.evals.ask.engines import LocalEngine
-from vlmrl.evals.ask.evaluate import evaluate
+from vlmrl.evals.ask.evaluate import EvalOptions, evaluate
 from vlmrl.evals.ask.models import open_store
-from vlmrl.evals.ask.run import asked, task_prompts
+from vlmrl.evals.ask.run import eval_options, task_prompts
 from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
 from vlmrl.evals.pages.runfiles import save_media
 from vlmrl.evals.score.measures import LABELS
@@ -37,6 +36,8 @@ from vlmrl.train.export import export
 from vlmrl.train.session import Session
 from vlmrl.types import GenerationSettings, Prompt
 
+Stop = Callable[[], bool] | None
+"""Whether an evaluation has had its time."""
 FRAMES_IN_REPORT = 24
 """Held-out questions whose frames are kept for the report."""
 
@@ -100,7 +101,7 @@ def evaluate_stage(s: Session, name: str, policy: Policy, vision: VisionCache, c
     s.tracker.log(values, stage=name, step=s.state.step, global_step=s.state.global_step)
 
 
-def _budget(seconds: float | None) -> Callable[[], bool] | None:
+def _budget(seconds: float | None) -> Stop:
     """Whether an evaluation that starts now has had its time."""
     if seconds is None:
         return None
@@ -108,36 +109,33 @@ def _budget(seconds: float | None) -> Callable[[], bool] | None:
     return lambda: time.monotonic() > end
 
 
-def _answers(s: Session, name: str, label: str, engine: LocalEngine, prompts: Sequence[Prompt], **settings: Any) -> list[Record]:
+def _answers(
+    s: Session, name: str, label: str, engine: LocalEngine, prompts: Sequence[Prompt], options: EvalOptions, out: Path, stop: Stop
+) -> list[Record]:
     with s.ui.bar(label, len(prompts)) as bar:
         return evaluate(
-            engine=engine,
-            prompts=prompts,
-            stage=name,
+            engine,
+            prompts,
+            options,
+            out=out,
+            model=name,
             tokenizer_len=lambda text: len(s.bundle.tokenize(text)),
-            ranks=dist,
+            collective=dist,
+            stop=stop,
             progress=lambda done, total: bar.update(done),
-            **settings,
         )
 
 
-def _held_out(s: Session, name: str, policy: Policy, vision: VisionCache, stop: Callable[[], bool] | None) -> dict[str, float]:
+def _held_out(s: Session, name: str, policy: Policy, vision: VisionCache, stop: Stop) -> dict[str, float]:
     """Metrics of the answers to `eval.source`, under `eval/`."""
     source, answer_format = s.cfg.eval.source, s.cfg.stages[-1].answer_format
     assert source is not None
     samples = list(s.rows_of(source, answer_format).samples.values())[: s.cfg.eval.limit]
     prompts = dist.together(lambda: [s.encoder.encode(sample, answer_format) for sample in samples])
-    records = _answers(
-        s,
-        name,
-        f"evaluate {name}",
-        LocalEngine(HFEngine(policy, vision), fingerprint=weights_fingerprint(policy)),
-        prompts,
-        settings=GenerationSettings(max_new_tokens=s.cfg.eval.max_new_tokens, temperature=0.0),
-        out=s.run.eval / f"{name}.jsonl",
-        batch_prompts=s.cfg.eval.batch_prompts,
-        stop=stop,
-    )
+    engine = LocalEngine(HFEngine(policy, vision), fingerprint=weights_fingerprint(policy))
+    settings = GenerationSettings(max_new_tokens=s.cfg.eval.max_new_tokens, temperature=0.0)
+    options = EvalOptions(settings=settings, batch_prompts=s.cfg.eval.batch_prompts)
+    records = _answers(s, name, f"evaluate {name}", engine, prompts, options, s.run.eval / f"{name}.jsonl", stop)
     dist.on_main(lambda: _keep(s, name, prompts))
     return {"eval/rows": float(len(records))} | _metrics(records, s.cfg.run.seed, "eval")
 
@@ -150,7 +148,7 @@ def _keep(s: Session, name: str, prompts: Sequence[Prompt]) -> None:
             save_media(s.run.eval / "frames", prompt.sample, s.store.get_key(handle.key))
 
 
-def _suite(s: Session, name: str, policy: Policy, stop: Callable[[], bool] | None) -> dict[str, float]:
+def _suite(s: Session, name: str, policy: Policy, stop: Stop) -> dict[str, float]:
     """Metrics of a suite's tasks, under `eval/<task>/`. Records: `eval/suite/<stage>/<task>.jsonl`."""
     suite, root = suite_of(s.cfg.eval.suite, s.cfg.eval.data_root)
     fingerprint = weights_fingerprint(policy)
@@ -160,18 +158,9 @@ def _suite(s: Session, name: str, policy: Policy, stop: Callable[[], bool] | Non
         store = open_store(task, s.bundle)
         prompts, _ = dist.together(lambda task=task, store=store: task_prompts(task, root, store, s.bundle, None))
         vision = VisionCache(store, budget_bytes=task.media.cache_bytes)
-        records = _answers(
-            s,
-            name,
-            f"evaluate {name}: {task.id}",
-            LocalEngine(HFEngine(policy, vision), fingerprint=fingerprint),
-            prompts,
-            **asked(task),
-            seed=s.cfg.run.seed,
-            out=folder / f"{task.id}.jsonl",
-            batch_prompts=suite.batch_prompts,
-            stop=stop,
-        )
+        engine = LocalEngine(HFEngine(policy, vision), fingerprint=fingerprint)
+        options = eval_options(task, batch_prompts=suite.batch_prompts, seed=s.cfg.run.seed)
+        records = _answers(s, name, f"evaluate {name}: {task.id}", engine, prompts, options, folder / f"{task.id}.jsonl", stop)
         store.close()
         out[f"eval/{task.id}/rows"] = float(len(records))
         out |= _metrics(records, s.cfg.run.seed, f"eval/{task.id}")

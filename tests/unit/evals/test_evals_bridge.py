@@ -283,7 +283,7 @@ def test_media_outside_the_media_root_are_refused(tmp_path: Path) -> None:
 # Joining
 
 
-READER = Reader(fingerprint="f", stage="s", harness="lmms-eval 0.7.3", answer_format=FREE, seed=3, tokenizer_len=len)
+READER = Reader(fingerprint="f", model="s", harness="lmms-eval 0.7.3", answer_format=FREE, seed=3, tokenizer_len=len)
 
 
 def answer(tiny: Tiny, text: str, settings: GenerationSettings = GREEDY, shown: str | None = None) -> Answer:

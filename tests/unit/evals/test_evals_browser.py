@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tests.support.pages import POOR, ROWS, good, media, picture, poor, record, sample, save_frames_of
 from vlmrl.errors import StorageError
 from vlmrl.evals.pages import browser
-from vlmrl.evals.pages.browser import Bar, Question, by_sample, filters, layers, pieces, question, stage_colours
+from vlmrl.evals.pages.browser import Bar, Question, by_sample, filters, layers, model_colours, pieces, question
 from vlmrl.evals.pages.charts import COLOURS
 from vlmrl.evals.pages.runfiles import frames_of, read_frames, save_frames, save_media
 from vlmrl.evals.score.records import Record
 
-COLOUR = stage_colours(["base", "rl"])
+COLOUR = model_colours(["base", "rl"])
 
 
 def card(name: str, records: dict[str, list[Record]]) -> Question:
@@ -69,9 +69,9 @@ def test_tags_of_answers():
 
 def test_several_answers_of_one_model_are_all_shown_and_their_mean_counts():
     rows = [record("box-1", POOR["box-1"], score, k=k) for k, score in ((2, 1.0), (0, 0.0), (1, 0.5))]
-    after = [record("box-1", POOR["box-1"], 0.4, stage="rl")]
+    after = [record("box-1", POOR["box-1"], 0.4, model="rl")]
     made = card("box-1", {"base": rows, "rl": after})
-    assert [a.stage for a in made.answers] == ["base k=0", "base k=1", "base k=2", "rl"]
+    assert [a.model for a in made.answers] == ["base k=0", "base k=1", "base k=2", "rl"]
     assert [a.score for a in made.answers] == [0.0, 0.5, 1.0, 0.4]
     assert "worse" in made.tags  # 0.4 after a mean of 0.5
     assert [x.number for x in made.strip.frames[0].layers] == [0, 1, 1, 1, 2]
@@ -84,12 +84,12 @@ def test_imported_answers_without_counts():
 
 def test_models_keep_their_place_where_one_has_no_answer():
     made = card("box-1", {"base": [], "rl": good()})
-    assert [(a.stage, a.layer, a.colour) for a in made.answers] == [("rl", 2, COLOUR["rl"])]
+    assert [(a.model, a.layer, a.colour) for a in made.answers] == [("rl", 2, COLOUR["rl"])]
     assert not {"better", "worse"} & set(made.tags)
 
 
 def test_colours_of_models_differ_from_that_of_the_truth():
-    colours = stage_colours([str(n) for n in range(7)])
+    colours = model_colours([str(n) for n in range(7)])
     assert len(set(colours.values())) == 7
     assert browser.TRUTH_COLOUR in COLOURS
     assert browser.TRUTH_COLOUR not in colours.values()

@@ -21,7 +21,7 @@ B10 = [1, 1, 1, 1, 0, 1, 1, 1, 1, 0]
 
 def choice(values, *, task="quiz", model="m", k=None, **changes):
     """One record per value, or per (sample, answer) with `k` answers in a row."""
-    base = {"stage": model, "task": task, "answer_type": "choice", "pred": (), "gold": ()}
+    base = {"model": model, "task": task, "answer_type": "choice", "pred": (), "gold": ()}
     return [
         make_record(
             f"q{n // (k or 1):03d}",
@@ -220,16 +220,16 @@ def test_other_samples_and_other_numbers_of_answers(tmp_path):
 
 
 def test_definitions_of_the_task_are_compared(tmp_path):
-    a = save(tmp_path / "a", {"quiz": choice(A10)}, media={"max_pixels": 100, "cache_bytes": 1}, view="view")
-    same = save(tmp_path / "b", {"quiz": choice(A10)}, media={"max_pixels": 100, "cache_bytes": 2}, view="view")
+    a = save(tmp_path / "a", {"quiz": choice(A10)}, media={"max_pixels": 100, "cache_bytes": 1}, extraction="lenient")
+    same = save(tmp_path / "b", {"quiz": choice(A10)}, media={"max_pixels": 100, "cache_bytes": 2}, extraction="lenient")
     assert compare_folders(a, same).warnings == ()
-    b = save(tmp_path / "c", {"quiz": choice(A10)}, media={"max_pixels": 200}, view="tagged", version="0.0.0", primary="parse_rate")
+    b = save(tmp_path / "c", {"quiz": choice(A10)}, media={"max_pixels": 200}, extraction="strict", version="0.0.0", primary="parse_rate")
     with pytest.raises(Incomparable) as caught:
         compare_folders(a, b)
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
         f"task 'quiz': the version of vlmrl differs on 10 samples ({__version__} and 0.0.0)",
         "task 'quiz': the primary metric differs on 10 samples (exact and parse_rate)",
-        "task 'quiz': how answers are read differs on 10 samples (view and tagged)",
+        "task 'quiz': how answers are read differs on 10 samples (lenient and strict)",
         "task 'quiz': media.max_pixels differs on 10 samples (100 and 200)",
     ]
 

@@ -51,7 +51,7 @@ def prompts(*names: str) -> list[Prompt]:
 
 def record(prompt: Prompt, text: str, *, k: int = 0, seed: int | None = 5, fingerprint: str = "w") -> Record:
     return Record(
-        stage="rl",
+        model="rl",
         sample_id=prompt.sample.id,
         task="t",
         cluster="c",

@@ -92,7 +92,7 @@ def test_two_folders_side_by_side(tmp_path):
     assert (boxes["difference"]["better"], boxes["difference"]["worse"]) == (1, 1)
     assert boxes["difference"]["cells"]["box IoU"]["mean"] == "-0.100"
     assert boxes["difference"]["holm"] == "box IoU: p 1.000 after Holm"
-    assert [[(answer.stage, answer.layer) for answer in q.answers] for q in values["questions"]] == [[("base", 1), ("rl", 2)]] * 3
+    assert [[(answer.model, answer.layer) for answer in q.answers] for q in values["questions"]] == [[("base", 1), ("rl", 2)]] * 3
     assert ["better" in q.tags for q in values["questions"]] == [True, False, True]
     text = out.read_text(encoding="utf-8")
     assert "1 better, 1 worse" in text

@@ -40,7 +40,7 @@ def record(stage: str, number: int, pred: tuple[float, float] | None, *, text: s
     thought = "" if pred is None else f"The red square appears at {pred[0]} and is gone at {pred[1]}."
     answer = None if pred is None else f"{pred[0]} to {pred[1]}"
     return Record(
-        stage=stage,
+        model=stage,
         sample_id=f"toy-test-{number:06d}",
         task="temporal_grounding",
         cluster=f"videos/{number}.mp4",
@@ -278,11 +278,11 @@ def test_spans_are_drawn_to_scale(run_dir):
     run = load_run(run_dir)
     card = cards_of(run)[run.frames[0].sample_id]
     assert card.gold_bars == (browser.Bar(left=12.5, width=31.25),)  # 1.0 to 3.5 of 8 s
-    assert [a.stage for a in card.answers] == list(STAGES)
+    assert [a.model for a in card.answers] == list(STAGES)
 
 
 def cards_of(run: RunFiles) -> dict[str, browser.Question]:
-    answered, colours = browser.by_sample(run.records), browser.stage_colours(list(run.records))
+    answered, colours = browser.by_sample(run.records), browser.model_colours(list(run.records))
     return {f.sample_id: browser.question(0, f.sample_id, answered[f.sample_id], colours, f) for f in run.frames}
 
 

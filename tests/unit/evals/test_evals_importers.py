@@ -44,7 +44,7 @@ def test_a_line_without_rows(tmp_path):
     assert (record.sample_id, record.task, record.k, record.text, record.answer, record.status) == ("3", "mmstar", 0, text, "B", "ok")
     assert record.scores == {"upstream/acc": 1.0, "upstream/mcq": 0.0}
     assert (record.n_in, record.n_out, record.think.has) == (90, 12, True)
-    assert (record.stage, record.harness, record.settings, record.task_version) == ("run", "unknown version of lmms-eval", {}, 0)
+    assert (record.model, record.harness, record.settings, record.task_version) == ("run", "unknown version of lmms-eval", {}, 0)
     assert (record.finish, record.format_ok, record.think.tokens, record.answer_format, record.answer_type) == (
         None,
         None,
@@ -99,7 +99,7 @@ def test_the_results_file_says_more(tmp_path):
     beside = tmp_path / "20260101_120000_results.json"
     beside.write_text(json.dumps(results))
     (record,) = import_lmms_samples(path).records
-    assert (record.harness, record.stage, record.task_version) == ("lmms-eval 0.7.3", "qwen (pretrained=x)", 2)
+    assert (record.harness, record.model, record.task_version) == ("lmms-eval 0.7.3", "qwen (pretrained=x)", 2)
     assert record.settings == {"max_new_tokens": 16, "temperature": 0.0, "top_p": 1.0}
     results["configs"]["mmstar"]["output_type"] = "loglikelihood"
     beside.write_text(json.dumps(results))

@@ -30,7 +30,7 @@ SETTINGS = GenerationSettings(max_new_tokens=16, temperature=0.0)
 
 def make_record(sample_id: str = "a", **changes) -> Record:
     record = Record(
-        stage="rl",
+        model="rl",
         sample_id=sample_id,
         task="temporal_grounding",
         cluster="videos/1.mp4",
@@ -193,3 +193,11 @@ def test_a_failed_append_leaves_the_file_as_it_was(tmp_path):
     with fs.fail_at(1), pytest.raises(StorageError):
         store.append([make_record("b"), make_record("c")])
     assert store.path.read_bytes() == before
+
+
+def test_files_with_earlier_names_can_be_read():
+    row = json.loads(make_record("a").line())
+    old = {{"model": "stage", "answer_format": "template"}.get(name, name): value for name, value in row.items()}
+    assert from_json(old) == make_record("a")
+    with pytest.raises(TypeError, match="'stage' is the earlier name of 'model', which is there as well"):
+        from_json(row | {"stage": "rl"})

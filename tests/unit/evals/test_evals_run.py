@@ -13,7 +13,7 @@ from rich.console import Console
 from tests.unit.evals.test_evals_records import make_prompt
 from vlmrl.errors import ConfigError, DataError, StorageError
 from vlmrl.evals.ask.models import LocalModel, RecordedModel, model_folder
-from vlmrl.evals.ask.run import Changes, count_notes, evaluate_model, evaluate_suite, subset
+from vlmrl.evals.ask.run import Changes, Watch, count_notes, evaluate_model, evaluate_suite, subset
 from vlmrl.evals.ask.suite import load_suite
 from vlmrl.evals.score.records import read_records
 from vlmrl.policy.load import load_processor
@@ -45,7 +45,7 @@ def suite(tmp_path: Path) -> Path:
 def test_evaluate_suite_then_again_from_its_records(tiny_files, suite, tmp_path, monkeypatch):
     model, world = tiny_files
     seen: list[tuple[str, int, int]] = []
-    result = evaluate_suite(model, suite, tmp_path / "out", data_root=world, device="cpu", progress=lambda *a: seen.append(a))
+    result = evaluate_suite(model, suite, tmp_path / "out", data_root=world, device="cpu", watch=Watch(progress=lambda *a: seen.append(a)))
     records = read_records(tmp_path / "out" / "grounding.jsonl")
     assert seen == [("grounding", 0, 3), ("grounding", 2, 3), ("grounding", 3, 3)]
     assert records == result.records["grounding"]
@@ -53,7 +53,7 @@ def test_evaluate_suite_then_again_from_its_records(tiny_files, suite, tmp_path,
     chosen = sorted(rows, key=lambda name: hashlib.sha256(name.encode()).digest())[:3]
     assert [r.sample_id for r in records] == [name for name in rows if name in chosen]
     assert all(list(r.gold) == rows[r.sample_id]["gt"]["time"] for r in records)
-    assert all(1 <= r.n_out <= 6 and r.stage == model.name and r.fingerprint == result.fingerprint for r in records)
+    assert all(1 <= r.n_out <= 6 and r.model == model.name and r.fingerprint == result.fingerprint for r in records)
     saved = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert saved["tasks"]["grounding"]["n"] == 3
     assert saved["suite"]["tasks"][0]["media"]["max_pixels"] == 4704
@@ -123,7 +123,7 @@ def test_several_answers_and_scoring_them_again_without_weights(tiny_files, suit
 def test_rows_that_are_not_there_say_how_they_are_made(tiny_files, tmp_path):
     path = tmp_path / "s.yaml"
     path.write_text(
-        SUITE.replace("source: test.jsonl", "source: charades_sta/rows/test.jsonl\n    made: {dataset: charades_sta, split: test}")
+        SUITE.replace("source: test.jsonl", "source: charades_sta/rows/test.jsonl\n    prepare: {dataset: charades_sta, split: test}")
     )
     with pytest.raises(DataError) as caught:
         evaluate_suite(tiny_files[0], path, tmp_path / "out", data_root=tmp_path, device="cpu")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vlmrl.errors import ConfigError
-from vlmrl.evals.ask.suite import data_root_of, load_suite, load_task, suite_path, task_names
+from vlmrl.evals.ask.suite import data_root_of, load_suite, suite_path, task_names
 from vlmrl.evals.score.measures import COMMON, metrics_of
 
 SUITES = sorted((Path(__file__).parents[3] / "evals" / "suites").glob("*.yaml"))
@@ -109,8 +109,8 @@ def test_suites_and_tasks_by_name(tmp_path, monkeypatch):
     (tmp_path / "suites").mkdir()
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "charts.yaml").write_text(
-        "id: charts\nversion: 2\nsource: charts/rows/test.jsonl\nmedia_root: charts\ntemplate: [think, answer_only]\n"
-        "answer_type: [choice, number]\nmax_new_tokens: 8\nmade: {dataset: charts, split: test, options: {form: open}}\n"
+        "id: charts\nversion: 2\nsource: charts/rows/test.jsonl\nmedia_root: charts\nanswer_format: [think, answer_only]\n"
+        "answer_type: [choice, number]\nmax_new_tokens: 8\nprepare: {dataset: charts, split: test, options: {form: open}}\n"
     )
     path = write(tmp_path / "suites" / "two.yaml", f"charts\n  - {{use: charts, id: few, limit: 4, answer_format: think}}\n  - {TASK}")
     monkeypatch.setattr("vlmrl.evals.ask.suite.DEFINITIONS", tmp_path)
@@ -128,7 +128,7 @@ def test_suites_and_tasks_by_name(tmp_path, monkeypatch):
     assert charts.metrics == ("score", "exact", "relative_accuracy", *COMMON)
     assert charts.make_command() == "python data/charts/prepare.py ROOT DATA_ROOT/charts/rows --split test --form open"
     assert task_names() == ["charts"]
-    assert load_task("charts").answer_types == ("choice", "number")
+    assert suite.tasks[0].answer_types == ("choice", "number")
     with pytest.raises(ConfigError, match="no such suite; did you mean 'two'"):
         suite_path("twoo")
     write(path, "chart")
@@ -150,3 +150,13 @@ def test_where_the_data_are(tmp_path, monkeypatch):
     monkeypatch.setenv("VLMRL_DATA", "/data")
     assert data_root_of(suite, None) == Path("/data")
     assert data_root_of(load_suite(write(tmp_path / "s.yaml")), None) == Path("data")
+
+
+@pytest.mark.parametrize(
+    ("line", "now"),
+    [("made: {dataset: d, split: s}", "prepare"), ("view: lenient", "extraction"), ("template: think", "answer_format")],
+)
+def test_an_earlier_key_names_the_one_of_now(tmp_path, line, now):
+    path = write(tmp_path / "old.yaml", TASK[:-1] + f", {line}}}")
+    with pytest.raises(ConfigError, match=rf"old\.yaml:\d+: tasks\.0\.{line.split(':')[0]}: unknown key .*; it is called '{now}' now"):
+        load_suite(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import pickle
 import shutil
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.fixtures import make_fixture, options_of
+from tests.support.fixtures import make_fixture, options_of, task_of
 from tests.support.samples import load_dataset, plain_pickle, unpack
 from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError, DataError
-from vlmrl.evals.ask.suite import DEFINITIONS, load_suite, load_task, suite_path, task_names
-from vlmrl.evals.ask.tasks import Made, Task
+from vlmrl.evals.ask.suite import DEFINITIONS, load_suite, suite_path, task_names
+from vlmrl.evals.ask.tasks import Prepare, Task
 from vlmrl.evals.score.measures import MAIN
 from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.media.image import decode_image
@@ -48,14 +47,12 @@ COORDINATES = ("bbox", "point", "action", "segmentation", "tracking", "spatio_te
 """Answer types whose rows have to say their frame."""
 
 
-@functools.cache
-def definition(name: str) -> Task:
-    return load_task(name)
+definition = task_of
 
 
-def made_of(task: Task) -> Made:
-    assert task.made is not None, f"{task.id}: no 'made'"
-    return task.made
+def made_of(task: Task) -> Prepare:
+    assert task.prepare is not None, f"{task.id}: no 'prepare'"
+    return task.prepare
 
 
 def fixture_samples(task: Task, root: Path) -> list[Sample]:
@@ -167,11 +164,11 @@ def test_a_fixture_can_be_made_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"made": None}, "task 'geoqa': has no 'made'"),
+        ({"prepare": None}, "task 'geoqa': has no 'prepare'"),
         ({"source": "geoqa/rows/other.jsonl"}, r"source is geoqa/rows/other.jsonl, but prepare.py writes test.jsonl"),
         ({"media_root": "elsewhere"}, r"media_root is elsewhere, but Geo170K/images/test/0.png of its rows is not there"),
-        ({"made": Made(dataset="geoqa", split="testing")}, r"made.split is 'testing'; geoqa has: train, test, geoqa3"),
-        ({"made": Made(dataset="geoqa", split="test", options={"level": "low"})}, r"has level: low; geoqa has: none"),
+        ({"prepare": Prepare(dataset="geoqa", split="testing")}, r"prepare.split is 'testing'; geoqa has: train, test, geoqa3"),
+        ({"prepare": Prepare(dataset="geoqa", split="test", options={"level": "low"})}, r"has level: low; geoqa has: none"),
     ],
 )
 def test_what_a_task_says_wrong_of_its_rows(change: dict[str, Any], fault: str, tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.evals.test_evals_records import make_record
+from vlmrl.evals.score.extraction import answer_of
 from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.evals.score.summary import summarize
-from vlmrl.evals.score.view import answer_of
 from vlmrl.media.resize import smart_resize
 from vlmrl.metrics.math import equivalent
 from vlmrl.metrics.temporal import parse_time_span, temporal_iou
@@ -53,14 +53,14 @@ def test_mathematics_through_the_answer(gold: str, pred: str, right: bool) -> No
     assert equivalent(pred, gold) is right
     row = Sample(id="q", task="t", answer_type="math", question="?", media=(), answer=gold, gt={})
     for text in (f"<think>maybe 5, or $x^9$</think><answer>{pred}</answer>", f"<think>maybe 5</think>{pred}"):
-        answer = answer_of(text, "think_answer", "view")
+        answer = answer_of(text, "think_answer", "lenient")
         assert SCORERS["math"](answer, row)[2] == {"exact": float(right)}
 
 
 def test_a_number_in_the_thought_is_no_answer() -> None:
     raw = "<think>maybe 5</think><answer>7</answer>"
     assert not equivalent(raw, "7")  # what raw text would give
-    assert equivalent(answer_of(raw, "think_answer", "tagged") or "", "7")
+    assert equivalent(answer_of(raw, "think_answer", "strict") or "", "7")
 
 
 def test_temporal_set_with_an_unreadable_answer() -> None:

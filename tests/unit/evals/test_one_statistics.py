@@ -34,7 +34,7 @@ def asked(numbers: list[list[float]], model: str, *, shared: int = 1, choice: bo
         make_record(
             f"q{n:03d}",
             **kind,
-            stage=model,
+            model=model,
             fingerprint=f"weights-{model}",
             scores={"exact" if choice else "tiou": v},
             cluster=f"v{n // shared}",

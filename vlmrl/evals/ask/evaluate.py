@@ -1,4 +1,4 @@
-"""Evaluation of an engine on prompts: generate, then score, resumable, one record per answer.
+"""The evaluator: asks an engine each prompt, scores the answers, keeps one record per answer; resumable.
 
 Prompts are generated for in batches at fixed places. The last bits of batched kernels may depend on the company, so a batch that
 is not complete in the records file is generated again as a whole: the numbers do not depend on where an earlier run stopped, nor on
@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from vlmrl import faults
 from vlmrl.answers.tags import parse
 from vlmrl.evals.ask.engines import EvalEngine, Generation, recorded
+from vlmrl.evals.score.extraction import Extraction, answer_of
 from vlmrl.evals.score.records import Key, Record, RecordStore, Status, Think, prompt_ids_hash, prompt_keys, sample_hash, settings_json
 from vlmrl.evals.score.scorers import SCORERS, thought_scores
-from vlmrl.evals.score.view import View, answer_of
 from vlmrl.types import GenerationSettings, Prompt, Sample
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ JUDGED = "judged_"
 _OPENED = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
 
 
-class Ranks(Protocol):
+class Collective(Protocol):
     """Processes that share an evaluation; `train.dist` is one."""
 
     def rank(self) -> int: ...
@@ -45,8 +45,8 @@ class Ranks(Protocol):
         ...
 
 
-class Alone:
-    """One process."""
+class SingleProcess:
+    """The collective of one process."""
 
     def rank(self) -> int:
         return 0
@@ -61,80 +61,75 @@ class Alone:
         return fn()
 
 
-ALONE = Alone()
+SINGLE_PROCESS = SingleProcess()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalOptions:
+    """How prompts are asked and answers are read: all that decides the numbers besides weights and prompts."""
+
+    settings: GenerationSettings
+    batch_prompts: int = 32
+    """Prompts generated for at a time."""
+    samples: int = 1
+    """Answers per prompt."""
+    seed: int = 0
+    """Of answers that are sampled."""
+    extraction: Extraction = "strict"
+    task_version: int = 1
 
 
 def evaluate(
-    *,
     engine: EvalEngine,
     prompts: Sequence[Prompt],
-    settings: GenerationSettings,
+    options: EvalOptions,
+    *,
     out: Path,
-    stage: str,
-    batch_prompts: int,
+    model: str,
     tokenizer_len: Callable[[str], int],
-    samples: int = 1,
-    seed: int = 0,
-    view: View = "tagged",
-    task_version: int = 1,
-    ranks: Ranks = ALONE,
+    collective: Collective = SINGLE_PROCESS,
     stop: Callable[[], bool] | None = None,
     progress: Callable[[int, int], None] | None = None,
-    on_record: Callable[[Record], None] | None = None,
 ) -> list[Record]:
-    """`samples` answers per prompt; the records on every rank, in the order of the prompts. `out` then holds exactly these.
+    """Answers to all prompts; the records on every rank, in the order of the prompts. `out` then holds exactly these.
 
     Args:
         out: the records file (JSON lines). What it already holds for these weights, prompts and settings is not generated again.
-        stage: label of the model in the records.
+        model: its name in the records.
         tokenizer_len: tokens of a text, for the length of thoughts.
-        seed: of answers that are sampled.
-        view: how answers are read from texts.
-        ranks: processes that share the prompts, all with the same arguments; the first writes `out`.
+        collective: processes that share the prompts, all with the same arguments; the first writes `out`.
         stop: asked before each batch on every rank; once one says yes, what is there is returned: fewer records than asked for.
         progress: called with (answered prompts, all prompts) at the start and after each batch.
-        on_record: called with each record that was generated now.
 
     Raises:
         ValueError: several greedy answers, a batch size below 1, two prompts of one sample, or an answer type that has no scorer.
         StorageError: `out` is damaged or cannot be written.
     """
-    _check(prompts, settings, batch_prompts, samples)
-    reading = Reading(
-        settings=settings,
-        fingerprint=engine.fingerprint,
-        stage=stage,
-        tokenizer_len=tokenizer_len,
-        seed=seed,
-        view=view,
-        task_version=task_version,
-    )
-    batches = [prompts[i : i + batch_prompts] for i in range(0, len(prompts), batch_prompts)]
-    keys = [[prompt_keys(p, settings, engine.fingerprint, samples=samples, seed=seed) for p in batch] for batch in batches]
-    store = ranks.together(lambda: RecordStore(out) if ranks.rank() == 0 else None)
-    found = ranks.gather(store.found if store is not None else None)[0] or {}
-    made = _again(batches, keys, found, reading)
+    _check(prompts, options)
+    reading = Reading(options=options, fingerprint=engine.fingerprint, model=model, tokenizer_len=tokenizer_len)
+    batches = [prompts[i : i + options.batch_prompts] for i in range(0, len(prompts), options.batch_prompts)]
+    keys = [[reading.keys(prompt) for prompt in batch] for batch in batches]
+    store = collective.together(lambda: RecordStore(out) if collective.rank() == 0 else None)
+    found = collective.gather(store.found if store is not None else None)[0] or {}
+    done = _rescored(batches, keys, found, reading)
     if store is not None:
-        store.keep(_flat(keys), _in_order(made))
-    waiting = [place for place in range(len(batches)) if place not in made]
+        store.keep([key for batch in keys for own in batch for key in own], _in_order(done))
+    waiting = [place for place in range(len(batches)) if place not in done]
 
     def tell() -> None:
         if progress is not None:
-            progress(sum(len(batches[place]) for place in made), len(prompts))
+            progress(sum(len(batches[place]) for place in done), len(prompts))
 
     tell()
-    for place, records in _generate(engine, batches, waiting, reading, samples=samples, ranks=ranks, stop=stop):
-        made[place] = records
+    for place, records in _generate(engine, batches, waiting, reading, collective, stop):
+        done[place] = records
         if store is not None:
             store.append(records)
             faults.point("eval.record")
-        if on_record is not None:
-            for new in records:
-                on_record(new)
         tell()
     if store is not None:
-        store.finish(_in_order(made))
-    return _in_order(made)
+        store.finish(_in_order(done))
+    return _in_order(done)
 
 
 def _generate(
@@ -142,33 +137,32 @@ def _generate(
     batches: Sequence[Sequence[Prompt]],
     waiting: Sequence[int],
     reading: Reading,
-    *,
-    samples: int,
-    ranks: Ranks,
+    collective: Collective,
     stop: Callable[[], bool] | None,
 ) -> Iterator[tuple[int, list[Record]]]:
     """Answer the waiting batches in rounds of one per rank; every rank gets (place, records) of all, in order."""
+    options = reading.options
 
     def answer(places: Sequence[int]) -> list[Record]:
-        if ranks.rank() >= len(places):
+        if collective.rank() >= len(places):
             return []
-        batch = batches[places[ranks.rank()]]
-        answers = engine.generate(batch, reading.settings, samples=samples, seed=reading.seed)
+        batch = batches[places[collective.rank()]]
+        answers = engine.generate(batch, options.settings, samples=options.samples, seed=options.seed)
         return [reading.record(p, a, k) for p, own in zip(batch, answers, strict=True) for k, a in enumerate(own)]
 
-    for start in range(0, len(waiting), ranks.world()):
-        if stop is not None and any(ranks.gather(stop())):
+    for start in range(0, len(waiting), collective.world()):
+        if stop is not None and any(collective.gather(stop())):
             return
-        places = waiting[start : start + ranks.world()]
-        yield from zip(places, ranks.gather(ranks.together(lambda places=places: answer(places))), strict=False)
+        places = waiting[start : start + collective.world()]
+        yield from zip(places, collective.gather(collective.together(lambda places=places: answer(places))), strict=False)
 
 
-def _again(
+def _rescored(
     batches: Sequence[Sequence[Prompt]], keys: Sequence[Sequence[Sequence[Key]]], found: Mapping[Key, Record], reading: Reading
 ) -> dict[int, list[Record]]:
     """Batch -> its records, scored again, of the batches whose answers are all there."""
     return {
-        place: [reading.again(prompt, found[key], k) for prompt, own in zip(batch, keys[place], strict=True) for k, key in enumerate(own)]
+        place: [reading.rescore(prompt, found[key], k) for prompt, own in zip(batch, keys[place], strict=True) for k, key in enumerate(own)]
         for place, batch in enumerate(batches)
         if all(key in found for own in keys[place] for key in own)
     }
@@ -178,25 +172,22 @@ def _in_order(made: Mapping[int, list[Record]]) -> list[Record]:
     return [record for place in sorted(made) for record in made[place]]
 
 
-def _flat(keys: Sequence[Sequence[Sequence[Key]]]) -> list[Key]:
-    return [key for batch in keys for own in batch for key in own]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
     """How the answers of one evaluation become records."""
 
-    settings: GenerationSettings
+    options: EvalOptions
     fingerprint: str
     """Of the weights."""
-    stage: str
-    """Label of the model."""
+    model: str
     tokenizer_len: Callable[[str], int]
-    seed: int = 0
-    view: View = "tagged"
-    task_version: int = 1
 
-    def again(self, prompt: Prompt, old: Record, k: int) -> Record:
+    def keys(self, prompt: Prompt) -> list[Key]:
+        """`Record.key` of the records that a prompt will get, one per answer."""
+        options = self.options
+        return prompt_keys(prompt, options.settings, self.fingerprint, samples=options.samples, seed=options.seed)
+
+    def rescore(self, prompt: Prompt, old: Record, k: int) -> Record:
         """An answer that is there, read and scored anew. What a judge said of it stays."""
         made = self.record(prompt, recorded(old), k)
         judged = {name: value for name, value in old.scores.items() if name.startswith(JUDGED)}
@@ -210,12 +201,12 @@ class Reading:
         """
         sample = prompt.sample
         parsed = parse(answer.text, prompt.answer_format)
-        read = answer_of(answer.text, prompt.answer_format, self.view)
+        read = answer_of(answer.text, prompt.answer_format, self.options.extraction)
         pred, gold, scores = SCORERS[sample.answer_type](read, sample)
         unclosed = parsed.thought is None and "unclosed" in parsed.errors and _OPENED.search(answer.text) is not None
         has = parsed.thought is not None and bool(parsed.thought.strip())
         return Record(
-            stage=self.stage,
+            model=self.model,
             sample_id=sample.id,
             task=sample.task,
             cluster=sample.media[0].path if sample.media else sample.id,
@@ -236,20 +227,18 @@ class Reading:
             finish=answer.finish,
             unclosed=unclosed,
             fingerprint=self.fingerprint,
-            settings=settings_json(self.settings),
-            difficulty=_label(sample, "difficulty"),
-            category=_label(sample, "category"),
-            group=_label(sample, "question_group"),
-            frame=_label(sample, "frame"),
+            settings=settings_json(self.options.settings),
             k=k,
-            seed=self.seed if self.settings.temperature > 0 else None,
-            task_version=self.task_version,
+            seed=self.options.seed if self.options.settings.temperature > 0 else None,
+            task_version=self.options.task_version,
+            **labels(sample),
         )
 
 
-def _label(sample: Sample, key: str) -> str | None:
-    value = sample.meta.get(key)
-    return None if value is None else str(value)
+def labels(sample: Sample) -> dict[str, Any]:
+    """What a row says of itself that parts of a summary and groups of questions go by."""
+    names = {"difficulty": "difficulty", "category": "category", "group": "question_group", "frame": "frame"}
+    return {name: None if sample.meta.get(key) is None else str(sample.meta[key]) for name, key in names.items()}
 
 
 def status(answer: str | None, pred: tuple[float, ...] | None, *, truncated: bool) -> Status:
@@ -261,11 +250,12 @@ def status(answer: str | None, pred: tuple[float, ...] | None, *, truncated: boo
     return "truncated" if truncated else "no_tag"
 
 
-def _check(prompts: Sequence[Prompt], settings: GenerationSettings, batch_prompts: int, samples: int) -> None:
-    if samples < 1 or (samples > 1 and settings.temperature == 0):
-        raise ValueError(f"{samples} answers at temperature {settings.temperature}: several greedy answers are all the same")
-    if batch_prompts < 1:
-        raise ValueError(f"batch_prompts must be at least 1, got {batch_prompts}")
+def _check(prompts: Sequence[Prompt], options: EvalOptions) -> None:
+    samples, temperature = options.samples, options.settings.temperature
+    if samples < 1 or (samples > 1 and temperature == 0):
+        raise ValueError(f"{samples} answers at temperature {temperature}: several greedy answers are all the same")
+    if options.batch_prompts < 1:
+        raise ValueError(f"batch_prompts must be at least 1, got {options.batch_prompts}")
     for name, count in Counter(prompt.sample.id for prompt in prompts).items():
         if count > 1:
             raise ValueError(f"sample '{name}' is asked {count} times; give every row its own id")

@@ -1,4 +1,4 @@
-"""Evaluate a model on a suite, from a folder of weights to a table. Answers already there are not generated again."""
+"""The suite runner: evaluates a model on every task of a suite, from a folder of weights to a table. Answers already there are kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,9 @@ from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError, MediaError, RowError
-from vlmrl.evals.ask.evaluate import ALONE, JUDGED, Ranks, evaluate
+from vlmrl.evals.ask.evaluate import JUDGED, SINGLE_PROCESS, Collective, EvalOptions, evaluate
 from vlmrl.evals.ask.models import LocalModel, Model, open_store
-from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite
+from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.evals.pages.table import interval_text, markdown, summary_cells, table
 from vlmrl.evals.score.measures import LABELS
@@ -54,6 +54,16 @@ class Changes:
     def of(self, task: Task) -> Task:
         given = {name: value for name, value in dataclasses.asdict(self).items() if name != "seed" and value is not None}
         return task.model_copy(update=given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """What is told to whom evaluates, while it goes on."""
+
+    progress: Callable[[str, int, int], None] | None = None
+    """Called with (task, done, total)."""
+    answered: Callable[[Task, Sequence[Prompt], MediaStore], None] | None = None
+    """Called on the first rank with each task's prompts and media once it is answered, for pictures in a report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,30 +139,29 @@ class SuiteResult:
 
 def evaluate_suite(
     checkpoint: Path,
-    suite: Path,
+    suite: str | Path,
     out: Path,
     *,
     data_root: Path | None = None,
     device: str = "auto",
     dtype: str = "float32",
-    attention: str = "sdpa",
     changes: Changes | None = None,
-    ranks: Ranks = ALONE,
-    progress: Callable[[str, int, int], None] | None = None,
+    watch: Watch | None = None,
 ) -> SuiteResult:
-    """Answers of a checkpoint to every row of every task; see `evaluate_model`.
+    """Evaluate a checkpoint on a suite: `vlmrl eval` from Python. Writes what `evaluate_model` writes.
 
     Args:
         checkpoint: model folder (`stages/<name>` or `final` of a run), or a finished run's directory.
+        suite: name of one of ours, or a YAML file.
 
     Raises:
         ConfigError: suite or checkpoint cannot be used.
         DataError: rows or media of a task cannot be used; nothing leaves the denominator in silence.
     """
-    checked = load_suite(suite)
+    checked = load_suite(suite_path(suite))
     data_root_of(checked, data_root)  # before the model is loaded
-    model = LocalModel.load(checkpoint, device=device, dtype=dtype, attention=attention)
-    return evaluate_model(model, checked, out, data_root=data_root, changes=changes, ranks=ranks, progress=progress)
+    model = LocalModel.load(checkpoint, device=device, dtype=dtype)
+    return evaluate_model(model, checked, out, data_root=data_root, changes=changes, watch=watch)
 
 
 def evaluate_model(
@@ -162,10 +171,9 @@ def evaluate_model(
     *,
     data_root: Path | None = None,
     changes: Changes | None = None,
-    ranks: Ranks = ALONE,
+    collective: Collective = SINGLE_PROCESS,
     judge: Mapping[str, Any] | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
-    on_prompts: Callable[[Task, Sequence[Prompt], MediaStore], None] | None = None,
+    watch: Watch | None = None,
 ) -> SuiteResult:
     """Answers of a model to every row of every task.
 
@@ -174,10 +182,8 @@ def evaluate_model(
     Args:
         data_root: replaces the suite's; needed when that is `toy`.
         changes: to the suite's settings.
-        ranks: processes that share the questions.
+        collective: processes that share the questions.
         judge: endpoint (docs/judges.md) of a judge of thoughts: are they consistent with the answer, and do they say what is seen?
-        progress: called with (task, done, total).
-        on_prompts: called with each task's prompts and media once it is answered, for pictures in a report.
 
     Raises:
         DataError: rows or media of a task cannot be used; nothing leaves the denominator in silence.
@@ -186,58 +192,95 @@ def evaluate_model(
     suite = suite.model_copy(update={"tasks": tuple(changes.of(task) for task in suite.tasks)})
     root = data_root_of(suite, data_root)
     fs.mkdir(out)
-    records: dict[str, list[Record]] = {}
-    notes: list[str] = []
-    fingerprint = ""
-    for task in suite.tasks:
-        file = out / f"{task.id}.jsonl"
-        store = open_store(task, model.bundle)
-        try:
-            engine = model.engine(task, store, file)
-            prompts, whole = task_prompts(task, root, store, model.bundle, out if ranks.rank() == 0 else None)
-            notes += count_notes(task, len(prompts), whole)
-            records[task.id] = evaluate(
-                engine=engine,
-                prompts=prompts,
-                **asked(task),
-                seed=changes.seed,
-                out=file,
-                stage=model.name,
-                batch_prompts=suite.batch_prompts,
-                tokenizer_len=lambda text: len(model.bundle.tokenize(text)),
-                ranks=ranks,
-                progress=None if progress is None else lambda done, total, task=task: progress(task.id, done, total),
-            )
-            fingerprint = engine.fingerprint
-            if judge is not None:
-                records[task.id], missing = _judged(records[task.id], prompts, store, judge, file, ranks)
-                notes += [f"{task.id}: {count} verdicts of the judge are missing ({reason})" for reason, count in missing.items()]
-            if on_prompts is not None and ranks.rank() == 0:
-                on_prompts(task, prompts, store)
-        finally:
-            store.close()
-    summaries = {name: summarize(rows, seed=_SEED) for name, rows in records.items()}
-    result = SuiteResult(
-        suite=suite, model=model.name, fingerprint=fingerprint, summaries=summaries, records=records, out=out, notes=tuple(notes)
+    one = _Evaluation(
+        model=model,
+        out=out,
+        root=root,
+        batch_prompts=suite.batch_prompts,
+        seed=changes.seed,
+        collective=collective,
+        judge=judge,
+        watch=watch or Watch(),
     )
-    if ranks.rank() == 0:
+    records = {task.id: one.answers(task) for task in suite.tasks}
+    result = SuiteResult(
+        suite=suite,
+        model=model.name,
+        fingerprint=one.fingerprint,
+        summaries={name: summarize(rows, seed=_SEED) for name, rows in records.items()},
+        records=records,
+        out=out,
+        notes=tuple(one.notes),
+    )
+    if collective.rank() == 0:
         fs.write_text(out / "summary.json", json.dumps(result.json(), indent=1, sort_keys=True) + "\n")
         fs.write_text(out / "results.md", result.markdown())
     return result
 
 
-def asked(task: Task) -> dict[str, Any]:
-    """How a task is asked, as arguments of `quick.evaluate`."""
-    return {
-        "settings": GenerationSettings(max_new_tokens=task.max_new_tokens, temperature=task.temperature, top_p=task.top_p),
-        "samples": task.samples,
-        "view": task.view,
-        "task_version": task.version,
-    }
+@dataclass(kw_only=True)
+class _Evaluation:
+    """One model on the tasks of a suite, one after the other."""
+
+    model: Model
+    out: Path
+    root: Path
+    batch_prompts: int
+    seed: int
+    collective: Collective
+    judge: Mapping[str, Any] | None
+    watch: Watch
+    notes: list[str] = field(default_factory=list[str])
+    fingerprint: str = ""
+
+    def answers(self, task: Task) -> list[Record]:
+        """The records of a task, judged where there is a judge."""
+        store = open_store(task, self.model.bundle)
+        try:
+            return self._answers(task, store)
+        finally:
+            store.close()
+
+    def _answers(self, task: Task, store: MediaStore) -> list[Record]:
+        file = self.out / f"{task.id}.jsonl"
+        first = self.collective.rank() == 0
+        engine = self.model.engine(task, store, file)
+        prompts, whole = task_prompts(task, self.root, store, self.model.bundle, self.out if first else None)
+        self.notes += count_notes(task, len(prompts), whole)
+        progress = self.watch.progress
+        records = evaluate(
+            engine,
+            prompts,
+            eval_options(task, batch_prompts=self.batch_prompts, seed=self.seed),
+            out=file,
+            model=self.model.name,
+            tokenizer_len=lambda text: len(self.model.bundle.tokenize(text)),
+            collective=self.collective,
+            progress=None if progress is None else lambda done, total: progress(task.id, done, total),
+        )
+        self.fingerprint = engine.fingerprint
+        if self.judge is not None:
+            records, missing = _judged(records, prompts, store, self.judge, file, self.collective)
+            self.notes += [f"{task.id}: {count} verdicts of the judge are missing ({reason})" for reason, count in missing.items()]
+        if self.watch.answered is not None and first:
+            self.watch.answered(task, prompts, store)
+        return records
+
+
+def eval_options(task: Task, *, batch_prompts: int, seed: int) -> EvalOptions:
+    """How a task is asked."""
+    return EvalOptions(
+        settings=GenerationSettings(max_new_tokens=task.max_new_tokens, temperature=task.temperature, top_p=task.top_p),
+        batch_prompts=batch_prompts,
+        samples=task.samples,
+        seed=seed,
+        extraction=task.extraction,
+        task_version=task.version,
+    )
 
 
 def _judged(
-    records: list[Record], prompts: Sequence[Prompt], store: MediaStore, judge: Mapping[str, Any], file: Path, ranks: Ranks
+    records: list[Record], prompts: Sequence[Prompt], store: MediaStore, judge: Mapping[str, Any], file: Path, collective: Collective
 ) -> tuple[list[Record], dict[str, int]]:
     """The records with a judge's verdicts on their thoughts, and why verdicts are missing, on every rank; the file then holds these.
     The first rank asks."""
@@ -251,7 +294,7 @@ def _judged(
         fs.write_bytes(file, b"".join(record.line() for record in done))
         return done, missing_verdicts(verdicts)
 
-    return ranks.gather(ranks.together(lambda: ask() if ranks.rank() == 0 else ([], {})))[0]
+    return collective.gather(collective.together(lambda: ask() if collective.rank() == 0 else ([], {})))[0]
 
 
 def count_notes(task: Task, asked: int, whole: int) -> list[str]:

@@ -22,7 +22,7 @@ from vlmrl.config import tree
 from vlmrl.config.schema import MediaSection, PositiveInt, Section
 from vlmrl.config.tree import Node
 from vlmrl.errors import ConfigError
-from vlmrl.evals.ask.tasks import Made, Published, Task, check_task, modes, with_defaults
+from vlmrl.evals.ask.tasks import RENAMED, Prepare, Published, Task, check_task, modes, with_defaults
 from vlmrl.registry import nearest
 
 DEFINITIONS = Path(__file__).parents[3] / "evals"
@@ -117,27 +117,6 @@ def task_names() -> list[str]:
     return sorted(path.stem for path in (DEFINITIONS / "tasks").glob("*.yaml"))
 
 
-def load_task(name: str) -> Task:
-    """One of our tasks, with defaults filled in.
-
-    Raises:
-        ConfigError: there is none, or its file is wrong.
-    """
-    problems: list[str] = []
-    node = _named(name, "", problems)
-    if problems:
-        raise ConfigError(problems)
-    try:
-        task = with_defaults(Task.model_validate(_tuples(node.plain())))
-    except ValueError as error:
-        root = Node({"tasks": Node([node], node.origin)}, node.origin)
-        raise ConfigError(_explain(error, root, ("tasks", 0))) from error
-    problems = [f"{name}: {problem}" for problem in check_task(task)]
-    if problems:
-        raise ConfigError(problems)
-    return task
-
-
 def _fill_in(root: Node, problems: list[str]) -> None:
     """Put the definitions of named tasks in their place in the tree; what the suite says of them comes on top."""
     tasks = (root.mapping or {}).get("tasks")
@@ -169,21 +148,22 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(inner) for inner in value) if isinstance(value, list) else value
 
 
-_MODELS = {"media": MediaSection, "made": Made, "published": Published}
+_MODELS = {"media": MediaSection, "prepare": Prepare, "published": Published}
 
 
-def _explain(error: Any, root: Node, prefix: tuple[str | int, ...] = ()) -> list[str]:
+def _explain(error: Any, root: Node) -> list[str]:
     """Each problem that pydantic found, as `file:line: key: what`; the branches of a union are one problem."""
     out: list[str] = []
     for item in error.errors(include_url=False):
-        loc = (*prefix, *(part for part in item["loc"] if part not in ("str", "tuple[str, ...]") and "literal[" not in str(part)))
+        loc = tuple(part for part in item["loc"] if part not in ("str", "tuple[str, ...]") and "literal[" not in str(part))
         node = _nearest(root, loc)
         where = ".".join(str(part) for part in loc)
         if item["type"] == "extra_forbidden":
             model = Suite if len(loc) == 1 else Task if len(loc) == 3 else _MODELS.get(str(loc[2]), Section)
             fields = list(model.model_fields)
             name = str(loc[-1])
-            text = f"{node.origin}: {where}: unknown key '{name}'{nearest(name, fields)} (known: {', '.join(fields)})"
+            hint = f"; it is called '{RENAMED[name]}' now" if model is Task and name in RENAMED else nearest(name, fields)
+            text = f"{node.origin}: {where}: unknown key '{name}'{hint} (known: {', '.join(fields)})"
         else:
             text = f"{node.origin}: {where}: {item['msg']}, got {item['input']!r:.80}"
         if not any(text.partition(": Input")[0] == known.partition(": Input")[0] for known in out):

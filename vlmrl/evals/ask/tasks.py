@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from vlmrl.config.schema import MediaSection, PositiveInt, Probability, Section
+from vlmrl.evals.score.extraction import Extraction
 from vlmrl.evals.score.measures import LABELS, OF_TYPE, allowed_metrics, metrics_of
 from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.registry import nearest
@@ -19,7 +20,11 @@ from vlmrl.types import CoordinateFrame
 AnswerFormat = Literal["think", "answer_only", "think_or_not"]
 
 
-class Made(Section):
+RENAMED = {"made": "prepare", "view": "extraction", "template": "answer_format"}
+"""Key of a task before -> now. Of `view`, `tagged` is `strict` now and `view` is `lenient`."""
+
+
+class Prepare(Section):
     """How the rows come to be: `python data/<dataset>/prepare.py ROOT OUT --split <split> --<option> <value>`."""
 
     dataset: str = Field(description="Folder below data/ with card.md and prepare.py")
@@ -45,7 +50,7 @@ class Task(Section):
     title: str = Field(default="", description="What it is, in a few words")
     source: str = Field(description="JSONL or Parquet file of rows, relative to the data root")
     media_root: str = Field(default=".", description="Folder that media paths are relative to, relative to the data root")
-    made: Made | None = Field(default=None, description="How to make the rows from the official download")
+    prepare: Prepare | None = Field(default=None, description="How to make the rows from the official download")
     official_count: PositiveInt | None = Field(default=None, description="Rows of the whole task; another number is reported")
     answer_format: AnswerFormat | tuple[AnswerFormat, ...] = Field(description="Answer format that is asked for; several make a task each")
     answer_type: str | tuple[str, ...] = Field(description="Of the rows; decides how answers are read and scored")
@@ -59,7 +64,7 @@ class Task(Section):
     limit: PositiveInt | None = Field(default=None, description="Use only N rows, those with the smallest hash of their id: subsets nest")
     metrics: tuple[str, ...] = Field(default=(), description="Columns of the table; by default those of the answer type")
     primary: str = Field(default="", description="The metric that stands for the task; by default the first of the answer type's own")
-    view: Literal["tagged", "view"] = Field(default="tagged", description="`view` also reads answers without tags, for foreign models")
+    extraction: Extraction = Field(default="strict", description="`lenient` also reads answers without tags, for foreign models")
     max_prompt_tokens: PositiveInt = Field(default=8192, description="A longer prompt is an error")
     media: MediaSection = MediaSection()
     published: tuple[Published, ...] = Field(default=(), description="Figures from elsewhere")
@@ -79,11 +84,11 @@ class Task(Section):
 
     def make_command(self) -> str | None:
         """The command that writes the rows, with ROOT for the folder of the official download; None where nothing is known."""
-        if self.made is None:
+        if self.prepare is None:
             return None
-        options = "".join(f" --{name} {value}" for name, value in self.made.options.items())
+        options = "".join(f" --{name} {value}" for name, value in self.prepare.options.items())
         out = Path(self.source).parent.as_posix()
-        return f"python data/{self.made.dataset}/prepare.py ROOT DATA_ROOT/{out} --split {self.made.split}{options}"
+        return f"python data/{self.prepare.dataset}/prepare.py ROOT DATA_ROOT/{out} --split {self.prepare.split}{options}"
 
 
 def with_defaults(task: Task) -> Task:

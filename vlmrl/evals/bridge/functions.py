@@ -18,7 +18,7 @@ from vlmrl.data.render import messages
 from vlmrl.data.row import parse_row
 from vlmrl.errors import DataError, MediaError, VlmrlError
 from vlmrl.evals.ask.engines import Generation
-from vlmrl.evals.ask.evaluate import Reading
+from vlmrl.evals.ask.evaluate import EvalOptions, Reading
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.evals.score.measures import METRICS, metrics_of
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, open_media
@@ -118,11 +118,10 @@ def measure(doc: Mapping[str, Any], text: str) -> dict[str, float]:
     """
     sample, task = sample_of(doc), task_of(doc)
     reading = Reading(
-        settings=GenerationSettings(max_new_tokens=task.max_new_tokens, temperature=0.0),
+        options=EvalOptions(settings=GenerationSettings(max_new_tokens=task.max_new_tokens, temperature=0.0), extraction=task.extraction),
         fingerprint="",
-        stage="",
+        model="",
         tokenizer_len=lambda _: 0,
-        view=task.view,
     )
     prompt = Prompt(sample=sample, ids=(), media=(), spans=(), answer_format=task.asked)
     record = reading.record(prompt, Generation(text=text, n_out=0, finish="stop"))

@@ -12,7 +12,7 @@ from typing import Any
 
 from vlmrl.answers.tags import answer_view, parse
 from vlmrl.errors import DataError
-from vlmrl.evals.ask.evaluate import Reading, status
+from vlmrl.evals.ask.evaluate import EvalOptions, Reading, status
 from vlmrl.evals.bridge import functions
 from vlmrl.evals.bridge.requests import Answer, Key
 from vlmrl.evals.score.paired import UPSTREAM
@@ -33,7 +33,7 @@ class Reader:
     """What records need beside samples and answers."""
 
     fingerprint: str
-    stage: str
+    model: str
     harness: str
     answer_format: str
     """That tasks of others were asked with."""
@@ -115,13 +115,10 @@ def _ours(doc: Mapping[str, Any], answer: Answer, k: int, reader: Reader) -> Rec
     """The record that native evaluation makes of this answer."""
     task = functions.task_of(doc)
     reading = Reading(
-        settings=answer.settings,
+        options=EvalOptions(settings=answer.settings, seed=reader.seed, extraction=task.extraction, task_version=task.version),
         fingerprint=reader.fingerprint,
-        stage=reader.stage,
+        model=reader.model,
         tokenizer_len=reader.tokenizer_len,
-        seed=reader.seed,
-        view=task.view,
-        task_version=task.version,
     )
     prompt = dataclasses.replace(answer.prompt, sample=functions.sample_of(doc), answer_format=task.asked)
     return reading.record(prompt, answer.generation, k)
@@ -134,7 +131,7 @@ def _theirs(name: str, answer: Answer, k: int, reader: Reader) -> Record:
     view = answer_view(generation.text) or None
     unclosed = view is None and "unclosed" in parsed.errors
     return Record(
-        stage=reader.stage,
+        model=reader.model,
         sample_id=name,
         task=prompt.sample.task,
         cluster=prompt.sample.media[0].path if prompt.sample.media else name,

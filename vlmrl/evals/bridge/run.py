@@ -104,7 +104,7 @@ def evaluate_via_lmms(
         check_errors(samples)
         reader = Reader(
             fingerprint=fingerprint,
-            stage=model.name,
+            model=model.name,
             harness=f"lmms-eval {version}",
             answer_format=options.answer_format,
             seed=options.seed,

@@ -123,7 +123,7 @@ def _summary(records: Mapping[str, list[Record]], kind: str, primary: str | None
     first = next(iter(records.values()))[0]
     return {
         "suite": {"id": kind, "version": None, "tasks": [{"id": name, **({"primary": primary} if primary else {})} for name in records]},
-        **{"model": first.stage, "fingerprint": first.fingerprint, "vlmrl": __version__, "harness": first.harness, "notes": notes},
+        **{"model": first.model, "fingerprint": first.fingerprint, "vlmrl": __version__, "harness": first.harness, "notes": notes},
         "tasks": {name: {"n": len({r.sample_id for r in rows}), "metrics": _means(rows)} for name, rows in records.items()},
     }
 

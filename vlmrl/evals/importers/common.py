@@ -16,7 +16,7 @@ from typing import Any
 
 from vlmrl.answers.tags import answer_view, parse
 from vlmrl.errors import DataError
-from vlmrl.evals.ask.evaluate import status
+from vlmrl.evals.ask.evaluate import labels, status
 from vlmrl.evals.score.paired import UNKNOWN, UPSTREAM
 from vlmrl.evals.score.records import Record, Think
 from vlmrl.evals.score.scorers import SCORERS, thought_scores
@@ -88,7 +88,7 @@ def record_of(answer: Answer, origin: Origin, sample: Sample | None) -> Record:
         scores = scores | thought_scores(parsed, sample)
     known = [answer.sample_id, answer.target] if sample is None else [sample.id, sample.question, sample.answer_type, dict(sample.gt)]
     fields: dict[str, Any] = {
-        **{"stage": origin.model, "task": origin.task, "fingerprint": origin.fingerprint, "harness": origin.harness},
+        **{"model": origin.model, "task": origin.task, "fingerprint": origin.fingerprint, "harness": origin.harness},
         **{"sample_id": answer.sample_id if sample is None else sample.id, "k": answer.k},
         "cluster": sample.media[0].path if sample is not None and sample.media else answer.sample_id,
         "sample_hash": _unknown(known),
@@ -103,12 +103,6 @@ def record_of(answer: Answer, origin: Origin, sample: Sample | None) -> Record:
         **({} if sample is None else labels(sample)),
     }
     return Record(**fields)
-
-
-def labels(sample: Sample) -> dict[str, str | None]:
-    """What a row says of itself that parts of a summary go by."""
-    names = {"difficulty": "difficulty", "category": "category", "group": "question_group", "frame": "frame"}
-    return {name: None if sample.meta.get(key) is None else str(sample.meta[key]) for name, key in names.items()}
 
 
 def _tokens(has: bool) -> Any:

@@ -79,7 +79,7 @@ class Layer:
 class Answer:
     """What one model answered to one question."""
 
-    stage: str
+    model: str
     """With the number of the answer, where there are several."""
     layer: int
     colour: str
@@ -152,7 +152,7 @@ class Question:
     """For the filters: names of `TAGS`."""
 
 
-def stage_colours(names: Sequence[str]) -> dict[str, str]:
+def model_colours(names: Sequence[str]) -> dict[str, str]:
     """The first model in grey, those after it in the colours of the curves, without the one of the truth."""
     colours = [colour for colour in COLOURS if colour != TRUTH_COLOUR]
     return {name: (FIRST_COLOUR if n == 0 else colours[(n - 1) % len(colours)]) for n, name in enumerate(names)}
@@ -161,9 +161,9 @@ def stage_colours(names: Sequence[str]) -> dict[str, str]:
 def by_sample(records: Mapping[str, Sequence[Record]]) -> dict[str, dict[str, list[Record]]]:
     """Sample -> model -> its answers in the order of their numbers; models without an answer to the sample are left out."""
     out: dict[str, dict[str, list[Record]]] = {}
-    for stage, rows in records.items():
+    for model, rows in records.items():
         for record in sorted(rows, key=lambda r: r.k):
-            out.setdefault(record.sample_id, {}).setdefault(stage, []).append(record)
+            out.setdefault(record.sample_id, {}).setdefault(model, []).append(record)
     return out
 
 
@@ -183,9 +183,9 @@ def question(
     shown = Shown() if frames is None else frames.shown
     gold, problems = _gold(frames, first)
     drawn = [
-        (stage, number, record, _said(record, target, shown))
-        for stage, rows in answered.items()
-        for number in [list(colours).index(stage) + 1]
+        (model, number, record, _said(record, target, shown))
+        for model, rows in answered.items()
+        for number in [list(colours).index(model) + 1]
         for record in rows
     ]
     ends = [0.0, *(s.end for s in gold.spans)]
@@ -193,12 +193,12 @@ def question(
         ends += [frames.duration or 0.0, *(frames.times or ())[-1:]]
     timed = bool(gold.spans) or any(marks.spans for _, _, _, marks in drawn)
     length = max(ends) or 1.0
-    several = {stage for stage, rows in answered.items() if len(rows) > 1}
+    several = {model for model, rows in answered.items() if len(rows) > 1}
     answers = tuple(
-        _answer(f"{stage} k={record.k}" if stage in several else stage, layer, colours[stage], record, marks, length)
-        for stage, layer, record, marks in drawn
+        _answer(f"{model} k={record.k}" if model in several else model, layer, colours[model], record, marks, length)
+        for model, layer, record, marks in drawn
     )
-    layers = [(0, TRUTH_COLOUR, gold), *((layer, colours[stage], marks) for stage, layer, _, marks in drawn)]
+    layers = [(0, TRUTH_COLOUR, gold), *((layer, colours[model], marks) for model, layer, _, marks in drawn)]
     return Question(
         index=index,
         id=visible(sample_id),
@@ -305,10 +305,10 @@ def _said(record: Record, target: Target | None, shown: Shown) -> Marks:
     return answer_marks(target, shown, record.answer, thought)
 
 
-def _answer(stage: str, layer: int, colour: str, record: Record, marks: Marks, length: float) -> Answer:
+def _answer(model: str, layer: int, colour: str, record: Record, marks: Marks, length: float) -> Answer:
     timed = record.answer_type == "time_span"
     return Answer(
-        stage=visible(stage),
+        model=visible(model),
         layer=layer,
         colour=colour,
         status=record.status,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import fs
-from vlmrl.evals.pages.browser import TRUTH_COLOUR, Question, by_sample, filters, layers, question, stage_colours
+from vlmrl.evals.pages.browser import TRUTH_COLOUR, Question, by_sample, filters, layers, model_colours, question
 from vlmrl.evals.pages.page import render_page
 from vlmrl.evals.pages.run_page import gap_cell
 from vlmrl.evals.pages.runfiles import EvalFiles, Frames, load_eval
@@ -65,7 +65,7 @@ def page(
     sides: Mapping[str, EvalFiles], title: str, facts: Sequence[tuple[str, str]], result: FolderComparison | None = None
 ) -> dict[str, Any]:
     """Everything that the template shows of one evaluation, or of two and their comparison, by model."""
-    colours = stage_colours(list(sides))
+    colours = model_colours(list(sides))
     names = list(dict.fromkeys(task for files in sides.values() for task in files.records))
     compared = {} if result is None else {x.task: x for x in result.tasks}
     questions = _questions(names, sides, colours)

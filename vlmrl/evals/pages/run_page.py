@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import fs
-from vlmrl.evals.pages.browser import TRUTH_COLOUR, by_sample, filters, layers, question, span_text, stage_colours
+from vlmrl.evals.pages.browser import TRUTH_COLOUR, by_sample, filters, layers, model_colours, question, span_text
 from vlmrl.evals.pages.charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, charts, number
 from vlmrl.evals.pages.page import render_page
 from vlmrl.evals.pages.runfiles import RunFiles, load_run, save_frames
@@ -48,7 +48,7 @@ def render(run: RunFiles) -> str:
 def page(run: RunFiles) -> dict[str, Any]:
     """Everything that the template shows, as plain values."""
     seed = int(_at(run.config, "run", "seed") or 0)
-    colours = stage_colours(list(run.records))
+    colours = model_colours(list(run.records))
     summaries = {name: summarize(rows, seed) for name, rows in run.records.items() if rows}
     comparisons, refused = comparisons_of({name: run.records[name] for name in summaries}, seed)
     panels = panels_of(run)

@@ -218,10 +218,10 @@ def load_evaluation(path: Path, *, task: str | None = None) -> Evaluation:
         rows = read_records(path)
         records = {name: [r for r in rows if r.task == name] for name in sorted({r.task for r in rows})} if task is None else {task: rows}
     tasks = {one["id"]: one for one in found["suite"]["tasks"]} if found else {}
-    stages = list(dict.fromkeys(r.stage for rows in records.values() for r in rows))
+    models = list(dict.fromkeys(r.model for rows in records.values() for r in rows))
     return Evaluation(
         path=path,
-        model=found["model"] if found and path.is_dir() else ", ".join(stages) or path.stem,
+        model=found["model"] if found and path.is_dir() else ", ".join(models) or path.stem,
         version=found["vlmrl"] if found else None,
         tasks=tasks,
         records=records,
@@ -311,7 +311,7 @@ def _settings(first: Evaluation, second: Evaluation, task: str) -> list[Mismatch
     return [Mismatch(task=task, what=f"{what} differs", samples=samples, detail=f"{p} and {q}") for what, p, q in unequal]
 
 
-_DEFINITION = {"primary": "the primary metric", "view": "how answers are read", "frame": "the frame of coordinates"}
+_DEFINITION = {"primary": "the primary metric", "extraction": "how answers are read", "frame": "the frame of coordinates"}
 _SPEED = frozenset({"cache_bytes", "prefetch", "vision_cache_dir", "vision_cache_bytes"})
 """Media settings that do not change what the model sees."""
 

@@ -25,6 +25,8 @@ Status = Literal["ok", "no_tag", "truncated", "unparsable"]
 """`ok`: an answer was found and read. `unparsable`: found, but not of the asked type. `truncated`: none, because the text stopped
 by length or its thought never closed. `no_tag`: none, although the text ended by itself."""
 
+RENAMED = {"stage": "model", "template": "answer_format"}
+"""Fields that files of earlier versions have under another name; they can still be read."""
 LATER = frozenset({"difficulty", "category", "group", "frame", "k", "seed", "task_version", "harness"})
 """Fields that files of earlier versions lack; they can still be read."""
 
@@ -45,8 +47,8 @@ class Think:
 class Record:
     """One answer to one sample, scored. What cannot be read counts as wrong; nothing leaves the denominator."""
 
-    stage: str
-    """Label of the model: a stage of a run, or the name of a checkpoint."""
+    model: str
+    """Its label: a stage of a run, or the name of a checkpoint."""
     sample_id: str
     task: str
     cluster: str
@@ -68,7 +70,7 @@ class Record:
     `bbox`, the value for `number`; empty for answers that are no numbers."""
     gold: tuple[float, ...]
     scores: Mapping[str, float]
-    """By names that depend on the answer type (`evals.ask.evaluate.SCORERS`), each in [0, 1]; 0 where `pred` is None."""
+    """By names that depend on the answer type (`evals.score.scorers.SCORERS`), each in [0, 1]; 0 where `pred` is None."""
     think: Think
     n_in: int | None
     """Tokens of the prompt, media included. None, as in the next two: an imported answer of which this is not known."""
@@ -114,6 +116,10 @@ def from_json(row: Mapping[str, Any]) -> Record:
         KeyError, TypeError: a field is missing, unknown or of another shape.
     """
     known = {field.name for field in dataclasses.fields(Record)}
+    twice = sorted(old for old, new in RENAMED.items() if old in row and new in row)
+    if twice:
+        raise TypeError(f"field '{twice[0]}' is the earlier name of '{RENAMED[twice[0]]}', which is there as well")
+    row = {RENAMED.get(name, name): value for name, value in row.items()}
     unknown = sorted(set(row) - known)
     if unknown:
         raise TypeError(f"unknown field '{unknown[0]}'")

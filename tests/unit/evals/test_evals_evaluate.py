@@ -1,7 +1,8 @@
-"""Quick evaluation: what is scored how, what is generated again and what is not, wherever an earlier run stopped."""
+"""The evaluator: what is scored how, what is generated again and what is not, wherever an earlier run stopped."""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,8 @@ from hypothesis import strategies as st
 from tests.unit.evals.test_evals_records import make_prompt
 from vlmrl import faults
 from vlmrl.errors import StorageError
-from vlmrl.evals.ask.engines import Generation, LocalEngine, answer_seed
-from vlmrl.evals.ask.evaluate import Reading, evaluate, status
+from vlmrl.evals.ask.engines import EvalEngine, Generation, LocalEngine, answer_seed
+from vlmrl.evals.ask.evaluate import EvalOptions, Reading, evaluate, status
 from vlmrl.evals.score.records import Record, read_records
 from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.evals.score.summary import summarize
@@ -52,25 +53,27 @@ def prompts(count: int) -> list[Prompt]:
     return [make_prompt(str(n), ids=(1, 2, n)) for n in range(count)]
 
 
-def run(out: Path, engine: Parrot, asked: Sequence[Prompt], *, batch: int = 3, fingerprint: str = "w", **kwargs):
-    return evaluate(
-        engine=LocalEngine(engine, fingerprint=fingerprint),
-        prompts=asked,
-        settings=SETTINGS,
-        out=out,
-        stage="rl",
-        batch_prompts=batch,
-        tokenizer_len=lambda text: len(text.split("+")),
-        **kwargs,
-    )
+OPTIONS = {field.name for field in dataclasses.fields(EvalOptions)}
+
+
+def asking(out: Path, engine: EvalEngine, asked: Sequence[Prompt], **given: Any) -> list[Record]:
+    """`evaluate` with its options among the other arguments."""
+    options = EvalOptions(**{name: value for name, value in given.items() if name in OPTIONS})
+    return evaluate(engine, asked, options, out=out, model="rl", **{name: v for name, v in given.items() if name not in OPTIONS})
+
+
+def run(out: Path, engine: Parrot, asked: Sequence[Prompt], *, fingerprint: str = "w", batch: int = 3, **kwargs):
+    local = LocalEngine(engine, fingerprint=fingerprint)
+    given = {"settings": SETTINGS, "batch_prompts": batch, "tokenizer_len": lambda text: len(text.split("+"))}
+    return asking(out, local, asked, **given | kwargs)
 
 
 def test_records_are_in_the_order_of_prompts_and_on_disk(tmp_path):
-    engine, seen, steps = Parrot(), [], []
-    records = run(tmp_path / "r.jsonl", engine, prompts(7), on_record=seen.append, progress=lambda d, t: steps.append((d, t)))
+    engine, steps = Parrot(), []
+    records = run(tmp_path / "r.jsonl", engine, prompts(7), progress=lambda d, t: steps.append((d, t)))
     assert engine.batches == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
     assert [r.sample_id for r in records] == list("0123456")
-    assert read_records(tmp_path / "r.jsonl") == records == seen
+    assert read_records(tmp_path / "r.jsonl") == records
     assert steps == [(0, 7), (3, 7), (6, 7), (7, 7)]
     # Gold is 1 to 3; answer n is 1 to n + 2.
     assert [r.scores["tiou"] for r in records] == pytest.approx([1 / 2, 1, 2 / 3, 2 / 4, 2 / 5, 2 / 6, 2 / 7])
@@ -82,10 +85,10 @@ def test_records_are_in_the_order_of_prompts_and_on_disk(tmp_path):
 
 def test_a_second_evaluation_generates_nothing(tmp_path):
     first = run(tmp_path / "r.jsonl", Parrot(), prompts(7))
-    engine, seen = Parrot(), []
+    engine = Parrot()
     content = (tmp_path / "r.jsonl").read_bytes()
-    assert run(tmp_path / "r.jsonl", engine, prompts(7), on_record=seen.append) == first
-    assert engine.batches == [] == seen
+    assert run(tmp_path / "r.jsonl", engine, prompts(7)) == first
+    assert engine.batches == []
     assert (tmp_path / "r.jsonl").read_bytes() == content
 
 
@@ -156,7 +159,8 @@ def test_what_is_refused(tmp_path):
 
 
 def read(text: str, finish: FinishReason = "stop", **changes):
-    reading = Reading(settings=SETTINGS, fingerprint="w", stage="s", tokenizer_len=lambda t: len(t.split()), **changes)
+    options = EvalOptions(settings=SETTINGS, **changes)
+    reading = Reading(options=options, fingerprint="w", model="s", tokenizer_len=lambda t: len(t.split()))
     return reading.record(make_prompt(), Generation(text=text, n_out=7, finish=finish))
 
 
@@ -210,8 +214,8 @@ def test_status_order():
 
 def test_a_foreign_model_may_answer_without_tags():
     assert read("From 1 to 3.").status == "no_tag"
-    assert (read("From 1 to 3.", view="view").scores["tiou"], read("From 1 to 3.", view="view").format_ok) == (1.0, False)
-    assert read("<think>1 to 3", view="view").status == "truncated"
+    assert (read("From 1 to 3.", extraction="lenient").scores["tiou"], read("From 1 to 3.", extraction="lenient").format_ok) == (1.0, False)
+    assert read("<think>1 to 3", extraction="lenient").status == "truncated"
 
 
 class Sampler:
@@ -240,8 +244,8 @@ SAMPLED = GenerationSettings(max_new_tokens=8, temperature=1.0)
 
 
 def sampled(out: Path, engine: Sampler, count: int = 7, **changes) -> list[Record]:
-    given = {"settings": SAMPLED, "samples": 4, "seed": 3, "batch_prompts": 2, "stage": "rl", "tokenizer_len": len} | changes
-    return evaluate(engine=engine, prompts=prompts(count), out=out, **given)
+    given = {"settings": SAMPLED, "samples": 4, "seed": 3, "batch_prompts": 2, "tokenizer_len": len} | changes
+    return asking(out, engine, prompts(count), **given)
 
 
 def test_four_answers_to_every_question(tmp_path):
@@ -335,7 +339,7 @@ def test_ranks_share_the_questions_and_give_what_one_gives(tmp_path, world):
 
     def work(rank: int) -> list[Record]:
         ranks.own.rank = rank
-        return sampled(tmp_path / "many.jsonl", engines[rank], ranks=ranks)
+        return sampled(tmp_path / "many.jsonl", engines[rank], collective=ranks)
 
     with ThreadPoolExecutor(world) as pool:
         found = list(pool.map(work, range(world)))

@@ -1,4 +1,4 @@
-"""evals.score.view: what scorers see of reasoning output, in every form that scorers of other harnesses are known to misread."""
+"""evals.score.extraction: what scorers see of reasoning output, in every form that scorers of other harnesses are known to misread."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vlmrl.answers.tags import answer_view, parse
+from vlmrl.evals.score.extraction import Extraction, answer_of
 from vlmrl.evals.score.scorers import SCORERS
-from vlmrl.evals.score.view import View, answer_of
 from vlmrl.metrics.text import read_choice
 from vlmrl.types import Sample
 
@@ -24,7 +24,7 @@ def sample(answer_type: str, answer: str = "", gt: dict[str, Any] | None = None,
 
 
 @pytest.mark.parametrize(
-    ("text", "tagged", "viewed"),
+    ("text", "strict", "lenient"),
     [
         ("B", None, "B"),
         ("(B)", None, "B"),
@@ -40,11 +40,11 @@ def sample(answer_type: str, answer: str = "", gt: dict[str, Any] | None = None,
     ],
 )
 @pytest.mark.parametrize("answer_format", ["think_answer", "answer_only"])
-def test_choices_are_read_from_the_answer_alone(text: str, tagged: str | None, viewed: str | None, answer_format: str) -> None:
+def test_choices_are_read_from_the_answer_alone(text: str, strict: str | None, lenient: str | None, answer_format: str) -> None:
     """Gold is B. Every cell: the letter that is read, and the score of the scorer."""
-    views: list[tuple[View, str | None]] = [("tagged", tagged), ("view", viewed)]
-    for view, letter in views:
-        answer = answer_of(text, answer_format, view)
+    cases: list[tuple[Extraction, str | None]] = [("strict", strict), ("lenient", lenient)]
+    for extraction, letter in cases:
+        answer = answer_of(text, answer_format, extraction)
         assert (None if answer is None else read_choice(answer, OPTIONS)) == letter
         pred, _, scores = SCORERS["choice"](answer, sample("choice", "B", options=OPTIONS))
         assert scores["exact"] == float(letter == "B")
@@ -52,7 +52,7 @@ def test_choices_are_read_from_the_answer_alone(text: str, tagged: str | None, v
 
 
 @pytest.mark.parametrize(
-    ("text", "tagged", "viewed"),
+    ("text", "strict", "lenient"),
     [
         ("<think>a</think><answer>B</answer>", "B", "B"),
         ("a</think>C", None, "C"),
@@ -65,8 +65,8 @@ def test_choices_are_read_from_the_answer_alone(text: str, tagged: str | None, v
         (" \n", None, None),
     ],
 )
-def test_answers(text: str, tagged: str | None, viewed: str | None) -> None:
-    assert (answer_of(text, "think_answer", "tagged"), answer_of(text, "think_answer", "view")) == (tagged, viewed)
+def test_answers(text: str, strict: str | None, lenient: str | None) -> None:
+    assert (answer_of(text, "think_answer", "strict"), answer_of(text, "think_answer", "lenient")) == (strict, lenient)
 
 
 THOUGHT = "<think>First [1, 1, 2, 2], (5, 5), from 1 to 2, 9, no.</think>"
@@ -89,10 +89,10 @@ def test_numbers_of_the_thought_are_no_answer(
     answer_type: str, answer: str, text: str, gt: dict[str, Any], meta: dict[str, Any], form: str
 ) -> None:
     row = sample(answer_type, answer, gt, **meta)
-    read = answer_of(form.format(THOUGHT, text), "think_answer", "view")
+    read = answer_of(form.format(THOUGHT, text), "think_answer", "lenient")
     _, _, scores = SCORERS[answer_type](read, row)
     assert set(scores.values()) == {1.0}
-    assert answer_of(form.format(THOUGHT, text), "think_answer", "tagged") == (text if "<answer>" in form else None)
+    assert answer_of(form.format(THOUGHT, text), "think_answer", "strict") == (text if "<answer>" in form else None)
 
 
 def test_other_known_misreadings() -> None:
@@ -101,16 +101,16 @@ def test_other_known_misreadings() -> None:
     assert read_choice("Egypt", towers) is None
     assert read_choice("Eiffel Tower", towers) == "E"
     # the last tag counts, not the first
-    assert answer_of("<answer>1</answer>, or rather <answer>2</answer>", "answer_only", "view") == "2"
+    assert answer_of("<answer>1</answer>, or rather <answer>2</answer>", "answer_only", "lenient") == "2"
 
 
-def test_an_unknown_view_is_named() -> None:
-    with pytest.raises(ValueError, match="one of tagged, view, got 'raw'"):
+def test_an_unknown_extraction_is_named() -> None:
+    with pytest.raises(ValueError, match="one of strict, lenient, got 'raw'"):
         answer_of("B", "think_answer", "raw")  # type: ignore[arg-type]
 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "B", " ", "\n", "so"]), max_size=10).map("".join))
 def test_a_tagged_answer_is_the_same_in_both_views(text: str) -> None:
-    tagged, viewed = answer_of(text, "think_answer", "tagged"), answer_of(text, "think_answer", "view")
-    assert tagged == parse(text, "think_answer").answer
-    assert viewed == (answer_view(text) or None if tagged is None else tagged)
+    strict, lenient = answer_of(text, "think_answer", "strict"), answer_of(text, "think_answer", "lenient")
+    assert strict == parse(text, "think_answer").answer
+    assert lenient == (answer_view(text) or None if strict is None else strict)

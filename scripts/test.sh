@@ -1,8 +1,17 @@
 #!/usr/bin/env bash
-# Everything that has to pass: lint, format, types, tests. Arguments go to pytest, for example: scripts/test.sh tests/unit -k cli
+# Everything that has to pass: lint, format, types, tests.
+#   bash scripts/test.sh                          all of it
+#   bash scripts/test.sh --fast                   under a minute: lint, format, layering, and the tests of pure functions
+#   bash scripts/test.sh tests/unit/data -k row   other arguments go to pytest
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
+
+case "${1:-}" in
+  --fast) fast=yes; shift ;;
+  -h | --help) sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  *) fast=no ;;
+esac
 
 bash scripts/setup.sh dev
 python="$(environment_python)"
@@ -10,5 +19,10 @@ export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 "$python" -m ruff check .
 "$python" -m ruff format --check .
+if [ "$fast" = yes ]; then
+  # Folders of pure functions: no model, no process, no run. What is slow in them is marked `not_fast`; properties are tried on fewer examples.
+  VLMRL_TEST_PROFILE=fast exec "$python" -m pytest -q -n 2 --dist worksteal -m "not slow and not gpu and not not_fast" tests/test_layering.py \
+    tests/unit/algo tests/unit/answers tests/unit/config tests/unit/metrics tests/unit/sampling "$@"
+fi
 "$python" -m pyright --pythonpath "$python"
 exec "$python" -m pytest -q -n 2 --dist loadfile "$@"

@@ -22,7 +22,8 @@ import torch
 from hypothesis import settings
 
 settings.register_profile("suite", derandomize=True, deadline=None, database=None)
-settings.load_profile("suite")
+settings.register_profile("fast", settings.get_profile("suite"), max_examples=20)
+settings.load_profile(os.environ.get("VLMRL_TEST_PROFILE", "suite"))  # scripts/test.sh --fast takes the second
 torch.set_num_threads(1)
 
 

@@ -357,6 +357,7 @@ def test_every_method_has_a_test_of_its_name():
     assert not missing, "no test function or file is named after: " + ", ".join(missing)
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(
     "name", ["vlmrl", "vlmrl.config.load", "vlmrl.config.methods", "vlmrl.cli", "vlmrl.protocols", "vlmrl.faults", "vlmrl.doctor"]
 )

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
@@ -40,7 +41,7 @@ def test_scripts_parse(script):
     assert subprocess.run([str(BASH), "-n", str(script)], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["setup.sh", "train_video.sh", "eval.sh"])
+@pytest.mark.parametrize("name", ["setup.sh", "test.sh", "train_video.sh", "eval.sh"])
 def test_help(name):
     done = bash(SCRIPTS / name, "--help")
     assert done.returncode == 0
@@ -173,6 +174,33 @@ def test_constraints_agree_with_the_declared_ranges():
                 assert requirement.specifier.contains(str(pin.specifier)[2:]), f"{pin} is outside {requirement}"
     torch = next(line for line in (ROOT / "constraints" / "cpu-py311.txt").read_text().splitlines() if line.startswith("torch=="))
     assert torch in (SCRIPTS / "setup.sh").read_text()
+
+
+def test_fast_tests_are_folders_that_exist_without_types(checkout):
+    done = bash(checkout / "scripts" / "test.sh", "--fast", "-k", "grpo", cwd=checkout, VLMRL_PYTHON=str(checkout / "python"))
+    words = done.stdout.splitlines()
+    assert "pyright" not in words
+    assert words[-2:] == ["-k", "grpo"]
+    chosen = [word for word in words if word.startswith("tests/")]
+    assert "tests/test_layering.py" in chosen
+    assert len(chosen) > 4
+    assert all((ROOT / path).exists() for path in chosen)
+    everything = bash(
+        checkout / "scripts" / "test.sh", "-k", "grpo", cwd=checkout, VLMRL_PYTHON=str(checkout / "python")
+    ).stdout.splitlines()
+    assert "pyright" in everything
+    assert not any(word.startswith("tests/") for word in everything)
+
+
+def test_workflows_run_the_scripts():
+    """Each workflow is YAML that checks out and runs what a contributor runs; a step is never a command of its own."""
+    commands = {}
+    for path in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
+        jobs = yaml.safe_load(path.read_text())["jobs"].values()
+        steps = [step for job in jobs for step in job["steps"]]
+        assert any(step.get("uses", "").startswith("actions/checkout@") for step in steps)
+        commands[path.name] = {step["run"] for step in steps if "run" in step}
+    assert commands == {"ci.yml": {"bash scripts/test.sh --fast", "bash .ci/run"}, "nightly.yml": {"bash scripts/test.sh -m slow"}}
 
 
 def test_ci_runs_the_test_script():

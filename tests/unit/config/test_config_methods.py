@@ -151,6 +151,7 @@ def test_real_registries_hold_every_slot_and_the_defaults():
     assert needed == []
 
 
+@pytest.mark.not_fast
 def test_plugins_register_and_missing_ones_are_config_errors(tmp_path):
     (tmp_path / "my_rewards.py").write_text(
         textwrap.dedent(

@@ -109,6 +109,7 @@ def test_what_people_answer_is_within_the_bounds(text: str) -> None:
     assert burden(text) is None
 
 
+@pytest.mark.not_fast
 def test_the_worst_within_the_bounds_ends() -> None:
     """Each bound at its edge, in a process that is given up after two minutes."""
     worst = [

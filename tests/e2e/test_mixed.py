@@ -98,7 +98,13 @@ def _asked_otherwise(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             | {"id": f"{row['id']}-point", "task": "pointing", "answer_type": "point", "prompt": question, "gt": gt}
             | {"answer": f"[{x}, {y}]"}
         )
-        other = {"id": f"{row['id']}-open", "task": "exact_text", "answer_type": "exact_text", "prompt": "What is there?", "gt": {"judged": True}}
+        other = {
+            "id": f"{row['id']}-open",
+            "task": "exact_text",
+            "answer_type": "exact_text",
+            "prompt": "What is there?",
+            "gt": {"judged": True},
+        }
         yield about | other | {"answer": f"a {thing['color']} {thing['shape']}"}
     elif row["answer_type"] == "action" and row["gt"]["action"]["action"] == "input_text":
         yield (

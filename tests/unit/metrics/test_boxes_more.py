@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from vlmrl.metrics.boxes import giou, json_object, matched_score, numbers, point_in_box
 
 A, B, FAR = (0.0, 0.0, 10.0, 10.0), (20.0, 0.0, 30.0, 10.0), (80.0, 80.0, 90.0, 90.0)

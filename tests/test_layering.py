@@ -256,9 +256,18 @@ def test_no_code_from_data():
         "yaml.unsafe_load",
         "yaml.full_load",
     }
-    wrong = [f"{where(p, n)}: import {name}" for p in FILES for n, name in imports(p) if name.split(".")[0] in modules]
+    # prepare.plain_pickle: the manual's restricted Unpickler, which refuses every name and persistent id, so that nothing can be called
+    restricted = {"prepare.plain_pickle": {"pickle"}}
+    wrong = [
+        f"{where(p, n)}: import {name}"
+        for p in FILES
+        for n, name in imports(p)
+        if name.split(".")[0] in modules - restricted.get(module(p), set())
+    ]
     for path in FILES:
         for node, name in calls(path):
+            if name.startswith("pickle."):
+                wrong.append(f"{where(path, node)}: {name}(...)")
             keywords = {k.arg: ast.unparse(k.value) for k in node.keywords}
             if name in functions or name.split(".")[-1] in ("sympify", "parse_expr", "literal_eval"):
                 wrong.append(f"{where(path, node)}: {name}(...)")

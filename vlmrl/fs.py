@@ -4,8 +4,8 @@
 `append` adds to a file without syncing it; `sync` makes what was appended durable. A failed operation raises
 `StorageError` with the path, and never leaves a half-written file under the name that was asked for.
 
-Every primitive operation passes through `_do`, so that tests can record what happened (`record`) and replay any prefix of
-it, or make the n-th operation fail as on a full disk (`fail_at`).
+Every primitive operation passes through `_do`, so that tests can record what happened and replay any prefix of it, or make the n-th
+operation fail as on a full disk.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -27,64 +26,17 @@ Kind = Literal["mkdir", "create", "write", "fsync", "rename", "unlink", "rmdir",
 TEMPORARY = "tmp-"
 """Names that start so are leftovers of a dead process; whoever holds the lock of the folder may remove them."""
 
-_FREEING = ("unlink", "rmdir", "truncate")
-"""Operations that a full disk does not refuse."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Op:
-    """One primitive operation. `data` for writes (always at the end of the file), `target` for renames, `size` for truncation."""
+    """One primitive operation: `data` for writes (always at the end of the file; empty where a library wrote it), `target` for renames,
+    `size` for truncation."""
 
     kind: Kind
     path: Path
     data: bytes = b""
     target: Path | None = None
     size: int = 0
-
-
-@dataclass(slots=True)
-class Fault:
-    """Makes the `at`-th refusable operation fail (1 is the next one), and with `sticky` all that follow."""
-
-    at: int
-    error: int = errno.ENOSPC
-    sticky: bool = False
-    seen: int = 0
-    hits: int = 0
-
-    def strikes(self, kind: Kind) -> bool:
-        if kind in _FREEING:
-            return False
-        self.seen += 1
-        hit = self.seen >= self.at if self.sticky else self.seen == self.at
-        self.hits += hit
-        return hit
-
-
-_logs: list[list[Op]] = []
-_faults: list[Fault] = []
-
-
-@contextmanager
-def record() -> Iterator[list[Op]]:
-    """Collects the operations done inside the block, in order, into the yielded list. For tests."""
-    log: list[Op] = []
-    _logs.append(log)
-    try:
-        yield log
-    finally:
-        _logs[:] = [other for other in _logs if other is not log]
-
-
-@contextmanager
-def fail_at(n: int, *, error: int = errno.ENOSPC, sticky: bool = False) -> Iterator[Fault]:
-    """Inside the block the n-th operation that needs space fails with `error`; a write fails after half of its data. For tests."""
-    fault = Fault(n, error, sticky)
-    _faults.append(fault)
-    try:
-        yield fault
-    finally:
-        _faults.remove(fault)
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
@@ -110,7 +62,7 @@ def write_with(path: str | Path, writer: Callable[[Path], None]) -> None:
 
     def write(temporary: Path) -> None:
         _do(Op(kind="create", path=temporary), lambda: writer(temporary))
-        _do(Op(kind="write", path=temporary, data=temporary.read_bytes() if _logs else b""), lambda: None)
+        _do(Op(kind="write", path=temporary), lambda: None)
         sync(temporary)
 
     _replace(Path(path), write)
@@ -240,16 +192,9 @@ def _fsync(path: Path, flags: int) -> None:
 
 
 def _do(op: Op, act: Callable[[], object]) -> None:
-    """Perform one operation; the single place where faults strike, the log is kept and system errors get a path and advice."""
+    """Perform one operation; system errors get a path and advice."""
     try:
-        for fault in _faults:
-            if fault.strikes(op.kind):
-                if op.kind == "write":
-                    _append(op.path, op.data[: len(op.data) // 2])
-                raise OSError(fault.error, os.strerror(fault.error))
         act()
     except OSError as error:
         advice = "; free some space and run the same command again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         raise StorageError(f"{op.path}: {op.kind} failed: {error.strerror or error}{advice}") from error
-    for log in _logs:
-        log.append(op)

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import fs_ops
 from vlmrl import fs
 from vlmrl.errors import StorageError
 from vlmrl.rollout.journal import Journal
@@ -186,7 +187,7 @@ def test_a_power_cut_at_any_operation_leaves_a_loadable_latest(tmp_path: Path, s
     root.mkdir()
     committed: list[int] = []
     plan = SCENARIOS[scenario]
-    with fs.record() as log:
+    with fs_ops.record() as log:
         for number, tag in plan:
             save(root / "checkpoints", number, keep, tag)
             committed.append(len(log))
@@ -232,7 +233,7 @@ def test_the_model_finds_a_protocol_without_syncs(tmp_path: Path, monkeypatch: p
     """The test above can fail: without the syncs of files and folders some cut leaves nothing that loads."""
     root = tmp_path / "run"
     root.mkdir()
-    with fs.record() as log:
+    with fs_ops.record() as log:
         for number in (1, 2):
             save(root / "checkpoints", number, keep=1)
     for removed in ("fsync", "fsync_dir"):
@@ -251,7 +252,7 @@ def test_the_model_finds_a_protocol_without_syncs(tmp_path: Path, monkeypatch: p
 def operations_of_a_save(tmp_path: Path, again: bool) -> int:
     probe = tmp_path / "probe"
     save(probe, 1, 1)
-    with fs.record() as log:
+    with fs_ops.record() as log:
         save(probe, 1 if again else 2, 1)
     return len(log)
 
@@ -266,7 +267,7 @@ def test_a_full_disk_at_any_operation(tmp_path: Path, again: bool, sticky: bool)
         save(folder, 1, 1)
         number = 1 if again else 2
         error: StorageError | None = None
-        with fs.fail_at(n, sticky=sticky):
+        with fs_ops.fail_at(n, sticky=sticky):
             try:
                 save(folder, number, 1, "new")
             except StorageError as caught:
@@ -357,7 +358,7 @@ def test_a_power_cut_loses_no_synced_journal_record(tmp_path: Path) -> None:
     root.mkdir()
     now = [0.0]
     synced_after: list[tuple[int, int]] = []
-    with fs.record() as log:
+    with fs_ops.record() as log:
         journal = Journal(root / "journal", 5, clock=lambda: now[0])
         for i in range(6):
             now[0] += 0.6

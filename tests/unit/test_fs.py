@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support import fs_ops
 from vlmrl import fs
 from vlmrl.errors import StorageError
 
@@ -29,7 +30,7 @@ def test_write_replaces_and_leaves_nothing_else(tmp_path: Path) -> None:
 
 
 def test_write_is_create_write_fsync_rename_fsync_dir(tmp_path: Path) -> None:
-    with fs.record() as log:
+    with fs_ops.record() as log:
         fs.write_bytes(tmp_path / "a", b"xy")
     assert [op.kind for op in log] == ["create", "write", "fsync", "rename", "fsync_dir"]
     temporary = log[0].path
@@ -41,8 +42,8 @@ def test_write_is_create_write_fsync_rename_fsync_dir(tmp_path: Path) -> None:
 
 
 def test_nothing_is_recorded_outside_the_block(tmp_path: Path) -> None:
-    with fs.record() as outer:
-        with fs.record() as inner:
+    with fs_ops.record() as outer:
+        with fs_ops.record() as inner:
             fs.write_bytes(tmp_path / "a", b"1")
         fs.unlink(tmp_path / "a")
     fs.write_bytes(tmp_path / "b", b"1")
@@ -54,7 +55,7 @@ def test_nothing_is_recorded_outside_the_block(tmp_path: Path) -> None:
 def test_failed_write_keeps_old_or_new_content(tmp_path: Path, n: int, sticky: bool) -> None:
     file = tmp_path / "a"
     fs.write_bytes(file, b"old")
-    with fs.fail_at(n, sticky=sticky) as fault, pytest.raises(StorageError, match=r"failed: No space left.*free some space"):
+    with fs_ops.fail_at(n, sticky=sticky) as fault, pytest.raises(StorageError, match=r"failed: No space left.*free some space"):
         fs.write_bytes(file, b"the new content")
     assert fault.hits >= 1
     # Only the last operation, the sync of the folder, comes after the new content is in place.
@@ -65,7 +66,7 @@ def test_failed_write_keeps_old_or_new_content(tmp_path: Path, n: int, sticky: b
 
 
 def test_fault_beyond_the_last_operation_does_nothing(tmp_path: Path) -> None:
-    with fs.fail_at(6) as fault:
+    with fs_ops.fail_at(6) as fault:
         fs.write_bytes(tmp_path / "a", b"x")
     assert (fault.seen, fault.hits) == (5, 0)
 
@@ -73,7 +74,7 @@ def test_fault_beyond_the_last_operation_does_nothing(tmp_path: Path) -> None:
 def test_failed_append_restores_the_length(tmp_path: Path) -> None:
     file = tmp_path / "log"
     fs.append(file, b"one\n")
-    with fs.fail_at(1), pytest.raises(StorageError, match="log: write failed"):
+    with fs_ops.fail_at(1), pytest.raises(StorageError, match="log: write failed"):
         fs.append(file, b"two two two\n")
     assert file.read_bytes() == b"one\n"
     fs.append(file, b"three\n")
@@ -81,7 +82,7 @@ def test_failed_append_restores_the_length(tmp_path: Path) -> None:
 
 
 def test_append_and_sync_are_separate(tmp_path: Path) -> None:
-    with fs.record() as log:
+    with fs_ops.record() as log:
         fs.append(tmp_path / "log", b"1")
         fs.append(tmp_path / "log", b"2")
         fs.sync(tmp_path / "log")
@@ -120,7 +121,7 @@ def test_a_real_limit_on_the_file_size(tmp_path: Path) -> None:
 
 
 def test_write_with_a_library_writer(tmp_path: Path) -> None:
-    with fs.record() as log:
+    with fs_ops.record() as log:
         fs.write_with(tmp_path / "a", lambda temporary: temporary.write_bytes(b"theirs") and None)
     assert [op.kind for op in log] == ["create", "write", "fsync", "rename", "fsync_dir"]
     assert log[1].data == b"theirs"
@@ -158,7 +159,7 @@ def test_truncate_cuts_and_never_grows(tmp_path: Path) -> None:
 
 
 def test_mkdir_makes_each_level_durable(tmp_path: Path) -> None:
-    with fs.record() as log:
+    with fs_ops.record() as log:
         fs.mkdir(tmp_path / "a" / "b")
         fs.mkdir(tmp_path / "a" / "b")
     assert [(op.kind, op.path) for op in log] == [
@@ -211,7 +212,7 @@ def test_any_sequence_with_faults_matches_a_model(
             "write": lambda data=data: fs.write_bytes(file, data),
             "truncate": lambda wanted=wanted: fs.truncate(file, len(wanted)),
         }[kind]
-        with fs.fail_at(fault or 1000) as injected:
+        with fs_ops.fail_at(fault or 1000) as injected:
             if kind == "truncate" or (kind == "append" and (fault or 1000) > 1) or fault is None:
                 act()
                 model = wanted

@@ -1,99 +1,43 @@
-"""Reading a pickle that holds plain data only. Nothing in it can run.
+"""Reads a pickle of plain data only, with a restricted `Unpickler` (Python manual, "Restricting Globals").
 
-Some old datasets publish annotations as pickles of lists, dicts, texts and numbers. Unpickling would execute whatever the file says;
-here its instructions are only decoded (`pickletools`), and the few that build plain containers are followed. Any other instruction,
-such as naming a class or calling something, is an error.
+Some old datasets publish annotations as pickles of lists, dicts, texts and numbers. A pickle can run code only through a class or
+function that it names, or through a persistent id; both are refused, so nothing in the file can run.
 """
 
 from __future__ import annotations
 
-import pickletools
-from typing import Any
+import io
+import pickle
+from typing import Any, NoReturn
 
 from vlmrl.errors import DataError
 
-_LITERALS = {
-    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
-    *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
-}
-_BYTES = {"STRING", "BINSTRING", "SHORT_BINSTRING"}
-"""Texts of Python 2."""
-_CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_IGNORED = {"PROTO", "FRAME", "STOP"}
-_PUT = {"PUT", "BINPUT", "LONG_BINPUT"}
-_GET = {"GET", "BINGET", "LONG_BINGET"}
-_MARK = object()
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Builds lists, dicts, tuples, texts, numbers, booleans and None; everything else needs a name that is refused here."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise DataError(f"the pickle names '{module}.{name}'; only plain lists, dicts, texts and numbers are read, never code")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise DataError("the pickle uses a persistent id; only plain lists, dicts, texts and numbers are read, never code")
 
 
 def load_plain(data: bytes, name: str) -> Any:
     """The value of a pickle of protocol 0 to 5 made of lists, dicts, tuples, texts, numbers, booleans and None.
 
+    Texts of Python 2 are read as UTF-8. Sets and bytes are read where a protocol writes them without naming a class (from 4 on).
+
     Raises:
         DataError: it holds anything else, or is damaged; `name` says which file.
     """
-    machine = _Machine(name)
+    file = io.BytesIO(data)
     try:
-        for opcode, argument, _ in pickletools.genops(data):
-            machine.step(opcode.name, argument)
-        (value,) = machine.stack
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+        value = _PlainUnpickler(file, encoding="utf-8").load()
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from error
+    except Exception as error:  # a damaged pickle raises whatever its instructions meet (EOFError, IndexError, KeyError, ...)
         raise DataError(f"{name}: not a complete pickle of plain data ({type(error).__name__}: {error})") from error
+    if file.read(1):
+        raise DataError(f"{name}: not a complete pickle of plain data (bytes follow its end)")
     return value
-
-
-class _Machine:
-    def __init__(self, name: str):
-        self.name = name
-        self.stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
-
-    def step(self, name: str, argument: Any) -> None:
-        if name in _LITERALS:
-            self.stack.append(argument)
-        elif name in _BYTES:
-            # Decoded byte by byte by pickletools; most such texts are UTF-8.
-            self.stack.append(argument.encode("latin-1").decode("utf-8"))
-        elif name in _CONSTANTS:
-            self.stack.append(_CONSTANTS[name])
-        elif name in _PUT:
-            self.memo[int(argument)] = self.stack[-1]
-        elif name == "MEMOIZE":
-            self.memo[len(self.memo)] = self.stack[-1]
-        elif name in _GET:
-            self.stack.append(self.memo[int(argument)])
-        elif name == "MARK":
-            self.stack.append(_MARK)
-        elif name not in _IGNORED and not self._container(name):
-            raise DataError(f"{self.name}: the pickle uses '{name}'; only plain lists, dicts, texts and numbers are read, never code")
-
-    def _container(self, name: str) -> bool:
-        """Build or fill a container; False if `name` is no such instruction."""
-        stack = self.stack
-        if name in ("EMPTY_LIST", "EMPTY_DICT", "EMPTY_TUPLE"):
-            stack.append({"EMPTY_LIST": [], "EMPTY_DICT": {}, "EMPTY_TUPLE": ()}[name])
-        elif name == "LIST":
-            stack.append(self._marked())
-        elif name == "TUPLE":
-            stack.append(tuple(self._marked()))
-        elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
-            count = int(name[-1])
-            stack[-count:] = [tuple(stack[-count:])]
-        elif name == "DICT":
-            items = self._marked()
-            stack.append(dict(zip(items[::2], items[1::2], strict=True)))
-        elif name in ("APPEND", "APPENDS"):
-            items = [stack.pop()] if name == "APPEND" else self._marked()
-            stack[-1].extend(items)
-        elif name in ("SETITEM", "SETITEMS"):
-            items = [stack.pop(-2), stack.pop()] if name == "SETITEM" else self._marked()
-            stack[-1].update(zip(items[::2], items[1::2], strict=True))
-        else:
-            return False
-        return True
-
-    def _marked(self) -> list[Any]:
-        """Take everything above the last mark, and the mark."""
-        start = max(i for i, item in enumerate(self.stack) if item is _MARK)
-        items = self.stack[start + 1 :]
-        del self.stack[start:]
-        return items

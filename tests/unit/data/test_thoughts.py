@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vlmrl import fs
+from tests.support import fs_ops
 from vlmrl.data.source import load_source
 from vlmrl.data.thoughts import add_thoughts
 from vlmrl.errors import DataError, StorageError
@@ -76,6 +76,6 @@ def test_the_source_is_never_written(source: Path):
 def test_a_full_disk_leaves_the_old_target(source: Path):
     target = source.with_name("out.jsonl")
     target.write_text("old")
-    with fs.fail_at(2), pytest.raises(StorageError):
+    with fs_ops.fail_at(2), pytest.raises(StorageError):
         add_thoughts(source, target, derive, media_root=".")
     assert target.read_text() == "old"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import fs_ops
 from vlmrl import fs
 from vlmrl.errors import StorageError
 from vlmrl.evals.score.records import (
@@ -190,7 +191,7 @@ def test_a_failed_append_leaves_the_file_as_it_was(tmp_path):
     store.keep([], [])
     store.append([make_record("a")])
     before = store.path.read_bytes()
-    with fs.fail_at(1), pytest.raises(StorageError):
+    with fs_ops.fail_at(1), pytest.raises(StorageError):
         store.append([make_record("b"), make_record("c")])
     assert store.path.read_bytes() == before
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support import fs_ops
 from vlmrl import fs
 from vlmrl.errors import StorageError
 from vlmrl.policy.vision import Features
@@ -203,7 +204,7 @@ def test_leftovers_of_dead_writers_go_but_live_ones_stay(tmp_path: Path) -> None
 
 def test_writes_are_durable_and_atomic(tmp_path: Path) -> None:
     store = FeatureStore(tmp_path, budget_bytes=BIG)
-    with fs.record() as log:
+    with fs_ops.record() as log:
         store.put("key", "w", DTYPE, some())
     assert [op.kind for op in log] == ["create", "write", "fsync", "rename", "fsync_dir"]
     assert log[3].target == store.path("key", "w", DTYPE)
@@ -211,7 +212,7 @@ def test_writes_are_durable_and_atomic(tmp_path: Path) -> None:
 
 def test_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     store = FeatureStore(tmp_path, budget_bytes=BIG)
-    with fs.fail_at(2), pytest.raises(StorageError, match="free some space"):
+    with fs_ops.fail_at(2), pytest.raises(StorageError, match="free some space"):
         store.put("key", "w", DTYPE, some())
     assert list(tmp_path.iterdir()) == []
     assert store.get("key", "w", DTYPE) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import pickle
 from typing import Any
 
@@ -34,13 +36,32 @@ class Harmful:
         return (exec, ("raise SystemExit('executed')",))
 
 
+class Shell:
+    def __reduce__(self) -> Any:
+        return (os.system, ("exit 1",))
+
+
+class Persistent(pickle.Pickler):
+    def persistent_id(self, obj: Any) -> Any:
+        return "elsewhere" if obj == "here" else None
+
+
+@pytest.mark.parametrize("harm", [Harmful(), Shell(), Shell, os.system, complex(1, 2)])
 @pytest.mark.parametrize("protocol", range(6))
-def test_pickles_that_would_run_code_are_refused(protocol: int):
-    with pytest.raises(DataError, match="only plain lists, dicts, texts and numbers are read"):
-        load_plain(pickle.dumps([1, Harmful()], protocol=protocol), "refs.p")
+def test_pickles_that_would_run_code_are_refused(protocol: int, harm: Any):
+    with pytest.raises(DataError, match=r"refs.p: the pickle names '\w+\.\w+'; only plain lists, dicts, texts and numbers are read"):
+        load_plain(pickle.dumps([1, harm], protocol=protocol), "refs.p")
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80\x02]q\x00(K\x01", b"K\x01K\x02.", b"e.", b"h\x05.", b"K\x01K\x02a."])
+@pytest.mark.parametrize("protocol", range(6))
+def test_persistent_ids_are_refused(protocol: int):
+    file = io.BytesIO()
+    Persistent(file, protocol=protocol).dump(["here"])
+    with pytest.raises(DataError, match=r"refs.p: the pickle uses a persistent id"):
+        load_plain(file.getvalue(), "refs.p")
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80\x02]q\x00(K\x01", b"K\x01.K\x02.", b"e.", b"h\x05.", b"K\x01K\x02a."])
 def test_damaged_pickles_are_refused(data: bytes):
     with pytest.raises(DataError, match="not a complete pickle of plain data"):
         load_plain(data, "refs.p")

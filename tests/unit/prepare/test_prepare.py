@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl import fs
+from tests.support import fs_ops
 from vlmrl.errors import DataError
 from vlmrl.metrics.boxes import convert
 from vlmrl.prepare.prepare import (
@@ -108,7 +108,7 @@ def test_card_without_the_split(tmp_path: Path):
 def test_embedded_media_are_written_once(tmp_path: Path):
     records = [text_row(str(i), images=[Embedded("x/p.png", b"one"), Embedded(f"x/{i}.png", b"two")]) for i in range(2)]
     dataset = tiny(tmp_path, records)
-    with fs.record() as log:
+    with fs_ops.record() as log:
         done = prepare(dataset, tmp_path / "root", tmp_path / "out", "a")
     assert done.endswith(f"media_root: {tmp_path / 'out' / 'media'}")
     assert sum(op.data == b"one" for op in log) == 1

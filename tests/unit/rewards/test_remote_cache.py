@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support import fs_ops
 from vlmrl import fs
 from vlmrl.errors import StorageError
 from vlmrl.rewards.remote.cache import VerdictCache
@@ -109,18 +110,18 @@ def test_not_json_and_nan_are_left_out(tmp_path: Path) -> None:
 def test_durable_within_a_second_and_at_the_end(tmp_path: Path) -> None:
     now = [0.0]
     cache = VerdictCache(tmp_path, clock=lambda: now[0])
-    with fs.record() as log:
+    with fs_ops.record() as log:
         cache.put("a", {"score": 0.0})
     assert [op.kind for op in log] == ["create", "write", "fsync_dir"]
     now[0] = 1.0
-    with fs.record() as log:
+    with fs_ops.record() as log:
         cache.put("b", {"score": 0.0})
     assert [op.kind for op in log] == ["write", "fsync"]
-    with fs.record() as log:
+    with fs_ops.record() as log:
         cache.close()
     assert log == []
     cache.put("c", {"score": 0.0})
-    with fs.record() as log:
+    with fs_ops.record() as log:
         cache.close()
     assert [op.kind for op in log] == ["fsync"]
 
@@ -128,7 +129,7 @@ def test_durable_within_a_second_and_at_the_end(tmp_path: Path) -> None:
 def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path: Path) -> None:
     cache = VerdictCache(tmp_path)
     cache.put("a", {"score": 0.5})
-    with fs.fail_at(1), pytest.raises(StorageError):
+    with fs_ops.fail_at(1), pytest.raises(StorageError):
         cache.put("b", {"score": 0.5})
     assert cache.get("b") is None
     cache.put("b", {"score": 0.75})

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vlmrl import fs
+from tests.support import fs_ops
 from vlmrl.errors import CheckpointError, StorageError
 from vlmrl.rollout.journal import Journal, drop_before, rollout_from_json, rollout_to_json, scores_from_json, scores_to_json
 from vlmrl.types import Guidance, Rollout, Scores
@@ -128,7 +128,7 @@ def test_records_need_their_ids(tmp_path: Path, bad: dict[str, Any]) -> None:
 def test_synced_at_most_every_second_and_at_the_end(tmp_path: Path) -> None:
     now = [0.0]
     journal = Journal(tmp_path, 0, clock=lambda: now[0])
-    with fs.record() as log:
+    with fs_ops.record() as log:
         for now[0] in (0.2, 0.9, 1.0, 1.5, 2.5):
             journal.append(record(0))
         journal.append(record(1))
@@ -138,7 +138,7 @@ def test_synced_at_most_every_second_and_at_the_end(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_the_records_before(tmp_path: Path) -> None:
     journal = filled(tmp_path, 2)
-    with fs.fail_at(1), pytest.raises(StorageError):
+    with fs_ops.fail_at(1), pytest.raises(StorageError):
         journal.append(record(2))
     assert journal.replay() == [record(0), record(1)]
     journal.append(record(2))

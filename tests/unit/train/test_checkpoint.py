@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support import fs_ops
 from vlmrl import fs
 from vlmrl.errors import CheckpointError, StorageError
 from vlmrl.train import checkpoint
@@ -200,7 +201,7 @@ def test_files_of_other_libraries_are_synced_before_the_manifest(tmp_path: Path)
         (folder / "deep" / "er").mkdir(parents=True)
         (folder / "deep" / "er" / "shard").write_bytes(b"x")
 
-    with fs.record() as log:
+    with fs_ops.record() as log:
         path = save(tmp_path, 1, write_tensors=write)
     assert checkpoint.verify(path) == []
     commit = next(i for i, op in enumerate(log) if "manifest.json" in op.path.name)
@@ -239,7 +240,7 @@ def test_too_little_space_is_noticed_before_writing(tmp_path: Path, monkeypatch:
     path = save(tmp_path, 1)
     need = int(1.2 * sum(p.stat().st_size for p in path.rglob("*") if p.is_file()))
     monkeypatch.setattr(fs, "free_bytes", lambda _: need - 1)
-    with fs.record() as log, pytest.raises(StorageError, match=f"{need - 1} bytes free, a checkpoint needs about {need}"):
+    with fs_ops.record() as log, pytest.raises(StorageError, match=f"{need - 1} bytes free, a checkpoint needs about {need}"):
         save(tmp_path, 2)
     assert log == []
     monkeypatch.setattr(fs, "free_bytes", lambda _: need)
@@ -325,7 +326,7 @@ def test_retention_never_loses_the_last_valid_one(
             save(folder, number, keep=keep)
             whole.add(number)
         elif kind == "fail":
-            with fs.fail_at(which + 1, sticky=True), pytest.raises(StorageError):
+            with fs_ops.fail_at(which + 1, sticky=True), pytest.raises(StorageError):
                 save(folder, number, keep=keep)
         elif kind == "flip" and existing:
             victim = existing[which % len(existing)]
@@ -338,6 +339,7 @@ def test_retention_never_loses_the_last_valid_one(
         assert bool(valid) == bool(whole), "something valid existed, so something valid must still exist"
         if whole:
             assert max(whole) in valid
+        whole &= valid  # older ones may have been retired
         assert len(checkpoint.steps(folder)) <= keep + 1 + sum(kind == "flip" for kind, _ in events)
         assert not [n for n in names(folder) if n.startswith(("tmp-", "old-"))]
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from vlmrl import fs
+from tests.support import fs_ops
 from vlmrl.errors import CheckpointError, ConfigError, RunBusyError, StorageError
 from vlmrl.train import rundir
 from vlmrl.train.rundir import differences, open_run
@@ -157,10 +157,10 @@ def test_a_directory_that_is_not_ours_is_left_alone(tmp_path: Path, content: str
 
 def test_a_start_that_died_half_way_starts_again(tmp_path: Path) -> None:
     """Fails at every operation of the first start; the second start then works."""
-    with fs.record() as log, opened(tmp_path / "probe"):
+    with fs_ops.record() as log, opened(tmp_path / "probe"):
         pass
     for n in range(1, len(log) + 1):
-        with fs.fail_at(n, sticky=True), pytest.raises(StorageError), opened(tmp_path / str(n)):
+        with fs_ops.fail_at(n, sticky=True), pytest.raises(StorageError), opened(tmp_path / str(n)):
             pass
         with opened(tmp_path / str(n)) as run:
             assert yaml.safe_load(run.config.read_text()) == CONFIG

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from vlmrl import fs
+from tests.support import fs_ops
 from vlmrl.errors import CheckpointError, StorageError
 from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, write_tensors
 
@@ -71,7 +71,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     write_tensors(file, {"a": torch.zeros(2)})
     old = file.read_bytes()
     for n in (1, 2, 3, 4):
-        with fs.fail_at(n), pytest.raises(StorageError):
+        with fs_ops.fail_at(n), pytest.raises(StorageError):
             write_tensors(file, {"a": torch.ones(200)})
         assert file.read_bytes() == old
         assert [p.name for p in tmp_path.iterdir()] == [file.name]

@@ -12,6 +12,7 @@ import pytest
 from accelerate import PartialState
 from accelerate.tracking import GeneralTracker
 
+from tests.support import fs_ops
 from vlmrl import fs
 from vlmrl.errors import CheckpointError, ConfigError, StorageError
 from vlmrl.train.tracking import Tracker, read_metrics, without_clock
@@ -86,7 +87,7 @@ def test_truncate_to_the_offset_of_a_checkpoint(tmp_path: Path) -> None:
 def test_offset_is_durable_before_it_is_told(tmp_path: Path) -> None:
     tracker = Tracker(tmp_path)
     log(tracker, 1)
-    with fs.record() as operations:
+    with fs_ops.record() as operations:
         assert tracker.offset() == tracker.path.stat().st_size
     assert [op.kind for op in operations] == ["fsync", "fsync_dir"]
 
@@ -101,7 +102,7 @@ def test_a_file_that_lost_lines_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_keeps_the_line_before(tmp_path: Path) -> None:
     tracker = Tracker(tmp_path)
     log(tracker, 1)
-    with fs.fail_at(1), pytest.raises(StorageError):
+    with fs_ops.fail_at(1), pytest.raises(StorageError):
         log(tracker, 2)
     log(tracker, 3)
     assert [row["step"] for row in read_metrics(tracker.path)] == [1, 3]

@@ -1,4 +1,4 @@
-"""The registry of named methods. The keyword-only parameters of a registered function are its configuration schema.
+"""Registries of named things. The keyword-only parameters of a registered function are its configuration schema.
 
     @advantage("grpo", paper="arXiv:2402.03300")
     def grpo(x: AdvantageInputs, *, epsilon: float = 1e-4) -> Tensor: ...
@@ -15,17 +15,60 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, Union
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def nearest(name: str, known: list[str]) -> str:
     """`; did you mean 'x'?` or the empty string."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else ""
+
+
+class Catalogue(Mapping[str, T]):
+    """Things of one kind by name, in the order in which they were added: for what is no function of a recipe (answer types, metrics)."""
+
+    def __init__(self, kind: str, *, renamed: Mapping[str, str] | None = None):
+        """`renamed`: names of earlier versions and what they are called now."""
+        self.kind = kind
+        self._items: dict[str, T] = {}
+        self._renamed = dict(renamed or {})
+
+    def add(self, name: str, item: T) -> None:
+        """
+        Raises:
+            ValueError: the name is taken by another thing.
+        """
+        if self._items.get(name, item) is not item:
+            raise ValueError(f"{self.kind} '{name}' is registered twice")
+        self._items[name] = item
+
+    def problem(self, name: str) -> str | None:
+        """What is wrong with a name, with the nearest known one or the one that replaced it; None where it is known."""
+        if name in self._items:
+            return None
+        if name in self._renamed:
+            return f"{self.kind} '{name}' is called '{self._renamed[name]}' now"
+        return f"unknown {self.kind} '{name[:60]}'{nearest(name, list(self._items))} (known: {', '.join(self._items)})"
+
+    def __getitem__(self, name: str) -> T:
+        """
+        Raises:
+            KeyError: with what `problem` says.
+        """
+        if name not in self._items:
+            raise KeyError(self.problem(name))
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
 
 
 def type_name(annotation: Any) -> str:

@@ -118,10 +118,9 @@ def best_constant(cell: Cell, out: Path, extra: Sequence[str]) -> dict[str, tupl
 
     Empty where the world is not there yet.
     """
+    from vlmrl.answers.base import ANSWER_TYPES
     from vlmrl.config.load import load
     from vlmrl.data.source import load_source
-    from vlmrl.evals.score.measures import MAIN
-    from vlmrl.evals.score.scorers import SCORERS
     from vlmrl.toy.kinds import world_hash
 
     config = load(Path(cell.recipe), [*cell.overrides, *extra]).config
@@ -135,10 +134,8 @@ def best_constant(cell: Cell, out: Path, extra: Sequence[str]) -> dict[str, tupl
     best: dict[str, tuple[str, float]] = {}
     for task in sorted({sample.task for sample in samples}):
         rows = [sample for sample in samples if sample.task == task]
-        kind = rows[0].answer_type
-        means = {
-            answer: sum(SCORERS[kind](answer, row)[2][MAIN[kind]] for row in rows) / len(rows) for answer in {row.answer for row in rows}
-        }
+        kind = ANSWER_TYPES[rows[0].answer_type]
+        means = {answer: sum(kind.score(answer, row)[2][kind.main] for row in rows) / len(rows) for answer in {row.answer for row in rows}}
         answer = max(sorted(means), key=lambda answer: means[answer])
         best[task] = answer, means[answer]
     return best

@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "algo": {"registry"},
     "metrics": {"errors", "types"},
     "media": {"types", "errors", "fs"},
-    "answers": {"types", "metrics", "errors"},
+    "answers": {"types", "registry", "metrics", "errors"},
     "data": {"types", "answers", "media", "errors", "fs"},
     "prepare": {"answers", "data", "media", "errors", "fs"},
     "sampling": {"types", "registry", "rng", "errors", "protocols"},

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from vlmrl import __version__
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.evals.pages.runfiles import save_media
-from vlmrl.evals.score.measures import MAIN
 from vlmrl.evals.score.records import Record, Think
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import MediaHandle, MediaRef, Sample
@@ -153,7 +153,7 @@ def record(name: str, answer: str, score: float, *, model: str = "base", thought
         "format_ok": True,
         "pred": (1.0, 2.5) if s.answer_type == "time_span" else (),
         "gold": (),
-        "scores": {MAIN[s.answer_type]: score} | ({"iou": score} if s.answer_type in ("bbox", "segmentation") else {}),
+        "scores": {ANSWER_TYPES[s.answer_type].main: score} | ({"iou": score} if s.answer_type in ("bbox", "segmentation") else {}),
         "think": Think(has=thought is not None, tokens=3 if thought else 0),
         "n_in": 50,
         "n_out": 20,

@@ -33,7 +33,7 @@ class Target:
 
     answer_type: str
     gt: Mapping[str, Any]
-    """Its keys that can be drawn (`overlay.DRAWN`)."""
+    """Its keys that are drawn or that drawing reads."""
     frame: CoordinateFrame | None = None
     """None: the row states none."""
     size: tuple[float, float] | None = None

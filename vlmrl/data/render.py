@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import FREE
 from vlmrl.errors import RowError
 from vlmrl.types import Sample
 
 ANSWER_FORMATS = ("think", "answer_only", "think_or_not")
-
-_ANSWER = {
-    "time_span": "the time span in seconds as 'start to end'",
-    "bbox": 'the boxes as JSON {"boxes": [[x1, y1, x2, y2], ...]}',
-    "choice": "the letter of the right option",
-    "number": "one number",
-    "math": "the final result",
-    "regression": "one number",
-    "short_text": "the text as it is written",
-    "point": "the point as [x, y]",
-    "highlight": 'the highlights as JSON {"highlights": [[seconds, saliency], ...]}',
-    "tracking": 'the boxes by frame as JSON {"boxes": {"<frame>": [x1, y1, x2, y2], ...}}',
-    "spatio_temporal": 'JSON {"time": [start, end], "boxes": {"<frame>": [x1, y1, x2, y2], ...}}',
-    "segmentation": 'JSON {"boxes": [x1, y1, x2, y2], "positive_points": [[x, y], ...], "negative_points": [[x, y], ...]}',
-    "action": "one JSON action",
-}
 
 _INSTRUCTION = {
     "answer_only": "Give {what} in <answer></answer>.",
@@ -43,7 +28,7 @@ def instruction(answer_format: str, answer_type: str) -> str:
         return ""
     if answer_format not in _INSTRUCTION:
         raise RowError("answer_format", f"unknown answer format '{answer_format}'; known: {', '.join(ANSWER_FORMATS)}")
-    return _INSTRUCTION[answer_format].format(what=_ANSWER.get(answer_type, "the answer"))
+    return _INSTRUCTION[answer_format].format(what=ANSWER_TYPES[answer_type].ask)
 
 
 def messages(sample: Sample, answer_format: str) -> list[dict[str, Any]]:

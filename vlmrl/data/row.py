@@ -3,8 +3,8 @@
     {"id": "clip-7", "task": "temporal_grounding", "answer_type": "time_span", "video": "clips/7.mp4",
      "prompt": "When does the door open?", "gt": {"time": [3.0, 5.5]}}
 
-Required: `id`, `task`, `answer_type`, `prompt`; `answer`, except where it can be built from `gt`: `time_span`, `bbox`, and what
-`answers.placed` describes (`point` with `gt.points`, `highlight`, `tracking`, `spatio_temporal`, `segmentation`).
+Required: `id`, `task`, `answer_type`, `prompt`; `answer`, except where the answer type can write it from `gt`. What a type wants in
+`gt` is said in its file in `vlmrl.answers`.
 Media: `image` or `images`, `video` or `videos`; each a path relative to the media root, or `{"path": ..., "sha256": ...}`.
 `<image>` and `<video>` may stand at the start of the prompt, one per medium, and then give their order. Everything is data:
 control tokens of chat templates in any text are refused. `null` is the same as leaving a key out.
@@ -13,22 +13,17 @@ control tokens of chat templates in any text are refused. `null` is the same as 
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from vlmrl.answers.base import ANSWER_TYPES, AnswerType
 from vlmrl.answers.frame import frame_problem
-from vlmrl.answers.placed import check_visual, visual_answer
 from vlmrl.errors import MediaError, RowError
 from vlmrl.media.access import check_path
 from vlmrl.types import MediaKind, MediaRef, Sample
 
-ANSWER_TYPES = (
-    *("choice", "number", "math", "regression", "short_text", "exact_text", "bbox", "time_span", "highlight", "action", "point"),
-    *("tracking", "spatio_temporal", "segmentation"),
-)
 DATA_TYPES = ("image", "multi_image", "video", "gui", "text")
 _REQUIRED = ("id", "task", "answer_type", "prompt")
 _MEDIA_KEYS = ("image", "images", "video", "videos")
@@ -62,15 +57,15 @@ def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
             raise RowError("unknown_key", f"'{key}'{_nearest(key, KEYS)} (extra data belongs in 'meta')")
     for key in _REQUIRED:
         _text(row, key)
-    answer_type = _one_of(row, "answer_type", ANSWER_TYPES)
+    kind = _answer_type(row)
     question, kinds, question_first = _split_placeholders(row["prompt"])
     media = _ordered(_media(row), kinds)
     _check_data_type(row, media)
     question = _with_options(question, _options(row))
     if not question:
         raise RowError("bad_value", "'prompt' has no text besides placeholders")
-    gt = _ground_truth(_mapping(row, "gt"), answer_type)
-    answer = _text(row, "answer") if "answer" in row else _built_answer(answer_type, gt)
+    gt = _ground_truth(_mapping(row, "gt"), kind)
+    answer = _text(row, "answer") if "answer" in row else _built_answer(kind, gt)
     thought = row.get("thought")
     if thought is not None and not isinstance(thought, str):
         raise RowError("bad_type", f"'thought' must be text, got {type(thought).__name__}")
@@ -81,7 +76,7 @@ def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
     return Sample(
         id=row["id"],
         task=row["task"],
-        answer_type=answer_type,
+        answer_type=kind.name,
         question=question,
         media=media,
         answer=answer,
@@ -254,47 +249,26 @@ def _with_options(question: str, options: list[str]) -> str:
     return "\n".join([question, *(option.strip() for option in options)])
 
 
-def _ground_truth(gt: dict[str, Any], answer_type: str) -> dict[str, Any]:
-    if "time" in gt and gt["time"] is not None and answer_type != "time_span":
-        raise RowError("bad_value", f"'gt.time' is given but 'answer_type' is '{answer_type}', not 'time_span'")
-    if answer_type == "time_span":
-        start, end = _numbers(gt, "time", 2)
-        if not 0 <= start < end:
-            raise RowError("bad_value", f"'gt.time' is [{start}, {end}]; it must be [start, end] in seconds with 0 <= start < end")
-        return {**gt, "time": [start, end]}
-    if answer_type == "bbox":
-        boxes = gt.get("boxes")
-        if not isinstance(boxes, list) or not boxes:
-            raise RowError("missing_key", "'gt.boxes' must be a list of [x1, y1, x2, y2] with at least one box")
-        checked = [_numbers({f"boxes[{i}]": box}, f"boxes[{i}]", 4) for i, box in enumerate(boxes)]
-        for i, (x1, y1, x2, y2) in enumerate(checked):
-            if not (0 <= x1 < x2 and 0 <= y1 < y2):
-                raise RowError("bad_value", f"'gt.boxes[{i}]' is {boxes[i]}; it must be [x1, y1, x2, y2], 0 <= x1 < x2, 0 <= y1 < y2")
-        return dict(gt)
-    check_visual(gt, answer_type)
-    return dict(gt)
+def _answer_type(row: Mapping[str, Any]) -> AnswerType:
+    name = _text(row, "answer_type")
+    problem = ANSWER_TYPES.problem(name)
+    if problem is not None:
+        raise RowError("bad_value", f"'answer_type': {problem}")
+    return ANSWER_TYPES[name]
 
 
-def _numbers(gt: Mapping[str, Any], key: str, count: int) -> list[float]:
-    value = gt.get(key)
-    if value is None:
-        raise RowError("missing_key", f"'gt.{key}' is missing")
-    if not isinstance(value, list) or len(value) != count:
-        raise RowError("bad_type", f"'gt.{key}' must be a list of {count} numbers, got {str(value)[:60]}")
-    for number in value:
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise RowError("bad_type", f"'gt.{key}' must be a list of {count} numbers, got {str(value)[:60]}")
-    return [float(number) for number in value]
+def _ground_truth(gt: dict[str, Any], kind: AnswerType) -> dict[str, Any]:
+    for other in ANSWER_TYPES.values():
+        foreign = [key for key in other.reserved if gt.get(key) is not None and key not in kind.reserved]
+        if foreign:
+            raise RowError("bad_value", f"'gt.{foreign[0]}' is given but 'answer_type' is '{kind.name}', not '{other.name}'")
+    return kind.check(gt)
 
 
-def _built_answer(answer_type: str, gt: Mapping[str, Any]) -> str:
-    if answer_type == "time_span":
-        return f"{gt['time'][0]:.2f} to {gt['time'][1]:.2f}"
-    if answer_type == "bbox":
-        return json.dumps({"boxes": gt["boxes"]})
-    built = visual_answer(gt, answer_type)
+def _built_answer(kind: AnswerType, gt: Mapping[str, Any]) -> str:
+    built = kind.write(gt)
     if built is None:
-        raise RowError("missing_key", f"'answer' is missing, and rows of type '{answer_type}' need one, unless 'gt' determines it")
+        raise RowError("missing_key", f"'answer' is missing, and rows of type '{kind.name}' need one, unless 'gt' determines it")
     return built
 
 

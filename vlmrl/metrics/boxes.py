@@ -183,6 +183,11 @@ def numbers(value: object, count: int) -> tuple[float, ...] | None:
     return tuple(float(v) for v in value)
 
 
+def listed(value: object) -> list[Any]:
+    """Lists and tuples as a list; anything else as an empty one, which no reader takes."""
+    return list(value) if isinstance(value, list | tuple) else []
+
+
 def _json_boxes(text: str) -> list[Box] | None:
     value = json_object(text)
     boxes = None if value is None else value.get("boxes")

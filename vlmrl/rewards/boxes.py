@@ -16,6 +16,7 @@ value there is, -1, for the same reason. For `iou`, `giou` and `ciou` an answer 
 
 from __future__ import annotations
 
+from vlmrl.answers.bbox import gold_boxes
 from vlmrl.answers.tags import parse
 from vlmrl.metrics.boxes import MEASURES, Box, Measure, matched_score, parse_boxes, valid
 from vlmrl.protocols import RewardContext, reward
@@ -59,7 +60,7 @@ def boxes_match(group: Group, ctx: RewardContext, *, measure: Measure = "ciou") 
     sample = group.prompt.sample
     if sample.answer_type != "bbox":
         return [None] * len(group.rollouts)
-    gold = [(float(x1), float(y1), float(x2), float(y2)) for x1, y1, x2, y2 in sample.gt["boxes"]]
+    gold = gold_boxes(sample)
     out: list[float | None] = []
     for rollout in group.rollouts:
         answer = parse(rollout.text, group.prompt.answer_format).answer
@@ -83,8 +84,7 @@ def _scored(group: Group, measure: Measure, *, clamp: bool) -> list[float | None
     sample = group.prompt.sample
     if sample.answer_type != "bbox" or len(sample.gt["boxes"]) != 1:
         return [None] * len(group.rollouts)
-    x1, y1, x2, y2 = sample.gt["boxes"][0]
-    gold = (float(x1), float(y1), float(x2), float(y2))
+    (gold,) = gold_boxes(sample)
     lowest = 0.0 if clamp else -1.0
     out: list[float | None] = []
     for rollout in group.rollouts:

@@ -1,4 +1,4 @@
-"""Checks that several rewards share: right or wrong by a named rule, the options of a row, its gold answers."""
+"""Right or wrong by a named check, for rewards that shape correctness."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import importlib.util
 from collections.abc import Callable
 from typing import Literal
 
+from vlmrl.answers.choice import right_choice
+from vlmrl.answers.exact_text import normalise
 from vlmrl.metrics.math import equivalent
-from vlmrl.metrics.text import read_choice
-from vlmrl.rewards.exact import normalise
 from vlmrl.types import Sample
 
 Check = Literal["exact", "choice", "math"]
@@ -26,38 +26,9 @@ def check_of(name: Check, sample: Sample) -> Callable[[str], bool] | None:
     Raises:
         ValueError: the row's options cannot be used.
     """
-    gold = normalise(sample.answer)
-    if name == "math":
-        return (lambda answer: equivalent(answer, sample.answer)) if sample.answer_type == "math" else None
-    if name == "choice":
-        if sample.answer_type != "choice":
-            return None
-        options = options_of(sample)
-        letter = read_choice(sample.answer, options)
-        if letter is not None:
-            return lambda answer: read_choice(answer, options) == letter
-    return lambda answer: normalise(answer) == gold
-
-
-def options_of(sample: Sample) -> list[str]:
-    """`meta.options` of the row; empty without.
-
-    Raises:
-        ValueError: they are not a list of at most 26 texts.
-    """
-    options = sample.meta.get("options") or []
-    if not isinstance(options, list | tuple) or len(options) > 26 or not all(isinstance(option, str) for option in options):
-        raise ValueError(f"row '{sample.id}' ({sample.source}): options must be a list of at most 26 texts, got {str(options)[:80]}")
-    return list(options)
-
-
-def gold_answers(sample: Sample) -> list[str]:
-    """The row's answer, and the others that `gt.answers` accepts, each once.
-
-    Raises:
-        ValueError: `gt.answers` is not a list of texts.
-    """
-    more = sample.gt.get("answers") or []
-    if not isinstance(more, list | tuple) or not all(isinstance(text, str) for text in more):
-        raise ValueError(f"row '{sample.id}' ({sample.source}): gt.answers must be a list of texts, got {str(more)[:80]}")
-    return list(dict.fromkeys([sample.answer, *more]))
+    if name == "exact":
+        gold = normalise(sample.answer)
+        return lambda answer: normalise(answer) == gold
+    if sample.answer_type != name:
+        return None
+    return right_choice(sample) if name == "choice" else lambda answer: equivalent(answer, sample.answer)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from vlmrl.answers.exact_text import normalise
 from vlmrl.answers.tags import parse
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.exact import normalise
 from vlmrl.rewards.remote.judges import Ask
 from vlmrl.rewards.remote.material import pictures
 from vlmrl.rewards.remote.services import judged

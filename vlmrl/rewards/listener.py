@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmrl import rng
+from vlmrl.answers.exact_text import normalise
 from vlmrl.answers.tags import parse
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.exact import normalise
 from vlmrl.rewards.remote.judges import Ask, Reader, choice_of
 from vlmrl.rewards.remote.material import Picture, pictures, without_answer
 from vlmrl.rewards.remote.services import judged

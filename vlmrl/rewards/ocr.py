@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from vlmrl.answers.short_text import gold_answers
 from vlmrl.answers.tags import parse
 from vlmrl.metrics.ocr import ANLS_THRESHOLD, accuracy, anls, word_error_rate
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.checks import gold_answers
 from vlmrl.types import Group
 
 

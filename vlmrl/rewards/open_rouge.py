@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from vlmrl.answers.short_text import gold_answers
 from vlmrl.answers.tags import parse
 from vlmrl.metrics.text import mean_rouge
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.checks import gold_answers
 from vlmrl.types import Group
 
 

@@ -12,12 +12,13 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal
 
+from vlmrl.answers.bbox import gold_boxes
 from vlmrl.answers.frame import pixels_of, sides_of
+from vlmrl.answers.point import mask_score, one_point
 from vlmrl.answers.tags import parse
-from vlmrl.metrics.boxes import Box, Point, centre, parse_boxes, point_in_box, valid
+from vlmrl.metrics.boxes import Point, centre, parse_boxes, point_in_box, valid
 from vlmrl.metrics.gui import POINTING, RADIUS, Action, action_of, arguments_score, distance, parse_action, to_norm1000
 from vlmrl.metrics.gui_profiles import match_step
-from vlmrl.metrics.points import decode_mask, parse_points, share_in_mask
 from vlmrl.protocols import RewardContext, reward
 from vlmrl.types import Group, Sample
 
@@ -40,8 +41,8 @@ def point_in_box_reward(
     wanted = "point" if answer == "point" else "bbox"
     if sample.answer_type != wanted or not sample.gt.get("boxes"):
         return [None] * len(group.rollouts)
-    boxes = _boxes(sample)
-    read = _one_point if answer == "point" else _one_centre
+    boxes = gold_boxes(sample)
+    read = one_point if answer == "point" else _one_centre
 
     def score(text: str) -> float:
         point = read(text)
@@ -63,7 +64,7 @@ def points_in_mask(group: Group, ctx: RewardContext) -> list[float | None]:
     sample = group.prompt.sample
     if sample.answer_type != "point" or sample.gt.get("mask") is None:
         return [None] * len(group.rollouts)
-    return _scored(group, _mask_score(sample))
+    return _scored(group, mask_score(sample))
 
 
 @reward("click", paper="arXiv:2505.16854")
@@ -101,40 +102,6 @@ def click(group: Group, ctx: RewardContext, *, rule: Rule = "hit", radius: float
     return _scored(group, score)
 
 
-def pointing_score(text: str, sample: Sample) -> float:
-    """How well an answer points, in [0, 1], for a row of answer type `point`: the share of its points on `gt.mask`, else whether its one
-    point lies in one of `gt.boxes`, else within `metrics.gui.RADIUS` of one of `gt.points`.
-
-    Raises:
-        ValueError: the row has none of the three, or lacks the frame or size that its kind needs.
-    """
-    if sample.gt.get("mask") is not None:
-        return _mask_score(sample)(text)
-    point = _one_point(text)
-    if sample.gt.get("boxes"):
-        return float(point is not None and any(point_in_box(point, box) for box in _boxes(sample)))
-    golds = _targets(sample)
-    if not golds:
-        raise ValueError(f"row '{sample.id}' ({sample.source}): a point row needs gt.points, gt.boxes or gt.mask to be scored")
-    side = sides_of(sample)
-    if point is None:
-        return 0.0
-    pred = to_norm1000(Action(kind="click", point=point), side)
-    return max(_hit(pred, to_norm1000(gold, side), "hit", RADIUS, (1.0, 1.0), True) for gold in golds)
-
-
-def _mask_score(sample: Sample) -> Callable[[str], float]:
-    """Share of the points of an answer on the row's `gt.mask`, which covers the whole picture, at any size."""
-    mask = decode_mask(sample.gt["mask"])
-    height, width = mask.shape
-    side = sides_of(sample)
-
-    def score(text: str) -> float:
-        return share_in_mask([(x * width / side[0], y * height / side[1]) for x, y in parse_points(text) or ()], mask)
-
-    return score
-
-
 def _hit(pred: Action, gold: Action, rule: Rule, radius: float, screen: tuple[float, float], same_action: bool) -> float:
     """Score of one click; both in `norm1000`."""
     if same_action and pred.kind != gold.kind:
@@ -161,22 +128,13 @@ def _targets(sample: Sample) -> list[Action]:
     if sample.answer_type != "point":
         return []
     if sample.gt.get("boxes"):
-        return [Action(kind="click", box=box) for box in _boxes(sample)]
+        return [Action(kind="click", box=box) for box in gold_boxes(sample)]
     return [Action(kind="click", point=(float(x), float(y))) for x, y in sample.gt.get("points") or ()]
 
 
 def _click_of(text: str) -> Action | None:
-    point = _one_point(text)
+    point = one_point(text)
     return None if point is None else Action(kind="click", point=point)
-
-
-def _boxes(sample: Sample) -> list[Box]:
-    return [(float(x1), float(y1), float(x2), float(y2)) for x1, y1, x2, y2 in sample.gt["boxes"]]
-
-
-def _one_point(text: str) -> Point | None:
-    points = parse_points(text)
-    return points[0] if points is not None and len(points) == 1 else None
 
 
 def _one_centre(text: str) -> Point | None:

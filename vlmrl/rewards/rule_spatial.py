@@ -8,10 +8,10 @@ out.
 
 from __future__ import annotations
 
+from vlmrl.answers.exact_text import normalise
 from vlmrl.answers.tags import Parsed, parse
 from vlmrl.metrics.spatial import as_relation, grounded_share, is_consistent, read_thought
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.exact import normalise
 from vlmrl.types import Group, Sample
 
 

@@ -7,9 +7,9 @@ averaging over other frames is ours (`metrics.tracking.track_iou`), as are frame
 
 from __future__ import annotations
 
+from vlmrl.answers.spatio_temporal import tube_overlap
 from vlmrl.answers.tags import parse
-from vlmrl.metrics.temporal import temporal_iou
-from vlmrl.metrics.tracking import Over, Tube, parse_track, parse_tube, track_iou, track_of, tube_of
+from vlmrl.metrics.tracking import Over, parse_track, parse_tube, track_iou, track_of, tube_of
 from vlmrl.protocols import RewardContext, reward
 from vlmrl.types import Group, Sample
 
@@ -62,15 +62,6 @@ def spatio_temporal(
         when, where = tube_overlap(None if answer is None else parse_tube(answer), gold, over=over)
         out.append((w_time * when + w_boxes * where) / (w_time + w_boxes))
     return out
-
-
-def tube_overlap(pred: Tube | None, gold: Tube, *, over: Over, sort_times: bool = False) -> tuple[float, float]:
-    """Temporal IoU and mean box IoU of a tube, each in [0, 1] and 0 for what the prediction does not give."""
-    if pred is None:
-        return 0.0, 0.0
-    when = 0.0 if pred.time is None or gold.time is None else temporal_iou(pred.time, gold.time, sort_times=sort_times)
-    where = 0.0 if pred.boxes is None or gold.boxes is None else track_iou(pred.boxes, gold.boxes, over=over)
-    return when, where
 
 
 def _malformed(sample: Sample, key: str) -> ValueError:

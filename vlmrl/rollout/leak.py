@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.types import Sample
 
 SHORT = 2
 """Characters up to which an answer is looked for only where it is presented as one."""
-_PLACED = ("time_span", "bbox", "point", "highlight")
-"""Answer types whose answers are places in space or time."""
 
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w]|\.\d)")
 _COORDINATES = re.compile(r"[\[(]\s*-?\d+(?:\.\d+)?\s*,\s*-?\d+(?:\.\d+)?")
@@ -32,7 +31,7 @@ def leak(text: str, sample: Sample) -> str | None:
     answer = " ".join(sample.answer.split()).casefold()
     if "<answer>" in plain or "</answer>" in plain:
         return "answer_tag"
-    if sample.answer_type in _PLACED:
+    if ANSWER_TYPES[sample.answer_type].numbers_leak:
         if _COORDINATES.search(plain):
             return "coordinates"
         if {float(n) for n in _NUMBER.findall(answer)} & {float(n) for n in _NUMBER.findall(plain)}:

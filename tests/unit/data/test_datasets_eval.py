@@ -15,13 +15,12 @@ from tests.support.fixtures import make_fixture, task_of
 from tests.support.samples import load_dataset, unpack
 from tests.support.standins import SIZE, fill
 from tests.support.standins import picture as standin_pixels
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.data.row import parse_row
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError
 from vlmrl.evals.ask.suite import load_suite, suite_path
 from vlmrl.evals.ask.tasks import Task
-from vlmrl.evals.score.measures import MAIN
-from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.media.image import decode_image
 from vlmrl.metrics.points import decode_mask
 from vlmrl.prepare.prepare import Dataset, Row, Skipped, official_counts, prepare
@@ -122,7 +121,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Ready:
 
 
 def main_of(answer: str | None, sample: Sample) -> float:
-    return SCORERS[sample.answer_type](answer, sample)[2][MAIN[sample.answer_type]]
+    return ANSWER_TYPES[sample.answer_type].score(answer, sample)[2][ANSWER_TYPES[sample.answer_type].main]
 
 
 # Every folder.

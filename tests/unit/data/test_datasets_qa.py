@@ -17,10 +17,10 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tests.support.standins import fill, image_bytes
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.data.row import parse_row
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError
-from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.media.image import decode_image
 from vlmrl.media.video import probe_video
 from vlmrl.metrics.boxes import convert
@@ -274,7 +274,7 @@ def test_qvhighlights_evaluation_knows_every_window(tmp_path: Path):
     assert second["gt"] == {"time": [0.0, 2.0], "windows": [[0.0, 2.0], [12.0, 14.0]]}  # of equal ones the first
     sample = parse_row(second, source="t", media_root="")
     for answer, tiou, moment_map in (("0 to 2", 1.0, 0.5), ("12 to 14", 1.0, 0.5), ("12 to 13", 0.5, 0.05), ("none", 0.0, 0.0)):
-        assert SCORERS["time_span"](answer, sample)[2] == pytest.approx({"tiou": tiou, "moment_map": moment_map})
+        assert ANSWER_TYPES["time_span"].score(answer, sample)[2] == pytest.approx({"tiou": tiou, "moment_map": moment_map})
 
 
 def test_timelens_queries_with_several_spans_are_left_out(tmp_path: Path):

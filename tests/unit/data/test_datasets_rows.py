@@ -12,14 +12,13 @@ import pytest
 from tests.support.foreign import read
 from tests.support.samples import load_dataset, unpack
 from tests.support.standins import fill
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.marks import Shown
 from vlmrl.config.schema import SftSection, SourceSection
 from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.source import SourceReport, load_source, read_source
 from vlmrl.errors import DataError
 from vlmrl.evals.pages.overlay import gold_marks, target_of
-from vlmrl.evals.score.measures import MAIN
-from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.media.image import decode_image
 from vlmrl.media.video import probe_video
 from vlmrl.prepare.prepare import Dataset, Skipped, official_counts, prepare
@@ -138,10 +137,10 @@ def test_gold_answers_score_in_full(case: Case, tmp_path: Path) -> None:
     samples = prepared(case, tmp_path)
     assert {kind: sum(s.answer_type == kind for s in samples) for kind in case.types} == case.types
     for sample in samples:
-        read_as, _, scores = SCORERS[sample.answer_type](sample.answer, sample)
+        read_as, _, scores = ANSWER_TYPES[sample.answer_type].score(sample.answer, sample)
         assert read_as is not None
-        assert scores[MAIN[sample.answer_type]] == 1
-        assert SCORERS[sample.answer_type](None, sample)[2][MAIN[sample.answer_type]] == 0
+        assert scores[ANSWER_TYPES[sample.answer_type].main] == 1
+        assert ANSWER_TYPES[sample.answer_type].score(None, sample)[2][ANSWER_TYPES[sample.answer_type].main] == 0
         name = REWARDS[sample.answer_type]
         for answer_format in ("think", "answer_only"):
             assert RewardRunner([(name, 1.0, reward.get(name).function)]).self_test([sample], answer_format) == []

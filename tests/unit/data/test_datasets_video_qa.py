@@ -9,10 +9,9 @@ import pytest
 
 from tests.support.samples import load_dataset, parquet_bytes, unpack
 from tests.support.standins import fill
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError
-from vlmrl.evals.score.measures import MAIN
-from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.media.video import probe_video
 from vlmrl.prepare.prepare import Dataset, Skipped, official_counts, prepare
 from vlmrl.prepare.video_choice import choice_row, found_video, with_letters
@@ -87,10 +86,10 @@ def test_gold_answers_score_in_full(case: Case, tmp_path: Path) -> None:
     assert f"{sum(case.types.values())} rows" in done
     assert {kind: sum(s.answer_type == kind for s in samples) for kind in case.types} == case.types
     for sample in samples:
-        read, _, scores = SCORERS[sample.answer_type](sample.answer, sample)
+        read, _, scores = ANSWER_TYPES[sample.answer_type].score(sample.answer, sample)
         assert read is not None
-        assert scores[MAIN[sample.answer_type]] == 1
-        assert SCORERS[sample.answer_type](None, sample)[2][MAIN[sample.answer_type]] == 0
+        assert scores[ANSWER_TYPES[sample.answer_type].main] == 1
+        assert ANSWER_TYPES[sample.answer_type].score(None, sample)[2][ANSWER_TYPES[sample.answer_type].main] == 0
         assert isinstance(sample.meta["category"], str)
         assert sample.meta["split"] == case.split
         (ref,) = sample.media
@@ -166,7 +165,7 @@ def test_vsi_bench_numbers_and_directions(tmp_path: Path) -> None:
     distance = by_kind["object_abs_distance"]
     assert distance.gt == {"number": 2.3}
     # Off by 10 %: right at the thresholds 0.50 to 0.90, nine of ten.
-    assert SCORERS["regression"]("2.53", distance)[2]["relative_accuracy"] == pytest.approx(0.9)
+    assert ANSWER_TYPES["regression"].score("2.53", distance)[2]["relative_accuracy"] == pytest.approx(0.9)
     assert by_kind["object_rel_direction_hard"].meta["category"] == "object_rel_direction"
     assert by_kind["route_planning"].question.startswith("These are frames of a video.\nYou are a robot")
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from tests.unit.evals.test_evals_records import make_prompt
 from vlmrl import faults
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.errors import StorageError
 from vlmrl.evals.ask.engines import EvalEngine, Generation, LocalEngine, answer_seed
 from vlmrl.evals.ask.evaluate import EvalOptions, Reading, evaluate, status
 from vlmrl.evals.score.records import Record, read_records
-from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.evals.score.summary import summarize
 from vlmrl.types import FinishReason, GenerationSettings, Prompt, Request, Rollout
 
@@ -300,7 +300,7 @@ def test_a_stop_between_batches_keeps_what_is_there(tmp_path):
 
 def test_answers_are_scored_again_without_asking(tmp_path, monkeypatch):
     first = sampled(tmp_path / "r.jsonl", Sampler())
-    monkeypatch.setitem(SCORERS, "time_span", lambda answer, sample: (None, (), {"tiou": 0.25}))
+    monkeypatch.setattr(ANSWER_TYPES["time_span"], "score", lambda answer, sample: (None, (), {"tiou": 0.25}))
     engine = Sampler()
     again = sampled(tmp_path / "r.jsonl", engine)
     assert engine.asked == []

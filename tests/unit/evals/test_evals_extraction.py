@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import answer_view, parse
 from vlmrl.evals.score.extraction import Extraction, answer_of
-from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.metrics.text import read_choice
 from vlmrl.types import Sample
 
@@ -46,7 +46,7 @@ def test_choices_are_read_from_the_answer_alone(text: str, strict: str | None, l
     for extraction, letter in cases:
         answer = answer_of(text, answer_format, extraction)
         assert (None if answer is None else read_choice(answer, OPTIONS)) == letter
-        pred, _, scores = SCORERS["choice"](answer, sample("choice", "B", options=OPTIONS))
+        pred, _, scores = ANSWER_TYPES["choice"].score(answer, sample("choice", "B", options=OPTIONS))
         assert scores["exact"] == float(letter == "B")
         assert (pred is None) == (letter is None)
 
@@ -90,7 +90,7 @@ def test_numbers_of_the_thought_are_no_answer(
 ) -> None:
     row = sample(answer_type, answer, gt, **meta)
     read = answer_of(form.format(THOUGHT, text), "think_answer", "lenient")
-    _, _, scores = SCORERS[answer_type](read, row)
+    _, _, scores = ANSWER_TYPES[answer_type].score(read, row)
     assert set(scores.values()) == {1.0}
     assert answer_of(form.format(THOUGHT, text), "think_answer", "strict") == (text if "<answer>" in form else None)
 

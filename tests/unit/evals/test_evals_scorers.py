@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import group
+from vlmrl.answers.base import ANSWER_TYPES
+from vlmrl.answers.gui_rules import profile_scores
 from vlmrl.answers.tags import parse
-from vlmrl.evals.score.gui_scores import profile_scores
-from vlmrl.evals.score.measures import GUI_RULES, MAIN, METRICS, OF_TYPE
-from vlmrl.evals.score.scorers import SCORERS, thought_scores
+from vlmrl.evals.score.scorers import thought_scores
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.boxes import box_iou
 from vlmrl.rewards.gui_action import gui_action
@@ -21,13 +21,15 @@ from vlmrl.types import Sample
 
 CLICK = {"action": "click", "coordinate": [500, 500], "box": [400, 400, 600, 600]}
 
+GUI_RULES = {metric.name for metric in ANSWER_TYPES["action"].more_metrics}
+
 
 def sample(answer_type: str, gt: dict[str, Any], answer: str = "") -> Sample:
     return Sample(id="q", task="t", answer_type=answer_type, question="?", media=(), answer=answer, gt=gt, source="a.jsonl:3")
 
 
 def score(answer: str | None, answer_type: str, gt: dict[str, Any], gold: str = "") -> tuple[Any, ...]:
-    return SCORERS[answer_type](answer, sample(answer_type, gt, gold))
+    return ANSWER_TYPES[answer_type].score(answer, sample(answer_type, gt, gold))
 
 
 def test_time_spans() -> None:
@@ -136,14 +138,9 @@ def test_boxes_and_actions_agree_with_their_rewards(answer: str) -> None:
     text = f"<answer>{answer}</answer>"
     read = parse(text, "answer_only").answer
     row = sample("bbox", {"boxes": [[0, 0, 500, 500], [100, 100, 900, 900]]})
-    assert SCORERS["bbox"](read, row)[2]["iou"] == box_iou(group([text], row, "answer_only"), RewardContext())[0]
+    assert ANSWER_TYPES["bbox"].score(read, row)[2]["iou"] == box_iou(group([text], row, "answer_only"), RewardContext())[0]
     row = sample("action", {"action": CLICK})
-    found = SCORERS["action"](read, row)[2]
+    found = ANSWER_TYPES["action"].score(read, row)[2]
     rewarded = gui_action(group([text], row, "answer_only"), RewardContext())[0]
     assert rewarded is not None
     assert (found["step"] == 1) == (rewarded == 1)
-
-
-def test_every_type_has_metrics_and_a_main_score() -> None:
-    assert set(SCORERS) == set(OF_TYPE) == set(MAIN)
-    assert all(name in METRICS for names in OF_TYPE.values() for name in names)

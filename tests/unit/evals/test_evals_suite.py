@@ -61,7 +61,8 @@ def test_defaults_follow_the_answer_type(tmp_path):
             "s.yaml:5: tasks.0.answer_format: Input should be 'think', 'answer_only' or 'think_or_not'",
         ),
         (("max_new_tokens: 8", "max_new_tokens: 8, media: {fsp: 2}"), "tasks.0.media.fsp: unknown key 'fsp'; did you mean 'fps'?"),
-        (("answer_type: time_span", "answer_type: caption"), "tasks.t.answer_type: no evaluation for 'caption'; there is: time_span, bbox"),
+        (("answer_type: time_span", "answer_type: caption"), "tasks.t.answer_type: unknown answer type 'caption'"),
+        (("answer_type: time_span", "answer_type: ocr"), "tasks.t.answer_type: answer type 'ocr' is called 'short_text' now"),
         (
             ("max_new_tokens: 8", "max_new_tokens: 8, primary: tokens, metrics: [exact, tokens]"),
             "tasks.t: metric 'exact' does not apply to answer type 'time_span' (it has: score, miou",

@@ -11,12 +11,11 @@ import pytest
 
 from tests.support.fixtures import make_fixture, options_of, task_of
 from tests.support.samples import load_dataset, plain_pickle, unpack
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError, DataError
 from vlmrl.evals.ask.suite import DEFINITIONS, load_suite, suite_path, task_names
 from vlmrl.evals.ask.tasks import Prepare, Task
-from vlmrl.evals.score.measures import MAIN
-from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.media.image import decode_image
 from vlmrl.media.video import probe_video
 from vlmrl.prepare.plain_pickle import load_plain
@@ -69,9 +68,9 @@ def test_fixture_has_rows_of_the_task_whose_gold_answers_score_in_full(name: str
     assert len(samples) >= LEAST
     assert {sample.answer_type for sample in samples} <= set(task.answer_types)
     for sample in samples:
-        read, _, scores = SCORERS[sample.answer_type](sample.answer, sample)
+        read, _, scores = ANSWER_TYPES[sample.answer_type].score(sample.answer, sample)
         assert read is not None, sample.id
-        assert scores[MAIN[sample.answer_type]] == pytest.approx(1, abs=1e-6), (sample.id, scores)
+        assert scores[ANSWER_TYPES[sample.answer_type].main] == pytest.approx(1, abs=1e-6), (sample.id, scores)
         if task.frame is not None and sample.answer_type in COORDINATES:
             assert sample.meta["frame"] == task.frame
         assert sample.meta.get("category") is None or isinstance(sample.meta["category"], str)

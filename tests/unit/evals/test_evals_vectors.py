@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.evals.test_evals_records import make_record
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.evals.score.extraction import answer_of
-from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.evals.score.summary import summarize
 from vlmrl.media.resize import smart_resize
 from vlmrl.metrics.math import equivalent
@@ -54,7 +54,7 @@ def test_mathematics_through_the_answer(gold: str, pred: str, right: bool) -> No
     row = Sample(id="q", task="t", answer_type="math", question="?", media=(), answer=gold, gt={})
     for text in (f"<think>maybe 5, or $x^9$</think><answer>{pred}</answer>", f"<think>maybe 5</think>{pred}"):
         answer = answer_of(text, "think_answer", "lenient")
-        assert SCORERS["math"](answer, row)[2] == {"exact": float(right)}
+        assert ANSWER_TYPES["math"].score(answer, row)[2] == {"exact": float(right)}
 
 
 def test_a_number_in_the_thought_is_no_answer() -> None:

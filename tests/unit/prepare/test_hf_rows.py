@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 from tests.support.samples import unpack
 from tests.support.standins import image_bytes as standin
 from tests.support.standins import picture as standin_pixels
+from vlmrl.answers.point import pointing_score
 from vlmrl.data.row import parse_row
 from vlmrl.errors import DataError, RowError
 from vlmrl.metrics.points import decode_mask, parse_points
@@ -33,7 +34,6 @@ from vlmrl.prepare.hf_rows import (
     texts,
 )
 from vlmrl.prepare.prepare import Embedded, Row, Skipped
-from vlmrl.rewards.points import pointing_score
 
 DATA = Path(__file__).parents[3] / "data"
 

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from tests.support.builders import group, sample
-from vlmrl.evals.score.scorers import SCORERS
+from vlmrl.answers.base import ANSWER_TYPES
+from vlmrl.answers.choice import options_of
+from vlmrl.answers.short_text import gold_answers
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.checks import check_of, gold_answers, options_of
+from vlmrl.rewards.checks import check_of
 from vlmrl.rewards.choice import choice
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.types import Sample
@@ -92,10 +94,8 @@ def test_exact_check_and_gold_answers() -> None:
 def test_the_scorer_of_evaluation_agrees_and_says_what_cannot_be_read() -> None:
     of = row("B", ["a cat", "a dog"])
     answers = ["B", "a dog", "A", "A or B", "", "a horse"]
-    scored = [SCORERS["choice"](answer, of) for answer in answers]
+    scored = [ANSWER_TYPES["choice"].score(answer, of) for answer in answers]
     assert [scores["exact"] for _, _, scores in scored] == choice(group(answered(*answers), of), CTX) == [1, 1, 0, 0, 0, 0]
     assert [pred for pred, _, _ in scored] == [(), (), (), None, None, None]
-    assert SCORERS["choice"](None, of) == (None, (), {"exact": 0.0})
-    assert SCORERS["choice"]("perhaps", row("no")) == ((), (), {"exact": 0.0})
-    with pytest.raises(ValueError, match=r"a\.jsonl:7\): answer type 'open' is not scored as 'choice'"):
-        SCORERS["choice"]("B", row("B", answer_type="exact_text"))
+    assert ANSWER_TYPES["choice"].score(None, of) == (None, (), {"exact": 0.0})
+    assert ANSWER_TYPES["choice"].score("perhaps", row("no")) == ((), (), {"exact": 0.0})

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.builders import group, sample
-from vlmrl.evals.score.scorers import SCORERS
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.math import math
 from vlmrl.rewards.run.runner import RewardRunner
@@ -63,7 +63,7 @@ def test_soup(soup: str) -> None:
 
 def test_the_scorer_of_evaluation_agrees() -> None:
     answers = ["0.5", r"\frac{2}{4}", "2", "9^{9^9}"]
-    scored = [SCORERS["math"](answer, row("1/2")) for answer in answers]
+    scored = [ANSWER_TYPES["math"].score(answer, row("1/2")) for answer in answers]
     assert scored == [((), (), {"exact": value}) for value in math(group([f"<answer>{a}</answer>" for a in answers], row("1/2")), CTX)]
     assert [scores["exact"] for _, _, scores in scored] == [1, 1, 0, 0]
-    assert SCORERS["math"](None, row("1/2")) == (None, (), {"exact": 0.0})
+    assert ANSWER_TYPES["math"].score(None, row("1/2")) == (None, (), {"exact": 0.0})

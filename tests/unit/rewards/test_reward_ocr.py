@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import group, sample
-from vlmrl.evals.score.scorers import SCORERS
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.metrics.ocr import anls, similarity, word_error_rate
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.ocr import ocr_anls, ocr_wer
@@ -109,5 +109,5 @@ def test_the_scorer_of_evaluation_agrees() -> None:
         one = group(answered(answer), of)
         wanted = {"anls": ocr_anls(one, CTX)[0], "word_accuracy": ocr_wer(one, CTX)[0]}
         more = {"relaxed": float(answer.lower() == "stop here"), "contained": float(answer.lower() == "stop here")}
-        assert SCORERS["short_text"](answer, of) == ((), (), wanted | more)
-    assert SCORERS["short_text"](None, of) == (None, (), {"anls": 0.0, "word_accuracy": 0.0, "relaxed": 0.0, "contained": 0.0})
+        assert ANSWER_TYPES["short_text"].score(answer, of) == ((), (), wanted | more)
+    assert ANSWER_TYPES["short_text"].score(None, of) == (None, (), {"anls": 0.0, "word_accuracy": 0.0, "relaxed": 0.0, "contained": 0.0})

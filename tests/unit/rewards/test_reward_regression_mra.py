@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.builders import group, sample
-from vlmrl.evals.score.measures import MAIN, OF_TYPE
-from vlmrl.evals.score.scorers import SCORERS
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.number import number, regression_mra
 from vlmrl.rewards.run.runner import RewardRunner
@@ -51,6 +50,6 @@ def test_gold_passes_the_self_test() -> None:
 
 def test_evaluation_scores_a_regression_by_its_relative_accuracy() -> None:
     row = replace(sample("100", gt={"number": 100}), answer_type="regression")
-    pred, gold, scores = SCORERS["regression"]("90", row)
+    pred, gold, scores = ANSWER_TYPES["regression"].score("90", row)
     assert (pred, gold, scores) == ((90.0,), (100.0,), {"exact": 0.0, "relative_accuracy": 0.9})
-    assert MAIN["regression"] == OF_TYPE["regression"][0] == "relative_accuracy"
+    assert ANSWER_TYPES["regression"].main == ANSWER_TYPES["regression"].metrics[0].name == "relative_accuracy"

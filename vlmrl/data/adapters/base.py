@@ -13,11 +13,6 @@ from vlmrl.errors import MediaError, RowError
 from vlmrl.media.access import IMAGE_BYTES, read_media
 from vlmrl.types import CoordinateFrame
 
-ANSWER_TYPES = (
-    *("choice", "number", "regression", "math", "short_text", "exact_text", "bbox", "point", "time_span"),
-    *("tracking", "spatio_temporal", "segmentation"),
-)
-"""Answer types that foreign rows can be read as. Actions and highlights have no common foreign form; use our own schema."""
 PROCESSING = ("fps", "nframes", "min_frames", "max_frames", "min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width")
 """Keys that other trainers put on a medium. How media are processed is the recipe's `media` section here; they go to `meta`."""
 

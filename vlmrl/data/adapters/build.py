@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from vlmrl.data.adapters.base import ANSWER_TYPES, Found, ImportOptions, media_entry
-from vlmrl.data.adapters.gold import gold, size_of
+from vlmrl.answers.base import ANSWER_TYPES
+from vlmrl.data.adapters.base import Found, ImportOptions, media_entry
+from vlmrl.data.adapters.gold import GoldContext
 from vlmrl.data.adapters.text import cut_instructions, place_media, unwrap
 from vlmrl.errors import RowError
 
@@ -39,9 +40,10 @@ def build(found: Found, options: ImportOptions) -> dict[str, Any]:
     answer_type = _answer_type(found, options)
     first = images[0] if images else None
     path = first["path"] if isinstance(first, dict) else first
-    true = gold(answer, answer_type, found, options, path)
+    context = GoldContext(found, options, path)
+    true = ANSWER_TYPES[answer_type].convert(answer, context)
     question, instructions = (found.question, "") if options.instructions == "keep" else cut_instructions(found.question)
-    prompt, choices = place_media(question, true.options, len(images), len(videos))
+    prompt, choices = place_media(question, found.options if true.options is None else true.options, len(images), len(videos))
     for key, value in (("system", found.system), ("instructions", instructions)):
         if value:
             meta[key] = value
@@ -49,7 +51,7 @@ def build(found: Found, options: ImportOptions) -> dict[str, Any]:
         meta["frame"] = options.to_frame
         if options.to_frame == "pixel":
             # Distances between points in pixels are judged against the sides of the picture.
-            meta["size"] = list(size_of(found, options, path, "size"))
+            meta["size"] = list(context.size("size"))
     row |= {"task": found.task or options.task or answer_type, "answer_type": answer_type, "prompt": prompt, "answer": true.answer}
     optional = {
         "id": found.id,
@@ -87,11 +89,12 @@ def _answer_type(found: Found, options: ImportOptions) -> str:
     name = found.answer_type or options.answer_type
     if name is None and found.options:
         name = "choice"
-    known = ", ".join(ANSWER_TYPES)
     if name is None:
+        known = ", ".join(ANSWER_TYPES)
         raise RowError("answer_type", f"nothing says how the answer is to be read; set 'answer_type' of the source to one of {known}")
-    if name not in ANSWER_TYPES:
-        raise RowError("answer_type", f"answer type '{name[:60]}' is not known here; known: {known}")
+    problem = ANSWER_TYPES.problem(name)
+    if problem is not None:
+        raise RowError("answer_type", problem)
     return name
 
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 from vlmrl.data.adapters.base import Found, ImportOptions, id_of, left_over, list_of, mapping_of, media_entry, optional_text, options_of
 from vlmrl.data.adapters.build import build
 from vlmrl.data.adapters.chat import Chat, merged, read_chat
-from vlmrl.data.adapters.gold import coordinates_text
+from vlmrl.data.adapters.gold import GoldContext
 from vlmrl.errors import RowError
 from vlmrl.types import CoordinateFrame
 
@@ -99,7 +99,7 @@ def _fill(found: Found, objects: Mapping[str, Any], chat: Chat, options: ImportO
     def written(match: re.Match[str]) -> str:
         value = next(waiting[match.group(1)])
         if match.group(1) == "bbox":
-            return coordinates_text(value, found, options, path)
+            return GoldContext(found, options, path).coordinates_text(value)
         if not isinstance(value, str):
             raise RowError("bad_type", f"'objects.ref' must hold texts, got {type(value).__name__}")
         return value

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from vlmrl import faults
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import parse
 from vlmrl.evals.ask.engines import EvalEngine, Generation, recorded
 from vlmrl.evals.score.extraction import Extraction, answer_of
 from vlmrl.evals.score.records import Key, Record, RecordStore, Status, Think, prompt_ids_hash, prompt_keys, sample_hash, settings_json
-from vlmrl.evals.score.scorers import SCORERS, thought_scores
+from vlmrl.evals.score.scorers import score
 from vlmrl.types import GenerationSettings, Prompt, Sample
 
 T = TypeVar("T")
@@ -102,7 +103,7 @@ def evaluate(
         progress: called with (answered prompts, all prompts) at the start and after each batch.
 
     Raises:
-        ValueError: several greedy answers, a batch size below 1, two prompts of one sample, or an answer type that has no scorer.
+        ValueError: several greedy answers, a batch size below 1, two prompts of one sample, or an answer type that is not known.
         StorageError: `out` is damaged or cannot be written.
     """
     _check(prompts, options)
@@ -202,7 +203,7 @@ class Reading:
         sample = prompt.sample
         parsed = parse(answer.text, prompt.answer_format)
         read = answer_of(answer.text, prompt.answer_format, self.options.extraction)
-        pred, gold, scores = SCORERS[sample.answer_type](read, sample)
+        pred, gold, scores = score(read, parsed, sample)
         unclosed = parsed.thought is None and "unclosed" in parsed.errors and _OPENED.search(answer.text) is not None
         has = parsed.thought is not None and bool(parsed.thought.strip())
         return Record(
@@ -220,7 +221,7 @@ class Reading:
             format_ok=parsed.format_ok,
             pred=pred,
             gold=gold,
-            scores=scores | thought_scores(parsed, sample),
+            scores=scores,
             think=Think(has=has, tokens=self.tokenizer_len(parsed.thought) if parsed.thought else 0),
             n_in=len(prompt.ids),
             n_out=answer.n_out,
@@ -260,8 +261,6 @@ def _check(prompts: Sequence[Prompt], options: EvalOptions) -> None:
         if count > 1:
             raise ValueError(f"sample '{name}' is asked {count} times; give every row its own id")
     for prompt in prompts:
-        if prompt.sample.answer_type not in SCORERS:
-            raise ValueError(
-                f"row '{prompt.sample.id}' ({prompt.sample.source}): no evaluation for answer type '{prompt.sample.answer_type}' "
-                f"(there is: {', '.join(SCORERS)})"
-            )
+        problem = ANSWER_TYPES.problem(prompt.sample.answer_type)
+        if problem is not None:
+            raise ValueError(f"row '{prompt.sample.id}' ({prompt.sample.source}): {problem}")

@@ -10,10 +10,10 @@ from typing import Literal
 
 from pydantic import Field
 
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.config.schema import MediaSection, PositiveInt, Probability, Section
 from vlmrl.evals.score.extraction import Extraction
-from vlmrl.evals.score.measures import LABELS, OF_TYPE, allowed_metrics, metrics_of
-from vlmrl.evals.score.scorers import SCORERS
+from vlmrl.evals.score.measures import LABELS, allowed_metrics, metrics_of
 from vlmrl.registry import nearest
 from vlmrl.types import CoordinateFrame
 
@@ -93,9 +93,9 @@ class Task(Section):
 
 def with_defaults(task: Task) -> Task:
     """The task with the metrics of its answer types, where it names none; unchanged if an answer type is unknown."""
-    if not task.answer_types or any(kind not in OF_TYPE for kind in task.answer_types):
+    if not task.answer_types or any(kind not in ANSWER_TYPES for kind in task.answer_types):
         return task
-    first = OF_TYPE[task.answer_types[0]][0] if len(task.answer_types) == 1 else "score"
+    first = ANSWER_TYPES[task.answer_types[0]].metrics[0].name if len(task.answer_types) == 1 else "score"
     return task.model_copy(update={"metrics": task.metrics or metrics_of(*task.answer_types), "primary": task.primary or first})
 
 
@@ -115,8 +115,8 @@ def check_task(task: Task) -> list[str]:
     out: list[str] = []
     if not task.id or not all(c.isalnum() or c in "._-@" for c in task.id) or task.id.startswith("."):
         out.append(f"{where}.id: {task.id!r} is not a plain file name")
-    unknown = [kind for kind in task.answer_types if kind not in SCORERS]
-    out += [f"{where}.answer_type: no evaluation for '{kind}'; there is: {', '.join(SCORERS)}" for kind in unknown]
+    unknown = [problem for kind in task.answer_types if (problem := ANSWER_TYPES.problem(kind)) is not None]
+    out += [f"{where}.answer_type: {problem}" for problem in unknown]
     for key, values in (("answer_type", task.answer_types), ("answer_format", task.answer_formats)):
         if not values or len(set(values)) < len(values):
             out.append(f"{where}.{key}: {'is empty' if not values else 'names one twice'}")

@@ -14,12 +14,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vlmrl.answers.tags import answer_view, parse
+from vlmrl.answers.base import Scored
+from vlmrl.answers.tags import Parsed, answer_view, parse
 from vlmrl.errors import DataError
 from vlmrl.evals.ask.evaluate import labels, status
 from vlmrl.evals.score.paired import UNKNOWN, UPSTREAM
 from vlmrl.evals.score.records import Record, Think
-from vlmrl.evals.score.scorers import SCORERS, thought_scores
+from vlmrl.evals.score.scorers import score
 from vlmrl.types import Sample
 
 _OPENED = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
@@ -81,11 +82,9 @@ def record_of(answer: Answer, origin: Origin, sample: Sample | None) -> Record:
     text = answer.text
     parsed = parse(text, origin.answer_format or "think")
     read = answer_view(text) or None
-    pred, gold, scores = (() if read is not None else None, (), {}) if sample is None else _scored(read, sample, origin)
+    pred, gold, scores = (() if read is not None else None, (), {}) if sample is None else _scored(read, parsed, sample, origin)
     unclosed = parsed.thought is None and "unclosed" in parsed.errors and _OPENED.search(text) is not None
     has = bool(answer.thought) or (parsed.thought is not None and bool(parsed.thought.strip()))
-    if sample is not None:
-        scores = scores | thought_scores(parsed, sample)
     known = [answer.sample_id, answer.target] if sample is None else [sample.id, sample.question, sample.answer_type, dict(sample.gt)]
     fields: dict[str, Any] = {
         **{"model": origin.model, "task": origin.task, "fingerprint": origin.fingerprint, "harness": origin.harness},
@@ -110,12 +109,9 @@ def _tokens(has: bool) -> Any:
     return None if has else 0
 
 
-def _scored(read: str | None, sample: Sample, origin: Origin) -> tuple[tuple[float, ...] | None, tuple[float, ...], dict[str, float]]:
-    scorer = SCORERS.get(sample.answer_type)
-    if scorer is None:
-        raise DataError(f"row '{sample.id}' ({sample.source}): no evaluation for '{sample.answer_type}'; there is: {', '.join(SCORERS)}")
+def _scored(read: str | None, parsed: Parsed, sample: Sample, origin: Origin) -> Scored:
     try:
-        return scorer(read, sample)
+        return score(read, parsed, sample)
     except ValueError as error:
         raise DataError(f"{origin.where}: its answers cannot be scored with these rows: {error}") from error
 

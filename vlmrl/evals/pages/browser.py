@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import parse
 from vlmrl.evals.pages.charts import COLOURS, nice_ticks, number
-from vlmrl.evals.pages.overlay import PLACED, Mark, Marks, Shown, Span, Target, answer_marks, gold_marks
+from vlmrl.evals.pages.overlay import OBJECTS, Mark, Marks, Shown, Span, Target, answer_marks, gold_marks
 from vlmrl.evals.pages.runfiles import Frames
 from vlmrl.evals.pages.table import visible
 from vlmrl.evals.score.measures import main_score
@@ -205,7 +206,7 @@ def question(
         task=visible(task or first.task),
         category=visible(first.category or ""),
         text=visible(sample_id if frames is None else frames.question),
-        truth=", ".join(span_text((s.start, s.end)) for s in gold.spans[:6]) + (" ..." if len(gold.spans) > 6 else ""),
+        truth=spans_text(gold.spans),
         axis=tuple((100 * t / length, number(t)) for t in nice_ticks(0.0, length, 8)) if timed else (),
         gold_bars=bars(gold.spans, length),
         strip=None if frames is None else strip_of(frames, layers),
@@ -270,6 +271,11 @@ def span_text(span: Sequence[float]) -> str:
     return f"{number(span[0])} – {number(span[1])} s"
 
 
+def spans_text(spans: Sequence[Span]) -> str:
+    """`1.5 – 4 s, 6 – 8 s`, at most six of them."""
+    return ", ".join(span_text((s.start, s.end)) for s in spans[:6]) + (" ..." if len(spans) > 6 else "")
+
+
 def pieces(text: str) -> tuple[tuple[str, str], ...]:
     """A completion cut at its tags, for colouring: (`thought`, `answer` or empty, text). Joined they are the text."""
     out: list[tuple[str, str]] = []
@@ -288,31 +294,29 @@ def _gold(frames: Frames | None, record: Record) -> tuple[Marks, tuple[str, ...]
         return Marks(), ()
     if frames.target is None:
         spans = () if frames.gold is None else (Span(start=frames.gold[0], end=frames.gold[1]),)
-        lost = record.answer_type in PLACED
+        lost = ANSWER_TYPES[record.answer_type].in_frame
         return Marks(spans=spans), ("no marks: these frames were kept without the row's coordinate frame; evaluate again",) if lost else ()
     gold = gold_marks(frames.target, frames.shown)
     return gold, tuple(visible(text) for text in gold.problems)
 
 
 def _said(record: Record, target: Target | None, shown: Shown) -> Marks:
-    """The marks of one answer; of frames without a target its time span."""
+    """The marks of one answer; without a target its spans of time, which need no frame."""
     if target is None:
-        timed = record.answer_type == "time_span" and record.pred is not None
-        return Marks(spans=(Span(start=min(record.pred), end=max(record.pred)),)) if timed and record.pred else Marks()
-    if record.answer_type == "time_span" and record.status != "ok":
-        return Marks()
-    thought = parse(record.text, record.answer_format).thought if "objects" in target.gt else None
+        bare = Target(answer_type=record.answer_type, gt={})
+        return Marks(spans=answer_marks(bare, shown, record.answer).spans) if record.answer_type in ANSWER_TYPES else Marks()
+    thought = parse(record.text, record.answer_format).thought if OBJECTS in target.gt else None
     return answer_marks(target, shown, record.answer, thought)
 
 
 def _answer(model: str, layer: int, colour: str, record: Record, marks: Marks, length: float) -> Answer:
-    timed = record.answer_type == "time_span"
+    spans = "" if marks.shapes else spans_text(marks.spans)
     return Answer(
         model=visible(model),
         layer=layer,
         colour=colour,
         status=record.status,
-        span="" if record.pred is None else span_text(record.pred) if timed else visible(record.answer or ""),
+        span="" if record.pred is None else spans or visible(record.answer or ""),
         bars=bars(marks.spans, length),
         score=main_score(record),
         tokens=record.n_out,

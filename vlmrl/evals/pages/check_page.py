@@ -15,7 +15,7 @@ import numpy as np
 
 from vlmrl import fs
 from vlmrl.data.source import BadRow
-from vlmrl.evals.pages.browser import TRUTH_COLOUR, Bar, Strip, bars, span_text, strip_of
+from vlmrl.evals.pages.browser import TRUTH_COLOUR, Bar, Strip, bars, spans_text, strip_of
 from vlmrl.evals.pages.charts import nice_ticks, number
 from vlmrl.evals.pages.overlay import Marks, gold_marks
 from vlmrl.evals.pages.page import render_page
@@ -277,5 +277,5 @@ def _card(index: int, row: CheckRow) -> Card:
         strip=None if row.frames is None else strip_of(row.frames, [(0, TRUTH_COLOUR, row.marks)]),
         axis=tuple((100 * t / length, number(t)) for t in nice_ticks(0.0, length, 8)) if spans else (),
         gold_bars=bars(spans, length),
-        truth=", ".join(span_text((s.start, s.end)) for s in spans[:6]) + (" ..." if len(spans) > 6 else ""),
+        truth=spans_text(spans),
     )

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmrl import __version__, fs
+from vlmrl.answers.base import ANSWER_TYPES, METRICS
 from vlmrl.errors import StorageError
 from vlmrl.evals.pages.table import COUNTS, Cells, difference_text, figure, markdown, p_text, table, visible
-from vlmrl.evals.score.measures import LABELS, METRICS, OF_TYPE, main_score
+from vlmrl.evals.score.measures import LABELS, main_score
 from vlmrl.evals.score.paired import (
     LOWER_IS_BETTER,
     UPSTREAM,
@@ -324,7 +325,7 @@ def _primary(first: Evaluation, second: Evaluation, task: str) -> str | None:
     rows = [*first.records[task], *second.records[task]]
     kinds = {r.answer_type for r in rows}
     if all(map(is_scored, rows)):
-        return OF_TYPE[kinds.pop()][0] if len(kinds) == 1 else "score"
+        return ANSWER_TYPES[kinds.pop()].metrics[0].name if len(kinds) == 1 else "score"
     upstream = {key for r in rows for key in r.scores if key.startswith(UPSTREAM)}
     return upstream.pop() if len(upstream) == 1 else None
 

@@ -1,104 +1,32 @@
-"""What is measured on an answered question, by the type of its answer, and what of it applies to a set of records."""
+"""What is measured on an answered question, by the type of its answer, and what of it applies to a set of records.
+
+`METRICS` holds the metrics of one record by name: those of answer types (`vlmrl.answers`), those below, and those of plug-ins
+(`METRICS.add`). A metric is the mean over the records to which it applies; what cannot be read counts 0.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
-from vlmrl.evals.score.gui_scores import PARTS, RULES
+from vlmrl.answers.base import ANSWER_TYPES, METRICS, Metric, scored
 from vlmrl.evals.score.records import Record
 
+for _metric in (
+    Metric("judged_consistency", "consistent (judge)", scored("judged_consistency")),
+    Metric("judged_faithful", "right and consistent (judge)", lambda r: faithful(r)),
+    Metric("judged_grounding", "grounded (judge)", scored("judged_grounding")),
+    Metric("judged_spatial", "boxes of thought (judge)", scored("judged_spatial")),
+    Metric("parse_rate", "readable", lambda r: float(r.status == "ok"), common=True),
+    Metric("format_rate", "right form", lambda r: None if r.format_ok is None else float(r.format_ok), common=True),
+    Metric("think_rate", "with thought", lambda r: float(r.think.has), common=True),
+    Metric("tokens", "tokens", lambda r: None if r.n_out is None else float(r.n_out), common=True),
+    Metric("truncation_rate", "cut off", lambda r: None if r.finish is None else float(r.finish == "length" or r.unclosed), common=True),
+):
+    METRICS.add(_metric.name, _metric)
 
-def _score(name: str) -> Callable[[Record], float | None]:
-    return lambda r: r.scores.get(name)
-
-
-def _at_least(name: str, threshold: float) -> Callable[[Record], float | None]:
-    return lambda r: None if name not in r.scores else float(r.scores[name] >= threshold)
-
-
-GUI_RULES = tuple(f"{part}_{rule}" for rule in RULES for part in PARTS)
-"""`step_os_atlas` and so on: a step by the rules of published evaluations."""
-
-METRICS: dict[str, Callable[[Record], float | None]] = {
-    "score": lambda r: r.scores.get(MAIN.get(r.answer_type, "")),
-    "miou": _score("tiou"),
-    "r1@0.3": _at_least("tiou", 0.3),
-    "r1@0.5": _at_least("tiou", 0.5),
-    "r1@0.7": _at_least("tiou", 0.7),
-    "moment_map": _score("moment_map"),
-    "box_iou": _score("iou"),
-    "box_r@0.5": _at_least("iou", 0.5),
-    "exact": _score("exact"),
-    "relative_accuracy": _score("relative_accuracy"),
-    "anls": _score("anls"),
-    "word_accuracy": _score("word_accuracy"),
-    "relaxed": _score("relaxed"),
-    "contained": _score("contained"),
-    "step_success": _score("step"),
-    "action_type": _score("action_type"),
-    "action_arguments": _score("action_arguments"),
-    **{name: _score(name) for name in GUI_RULES},
-    "point": _score("point"),
-    "highlight": _score("highlight"),
-    "highlight_f2": _score("highlight_f2"),
-    "highlight_hit1": _score("highlight_hit1"),
-    "highlight_map": _score("highlight_map"),
-    "track_iou": _score("track_iou"),
-    "tube_iou": _score("tube_iou"),
-    "segmentation": _score("segmentation"),
-    "consistency": _score("consistency"),
-    "grounding": _score("grounding"),
-    "judged_consistency": _score("judged_consistency"),
-    "judged_faithful": lambda r: faithful(r),
-    "judged_grounding": _score("judged_grounding"),
-    "judged_spatial": _score("judged_spatial"),
-    "parse_rate": lambda r: float(r.status == "ok"),
-    "format_rate": lambda r: None if r.format_ok is None else float(r.format_ok),
-    "think_rate": lambda r: float(r.think.has),
-    "tokens": lambda r: None if r.n_out is None else float(r.n_out),
-    "truncation_rate": lambda r: None if r.finish is None else float(r.finish == "length" or r.unclosed),
-}
-"""Name -> its value for one record, or None where it does not apply. A metric is the mean over the records to which it applies; what
-cannot be read counts 0. Consistency applies where the answer is right and the row says what to check a thought against."""
-
-LABELS = {
-    "score": "score",
-    "miou": "mIoU",
-    "r1@0.3": "R1@0.3",
-    "r1@0.5": "R1@0.5",
-    "r1@0.7": "R1@0.7",
-    "moment_map": "moment mAP",
-    "box_iou": "box IoU",
-    "box_r@0.5": "box R@0.5",
-    "exact": "exact",
-    "relative_accuracy": "relative accuracy",
-    "anls": "ANLS",
-    "word_accuracy": "1 - WER",
-    "relaxed": "relaxed accuracy",
-    "contained": "answer contained",
-    "step_success": "step success",
-    "action_type": "action type",
-    "action_arguments": "arguments",
-    **{name: name.replace("_", " ", 1) for name in GUI_RULES},
-    "point": "pointing",
-    "highlight": "highlights",
-    "highlight_f2": "highlight F2",
-    "highlight_hit1": "HIT@1",
-    "highlight_map": "highlight mAP",
-    "track_iou": "track IoU",
-    "tube_iou": "tube IoU",
-    "segmentation": "box and points",
-    "consistency": "consistent thought",
-    "grounding": "grounded thought",
-    "judged_consistency": "consistent (judge)",
-    "judged_faithful": "right and consistent (judge)",
-    "judged_grounding": "grounded (judge)",
-    "judged_spatial": "boxes of thought (judge)",
-    "parse_rate": "readable",
-    "format_rate": "right form",
-    "think_rate": "with thought",
-    "tokens": "tokens",
-    "truncation_rate": "cut off",
+COMMON = tuple(metric.name for metric in METRICS.values() if metric.common)
+"""Metrics of every answer type."""
+_GROUPED = {
     "all_right": "all of group",
     "first_right": "first of group",
     "macro": "macro mean",
@@ -107,42 +35,28 @@ LABELS = {
     **{f"pass@{k}": f"pass@{k}" for k in (1, 2, 4, 8, 16)},
     **{f"pass^{k}": f"pass^{k}" for k in (2, 4, 8, 16)},
 }
-"""Of all metrics, those of `evals.score.values` at the end."""
-
-COMMON = ("parse_rate", "format_rate", "think_rate", "tokens", "truncation_rate")
-"""Metrics of every answer type."""
-OF_TYPE: dict[str, tuple[str, ...]] = {
-    "time_span": ("miou", "r1@0.3", "r1@0.5", "r1@0.7"),
-    "bbox": ("box_iou", "box_r@0.5"),
-    "number": ("exact", "relative_accuracy"),
-    "regression": ("relative_accuracy", "exact"),
-    "choice": ("exact",),
-    "math": ("exact",),
-    "short_text": ("anls", "word_accuracy", "relaxed", "contained"),
-    "exact_text": ("exact", "consistency", "grounding"),
-    "action": ("step_success", "action_type", "action_arguments"),
-    "point": ("point",),
-    "highlight": ("highlight", "highlight_f2", "highlight_hit1", "highlight_map"),
-    "tracking": ("track_iou",),
-    "spatio_temporal": ("tube_iou", "miou", "r1@0.3", "r1@0.5", "r1@0.7"),
-    "segmentation": ("segmentation", "box_iou", "box_r@0.5"),
-}
-"""Answer type -> its own metrics, the one that stands for it first."""
-MAIN = {
-    **{"time_span": "tiou", "bbox": "iou", "number": "exact", "choice": "exact", "exact_text": "exact", "action": "step"},
-    **{"math": "exact", "short_text": "anls", "regression": "relative_accuracy"},
-    **{"point": "point", "highlight": "highlight", "tracking": "track_iou", "spatio_temporal": "tube_iou", "segmentation": "segmentation"},
-}
-"""Answer type -> the name in `Record.scores` that says how good the answer is."""
 
 
-RIGHT_AT = {"time_span": 0.5, "bbox": 0.5, "tracking": 0.5, "spatio_temporal": 0.5, "segmentation": 0.5}
-"""Answer type -> main score from which an answer counts as right, where that is an overlap; 1 for all others."""
+class _Labels(Mapping[str, str]):
+    """Metric -> its label in tables, in the order of columns: of answers, of every record, and those of `score.values` at the end."""
+
+    def __getitem__(self, name: str) -> str:
+        return METRICS[name].label if name in METRICS else _GROUPED[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from sorted(METRICS, key=lambda name: METRICS[name].common)
+        yield from _GROUPED
+
+    def __len__(self) -> int:
+        return len(METRICS) + len(_GROUPED)
+
+
+LABELS: Mapping[str, str] = _Labels()
 
 
 def is_right(record: Record) -> bool:
-    """Whether an answer counts as right: its main score is 1, of an overlap at least 0.5 (`RIGHT_AT`)."""
-    return main_score(record) >= RIGHT_AT.get(record.answer_type, 1.0)
+    """Whether an answer counts as right: its main score is 1, of an overlap at least 0.5 (`AnswerType.right_at`)."""
+    return main_score(record) >= ANSWER_TYPES[record.answer_type].right_at
 
 
 def faithful(record: Record) -> float | None:
@@ -153,28 +67,29 @@ def faithful(record: Record) -> float | None:
 
 def main_score(record: Record) -> float:
     """How good an answer is, in [0, 1], whatever its type."""
-    return record.scores[MAIN[record.answer_type]]
+    return record.scores[ANSWER_TYPES[record.answer_type].main]
 
 
 def metrics_of(*answer_types: str) -> tuple[str, ...]:
-    """Metrics of rows of these answer types, in the order of `METRICS`; `score` stands for all where there are several."""
-    wanted = {*COMMON, *(("score",) if len(answer_types) > 1 else ()), *(name for kind in answer_types for name in OF_TYPE[kind])}
-    return tuple(name for name in METRICS if name in wanted)
+    """Metrics of rows of these answer types, in the order of columns; `score` stands for all where there are several."""
+    own = {metric.name for kind in answer_types for metric in ANSWER_TYPES[kind].metrics}
+    wanted = {*COMMON, *own, *(("score",) if len(answer_types) > 1 else ())}
+    return tuple(name for name in LABELS if name in wanted)
 
 
 def allowed_metrics(*answer_types: str) -> tuple[str, ...]:
-    """What a task of these answer types may name: its metrics, `score`, and those of sets of records."""
-    wanted = {"score", *metrics_of(*answer_types), *(name for name in METRICS if name.startswith("judged_"))}
-    wanted |= set(GUI_RULES) if "action" in answer_types else set()
-    wanted |= {"moment_map"} if "time_span" in answer_types else set()
-    return tuple(name for name in LABELS if name in wanted or name not in METRICS)
+    """What a task of these answer types may name: its metrics, `score`, those that no answer type has, and those of sets of records."""
+    kinds = [ANSWER_TYPES[kind] for kind in answer_types]
+    own = {metric.name for kind in kinds for metric in (*kind.metrics, *kind.more_metrics)}
+    others = {metric.name for kind in ANSWER_TYPES.values() for metric in (*kind.metrics, *kind.more_metrics)} - own
+    return tuple(name for name in LABELS if name not in others)
 
 
 def present(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """The metrics that occur in at least one of the groups of names, in the order of `LABELS`; those of time spans where there are no
+    """The metrics that occur in at least one of the groups of names, in the order of `LABELS`; those of every record where there are no
     names at all. `score` is not among them, since it repeats another for every single answer type."""
     seen = {name for group in groups for name in group} - {"score"}
-    return tuple(name for name in LABELS if name in seen) if seen else metrics_of("time_span")
+    return tuple(name for name in LABELS if name in seen) if seen else COMMON
 
 
 def parts_of(records: Iterable[Record]) -> dict[str, list[Record]]:

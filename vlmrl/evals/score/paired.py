@@ -70,7 +70,7 @@ class Comparison:
     gaps: Mapping[str, Gap]
     """By metric."""
     better: int
-    """Questions where b has the larger main score (`measures.MAIN`)."""
+    """Questions where b has the larger main score (`AnswerType.main`)."""
     worse: int
     parts: Mapping[str, Comparison] = field(default_factory=dict)
     """`task=<name>`, `difficulty=<name>`, `category=<name>` -> that part of the questions, where there are several."""

@@ -70,7 +70,7 @@ class Record:
     `bbox`, the value for `number`; empty for answers that are no numbers."""
     gold: tuple[float, ...]
     scores: Mapping[str, float]
-    """By names that depend on the answer type (`evals.score.scorers.SCORERS`), each in [0, 1]; 0 where `pred` is None."""
+    """By names that depend on the answer type (`AnswerType.score`), each in [0, 1]; 0 where `pred` is None."""
     think: Think
     n_in: int | None
     """Tokens of the prompt, media included. None, as in the next two: an imported answer of which this is not known."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from vlmrl.evals.score.measures import MAIN, METRICS, main_score
+from vlmrl.answers.exact_text import normalise
+from vlmrl.evals.score.measures import METRICS, main_score
 from vlmrl.evals.score.records import Record
 from vlmrl.metrics.stats import majority, pass_all_k, pass_at_k
-from vlmrl.rewards.exact import normalise
 
 Answers = Mapping[str, Sequence[Record]]
 """Sample id -> its answers (`records.by_sample`)."""
@@ -42,7 +42,7 @@ def value_of(of: Of, answers: Sequence[Record]) -> float | None:
 
 def is_scored(record: Record) -> bool:
     """Whether our own scorers have seen it. They have not where results were imported without the rows."""
-    return MAIN.get(record.answer_type) in record.scores
+    return METRICS["score"](record) is not None
 
 
 def right(record: Record) -> bool:

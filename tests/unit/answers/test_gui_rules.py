@@ -1,4 +1,4 @@
-"""evals.score.gui_scores: one answer by every published rule, on the twelve steps with known totals, and at the limits of the rules."""
+"""answers.gui_rules: one answer by every published rule, on the twelve steps with known totals, and at the limits of the rules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from tests.support.builders import sample
-from vlmrl.evals.score.gui_scores import PARTS, RULES, profile_scores
+from vlmrl.answers.gui_rules import PARTS, RULES, profile_scores
 from vlmrl.metrics.gui import action_of, parse_action
 from vlmrl.metrics.gui_profiles import Profile, match_step
 from vlmrl.types import Sample

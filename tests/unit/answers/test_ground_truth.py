@@ -1,4 +1,4 @@
-"""answers.placed through the row schema, and the scorers of its answer types: a gold answer is readable and scores 1."""
+"""Ground truth of answer types through the row schema, and the scorers of its answer types: a gold answer is readable and scores 1."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.data.row import parse_row
 from vlmrl.errors import RowError
-from vlmrl.evals.score.measures import MAIN
-from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.types import Sample
 
 TRACK = {"1": [0, 0, 10, 10], "2.5": [0, 0, 10, 10]}
@@ -53,14 +52,14 @@ def refused(answer_type: str, gt: Any) -> tuple[str, str]:
 def test_answers_are_built_and_score_full_marks(answer_type: str, gt: dict[str, Any], answer: str) -> None:
     sample = parse(answer_type, gt)
     assert (sample.answer, sample.gt) == (answer, gt)
-    pred, _, scores = SCORERS[answer_type](sample.answer, sample)
+    pred, _, scores = ANSWER_TYPES[answer_type].score(sample.answer, sample)
     assert pred is not None
-    assert scores[MAIN[answer_type]] == 1
+    assert scores[ANSWER_TYPES[answer_type].main] == 1
     assert all(0 <= value <= 1 for value in scores.values())
-    pred, _, scores = SCORERS[answer_type](None, sample)
+    pred, _, scores = ANSWER_TYPES[answer_type].score(None, sample)
     assert pred is None
-    assert scores[MAIN[answer_type]] == 0
-    assert SCORERS[answer_type]("nowhere", sample)[0] is None
+    assert scores[ANSWER_TYPES[answer_type].main] == 0
+    assert ANSWER_TYPES[answer_type].score("nowhere", sample)[0] is None
 
 
 def test_given_answers_are_kept() -> None:
@@ -147,7 +146,7 @@ def test_accepted_highlights_are_scored(pairs: list[list[float]], clip: float) -
         sample = parse("highlight", {"highlights": pairs, "clip_seconds": clip})
     except RowError:
         return
-    assert SCORERS["highlight"](sample.answer, sample)[2]["highlight"] == pytest.approx(1)
+    assert ANSWER_TYPES["highlight"].score(sample.answer, sample)[2]["highlight"] == pytest.approx(1)
 
 
 @given(st.sampled_from([kind for kind, _, _ in GOOD]), st.dictionaries(st.sampled_from(KEYS), JSON, max_size=3))
@@ -156,22 +155,22 @@ def test_any_ground_truth_gives_a_sample_or_a_row_error(answer_type: str, gt: di
         sample = parse(answer_type, gt)
     except RowError:
         return
-    assert SCORERS[answer_type](sample.answer, sample)[2][MAIN[answer_type]] == pytest.approx(1)
+    assert ANSWER_TYPES[answer_type].score(sample.answer, sample)[2][ANSWER_TYPES[answer_type].main] == pytest.approx(1)
 
 
 def test_highlights_at_the_level_of_qvhighlights() -> None:
     sample = parse("highlight", {"highlights": [[1, 4], [3, 2]], "saliency": SALIENCY})
-    right = SCORERS["highlight"]('{"highlights": [[1, 4]]}', sample)[2]
+    right = ANSWER_TYPES["highlight"].score('{"highlights": [[1, 4]]}', sample)[2]
     # very good: clip 0 for two annotators, no clip for the third
     assert (right["highlight_hit1"], right["highlight_map"]) == (1, pytest.approx(2 / 3))
-    wrong = SCORERS["highlight"]('{"highlights": [[3, 4]]}', sample)[2]
+    wrong = ANSWER_TYPES["highlight"].score('{"highlights": [[3, 4]]}', sample)[2]
     # clip 0 comes with the four others that have score 0: precision 1/5
     assert (wrong["highlight_hit1"], wrong["highlight_map"]) == (0, pytest.approx(2 / 15))
-    unread = SCORERS["highlight"](None, sample)[2]
+    unread = ANSWER_TYPES["highlight"].score(None, sample)[2]
     assert (unread["highlight_hit1"], unread["highlight_map"]) == (0, pytest.approx(2 / 15))
 
 
 def test_tubes_are_evaluated_over_the_frames_of_both() -> None:
     sample = parse("spatio_temporal", {"tube": {"time": [1, 3], "boxes": TRACK}})
-    scores = SCORERS["spatio_temporal"]('{"time": [3, 2], "boxes": {"1": [0, 0, 10, 10], "7": [0, 0, 1, 1]}}', sample)[2]
+    scores = ANSWER_TYPES["spatio_temporal"].score('{"time": [3, 2], "boxes": {"1": [0, 0, 10, 10], "7": [0, 0, 1, 1]}}', sample)[2]
     assert scores == {"tube_iou": pytest.approx(1 / 3), "tiou": 0.5}

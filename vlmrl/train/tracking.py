@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmrl import fs
-from vlmrl.errors import CheckpointError, ConfigError, StorageError
+from vlmrl.errors import CheckpointError, ConfigError
+from vlmrl.evals.pages.runfiles import read_metrics as read_metrics
 from vlmrl.registry import nearest
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 Value = float | int | str | bool
 _OWN = ("stage", "step", "global_step", "wall")
-_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _INSTALL = {"comet_ml": "comet-ml"}
 
 
@@ -107,26 +107,6 @@ class Tracker:
         for tracker in self._trackers:
             tracker.finish()
         self._trackers = []
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file. A last line without its newline was being written when the process died, and is left out.
-
-    Raises:
-        StorageError: the file is missing or another line is not JSON.
-    """
-    if not path.is_file():
-        raise StorageError(f"{path}: no metrics file")
-    out: list[dict[str, Any]] = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise StorageError(f"{path}:{number}: not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise StorageError(f"{path}:{number}: not a JSON object")
-        out.append({key: _NON_FINITE.get(value, value) if isinstance(value, str) else value for key, value in row.items()})
-    return out
 
 
 PROCESS_FIELDS = ("time/", "memory/", "resume/", "work/", "cache/", "judge/", "reward/wait_")

@@ -15,7 +15,7 @@ from vlmrl.errors import StorageError
 from vlmrl.evals.pages import browser
 from vlmrl.evals.pages.browser import Bar, Question, by_sample, filters, layers, model_colours, pieces, question
 from vlmrl.evals.pages.charts import COLOURS
-from vlmrl.evals.pages.runfiles import frames_of, read_frames, save_frames, save_media
+from vlmrl.evals.pages.runfiles import frames_of, make_frames, read_frames, save_media, write_frames
 from vlmrl.evals.score.records import Record
 
 COLOUR = model_colours(["base", "rl"])
@@ -156,7 +156,8 @@ def test_frames_files_of_earlier_versions_are_read(tmp_path):
     assert made.strip.frames[0].layers == ()
     assert "kept without the row's coordinate frame" in made.problems[0]
     times = np.arange(8) / 2
-    save_frames(tmp_path, "span-1", frames=picture(count=8), times=times, question="?", gold=(1.0, 3.0), duration=4.0)
+    shown = make_frames("span-1", frames=picture(count=8), times=times, question="?", gold=(1.0, 3.0), duration=4.0)
+    write_frames(tmp_path / "eval" / "frames", shown)
     [old] = [f for f in read_frames(tmp_path / "eval" / "frames", [])]
     made = question(0, "span-1", by_sample({"rl": good()})["span-1"], COLOUR, old)
     assert (made.gold_bars, made.answers[0].bars, made.problems) == ((Bar(left=25, width=50),), (Bar(left=25, width=37.5),), ())

@@ -22,11 +22,17 @@ from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.pages import browser
 from vlmrl.evals.pages import run_page as report
-from vlmrl.evals.pages.charts import GROUPS
-from vlmrl.evals.pages.runfiles import MAX_STRIP_PIXELS, RunFiles, kept_frames, load_run, safe_name, save_frames
+from vlmrl.evals.pages.charts import LINES
+from vlmrl.evals.pages.runfiles import MAX_STRIP_PIXELS, RunFiles, kept_frames, load_run, make_frames, safe_name, write_frames
 from vlmrl.evals.score.measures import metrics_of
 from vlmrl.evals.score.paired import compare
 from vlmrl.evals.score.records import Record, Think
+
+
+def kept(run: Path, sample_id: str, **shown) -> Path:
+    """Keep the frames of a question for the report of a run."""
+    return write_frames(run / "eval" / "frames", make_frames(sample_id, **shown))
+
 
 EVIL = "<script>alert(1)</script> \x1b[2J\u202e <img src=https://evil.example/x.png onerror=alert(2)>"
 STAGES = ("base", "sft", "rl")
@@ -160,7 +166,7 @@ def make_run(path: Path) -> Path:
     for n in range(6):
         gold = (1.0 + n % 4, 3.5 + n % 4)
         question = "When is the red square visible?" if n != 4 else "When is <b>this</b> & \x07 visible?"
-        save_frames(path, f"toy-test-{n:06d}", **video(gold), question=question, gold=gold, duration=8.0)
+        kept(path, f"toy-test-{n:06d}", **video(gold), question=question, gold=gold, duration=8.0)
     (path / "FINISHED").write_text("{}")
     return path
 
@@ -226,13 +232,14 @@ def test_every_stage_and_every_group_of_curves_is_there(run_dir):
     for stage in STAGES:
         assert f"</span>{stage}</div>" in text
         assert f"</i>{stage}<span>" in text
-    titles = {title for title, _, _ in GROUPS}
+    titles = {title for title, _, _ in LINES}
     assert {t for t in titles if f"<h3>{html.escape(t)}</h3>" in text} == titles
     hover = json.loads(re.search(r'id="hover">(.*?)</script>', text, re.DOTALL)[1])
     assert all(f"<h3>{title}</h3>" in text for title in ("Time of a step", "Tokens of a step"))
     drawn = {series["name"] for chart in hover.values() for series in chart["series"]}
-    assert {"reward", "rewards/temporal_iou/mean", "rewards/format/mean", "kl", "loss", "lr", "fault/reward/timeout"} <= drawn
-    assert {"forward_backward", "rollout", "unexplained", "tokens/forward", "tokens/saved", "memory/peak_rss"} <= drawn
+    assert {"reward", "rewards/temporal_iou/mean", "rewards/format/mean", "completions/think_rate", "frac_reward_zero_std"} <= drawn
+    assert {"forward_backward", "rollout", "unexplained", "tokens/forward", "tokens/saved"} <= drawn
+    assert not {"kl", "loss", "lr", "memory/peak_rss"} & drawn, "single scalars are for TensorBoard"
     assert set(hover) == {a["id"] for t, a in Page(text).tags if a.get("class") == "card chart"}
     for label in ("mIoU", "R1@0.3", "R1@0.5", "R1@0.7", "constant-answer baseline", "base → rl", "unexplained", "finished", "2.13.0"):
         assert label in text
@@ -360,16 +367,16 @@ def test_writing_twice_gives_the_same_page(run_dir):
 def test_save_frames_keeps_less_of_a_long_video_at_full_size(tmp_path):
     frames = np.zeros((40, 300, 300, 3), dtype=np.uint8)
     frames[:] = np.arange(40, dtype=np.uint8)[:, None, None, None]
-    path = save_frames(tmp_path, "long", frames=frames, times=np.arange(40) / 2, question="?", gold=None, duration=None)
+    path = kept(tmp_path, "long", frames=frames, times=np.arange(40) / 2, question="?", gold=None, duration=None)
     saved = json.loads(path.read_text())
-    kept = [int(2 * t) for t in saved["times"]]
+    places = [int(2 * t) for t in saved["times"]]
     assert (saved["count"], saved["total"], saved["size"]) == (16, 40, [300, 300])  # 16 * 90,000 <= 1,500,000 < 17 * 90,000
-    assert kept[0] == 0
-    assert kept[-1] == 39
-    assert {b - a for a, b in itertools.pairwise(kept)} <= {2, 3}
+    assert places[0] == 0
+    assert places[-1] == 39
+    assert {b - a for a, b in itertools.pairwise(places)} <= {2, 3}
     image = np.asarray(Image.open(io.BytesIO(base64.b64decode(saved["strip"]))))
     assert image.shape == (300, 16 * 300, 3)
-    assert list(image[0, ::300, 0]) == kept
+    assert list(image[0, ::300, 0]) == places
 
 
 @pytest.mark.parametrize(("count", "pixels"), [(1, 10), (7, 10), (3, MAX_STRIP_PIXELS), (500, 50_000), (2, 10**9), (1, 10**9)])
@@ -383,12 +390,12 @@ def test_kept_frames(count, pixels):
 
 def test_save_frames_of_an_image_and_of_wrong_arrays(tmp_path):
     image = np.zeros((1, 28, 28, 3), dtype=np.uint8)
-    saved = json.loads(save_frames(tmp_path, "i", frames=image, times=None, question="?", gold=None, duration=None).read_text())
+    saved = json.loads(kept(tmp_path, "i", frames=image, times=None, question="?", gold=None, duration=None).read_text())
     assert (saved["times"], saved["duration"], saved["count"]) == (None, None, 1)
     with pytest.raises(ValueError, match="expected uint8"):
-        save_frames(tmp_path, "i", frames=image.astype(np.float32), times=None, question="?", gold=None, duration=None)
+        kept(tmp_path, "i", frames=image.astype(np.float32), times=None, question="?", gold=None, duration=None)
     with pytest.raises(ValueError, match="2 times for 1 frames"):
-        save_frames(tmp_path, "i", frames=image, times=[0.0, 1.0], question="?", gold=None, duration=None)
+        kept(tmp_path, "i", frames=image, times=[0.0, 1.0], question="?", gold=None, duration=None)
 
 
 def test_safe_names_stay_in_the_folder_and_differ():
@@ -418,7 +425,7 @@ def test_pictures_are_reported_by_what_applies_to_them(run_dir):
     for name, rows in (("base", before), ("rl", after)):
         (stored / f"{name}.jsonl").write_bytes(b"".join(r.line() for r in rows))
     (stored / "order.json").write_text('["base", "rl"]')
-    save_frames(run_dir, "a", frames=np.zeros((1, 56, 56, 3), np.uint8), times=None, question="Where?", gold=None, duration=None)
+    kept(run_dir, "a", frames=np.zeros((1, 56, 56, 3), np.uint8), times=None, question="Where?", gold=None, duration=None)
     run = load_run(run_dir)
     page = report.page(run)
     assert [tile["label"] for tile in page["tiles"]] == ["box IoU", "box R@0.5", "exact", "relative accuracy", "with thought", "tokens"]

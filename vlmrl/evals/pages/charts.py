@@ -1,6 +1,7 @@
-"""Curves of a run as plain geometry: what to draw is decided here, the drawing is inline SVG in the report's template.
+"""Charts of a run's report: the five panels that put several metrics together, as plain geometry in the units of the SVG's view box.
 
-Coordinates are in the units of the SVG's view box. Nothing here knows HTML, so nothing here has to be escaped.
+Single scalars are for TensorBoard (`run.tracking`). Here are the reward with its parts, the form of the answers, the groups without
+signal, and the time and the tokens of each step, stacked. Nothing here knows HTML, so nothing here has to be escaped.
 """
 
 from __future__ import annotations
@@ -9,18 +10,24 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
+
+from vlmrl.evals.pages.timeshare import UNEXPLAINED, step_phases
 
 WIDTH, HEIGHT = 380, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 22
 """Margins around the plot."""
-MAX_POINTS = 400
+MAX_POINTS = 150
 """Longer curves are drawn as means of consecutive steps."""
 COLOURS = ("#2b5c8a", "#c0652a", "#3f8467", "#80619c", "#a98a2e", "#9b4f5d", "#5b6b78")
-
-GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+REST_COLOUR = "#e1e5e8"
+"""Of what no phase explains."""
+NAMED = 5
+"""Phases with an area of their own, where there are more than one further; the rest share one."""
+REST = "other phases"
+TOKENS = ("tokens/forward", "tokens/saved")
+LINES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Reward", "mean over sampled answers: the sum, and its parts before weighting", ("reward", "rewards/*/mean")),
-    ("Answer length", "tokens per sampled answer", ("completions/mean_length",)),
     (
         "Form of the answers",
         "share of sampled answers",
@@ -31,21 +38,11 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "share of groups whose rewards are all equal, and of rows left out by filters",
         ("frac_reward_zero_std", "filter/*"),
     ),
-    ("Spread of the reward", "standard deviation within groups", ("reward_std",)),
-    ("Loss", "", ("loss",)),
-    ("Divergence from the reference", "KL, nats per token", ("kl",)),
-    ("Entropy", "nats per token", ("entropy",)),
-    ("Gradient norm", "before clipping", ("grad_norm",)),
-    ("Clipped ratios", "share of tokens outside the trust region", ("clip_ratio", "clip_ratio/*")),
-    ("Gap between sampler and trainer", "mean absolute difference of log-probabilities", ("sampling/logp_gap",)),
-    ("Learning rate", "", ("lr",)),
-    ("Faults", "counts", ("fault/*",)),
-    ("Memory", "MiB: resident at most so far; on the accelerator at most within the step", ("memory/*",)),
 )
-"""Title, note, and names of the metrics (`*` stands for any text) of each chart. A chart without data is not drawn."""
+"""Title, note, and names of the metrics (`*` stands for any text) of each chart of lines. A chart without data is not drawn."""
 
-UNSMOOTHED = ("fault/", "lr", "memory/")
-"""Metrics of which single steps matter, or that have no noise."""
+Points = list[tuple[int, str, float]]
+"""(global step, stage, value) in the order of the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,18 +64,13 @@ class Band:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One metric. Paths are SVG path data; `faint` holds single steps, `bold` their running mean (or the steps, when few)."""
+    """One series: SVG path data of a line, or of an area where the chart is stacked."""
 
     name: str
     colour: str
-    faint: str
-    bold: str
-    dots: tuple[tuple[float, float], ...]
-    """Points without a neighbour, which a path would not show."""
+    path: str
     last: str
     """Newest value, for the legend."""
-    area: str = ""
-    """Path of a filled area, in charts that stack their series; they have no other paths."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,30 +80,29 @@ class Chart:
     id: str
     title: str
     note: str
+    stacked: bool
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     bands: tuple[Band, ...]
     curves: tuple[Curve, ...]
     hover: Mapping[str, Any]
-    """JSON values for the tooltip: `steps`, `x` (their places), and per curve `name`, `colour`, `values`, `y`."""
-    names: tuple[str, ...]
-    """Metric names drawn."""
-
-
-Points = list[tuple[int, str, float]]
-"""(global step, stage, value) in the order of the file."""
-Placed = TypeVar("Placed", bound=tuple[int, str, Any])
-"""Anything at a step of a stage."""
+    """JSON values for the tooltip: `steps`, `x` (their places), and `series`: `name`, `colour`, `values`, `y` of each curve."""
 
 
 def charts(lines: Sequence[Mapping[str, Any]], *, prefix: str) -> list[Chart]:
-    """Every panel of `GROUPS` that has a finite value in `lines`. `prefix` makes the ids unique in a page."""
+    """Every panel that has a finite value in `lines` of `metrics.jsonl`. `prefix` makes the ids unique in a page."""
     out: list[Chart] = []
-    for number, (title, note, patterns) in enumerate(GROUPS):
+    for n, (title, note, patterns) in enumerate(LINES):
         found = {name: points_of(lines, name) for name in matching(lines, patterns)}
         found = {name: points for name, points in found.items() if any(math.isfinite(v) for _, _, v in points)}
         if found:
-            out.append(_chart(f"{prefix}-{number}", title, note, found))
+            out.append(_chart(f"{prefix}-{n}", title, note, found))
+    if phases := phase_series(lines):
+        out.append(_chart(f"{prefix}-time", "Time of a step", "seconds by phase", phases, stacked=True))
+    both = [line for line in lines if all(name in line for name in TOKENS)]
+    if both:
+        note = "through the model in the update, and what repeating each prompt for every answer would add"
+        out.append(_chart(f"{prefix}-tokens", "Tokens of a step", note, {n: points_of(both, n) for n in TOKENS}, stacked=True))
     return out
 
 
@@ -125,6 +116,18 @@ def matching(lines: Iterable[Mapping[str, Any]], patterns: Sequence[str]) -> lis
 def points_of(lines: Iterable[Mapping[str, Any]], name: str) -> Points:
     """The values of one metric."""
     return [(int(line["global_step"]), str(line["stage"]), float(line[name])) for line in lines if name in line]
+
+
+def phase_series(lines: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
+    """Seconds of each step by phase, longest phase first, each with a value at every step; `unexplained` comes last."""
+    steps = step_phases(lines)
+    if not steps:
+        return {}
+    names = {name for _, _, phases in steps for name in phases} - {UNEXPLAINED}
+    ranked = sorted(names, key=lambda name: (-sum(phases.get(name, 0.0) for _, _, phases in steps), name))
+    named = ranked if len(ranked) <= NAMED + 1 else ranked[:NAMED]
+    series = {name: [name] for name in named} | ({REST: ranked[NAMED:]} if len(named) < len(ranked) else {}) | {UNEXPLAINED: [UNEXPLAINED]}
+    return {name: [(step, stage, sum(phases.get(m, 0.0) for m in of)) for step, stage, phases in steps] for name, of in series.items()}
 
 
 def binned(points: Points, most: int) -> Points:
@@ -141,24 +144,13 @@ def binned(points: Points, most: int) -> Points:
     return out
 
 
-def by_stage(points: Sequence[Placed]) -> list[list[Placed]]:
+def by_stage(points: Points) -> list[Points]:
     """Consecutive points of one stage."""
-    out: list[list[Placed]] = []
+    out: list[Points] = []
     for point in points:
         if not out or out[-1][-1][1] != point[1]:
             out.append([])
         out[-1].append(point)
-    return out
-
-
-def smoothed(values: Sequence[float], window: int) -> list[float]:
-    """Centred running mean over `window` (odd) finite values; narrower at the ends, NaN where the value itself is not finite."""
-    half = window // 2
-    out: list[float] = []
-    for i, value in enumerate(values):
-        reach = min(half, i, len(values) - 1 - i)
-        near = [v for v in values[i - reach : i + reach + 1] if math.isfinite(v)]
-        out.append(sum(near) / len(near) if math.isfinite(value) else math.nan)
     return out
 
 
@@ -184,99 +176,105 @@ def number(value: float) -> str:
     return "0" if text == "-0" else text
 
 
-def _extent(values: Sequence[float]) -> tuple[float, float]:
+@dataclass(frozen=True, slots=True)
+class _Axes:
+    """Maps steps and finite values to places."""
+
+    first: int
+    last: int
+    low: float
+    high: float
+
+    def x(self, step: float) -> float:
+        return round(LEFT + (step - self.first) / (self.last - self.first) * (WIDTH - LEFT - RIGHT), 2)
+
+    def y(self, value: float) -> float:
+        return round(HEIGHT - BOTTOM - (value - self.low) / (self.high - self.low) * (HEIGHT - TOP - BOTTOM), 2)
+
+
+def _chart(id_: str, title: str, note: str, found: Mapping[str, Points], *, stacked: bool = False) -> Chart:
+    """A chart of lines, or of areas upon each other: then all series have the same steps, and what is not finite or negative is 0."""
+    if stacked:
+        found = {name: [(s, g, v if math.isfinite(v) and v > 0 else 0.0) for s, g, v in points] for name, points in found.items()}
+    size = max(-(-len(points) // MAX_POINTS) for points in found.values())
+    drawn = {name: binned(points, MAX_POINTS) for name, points in found.items()}
+    edges = _stack(drawn) if stacked else drawn
+    steps = sorted({step for points in drawn.values() for step, _, _ in points})
+    low, high = _extent([v for points in edges.values() for _, _, v in points if math.isfinite(v)], from_zero=stacked)
+    axes = _Axes(steps[0], max(steps[-1], steps[0] + 1), low, high)
+    curves: list[Curve] = []
+    series: list[dict[str, Any]] = []
+    floor = {step: 0.0 for step in steps}
+    for n, (name, points) in enumerate(drawn.items()):
+        colour = REST_COLOUR if name == UNEXPLAINED else COLOURS[n % len(COLOURS)]
+        path = "".join(_area(part, floor, axes) if stacked else _line(part, axes) for part in by_stage(edges[name]))
+        values = {step: number(v) for step, _, v in points if math.isfinite(v)}
+        floor = {step: v for step, _, v in edges[name]}
+        places = {step: axes.y(v) for step, v in floor.items() if math.isfinite(v)}
+        curves.append(Curve(name=name, colour=colour, path=path, last=next(values[s] for s, _, _ in reversed(points) if s in values)))
+        series.append({"name": name, "colour": colour, "values": [values.get(s) for s in steps], "y": [places.get(s) for s in steps]})
+    return Chart(
+        id=id_,
+        title=title,
+        note=f"{note}; each point is the mean of {size} steps" if size > 1 else note,
+        stacked=stacked,
+        x_ticks=tuple(Tick(at=axes.x(t), label=number(t)) for t in nice_ticks(axes.first, axes.last, 5) if t == int(t)),
+        y_ticks=tuple(Tick(at=axes.y(t), label=number(t)) for t in nice_ticks(low, high, 4)),
+        bands=_bands(found, axes),
+        curves=tuple(curves),
+        hover={"steps": steps, "x": [axes.x(step) for step in steps], "series": series},
+    )
+
+
+def _extent(values: Sequence[float], *, from_zero: bool) -> tuple[float, float]:
     """Range of the value axis: with zero when that costs little, never empty."""
     low, high = min(values), max(values)
+    if from_zero:
+        return 0.0, 1.06 * high or 1.0
     if 0 <= low < 0.6 * high:
         low = 0.0
     pad = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
     return (low if low == 0 else low - pad), high + pad
 
 
-def _chart(id_: str, title: str, note: str, found: Mapping[str, Points]) -> Chart:
-    drawn = {name: binned(points, MAX_POINTS) for name, points in found.items()}
-    size = max(-(-len(points) // MAX_POINTS) for points in found.values())
-    if size > 1:
-        note = f"{note}; each point is the mean of {size} steps" if note else f"each point is the mean of {size} steps"
-    steps = sorted({step for points in drawn.values() for step, _, _ in points})
-    low, high = _extent([v for points in drawn.values() for _, _, v in points if math.isfinite(v)])
-    first, last = steps[0], max(steps[-1], steps[0] + 1)
-
-    def x(step: float) -> float:
-        return round(LEFT + (step - first) / (last - first) * (WIDTH - LEFT - RIGHT), 2)
-
-    def y(value: float) -> float:
-        return round(HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - TOP - BOTTOM), 2)
-
-    curves: list[Curve] = []
-    series: list[dict[str, Any]] = []
-    for n, (name, points) in enumerate(drawn.items()):
-        colour = COLOURS[n % len(COLOURS)]
-        finite = {step: value for step, _, value in points if math.isfinite(value)}
-        curves.append(_curve(name, colour, points, x, y))
-        shown = [finite.get(step) for step in steps]
-        series.append(
-            {
-                "name": name,
-                "colour": colour,
-                "values": [None if v is None else number(v) for v in shown],
-                "y": [None if v is None else y(v) for v in shown],
-            }
-        )
-    return Chart(
-        id=id_,
-        title=title,
-        note=note,
-        x_ticks=tuple(Tick(at=x(t), label=number(t)) for t in nice_ticks(first, last, 5) if t == int(t)),
-        y_ticks=tuple(Tick(at=y(t), label=number(t)) for t in nice_ticks(low, high, 4)),
-        bands=bands_of(found, x),
-        curves=tuple(curves),
-        hover={"steps": steps, "x": [x(step) for step in steps], "series": series},
-        names=tuple(found),
-    )
+def _stack(drawn: Mapping[str, Points]) -> dict[str, Points]:
+    """The top edge of each series: the sum of it and those before it."""
+    out: dict[str, Points] = {}
+    floor = [0.0] * len(next(iter(drawn.values())))
+    for name, points in drawn.items():
+        floor = [low + value for low, (_, _, value) in zip(floor, points, strict=True)]
+        out[name] = [(step, stage, top) for (step, stage, _), top in zip(points, floor, strict=True)]
+    return out
 
 
-def bands_of(found: Mapping[str, Points], x: Any) -> tuple[Band, ...]:
-    """The range of steps of each stage; `x` maps a step to its place."""
-    ends: dict[str, tuple[int, int]] = {}
+def _bands(found: Mapping[str, Points], axes: _Axes) -> tuple[Band, ...]:
+    """The range of steps of each stage."""
+    steps: dict[str, list[int]] = {}
     for points in found.values():
         for step, stage, _ in points:
-            low, high = ends.get(stage, (step, step))
-            ends[stage] = (min(low, step), max(high, step))
-    ordered = sorted(ends.items(), key=lambda item: item[1])
-    return tuple(Band(name=name, x0=x(low), x1=x(high)) for name, (low, high) in ordered)
+            steps.setdefault(stage, []).append(step)
+    ends = sorted((min(own), max(own), stage) for stage, own in steps.items())
+    return tuple(Band(name=stage, x0=axes.x(low), x1=axes.x(high)) for low, high, stage in ends)
 
 
-def _curve(name: str, colour: str, points: Points, x: Any, y: Any) -> Curve:
-    faint: list[str] = []
-    bold: list[str] = []
-    dots: list[tuple[float, float]] = []
-    for segment in by_stage(points):
-        values = [v for _, _, v in segment]
-        window = 1 if name.startswith(UNSMOOTHED) else 2 * (len(segment) // 50) + 1
-        places = [x(step) for step, _, _ in segment]
-        raw = [(px, y(v)) if math.isfinite(v) else None for px, v in zip(places, values, strict=True)]
-        dots += _alone(raw)
-        if window > 1:
-            faint.append(_path(raw))
-            bold.append(_path([(px, y(v)) if math.isfinite(v) else None for px, v in zip(places, smoothed(values, window), strict=True)]))
-        else:
-            bold.append(_path(raw))
-    newest = next(v for _, _, v in reversed(points) if math.isfinite(v))
-    return Curve(name=name, colour=colour, faint="".join(faint), bold="".join(bold), dots=tuple(dots), last=number(newest))
-
-
-def _path(points: Sequence[tuple[float, float] | None]) -> str:
-    """SVG path data; None interrupts the line."""
+def _line(points: Points, axes: _Axes) -> str:
+    """Path of a line; a value that is not finite interrupts it, a point without a neighbour is a dot (a line of no length)."""
     out: list[str] = []
-    pen_up = True
-    for point in points:
-        if point is not None:
-            out.append(f"{'M' if pen_up else 'L'}{point[0]:g} {point[1]:g}")
-        pen_up = point is None
+    run: list[str] = []
+    for step, _, value in [*points, (0, "", math.nan)]:
+        if math.isfinite(value):
+            run.append(f"{axes.x(step):g} {axes.y(value):g}")
+        elif run:
+            out.append(f"M{'L'.join(run)}{'l0 0' if len(run) == 1 else ''}")
+            run = []
     return "".join(out)
 
 
-def _alone(points: Sequence[tuple[float, float] | None]) -> list[tuple[float, float]]:
-    around = [None, *points, None]
-    return [p for before, p, after in zip(around, points, around[2:], strict=False) if p is not None and before is None and after is None]
+def _area(top: Points, floor: Mapping[int, float], axes: _Axes) -> str:
+    """Closed path: along the top and back along the bottom. A single step becomes a bar of one unit."""
+    corners = [(axes.x(step), axes.y(floor[step]), axes.y(v)) for step, _, v in top]
+    if len(corners) == 1:
+        (at, low, up) = corners[0]
+        corners = [(round(at - 0.5, 2), low, up), (round(at + 0.5, 2), low, up)]
+    way = [(at, up) for at, _, up in corners] + [(at, low) for at, low, _ in reversed(corners)]
+    return "M" + "L".join(f"{at:g} {height:g}" for at, height in way) + "Z"

@@ -15,8 +15,7 @@ from vlmrl import fs
 from vlmrl.evals.pages.browser import TRUTH_COLOUR, by_sample, filters, layers, model_colours, question, span_text
 from vlmrl.evals.pages.charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, charts, number
 from vlmrl.evals.pages.page import render_page
-from vlmrl.evals.pages.runfiles import RunFiles, load_run, save_frames
-from vlmrl.evals.pages.stacked import stacked_charts
+from vlmrl.evals.pages.runfiles import RunFiles, load_run
 from vlmrl.evals.pages.table import difference_text, figure, p_text, visible
 from vlmrl.evals.pages.timeshare import time_shares
 from vlmrl.evals.score.baseline import constant_baseline
@@ -24,8 +23,6 @@ from vlmrl.evals.score.measures import COMMON, LABELS, present
 from vlmrl.evals.score.paired import Comparison, Gap, Incomparable, compare
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Summary, summarize
-
-__all__ = ["render", "save_frames", "write_report"]
 
 
 def write_report(run_dir: Path) -> Path:
@@ -94,17 +91,13 @@ def comparisons_of(records: Mapping[str, Sequence[Record]], seed: int) -> tuple[
 
 def panels_of(run: RunFiles) -> list[tuple[str, list[Chart]]]:
     """Charts of the whole run, then of each stage, where there are several."""
-    everything = _charts(run.metrics, "all")
+    everything = charts(run.metrics, prefix="all")
     stages = list(dict.fromkeys(band.name for chart in everything for band in chart.bands))
     out = [("all", everything)] if everything else []
     if len(stages) > 1:
         stages.sort(key=[str(line["stage"]) for line in run.metrics].index)
-        out += [(visible(name), _charts([x for x in run.metrics if x["stage"] == name], f"s{n}")) for n, name in enumerate(stages)]
+        out += [(visible(name), charts([x for x in run.metrics if x["stage"] == name], prefix=f"s{n}")) for n, name in enumerate(stages)]
     return out
-
-
-def _charts(lines: Sequence[Mapping[str, Any]], prefix: str) -> list[Chart]:
-    return charts(lines, prefix=prefix) + stacked_charts(lines, prefix=prefix)
 
 
 def tiles(summaries: Mapping[str, Summary], comparisons: Mapping[tuple[str, str], Comparison]) -> list[dict[str, str]]:

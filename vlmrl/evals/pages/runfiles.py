@@ -166,8 +166,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file. A last line without its newline was being written when the process died, and is left out.
 
     Raises:
-        StorageError: another line is not a JSON object.
+        StorageError: the file is missing, or another line is not a JSON object.
     """
+    if not path.is_file():
+        raise StorageError(f"{path}: no metrics file")
     out: list[dict[str, Any]] = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
@@ -178,31 +180,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             raise StorageError(f"{path}:{number}: not a JSON object")
         out.append({key: _NON_FINITE.get(value, value) if isinstance(value, str) else value for key, value in row.items()})
     return out
-
-
-def save_frames(
-    run_dir: Path,
-    sample_id: str,
-    *,
-    frames: np.ndarray,
-    times: Sequence[float] | np.ndarray | None,
-    question: str,
-    gold: Sequence[float] | None,
-    duration: float | None,
-    target: Target | None = None,
-) -> Path:
-    """Keep the pixels that the model saw of one held-out question, for the report of a run.
-
-    Args:
-        frames: uint8 [T, h, w, 3]; times: [T] in seconds, None for images; gold: (start, end) in seconds.
-        target: what the row says of the answer (`overlay.target_of`), so that it can be drawn.
-
-    Raises:
-        ValueError: another shape or type, or not one time per frame.
-        StorageError: it cannot be written.
-    """
-    made = make_frames(sample_id, frames=frames, times=times, question=question, gold=gold, duration=duration, target=target)
-    return write_frames(run_dir / "eval" / "frames", made)
 
 
 def save_media(folder: Path, sample: Sample, media: ProcessedMedia) -> Path:
@@ -238,7 +215,15 @@ def make_frames(
     duration: float | None,
     target: Target | None = None,
 ) -> Frames:
-    """Frames for a page; arguments and errors as in `save_frames`."""
+    """The pixels that the model saw of one question, for a page.
+
+    Args:
+        frames: uint8 [T, h, w, 3]; times: [T] in seconds, None for images; gold: (start, end) in seconds.
+        target: what the row says of the answer (`overlay.target_of`), so that it can be drawn.
+
+    Raises:
+        ValueError: another shape or type, or not one time per frame.
+    """
     if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or not frames.shape[0]:
         raise ValueError(f"sample '{sample_id}': frames are {frames.dtype} {list(frames.shape)}, expected uint8 [T, h, w, 3]")
     if times is not None and len(times) != len(frames):

@@ -20,7 +20,7 @@ Results = Mapping[str, Mapping[str, Any]]
 
 def document(results: Results, command: str, seeds: Sequence[int]) -> str:
     """The page as Markdown."""
-    from vlmrl.evals.pages.table import markdown
+    from vlmrl.evals.score.table import markdown
 
     judged = {name: find(CLAIMS[name], result["measured"]) for name, result in results.items()}
     overview = [["claim", "verdict", "seeds"]]
@@ -51,7 +51,7 @@ def anchor(title: str) -> str:
 
 
 def _section(claim: Claim, result: Mapping[str, Any], findings: Sequence[Finding]) -> list[str]:
-    from vlmrl.evals.pages.table import markdown
+    from vlmrl.evals.score.table import markdown
 
     lines = [f"## {claim.title}", "", f"{claim.paper}: {claim.says}", "", f"**Here: {verdict(findings)}.**", ""]
     missing = len(claim.conditions) - len(findings)

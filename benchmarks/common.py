@@ -387,7 +387,7 @@ def console() -> Any:
 
 def show(title: str, cells: list[list[str]]) -> str:
     """Print a table with rich, and return it as Markdown with its title."""
-    from vlmrl.evals.pages.table import markdown, table
+    from vlmrl.evals.score.table import markdown, table
 
     console().print(table(cells, title))
     return f"## {title}\n\n{markdown(cells)}"

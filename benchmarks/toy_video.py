@@ -97,10 +97,10 @@ def document(cells: dict[int, dict[str, Path]], arguments: str) -> str:
     import torch
     import transformers
 
-    from vlmrl.evals.pages.table import markdown, summary_cells
     from vlmrl.evals.score.baseline import constant_baseline
     from vlmrl.evals.score.records import read_records
     from vlmrl.evals.score.summary import summarize
+    from vlmrl.evals.score.table import markdown, summary_cells
     from vlmrl.metrics.stats import bootstrap_interval
     from vlmrl.rng import generator
 

@@ -155,6 +155,27 @@ def test_imports_point_down():
     assert not wrong, "\n".join(wrong)
 
 
+WINGS: dict[str, set[str]] = {
+    "score": set(),
+    "ask": {"score"},
+    "pages": {"score", "ask"},
+    "bridge": {"score", "ask"},
+    "importers": {"score", "ask"},
+}
+"""Wing of `evals` -> the other wings that it may import."""
+
+
+def test_wings_of_the_evaluation():
+    wrong: list[str] = []
+    for path in FILES:
+        parts = module(path).split(".")
+        if parts[0] != "evals" or len(parts) < 2:
+            continue
+        other = {(node, name.split(".")[2]) for node, name in imports(path) if name.startswith("vlmrl.evals.")}
+        wrong += [f"{where(path, node)}: imports evals.{wing}" for node, wing in other if wing not in {parts[1], *WINGS[parts[1]]}]
+    assert not wrong
+
+
 def test_parts_that_nobody_imports():
     wrong: list[str] = []
     for path in FILES:

@@ -185,7 +185,7 @@ def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes
 
 def _through_lmms(asked: _Asked, suite: Suite, folder: Path, root: Path, limit: int | None, ui: Ui) -> None:
     from vlmrl.evals.bridge.run import evaluate_suite_via_lmms
-    from vlmrl.evals.pages.table import table
+    from vlmrl.evals.score.table import table
 
     result = evaluate_suite_via_lmms(
         asked.checkpoint, suite, out=folder, data_root=root, limit=limit, device=asked.device, dtype=asked.dtype

@@ -1,4 +1,4 @@
-"""One step on a screen by every published rule, side by side: a rate of steps says nothing without the name of its rule.
+"""Scores a GUI step by every published rule, side by side: a step success rate says nothing without the name of its rule.
 
 Rows are of answer type `action`, with `gt.action`; points and boxes in 0 to 1000, or in the frame that `meta.frame` states. For the rule
 of AITW, `gt.elements` may list the boxes of the screen's elements; without them there is the box of the true one, where the row has it.

@@ -1,4 +1,4 @@
-"""How published evaluations compare one step on a screen. They disagree, so a score without the name of its profile says nothing.
+"""Step matching rules of published GUI evaluations. They disagree, so a score without the name of its profile says nothing.
 
 `os_atlas`, `gui_r1`, `ui_r1` and `ton` are pure functions of a predicted and a true action (points and boxes in 0 to 1000 along each
 side of the screen), each to a `StepMatch`. A prediction that could not be read (None) is wrong in each of them.

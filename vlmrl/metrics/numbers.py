@@ -1,4 +1,4 @@
-"""Numbers as answers: reading them, exact counts, and relative errors."""
+"""Numeric answers: reading them, exact counts, relative error and mean relative accuracy (MRA)."""
 
 from __future__ import annotations
 

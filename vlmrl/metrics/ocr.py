@@ -1,4 +1,4 @@
-"""Text that was read from a picture: edit distances and what is made of them.
+"""OCR metrics: edit distances, ANLS and word error rate.
 
 Distances are rapidfuzz's (bit-parallel), so that a 64 KB answer costs milliseconds.
 """

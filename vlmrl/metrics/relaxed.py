@@ -1,4 +1,4 @@
-"""Answers that count though they are not equal to the gold one: it stands inside them (OCRBench), or among their parts (MMMU).
+"""Relaxed matching of texts: the gold answer stands inside the answer (OCRBench), or among its parts (MMMU).
 
 Both are for short answers. A text that mentions many things contains many gold answers, so they must see the answer alone
 (`answers.tags.answer_view`), never the thought.

@@ -1,4 +1,4 @@
-"""How much of a text is said again: repeated n-grams of words."""
+"""Repetition of a text: the share of its n-grams of words that occur again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thought language of the toy world's spatial questions, and the rules that judge a thought in it.
+"""Rules that judge a thought in the language of the toy world's spatial questions: consistent with the answer, true to the boxes.
 
     The red square is at <bbox>[100,250,350,500]</bbox>. The grey circle is at <bbox>[600,100,850,400]</bbox>.
     So the red square is left of the grey circle.

@@ -1,4 +1,4 @@
-"""Text as answers: edit distance, ROUGE, relaxed accuracy, and which option of a choice is meant."""
+"""Text answers: edit distance, ROUGE, relaxed accuracy, and which option of a multiple choice is meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boxes over time: tracks (a box per frame) and tubes (a time span with a track), their reading from text and their overlap.
+"""Tracks (a box per frame) and tubes (a time span with a track): reading them from text, and their overlap (vIoU).
 
 An answer is `{"boxes": {"<frame>": [x1, y1, x2, y2], ...}}`, of a tube with `"time": [start, end]` in seconds. Frames are numbers, as
 the row counts them (an index, or seconds): "1", "01" and "1.0" are one frame. Boxes are in the frame of reference of the row.

@@ -10,7 +10,7 @@ Every video shows one coloured event, which its row asks about, and one or two g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -204,32 +204,3 @@ def tokenizer_corpus(instructions: Sequence[str] = ()) -> Iterable[str]:
         yield "user\n"
         yield "assistant\n"
         yield "system\n"
-
-
-def span_iou(a: Span, b: Span) -> float:
-    """Intersection over union of two spans in seconds; 0 where the union is empty."""
-    overlap = max(0.0, min(a[1], b[1]) - max(a[0], b[0]))
-    union = (a[1] - a[0]) + (b[1] - b[0]) - overlap
-    return overlap / union if union > 0 else 0.0
-
-
-def best_constant(rows: Iterable[Mapping[str, Any]], step: float = HALF) -> tuple[Span, float]:
-    """The one span that scores best as the answer to every row, and its mean IoU: what a blind model can reach.
-
-    Searches all spans on a grid of `step` seconds up to the latest ground-truth end; ties go to the earlier, then shorter span.
-
-    Raises:
-        ValueError: there is no row.
-    """
-    truths: list[Span] = [(float(row["gt"]["time"][0]), float(row["gt"]["time"][1])) for row in rows]
-    if not truths:
-        raise ValueError("best_constant needs at least one row with gt.time")
-    ticks = round(max(end for _, end in truths) / step)
-    best: tuple[Span, float] = ((0.0, step), -1.0)
-    for first in range(ticks):
-        for last in range(first + 1, ticks + 1):
-            span = (first * step, last * step)
-            score = sum(span_iou(span, truth) for truth in truths) / len(truths)
-            if score > best[1]:
-                best = (span, score)
-    return best

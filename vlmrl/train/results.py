@@ -6,10 +6,10 @@ from pathlib import Path
 
 from vlmrl.evals.pages.run_page import comparisons_of, headline, write_report
 from vlmrl.evals.pages.runfiles import load_run
-from vlmrl.evals.pages.table import comparison_cells, part_cells, summary_cells, table, time_cells
-from vlmrl.evals.pages.timeshare import time_shares
+from vlmrl.evals.pages.timeshare import time_cells, time_shares
 from vlmrl.evals.score.baseline import constant_baseline
 from vlmrl.evals.score.summary import summarize
+from vlmrl.evals.score.table import comparison_cells, part_cells, summary_cells, table
 from vlmrl.train.ui import Ui
 
 SHOWN = ("miou", "r1@0.3", "r1@0.5", "r1@0.7", "parse_rate", "think_rate", "tokens")

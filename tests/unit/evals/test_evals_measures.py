@@ -6,11 +6,11 @@ import dataclasses
 import json
 
 from tests.unit.evals.test_evals_records import make_record
-from vlmrl.evals.pages.table import comparison_cells, part_cells, summary_cells
 from vlmrl.evals.score.measures import COMMON, LABELS, METRICS, main_score, metrics_of, parts_of, present
 from vlmrl.evals.score.paired import compare
 from vlmrl.evals.score.records import Record, Think, from_json
 from vlmrl.evals.score.summary import summarize
+from vlmrl.evals.score.table import comparison_cells, part_cells, summary_cells
 
 VIDEO = ("miou", "r1@0.3", "r1@0.5", "r1@0.7", "parse_rate", "format_rate", "think_rate", "tokens", "truncation_rate")
 

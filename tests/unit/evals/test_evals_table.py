@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.unit.evals.test_evals_summary import rows
-from vlmrl.evals.pages.table import (
+from vlmrl.evals.pages.timeshare import time_cells, time_shares
+from vlmrl.evals.score.paired import Gap, compare
+from vlmrl.evals.score.summary import Interval, summarize
+from vlmrl.evals.score.table import (
     comparison_cells,
     difference_text,
     interval_text,
@@ -17,12 +20,8 @@ from vlmrl.evals.pages.table import (
     p_text,
     summary_cells,
     table,
-    time_cells,
     visible,
 )
-from vlmrl.evals.pages.timeshare import time_shares
-from vlmrl.evals.score.paired import Gap, compare
-from vlmrl.evals.score.summary import Interval, summarize
 
 
 def shown(renderable) -> str:

@@ -16,12 +16,12 @@ from vlmrl.evals.pages.eval_page import page as eval_page
 from vlmrl.evals.pages.eval_page import write_comparison
 from vlmrl.evals.pages.run_page import page as run_page
 from vlmrl.evals.pages.runfiles import load_eval, load_run
-from vlmrl.evals.pages.table import difference_text, p_text
 from vlmrl.evals.score.compare import FolderComparison, compare_folders
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.paired import compare
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import summarize
+from vlmrl.evals.score.table import difference_text, p_text
 
 OF_DRAWS = ("pass@", "pass^", "maj@", "oracle")
 """Metrics of how often a question was asked: copies of an answer are other draws."""

@@ -1,11 +1,10 @@
-"""The toy task: scenes, rows, spans and the best constant answer."""
+"""The toy task: scenes, rows, and spans."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,13 +26,11 @@ from vlmrl.toy.tasks import (
     Event,
     Scene,
     Split,
-    best_constant,
     format_span,
     loose_span,
     make_row,
     make_scene,
     question,
-    span_iou,
     thought,
     tokenizer_corpus,
 )
@@ -191,28 +188,3 @@ def test_corpus_has_every_word_of_every_question() -> None:
     assert "Zebra quux." in text
     for i in range(200):
         assert question(make_scene(3, "test", i)) in text
-
-
-def test_span_iou_by_hand() -> None:
-    assert span_iou((1.0, 3.0), (2.0, 5.0)) == pytest.approx(1 / 4)
-    assert span_iou((1.0, 3.0), (3.0, 5.0)) == 0.0
-    assert span_iou((0.0, 4.0), (1.0, 2.0)) == pytest.approx(0.25)
-    assert span_iou((2.0, 2.0), (2.0, 2.0)) == 0.0
-
-
-def test_best_constant_by_hand() -> None:
-    # [0, 2]: (1 + 1 + 0) / 3; [0, 4]: (.5 + .5 + .5) / 3; nothing beats 2/3.
-    rows = [{"gt": {"time": [0.0, 2.0]}}, {"gt": {"time": [0.0, 2.0]}}, {"gt": {"time": [2.0, 4.0]}}]
-    span, score = best_constant(rows)
-    assert span == (0.0, 2.0)
-    assert score == pytest.approx(2 / 3)
-    with pytest.raises(ValueError, match="at least one row"):
-        best_constant([])
-
-
-@given(st.lists(st.tuples(st.integers(0, 8), st.integers(1, 8)), min_size=1, max_size=6))
-def test_best_constant_beats_each_truth_as_a_constant(pairs: list[tuple[int, int]]) -> None:
-    truths = [(a * HALF, (a + n) * HALF) for a, n in pairs]
-    _, score = best_constant([{"gt": {"time": list(t)}} for t in truths])
-    for constant in truths:
-        assert score >= sum(span_iou(constant, t) for t in truths) / len(truths) - 1e-12

@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible `chat/completions` as the source of an evaluation's answers.
+"""`EndpointEngine` asks a model behind an OpenAI-compatible `chat/completions`.
 
 The server gets the pixels that our own policy would see: the frames of the media store, already resized, as lossless PNG. An image goes
 as `data:image/png`, a video as vLLM's `data:video/jpeg;base64,<frame>,<frame>,...`, which takes PNG frames too (each frame is opened by

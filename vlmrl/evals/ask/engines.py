@@ -1,4 +1,4 @@
-"""Where the answers of an evaluation come from: a model in this process, a records file, or (`evals.ask.endpoint`) a served model.
+"""Evaluation engines generate the answers: with a model in this process, from a records file, or (`evals.ask.endpoint`) from a server.
 
 All engines give the same thing, so that what is evaluated does not depend on where the weights are: `samples` answers per prompt, in
 the order of the prompts, and a `fingerprint` that addresses the answers (`records.Record.key`).

@@ -1,4 +1,4 @@
-"""What an evaluation can ask: a checkpoint on this machine, a served model, or answers that are there already.
+"""Models that an evaluation can ask: a checkpoint on this machine, a served model, or the records of an earlier evaluation.
 
 Prompts are made here in every case, by the checkpoint's own processor, so all three see the same token ids and the same pixels.
 """

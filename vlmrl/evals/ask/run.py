@@ -19,10 +19,10 @@ from vlmrl.evals.ask.evaluate import JUDGED, SINGLE_PROCESS, Collective, EvalOpt
 from vlmrl.evals.ask.models import LocalModel, Model, open_store
 from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
 from vlmrl.evals.ask.tasks import Task
-from vlmrl.evals.pages.table import interval_text, markdown, summary_cells, table
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Interval, Summary, summarize
+from vlmrl.evals.score.table import interval_text, markdown, summary_cells, table
 from vlmrl.evals.score.thoughts import answer_key, judge_thoughts, missing_verdicts, with_judged
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import ProcessorBundle

@@ -1,5 +1,4 @@
-"""Suites: tasks that are reported together. A suite is a YAML file, of ours by its name (`evals/suites/<name>.yaml`); unknown keys are
-errors.
+"""A suite lists tasks that are reported together: a YAML file, of ours by its name (`evals/suites/<name>.yaml`). Unknown keys are errors.
 
 id: mine
 version: 1

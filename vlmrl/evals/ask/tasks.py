@@ -1,4 +1,4 @@
-"""A task: one set of rows, how they are asked, how the answers are scored, and what is known of it elsewhere.
+"""A task defines one benchmark: its rows, how they are asked, the metrics, and published figures.
 
 A task is a YAML file `evals/tasks/<id>.yaml` (or a mapping within a suite); unknown keys are errors. It holds no code.
 """

@@ -1,4 +1,4 @@
-"""`--model vlmrl` on upstream's command line: the arguments of `--model_args` to a model.
+"""Builds a model from the `--model_args` of lmms-eval's command line (`--model vlmrl`).
 
 python -m lmms_eval --model vlmrl --model_args pretrained=runs/x/final,max_pixels=200704 --tasks ... --include_path ...
 """

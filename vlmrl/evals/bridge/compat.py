@@ -1,4 +1,4 @@
-"""Whether lmms-eval can be used here, and undoing what importing and running it changes in the process."""
+"""Checks whether lmms-eval can be used here, and undoes what importing and running it changes in the process."""
 
 from __future__ import annotations
 

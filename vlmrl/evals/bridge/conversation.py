@@ -1,4 +1,4 @@
-"""Upstream messages to a `Prompt`, by the one path that makes prompts (`data.encode.Encoder`).
+"""Turns the messages of lmms-eval into a `Prompt`, by the one path that makes prompts (`data.encode.Encoder`).
 
 A sample of ours is one user turn with its media together; upstream messages may have several turns and media anywhere. So the sample
 holds text and media, and the encoder's tokenizer is shown the turns themselves where the sample's own turn would be rendered. Counts

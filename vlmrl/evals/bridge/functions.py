@@ -1,4 +1,4 @@
-"""What the YAML files of our tasks name as `!function`: documents to messages, texts, visuals and golds, and texts to metrics.
+"""Functions that the YAML files of our tasks name as `!function`: documents to messages, texts, visuals and golds; texts to metrics.
 
 A document is what `task_files.write_yaml` writes: one of our rows as JSON text, with the task that it belongs to. Texts and not nested
 values, because the loader of upstream gives a column one type: `[3, 5.5]` becomes `[3.0, 5.5]` and absent keys become nulls.

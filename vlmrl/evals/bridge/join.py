@@ -1,4 +1,4 @@
-"""What upstream returns, joined with the raw answers into our records. Pure.
+"""Joins what lmms-eval returns with the raw answers into our records. Pure.
 
 Samples are joined by (task, document number): upstream's `doc_hash` is the same for all documents of a task.
 """

@@ -1,4 +1,4 @@
-"""How documents are asked through lmms-eval, and what its scorers are shown."""
+"""Options of an evaluation through lmms-eval: how documents are asked, and what its scorers are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upstream requests as jobs: which document, what is asked, how to generate. Pure; nothing of lmms-eval is imported."""
+"""Reads the requests of lmms-eval as jobs: which document, what is asked, how to generate. Pure; imports nothing of lmms-eval."""
 
 from __future__ import annotations
 

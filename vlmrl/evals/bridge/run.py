@@ -1,4 +1,4 @@
-"""Evaluate through lmms-eval: in this process, for a model that is loaded (a trainer's), or in a child, for a checkpoint.
+"""Runs an evaluation through lmms-eval: in this process for a model that is loaded, or in a child process for a checkpoint.
 
 Importing this imports nothing of lmms-eval.
 """

@@ -1,4 +1,4 @@
-"""Our tasks as upstream task files: `<folder>/vlmrl_<task>/` with `vlmrl_<task>.yaml` and `docs.jsonl`.
+"""Writes our tasks as task files of lmms-eval: `<folder>/vlmrl_<task>/` with `vlmrl_<task>.yaml` and `docs.jsonl`.
 
     write_yaml(task, data_root, folder)
     python -m lmms_eval --model vlmrl --tasks vlmrl_<task> --include_path <folder> ...

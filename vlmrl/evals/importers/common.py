@@ -1,4 +1,4 @@
-"""From the results of another harness to our records. What they do not say stays unknown; nothing is guessed.
+"""Makes our records from the results of another harness. What they do not say stays unknown; nothing is guessed.
 
 A text field that is unknown is or starts with `paired.UNKNOWN`, so that a comparison refuses; where a part of it is known, the hash of
 that part follows. Counts and flags that are unknown are None.

@@ -1,4 +1,4 @@
-"""Sample files of lmms-eval 0.7 (`<date>_samples_<task>.jsonl`, one line per document) as records.
+"""Reads sample files of lmms-eval 0.7 (`<date>_samples_<task>.jsonl`, one line per document) as records.
 
 What the format hides: `resps` is left out when it equals `filtered_resps`; a single request is not wrapped in a list; `doc_hash` is the
 same on every line, so documents are told apart by `doc_id`; lines of several processes are interleaved; a second run of the same second

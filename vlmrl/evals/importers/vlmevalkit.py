@@ -1,4 +1,4 @@
-"""Result tables of VLMEvalKit (one row per question: index, question, answer, prediction, and scores after its evaluation) as records.
+"""Reads result tables of VLMEvalKit as records: one row per question with index, question, answer, prediction, and later its scores.
 
 The tables hold neither the version of the program, nor the prompt as sent, nor generation settings, nor token counts. Questions of
 circular evaluations stand with an index of their own for each rotation.

@@ -1,4 +1,4 @@
-"""The questions of a page, one card each: the pixels that the model saw, gold and predicted answers on them, and the answers' texts.
+"""Sample browser: one card per question with the pixels that the model saw, gold and predicted answers on them, and the texts.
 
 Everything is prepared here as plain values for the templates; lengths on pictures are in pixels of the screen.
 """
@@ -15,9 +15,9 @@ from vlmrl.answers.tags import parse
 from vlmrl.evals.pages.charts import COLOURS, nice_ticks, number
 from vlmrl.evals.pages.overlay import OBJECTS, Mark, Marks, Shown, Span, Target, answer_marks, gold_marks
 from vlmrl.evals.pages.runfiles import Frames
-from vlmrl.evals.pages.table import visible
 from vlmrl.evals.score.measures import main_score
 from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.table import visible
 
 FRAME_HEIGHT, MAX_FRAME_HEIGHT = 84, 150
 """Pixels of the screen: smaller frames of a video are enlarged to the first, larger ones shrunk to the second."""

@@ -1,4 +1,4 @@
-"""Charts of a run's report: the five panels that put several metrics together, as plain geometry in the units of the SVG's view box.
+"""Charts of a run's report: the five panels that put several metrics together, as geometry in the units of the SVG's view box.
 
 Single scalars are for TensorBoard (`run.tracking`). Here are the reward with its parts, the form of the answers, the groups without
 signal, and the time and the tokens of each step, stacked. Nothing here knows HTML, so nothing here has to be escaped.

@@ -1,4 +1,4 @@
-"""A page with rows of data as a model will see them: processed pixels, gold marks on them, and why rows were rejected.
+"""The page of `vlmrl check` shows rows as a model will see them: processed pixels, gold marks on them, and why rows were rejected.
 
 `CheckRows` collects the rows while `vlmrl check` reads the sources; `write_check_page` writes them, worst first.
 """
@@ -20,7 +20,7 @@ from vlmrl.evals.pages.charts import nice_ticks, number
 from vlmrl.evals.pages.overlay import Marks, gold_marks
 from vlmrl.evals.pages.page import render_page
 from vlmrl.evals.pages.runfiles import Frames, frames_of
-from vlmrl.evals.pages.table import visible
+from vlmrl.evals.score.table import visible
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import Prompt, Sample
 

@@ -1,4 +1,4 @@
-"""Pages of evaluations: of one folder that `vlmrl eval` wrote, and of two of them side by side. One self-contained HTML file each."""
+"""Evaluation pages: one evaluation, or two side by side with their comparison. One self-contained HTML file each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from vlmrl.evals.pages.browser import TRUTH_COLOUR, Question, by_sample, filters
 from vlmrl.evals.pages.page import render_page
 from vlmrl.evals.pages.run_page import gap_cell
 from vlmrl.evals.pages.runfiles import EvalFiles, Frames, load_eval
-from vlmrl.evals.pages.table import figure, p_text, visible
 from vlmrl.evals.score.compare import FolderComparison, TaskComparison
 from vlmrl.evals.score.measures import LABELS, present
 from vlmrl.evals.score.summary import Summary, summarize
+from vlmrl.evals.score.table import figure, p_text, visible
 
 WITHOUT_PIXELS = 200
 """Cards of a task of which no frames were kept."""

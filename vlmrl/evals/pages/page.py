@@ -1,4 +1,4 @@
-"""Pages from templates: one self-contained HTML file each, in which all values are escaped."""
+"""Renders a page from its template: one self-contained HTML file, in which all values are escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pixels of an evaluation, kept for its report."""
+"""Keeps the pixels of an evaluation for its report."""
 
 from __future__ import annotations
 

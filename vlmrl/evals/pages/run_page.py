@@ -1,4 +1,4 @@
-"""The report of a run: one self-contained HTML file without any reference to elsewhere.
+"""The run report (`report.html`): one self-contained HTML file without any reference to elsewhere.
 
 What is shown is prepared here as plain values; the template escapes all of it. Text of models and rows has its invisible
 characters spelled out besides (`table.visible`).
@@ -16,13 +16,13 @@ from vlmrl.evals.pages.browser import TRUTH_COLOUR, by_sample, filters, layers, 
 from vlmrl.evals.pages.charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, charts, number
 from vlmrl.evals.pages.page import render_page
 from vlmrl.evals.pages.runfiles import RunFiles, load_run
-from vlmrl.evals.pages.table import difference_text, figure, p_text, visible
 from vlmrl.evals.pages.timeshare import time_shares
 from vlmrl.evals.score.baseline import constant_baseline
 from vlmrl.evals.score.measures import COMMON, LABELS, present
 from vlmrl.evals.score.paired import Comparison, Gap, Incomparable, compare
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Summary, summarize
+from vlmrl.evals.score.table import difference_text, figure, p_text, visible
 
 
 def write_report(run_dir: Path) -> Path:

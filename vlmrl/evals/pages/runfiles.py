@@ -1,5 +1,4 @@
-"""What a run directory or the folder of an evaluation holds for its page: metrics, recipe, environment, records and the frames of
-questions with what their rows say of the answer."""
+"""Reads a run directory or an evaluation folder for its page: metrics, recipe, environment, records and kept frames."""
 
 from __future__ import annotations
 

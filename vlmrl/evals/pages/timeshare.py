@@ -1,4 +1,4 @@
-"""Where the time of a run went: seconds by phase, their share of the wall time, and what no phase explains.
+"""Time profile of a run: seconds by phase, their share of the wall time, and what no phase explains.
 
 A line of metrics covers the `time/step_total` seconds before its `wall` stamp. Lines may lie inside each other (the line at the
 end of a run covers all of its process), so the wall time is the length of the union of these intervals.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from vlmrl.evals.score.table import Cells
 
 TOTAL = "time/step_total"
 MILESTONE = "time/to_"
@@ -87,6 +89,15 @@ def time_shares(lines: Iterable[Mapping[str, Any]]) -> TimeShares:
         unexplained_share=rest / wall if wall > 0 else 0.0,
         milestones=milestones,
     )
+
+
+def time_cells(shares: TimeShares) -> Cells:
+    """Phase, seconds, share of the wall time; what no phase explains; the whole."""
+    rows = [["phase", "seconds", "share"]]
+    rows += [[phase.name, f"{phase.seconds:.1f}", f"{phase.share:.1%}"] for phase in shares.phases]
+    rows.append(["unexplained", f"{shares.unexplained:.1f}", f"{shares.unexplained_share:.1%}"])
+    rows.append(["wall", f"{shares.wall:.1f}", "100.0%" if shares.wall > 0 else "-"])
+    return rows
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:

@@ -1,4 +1,4 @@
-"""Compare two evaluations, task by task, on the questions that both answered: `docs/compare.md`.
+"""`vlmrl compare` compares two evaluations, task by task, on the questions that both answered (`docs/compare.md`).
 
 Both sides are folders of `vlmrl eval` (or of an import), or single records files. What was not asked in the same way is refused, not
 averaged over.
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from vlmrl import __version__, fs
 from vlmrl.answers.base import ANSWER_TYPES, METRICS
 from vlmrl.errors import StorageError
-from vlmrl.evals.pages.table import COUNTS, Cells, difference_text, figure, markdown, p_text, table, visible
 from vlmrl.evals.score.measures import LABELS, main_score
 from vlmrl.evals.score.paired import (
     LOWER_IS_BETTER,
@@ -31,6 +30,7 @@ from vlmrl.evals.score.paired import (
     plain,
 )
 from vlmrl.evals.score.records import Record, by_sample, read_records
+from vlmrl.evals.score.table import COUNTS, Cells, difference_text, figure, markdown, p_text, table, visible
 from vlmrl.evals.score.values import Of, is_scored
 from vlmrl.metrics.holm import holm
 

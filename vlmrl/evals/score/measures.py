@@ -1,4 +1,4 @@
-"""What is measured on an answered question, by the type of its answer, and what of it applies to a set of records.
+"""Metrics of a record: their values, labels, and which apply to a set of records.
 
 `METRICS` holds the metrics of one record by name: those of answer types (`vlmrl.answers`), those below, and those of plug-ins
 (`METRICS.add`). A metric is the mean over the records to which it applies; what cannot be read counts 0.

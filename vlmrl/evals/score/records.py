@@ -1,5 +1,4 @@
-"""One JSON line per evaluated sample: what was asked, what came back, how it scored, and everything that decides whether it can be
-used again.
+"""Records: one JSON line per answer with what was asked, what came back, its scores, and all that decides whether it can be used again.
 
 A record is addressed by `Record.key`: weights, sample, prompt and generation settings. Nothing in it depends on the clock, so two
 evaluations of the same weights give the same bytes.

@@ -1,4 +1,4 @@
-"""How an answer is scored: by its answer type, and by scorers that add scores of their own.
+"""Scorers give an answer its scores: that of its answer type, and those of plug-ins.
 
     @scorer("words")
     def words(parsed: Parsed, sample: Sample) -> dict[str, float]: ...

@@ -1,4 +1,4 @@
-"""A judge of the thoughts of evaluated answers: do they lead to the answer, and do they say what is seen?
+"""Asks a judge about the thoughts of evaluated answers: do they lead to the answer, and do they say what is seen?
 
 Rules judge thoughts in the toy world's language, and only of right answers; their scores stand in the records. For free text a judge is
 asked, with the prompts and the client of the rewards `consistency`, `semantic_grounding` and `spatial_grounding` (Faithful GRPO,
@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vlmrl.evals.ask.engines import recorded
 from vlmrl.evals.score.records import Record, prompt_ids_hash, sample_hash
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.faithful_judges import consistency, semantic_grounding, spatial_grounding
@@ -56,14 +55,16 @@ def group_of(prompt: Prompt, record: Record) -> Group:
     """A record as a group of one rollout, for rewards. It has text and no token ids; rewards read text.
 
     Raises:
-        ValueError: the record is not an answer to this prompt.
+        ValueError: the record is not an answer to this prompt, or an imported one.
     """
     if (record.sample_id, record.prompt_ids_hash, record.sample_hash) != (prompt.sample.id, prompt_ids_hash(prompt), sample_hash(prompt)):
         raise ValueError(
             f"the record of sample '{record.sample_id}' is no answer to the prompt of row '{prompt.sample.id}' ({prompt.sample.source}): "
             "other question, pixels or token ids; judge records with the prompts that they were made with"
         )
-    rollout = Rollout(k=record.k, ids=(), logprobs=(), text=record.text, finish=recorded(record).finish, policy_version=0)
+    if record.finish is None:
+        raise ValueError(f"the answer to sample '{record.sample_id}' comes from {record.harness}, which does not say how it ended")
+    rollout = Rollout(k=record.k, ids=(), logprobs=(), text=record.text, finish=record.finish, policy_version=0)
     return Group(id=f"evaluation/{record.sample_id}", prompt=prompt, rollouts=(rollout,))
 
 

@@ -1,4 +1,4 @@
-"""Values of metrics, one per question or per group of questions: what is averaged, resampled and paired.
+"""Values of a metric, one per question or per group of questions: what is averaged, resampled and paired.
 
 A question counts once. Of several answers to it a metric takes the mean, so that asking more often makes no number look surer. A metric
 of a set (pass@k, circular evaluation) has a value per question, group or category.

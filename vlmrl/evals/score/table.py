@@ -1,4 +1,4 @@
-"""Results as tables: for the terminal (rich) and as Markdown. Models are rows; a cell is `mean [low, high]`, a 95% interval."""
+"""Renders results as tables for the terminal (rich) and as Markdown. Models are rows; a cell is `mean [low, high]`, a 95% interval."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vlmrl.evals.pages.timeshare import TimeShares
 from vlmrl.evals.score.measures import LABELS, present
 from vlmrl.evals.score.paired import Comparison, Gap
 from vlmrl.evals.score.summary import Interval, Summary
@@ -75,15 +74,6 @@ def comparison_cells(comparisons: Mapping[Pair, Comparison], metrics: Sequence[s
             label = f"{before} -> {after}{f' ({name})' if name else ''}"
             found = [(m, x.gaps[m]) for m in columns if m in x.gaps]
             rows += [[label, str(gap.n), LABELS[m], difference_text(m, gap), p_text(gap.p), gap.test] for m, gap in found]
-    return rows
-
-
-def time_cells(shares: TimeShares) -> Cells:
-    """Phase, seconds, share of the wall time; what no phase explains; the whole."""
-    rows = [["phase", "seconds", "share"]]
-    rows += [[phase.name, f"{phase.seconds:.1f}", f"{phase.share:.1%}"] for phase in shares.phases]
-    rows.append(["unexplained", f"{shares.unexplained:.1f}", f"{shares.unexplained_share:.1%}"])
-    rows.append(["wall", f"{shares.wall:.1f}", "100.0%" if shares.wall > 0 else "-"])
     return rows
 
 

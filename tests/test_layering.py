@@ -47,11 +47,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "toy": BELOW | {"config", "media", "data", "policy", "train"},
     "methods": {"config", "registry", "errors", "protocols", "algo", "rewards", "sampling", "rollout.strategy"},
     "doctor": {"compat", "errors"},
+    "__main__": {"cli"},
     "cli": BELOW | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval"},
     "cli_eval": BELOW | {"train", "evals", "toy", "policy"},
 }
 ONLY_IMPORTED_BY = {
-    "cli": set(),
+    "cli": {"__main__"},
     "cli_eval": {"cli"},
     "toy": {"cli", "cli_eval"},
     "methods": {"cli", "train"},

@@ -20,9 +20,14 @@ from vlmrl import __version__
 Status = Literal["ok", "absent", "problem"]
 
 OPTIONAL = {
-    "flash-attn": "model.attention: flash_attention_2; needs a CUDA machine: pip install flash-attn --no-build-isolation",
+    "decord": "media.decoder: decord (auto is PyAV); pip install 'vlmrl[decord]'",
+    "deepspeed": "sharded training, which nothing here does yet; pip install 'vlmrl[deepspeed]'",
+    "flash-attn": "model.attention: flash_attention_2; needs a CUDA machine, and torch first: "
+    "pip install --no-build-isolation 'vlmrl[flash]'",
+    "lmms-eval": "the bridge to lmms-eval; its pins (av < 16, another math-verify) do not fit ours, so it comes without them: "
+    "pip install 'vlmrl[lmms]' && pip install --no-deps lmms-eval==0.7.3",
     "peft": "model.lora: low-rank adapters; pip install 'vlmrl[lora]'",
-    "pyarrow": "rows in Parquet files; pip install pyarrow",
+    "vllm": "a judge, or a model to evaluate, served on this machine: pip install 'vlmrl[vllm]'",
     "wandb": "run.trackers: [wandb]; pip install wandb",
     "trackio": "run.trackers: [trackio]; pip install trackio",
     "swanlab": "run.trackers: [swanlab]; pip install swanlab",
@@ -120,16 +125,15 @@ def _devices() -> list[Finding]:
 
 
 def _decoders() -> list[Finding]:
-    """At least one video decoder must load; `media.decoder: auto` takes decord first."""
-    problems = {name: _loads(name) for name in ("decord", "av")}
-    none = all(problem is not None for problem in problems.values())
+    """PyAV must load: it reads all headers and checks decord's frames. decord is needed only where a recipe asks for it."""
+    problems = {name: _loads(name) for name in ("av", "decord")}
     return [
         Finding(
             area="decoders",
             item=name,
             found="-" if problem is not None else str(_version(name)),
-            status="ok" if problem is None else "problem" if none else "absent",
-            advice="" if problem is None else f"{problem}; pip install {name}",
+            status="ok" if problem is None else "problem" if name == "av" else "absent",
+            advice="" if problem is None else f"{problem}; {OPTIONAL.get(name, f'pip install {name}')}",
         )
         for name, problem in problems.items()
     ]

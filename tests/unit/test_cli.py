@@ -47,6 +47,14 @@ def double(monkeypatch, name: str, **attributes: Any) -> None:
     monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(**attributes))
 
 
+def test_the_package_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "vlmrl", "list", "--help"], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "python -m vlmrl list" in done.stdout
+    wrong = subprocess.run([sys.executable, "-m", "vlmrl", "train", "no.yaml"], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert wrong.returncode == 64, wrong.stderr
+
+
 def test_help_names_every_command_and_loads_nothing_heavy():
     code = (
         "import sys; sys.argv = ['vlmrl', '--help']\n"

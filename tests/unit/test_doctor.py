@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -42,9 +44,9 @@ def test_not_installed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("broken", "statuses"), [({"decord"}, ["absent", "ok"]), ({"decord", "av"}, ["problem", "problem"]), (set(), ["ok", "ok"])]
+    ("broken", "statuses"), [({"decord"}, ["ok", "absent"]), ({"decord", "av"}, ["problem", "absent"]), (set(), ["ok", "ok"])]
 )
-def test_one_decoder_is_enough(monkeypatch, broken, statuses):
+def test_pyav_is_needed_and_decord_is_not(monkeypatch, broken, statuses):
     real = importlib.import_module
 
     def load(name: str):
@@ -54,6 +56,15 @@ def test_one_decoder_is_enough(monkeypatch, broken, statuses):
 
     monkeypatch.setattr(importlib, "import_module", load)
     assert [f.status for f in doctor._decoders()] == statuses
+
+
+def test_extras_that_doctor_names_are_declared():
+    """And what is not in reach of pip's resolver says how to get it."""
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    named = {extra for advice in doctor.OPTIONAL.values() for extra in re.findall(r"vlmrl\[(\w+)\]", advice)}
+    assert named == {"decord", "deepspeed", "flash", "lmms", "lora", "vllm"}
+    assert named == set(re.findall(r"^(\w+) = \[", project.split("[project.optional-dependencies]")[1].split("\n[")[0], re.M)) - {"dev"}
+    assert "--no-deps lmms-eval" in doctor.OPTIONAL["lmms-eval"]
 
 
 def test_secrets_are_not_shown(monkeypatch):

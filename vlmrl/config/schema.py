@@ -121,7 +121,7 @@ class MediaSection(Section):
     )
     vision_cache_bytes: PositiveInt = Field(default=2**34, description="Byte budget of that folder")
     decoder: Literal["auto", "decord", "pyav"] = Field(
-        default="auto", description="Video decoder; auto takes decord where it loads, else PyAV"
+        default="auto", description="Video decoder; auto is PyAV, which is faster than decord with its checks"
     )
     workers: int = Field(default=0, ge=0, description="Processes that decode media, for each rank; 0 decodes in the trainer's own")
     deadline: float = Field(default=20.0, gt=0, description="Seconds that a worker process may take to decode one medium")

@@ -1,8 +1,9 @@
 """Reads the index of an MP4 or MOV file (its sample tables): duration and frame times, without a demuxer or decoder.
 
-Only plain files are answered for: one video track, no fragments, no frame hidden or delayed by an edit list, no rotation that a bit
-stream could carry beside the track's matrix. For everything else the answer is None, and the caller asks the demuxer. What is
-answered equals what `container.read_header` and `container.scan` find (ISO/IEC 14496-12, sections 8.3 to 8.6).
+It exists for speed: 0.26 to 0.32 ms per file, against 2.8 to 4.4 ms for PyAV's header (docs/benchmarks/loader.md), which an audit of
+10,000 rows feels. Only plain files are read: one video track, no fragments, no edit list that hides or delays frames, and no rotation
+in the video stream itself, where the track's matrix does not show it. For every other file the result is None, and the caller uses the
+demuxer (`container`). A result equals what `container.read_header` and `container.scan` find (ISO/IEC 14496-12, sections 8.3 to 8.6).
 """
 
 from __future__ import annotations

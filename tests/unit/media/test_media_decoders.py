@@ -112,13 +112,14 @@ def test_pyav_is_beneath_decord(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     path = make_video(tmp_path / "a.mp4", numbered_frames(20), fps=10)
     expected = read(path, "pyav")
-    assert read(path, "auto").backend == "decord"
+    assert read(path, "auto").backend == "pyav"
+    assert read(path, "decord").backend == "decord"
 
     def fail(*args: object, **kwargs: object) -> None:
         raise RuntimeError("no")
 
     monkeypatch.setattr(decord.VideoReader, "get_batch", fail)
-    result = read(path, "auto")
+    result = read(path, "decord")
     assert result.backend == "pyav"
     np.testing.assert_array_equal(result.frames, expected.frames)
 
@@ -150,5 +151,5 @@ def test_decord_where_it_is_not_installed(tmp_path: Path, monkeypatch: pytest.Mo
     path = make_video(tmp_path / "a.mp4", numbered_frames(20), fps=10)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert read(path, "auto").backend == "pyav"
-    with pytest.raises(ConfigError, match="decord"):
+    with pytest.raises(ConfigError, match=r"use 'auto' \(PyAV\), or `pip install 'vlmrl\[decord\]'`"):
         read(path, "decord")

@@ -1,0 +1,5 @@
+"""`python -m vlmrl`: the same command line as `vlmrl`."""
+
+from vlmrl.cli import main
+
+main()

@@ -208,7 +208,8 @@ def test_a_power_cut_at_any_operation_leaves_a_loadable_latest(tmp_path: Path, s
             place = tmp_path / f"cut{states}"
             build(snapshot, place)
             folder = place / "checkpoints"
-            checkpoint.remove_stale(folder)
+            for leftover in folder.glob(f"{fs.TEMPORARY}*"):  # as opening the run does
+                fs.remove_tree(leftover)
             found = checkpoint.latest(folder)
             where = f"after operation {count}: {op}"
             assert found.notes == [], where
@@ -295,7 +296,8 @@ from pathlib import Path
 from vlmrl import fs
 from vlmrl.train import checkpoint
 folder, steps = Path(sys.argv[1]), int(sys.argv[2])
-checkpoint.remove_stale(folder)
+for leftover in folder.glob(f"{fs.TEMPORARY}*"):
+    fs.remove_tree(leftover)
 found = checkpoint.latest(folder)
 assert not found.notes, found.notes
 checkpoint.retain(folder, 1)

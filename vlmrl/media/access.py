@@ -7,7 +7,6 @@ are opened, and only up to a size cap. Nothing here knows what an image or a vid
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import posixpath
 import re
@@ -24,7 +23,6 @@ VIDEO_BYTES = 500_000_000
 """Largest video file that is read."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
-_CHUNK = 1 << 20
 
 
 def check_path(path: str) -> None:
@@ -138,12 +136,3 @@ def read_media(root: Path, path: str, *, max_bytes: int) -> bytes:
     """
     with open_media(root, path, max_bytes=max_bytes) as file:
         return read_all(file, path, max_bytes=max_bytes)
-
-
-def content_hash(path: Path) -> str:
-    """SHA-256 of a file's content in hexadecimal, read in pieces."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(_CHUNK):
-            digest.update(piece)
-    return digest.hexdigest()

@@ -22,20 +22,7 @@ from typing import Any
 from vlmrl.errors import CheckpointError
 from vlmrl.protocols import strategy
 from vlmrl.sampling.buffer import Entry, SampleBuffer
-from vlmrl.types import Group, Prompt, Rollout, ScoredGroup
-
-
-def replayed_group(entry: Entry, prompt: Prompt, group_id: str) -> ScoredGroup:
-    """A whole past group under its prompt, encoded anew: for a batch whose own groups lack signal (`SampleBuffer.draw`).
-
-    Raises:
-        ValueError: the prompt is of another sample, or a row of the entry was guided (its prompt with the hint is not kept).
-    """
-    if prompt.sample.id != entry.sample_id:
-        raise ValueError(f"entry of sample '{entry.sample_id}' under a prompt of sample '{prompt.sample.id}'")
-    if any(r.guidance is not None for r in entry.rollouts):
-        raise ValueError(f"entry of sample '{entry.sample_id}' holds guided rows; push only sampled ones")
-    return ScoredGroup(group=Group(id=group_id, prompt=prompt, rollouts=entry.replayed()), scores=entry.scores)
+from vlmrl.types import Group, Rollout, ScoredGroup
 
 
 def sampled_rows(scored: ScoredGroup, *, priority: float) -> Entry | None:

@@ -126,23 +126,6 @@ def latest(folder: Path) -> Found:
     return Found(path=None, notes=notes)
 
 
-def require(folder: Path, name: str) -> Path:
-    """The checkpoint that a user asked for by name.
-
-    Raises:
-        CheckpointError: it is missing, damaged or newer than this code; nothing is renamed and there is no fall-back.
-    """
-    path = folder / name
-    if step_number(name) is None or not path.is_dir():
-        known = ", ".join(p.name for p in steps(folder)) or "none"
-        raise CheckpointError(f"{folder}: no checkpoint '{name}' (there are: {known})")
-    problems = verify(path)
-    if problems:
-        advice = "name another step, or none to use the latest valid one"
-        raise CheckpointError("\n  ".join([f"{path} is damaged:", *problems]) + f"\n{advice}")
-    return path
-
-
 def steps(folder: Path) -> list[Path]:
     """Checkpoint folders by rising step, unverified."""
     return sorted(p for p in folder.iterdir() if step_number(p.name) is not None and p.is_dir()) if folder.is_dir() else []
@@ -210,17 +193,6 @@ def load_state(path: Path) -> dict[str, Any]:
     if entry is None or not file.is_file() or _sha256(file) != entry["sha256"]:
         raise CheckpointError(f"{file}: missing, or its content differs from the manifest")
     return json.loads(file.read_bytes())
-
-
-def remove_stale(folder: Path) -> list[str]:
-    """Remove what dead processes left unfinished (`tmp-*`). Only the holder of the run's lock may call it.
-
-    Returns the names removed.
-    """
-    stale = sorted(p for p in folder.iterdir() if p.name.startswith(fs.TEMPORARY)) if folder.is_dir() else []
-    for path in stale:
-        fs.remove_tree(path)
-    return [path.name for path in stale]
 
 
 def retain(folder: Path, keep: int) -> list[str]:

@@ -15,8 +15,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.recipes import repeated_defaults
 from vlmrl.config.explain import check
-from vlmrl.config.load import Loaded, load, repeated_defaults
+from vlmrl.config.load import Loaded, load
 from vlmrl.config.schema import Config, GrpoSection, SftSection, ToySection
 from vlmrl.config.tree import Node, parse
 from vlmrl.errors import ConfigError

@@ -10,7 +10,7 @@ import pytest
 from tests.support.builders import group, sample
 from vlmrl.errors import CheckpointError
 from vlmrl.protocols import RememberingStrategy, strategy
-from vlmrl.sampling.replay import replay, replayed_group, sampled_rows
+from vlmrl.sampling.replay import replay, sampled_rows
 from vlmrl.types import Guidance, ScoredGroup, Scores
 
 
@@ -119,17 +119,6 @@ def test_a_guided_row_survives_the_buffers_state():
     buffer.push([Entry(sample_id="a", version=0, priority=1.0, rollouts=(helped,), scores=base.scores)])
     back.load_state_dict(json.loads(json.dumps(buffer.state_dict())))
     assert back.entries == buffer.entries
-
-
-def test_a_whole_group_is_replayed_under_its_own_prompt():
-    past = scored("a", [1.0, 0.0], version=2)
-    entry = sampled_rows(past, priority=1.0)
-    assert entry is not None
-    out = replayed_group(entry, past.group.prompt, "rl/3/0/a")
-    assert [r.provenance for r in out.group.rollouts] == ["replay", "replay"]
-    assert out.scores.total() == [1.0, 0.0]
-    with pytest.raises(ValueError, match="sample 'a' under a prompt of sample 'b'"):
-        replayed_group(entry, scored("b", [1.0], version=0).group.prompt, "g")
 
 
 @pytest.mark.parametrize("bad", [{"rows": 0}, {"capacity": 0}, {"max_age": -1}, {"max_uses": 0}])

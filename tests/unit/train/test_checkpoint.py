@@ -47,7 +47,6 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     assert path == folder / "step-00000200"
     assert checkpoint.latest(folder) == checkpoint.Found(path=path, notes=[])
     assert checkpoint.verify(path) == []
-    assert checkpoint.require(folder, "step-00000200") == path
     assert checkpoint.load_state(path) == {"step": 200, "ledger": {"a": [0.1, None]}, "third": 1 / 3}
     manifest = checkpoint.read_manifest(path)
     assert manifest["schema"] == 1
@@ -127,10 +126,6 @@ def test_damage_to_any_file_is_found(tmp_path: Path, name: str, damage: str) -> 
     bad = save(tmp_path, 2)
     {**DAMAGE, "swap": swap_shards}[damage](bad / name)
     assert any(name in problem for problem in checkpoint.verify(bad))
-    with pytest.raises(CheckpointError, match="damaged") as caught:
-        checkpoint.require(tmp_path, "step-00000002")
-    assert caught.value.exit_code == 76
-    assert bad.exists(), "an explicit request renames nothing"
     found = checkpoint.latest(tmp_path)
     assert found.path == tmp_path / "step-00000001"
     assert len(found.notes) == 1
@@ -176,17 +171,9 @@ def test_a_newer_schema_is_refused_with_both_versions(tmp_path: Path, monkeypatc
     monkeypatch.setattr(checkpoint, "SCHEMA", 4)
     save(tmp_path, 2)
     monkeypatch.undo()
-    for act in (lambda: checkpoint.latest(tmp_path), lambda: checkpoint.require(tmp_path, "step-00000002")):
-        with pytest.raises(CheckpointError, match="schema 4, this version reads up to 1"):
-            act()
+    with pytest.raises(CheckpointError, match="schema 4, this version reads up to 1"):
+        checkpoint.latest(tmp_path)
     assert names(tmp_path) == ["step-00000001", "step-00000002"]
-
-
-@pytest.mark.parametrize("name", ["step-00000007", "../step-00000001", "tmp-x"])
-def test_asking_for_what_is_not_there_lists_what_is(tmp_path: Path, name: str) -> None:
-    save(tmp_path / "c", 1)
-    with pytest.raises(CheckpointError, match=r"no checkpoint .* \(there are: step-00000001\)"):
-        checkpoint.require(tmp_path / "c", name)
 
 
 def test_load_state_notices_damage(tmp_path: Path) -> None:
@@ -245,15 +232,6 @@ def test_too_little_space_is_noticed_before_writing(tmp_path: Path, monkeypatch:
     assert log == []
     monkeypatch.setattr(fs, "free_bytes", lambda _: need)
     save(tmp_path, 2)
-
-
-def test_remove_stale_takes_only_temporary_things(tmp_path: Path) -> None:
-    save(tmp_path, 1)
-    (tmp_path / "tmp-step-00000002-ab" / "deep").mkdir(parents=True)
-    (tmp_path / "bad-step-00000003-ab").mkdir()
-    assert checkpoint.remove_stale(tmp_path) == ["tmp-step-00000002-ab"]
-    assert names(tmp_path) == ["bad-step-00000003-ab", "step-00000001"]
-    assert checkpoint.remove_stale(tmp_path / "absent") == []
 
 
 def test_other_ranks_write_nothing_and_learn_of_failure(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Header:
     info: VideoInfo
     format: str
     """Name of the demuxer: mp4, matroska, avi or mpegts."""
-    turns: int
+    rotation: int
     """Quarter turns, counter-clockwise, that make a stored frame upright (as `numpy.rot90`)."""
     promised: float | None
     """Seconds that the file says it has; None where it does not say."""
@@ -79,12 +79,12 @@ class Decoded:
 
     time: float
     frame: Any
-    turns: int
+    rotation: int
 
     def pixels(self) -> np.ndarray:
         with border("video"):
             stored = self.frame.to_ndarray(format="rgb24")
-        return np.ascontiguousarray(np.rot90(stored, self.turns))
+        return np.ascontiguousarray(np.rot90(stored, self.rotation))
 
 
 def sniff(head: bytes) -> str:
@@ -121,9 +121,9 @@ def read_header(file: BinaryIO, *, decode: bool = True) -> Header:
             n_frames = int(stream.frames)
             promised, whole_file = _promise(container, stream, name)
         check_bounds(width, height, promised, n_frames)
-        turns = 0 if not decode and _is_upright(container, stream, name, file) else None
-    if turns is None:
-        turns = _turns(file)
+        rotation = 0 if not decode and _is_upright(container, stream, name, file) else None
+    if rotation is None:
+        rotation = _rotation(file)
     track = read_iso(file) if name == "mp4" else None
     if track is not None and promised is not None:
         promised = max(promised, track.duration)  # the demuxer counts decoding times, which may end before the last frames are shown
@@ -133,14 +133,14 @@ def read_header(file: BinaryIO, *, decode: bool = True) -> Header:
         packets = scan(file)
         n_frames, duration = len(packets.times), packets.end
         check_bounds(width, height, duration, n_frames)
-    if turns % 2:
+    if rotation % 2:
         width, height = height, width
     info = VideoInfo(width, height, duration, n_frames)
     listed = None if track is None else len(track.times)
-    return Header(info=info, format=name, turns=turns, promised=promised, whole_file=whole_file, listed=listed)
+    return Header(info=info, format=name, rotation=rotation, promised=promised, whole_file=whole_file, listed=listed)
 
 
-def _turns(file: BinaryIO) -> int:
+def _rotation(file: BinaryIO) -> int:
     """Quarter turns that the first frame needs."""
     with _opened(file) as (container, stream, name):
         first = next(_decode_stream(container, stream, name, 0), None)
@@ -229,10 +229,10 @@ def decode(data: bytes, header: Header) -> Iterator[Decoded]:
         MediaError: `corrupt`, a frame is damaged or has another size than the header says.
     """
     width, height = header.info.width, header.info.height
-    if header.turns % 2:
+    if header.rotation % 2:
         width, height = height, width
     with _opened(io.BytesIO(data)) as (container, stream, name):
-        for decoded in _decode_stream(container, stream, name, header.turns):
+        for decoded in _decode_stream(container, stream, name, header.rotation):
             if (decoded.frame.width, decoded.frame.height) != (width, height):
                 raise MediaError("corrupt", f"video: a frame has {decoded.frame.width}x{decoded.frame.height} pixels, not {width}x{height}")
             yield decoded
@@ -308,7 +308,7 @@ def _packet_times(packet: Any, *, ordered: bool) -> tuple[float | None, float]:
     return float(ticks * packet.time_base), float((packet.duration or 0) * packet.time_base)
 
 
-def _decode_stream(container: Any, stream: Any, name: str, turns: int) -> Iterator[Decoded]:
+def _decode_stream(container: Any, stream: Any, name: str, rotation: int) -> Iterator[Decoded]:
     """Frames with times from the first one; times never run backwards. Stops at the first packet that is marked as damaged."""
     stream.codec_context.options = {"max_pixels": str(MAX_FRAME_PIXELS)}
     rate = float(stream.average_rate or 0)
@@ -328,7 +328,7 @@ def _decode_stream(container: Any, stream: Any, name: str, turns: int) -> Iterat
                 raise MediaError("corrupt", f"video: frame {count - 1} has no time")
             first = time if first is None else first
             last = time if last is None else max(last, time)
-            yield Decoded(float(last - first), frame, turns)
+            yield Decoded(float(last - first), frame, rotation)
 
 
 def _promise(container: Any, stream: Any, name: str) -> tuple[float | None, bool]:

@@ -14,7 +14,7 @@ from vlmrl.types import MediaKind
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class DecodedMedium:
     """Frames as the model sees them, before they are cut into patches."""
 
     frames: np.ndarray
@@ -29,7 +29,7 @@ class Shown:
     """Videos: seconds between two frames asked for."""
 
 
-def decode_medium(data: bytes, kind: MediaKind, sizing: Sizing) -> Shown:
+def decode_medium(data: bytes, kind: MediaKind, sizing: Sizing) -> DecodedMedium:
     """Decode, choose frames and resize. Deterministic.
 
     Raises:
@@ -38,7 +38,7 @@ def decode_medium(data: bytes, kind: MediaKind, sizing: Sizing) -> Shown:
     if kind == "image":
         pixels = decode_image(data)
         size = (pixels.shape[0], pixels.shape[1])
-        return Shown(frames=resize(pixels[None], *sizing.target(*size, frames=1)), size=size)
+        return DecodedMedium(frames=resize(pixels[None], *sizing.target(*size, frames=1)), size=size)
     info = probe_video(data)
     height, width = sizing.target(info.height, info.width, frames=len(sizing.requests(info)[0]))
     video = read_video(
@@ -50,4 +50,4 @@ def decode_medium(data: bytes, kind: MediaKind, sizing: Sizing) -> Shown:
         frame_factor=sizing.temporal_patch_size,
         transform=lambda frames: resize(frames, height, width),
     )
-    return Shown(frames=video.frames, size=video.size, times=video.times, duration=video.duration, spacing=video.spacing)
+    return DecodedMedium(frames=video.frames, size=video.size, times=video.times, duration=video.duration, spacing=video.spacing)

@@ -28,8 +28,8 @@ from vlmrl.errors import MediaError
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, check_path, open_media, read_all
 from vlmrl.media.decode import decode_medium
 from vlmrl.media.headers import Grid, Sizing, plan_medium
+from vlmrl.media.keyed_lock import KeyedLock
 from vlmrl.media.resize import single_thread
-from vlmrl.media.turns import Turns
 from vlmrl.media.video import Decoder, resolve_decoder
 from vlmrl.media.workers import WorkerPool
 from vlmrl.types import MediaHandle, MediaKind, MediaRef
@@ -165,7 +165,7 @@ class MediaStore:
         self._hashes: dict[Place, str] = {}
         self._lock = threading.Lock()
         """Guards the four tables above, `stats` and `cached_bytes`; never held while a file is read or decoded."""
-        self._turns = Turns()
+        self._key_locks = KeyedLock()
         self._here = threading.local()
 
     @staticmethod
@@ -279,7 +279,7 @@ class MediaStore:
     @contextmanager
     def _turn(self, name: Hashable) -> Iterator[None]:
         began = time.perf_counter()
-        with self._turns.of(name):
+        with self._key_locks.of(name):
             self._here.seconds = self.waited() + time.perf_counter() - began
             yield
 

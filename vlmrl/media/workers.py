@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from vlmrl.errors import MediaError, VlmrlError
-from vlmrl.media.decode import Shown, decode_medium
+from vlmrl.media.decode import DecodedMedium, decode_medium
 from vlmrl.media.headers import Sizing
 from vlmrl.types import MediaKind
 
@@ -81,7 +81,7 @@ class WorkerPool:
         self._closed = False
         self._end = weakref.finalize(self, _end_all, self._all)
 
-    def decode(self, data: bytes, kind: MediaKind) -> Shown:
+    def decode(self, data: bytes, kind: MediaKind) -> DecodedMedium:
         """What `decode_medium` gives, bit for bit, from a worker. Waits for a free one.
 
         Raises:
@@ -146,7 +146,7 @@ class WorkerPool:
         if not keep:
             worker.end()
 
-    def _ask(self, worker: _Worker, data: bytes, kind: MediaKind) -> Shown:
+    def _ask(self, worker: _Worker, data: bytes, kind: MediaKind) -> DecodedMedium:
         try:
             answer, body = worker.ask({"kind": kind}, data, self.deadline)
         except TimeoutError as error:
@@ -172,7 +172,7 @@ class WorkerPool:
         if "error" in answer:
             raise VlmrlError(f"a media worker failed, which is no fault of the medium: {answer['error']}")
         times = answer["times"]
-        return Shown(
+        return DecodedMedium(
             frames=body,
             size=(int(answer["size"][0]), int(answer["size"][1])),
             times=None if times is None else np.array(times, dtype=np.float64),

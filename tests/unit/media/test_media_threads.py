@@ -82,7 +82,7 @@ def test_each_content_is_decoded_once_and_each_file_read_once(root: Path) -> Non
     # every call found an entry or made it; by file the copy found that of the original
     assert stats["cache_hits"] + stats["decoded"] == 2 * THREADS * ROUNDS
     assert media.cached_bytes == sum(entry.nbytes for entry in media._entries.values())
-    assert len(media._turns) == 0
+    assert len(media._key_locks) == 0
 
 
 def test_eviction_under_threads_keeps_the_budget_and_the_bits(root: Path) -> None:
@@ -92,7 +92,7 @@ def test_eviction_under_threads_keeps_the_budget_and_the_bits(root: Path) -> Non
     assert media.cached_bytes == sum(entry.nbytes for entry in media._entries.values()) <= media.settings.cache_bytes
     assert media.stats["cache_hits"] + media.stats["decoded"] == 2 * THREADS * ROUNDS
     assert media.stats["evicted"] > 0
-    assert len(media._turns) == 0
+    assert len(media._key_locks) == 0
 
 
 def test_a_fault_reaches_every_thread_that_asked(root: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_fault_reaches_every_thread_that_asked(root: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(work, range(4)))
     assert found == [(alone.value.reason, str(alone.value))] * 4
-    assert (media.stats["decoded"], media.cached_bytes, len(media._turns)) == (0, 0, 0)
+    assert (media.stats["decoded"], media.cached_bytes, len(media._key_locks)) == (0, 0, 0)
 
 
 def test_waiting_is_counted_where_one_waits(root: Path) -> None:
@@ -127,7 +127,7 @@ def test_waiting_is_counted_where_one_waits(root: Path) -> None:
         assert inside.wait(60)
         second = pool.submit(lambda: (media.get(image(), root), media.waited())[1])
         turn = ("image", next(iter(media._hashes)))
-        assert any(threading.Event().wait(0.001) or media._turns._locks[turn][1] == 2 for _ in range(20000)), "the second never waits"
+        assert any(threading.Event().wait(0.001) or media._key_locks._locks[turn][1] == 2 for _ in range(20000)), "the second never waits"
         go.set()
         assert first.result(60) > 0
         assert second.result(60) > 0

@@ -20,7 +20,7 @@ from PIL import Image
 from tests.support.media import make_video, numbered_frames, truncate
 from tests.unit.media.test_media_store import clip, image, store
 from vlmrl.errors import MediaError, VlmrlError
-from vlmrl.media.decode import Shown, decode_medium
+from vlmrl.media.decode import DecodedMedium, decode_medium
 from vlmrl.media.headers import Sizing
 from vlmrl.media.workers import WorkerPool
 
@@ -66,7 +66,7 @@ def decode(data, kind, sizing):
         held = []
         while True:
             held.append(bytearray(2**24))
-    return workers.Shown(frames=np.frombuffer(data[:12], dtype=np.uint8).reshape(1, 2, 2, 3), size=(2, 2))
+    return workers.DecodedMedium(frames=np.frombuffer(data[:12], dtype=np.uint8).reshape(1, 2, 2, 3), size=(2, 2))
 
 workers.decode_medium = decode
 workers._warm = lambda sizing: None
@@ -74,7 +74,7 @@ workers.main(int(sys.argv[1]))
 """
 """A worker whose decoder does as it is told, and is ready quickly because it loads none."""
 FINE = b"twelve bytes"
-ANSWER = Shown(frames=np.frombuffer(FINE, dtype=np.uint8).reshape(1, 2, 2, 3), size=(2, 2))
+ANSWER = DecodedMedium(frames=np.frombuffer(FINE, dtype=np.uint8).reshape(1, 2, 2, 3), size=(2, 2))
 
 
 def picture() -> bytes:
@@ -121,7 +121,7 @@ def gone(pid: int) -> bool:
     return False
 
 
-def same(a: Shown, b: Shown) -> bool:
+def same(a: DecodedMedium, b: DecodedMedium) -> bool:
     times = a.times is b.times is None or (a.times is not None and b.times is not None and a.times.tobytes() == b.times.tobytes())
     return times and a.frames.tobytes() == b.frames.tobytes() and (a.frames.shape, a.size, a.duration, a.spacing) == (
         b.frames.shape, b.size, b.duration, b.spacing,
@@ -202,7 +202,7 @@ def test_our_own_bugs_are_no_fault_of_the_medium(pool: Callable[..., WorkerPool]
 def test_what_a_decoder_prints_disturbs_nothing(pool: Callable[..., WorkerPool]) -> None:
     assert same(
         pool().decode(b"print" + b" " * 20, "image"),
-        Shown(frames=np.frombuffer(b"print" + b" " * 7, dtype=np.uint8).reshape(1, 2, 2, 3), size=(2, 2)),
+        DecodedMedium(frames=np.frombuffer(b"print" + b" " * 7, dtype=np.uint8).reshape(1, 2, 2, 3), size=(2, 2)),
     )
 
 

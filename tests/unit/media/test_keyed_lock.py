@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from vlmrl.media.turns import Turns
+from vlmrl.media.keyed_lock import KeyedLock
 
 
 def test_one_name_is_held_by_one_thread_at_a_time() -> None:
-    turns, inside, most, total = Turns(), [0], [0], [0]
+    lock, inside, most, total = KeyedLock(), [0], [0], [0]
 
     def work(_: int) -> None:
-        with turns.of("a"):
+        with lock.of("a"):
             inside[0] += 1
             most[0] = max(most[0], inside[0])
             before = total[0]
@@ -24,25 +24,25 @@ def test_one_name_is_held_by_one_thread_at_a_time() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(40)))
-    assert (most[0], total[0], len(turns)) == (1, 40, 0)
+    assert (most[0], total[0], len(lock)) == (1, 40, 0)
 
 
 def test_names_do_not_wait_for_each_other() -> None:
-    turns, meet = Turns(), threading.Barrier(2, timeout=20)
+    lock, meet = KeyedLock(), threading.Barrier(2, timeout=20)
 
     def work(name: str) -> None:
-        with turns.of(name):
+        with lock.of(name):
             meet.wait()  # only passes when both are inside
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(work, ["a", "b"]))
-    assert len(turns) == 0
+    assert len(lock) == 0
 
 
 def test_a_failure_gives_the_turn_back() -> None:
-    turns = Turns()
-    with pytest.raises(ZeroDivisionError), turns.of("a"):
-        _ = 1 / (len(turns) - 1)
-    assert len(turns) == 0
-    with turns.of("a"), turns.of("b"):
-        assert len(turns) == 2
+    lock = KeyedLock()
+    with pytest.raises(ZeroDivisionError), lock.of("a"):
+        _ = 1 / (len(lock) - 1)
+    assert len(lock) == 0
+    with lock.of("a"), lock.of("b"):
+        assert len(lock) == 2

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vlmrl.policy.prefix import attention_pairs
+from vlmrl.policy.pack import attention_pairs
 
 TRAINING = 3
 """Forward and backward in units of a forward."""

@@ -1,4 +1,4 @@
-"""Attention over packed rows whose groups share a prompt (`policy.prefix`), in several backends with the same result.
+"""Attention over packed rows whose groups share a prompt (`policy.pack`), in several backends with the same result.
 
 * `dense`: one masked call, N x N pairs. The definition; for tests and small rows.
 * `merge`: prompts see themselves; answer tokens see the prompt in one unmasked call and their own answer in one causal call, joined
@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vlmrl.errors import ConfigError
-from vlmrl.policy.prefix import Block, PrefixLayout
+from vlmrl.policy.pack import Block, PrefixLayout
 
 Backend = Literal["dense", "merge", "two_call", "flash", "flex"]
 NAME = "vlmrl_{kernel}"
@@ -32,7 +32,7 @@ FLEX_BLOCK = 128
 
 
 class Decoding(Protocol):
-    """A running batch that keeps its own keys and values (`rollout.grid`)."""
+    """A running batch that keeps its own keys and values (`rollout.engine_hf`)."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor: ...
 

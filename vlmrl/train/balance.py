@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vlmrl.policy.prefix import attention_pairs
+from vlmrl.policy.pack import attention_pairs
 
 
 def cost(prompt: int, answers: int, length: float, *, hidden: int) -> float:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vlmrl.policy.attention import _BACKENDS, choose
-from vlmrl.policy.prefix import layout_of
+from vlmrl.policy.pack import layout_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.policy.prefix import PrefixLayout, attention_pairs, layout_of, partition
+from vlmrl.policy.pack import PrefixLayout, attention_pairs, layout_of, partition
 
 GROUPS = st.lists(st.tuples(st.integers(1, 6), st.lists(st.integers(0, 5), min_size=1, max_size=4)), min_size=1, max_size=4)
 

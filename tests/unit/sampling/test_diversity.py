@@ -1,4 +1,4 @@
-"""sampling.diversity, and where the ledger keeps it."""
+"""sampling.ledger, and where the ledger keeps it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.sampling.diversity import distinct_n
-from vlmrl.sampling.ledger import Ledger
+from vlmrl.sampling.ledger import Ledger, distinct_n
 
 
 def test_distinct_n():

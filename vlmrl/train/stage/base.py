@@ -25,7 +25,7 @@ from vlmrl.rewards.run.runner import MediaOnDemand, RewardRunner
 from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.guide import collector_for
-from vlmrl.sampling.diversity import distinct_n
+from vlmrl.sampling.ledger import distinct_n
 from vlmrl.train import dist
 from vlmrl.train.clock import Clock
 from vlmrl.train.feed import Feed

@@ -122,7 +122,7 @@ def open_stage(cfg: Any, journal: Path, log: Any) -> Any:
         quarantine=lambda sample, reason, message: None,
     )
     return StageRun(
-        name=stage.name,
+        cfg=stage,
         seed=0,
         state=state,
         policy=policy,
@@ -136,8 +136,6 @@ def open_stage(cfg: Any, journal: Path, log: Any) -> Any:
         log=log,
         save=lambda: None,
         stop_requested=lambda: False,
-        progress=lambda values: None,
-        steps=stage.steps,
     )
 
 
@@ -153,7 +151,8 @@ def measure(job: Job) -> Result:
     out: dict[str, list[float]] = {"seconds": [], "cpu": [], "rollout": [], "update": []}
     with tempfile.TemporaryDirectory() as folder:
         stage = open_stage(cfg, Path(folder) / "journal", logged.append)
-        algorithm, collector = Algorithm.of(cfg.stages[0]), stage.collector(cfg.stages[0])
+        algorithm = Algorithm.of(cfg.stages[0])
+        collector = stage.collector(cfg.stages[0], algorithm.strategy.call())
         meter = Meter(settings["device"])
         began, cpu = now(settings["device"]), time.process_time()
         for step in range(cfg.stages[0].steps):

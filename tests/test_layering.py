@@ -16,7 +16,7 @@ PACKAGE = ROOT / "vlmrl"
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if "__pycache__" not in p.parts)
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
-BELOW = {"types", "protocols", "registry", "rng", "errors", "fs", "compat", "faults"}
+BELOW = {"types", "defaults", "protocols", "registry", "rng", "errors", "fs", "compat", "faults"}
 """Modules at the bottom. `faults` may be imported by anyone."""
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -28,7 +28,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "faults": set(),
     "protocols": {"registry", "types"},
     "fs": {"errors"},
-    "config": {"errors", "registry", "types"},
+    "defaults": set(),
+    "plugins": {"errors"},
+    "config": {"errors", "registry", "types", "defaults", "plugins"},
     "algo": {"registry"},
     "metrics": {"errors", "types"},
     "media": {"types", "errors", "fs"},
@@ -45,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "train": BELOW
     | {"config", "methods", "algo", "answers", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "evals"},
     "toy": BELOW | {"config", "media", "data", "policy", "train"},
-    "methods": {"config", "registry", "errors", "protocols", "algo", "rewards", "sampling", "rollout.strategy"},
+    "methods": {"config", "plugins", "registry", "errors", "protocols", "algo", "rewards", "sampling", "rollout.strategy"},
     "doctor": {"compat", "errors"},
     "__main__": {"cli"},
     "cli": BELOW | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval"},
@@ -72,6 +74,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "torchvision": ("compat", "media"),
     "pyarrow": ("data.source", "prepare.hf_rows"),
     "openpyxl": ("evals.importers.vlmevalkit",),
+    "pydantic_core": ("config",),
     "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks"),
     "yaml": ("config", "train", "evals"),
     "typer": ("cli", "cli_eval"),
@@ -94,7 +97,22 @@ OWNERS: dict[str, tuple[str, ...]] = {
 }
 """Third-party package -> the modules that may import it."""
 
-NO_TORCH = {"types", "protocols", "registry", "errors", "fs", "faults", "config", "metrics", "sampling", "doctor", "cli", "cli_eval"}
+NO_TORCH = {
+    "types",
+    "defaults",
+    "plugins",
+    "protocols",
+    "registry",
+    "errors",
+    "fs",
+    "faults",
+    "config",
+    "metrics",
+    "sampling",
+    "doctor",
+    "cli",
+    "cli_eval",
+}
 """Parts without torch at import time (`doctor` and `rng` import it inside a function)."""
 
 LIBRARY = [p for p in FILES if p.name != "cli.py"]

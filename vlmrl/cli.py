@@ -126,15 +126,12 @@ def check(
     print_: Annotated[bool, typer.Option("--print", help="Show every value of the resolved recipe and where it comes from.")] = False,
 ) -> None:
     """Check a recipe, its methods and all of its data, without loading model weights."""
-    from vlmrl.config.combinations import doubts
     from vlmrl.config.load import load
 
     loaded = load(recipe, overrides or [], also=_method_problems)
     if print_:
         _print_resolved(loaded)
     typer.echo("recipe: ok")
-    for text in doubts(loaded.config):
-        typer.echo(f"warning: {text}")
     if not _check_methods(loaded):
         return
     if no_data:
@@ -189,7 +186,7 @@ def _method_problems(config: Config) -> list[str]:
 def _check_methods(loaded: Loaded) -> bool:
     """Pass 2; False when torch is missing, which is said and is no error of the recipe."""
     try:
-        from vlmrl.methods import require_methods
+        from vlmrl.methods import method_doubts, require_methods
 
         require_methods(loaded.config)
     except ModuleNotFoundError as error:
@@ -198,6 +195,8 @@ def _check_methods(loaded: Loaded) -> bool:
         typer.echo("methods and data: skipped, torch is not installed (bash scripts/setup.sh)")
         return False
     typer.echo("methods: ok")
+    for text in method_doubts(loaded.config):
+        typer.echo(f"warning: {text}")
     return True
 
 

@@ -12,9 +12,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vlmrl.config.combinations import contradictions, doubts
 from vlmrl.config.methods import SLOTS, check_methods
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError
+from vlmrl.plugins import import_plugins
 from vlmrl.registry import Entry, Registry, type_name
 
 PACKAGES = ("vlmrl.algo", "vlmrl.rewards", "vlmrl.sampling", "vlmrl.rollout.strategy")
@@ -31,11 +33,7 @@ def registries(plugins: Sequence[str] = ()) -> dict[str, Registry[Any]]:
     """
     for package in PACKAGES:
         _import_all(package)
-    for i, name in enumerate(plugins):
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise ConfigError(f"plugins.{i}: cannot import '{name}': {error}; install it or put its folder on PYTHONPATH") from error
+    import_plugins(plugins)
     from vlmrl import protocols
     from vlmrl.algo import registries as algo
     from vlmrl.algo.constraint import constraint
@@ -68,8 +66,14 @@ def _import_all(package: str) -> None:
 
 
 def method_problems(config: Config) -> list[str]:
-    """Every wrong method name and argument of a config; for `config.load.load(also=...)`."""
-    return check_methods(config, registries(config.plugins))
+    """Every wrong method name and argument of a config, and combinations that are refused; for `config.load.load(also=...)`."""
+    found = registries(config.plugins)
+    return check_methods(config, found) + contradictions(config, found)
+
+
+def method_doubts(config: Config) -> list[str]:
+    """Combinations of methods that are allowed and pointed out."""
+    return doubts(config, registries(config.plugins))
 
 
 def require_methods(config: Config) -> Mapping[str, Registry[Any]]:
@@ -79,7 +83,7 @@ def require_methods(config: Config) -> Mapping[str, Registry[Any]]:
         ConfigError: with every wrong name and argument.
     """
     found = registries(config.plugins)
-    problems = check_methods(config, found)
+    problems = check_methods(config, found) + contradictions(config, found)
     if problems:
         raise ConfigError(problems)
     return found

@@ -6,6 +6,9 @@ ranks, so any split gives the same gradient. Rows with an empty mask count nowhe
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from torch import Tensor
 
 from vlmrl.algo.inputs import Reduction
@@ -22,7 +25,12 @@ def seq_mean(mask_BT: Tensor) -> Reduction:
     return Reduction(mask_BT.double() / mask_BT.sum(dim=1, keepdim=True).clamp(min=1), _rows(mask_BT))
 
 
-@reducer("token_mean", paper="arXiv:2503.14476")
+def _weakens_brevity(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+    if stage.answer_format == "think_or_not":
+        yield "reduce 'token_mean' weakens the push to short answers that answer_format 'think_or_not' relies on; seq_mean keeps it"
+
+
+@reducer("token_mean", paper="arXiv:2503.14476", doubts=_weakens_brevity)
 def token_mean(mask_BT: Tensor) -> Reduction:
     """DAPO: mean over all tokens of the step."""
     return Reduction(mask_BT.double(), mask_BT.sum().double())

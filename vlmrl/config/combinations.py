@@ -1,154 +1,188 @@
-"""Combinations of methods that cancel or contradict each other. Every rule says what happens and what to do instead.
+"""Combinations of methods that cancel or contradict each other, from what the methods declare. No method is named here.
 
-Errors are combinations in which a part of the recipe would do nothing, or the opposite of its name. Warnings are combinations that
-run as written but rarely mean what their author wants. Derived from the formulas; see docs/papers.md for the methods.
+A registration says what kind of thing a method is, and rules about kinds stand below:
+
+* advantage: `scale="deviation"` (divides by one), `ranks_only`, `weighs_difficulty` (a sampler too), `min_generations` (2 unless said);
+* reward_shaping: `monotone`, `linear(arguments)` with the `remedy` to name, `moves_reference` (its reference is no fixed one);
+* policy_loss: `unscaled` (derived for advantages without a deviation);
+* constraint: `acts_on`; reward: `form_only`; strategy: `min_generations`.
+
+A rule of one method about its neighbours is a function in the method's own file: `refuses=rule` or `doubts=rule` in its registration,
+`rule(arguments, stage) -> texts`. Errors are combinations in which a part of the recipe would do nothing, or the opposite of its name.
+Warnings are combinations that run as written but rarely mean what their author wants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from vlmrl.config.schema import Config, GrpoSection
-
-RANKS = frozenset({"g2rpo", "gs_gdpo"})
-"""Advantages that see only the order of rewards."""
-SCALED = frozenset({"grpo", "batch_std", "reinforce_pp_baseline", "gdpo", "g2rpo", "gs_gdpo", "ema_grpo", "mc_grpo", "ngrpo", "unlikely"})
-"""Advantages that divide by a deviation."""
-Rule = Callable[[GrpoSection], Iterator[str]]
-
-
-def _names(stage: GrpoSection) -> tuple[set[str], set[str], set[str]]:
-    """Names of (shapes, selects, constraints)."""
-    return {m.name for m in stage.reward_shaping}, {m.name for m in stage.filters}, {m.name for m in stage.constraints}
+from vlmrl.config.methods import of_stage
+from vlmrl.config.schema import Config, GrpoSection, Method, RolloutStage, StageBase
+from vlmrl.defaults import DEFAULTS
+from vlmrl.registry import Registry
 
 
-def cancelled_shaping(stage: GrpoSection) -> Iterator[str]:
-    shapes, _, _ = _names(stage)
-    if stage.advantage.name in RANKS and "tempsamp_nonlinear" in shapes:
-        yield (
-            f"advantage '{stage.advantage.name}' uses ranks only, so "
-            "reward_shaping 'tempsamp_nonlinear' (strictly monotone) would do nothing; remove one of them"
-        )
-    for method in stage.reward_shaping:
-        global_rates = not any(key.startswith("unparsed_") and value is not None for key, value in method.arguments.items())
-        if method.name == "noisy_verifier" and global_rates and stage.advantage.name in SCALED:
-            yield (
-                f"reward_shaping 'noisy_verifier' with one pair of rates is linear, and advantage '{stage.advantage.name}' divides by the "
-                "deviation: the correction cancels; "
-                "give unparsed_false_positive and unparsed_false_negative, or an advantage without a deviation"
-            )
+@dataclass(frozen=True)
+class Declared:
+    """A method of a stage, with what its registration declares."""
+
+    slot: str
+    method: Method
+    extra: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.slot.removeprefix('policy_')} '{self.method.name}'"
 
 
-def ignored_with_group_loss(stage: GrpoSection) -> Iterator[str]:
-    if stage.group_loss is None:
+@dataclass(frozen=True)
+class View:
+    """A stage with the declarations of its methods. Unknown names are left out: they are reported elsewhere."""
+
+    stage: Any
+    methods: tuple[Declared, ...]
+
+    @staticmethod
+    def of(stage: StageBase, registries: Mapping[str, Registry[Any]]) -> View:
+        found = [(slot, method) for _, slot, method in of_stage(stage) if method.name in registries[slot].names()]
+        return View(stage, tuple(Declared(slot, method, registries[slot].get(method.name).extra) for slot, method in found))
+
+    def that(self, slot: str, declares: str) -> list[Declared]:
+        """Methods of a slot whose declaration is true."""
+        return [d for d in self.methods if d.slot == slot and d.extra.get(declares)]
+
+    def scaled(self) -> list[Declared]:
+        return [d for d in self.methods if d.slot == "advantage" and d.extra.get("scale") == "deviation"]
+
+    def acting_on(self, what: str) -> list[Declared]:
+        return [d for d in self.methods if d.slot == "constraint" and d.extra.get("acts_on") == what]
+
+
+Rule = Callable[[View], Iterator[str]]
+
+
+# ---- refused -----------------------------------------------------------------------------------------------------------
+
+
+def rows_per_group(view: View) -> Iterator[str]:
+    if not isinstance(view.stage, RolloutStage):
         return
-    _, selects, constraints = _names(stage)
-    ignored = [name for name, on in (("beta", stage.beta > 0), ("importance_correction", stage.importance_correction.name != "none")) if on]
-    ignored += sorted(constraints & {"entropy_band", "adaptive_kl"})
-    if ignored:
-        yield f"group_loss '{stage.group_loss.name}' has a constraint of its own and ignores {', '.join(ignored)}; remove them"
-    if stage.group_loss.name == "disco" and "zero_variance" in selects:
-        yield "group_loss 'disco' averages over all questions, those without signal too; remove filter 'zero_variance'"
+    rollout = view.stage.rollout
+    for d in view.methods:
+        least = d.extra.get("min_generations", 2 if d.slot == "advantage" else 1)
+        if rollout.num_generations < least:
+            why = d.extra.get("min_generations_why", "which compares rows of a group" if d.slot == "advantage" else "")
+            given = f"rollout.num_generations ({rollout.num_generations}) must be at least {least} for {d}"
+            yield f"{given}, {why}" if why else given
 
 
-def constraint_columns(stage: GrpoSection) -> Iterator[str]:
-    names = [m.name for m in stage.constraints]
-    yield from (f"constraint '{name}' is listed twice" for name in sorted({n for n in names if names.count(n) > 1}))
-    weights = {r.name: r.weight for r in stage.rewards}
-    for method in stage.constraints:
-        thresholds = method.arguments.get("thresholds")
-        if method.name != "lagrangian" or not isinstance(thresholds, dict):
-            continue
-        for column in thresholds:  # pyright: ignore[reportUnknownVariableType]
-            if column not in weights:
-                yield f"constraint 'lagrangian': no reward '{column}' (rewards: {', '.join(weights)}); add it with weight 0"
-            elif weights[str(column)] != 0:  # pyright: ignore[reportUnknownArgumentType]
+def cancelled_shaping(view: View) -> Iterator[str]:
+    for advantage in view.that("advantage", "ranks_only"):
+        for shaping in view.that("reward_shaping", "monotone"):
+            yield f"{advantage} uses ranks only, so {shaping} (strictly monotone) would do nothing; remove one of them"
+    for advantage in view.scaled():
+        for shaping in view.that("reward_shaping", "linear"):
+            if shaping.extra["linear"](shaping.method.arguments):
                 yield (
-                    f"constraint 'lagrangian': reward '{column}' has weight {weights[str(column)]}; a constraint that is also a reward "  # pyright: ignore[reportUnknownArgumentType]
-                    "counts twice; give it weight 0"
+                    f"{shaping} is linear as it is given here, and {advantage} divides by the deviation: the correction cancels; "
+                    f"{shaping.extra['remedy']}, or an advantage without a deviation"
                 )
 
 
-def refill_without_filter(stage: GrpoSection) -> Iterator[str]:
-    if stage.dynamic_sampling.max_batches > 1 and not stage.filters:
-        yield (
-            f"dynamic_sampling.max_batches ({stage.dynamic_sampling.max_batches}) without any `filters` never has anything to generate "
-            "again; add a filter or set it to 1"
-        )
+def ignored_with_group_loss(view: View) -> Iterator[str]:
+    stage = view.stage
+    if not isinstance(stage, GrpoSection) or stage.group_loss is None:
+        return
+    correction = stage.importance_correction.name != DEFAULTS["importance_correction"]
+    ignored = [name for name, on in (("beta", stage.beta > 0), ("importance_correction", correction)) if on]
+    ignored += sorted(d.method.name for d in [*view.acting_on("loss"), *view.acting_on("beta")])
+    ignored += [f"auxiliary_losses ({method.name})" for method in stage.auxiliary_losses]
+    if ignored:
+        yield f"group_loss '{stage.group_loss.name}' has a constraint of its own and ignores {', '.join(ignored)}; remove them"
 
 
-def consistency_instead_of_kl(stage: GrpoSection) -> Iterator[str]:
-    if "care_consistency" in _names(stage)[0] and (stage.beta > 0 or "adaptive_kl" in _names(stage)[2]):
-        yield (
-            "reward_shaping 'care_consistency' takes the place of the divergence term, and its reference moves; "
-            "set beta to 0 and no adaptive_kl"
-        )
+def listed_twice(view: View) -> Iterator[str]:
+    for slot in ("constraint", "auxiliary_loss", "reward_shaping", "reweight"):
+        names = [d.method.name for d in view.methods if d.slot == slot and (slot == "constraint" or d.extra.get("remembers"))]
+        yield from (f"{slot} '{name}' is listed twice" for name in sorted({n for n in names if names.count(n) > 1}))
+    steering = [str(d) for d in view.acting_on("beta")]
+    if len(steering) > 1:
+        yield f"{' and '.join(steering)} both steer beta; keep one of them"
 
 
-def unscaled_losses(stage: GrpoSection) -> Iterator[str]:
-    if stage.loss.name in ("opmd", "asymre", "luffy") and stage.advantage.name in SCALED:
-        yield (
-            f"loss '{stage.loss.name}' is derived for advantages that are not divided by a deviation; "
-            f"advantage '{stage.advantage.name}' is: dr_grpo or rloo are not"
-        )
-    if stage.loss.name == "opmd" and stage.reduce.name != "seq_sum":
-        yield f"loss 'opmd' is derived for reduce 'seq_sum'; with '{stage.reduce.name}' the pull depends on the answer's length"
+def moving_reference(view: View) -> Iterator[str]:
+    for d in (d for d in view.methods if d.extra.get("moves_reference")):
+        steering = [one.method.name for one in view.acting_on("beta")]
+        if getattr(view.stage, "beta", 0.0) > 0 or steering:
+            without = f" and no {', '.join(steering)}" if steering else ""
+            yield f"{d} takes the place of the divergence term, and its reference moves; set beta to 0{without}"
 
 
-def thinking(stage: GrpoSection) -> Iterator[str]:
-    if stage.answer_format == "think_or_not" and stage.reduce.name == "token_mean":
-        yield "reduce 'token_mean' weakens the push to short answers that answer_format 'think_or_not' relies on; seq_mean keeps it"
-    for method in stage.reward_shaping:
-        bands = method.arguments.get("bands")
-        if method.name == "length_envelope" and stage.answer_format == "think_or_not" and isinstance(bands, dict):
-            low = {task: band[0] for task, band in bands.items() if band and band[0] > 0}  # pyright: ignore[reportUnknownVariableType]
-            if low:
-                yield f"reward_shaping 'length_envelope' punishes a skipped thought for {', '.join(map(str, low))} (band starts above 0)"  # pyright: ignore[reportUnknownArgumentType]
+def refused_by_methods(view: View) -> Iterator[str]:
+    for d in view.methods:
+        if "refuses" in d.extra:
+            yield from d.extra["refuses"](d.method.arguments, view.stage)
 
 
-def pivots(stage: GrpoSection) -> Iterator[str]:
-    if stage.advantage.name == "mc_grpo" and "mc_grpo_pivot" not in _names(stage)[1]:
-        yield "advantage 'mc_grpo' without filter 'mc_grpo_pivot' trains on its pivot with advantage 0, a row that could be left out"
+# ---- pointed out -------------------------------------------------------------------------------------------------------
 
 
-def twice_difficulty(stage: GrpoSection) -> Iterator[str]:
-    if stage.advantage.name == "a_grae" and stage.sampler.name in ("vas", "vade"):
-        yield f"sampler '{stage.sampler.name}' and advantage 'a_grae' both weigh difficulty; compare with each alone"
+def unscaled_losses(view: View) -> Iterator[str]:
+    for loss in view.that("policy_loss", "unscaled"):
+        for advantage in view.scaled():
+            yield f"{loss} is derived for advantages that are not divided by a deviation; {advantage} is; take one that is not"
 
 
-def format_outweighs(stage: GrpoSection) -> Iterator[str]:
-    others = sum(abs(r.weight) for r in stage.rewards if r.name != "format")
-    form = sum(abs(r.weight) for r in stage.rewards if r.name == "format")
+def twice_difficulty(view: View) -> Iterator[str]:
+    for sampler in view.that("sampler", "weighs_difficulty"):
+        for advantage in view.that("advantage", "weighs_difficulty"):
+            yield f"{sampler} and {advantage} both weigh difficulty; compare with each alone"
+
+
+def form_outweighs(view: View) -> Iterator[str]:
+    rewards = [(d, float(getattr(d.method, "weight", 1.0))) for d in view.methods if d.slot == "reward"]
+    form = sum(abs(weight) for d, weight in rewards if d.extra.get("form_only"))
+    others = sum(abs(weight) for d, weight in rewards if not d.extra.get("form_only"))
     if form and others and form >= others:
-        yield f"reward 'format' weighs {form}, the others together {others}: a well-formed wrong answer can beat a right one"
+        names = ", ".join(f"'{d.method.name}'" for d, _ in rewards if d.extra.get("form_only"))
+        yield f"reward {names} weighs {form}, the others together {others}: a well-formed wrong answer can beat a right one"
+
+
+def doubted_by_methods(view: View) -> Iterator[str]:
+    for d in view.methods:
+        if "doubts" in d.extra:
+            yield from d.extra["doubts"](d.method.arguments, view.stage)
 
 
 ERRORS: tuple[Rule, ...] = (
+    rows_per_group,
     cancelled_shaping,
     ignored_with_group_loss,
-    constraint_columns,
-    refill_without_filter,
-    consistency_instead_of_kl,
+    listed_twice,
+    moving_reference,
+    refused_by_methods,
 )
-WARNINGS: tuple[Rule, ...] = (unscaled_losses, thinking, pivots, twice_difficulty, format_outweighs)
+WARNINGS: tuple[Rule, ...] = (unscaled_losses, twice_difficulty, form_outweighs, doubted_by_methods)
 
 
-def _told(cfg: Config, rules: tuple[Rule, ...]) -> list[str]:
-    stages = [(i, stage) for i, stage in enumerate(cfg.stages) if isinstance(stage, GrpoSection)]
-    return [f"stages[{i}] ({stage.name}): {text}" for i, stage in stages for rule in rules for text in rule(stage)]
+def _told(cfg: Config, registries: Mapping[str, Registry[Any]], rules: tuple[Rule, ...]) -> list[str]:
+    views = [(f"stages[{i}] ({stage.name})", View.of(stage, registries)) for i, stage in enumerate(cfg.stages)]
+    return [f"{where}: {text}" for where, view in views for rule in rules for text in rule(view)]
 
 
-def contradictions(cfg: Config) -> list[str]:
+def contradictions(cfg: Config, registries: Mapping[str, Registry[Any]]) -> list[str]:
     """Combinations that are refused; empty when there is none."""
-    adapters = cfg.model.lora is not None
-    moved = [s.name for s in cfg.stages if isinstance(s, GrpoSection) and adapters and "care_consistency" in _names(s)[0]]
-    return _told(cfg, ERRORS) + [
-        f"stages ({name}): reward_shaping 'care_consistency' averages the reference's weights, and with model.lora the reference has "
-        "none of its own"
-        for name in moved
-    ]
+    out = _told(cfg, registries, ERRORS)
+    if cfg.model.lora is not None:
+        moving = [(s.name, d) for s in cfg.stages for d in View.of(s, registries).methods if d.extra.get("moves_reference")]
+        out += [
+            f"stages ({name}): {d} averages the reference's weights, and with model.lora the reference has none of its own"
+            for name, d in moving
+        ]
+    return out
 
 
-def doubts(cfg: Config) -> list[str]:
+def doubts(cfg: Config, registries: Mapping[str, Registry[Any]]) -> list[str]:
     """Combinations that are allowed and pointed out."""
-    return _told(cfg, WARNINGS)
+    return _told(cfg, registries, WARNINGS)

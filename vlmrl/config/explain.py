@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Mapping
 from typing import Annotated, Any, Union, cast
 
 from pydantic import BaseModel, ValidationError
 
 from vlmrl.config import tree
 from vlmrl.config.renamed import renamed
-from vlmrl.config.schema import Config, Method
+from vlmrl.config.schema import SECTIONS, Config, Method, StageBase, know_kinds
 from vlmrl.config.tree import Node
 from vlmrl.registry import nearest, type_name
 
@@ -19,6 +20,11 @@ _RANGES = frozenset({"greater_than", "greater_than_equal", "less_than", "less_th
 
 def check(root: Node, problems: list[str]) -> Config | None:
     """The config of a tree, or None with every problem appended to `problems`."""
+    children = root.mapping or {}
+    stages, plugins = children.get("stages"), children.get("plugins")
+    found = [stage.mapping["kind"].value for stage in (stages.items if stages else None) or [] if stage.mapping and "kind" in stage.mapping]
+    named = cast("list[object]", plugins.plain()) if plugins is not None and plugins.items is not None else []
+    know_kinds(found, [name for name in named if isinstance(name, str)])
     _repair_kinds(root, problems)
     try:
         return Config.model_validate(root.plain())
@@ -46,7 +52,7 @@ def salvage(root: Node) -> Config | None:
 
 
 def _drop(data: Any, loc: tuple[int | str, ...]) -> bool:
-    """Delete the value at a pydantic location (which also names the kind of a stage); whether it was there."""
+    """Delete the value at a pydantic location; whether it was there."""
     holder: dict[Any, Any] | None = None
     key: int | str = ""
     here = data
@@ -65,7 +71,7 @@ def _drop(data: Any, loc: tuple[int | str, ...]) -> bool:
 
 def _repair_kinds(root: Node, problems: list[str]) -> None:
     """Report a stage whose `kind` is wrong, and let a likely kind stand in, so that the stage's other problems show too."""
-    kinds = tags(_field_type(Config, "stages"))
+    kinds = SECTIONS
     expected = f"expected one of {', '.join(map(repr, kinds))}"
     stages = (root.mapping or {}).get("stages")
     for index, stage in enumerate((stages.items if stages else None) or []):
@@ -97,7 +103,7 @@ def _explain(item: Any, root: Node) -> list[str]:
         loc, kind = loc[:-1], "too_few"
     node, parent = _find(loc, root), _find(loc[:-1], root)
     where, origin, key = _dotted(loc, root), (node or parent or root).origin, str(loc[-1])
-    model, annotation = _typed(loc)
+    model, annotation = _typed(loc, root)
     if kind == "extra_forbidden":
         known = list(model.model_fields) if model is not None else []
         known += ["base"] if model is Config else []
@@ -176,51 +182,35 @@ def element(annotation: Any) -> Any:
     return args[0][0] if args else None
 
 
-def kinds_of(model: type[BaseModel]) -> tuple[str, ...]:
-    """The values of `kind` that mean this model."""
-    info = model.model_fields.get("kind")
-    return typing.get_args(info.annotation) if info is not None else ()
-
-
 def tags(annotation: Any) -> dict[str, type[BaseModel]]:
     """`kind` -> model, for a list of stages; empty for other lists."""
-    return {kind: model for model in models(element(annotation)) for kind in kinds_of(model)}
+    return dict(SECTIONS) if StageBase in models(element(annotation)) else {}
 
 
-def _all_fields(kinds: dict[str, type[BaseModel]]) -> set[str]:
+def _all_fields(kinds: Mapping[str, type[BaseModel]]) -> set[str]:
     return {name for model in kinds.values() for name in model.model_fields}
 
 
-def _typed(loc: tuple[int | str, ...]) -> tuple[type[BaseModel] | None, Any]:
+def _typed(loc: tuple[int | str, ...], root: Node) -> tuple[type[BaseModel] | None, Any]:
     """The model that holds the last part of a pydantic location, and the type of that part."""
     model: type[BaseModel] | None = None
     annotation: Any = Config
-    for part in loc:
+    for place, part in enumerate(loc):
         if isinstance(part, int):
+            by_kind = tags(annotation)
             model, annotation = None, element(annotation)
+            node = _find(loc[: place + 1], root) if by_kind else None
+            if node is not None and node.mapping is not None and "kind" in node.mapping:
+                annotation = by_kind.get(str(node.mapping["kind"].value))
             continue
-        options = models(annotation)
-        if len(options) > 1:  # pydantic puts the tag of a union into the location
-            annotation = next((m for m in options if part in kinds_of(m)), None)
-            continue
-        model = options[0] if options else None
+        model = next(iter(models(annotation)), None)
         annotation = _field_type(model, part) if model is not None and part in model.model_fields else None
     return model, annotation
 
 
-def _steps(loc: tuple[int | str, ...]) -> list[int | str]:
-    """A pydantic location without the union tags, which the file does not have."""
-    out: list[int | str] = []
-    for i, part in enumerate(loc):
-        if i and isinstance(loc[i - 1], int) and loc[0] == "stages" and i == 2:
-            continue
-        out.append(part)
-    return out
-
-
 def _find(loc: tuple[int | str, ...], root: Node) -> Node | None:
     node: Node | None = root
-    for part in _steps(loc):
+    for part in loc:
         if node is None:
             return None
         if isinstance(part, int):
@@ -239,7 +229,7 @@ def _dotted(loc: tuple[int | str, ...], root: Node) -> str:
     """A pydantic location as an override would write it, with list items by name."""
     node: Node | None = root
     out: list[str] = []
-    for part in _steps(loc):
+    for part in loc:
         if isinstance(part, int):
             items = (node.items if node is not None else None) or []
             out.append(tree.segment([item.name for item in items], part) if part < len(items) else str(part))
@@ -257,6 +247,6 @@ def default_methods(model: type[BaseModel]) -> dict[str, str]:
         default = info.get_default()
         if isinstance(default, Method):
             out[name] = default.name
-        for inner in [*models(info.annotation), *models(element(info.annotation))]:
+        for inner in [*models(info.annotation), *models(element(info.annotation)), *tags(info.annotation).values()]:
             out |= default_methods(inner)
     return out

@@ -20,7 +20,6 @@ from typing import Any
 import yaml
 
 from vlmrl.config import tree
-from vlmrl.config.combinations import contradictions
 from vlmrl.config.explain import check, default_methods, salvage
 from vlmrl.config.schema import Config, validate
 from vlmrl.config.tree import Node
@@ -56,7 +55,7 @@ def load(path: Path, overrides: list[str], *, also: Callable[[Config], list[str]
     config = check(root, problems)
     usable = config if config is not None else salvage(root)
     if usable is not None:
-        problems += validate(usable) + contradictions(usable)
+        problems += validate(usable)
         problems += also(usable) if also is not None else []
     if problems or config is None:
         raise ConfigError(problems)

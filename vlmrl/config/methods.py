@@ -6,10 +6,10 @@ The registries come from the caller (`vlmrl.methods.registries`), so that nothin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from vlmrl.config.renamed import RENAMED
-from vlmrl.config.schema import Config, GrpoSection, Method, RewardMethod
+from vlmrl.config.schema import Config, GrpoSection, Method, RewardMethod, RolloutStage, StageBase
 from vlmrl.registry import Registry, nearest
 
 SLOTS: Mapping[str, str] = {
@@ -29,23 +29,25 @@ SLOTS: Mapping[str, str] = {
     "constraints": "constraint",
     "budget": "budget",
 }
-"""Field of a `grpo` stage -> registry that its methods come from. `rollout.strategy` comes from `strategy`."""
+"""Field of a stage -> registry that its methods come from. `rollout.strategy` comes from `strategy`."""
 
 
 def used(config: Config) -> Iterator[tuple[str, str, Method]]:
     """Every method of a config as (dotted path, slot, method), in the order of the recipe."""
     for stage in config.stages:
-        if not isinstance(stage, GrpoSection):
-            continue
-        for field, slot in SLOTS.items():
-            value: Method | tuple[Method, ...] | None = getattr(stage, field)
-            if value is None:
-                continue
-            if isinstance(value, Method):
-                yield f"stages.{stage.name}.{field}", slot, value
-            else:
-                for i, method in enumerate(value):
-                    yield f"stages.{stage.name}.{field}.{i}", slot, method
+        yield from of_stage(stage)
+
+
+def of_stage(stage: StageBase) -> Iterator[tuple[str, str, Method]]:
+    """Every method of a stage, of whatever kind it is: what stands in a field of a slot's name and is a method."""
+    for field, slot in SLOTS.items():
+        value: object = getattr(stage, field, None)
+        if isinstance(value, Method):
+            yield f"stages.{stage.name}.{field}", slot, value
+        elif isinstance(value, tuple):
+            methods = [m for m in cast("tuple[object, ...]", value) if isinstance(m, Method)]
+            yield from ((f"stages.{stage.name}.{field}.{i}", slot, method) for i, method in enumerate(methods))
+    if isinstance(stage, RolloutStage):
         yield f"stages.{stage.name}.rollout.strategy", "strategy", stage.rollout.strategy
 
 

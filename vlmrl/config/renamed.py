@@ -30,7 +30,7 @@ SECTIONS: Mapping[str, str] = {"RolloutSection": "rollout", "SftSection": "stage
 
 
 MOVED: Mapping[str, Mapping[str, str]] = {
-    "stage": {"average": "arguments of the method that needs an averaged reference (`every`, `decay` of care_consistency)"},
+    "stage": {"average": "arguments of the method that needs an averaged reference (`every`, `decay`)"},
 }
 """Section -> old key -> where its values are now."""
 

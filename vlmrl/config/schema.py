@@ -6,57 +6,61 @@ checked against its signature (`config.methods`). Nothing here imports torch.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from vlmrl.types import CoordinateFrame
+from vlmrl.config.section import (
+    AuxiliaryMethod,
+    Method,
+    NonNegative,
+    OptimSection,
+    PositiveInt,
+    Probability,
+    RewardMethod,
+    Section,
+    SourceSection,
+)
+from vlmrl.config.stages import (
+    SECTIONS,
+    GrpoSection,
+    RolloutSection,
+    RolloutStage,
+    SftSection,
+    Stage,
+    StageBase,
+    know_kinds,
+    register_section,
+)
 
-
-class Section(BaseModel):
-    """Base of all sections: unknown keys are errors, values do not change after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Method(BaseModel):
-    """A registered function and its arguments: `{name: ppo_clip, clip_high: 0.28}`."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
-
-    name: str
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        return dict(self.__pydantic_extra__ or {})
-
-
-class RewardMethod(Method):
-    """A reward and its weight in the sum."""
-
-    weight: float = Field(default=1.0, description="Factor of this column in the weighted sum")
-    label: str | None = Field(
-        default=None, description="Name in logs and for shapings; by default the reward's. Lets one reward (`python`) stand twice"
-    )
-    isolate: bool | None = Field(
-        default=None, description="Run it in a worker process with a deadline; by default what is not built in, or could hang"
-    )
-
-    @property
-    def key(self) -> str:
-        """Name of this reward in logs, tables and shapings."""
-        return self.label or self.name
-
-
-class AuxiliaryMethod(Method):
-    """A regulariser and its weight in the loss."""
-
-    weight: float = Field(default=1.0, description="Factor of the regulariser in the loss")
-
-
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
-Probability = Annotated[float, Field(ge=0, le=1)]
+__all__ = [
+    "SECTIONS",
+    "AuxiliaryMethod",
+    "CheckpointSection",
+    "Config",
+    "DataSection",
+    "EvalSection",
+    "GrpoSection",
+    "LoraSection",
+    "MediaSection",
+    "Method",
+    "ModelSection",
+    "OptimSection",
+    "RewardMethod",
+    "RolloutSection",
+    "RolloutStage",
+    "RunSection",
+    "Section",
+    "SftSection",
+    "SourceSection",
+    "Stage",
+    "StageBase",
+    "ToySection",
+    "ToyWorldSection",
+    "know_kinds",
+    "register_section",
+    "validate",
+]
 
 
 class RunSection(Section):
@@ -127,35 +131,6 @@ class MediaSection(Section):
     deadline: float = Field(default=20.0, gt=0, description="Seconds that a worker process may take to decode one medium")
 
 
-class SourceSection(Section):
-    path: str = Field(description="JSONL or Parquet file of rows, below data.root; also folders, #N and org/name@split (docs/data.md)")
-    media_root: str = Field(default=".", description="Folder that media paths are relative to, relative to data.root")
-    adapter: Literal["vlmrl", "trl", "verl", "easyr1", "messages", "vlm_r1", "video_r1"] | None = Field(
-        default=None, description="Shape of the rows (docs/data.md); none: that of the first row whose keys are known"
-    )
-    answer_type: (
-        Literal["choice", "number", "regression", "math", "short_text", "exact_text", "bbox", "point", "time_span"]
-        | Literal["tracking", "spatio_temporal", "segmentation"]
-        | None
-    ) = Field(default=None, description="Answer type of rows of other trainers that do not say it")
-    task: str | None = Field(default=None, description="Task of rows of other trainers that do not say it; none: their answer type")
-    frame: CoordinateFrame | None = Field(default=None, description="Frame of their boxes and points; never guessed")
-    axis: Literal["xyxy", "yxyx", "xywh"] | None = Field(default=None, description="Order of the numbers of a box; none: xyxy")
-    to_frame: Literal["pixel", "norm1000"] = Field(default="norm1000", description="Frame that their boxes and points are converted to")
-    time_unit: Literal["s", "ms", "mm:ss", "frames"] | None = Field(default=None, description="Unit of their bare times; never guessed")
-    time_fps: float | None = Field(default=None, gt=0, description="Frames per second of time_unit: frames")
-    instructions: Literal["drop", "keep"] = Field(
-        default="drop", description="What to do with instructions about the answer format around their questions"
-    )
-    media_folder: str | None = Field(default=None, description="Folder below media_root that pictures inside rows are written to")
-
-    @model_validator(mode="after")
-    def _frames_need_a_rate(self) -> SourceSection:
-        if (self.time_unit == "frames") != (self.time_fps is not None):
-            raise ValueError("time_unit: frames and time_fps belong together; give both or neither")
-        return self
-
-
 class DataSection(Section):
     root: str = Field(default=".", description="Folder of the data; relative to the working directory, 'toy' is the generated world")
     max_bad_rows: Probability = Field(default=0.001, description="Largest share of bad rows and media before the run stops")
@@ -187,105 +162,6 @@ class EvalSection(Section):
 class CheckpointSection(Section):
     every: PositiveInt = Field(default=50, description="Optimizer steps between checkpoints")
     keep: PositiveInt = Field(default=2, description="Checkpoints kept; the newest valid one is never deleted")
-
-
-class OptimSection(Section):
-    lr: NonNegative = Field(default=1e-6, description="Peak learning rate")
-    schedule: Literal["constant", "linear", "cosine"] = Field(default="constant", description="Shape after warm-up, over the stage's steps")
-    warmup: Probability = Field(default=0.0, description="Share of the stage's steps with rising learning rate")
-    weight_decay: NonNegative = Field(default=0.0, description="AdamW weight decay (matrices only)")
-    betas: tuple[float, float] = Field(default=(0.9, 0.999), description="AdamW betas")
-    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradient clipping")
-
-
-class StageBase(Section):
-    name: str = Field(description="Unique name; checkpoints and tables use it")
-    source: SourceSection = Field(description="Rows that this stage trains on")
-    steps: PositiveInt = Field(description="Optimizer steps")
-    answer_format: Literal["think", "answer_only", "think_or_not"] = Field(
-        default="think_or_not", description="Answer format that the prompt asks for"
-    )
-    freeze: tuple[Literal["vision", "projector", "language"], ...] = Field(default=(), description="Parts that do not train")
-    optim: OptimSection = OptimSection()
-    max_tokens_per_microbatch: PositiveInt = Field(default=16384, description="Token budget of one micro-batch")
-    forward: Literal["shared_prefix", "repeat"] = Field(
-        default="shared_prefix", description="Training forward: prompts once per group in packed rows, or one padded row per answer"
-    )
-    checkpoint_every: PositiveInt | None = Field(default=None, description="Overrides checkpoint.every in this stage")
-
-
-class SftSection(StageBase):
-    kind: Literal["sft"]
-    batch: PositiveInt = Field(default=8, description="Rows per optimizer step, over all ranks")
-    thought_dropout: Probability = Field(
-        default=0.0, description="TON (arXiv:2505.16854): chance that a thought is replaced by two newlines"
-    )
-    dropout_per_epoch: bool = Field(default=False, description="Draw thought dropout anew each epoch instead of once per row")
-
-
-class RolloutSection(Section):
-    engine: Literal["hf"] = Field(default="hf", description="What generates")
-    num_generations: PositiveInt = Field(default=8, description="Rows per group, injected ones included (TRL: num_generations)")
-    prompts_per_step: PositiveInt = Field(default=16, description="Prompts per step, over all ranks")
-    max_new_tokens: PositiveInt = Field(default=1024, description="Longest answer")
-    temperature: float = Field(default=1.0, gt=0, description="Sampling temperature; log-probs use it throughout")
-    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus sampling; below 1 the training ratio is over the full distribution")
-    generation_batch_size: PositiveInt = Field(
-        default=16, description="Prompts generated together; the unit that is journalled and replayed"
-    )
-    max_num_seqs: PositiveInt = Field(
-        default=256, description="Most answers that decode at a time; a place that is free goes to the next prompt"
-    )
-    strategy: Method = Field(default=Method(name="plain"), description="How a group's rows are made")
-
-
-class DynamicSamplingSection(Section):
-    """Generate again for groups that the filters dropped (DAPO, arXiv:2503.14476, section 3.2)."""
-
-    max_batches: PositiveInt = Field(
-        default=1,
-        description="Batches generated at most per step while `filters` keep fewer than rollout.prompts_per_step groups; 1: never again",
-    )
-
-
-class RewardWorkersSection(Section):
-    """Processes for rewards that could hang or do harm; started only if the stage has such a column."""
-
-    count: int = Field(default=0, ge=0, description="Workers per rank; 0: two, or one on a machine with one core")
-    deadline: float = Field(default=5.0, gt=0, description="Seconds that a column may take for a group; then its worker is killed")
-    memory: PositiveInt = Field(default=1 << 30, description="Bytes that a worker may take beyond those of its imports (Linux)")
-    calls: PositiveInt = Field(default=1000, description="Calls after which a worker is replaced")
-
-
-class GrpoSection(StageBase):
-    kind: Literal["grpo"]
-    rollout: RolloutSection = RolloutSection()
-    rewards: tuple[RewardMethod, ...] = Field(description="Reward columns; their weighted sum is the reward")
-    max_invalid_rewards: Probability = Field(
-        default=0.02, description="Largest share of unjudged rewards over 50 steps before the run stops"
-    )
-    reward_workers: RewardWorkersSection = RewardWorkersSection()
-    sampler: Method = Field(default=Method(name="uniform"), description="Which prompts come next")
-    reward_shaping: tuple[Method, ...] = Field(default=(), description="Reward shaping, in order, before the advantage")
-    filters: tuple[Method, ...] = Field(default=(), description="Filters on groups, in order")
-    advantage: Method = Field(default=Method(name="grpo"), description="Rewards to one advantage per rollout")
-    reweight: tuple[Method, ...] = Field(default=(), description="Factors on advantages, in order: per rollout, or per token after credit")
-    credit: Method = Field(default=Method(name="broadcast"), description="Advantage per rollout to advantage per token")
-    loss: Method = Field(default=Method(name="ppo_clip"), description="Policy loss per token")
-    group_loss: Method | None = Field(default=None, description="A loss that compares rollouts, in place of `loss` and `reduce`")
-    importance_correction: Method = Field(default=Method(name="none"), description="Weights for a sampler that differs from the trainer")
-    auxiliary_losses: tuple[AuxiliaryMethod, ...] = Field(default=(), description="Regularisers that are added to the loss")
-    constraints: tuple[Method, ...] = Field(default=(), description="Constraints and regularisers with a memory")
-    budget: Method = Field(default=Method(name="fixed"), description="Rollouts per prompt; prompts_per_step x num_generations is the total")
-    dynamic_sampling: DynamicSamplingSection = DynamicSamplingSection()
-    reduce: Method = Field(default=Method(name="seq_mean"), description="How token losses become one number")
-    kl: Method = Field(default=Method(name="k3"), description="Estimator of the divergence from the reference")
-    beta: NonNegative = Field(default=0.0, description="Weight of the divergence from the stage's starting weights; 0 keeps no reference")
-    kl_every: int = Field(default=0, ge=0, description="With beta 0: measure the divergence every so many steps, for the curve; 0 never")
-    updates_per_step: PositiveInt = Field(default=1, description="Optimizer updates per batch of rollouts")
-
-
-Stage = Annotated[SftSection | GrpoSection, Field(discriminator="kind")]
 
 
 class ToyWorldSection(Section):
@@ -323,7 +199,17 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _lists_are_tuples(cls, value: Any) -> Any:
-        return _tuples(value)
+        fields = _tuples(value)
+        if isinstance(fields, dict):
+            known = cast("dict[str, object]", fields)
+            stages, plugins = known.get("stages"), known.get("plugins")
+            kinds = [cast("dict[str, object]", one).get("kind") for one in _items(stages) if isinstance(one, dict)]
+            know_kinds(kinds, [name for name in _items(plugins) if isinstance(name, str)])
+        return cast("Any", fields)
+
+
+def _items(value: object) -> tuple[object, ...]:
+    return cast("tuple[object, ...]", value) if isinstance(value, tuple) else ()
 
 
 def _tuples(value: Any) -> Any:
@@ -352,35 +238,7 @@ def validate(cfg: Config) -> list[str]:
     if cfg.model.path == "toy" and cfg.toy is not None and cfg.toy.base is None:
         out.append("model.path is 'toy' but toy.base does not say how to pretrain it")
     out += _lora_problems(cfg)
-    for i, stage in enumerate(cfg.stages):
-        where = f"stages[{i}] ({stage.name})"
-        if isinstance(stage, SftSection):
-            if stage.thought_dropout > 0 and stage.answer_format == "answer_only":
-                out.append(
-                    f"{where}: thought_dropout ({stage.thought_dropout}) needs an answer format with thoughts, "
-                    "not answer_format 'answer_only'"
-                )
-            continue
-        if not stage.rewards:
-            out.append(f"{where}: rewards is empty")
-        if stage.rollout.num_generations < 2 and stage.advantage.name != "spo":
-            out.append(
-                f"{where}: rollout.num_generations ({stage.rollout.num_generations}) must be at least 2 for advantage "
-                f"'{stage.advantage.name}', which compares rows of a group"
-            )
-        if stage.rollout.prompts_per_step % stage.updates_per_step:
-            out.append(
-                f"{where}: rollout.prompts_per_step ({stage.rollout.prompts_per_step}) is not a multiple of "
-                f"updates_per_step ({stage.updates_per_step})"
-            )
-        if stage.rollout.strategy.name == "offpolicy_gt" and stage.rollout.num_generations < 3:
-            out.append(
-                f"{where}: rollout.strategy 'offpolicy_gt' replaces one of rollout.num_generations ({stage.rollout.num_generations}) "
-                "rows; needs at least 3"
-            )
-        names_ = [r.key for r in stage.rewards]
-        twice = sorted({n for n in names_ if names_.count(n) > 1})
-        out += [f"{where}: reward '{n}' is listed twice; give one of them another 'label'" for n in twice]
+    out += [f"stages[{i}] ({stage.name}): {problem}" for i, stage in enumerate(cfg.stages) for problem in stage.problems()]
     return out
 
 

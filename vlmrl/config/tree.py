@@ -185,7 +185,7 @@ def _scalar(node: yaml.ScalarNode, origin: str, problems: list[str]) -> Any:
 def merge(below: Node, above: Node) -> Node:
     """`above` wins; mappings merge key by key, everything else (lists too) is replaced as a whole.
 
-    A method (`{name: ppo_clip, clip_high: 0.28}`) under another name is replaced as a whole as well, since its arguments
+    A method (`{name: m, clip_high: 0.28}`) under another name is replaced as a whole as well, since its arguments
     mean nothing to the other function; `run` has a name that is not a method's and is told apart by `_is_section`.
     """
     if below.mapping is None or above.mapping is None:

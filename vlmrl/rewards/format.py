@@ -15,7 +15,7 @@ _WANTED = {"answer_only": ("answer", "/answer")}
 _ALL = ("think", "/think", "answer", "/answer")
 
 
-@reward("format")
+@reward("format", form_only=True)
 def format_reward(group: Group, ctx: RewardContext) -> list[float | None]:
     """1 if the whole completion is the blocks of the prompt's answer format in order, else 0. An empty thought is valid."""
     return [float(parse(rollout.text, group.prompt.answer_format).format_ok) for rollout in group.rollouts]

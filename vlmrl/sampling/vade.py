@@ -43,7 +43,7 @@ def right(news: Observed, signal: Signal) -> float:
     return float(news.passes) if signal == "passes" else min(max(news.total, 0.0), float(news.count))
 
 
-@sampler("vade", paper="arXiv:2511.18902")
+@sampler("vade", paper="arXiv:2511.18902", weighs_difficulty=True)
 def vade(
     sample_ids: Sequence[str],
     seed: int,

@@ -45,7 +45,7 @@ def draw(weights: np.ndarray, uniforms: np.ndarray) -> list[int]:
     return np.minimum(np.searchsorted(edges, uniforms * edges[-1], side="right"), np.flatnonzero(np.diff(edges, prepend=0.0))[-1]).tolist()
 
 
-@sampler("vas", paper="arXiv:2509.21268")
+@sampler("vas", paper="arXiv:2509.21268", weighs_difficulty=True)
 def vas(
     sample_ids: Sequence[str],
     seed: int,

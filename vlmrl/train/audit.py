@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from vlmrl.config.schema import Config, GrpoSection, SourceSection
+from vlmrl.config.schema import Config, RolloutStage, SourceSection
 from vlmrl.data.adapters import MIXED
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import read_source
@@ -108,7 +108,7 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None
     for stage in cfg.stages:
         _, samples = visit(stage.source, stage.answer_format, stage.name)
         trained.setdefault(stage.source, {}).update((sample.id, sample) for sample in samples)
-        if isinstance(stage, GrpoSection) and samples:
+        if isinstance(stage, RolloutStage) and samples:
             report.problems += _reward_problems(stage, cfg.plugins, samples)
     # The prompt of the last stage is the one that the trained model is asked with.
     held_out = None if cfg.eval.source is None else visit(cfg.eval.source, cfg.stages[-1].answer_format, "eval")
@@ -216,7 +216,7 @@ def _source_problems(found: SourceAudit, cfg: Config) -> list[str]:
     return []
 
 
-def _reward_problems(stage: GrpoSection, plugins: Sequence[str], samples: list[Sample]) -> list[str]:
+def _reward_problems(stage: RolloutStage, plugins: Sequence[str], samples: list[Sample]) -> list[str]:
     """Gold answers must earn the full reward through the parser that training uses, and junk none."""
     with closing(reward_runner(stage, plugins)) as runner:
         found = [f"stage '{stage.name}': {problem}" for problem in runner.self_test(samples, stage.answer_format)]

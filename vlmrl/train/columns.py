@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vlmrl.config.schema import GrpoSection
+from vlmrl.config.schema import RolloutStage
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.rewards.run.workers import RewardPool, WorkerSettings, place
 
 
-def reward_runner(cfg: GrpoSection, plugins: Sequence[str]) -> RewardRunner:
+def reward_runner(cfg: RolloutStage, plugins: Sequence[str]) -> RewardRunner:
     """The runner of a stage. Close it when the stage is over: its workers start at the first call and end then."""
     w = cfg.reward_workers
     pool = RewardPool(WorkerSettings(count=w.count, deadline=w.deadline, memory=w.memory, calls=w.calls))

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from vlmrl.data.encode import Encoder
 from vlmrl.errors import DataError, MediaError, RowError
+from vlmrl.policy.model import Policy
 from vlmrl.protocols import PromptSampler
 from vlmrl.sampling.ledger import Ledger, LedgerRow
 from vlmrl.train import dist
-from vlmrl.train.balance import deal
+from vlmrl.train.balance import cost, deal
 from vlmrl.train.prefetch import Prefetcher
 from vlmrl.types import MediaHandle, PlannedPrompt, Prompt, Sample
 
@@ -111,3 +112,14 @@ class Feed:
                 f"{len(self.bad)} of {len(self.samples)} rows failed while training ({worst}), more than data.max_bad_rows {self.max_bad}; "
                 f"first: {', '.join(list(self.bad)[:3])}; see quarantine.jsonl in the run directory"
             )
+
+
+def cost_of(policy: Policy, prompt_tokens: Mapping[str, int]) -> Callable[[PlannedPrompt, Ledger], float]:
+    """Work of a planned group, from its prompt's length and what the ledger knows of its answers."""
+    hidden = int(policy.model.config.get_text_config().hidden_size)
+
+    def of(planned: PlannedPrompt, ledger: Ledger) -> float:
+        length = ledger.row(planned.sample_id).mean_length or 0.0
+        return cost(prompt_tokens[planned.sample_id], planned.num_generations, length, hidden=hidden)
+
+    return of

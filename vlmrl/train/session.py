@@ -9,8 +9,10 @@ from typing import Any
 from vlmrl.config.schema import Config, SourceSection
 from vlmrl.data.encode import Encoder
 from vlmrl.media.store import MediaStore
-from vlmrl.policy.load import load_processor
-from vlmrl.policy.model import ProcessorBundle
+from vlmrl.policy.load import load_policy, load_processor
+from vlmrl.policy.model import Policy, ProcessorBundle
+from vlmrl.policy.vision import VisionCache
+from vlmrl.policy.vision_disk import FeatureStore
 from vlmrl.train import checkpoint, dist
 from vlmrl.train.clock import Clock
 from vlmrl.train.media import open_media
@@ -43,6 +45,8 @@ class Session:
     store: MediaStore
     encoder: Encoder
     state: RunState
+    base: str
+    """Model that the current stage starts from: the recipe's, or what the stage before exported."""
     restored: Path | None = None
     """Checkpoint whose tensors the first stage of this process starts from."""
     failed_saves: int = 0
@@ -52,6 +56,43 @@ class Session:
     """Whether this process has logged how long it took to get there."""
     profile_steps: int = 0
     """Steps of each stage to trace."""
+    policy: Policy = field(init=False)
+    """The weights that train, from stage to stage (`open_policy`)."""
+    vision: VisionCache = field(init=False)
+
+    def open_policy(self) -> None:
+        """Load the weights that the current stage starts from."""
+        with self.clock.phase("load"):
+            self.policy = self.load_policy(self.base)
+        self.ui.say(f"attention over packed rows: {self.policy.prefix_backend} ({self.policy.prefix_reason})")
+        self.vision = self.open_vision()
+        self.policy.version = self.state.policy_version
+        if self.cfg.model.gradient_checkpointing:
+            self.policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def load_policy(self, path: str) -> Policy:
+        """A model under the recipe's settings."""
+        m = self.cfg.model
+        return load_policy(
+            path,
+            self.bundle,
+            device=m.device,
+            dtype=m.dtype,
+            attention=m.attention,
+            revision=m.revision,
+            positions=m.positions,
+            prefix_backend=m.prefix_backend,
+        )
+
+    def open_vision(self) -> VisionCache:
+        """A cache of vision features under the recipe's settings."""
+        m = self.cfg.media
+        disk = FeatureStore(Path(m.vision_cache_dir).expanduser(), budget_bytes=m.vision_cache_bytes) if m.vision_cache_dir else None
+        return VisionCache(self.store, budget_bytes=m.cache_bytes, disk=disk)
+
+    def stage_folder(self, index: int) -> Path:
+        """Where a stage's weights are exported to."""
+        return stage_folder(self.run, self.cfg, index)
 
     def rows_of(self, source: SourceSection, answer_format: str) -> Rows:
         """Audited rows of a source, read once per process."""
@@ -63,6 +104,10 @@ class Session:
                     source, self.cfg.data, self.places.data, answer_format, self.encoder, quarantine=quarantine, ui=self.ui
                 )
         return self.rows[key]
+
+
+def stage_folder(run: RunDir, cfg: Config, index: int) -> Path:
+    return run.path / "stages" / cfg.stages[index].name
 
 
 def fixed_options(cfg: Config) -> dict[str, Any]:
@@ -112,5 +157,6 @@ def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui:
         store=store,
         encoder=encoder,
         state=state,
+        base=places.model if state.stage == 0 else str(stage_folder(run, cfg, state.stage - 1)),
         restored=found.path,
     )

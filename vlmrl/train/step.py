@@ -231,7 +231,7 @@ def _slices(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch) 
 
 
 def _add_gap(sums: Sums, logp_BT: torch.Tensor, sampled_BT: torch.Tensor) -> None:
-    """Mean |trainer - sampler| log-prob, and the k3 estimate of KL(sampler || trainer), over sampled tokens."""
+    """Mean |trainer - sampler| log-prob, and the low-variance estimate of KL(sampler || trainer), over sampled tokens."""
     known = sampled_BT.isfinite()
     gap = torch.where(known, logp_BT.detach() - sampled_BT, torch.zeros_like(sampled_BT))
     _add(sums, "sampling/logp_gap", float(gap.abs().sum()), float(known.sum()))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
-from vlmrl.config.schema import Config, GrpoSection
+from vlmrl.config.schema import Config, RolloutStage
 from vlmrl.data.thoughts import ThoughtsReport, add_thoughts
 from vlmrl.errors import ConfigError
 from vlmrl.policy.load import load_policy, load_processor
@@ -67,8 +67,8 @@ def write_thoughts(
 @contextmanager
 def _judge(cfg: Config) -> Iterator[Callable[[Group], Sequence[float | None]]]:
     """Total reward of answers under the first GRPO stage's rewards."""
-    of = next((s for s in cfg.stages if isinstance(s, GrpoSection)), None)
+    of = next((s for s in cfg.stages if isinstance(s, RolloutStage)), None)
     if of is None:
-        raise ConfigError("--check: needs a grpo stage in the recipe, for its rewards")
+        raise ConfigError("--check: needs a stage with rewards in the recipe")
     with closing(reward_runner(of, cfg.plugins)) as runner:
         yield lambda group: runner.score(group, RewardContext()).scores.total()

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from vlmrl.config.combinations import contradictions, doubts
+from vlmrl.config import combinations
 from vlmrl.config.load import load
-from vlmrl.config.schema import Config
+from vlmrl.config.schema import Config, LoraSection
 from vlmrl.errors import ConfigError
+from vlmrl.methods import method_problems, registries
+from vlmrl.registry import Registry
+
+FOUND = registries()
+CARE = {"reward_shaping": [{"name": "care_consistency", "reward": "exact"}]}
+
+
+def contradictions(cfg: Config) -> list[str]:
+    return combinations.contradictions(cfg, FOUND)
+
+
+def doubts(cfg: Config) -> list[str]:
+    return combinations.doubts(cfg, FOUND)
 
 
 def config(**stage: Any) -> Config:
@@ -42,7 +56,16 @@ def test_the_defaults_have_neither() -> None:
         ({"constraints": [{"name": "entropy_band"}, {"name": "entropy_band", "low": 0.1}]}, "listed twice"),
         ({"constraints": [{"name": "lagrangian", "thresholds": {"grounding": 0.9}}]}, "no reward 'grounding'"),
         ({"constraints": [{"name": "lagrangian", "thresholds": {"format": 0.9}}]}, "counts twice"),
-        ({"dynamic_sampling": {"max_batches": 3}}, "dynamic_sampling"),
+        (
+            {"rollout": {"num_generations": 1}},
+            "num_generations (1) must be at least 2 for advantage 'grpo', which compares rows of a group",
+        ),
+        (
+            {"rollout": {"num_generations": 2, "strategy": {"name": "offpolicy_gt"}}},
+            "num_generations (2) must be at least 3 for strategy 'offpolicy_gt', which replaces one of the rows",
+        ),
+        ({"group_loss": {"name": "disco"}, "auxiliary_losses": [{"name": "entropy_bonus"}]}, "ignores auxiliary_losses (entropy_bonus)"),
+        ({"constraints": [{"name": "adaptive_kl", "target": 0.1}], **CARE}, "set beta to 0 and no adaptive_kl"),
         ({"reward_shaping": [{"name": "care_consistency", "reward": "exact"}], "beta": 0.1}, "takes the place"),
     ],
 )
@@ -57,6 +80,7 @@ def test_refused(stage: dict[str, Any], part: str) -> None:
     "stage",
     [
         {"advantage": {"name": "g2rpo"}},
+        {"advantage": {"name": "spo"}, "rollout": {"num_generations": 1}},
         {"reward_shaping": [{"name": "noisy_verifier", "reward": "exact", "unparsed_false_negative": 0.2}]},
         {"advantage": {"name": "dr_grpo"}, "reward_shaping": [{"name": "noisy_verifier", "reward": "exact", "false_positive": 0.1}]},
         {"group_loss": {"name": "disco"}},
@@ -98,3 +122,44 @@ def test_loading_a_recipe_refuses_them(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="dynamic_sampling"):
         load(recipe, [])
+
+
+def test_loading_a_recipe_asks_the_methods(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        "model: {path: m}\nstages:\n  - {name: rl, kind: grpo, source: {path: a}, steps: 1, rewards: [{name: exact}], "
+        "group_loss: {name: disco}, beta: 0.1}\n"
+    )
+    with pytest.raises(ConfigError, match="ignores beta"):
+        load(recipe, [], also=method_problems)
+
+
+def test_an_averaged_reference_needs_one_of_its_own() -> None:
+    cfg = config(**CARE)
+    with_adapters = cfg.model_copy(update={"model": cfg.model.model_copy(update={"lora": LoraSection()})})
+    assert contradictions(cfg) == []
+    found = contradictions(with_adapters)
+    assert len(found) == 1
+    assert "with model.lora the reference has none of its own" in found[0]
+
+
+def test_a_method_from_outside_brings_its_rules() -> None:
+    """What a plug-in declares is checked as what the package declares."""
+    advantages: Registry[Any] = Registry("advantage")
+
+    def refuses(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+        if arguments.get("hard") and stage.beta == 0:
+            yield "advantage 'mine' with hard needs beta above 0"
+
+    @advantages("mine", refuses=refuses, min_generations=5, ranks_only=True)
+    def mine(x: Any, *, hard: bool = False) -> Any:
+        """Mine."""
+
+    found = {**FOUND, "advantage": advantages}
+    shaped = {"reward_shaping": [{"name": "tempsamp_nonlinear", "reward": "exact"}], "rollout": {"num_generations": 4}}
+    texts = combinations.contradictions(config(advantage={"name": "mine", "hard": True}, **shaped), found)
+    assert [part for part in ("must be at least 5", "ranks only", "needs beta") if any(part in text for text in texts)] == [
+        "must be at least 5",
+        "ranks only",
+        "needs beta",
+    ]

@@ -23,7 +23,7 @@ from vlmrl.algo.needs import column_index
 from vlmrl.algo.registries import advantage
 
 
-@advantage("a_grae", paper="arXiv:2602.05548")
+@advantage("a_grae", paper="arXiv:2602.05548", weighs_difficulty=True)
 def a_grae(
     x: AdvantageInputs,
     *,

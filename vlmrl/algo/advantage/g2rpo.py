@@ -55,7 +55,7 @@ def _within(score_N: Tensor, ids_N: Tensor, live_N: Tensor, tie_tol: float) -> T
     return out_N
 
 
-@advantage("g2rpo", paper="arXiv:2604.08539")
+@advantage("g2rpo", paper="arXiv:2604.08539", scale="deviation", ranks_only=True)
 def g2rpo(x: AdvantageInputs, *, stages: Literal["group+task", "group", "task"] = "group+task", tie_tol: float = 0.0) -> Tensor:
     """Normal quantiles of the ranks within group, then within task."""
     score_N = x.reward_N.double()

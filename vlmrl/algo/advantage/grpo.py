@@ -16,7 +16,7 @@ from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.registries import advantage
 
 
-@advantage("grpo", paper="arXiv:2402.03300")
+@advantage("grpo", paper="arXiv:2402.03300", scale="deviation")
 def grpo(x: AdvantageInputs, *, epsilon: float = 1e-4, ddof: Literal[0, 1] = 1) -> Tensor:
     """Reward minus group mean, over group deviation."""
     centred_N = x.reward_N - segments.mean(x.reward_N, x.group_N, x.valid_N)

@@ -12,6 +12,9 @@ over their number; this does not. Of several rollouts at the median the first is
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,9 +22,15 @@ from vlmrl.algo import segments
 from vlmrl.algo.advantage import centre
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.registries import advantage, rollout_filter
+from vlmrl.algo.rules import names
 
 
-@advantage("mc_grpo", paper="arXiv:2601.22582")
+def _trains_on_its_pivot(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+    if "mc_grpo_pivot" not in names(stage, "filters"):
+        yield "advantage 'mc_grpo' without filter 'mc_grpo_pivot' trains on its pivot with advantage 0, a row that could be left out"
+
+
+@advantage("mc_grpo", paper="arXiv:2601.22582", scale="deviation", doubts=_trains_on_its_pivot)
 def mc_grpo(x: AdvantageInputs, *, epsilon: float = 1e-3) -> Tensor:
     """Reward minus group median, over the median absolute deviation."""
     median_N = centre.median(x.reward_N, x.group_N, x.valid_N)

@@ -33,7 +33,7 @@ def ranks(score_N: Tensor, ids_N: Tensor, valid_N: Tensor) -> Tensor:
     return out_N
 
 
-@advantage("unlikely", paper="arXiv:2506.02355", needs=("logp_N",))
+@advantage("unlikely", paper="arXiv:2506.02355", needs=("logp_N",), scale="deviation")
 def unlikely(x: AdvantageInputs, *, beta: float = 0.25, epsilon: float = 1e-6, ddof: Literal[0, 1] = 1) -> Tensor:
     """Z-score of the reward after likely answers lost up to `beta` of it."""
     if not 0 <= beta < 1:

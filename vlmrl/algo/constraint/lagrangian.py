@@ -20,7 +20,8 @@ The trainer stores the dual, and per step: `adv_N = combine(x, algorithm.advanta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -85,7 +86,27 @@ def _column(x: AdvantageInputs, name: str) -> Tensor:
     return x.rewards_NK[:, x.columns.index(name)]
 
 
-@constraint("lagrangian", paper="arXiv:2604.08476", acts_on="advantage", measure=measure, apply=combine)
+def _constrains_rewards_of_weight_0(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+    thresholds = arguments.get("thresholds")
+    weights: dict[str, float] = {reward.key: reward.weight for reward in stage.rewards}
+    for column in cast("dict[str, Any]", thresholds) if isinstance(thresholds, dict) else ():
+        if column not in weights:
+            yield f"constraint 'lagrangian': no reward '{column}' (rewards: {', '.join(weights)}); add it with weight 0"
+        elif weights[column] != 0:
+            yield (
+                f"constraint 'lagrangian': reward '{column}' has weight {weights[column]}; a constraint that is also a reward "
+                "counts twice; give it weight 0"
+            )
+
+
+@constraint(
+    "lagrangian",
+    paper="arXiv:2604.08476",
+    acts_on="advantage",
+    measure=measure,
+    apply=combine,
+    refuses=_constrains_rewards_of_weight_0,
+)
 def lagrangian(
     dual: Mapping[str, float],
     measured: Mapping[str, Measured],

@@ -14,12 +14,14 @@ written as a square, whose gradient is the paper's.
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
 from vlmrl.algo.registries import group_loss
+from vlmrl.algo.rules import names
 
 TAU = {"logL": 10.0, "ratio": 1.0}
 
@@ -48,7 +50,12 @@ def _penalty(kl_N: Tensor | None, tokens_N: Tensor | None, beta: float, delta: f
     return beta / 2 * (divergence - delta).clamp(min=0).square()
 
 
-@group_loss("disco", paper="arXiv:2505.12366", needs=("kl_N", "tokens_N"))
+def _wants_all_questions(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+    if "zero_variance" in names(stage, "filters"):
+        yield "group_loss 'disco' averages over all questions, those without signal too; remove filter 'zero_variance'"
+
+
+@group_loss("disco", paper="arXiv:2505.12366", needs=("kl_N", "tokens_N"), refuses=_wants_all_questions)
 def disco(
     score_N: Tensor,
     advantage_N: Tensor,

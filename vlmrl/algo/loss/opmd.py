@@ -10,14 +10,20 @@ Ours: the per-token form (straight through, as in GSPO-token); d and its tokens 
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from vlmrl.algo import level
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
 
-@policy_loss("opmd", paper="arXiv:2505.17826", needs=("score_mean_B",), score="log_ratio_sum")
+def _wants_sums(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+    if stage.reduce.name != "seq_sum":
+        yield f"loss 'opmd' is derived for reduce 'seq_sum'; with '{stage.reduce.name}' the pull depends on the answer's length"
+
+
+@policy_loss("opmd", paper="arXiv:2505.17826", needs=("score_mean_B",), score="log_ratio_sum", unscaled=True, doubts=_wants_sums)
 def opmd(x: LossInputs, *, tau: float = 1.0, form: Literal["regression", "scaled"] = "regression") -> LossOutput:
     """Group REINFORCE with a pull of each answer's log-ratio to its group's mean. [B, T]
 

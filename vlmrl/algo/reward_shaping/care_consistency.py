@@ -30,7 +30,7 @@ def consistent(accuracy_N: Tensor, likelihood_N: Tensor, group_N: Tensor, valid_
     return good_N & (c_N >= segments.mean(c_N, group_N, good_N) - margin - ROUNDING)
 
 
-@reward_shaping("care_consistency", paper="arXiv:2506.16141", needs=("consistency_N",))
+@reward_shaping("care_consistency", paper="arXiv:2506.16141", needs=("consistency_N",), moves_reference=True)
 def care_consistency(
     rewards_NK: Tensor,
     valid_N: Tensor,

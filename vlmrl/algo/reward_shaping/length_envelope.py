@@ -10,6 +10,9 @@ without a band are left alone. A ramp without width is a step. A task whose roll
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
 import torch
 from torch import Tensor
 
@@ -38,7 +41,15 @@ def envelope(length: Tensor, *, l_min: int, l_low: int, l_high: int, l_max: int)
     return torch.where((length < l_min) | (length > l_max), torch.zeros_like(length), inside)
 
 
-@reward_shaping("length_envelope", paper="arXiv:2604.08539", needs=("tasks",))
+def _punishes_a_skipped_thought(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+    bands = arguments.get("bands")
+    if stage.answer_format == "think_or_not" and isinstance(bands, dict):
+        low = [str(task) for task, band in cast("dict[Any, list[int]]", bands).items() if band and band[0] > 0]
+        if low:
+            yield f"reward_shaping 'length_envelope' punishes a skipped thought for {', '.join(low)} (band starts above 0)"
+
+
+@reward_shaping("length_envelope", paper="arXiv:2604.08539", needs=("tasks",), doubts=_punishes_a_skipped_thought)
 def length_envelope(
     rewards_NK: Tensor,
     valid_N: Tensor,

@@ -12,7 +12,8 @@ the same lines. How the authors combine this with group statistics was not to be
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -36,7 +37,17 @@ def corrected(reward: Tensor, rho0: float, rho1: float, correction: Literal["bac
     return (reward - rho0) / (1 - rho0 - rho1) if correction == "backward" else reward - (1 - rho1)
 
 
-@reward_shaping("noisy_verifier", paper="arXiv:2510.00915")
+def _one_pair_of_rates(arguments: Mapping[str, Any]) -> bool:
+    """Whether the correction is the same linear map for all rewards."""
+    return not any(key.startswith("unparsed_") and value is not None for key, value in arguments.items())
+
+
+@reward_shaping(
+    "noisy_verifier",
+    paper="arXiv:2510.00915",
+    linear=_one_pair_of_rates,
+    remedy="give unparsed_false_positive and unparsed_false_negative",
+)
 def noisy_verifier(
     rewards_NK: Tensor,
     valid_N: Tensor,

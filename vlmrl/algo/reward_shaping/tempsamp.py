@@ -29,7 +29,7 @@ def _column(x: AdvantageInputs, name: str) -> int:
     return x.columns.index(name)
 
 
-@reward_shaping("tempsamp_nonlinear", paper="arXiv:2509.18056")
+@reward_shaping("tempsamp_nonlinear", paper="arXiv:2509.18056", monotone=True)
 def tempsamp_nonlinear(
     rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, reward: str, tau: float = 0.8, alpha_hi: float = 0.01, alpha_lo: float = 1.0
 ) -> Tensor:

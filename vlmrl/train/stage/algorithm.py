@@ -18,7 +18,7 @@ from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.config.schema import GrpoSection, Method
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.registry import Registry
-from vlmrl.train.memory import Cell, Memories
+from vlmrl.train.memory import Cell
 from vlmrl.train.stage.table import RewardTable, by_trajectory, total
 from vlmrl.types import Rollout, ScoredGroup
 
@@ -134,12 +134,6 @@ class Algorithm:
             yield from (self.loss, self.kl)
         yield from (method for method, _ in self.auxiliary)
         yield from self.constraints
-
-    def keep(self, memories: Memories) -> None:
-        """Hand every memory to the stage's."""
-        for method in self.methods():
-            if method.remembers:
-                memories.keep(f"{method.slot}.{method.name}", method.memory)
 
     def acting_on(self, what: str) -> list[Bound]:
         """The constraints whose dual goes to `advantage`, `loss` or `beta`."""

@@ -13,7 +13,7 @@ import torch
 
 from vlmrl import faults
 from vlmrl.algo import segments
-from vlmrl.config.schema import GrpoSection, StageBase
+from vlmrl.config.schema import RolloutStage, StageBase
 from vlmrl.errors import NumericsError, Preempted
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import Policy
@@ -33,14 +33,17 @@ from vlmrl.train.memory import Memories
 from vlmrl.train.meter import Counters, Tokens, memory
 from vlmrl.train.optim import learning_rate
 from vlmrl.train.profile import StageProfiler
-from vlmrl.train.stage.algorithm import Algorithm, Batch, Bound
+from vlmrl.train.stage.algorithm import Batch, Bound
 from vlmrl.train.stage.provide import Providers
 from vlmrl.train.stage.table import RewardTable
 from vlmrl.train.state import RunState
 from vlmrl.train.step import Learner, Minibatch, StepReport, score_rows
+from vlmrl.train.ui import Bar, Ui
 from vlmrl.types import GenerationSettings, Group, ScoredGroup
 
 MAX_SKIPPED_STEPS = 3
+SHOWN = ("reward", "loss", "completions/mean_length", "completions/think_rate", "grad_norm")
+"""Beside the progress bar."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +57,9 @@ class Reference:
 
 @dataclass(kw_only=True)
 class StageRun:
-    """One stage in motion. `log` and `save` belong to the run; everything that must survive is in `state`."""
+    """A stage that is running. Everything that must survive is in `state` and `memories`."""
 
-    name: str
+    cfg: StageBase
     seed: int
     state: RunState
     policy: Policy
@@ -70,8 +73,6 @@ class StageRun:
     log: Callable[[dict[str, float]], None]
     save: Callable[[], None]
     stop_requested: Callable[[], bool]
-    progress: Callable[[dict[str, float]], None]
-    steps: int
     evaluate: Callable[[Clock], None] | None = None
     """Asks the held-out questions, where it is due within the stage (`evaluate_every`)."""
     evaluate_every: int | None = None
@@ -80,13 +81,14 @@ class StageRun:
     providers: Providers = field(default_factory=Providers)
     """Who fetches what the recipe's methods need."""
     profiler: StageProfiler | None = None
-    warn: Callable[[str], None] = lambda text: None
-    """Says an alarm (`rewards.run.alarms`)."""
+    ui: Ui = field(default_factory=lambda: Ui(quiet=True))
     watch: Watch = field(default_factory=Watch)
+    """Alarms about what is logged (`rewards.run.alarms`)."""
     clock: Clock = field(default_factory=Clock)
     """Runs from one log line to the next, so that no second of the loop is outside it."""
     tokens: Tokens = field(default_factory=Tokens)
     counters: Counters = field(init=False)
+    _bar: Bar | None = None
 
     def __post_init__(self) -> None:
         reference = self.reference.vision if self.reference is not None else self.learner.vision
@@ -103,11 +105,15 @@ class StageRun:
             }
         )
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """The block in which the stage trains: background work, reward workers and the profiler end with it."""
-        with self.feed.running(), self.profiler or nullcontext(), closing(self.rewards) if self.rewards else nullcontext():
-            yield
+    def loop(self, step: Callable[[], None]) -> None:
+        """Call `step`, which ends with `after_update`, until the stage's steps are done. Background work, reward workers and the profiler
+        end with this."""
+        self.memories.complete()
+        ended = closing(self.rewards) if self.rewards else nullcontext()
+        bar = self.ui.bar(f"{self.cfg.kind} {self.cfg.name}", self.cfg.steps, done=self.state.step)
+        with bar as self._bar, self.feed.running(), self.profiler or nullcontext(), ended:
+            while self.state.step < self.cfg.steps:
+                step()
 
     def count(self, rows: Sequence[Row]) -> None:
         """Count the tokens of a minibatch that this rank has trained on."""
@@ -122,25 +128,24 @@ class StageRun:
         decode = self.store.waited() - waited
         clock.add("decode", decode)
         clock.add("encode", time.perf_counter() - began - decode)
-        if self.feed.prefetcher is not None and self.state.step + 1 < self.steps:
+        if self.feed.prefetcher is not None and self.state.step + 1 < self.cfg.steps:
             with clock.phase("prefetch"):
                 self.feed.prefetch(self.state.ledger)
 
-    def set_rate(self, cfg: StageBase) -> None:
+    def set_rate(self) -> None:
         """Learning rate of the coming update."""
-        o = cfg.optim
-        rate = learning_rate(self.state.step, cfg.steps, peak=o.lr, schedule=o.schedule, warmup=o.warmup)
+        o = self.cfg.optim
+        rate = learning_rate(self.state.step, self.cfg.steps, peak=o.lr, schedule=o.schedule, warmup=o.warmup)
         for group in self.learner.optimizer.param_groups:
             group["lr"] = rate
 
-    def collector(self, cfg: GrpoSection, algorithm: Algorithm) -> Collector:
-        """Engine, strategy and scoring of a GRPO stage."""
+    def collector(self, cfg: RolloutStage, strategy: Strategy) -> Collector:
+        """Engine, strategy and scoring of a stage that generates."""
         assert self.rewards is not None
         bundle, rollout = self.policy.bundle, cfg.rollout
         engine = HFEngine(self.policy, self.learner.vision, max_num_seqs=rollout.max_num_seqs)
         self.counters.add("work/prefilled_prompts", lambda: engine.prefilled_prompts)
         self.counters.add("work/decode_steps", lambda: engine.decoded_steps)
-        strategy: Strategy = algorithm.strategy.call()
         if isinstance(strategy, RememberingStrategy):
             self.memories.keep("strategy", strategy)
         return collector_for(strategy, self.feed.encoder.encode)(
@@ -152,7 +157,7 @@ class StageRun:
             num_generations=rollout.num_generations,
             generation_batch_size=rollout.generation_batch_size,
             seed=self.seed,
-            stage=self.name,
+            stage=cfg.name,
             expected_tokens=lambda sample_id: self.state.ledger.row(sample_id).mean_length or 0.0,
         )
 
@@ -180,7 +185,7 @@ class StageRun:
         assert self.rewards is not None
         # what the policy saw, for rewards that look: nothing is opened a second time
         media = MediaOnDemand(tuple(handle.key for handle in group.prompt.media), self.store.get_key)
-        return self.rewards.score(group, RewardContext(progress=self.state.step / self.steps, media=media))
+        return self.rewards.score(group, RewardContext(progress=self.state.step / self.cfg.steps, media=media))
 
     def observe(self, groups: Sequence[ScoredGroup]) -> None:
         """Write the step's on-policy rewards and lengths of all ranks into the ledger, in plan order, and watch reward faults."""
@@ -217,14 +222,14 @@ class StageRun:
         assert self.reference is not None
         return score_rows(self.learner, rows, policy=self.reference.policy, vision=self.reference.vision)
 
-    def after_update(self, report: StepReport, cfg: StageBase, values: dict[str, float]) -> None:
+    def after_update(self, report: StepReport, values: dict[str, float]) -> None:
         """Count the step, log it, save when due, stop when asked to.
 
         Raises:
             NumericsError: several updates in a row were refused.
             Preempted: a signal asked to stop; the state has been saved.
         """
-        state = self.state
+        state, cfg = self.state, self.cfg
         state.skipped_in_row = 0 if report.applied else state.skipped_in_row + 1
         if state.skipped_in_row >= MAX_SKIPPED_STEPS:
             raise NumericsError(
@@ -241,8 +246,9 @@ class StageRun:
         line |= self.tokens.read(report.tokens)
         self.log(line | self.counters.read() | memory(self.policy.device) | self.clock.metrics())
         for text in self.watch.see(line):
-            self.warn(text)
-        self.progress(line)
+            self.ui.say(f"warning: {cfg.name} step {state.step}: {text}")
+        if self._bar is not None:
+            self._bar.update(state.step, {key.split("/")[-1]: line[key] for key in SHOWN if key in line})
         faults.point("step.after_log")
         self.clock = Clock()
         if self.profiler is not None:
@@ -250,12 +256,12 @@ class StageRun:
                 self.profiler.after_step()
         # before the checkpoint: a run that is killed in between repeats the step and finds these records; the other way round it
         # would go on behind the step and never ask. The end of the stage has an evaluation of its own.
-        if self.evaluate is not None and self.evaluate_every and state.step % self.evaluate_every == 0 and state.step < self.steps:
+        if self.evaluate is not None and self.evaluate_every and state.step % self.evaluate_every == 0 and state.step < self.cfg.steps:
             self.evaluate(self.clock)
-        due = state.step % self.checkpoint_every == 0 or state.step == self.steps
+        due = state.step % self.checkpoint_every == 0 or state.step == self.cfg.steps
         stop = any(dist.gather(self.stop_requested()))
         if due or stop:
             with self.clock.phase("checkpoint"):
                 self.save()
-        if stop and state.step < self.steps:
+        if stop and state.step < self.cfg.steps:
             raise Preempted(f"stopped by a signal after step {state.step} of stage '{cfg.name}'; saved, run the same command to go on")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -21,9 +22,12 @@ from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.journal import Journal
 from vlmrl.sampling.dynamic_sampling import refill
 from vlmrl.train import dist
+from vlmrl.train.session import Session
 from vlmrl.train.stage.algorithm import Algorithm, Batch, Selection, credit_tokens
 from vlmrl.train.stage.base import StageRun
+from vlmrl.train.stage.kinds import stage_kind
 from vlmrl.train.stage.loss import objective_of
+from vlmrl.train.stage.open import open_rollout_stage
 from vlmrl.train.stage.table import describe, reward_table, sampler_logprobs, summed_notes
 from vlmrl.train.step import Minibatch, StepReport, optimizer_step, score_rows
 from vlmrl.types import ScoredGroup
@@ -31,10 +35,25 @@ from vlmrl.types import ScoredGroup
 MAX_EMPTY_STEPS = 20
 
 
-def train(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector: Collector) -> None:
-    """Run the stage from its current step to its end."""
-    while stage.state.step < cfg.steps:
-        grpo_step(stage, cfg, algorithm, collector)
+@stage_kind(GrpoSection)
+@dataclass(frozen=True)
+class Grpo:
+    """A GRPO stage: its parts, the recipe's methods, and what generates."""
+
+    stage: StageRun
+    cfg: GrpoSection
+    algorithm: Algorithm
+    collector: Collector
+
+    @classmethod
+    def build(cls, session: Session, cfg: GrpoSection) -> Grpo:
+        algorithm = Algorithm.of(cfg)
+        compares = cfg.beta > 0 or cfg.kl_every > 0 or bool(algorithm.acting_on("beta"))
+        stage = open_rollout_stage(session, cfg, methods=list(algorithm.methods()), reference=compares)
+        return cls(stage, cfg, algorithm, stage.collector(cfg, algorithm.strategy.call()))
+
+    def run(self) -> None:
+        self.stage.loop(lambda: grpo_step(self.stage, self.cfg, self.algorithm, self.collector))
 
 
 def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector: Collector) -> None:
@@ -59,13 +78,13 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
                 f"stage '{cfg.name}': {MAX_EMPTY_STEPS} steps in a row without a trainable row; mean reward {values['reward']:.3f}; "
                 "loosen `filters`, check the rewards with `vlmrl check`, or start from a model that can sometimes solve the task"
             )
-        stage.after_update(StepReport(applied=True, grad_norm=0.0, loss=0.0), cfg, values)
+        stage.after_update(StepReport(applied=True, grad_norm=0.0, loss=0.0), values)
         return
     state.empty_in_row = 0
     report = update(stage, cfg, algorithm, batch, kept, adv_NT)
     if report.applied:
         stage.providers.after_update()
-    stage.after_update(report, cfg, values | {"loss": report.loss} | report.metrics)
+    stage.after_update(report, values | {"loss": report.loss} | report.metrics)
 
 
 def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector: Collector) -> Batch:
@@ -150,7 +169,7 @@ def update(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, batch: Batch
         with clock.phase("old_and_reference"):
             minibatch = stage.provide_minibatch(minibatch)
             objective = objective_of(learner, algorithm, minibatch, beta)
-        stage.set_rate(cfg)
+        stage.set_rate()
         faults.point("step.before_update")
         with clock.phase("forward_backward"):
             reports.append(optimizer_step(learner, minibatch, objective))

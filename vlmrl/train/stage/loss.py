@@ -7,6 +7,7 @@ import torch
 from vlmrl.algo.constraint.registry import merge
 from vlmrl.algo.group_loss.two_pass import choice, pass_weights, row_terms
 from vlmrl.algo.inputs import LossInputs, LossOutput
+from vlmrl.defaults import DEFAULTS
 from vlmrl.train import dist
 from vlmrl.train.objective import Auxiliary, GroupObjective, Objective, TokenObjective
 from vlmrl.train.stage.algorithm import Algorithm, Bound
@@ -27,7 +28,9 @@ def objective_of(learner: Learner, algorithm: Algorithm, batch: Minibatch, beta:
         divergence=algorithm.kl.call,
         divergence_needs_old="logp_old_BT" in algorithm.kl.needs,
         beta=beta,
-        importance_correction=algorithm.importance_correction.call if algorithm.importance_correction.name != "none" else None,
+        importance_correction=algorithm.importance_correction.call
+        if algorithm.importance_correction.name != DEFAULTS["importance_correction"]
+        else None,
         auxiliary=[*(constrained(learner, c, batch) for c in algorithm.acting_on("loss")), *regularisers],
     )
 

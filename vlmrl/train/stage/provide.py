@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -26,14 +26,17 @@ from vlmrl.errors import ConfigError
 from vlmrl.protocols import Stateful
 from vlmrl.registry import nearest
 from vlmrl.train import dist
-
-if TYPE_CHECKING:
-    from vlmrl.train.stage.algorithm import Batch, Bound
-    from vlmrl.train.stage.base import StageRun
-
+from vlmrl.train.memory import Memories
+from vlmrl.train.stage.algorithm import Batch, Bound
 
 Fetch = Callable[..., Mapping[str, torch.Tensor]]
 """(stage, batch, method that needs it) -> values by field."""
+
+
+class Remembering(Protocol):
+    """What providers are given a stage as (`stage.base.StageRun`)."""
+
+    memories: Memories
 
 
 class Keeper(Stateful, Protocol):
@@ -125,7 +128,7 @@ class Providers:
         """Whether one of them asks for the stage's starting weights."""
         return any(provider.reference for provider, _ in self.used.values())
 
-    def start(self, stage: StageRun) -> None:
+    def start(self, stage: Remembering) -> None:
         """Make what the providers keep; it is restored at once where the run has been going on."""
         for name, (provider, method) in self.used.items():
             if provider.keeps is not None:
@@ -136,7 +139,7 @@ class Providers:
         for keeper in self.keepers.values():
             keeper.after_update()
 
-    def of_rollouts(self, stage: StageRun, batch: Batch, names: Iterable[str]) -> AdvantageInputs:
+    def of_rollouts(self, stage: Remembering, batch: Batch, names: Iterable[str]) -> AdvantageInputs:
         """The inputs of the methods that act on rollouts, with those of `names` that have a provider and are not there yet."""
         x = batch.table.inputs
         for name in names:
@@ -146,7 +149,7 @@ class Providers:
                 x = write(x, {field: _everywhere(batch.table.mine, value, len(x.reward_N)) for field, value in found.items()})
         return x
 
-    def of_minibatch(self, stage: StageRun, batch: Any) -> dict[str, torch.Tensor]:
+    def of_minibatch(self, stage: Remembering, batch: Any) -> dict[str, torch.Tensor]:
         """What methods that act on a micro-batch need, for the rows of a minibatch."""
         out: dict[str, torch.Tensor] = {}
         for name, (provider, method) in self.used.items():

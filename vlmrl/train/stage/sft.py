@@ -7,6 +7,8 @@ without a thought gets the empty one. Loss on the assistant turn only, its end t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from vlmrl import faults, rng
@@ -14,9 +16,13 @@ from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import reducer
 from vlmrl.answers.tags import gold_text
 from vlmrl.config.schema import SftSection
+from vlmrl.defaults import SFT_REDUCER
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.train.objective import TokenObjective
+from vlmrl.train.session import Session
 from vlmrl.train.stage.base import StageRun
+from vlmrl.train.stage.kinds import stage_kind
+from vlmrl.train.stage.open import open_stage
 from vlmrl.train.step import Minibatch, optimizer_step
 from vlmrl.types import Sample
 
@@ -39,32 +45,42 @@ def target(cfg: SftSection, seed: int, sample: Sample, epoch: int) -> str:
     return gold_text(sample, cfg.answer_format, sample.thought)
 
 
-def train(stage: StageRun, cfg: SftSection) -> None:
-    """Run the stage from its current step to its end."""
-    state, bundle = stage.state, stage.policy.bundle
-    objective = TokenObjective(loss=negative_log_likelihood, reducer=reducer.bind("token_mean"))
-    while state.step < cfg.steps:
-        clock = stage.clock
-        rng.seed_step(stage.seed, cfg.name, state.step)
-        with stage.timed_feed(clock):
-            taken = stage.feed.take(state.ledger, prompts=cfg.batch, rollouts=1)
-        rows = tuple(
-            Row(
-                index=i,
-                group=place,
-                prompt=prompt,
-                response=(*bundle.tokenize(target(cfg, stage.seed, prompt.sample, wish.epoch)), bundle.end_ids[0]),
-            )
-            for i, (place, wish, prompt) in enumerate(taken)
-        )
+@stage_kind(SftSection)
+@dataclass(frozen=True)
+class Sft:
+    """A supervised stage."""
+
+    stage: StageRun
+    cfg: SftSection
+
+    @classmethod
+    def build(cls, session: Session, cfg: SftSection) -> Sft:
+        return cls(open_stage(session, cfg), cfg)
+
+    def run(self) -> None:
+        self.stage.loop(self.step)
+
+    def step(self) -> None:
+        """Plan, encode, update, log."""
+        stage, cfg = self.stage, self.cfg
+        rng.seed_step(stage.seed, cfg.name, stage.state.step)
+        rows = self.rows()
         mask = response_mask(rows)
-        stage.set_rate(cfg)
+        stage.set_rate()
         faults.point("step.before_update")
-        with clock.phase("forward_backward"):
-            report = optimizer_step(
-                stage.learner,
-                Minibatch(rows=rows, adv_NT=torch.ones(mask.shape), mask_NT=mask),
-                objective,
-            )
+        objective = TokenObjective(loss=negative_log_likelihood, reducer=reducer.bind(SFT_REDUCER))
+        with stage.clock.phase("forward_backward"):
+            report = optimizer_step(stage.learner, Minibatch(rows=rows, adv_NT=torch.ones(mask.shape), mask_NT=mask), objective)
         stage.count(rows)
-        stage.after_update(report, cfg, {"loss": report.loss, "entropy": report.metrics.get("entropy", 0.0)})
+        stage.after_update(report, {"loss": report.loss, "entropy": report.metrics.get("entropy", 0.0)})
+
+    def rows(self) -> tuple[Row, ...]:
+        """The step's rows on this rank, with what they teach."""
+        stage, cfg, bundle = self.stage, self.cfg, self.stage.policy.bundle
+        with stage.timed_feed(stage.clock):
+            taken = stage.feed.take(stage.state.ledger, prompts=cfg.batch, rollouts=1)
+        texts = [target(cfg, stage.seed, prompt.sample, planned.epoch) for _, planned, prompt in taken]
+        return tuple(
+            Row(index=i, group=place, prompt=prompt, response=(*bundle.tokenize(text), bundle.end_ids[0]))
+            for i, ((place, _, prompt), text) in enumerate(zip(taken, texts, strict=True))
+        )

@@ -1,0 +1,92 @@
+"""The loop and the configuration know no method by its name: what a method needs and refuses, it declares itself."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vlmrl.methods import registries
+
+ROOT = Path(__file__).parents[1]
+FILES = [path for part in ("train", "config") for path in sorted((ROOT / "vlmrl" / part).rglob("*.py"))]
+NAMES = sorted(
+    {name for registry in registries().values() for name in registry.names() if registry.get(name).function.__module__.startswith("vlmrl.")}
+)
+
+WORDS = {
+    "grpo": "the kind of a stage, and its file",
+    "none": "nothing",
+    "choice": "the chosen value of an argument",
+    "count": "a number of things",
+    "number": "a number of things",
+    "length": "of a list or an answer",
+    "math": "the module of Python",
+    "python": "the language, in the table of versions",
+    "plain": "without decoration; values of a tree",
+    "fixed": "options that may not change between start and resume",
+    "exact": "the same in every byte",
+    "uniform": "the distribution that `rng.uniform` draws from",
+    "judge": "whoever judges an answer",
+    "guide": "the collector of hint rounds (`rollout.guide`)",
+    "trajectory": "of a GUI agent, in a row's meta",
+    "tracking": "metrics.jsonl and the trackers; an answer type",
+    "spatio_temporal": "an answer type",
+    "overlong": "why a prompt was left out",
+    "format": "an answer format, in a table's head",
+    "highlight": "an option of rich",
+}
+"""Methods that are called like an ordinary word, and what the word means where it stands in these files."""
+
+
+def identifiers(tree: ast.AST) -> Iterator[str]:
+    """Every name that the code uses or makes, and every string that is a name and nothing else."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.arg) or (isinstance(node, ast.keyword) and node.arg):
+            yield str(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.alias):
+            yield from [*node.name.split("."), node.asname or ""]
+        elif isinstance(node, ast.ImportFrom):
+            yield from (node.module or "").split(".")
+
+
+def occurrences(source: str) -> set[str]:
+    """Registered methods that a file names: in code, and where the name is no ordinary word also in comments and messages."""
+    code = set(identifiers(ast.parse(source))) & set(NAMES)
+    return code | {name for name in NAMES if re.search(r"[_0-9]", name) and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", source)}
+
+
+def test_no_method_is_named() -> None:
+    wrong = [f"{path.relative_to(ROOT)}: {name}" for path in FILES for name in sorted(occurrences(path.read_text("utf-8")) - set(WORDS))]
+    assert not wrong, "let the method declare it (docs/adding_a_method.md): " + ", ".join(wrong)
+
+
+def test_every_excused_word_is_there_and_is_a_method() -> None:
+    seen = {name for path in FILES for name in occurrences(path.read_text("utf-8"))}
+    assert set(WORDS) <= set(NAMES)
+    assert set(WORDS) - seen == set()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'if cfg.advantage.name == "spo": pass',
+        "from vlmrl.algo.loss import ppo_clip",
+        "x = state.dr_grpo",
+        "# as g2rpo wants it",
+        'f"use {x} or dr_grpo"',
+    ],
+)
+def test_a_name_would_be_found(source: str) -> None:
+    assert occurrences(source) - set(WORDS)

@@ -1,0 +1,20 @@
+"""Rules that a method brings along about the stage that names it: `refuses=rule` or `doubts=rule` in its registration.
+
+What a rule yields is shown to the author of a recipe when it is checked: each text says what is wrong and what to do instead. `stage` is
+the recipe's section (`config.stages`), of which a rule reads fields; a kind of stage without such a field gives the rule its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+Rule = Callable[[Mapping[str, Any], Any], Iterator[str]]
+"""(the method's arguments in the recipe, stage) -> texts."""
+
+
+def names(stage: Any, field: str) -> set[str]:
+    """Names of the methods in a field of a stage that holds one or several; empty where the stage has no such field."""
+    value: object = getattr(stage, field, ())
+    several = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+    return {str(getattr(one, "name")) for one in several if hasattr(one, "name")}  # noqa: B009 (an object has no such attribute)

@@ -1,0 +1,99 @@
+"""What sections of a recipe are made of: the base models, methods with their arguments, and the sections that several others hold."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from vlmrl.defaults import DEFAULTS
+from vlmrl.types import CoordinateFrame
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, values do not change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Method(BaseModel):
+    """A registered function and its arguments: `{name: my_method, scale: 2}`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    name: str
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return dict(self.__pydantic_extra__ or {})
+
+
+class RewardMethod(Method):
+    """A reward and its weight in the sum."""
+
+    weight: float = Field(default=1.0, description="Factor of this column in the weighted sum")
+    label: str | None = Field(
+        default=None, description="Name in logs and for shapings; by default the reward's. Lets one reward (`python`) stand twice"
+    )
+    isolate: bool | None = Field(
+        default=None, description="Run it in a worker process with a deadline; by default what is not built in, or could hang"
+    )
+
+    @property
+    def key(self) -> str:
+        """Name of this reward in logs, tables and shapings."""
+        return self.label or self.name
+
+
+def default(field: str) -> Method:
+    """The method of a field that a recipe leaves out."""
+    return Method(name=DEFAULTS[field])
+
+
+class AuxiliaryMethod(Method):
+    """A regulariser and its weight in the loss."""
+
+    weight: float = Field(default=1.0, description="Factor of the regulariser in the loss")
+
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+class SourceSection(Section):
+    path: str = Field(description="JSONL or Parquet file of rows, below data.root; also folders, #N and org/name@split (docs/data.md)")
+    media_root: str = Field(default=".", description="Folder that media paths are relative to, relative to data.root")
+    adapter: Literal["vlmrl", "trl", "verl", "easyr1", "messages", "vlm_r1", "video_r1"] | None = Field(
+        default=None, description="Shape of the rows (docs/data.md); none: that of the first row whose keys are known"
+    )
+    answer_type: (
+        Literal["choice", "number", "regression", "math", "short_text", "exact_text", "bbox", "point", "time_span"]
+        | Literal["tracking", "spatio_temporal", "segmentation"]
+        | None
+    ) = Field(default=None, description="Answer type of rows of other trainers that do not say it")
+    task: str | None = Field(default=None, description="Task of rows of other trainers that do not say it; none: their answer type")
+    frame: CoordinateFrame | None = Field(default=None, description="Frame of their boxes and points; never guessed")
+    axis: Literal["xyxy", "yxyx", "xywh"] | None = Field(default=None, description="Order of the numbers of a box; none: xyxy")
+    to_frame: Literal["pixel", "norm1000"] = Field(default="norm1000", description="Frame that their boxes and points are converted to")
+    time_unit: Literal["s", "ms", "mm:ss", "frames"] | None = Field(default=None, description="Unit of their bare times; never guessed")
+    time_fps: float | None = Field(default=None, gt=0, description="Frames per second of time_unit: frames")
+    instructions: Literal["drop", "keep"] = Field(
+        default="drop", description="What to do with instructions about the answer format around their questions"
+    )
+    media_folder: str | None = Field(default=None, description="Folder below media_root that pictures inside rows are written to")
+
+    @model_validator(mode="after")
+    def _frames_need_a_rate(self) -> SourceSection:
+        if (self.time_unit == "frames") != (self.time_fps is not None):
+            raise ValueError("time_unit: frames and time_fps belong together; give both or neither")
+        return self
+
+
+class OptimSection(Section):
+    lr: NonNegative = Field(default=1e-6, description="Peak learning rate")
+    schedule: Literal["constant", "linear", "cosine"] = Field(default="constant", description="Shape after warm-up, over the stage's steps")
+    warmup: Probability = Field(default=0.0, description="Share of the stage's steps with rising learning rate")
+    weight_decay: NonNegative = Field(default=0.0, description="AdamW weight decay (matrices only)")
+    betas: tuple[float, float] = Field(default=(0.9, 0.999), description="AdamW betas")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradient clipping")

@@ -1,0 +1,189 @@
+"""The stages of a recipe: a section per kind, chosen by its `kind`. A plug-in may add one (`train.stage.kinds.stage_kind`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, cast, get_args
+
+from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic_core import PydanticCustomError
+
+from vlmrl.config.section import (
+    AuxiliaryMethod,
+    Method,
+    NonNegative,
+    OptimSection,
+    PositiveInt,
+    Probability,
+    RewardMethod,
+    Section,
+    SourceSection,
+    default,
+)
+from vlmrl.plugins import import_plugins
+
+
+class StageBase(Section):
+    """What every kind of stage has. A kind of its own derives from this, with `kind: Literal["..."]`, and is registered with
+    `train.stage.kinds.stage_kind`."""
+
+    kind: Any
+    """A `Literal` of one name in every section."""
+    name: str = Field(description="Unique name; checkpoints and tables use it")
+    source: SourceSection = Field(description="Rows that this stage trains on")
+    steps: PositiveInt = Field(description="Optimizer steps")
+    answer_format: Literal["think", "answer_only", "think_or_not"] = Field(
+        default="think_or_not", description="Answer format that the prompt asks for"
+    )
+    freeze: tuple[Literal["vision", "projector", "language"], ...] = Field(default=(), description="Parts that do not train")
+    optim: OptimSection = OptimSection()
+    max_tokens_per_microbatch: PositiveInt = Field(default=16384, description="Token budget of one micro-batch")
+    forward: Literal["shared_prefix", "repeat"] = Field(
+        default="shared_prefix", description="Training forward: prompts once per group in packed rows, or one padded row per answer"
+    )
+    checkpoint_every: PositiveInt | None = Field(default=None, description="Overrides checkpoint.every in this stage")
+
+    def problems(self) -> list[str]:
+        """Contradictions between this stage's fields, each naming both. Empty when there is none."""
+        return []
+
+
+class RolloutSection(Section):
+    engine: Literal["hf"] = Field(default="hf", description="What generates")
+    num_generations: PositiveInt = Field(default=8, description="Rows per group, injected ones included (TRL: num_generations)")
+    prompts_per_step: PositiveInt = Field(default=16, description="Prompts per step, over all ranks")
+    max_new_tokens: PositiveInt = Field(default=1024, description="Longest answer")
+    temperature: float = Field(default=1.0, gt=0, description="Sampling temperature; log-probs use it throughout")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus sampling; below 1 the training ratio is over the full distribution")
+    generation_batch_size: PositiveInt = Field(
+        default=16, description="Prompts generated together; the unit that is journalled and replayed"
+    )
+    max_num_seqs: PositiveInt = Field(
+        default=256, description="Most answers that decode at a time; a place that is free goes to the next prompt"
+    )
+    strategy: Method = Field(default=default("strategy"), description="How a group's rows are made")
+
+
+class DynamicSamplingSection(Section):
+    """Generate again for groups that the filters dropped (DAPO, arXiv:2503.14476, section 3.2)."""
+
+    max_batches: PositiveInt = Field(
+        default=1,
+        description="Batches generated at most per step while `filters` keep fewer than rollout.prompts_per_step groups; 1: never again",
+    )
+
+
+class RewardWorkersSection(Section):
+    """Processes for rewards that could hang or do harm; started only if the stage has such a column."""
+
+    count: int = Field(default=0, ge=0, description="Workers per rank; 0: two, or one on a machine with one core")
+    deadline: float = Field(default=5.0, gt=0, description="Seconds that a column may take for a group; then its worker is killed")
+    memory: PositiveInt = Field(default=1 << 30, description="Bytes that a worker may take beyond those of its imports (Linux)")
+    calls: PositiveInt = Field(default=1000, description="Calls after which a worker is replaced")
+
+
+class SftSection(StageBase):
+    kind: Literal["sft"]
+    batch: PositiveInt = Field(default=8, description="Rows per optimizer step, over all ranks")
+    thought_dropout: Probability = Field(
+        default=0.0, description="TON (arXiv:2505.16854): chance that a thought is replaced by two newlines"
+    )
+    dropout_per_epoch: bool = Field(default=False, description="Draw thought dropout anew each epoch instead of once per row")
+
+    def problems(self) -> list[str]:
+        if self.thought_dropout > 0 and self.answer_format == "answer_only":
+            return [f"thought_dropout ({self.thought_dropout}) needs an answer format with thoughts, not answer_format 'answer_only'"]
+        return []
+
+
+class RolloutStage(StageBase):
+    """What every stage has that generates answers and scores them."""
+
+    rollout: RolloutSection = RolloutSection()
+    rewards: tuple[RewardMethod, ...] = Field(description="Reward columns; their weighted sum is the reward")
+    max_invalid_rewards: Probability = Field(
+        default=0.02, description="Largest share of unjudged rewards over 50 steps before the run stops"
+    )
+    reward_workers: RewardWorkersSection = RewardWorkersSection()
+    sampler: Method = Field(default=default("sampler"), description="Which prompts come next")
+    budget: Method = Field(default=default("budget"), description="Rollouts per prompt; prompts_per_step x num_generations is the total")
+
+    def problems(self) -> list[str]:
+        out = [] if self.rewards else ["rewards is empty"]
+        names = [r.key for r in self.rewards]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        return out + [f"reward '{n}' is listed twice; give one of them another 'label'" for n in twice]
+
+
+class GrpoSection(RolloutStage):
+    kind: Literal["grpo"]
+    reward_shaping: tuple[Method, ...] = Field(default=(), description="Reward shaping, in order, before the advantage")
+    filters: tuple[Method, ...] = Field(default=(), description="Filters on groups, in order")
+    advantage: Method = Field(default=default("advantage"), description="Rewards to one advantage per rollout")
+    reweight: tuple[Method, ...] = Field(default=(), description="Factors on advantages, in order: per rollout, or per token after credit")
+    credit: Method = Field(default=default("credit"), description="Advantage per rollout to advantage per token")
+    loss: Method = Field(default=default("loss"), description="Policy loss per token")
+    group_loss: Method | None = Field(default=None, description="A loss that compares rollouts, in place of `loss` and `reduce`")
+    importance_correction: Method = Field(
+        default=default("importance_correction"), description="Weights for a sampler that differs from the trainer"
+    )
+    auxiliary_losses: tuple[AuxiliaryMethod, ...] = Field(default=(), description="Regularisers that are added to the loss")
+    constraints: tuple[Method, ...] = Field(default=(), description="Constraints and regularisers with a memory")
+    dynamic_sampling: DynamicSamplingSection = DynamicSamplingSection()
+    reduce: Method = Field(default=default("reduce"), description="How token losses become one number")
+    kl: Method = Field(default=default("kl"), description="Estimator of the divergence from the reference")
+    beta: NonNegative = Field(default=0.0, description="Weight of the divergence from the stage's starting weights; 0 keeps no reference")
+    kl_every: int = Field(default=0, ge=0, description="With beta 0: measure the divergence every so many steps, for the curve; 0 never")
+    updates_per_step: PositiveInt = Field(default=1, description="Optimizer updates per batch of rollouts")
+
+    def problems(self) -> list[str]:
+        out = super().problems()
+        if self.rollout.prompts_per_step % self.updates_per_step:
+            out.append(
+                f"rollout.prompts_per_step ({self.rollout.prompts_per_step}) is not a multiple of "
+                f"updates_per_step ({self.updates_per_step})"
+            )
+        if self.dynamic_sampling.max_batches > 1 and not self.filters:
+            out.append(
+                f"dynamic_sampling.max_batches ({self.dynamic_sampling.max_batches}) without any `filters` never has anything to generate "
+                "again; add a filter or set it to 1"
+            )
+        return out
+
+
+SECTIONS: dict[str, type[StageBase]] = {"sft": SftSection, "grpo": GrpoSection}
+"""`kind` -> section. A plug-in's kind comes in with `register_section`."""
+
+
+def register_section(section: type[StageBase]) -> str:
+    """Make a kind of stage known to recipes, and return its name.
+
+    Raises:
+        ValueError: `kind` is not a single literal, or another section has it.
+    """
+    names = get_args(section.model_fields["kind"].annotation)
+    if len(names) != 1:
+        raise ValueError(f'{section.__name__}: give it `kind: Literal["..."]` with one name')
+    if SECTIONS.setdefault(names[0], section) is not section:
+        raise ValueError(f"stage kind '{names[0]}' has a section already ({SECTIONS[names[0]].__name__})")
+    return names[0]
+
+
+def know_kinds(kinds: Iterable[Any], plugins: Sequence[str]) -> None:
+    """Import a recipe's plug-ins if one of its stages is of a kind that nobody has registered yet."""
+    if any(isinstance(kind, str) and kind not in SECTIONS for kind in kinds):
+        import_plugins(plugins)
+
+
+def _section(value: Any) -> Any:
+    """A stage by its `kind`, for pydantic: errors are those of the kind's own section."""
+    if not isinstance(value, dict):
+        return value
+    fields = cast("dict[str, Any]", value)
+    kind = fields.get("kind")
+    if kind not in SECTIONS:
+        raise PydanticCustomError("stage_kind", f"kind must be one of {', '.join(sorted(SECTIONS))}; got {kind!r}")  # pyright: ignore[reportArgumentType]
+    return SECTIONS[str(kind)].model_validate(fields)
+
+
+Stage = Annotated[SerializeAsAny[StageBase], BeforeValidator(_section)]

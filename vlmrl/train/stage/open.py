@@ -1,0 +1,283 @@
+"""A stage's parts made from the session, restored where the run resumes inside the stage, and saved: what every kind of stage shares."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vlmrl import STARTED, __version__, faults, fs, rng
+from vlmrl.config.schema import Method, RolloutStage, StageBase
+from vlmrl.config.section import default
+from vlmrl.errors import CheckpointError, ConfigError, StorageError
+from vlmrl.policy.attention import require
+from vlmrl.policy.load import freeze
+from vlmrl.policy.lora import add_adapters
+from vlmrl.policy.model import LoraSpec
+from vlmrl.policy.vision import VisionCache
+from vlmrl.protocols import budget as budgets
+from vlmrl.protocols import sampler as samplers
+from vlmrl.rewards.remote.services import services
+from vlmrl.rewards.run.runner import RewardRunner
+from vlmrl.rollout.journal import drop_before
+from vlmrl.sampling.info import describe
+from vlmrl.train import checkpoint, dist, optim
+from vlmrl.train.columns import reward_runner
+from vlmrl.train.evaluate import evaluate_stage
+from vlmrl.train.feed import Feed, cost_of
+from vlmrl.train.memory import FILE as MEMORIES
+from vlmrl.train.memory import Memories
+from vlmrl.train.prefetch import Prefetcher
+from vlmrl.train.profile import StageProfiler
+from vlmrl.train.rows import quarantine_row
+from vlmrl.train.session import Session
+from vlmrl.train.stage import providers  # noqa: F401 (registers the package's providers)
+from vlmrl.train.stage.algorithm import Bound
+from vlmrl.train.stage.base import Reference, StageRun
+from vlmrl.train.stage.provide import Providers
+from vlmrl.train.step import Learner
+from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, write_tensors
+from vlmrl.types import Sample
+
+MAX_FAILED_SAVES = 3
+
+
+def open_stage(
+    s: Session,
+    cfg: StageBase,
+    *,
+    methods: Sequence[Bound] = (),
+    reference: bool = False,
+    sampler: Method | None = None,
+    budget: Method | None = None,
+    rewards: RewardRunner | None = None,
+    temperature: float = 1.0,
+    forbidden: tuple[int, ...] = (),
+    first_step: str | None = None,
+) -> StageRun:
+    """Rows, learner, feed and memories of a stage, restored if this process resumes inside it.
+
+    Args:
+        methods: what the stage applies: their memories are kept and what they need is provided.
+        reference: keep the starting weights as a second model, also if no method asks for them.
+        sampler, budget: which rows come next and how many rollouts each gets; None: the default sampler, as many for each.
+        first_step: name under which the time to the process's first logged step of such a stage is logged.
+    """
+    faults.point("stage.started")
+    policy = s.policy
+    rows = s.rows_of(cfg.source, cfg.answer_format)
+    if cfg.forward == "shared_prefix":
+        require(policy.model.config.get_text_config())
+    _add_adapters(s, cfg)
+    named = freeze(policy, cfg.freeze)
+    optimizer, order = optim.build(named, cfg.optim)
+    learner = Learner(
+        policy=policy,
+        vision=s.vision,
+        optimizer=optimizer,
+        named=named,
+        max_grad_norm=cfg.optim.max_grad_norm,
+        max_tokens_per_microbatch=s.state.max_tokens_per_microbatch or cfg.max_tokens_per_microbatch,
+        layout=cfg.forward,
+        temperature=temperature,
+        forbidden=forbidden,
+        checkpointing=s.cfg.model.gradient_checkpointing,
+        entropy_gradient=any("entropy_BT" in method.needs for method in methods),
+    )
+    memories = _memories(s)
+    make_sampler = _sampler(s, cfg, sampler or default("sampler"), rows.samples)
+    kept = memories.keep("sampler", make_sampler())
+    if rewards is not None:
+        memories.keep("rewards", rewards)
+    for method in methods:
+        if method.remembers:
+            memories.keep(f"{method.slot}.{method.name}", method.memory)
+    if s.restored is not None and s.state.step > 0:
+        with s.clock.phase("load"):
+            _restore_tensors(s.restored, learner, order)
+    used = Providers.of(methods)
+    compares = reference or used.reference or any("logp_ref_BT" in method.needs for method in methods)
+    stage = StageRun(
+        cfg=cfg,
+        seed=s.cfg.run.seed,
+        state=s.state,
+        policy=policy,
+        learner=learner,
+        feed=_feed(s, cfg, kept, budget, make_sampler),
+        store=s.store,
+        rewards=rewards,
+        reference=_reference(s) if compares else None,
+        memories=memories,
+        providers=used,
+        journal_dir=s.run.journal,
+        checkpoint_every=cfg.checkpoint_every or s.cfg.checkpoint.every,
+        log=lambda values: _log_step(s, cfg, values, first_step),
+        save=lambda: save(s, learner, order, memories),
+        stop_requested=lambda: s.run.stop_requested,
+        ui=s.ui,
+        evaluate=lambda clock: evaluate_stage(s, f"{cfg.name}@{s.state.step}", policy, s.vision, clock),
+        evaluate_every=s.cfg.eval.every,
+        profiler=_profiler(s, cfg),
+    )
+    used.start(stage)
+    return stage
+
+
+def open_rollout_stage(s: Session, cfg: RolloutStage, *, methods: Sequence[Bound] = (), reference: bool = False) -> StageRun:
+    """`open_stage` for a stage that generates and scores answers, with what its section says of that."""
+    with s.clock.phase("audit"):
+        rewards = _rewards(s, cfg, s.rows_of(cfg.source, cfg.answer_format).samples)
+    return open_stage(
+        s,
+        cfg,
+        methods=methods,
+        reference=reference,
+        sampler=cfg.sampler,
+        budget=cfg.budget,
+        rewards=rewards,
+        temperature=cfg.rollout.temperature,
+        forbidden=s.bundle.forbidden_ids,
+        first_step="time/to_first_rl_step",
+    )
+
+
+def _feed(s: Session, cfg: StageBase, sampler: Any, budget: Method | None, make_sampler: Callable[[], Any]) -> Feed:
+    rows, quarantine = s.rows_of(cfg.source, cfg.answer_format), s.run.path / "quarantine.jsonl"
+    return Feed(
+        samples=rows.samples,
+        encoder=s.encoder,
+        sampler=sampler,
+        answer_format=cfg.answer_format,
+        max_bad=s.cfg.data.max_bad_rows,
+        bad=s.state.bad_media,
+        cost=cost_of(s.policy, rows.prompt_tokens),
+        quarantine=lambda sample, reason, message: quarantine_row(quarantine, sample, reason, message),
+        budget=None if budget is None else budgets.bind(budget.name, budget.arguments),
+        prefetcher=Prefetcher(s.store, make_sampler()) if s.cfg.media.prefetch else None,
+    )
+
+
+def _add_adapters(s: Session, cfg: StageBase) -> None:
+    """Fresh adapters for a stage, from coordinates of the run, so that a resumed process starts from the same ones."""
+    m = s.cfg.model.lora
+    if m is not None:
+        spec = LoraSpec(rank=m.rank, alpha=m.alpha, targets=m.targets, vision=m.vision)
+        add_adapters(s.policy, spec, seed_of=lambda layer: rng.key(s.cfg.run.seed, "lora", cfg.name, layer), base=s.base)
+
+
+def _sampler(s: Session, cfg: StageBase, method: Method, samples: Mapping[str, Sample]) -> Callable[[], Any]:
+    """Makes the stage's sampler; a second one guesses the next step's rows for the prefetcher."""
+    needs_rows = "rows" in samplers.get(method.name).extra.get("needs", ())
+    about: Sequence[Any] = [describe(sample) for sample in samples.values()] if needs_rows else list(samples)
+    return partial(samplers.bind(method.name, method.arguments), about, rng.key(s.cfg.run.seed, "stage", cfg.name))
+
+
+def _rewards(s: Session, cfg: RolloutStage, samples: Mapping[str, Sample]) -> RewardRunner:
+    """The rewards, tried on gold and junk answers before anything is generated."""
+    runner = reward_runner(cfg, s.cfg.plugins)
+    try:
+        problems = runner.self_test(list(samples.values())[:64], cfg.answer_format)
+        if problems:
+            raise ConfigError([f"stage '{cfg.name}': {problem}" for problem in problems])
+    except BaseException:
+        runner.close()
+        raise
+    return runner
+
+
+def _reference(s: Session) -> Reference:
+    """The stage's starting weights as a second model. A tower that does not train shares its features.
+
+    With adapters they are in memory already, under the adapters."""
+    trained = s.policy
+    if trained.lora is not None:
+        own = VisionCache(s.store, budget_bytes=s.cfg.media.cache_bytes) if trained.vision_trains else s.vision
+        return Reference(policy=trained.without_adapters(), vision=own)
+    with s.clock.phase("load"):
+        policy = s.load_policy(s.base)
+    policy.model.requires_grad_(False)
+    if trained.vision_trains:
+        return Reference(policy=policy, vision=s.open_vision())
+    # the same tower on both sides: one set of features
+    policy.vision_version = trained.vision_version
+    return Reference(policy=policy, vision=s.vision)
+
+
+def _profiler(s: Session, cfg: StageBase) -> StageProfiler | None:
+    if not s.profile_steps:
+        return None
+    return StageProfiler(s.run.path / "profile", cfg.name, steps=s.profile_steps, device=s.policy.device, say=s.ui.say)
+
+
+def _log_step(s: Session, cfg: StageBase, values: dict[str, float], first_step: str | None) -> None:
+    if first_step is not None and not s.first_rl_step_logged:
+        s.first_rl_step_logged = True
+        values = values | {first_step: time.perf_counter() - STARTED}
+    s.tracker.log(values | services().read(), stage=cfg.name, step=s.state.step, global_step=s.state.global_step)
+
+
+# ---- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+def _memories(s: Session) -> Memories:
+    """What the last checkpoint holds of the stage that this process resumes in."""
+    path = None if s.restored is None else s.restored / MEMORIES
+    return Memories(s.state.memories, read_tensors(path) if path is not None and path.exists() else None)
+
+
+def _restore_tensors(path: Path, learner: Learner, order: list[str]) -> None:
+    """Weights that train and optimizer moments, strictly by name."""
+    weights = read_tensors(path / "weights.safetensors")
+    parameters = dict(learner.named)
+    if set(weights) != set(parameters):
+        raise CheckpointError(f"{path}: its weights are not those that this stage trains (freeze or model changed)")
+    with torch.no_grad():
+        for name, value in weights.items():
+            parameters[name].copy_(value)
+    learner.policy.vision_version += 1
+    state = json.loads((path / "optimizer.json").read_text(encoding="utf-8"))
+    load_optimizer(learner.optimizer, order, read_tensors(path / "optimizer.safetensors"), state)
+
+
+def save(s: Session, learner: Learner, order: list[str], memories: Memories) -> None:
+    """Write a checkpoint. A full disk is survived a few times; the run goes on with the older one.
+
+    Raises:
+        StorageError: several saves in a row failed.
+    """
+    s.state.memories = memories.state_dict()
+    remembered = memories.tensors()
+
+    def tensors(folder: Path) -> None:
+        moments, groups = optimizer_tensors(learner.optimizer, order)
+        write_tensors(folder / "weights.safetensors", dict(learner.named))
+        write_tensors(folder / "optimizer.safetensors", moments)
+        if remembered:
+            write_tensors(folder / MEMORIES, remembered)
+        fs.write_text(folder / "optimizer.json", json.dumps(groups, sort_keys=True))
+
+    try:
+        offset = dist.on_main(s.tracker.offset) or 0
+        checkpoint.save(
+            s.run.checkpoints,
+            step_name=checkpoint.step_name(s.state.global_step),
+            write_tensors=tensors,
+            state={"run": s.state.state_dict(), "metrics_offset": offset},
+            manifest_extra={"config": s.config_hash, "version": __version__, "world": dist.world(), "step": s.state.global_step},
+            keep=s.cfg.checkpoint.keep,
+            together=dist.together,
+            is_main=dist.is_main(),
+        )
+    except (StorageError, dist.RankFailed) as error:
+        s.failed_saves += 1
+        if s.failed_saves >= MAX_FAILED_SAVES:
+            raise
+        s.ui.say(f"checkpoint not saved ({s.failed_saves} of {MAX_FAILED_SAVES} failures in a row allowed): {error}")
+        return
+    s.failed_saves = 0
+    dist.on_main(lambda: drop_before(s.run.journal, s.state.global_step))

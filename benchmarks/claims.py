@@ -114,7 +114,7 @@ def parents_of(cells: Sequence[Cell], out: Path) -> dict[int, Measures]:
 
 
 def best_constant(cell: Cell, out: Path, extra: Sequence[str]) -> dict[str, tuple[str, float]]:
-    """Task -> the best answer that looks at nothing, among those that occur in the held-out rows, and its mean score.
+    """Task -> the constant-answer baseline: the best constant among the answers that occur in the held-out rows, and its mean score.
 
     Empty where the world is not there yet.
     """

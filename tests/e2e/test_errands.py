@@ -21,6 +21,7 @@ EDITED = {
     2: {"docs/methods.md", "docs/papers.md"},
     3: {"data/README.md"},
     4: {"evals/README.md"},
+    5: {"tests/unit/answers/test_answer_types.py", "docs/data.md"},
     6: {"vlmrl/policy/load.py"},
 }
 """Files that exist before and that an errand changes; each is named in its text."""

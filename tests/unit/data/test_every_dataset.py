@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import vlmrl.answers  # noqa: F401 (registers them)
 from tests.support.samples import load_dataset, unpack
 from tests.support.standins import fill
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError
-from vlmrl.evals.score.measures import MAIN
-from vlmrl.evals.score.scorers import SCORERS
 from vlmrl.prepare.prepare import Skipped, official_counts, prepare
 
 DATA = Path(__file__).parents[3] / "data"
@@ -55,6 +55,6 @@ def test_gold_answers_of_the_sample_score_in_full(name: str, tmp_path: Path) -> 
     samples = load_source(tmp_path / "rows" / f"{split}.jsonl", media_root=media, dedupe="error", max_bad_rows=0.0, quarantine=None)
     assert samples
     for sample in samples:
-        read, _, scores = SCORERS[sample.answer_type](sample.answer, sample)
+        read, _, scores = ANSWER_TYPES[sample.answer_type].score(sample.answer, sample)
         assert read is not None, sample.id
-        assert scores[MAIN[sample.answer_type]] == pytest.approx(1, abs=1e-6), (sample.id, scores)
+        assert scores[ANSWER_TYPES[sample.answer_type].main] == pytest.approx(1, abs=1e-6), (sample.id, scores)

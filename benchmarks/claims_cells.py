@@ -121,7 +121,7 @@ CLAIMS: dict[str, Claim] = {
             arms={
                 "FGRPO": as_it_is,
                 "GRPO": changed(rewards=[{"name": "exact"}, _FORMAT], constraints=[]),
-                "additive": changed(rewards=_ADDITIVE, constraints=[], shape=[_FORMED]),
+                "additive": changed(rewards=_ADDITIVE, constraints=[], reward_shaping=[_FORMED]),
                 "multiplicative": changed(
                     rewards=_MULTIPLICATIVE,
                     constraints=[],

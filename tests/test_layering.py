@@ -16,7 +16,7 @@ PACKAGE = ROOT / "vlmrl"
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if "__pycache__" not in p.parts)
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
-BELOW = {"types", "defaults", "protocols", "registry", "rng", "errors", "fs", "compat", "faults"}
+BELOW = {"types", "defaults", "protocols", "registry", "rng", "errors", "fs", "compat", "faults", "plugins"}
 """Modules at the bottom. `faults` may be imported by anyone."""
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": {"errors", "types"},
     "media": {"types", "errors", "fs"},
     "answers": {"types", "registry", "metrics", "errors"},
-    "data": {"types", "answers", "media", "errors", "fs"},
+    "data": {"types", "answers", "media", "errors", "fs", "registry"},
     "prepare": {"answers", "data", "media", "errors", "fs"},
     "sampling": {"types", "registry", "rng", "errors", "protocols"},
     # Judges are reached over HTTP with seeded jitter, and their verdicts are kept in files.
@@ -47,7 +47,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "train": BELOW
     | {"config", "methods", "algo", "answers", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "evals"},
     "toy": BELOW | {"config", "media", "data", "policy", "train"},
-    "methods": {"config", "plugins", "registry", "errors", "protocols", "algo", "rewards", "sampling", "rollout.strategy"},
+    "methods": {"config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "algo", "rewards", "sampling"}
+    | {"rollout.strategy"},
     "doctor": {"compat", "errors"},
     "__main__": {"cli"},
     "cli": BELOW | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval"},

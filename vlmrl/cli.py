@@ -335,9 +335,13 @@ def doctor() -> None:
 
 @app.command()
 def report(run: Annotated[Path, typer.Argument(help="Run directory, for example runs/toy_video", show_default=False)]) -> None:
-    """Write report.html of a run: curves, rollouts with their videos, tables."""
+    """Write report.html of a run: curves, rollouts with their videos, tables. Imports the plug-ins of the run's recipe."""
     if not run.is_dir():
         raise ConfigError(f"{run}: no such run directory")
+    from vlmrl.evals.pages.runfiles import plugins_of
+    from vlmrl.plugins import import_plugins
+
+    import_plugins(plugins_of(run), f"{run / 'config.yaml'}: plugins")
     from vlmrl.evals.pages.run_page import write_report
 
     typer.echo(str(write_report(run)))

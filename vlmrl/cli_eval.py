@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vlmrl.evals.ask.suite import Suite
     from vlmrl.train.ui import Bar, Ui
 
+Plugins = Annotated[list[str] | None, typer.Option(help="Import this module first; may be repeated", show_default=False)]
 PANEL = "What is asked otherwise than the suite says"
 JUDGE = "A judge of thoughts: consistent with the answer, true to the picture?"
 SERVED = "A served model instead of one loaded here"
@@ -48,6 +49,7 @@ def eval_(
     ] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer", rich_help_panel=PANEL, show_default=False, min=1)] = None,
     seed: Annotated[int, typer.Option(help="Of sampled answers", rich_help_panel=PANEL)] = 0,
+    plugin: Plugins = None,
     rescore: Annotated[bool, typer.Option("--rescore", help="Score the answers again that are there; asks no model")] = False,
     endpoint: Annotated[
         str | None, typer.Option(help="URL up to /v1; the checkpoint gives the processor", rich_help_panel=SERVED, show_default=False)
@@ -86,7 +88,7 @@ def eval_(
     quiet_transformers()
     dist.start()
     ui = Ui()
-    chosen, root = _suite(suite, task, data_root, ui)
+    chosen, root = _suite(suite, task, data_root, ui, plugin or [])
     folder = out or checkpoint.absolute().parent / "suites" / f"{asked.name}-{chosen.id}{'-lmms' if via == 'lmms' else ''}"
     if via == "lmms":
         _through_lmms(asked, chosen, folder, root, limit, ui)
@@ -138,12 +140,12 @@ class _Asked:
         return ServedModel(name=name, bundle=bundle, endpoint={"url": self.endpoint, "model": self.served})
 
 
-def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui) -> tuple[Suite, Path]:
+def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui, plugins: list[str]) -> tuple[Suite, Path]:
     """The suite, cut to the wanted tasks, and where its data are; the toy world is made where it is missing."""
     from vlmrl.evals.ask.suite import data_root_of, load_suite, suite_path
     from vlmrl.registry import nearest
 
-    suite = load_suite(suite_path(name))
+    suite = load_suite(suite_path(name), plugins)
     if tasks:
         known = [task.id for task in suite.tasks]
         for wanted in tasks:
@@ -202,13 +204,16 @@ def compare(
     b: Annotated[Path, typer.Argument(help="The same of the model that is compared with it", show_default=False)],
     tolerance: Annotated[float, typer.Option(help="How much a primary metric may drop", min=0)] = 0.0,
     out: Annotated[Path | None, typer.Option(help="Folder for comparison.md, .json and .html", show_default=False)] = None,
+    plugin: Plugins = None,
     force: Annotated[bool, typer.Option("--force", help="Compare in spite of unlike settings, and say so on top")] = False,
 ) -> None:
     """Compare two evaluations, question by question. Exit code 1 if B is significantly worse than A on the primary metric of a task."""
     from vlmrl.evals.pages.eval_page import write_comparison
     from vlmrl.evals.score.compare import compare_folders
+    from vlmrl.plugins import import_plugins
     from vlmrl.train.ui import Ui
 
+    import_plugins(plugin or (), "--plugin")
     ui = Ui()
     result = compare_folders(a, b, tolerance=tolerance, force=force)
     if out is not None:
@@ -231,12 +236,15 @@ def import_(
     answer_format: Annotated[str | None, typer.Option(help="Answer format that was asked for", show_default=False)] = None,
     version: Annotated[str | None, typer.Option(help="Version of the other harness", show_default=False)] = None,
     primary: Annotated[str | None, typer.Option(help="Metric that stands for each task", show_default=False)] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Read results of lmms-eval or VLMEvalKit as records, to compare and to look at (docs/compare.md)."""
     if join not in ("id", "index"):
         raise ConfigError(f"--join: expected id or index, got '{join}'")
     from vlmrl.evals.importers.command import run_import
+    from vlmrl.plugins import import_plugins
 
+    import_plugins(plugin or (), "--plugin")
     for note in run_import(
         path, kind, out, rows=rows, join=join, task=task, model=model, answer_format=answer_format, version=version, primary=primary
     ):

@@ -12,9 +12,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.config.combinations import contradictions, doubts
-from vlmrl.config.methods import SLOTS, check_methods
+from vlmrl.config.methods import SLOTS, check_methods, check_sources
 from vlmrl.config.schema import Config
+from vlmrl.data.adapters import ADAPTERS
 from vlmrl.errors import ConfigError
 from vlmrl.plugins import import_plugins
 from vlmrl.registry import Entry, Registry, type_name
@@ -25,8 +27,6 @@ PACKAGES = ("vlmrl.algo", "vlmrl.rewards", "vlmrl.sampling", "vlmrl.rollout.stra
 
 def registries(plugins: Sequence[str] = ()) -> dict[str, Registry[Any]]:
     """Slot -> registry, after importing our methods and the given plug-ins (modules that register theirs).
-
-    A plug-in is code with full authority; only a recipe's author can name one.
 
     Raises:
         ConfigError: a plug-in cannot be imported.
@@ -66,9 +66,9 @@ def _import_all(package: str) -> None:
 
 
 def method_problems(config: Config) -> list[str]:
-    """Every wrong method name and argument of a config, and combinations that are refused; for `config.load.load(also=...)`."""
-    found = registries(config.plugins)
-    return check_methods(config, found) + contradictions(config, found)
+    """Every wrong name of a method, answer type or adapter, every wrong argument, and combinations that are refused; for
+    `config.load.load(also=...)`."""
+    return _problems(config, registries(config.plugins))
 
 
 def method_doubts(config: Config) -> list[str]:
@@ -77,16 +77,24 @@ def method_doubts(config: Config) -> list[str]:
 
 
 def require_methods(config: Config) -> Mapping[str, Registry[Any]]:
-    """Pass 2 as training needs it: the registries, after every method of the config has been checked against them.
+    """Pass 2 as training needs it: the registries, after every name of the config has been checked against them.
 
     Raises:
         ConfigError: with every wrong name and argument.
     """
     found = registries(config.plugins)
-    problems = check_methods(config, found) + contradictions(config, found)
+    problems = _problems(config, found)
     if problems:
         raise ConfigError(problems)
     return found
+
+
+def _problems(config: Config, found: Mapping[str, Registry[Any]]) -> list[str]:
+    return [
+        *check_methods(config, found),
+        *check_sources(config, {"answer_type": ANSWER_TYPES, "adapter": ADAPTERS}),
+        *contradictions(config, found),
+    ]
 
 
 def described(entry: Entry[Any]) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""Plug-ins: Python modules that a recipe names and that register methods, providers and kinds of stages when they are imported."""
+"""Plug-ins: Python modules that register methods, providers, kinds of stages, answer types, metrics, scorers or adapters when they are
+imported.
+
+A plug-in is code with full authority. Recipes, suites, tasks and command lines name them; rows and results never do.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from collections.abc import Sequence
 from vlmrl.errors import ConfigError
 
 
-def import_plugins(names: Sequence[str]) -> None:
-    """Import them. A plug-in is code with full authority; only a recipe's author can name one.
+def import_plugins(names: Sequence[str], where: str = "plugins") -> None:
+    """Import modules in order. `where` prefixes errors.
 
     Raises:
         ConfigError: one cannot be imported.
@@ -18,4 +22,4 @@ def import_plugins(names: Sequence[str]) -> None:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise ConfigError(f"plugins.{i}: cannot import '{name}': {error}; install it or put its folder on PYTHONPATH") from error
+            raise ConfigError(f"{where}.{i}: cannot import '{name}': {error}; install it or put its folder on PYTHONPATH") from error

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from vlmrl.config.renamed import RENAMED
-from vlmrl.config.schema import Config, GrpoSection, Method, RewardMethod, RolloutStage, StageBase
-from vlmrl.registry import Registry, nearest
+from vlmrl.config.schema import Config, GrpoSection, Method, RewardMethod, RolloutStage, SourceSection, StageBase
+from vlmrl.registry import Catalogue, Registry, nearest
 
 SLOTS: Mapping[str, str] = {
     "advantage": "advantage",
@@ -61,6 +61,22 @@ def check_methods(config: Config, registries: Mapping[str, Registry[Any]]) -> li
         out += [f"{where}.{key}: unknown '{key}'; did you mean '{meant}'?" for key, meant in sorted(misplaced.items()) if key not in old]
         out += registries[slot].problems(method.name, {k: v for k, v in method.arguments.items() if k not in misplaced}, where)
     return out + _reward_problems(config)
+
+
+def sources(config: Config) -> Iterator[tuple[str, SourceSection]]:
+    """Every source of rows of a config as (dotted path, source)."""
+    for stage in config.stages:
+        yield f"stages.{stage.name}.source", stage.source
+    if config.eval.source is not None:
+        yield "eval.source", config.eval.source
+    if config.toy is not None and config.toy.base is not None:
+        yield "toy.base.source", config.toy.base.source
+
+
+def check_sources(config: Config, catalogues: Mapping[str, Catalogue[Any]]) -> list[str]:
+    """Fields of sources that name what a catalogue does not have: `answer_type` and `adapter`, each with its catalogue."""
+    named = [(f"{where}.{key}", getattr(source, key), known) for where, source in sources(config) for key, known in catalogues.items()]
+    return [f"{where}: {known.problem(name)}" for where, name, known in named if name is not None and name not in known]
 
 
 def _reward_problems(config: Config) -> list[str]:

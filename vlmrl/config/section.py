@@ -64,14 +64,10 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 class SourceSection(Section):
     path: str = Field(description="JSONL or Parquet file of rows, below data.root; also folders, #N and org/name@split (docs/data.md)")
     media_root: str = Field(default=".", description="Folder that media paths are relative to, relative to data.root")
-    adapter: Literal["vlmrl", "trl", "verl", "easyr1", "messages", "vlm_r1", "video_r1"] | None = Field(
+    adapter: str | None = Field(
         default=None, description="Shape of the rows (docs/data.md); none: that of the first row whose keys are known"
     )
-    answer_type: (
-        Literal["choice", "number", "regression", "math", "short_text", "exact_text", "bbox", "point", "time_span"]
-        | Literal["tracking", "spatio_temporal", "segmentation"]
-        | None
-    ) = Field(default=None, description="Answer type of rows of other trainers that do not say it")
+    answer_type: str | None = Field(default=None, description="Answer type of rows of other trainers that do not say it")
     task: str | None = Field(default=None, description="Task of rows of other trainers that do not say it; none: their answer type")
     frame: CoordinateFrame | None = Field(default=None, description="Frame of their boxes and points; never guessed")
     axis: Literal["xyxy", "yxyx", "xywh"] | None = Field(default=None, description="Order of the numbers of a box; none: xyxy")

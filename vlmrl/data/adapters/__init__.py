@@ -10,21 +10,15 @@ import hashlib
 import json
 from typing import Any
 
-from vlmrl.data.adapters import easyr1, messages, trl, verl, video_r1, vlm_r1
-from vlmrl.data.adapters.base import Adapter, ImportOptions
+from vlmrl.data.adapters import easyr1, messages, own, trl, verl, video_r1, vlm_r1
+from vlmrl.data.adapters.base import ADAPTERS, Adapter, ImportOptions
 from vlmrl.data.row import check_values
 from vlmrl.errors import DataError, RowError
 
-OWN = "vlmrl"
-"""Our own schema (`data.row`): no conversion."""
-ADAPTERS: dict[str, Adapter] = {
-    "trl": trl,
-    "verl": verl,
-    "easyr1": easyr1,
-    "messages": messages,
-    "vlm_r1": vlm_r1,
-    "video_r1": video_r1,
-}
+OWN = own.name
+_OURS: tuple[Adapter, ...] = (own, trl, verl, easyr1, messages, vlm_r1, video_r1)
+for _adapter in _OURS:
+    ADAPTERS.add(_adapter.name, _adapter)
 MIXED = "mixed_shapes"
 """Reason of a row whose shape is not that of its file; `load_source` stops at one."""
 
@@ -33,8 +27,6 @@ def detect(row: object) -> str | None:
     """The name of the shape that a row has by its keys; None if it is none of the known ones."""
     if not isinstance(row, dict):
         return None
-    if "answer_type" in row:
-        return OWN
     return next((name for name, adapter in ADAPTERS.items() if adapter.detect(row)), None)
 
 
@@ -46,8 +38,9 @@ class Importer:
         Raises:
             DataError: the source names an adapter that does not exist.
         """
-        if options.adapter is not None and options.adapter not in (OWN, *ADAPTERS):
-            raise DataError(f"adapter '{options.adapter}' does not exist; known: {', '.join((OWN, *ADAPTERS))}")
+        problem = None if options.adapter is None else ADAPTERS.problem(options.adapter)
+        if problem is not None:
+            raise DataError(problem)
         self.options = options
         self.chosen = options.adapter
         self.first: str | None = None

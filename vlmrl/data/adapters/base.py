@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 from vlmrl.answers.coordinates import Axis, Size, Target, TimeUnit
 from vlmrl.errors import MediaError, RowError
 from vlmrl.media.access import IMAGE_BYTES, read_media
+from vlmrl.registry import Catalogue
 from vlmrl.types import CoordinateFrame
 
 PROCESSING = ("fps", "nframes", "min_frames", "max_frames", "min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width")
@@ -22,7 +23,7 @@ class ImportOptions:
     """What a source says about its rows, where they do not say it themselves."""
 
     adapter: str | None = None
-    """A name in `adapters.ADAPTERS`, `vlmrl` for our own schema, None to detect it by the first row whose shape is known."""
+    """A name in `ADAPTERS`, None to detect it by the first row whose shape is known."""
     answer_type: str | None = None
     task: str | None = None
     frame: CoordinateFrame | None = None
@@ -74,6 +75,10 @@ class Adapter(Protocol):
             RowError: naming the key at fault.
         """
         ...
+
+
+ADAPTERS: Catalogue[Adapter] = Catalogue("adapter")
+"""Shapes of rows by name; all of ours after `import vlmrl.data.adapters`. A plug-in adds its own with `ADAPTERS.add(name, adapter)`."""
 
 
 def text_of(row: Mapping[str, Any], key: str) -> str:

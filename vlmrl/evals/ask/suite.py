@@ -12,6 +12,7 @@ tasks:
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from vlmrl.config.schema import MediaSection, PositiveInt, Section
 from vlmrl.config.tree import Node
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.tasks import RENAMED, Prepare, Published, Task, check_task, modes, with_defaults
+from vlmrl.plugins import import_plugins
 from vlmrl.registry import nearest
 
 DEFINITIONS = Path(__file__).parents[3] / "evals"
@@ -44,6 +46,7 @@ class Suite(Section):
         description="Prompts generated for at a time. Part of the suite, because the last bits of batched kernels may depend on it",
     )
     tasks: tuple[Task, ...] = Field(description="Names of tasks, or mappings of their own")
+    plugins: tuple[str, ...] = Field(default=(), description="Python modules to import, for all tasks")
 
 
 def suite_path(name: str | Path) -> Path:
@@ -64,8 +67,8 @@ def suite_path(name: str | Path) -> Path:
     raise ConfigError(f"{name}: no such suite{nearest(str(name), known)} (give a file, or one of: {names})")
 
 
-def load_suite(path: Path) -> Suite:
-    """Read and check a suite, its tasks filled in: defaults, one task per answer format.
+def load_suite(path: Path, plugins: Sequence[str] = ()) -> Suite:
+    """Read and check a suite, its tasks filled in: plug-ins (`plugins` are imported first), defaults, one task per answer format.
 
     Raises:
         ConfigError: with every problem, each with its file and line.
@@ -79,12 +82,20 @@ def load_suite(path: Path) -> Suite:
         suite = Suite.model_validate(_tuples(root.plain()))
     except ValueError as error:  # pydantic's ValidationError
         raise ConfigError(_explain(error, root)) from error
-    tasks = [with_defaults(task) for one in suite.tasks for task in modes(one)]
+    import_plugins(plugins, "--plugin")
+    import_plugins(suite.plugins, f"{path}: plugins")
+    tasks = [_prepared(task, (*plugins, *suite.plugins), f"{path}: tasks.{task.id}") for one in suite.tasks for task in modes(one)]
     suite = suite.model_copy(update={"tasks": tuple(tasks)})
     problems = [f"{path}: {problem}" for problem in check(suite)]
     if problems:
         raise ConfigError(problems)
     return suite
+
+
+def _prepared(task: Task, plugins: Sequence[str], where: str) -> Task:
+    """The task with its defaults, and with the plug-ins of its suite, so that it can be asked and scored alone."""
+    import_plugins(task.plugins, f"{where}.plugins")
+    return with_defaults(task.model_copy(update={"plugins": (*plugins, *task.plugins)}))
 
 
 def data_root_of(suite: Suite, given: Path | None) -> Path:

@@ -1,6 +1,7 @@
 """A task defines one benchmark: its rows, how they are asked, the metrics, and published figures.
 
-A task is a YAML file `evals/tasks/<id>.yaml` (or a mapping within a suite); unknown keys are errors. It holds no code.
+A task is a YAML file `evals/tasks/<id>.yaml` (or a mapping within a suite); unknown keys are errors. It holds no code,
+but may name modules that do.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Task(Section):
     max_prompt_tokens: PositiveInt = Field(default=8192, description="A longer prompt is an error")
     media: MediaSection = MediaSection()
     published: tuple[Published, ...] = Field(default=(), description="Figures from elsewhere")
+    plugins: tuple[str, ...] = Field(default=(), description="Python modules to import, for their answer types and metrics")
 
     @property
     def answer_types(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from vlmrl.evals.ask.evaluate import EvalOptions, Reading
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.evals.score.measures import METRICS, metrics_of
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, open_media
+from vlmrl.plugins import import_plugins
 from vlmrl.types import GenerationSettings, MediaRef, Prompt, Sample
 
 FORMAT = "vlmrl-1"
@@ -41,6 +42,7 @@ def is_ours(doc: Mapping[str, Any]) -> bool:
 
 def sample_of(doc: Mapping[str, Any]) -> Sample:
     """The row of a document. Raises RowError if it was changed and is no row any more."""
+    task_of(doc)  # its plug-ins may define the answer type
     return parse_row(json.loads(doc["row"]), source=doc["source"], media_root=doc["media_root"])
 
 
@@ -51,7 +53,9 @@ def task_of(doc: Mapping[str, Any]) -> Task:
 
 @lru_cache(maxsize=64)
 def _task(text: str) -> Task:
-    return Task.model_validate_json(text)
+    task = Task.model_validate_json(text)
+    import_plugins(task.plugins, f"tasks.{task.id}.plugins")
+    return task
 
 
 def names(task: Task) -> tuple[str, ...]:

@@ -92,13 +92,20 @@ class RunFiles:
         return hashlib.sha256(self.config_text.encode()).hexdigest()
 
 
-def load_run(path: Path) -> RunFiles:
-    """Read a run directory. A run that has not come to metrics or evaluations yet has none; that is no error.
+def plugins_of(path: Path) -> list[str]:
+    """The plug-ins of the recipe that a run directory keeps; its records may need them to be read. None where it keeps no recipe.
 
     Raises:
-        ConfigError: not a run directory.
-        StorageError: a file is damaged.
+        StorageError: the recipe is damaged.
     """
+    names = _recipe(path)[1].get("plugins") or [] if (path / "config.yaml").is_file() else []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise StorageError(f"{path / 'config.yaml'}: 'plugins' must be a list of module names, got {names!r:.80}")
+    return names
+
+
+def _recipe(path: Path) -> tuple[str, dict[str, Any]]:
+    """`config.yaml` of a run as text and as values."""
     if not (path / "config.yaml").is_file():
         raise ConfigError(f"{path}: not a run directory (no config.yaml); give the folder <run.root>/<run.name>")
     text = (path / "config.yaml").read_text(encoding="utf-8")
@@ -106,13 +113,24 @@ def load_run(path: Path) -> RunFiles:
         config = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise StorageError(f"{path / 'config.yaml'}: not YAML: {error}") from error
+    return text, config if isinstance(config, dict) else {}
+
+
+def load_run(path: Path) -> RunFiles:
+    """Read a run directory. A run that has not come to metrics or evaluations yet has none; that is no error.
+
+    Raises:
+        ConfigError: not a run directory.
+        StorageError: a file is damaged.
+    """
+    text, config = _recipe(path)
     order = _json(path / "eval" / "order.json", [])
     records = {name: read_records(path / "eval" / f"{name}.jsonl") for name in order}
     frames = read_frames(path / "eval" / "frames", records.values())
     return RunFiles(
         path=path,
         config_text=text,
-        config=config if isinstance(config, dict) else {},
+        config=config,
         environment=_json(path / "environment.json", {}),
         metrics=read_metrics(path / "metrics.jsonl") if (path / "metrics.jsonl").exists() else [],
         records=records,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vlmrl import fs
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.errors import StorageError
 from vlmrl.types import FinishReason, GenerationSettings, Prompt
 
@@ -176,7 +177,8 @@ def read_records(path: Path) -> list[Record]:
     """The records of a file, in its order. A last line that is not whole was being written when the process died; it is left out.
 
     Raises:
-        StorageError: the file is missing, another line is damaged, or two lines have the same answer to the same sample.
+        StorageError: the file is missing, another line is damaged or of an unknown answer type, or two lines have the same answer to
+            the same sample.
     """
     if not path.is_file():
         raise StorageError(f"{path}: no evaluation records; run the evaluation first")
@@ -190,6 +192,9 @@ def read_records(path: Path) -> list[Record]:
             if number == len(lines) and not tail:
                 break
             raise StorageError(f"{path}:{number}: not an evaluation record ({error!r}); remove the line to have it made again") from error
+        problem = ANSWER_TYPES.problem(record.answer_type) if record.harness == HARNESS else None
+        if problem is not None:
+            raise StorageError(f"{path}:{number}: {problem}; if a plug-in defines it, name its module: --plugin MODULE")
         place = record.sample_id, record.k
         if place in seen:
             which = f"answer {record.k} to sample '{record.sample_id}'"

@@ -233,7 +233,7 @@ def place(
     call, so that the deadline is not spent on it.
 
     Args:
-        plugins: modules of the recipe; a worker imports them, in order, for a reward that is not ours.
+        plugins: modules of the recipe; a worker imports them, in order.
 
     Raises:
         ConfigError: see `in_worker`.
@@ -244,8 +244,9 @@ def place(
     if not in_worker(entry, isolate):
         return bound
     home = entry.function.__module__
-    # a plug-in may register a function that lives elsewhere; what is registered nowhere else is registered by its own module
-    modules = [home] if _is_ours(entry) else [*plugins] or [home]
+    # a plug-in may register a function that lives elsewhere, and answer types that ours score; what is registered nowhere else is
+    # registered by its own module
+    modules = [home, *plugins] if _is_ours(entry) else [*plugins] or [home]
     return pool.column(name, arguments, [*modules, *entry.extra.get("imports", ())])
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,9 +23,10 @@ from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RememberingStrategy, RewardContext, Strategy
 from vlmrl.rewards.run.alarms import Watch
 from vlmrl.rewards.run.runner import MediaOnDemand, RewardRunner
-from vlmrl.rollout.collect import Collector
+from vlmrl.rollout.collect import Collected, Collector
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.guide import collector_for
+from vlmrl.rollout.journal import Journal
 from vlmrl.sampling.ledger import distinct_n
 from vlmrl.train import dist
 from vlmrl.train.clock import Clock
@@ -160,6 +162,29 @@ class StageRun:
             stage=cfg.name,
             expected_tokens=lambda sample_id: self.state.ledger.row(sample_id).mean_length or 0.0,
         )
+
+    def journal(self) -> Journal:
+        """What this rank has generated of the current step."""
+        return Journal(self.journal_dir, self.state.global_step, dist.rank())
+
+    def roll_out(
+        self, collector: Collector, journal: Journal, *, prompts: int, first: int = 0
+    ) -> tuple[list[tuple[int, ScoredGroup]], Collected]:
+        """Plan prompts, generate and score their groups: (place in the plan, group) of this rank. Places count from `first`."""
+        with self.timed_feed(self.clock):
+            taken = self.feed.take(self.state.ledger, prompts=prompts, rollouts=collector.num_generations)
+        places = [first + place for place, _, _ in taken]
+        collect = partial(
+            collector.collect,
+            [(place, prompt) for place, (_, _, prompt) in zip(places, taken, strict=True)],
+            step=self.state.step,
+            journal=journal,
+            num_generations=[planned.num_generations for _, planned, _ in taken],
+        )
+        collected = dist.together(collect)  # a service that is down stops every rank, and none waits for one that has gone
+        self.clock.add("rollout", collected.rollout_seconds)
+        self.clock.add("score", collected.score_seconds)
+        return list(zip(places, collected.groups, strict=True)), collected
 
     def provide(self, batch: Batch, methods: Iterable[Bound]) -> RewardTable:
         """The batch's table with what these methods need."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -19,7 +18,6 @@ from vlmrl.config.schema import GrpoSection
 from vlmrl.errors import NumericsError
 from vlmrl.policy.pack import Row
 from vlmrl.rollout.collect import Collector
-from vlmrl.rollout.journal import Journal
 from vlmrl.sampling.dynamic_sampling import refill
 from vlmrl.train import dist
 from vlmrl.train.session import Session
@@ -93,26 +91,14 @@ def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, colle
     Groups beyond the wanted number are left out of the update, in plan order; they count in the ledger and in the log.
     """
     state, clock = stage.state, stage.clock
-    journal = Journal(stage.journal_dir, state.global_step, dist.rank())
+    journal = stage.journal()
     groups: list[tuple[int, ScoredGroup]] = []
     wanted, generated, replayed, attempts = cfg.rollout.prompts_per_step, 0, 0, 0
     notes: Counter[str] = Counter()
     ask = wanted
     while True:
-        with stage.timed_feed(clock):
-            taken = stage.feed.take(state.ledger, prompts=ask, rollouts=cfg.rollout.num_generations)
-        places = [generated + place for place, _, _ in taken]
-        collect = partial(
-            collector.collect,
-            [(place, prompt) for place, (_, _, prompt) in zip(places, taken, strict=True)],
-            step=state.step,
-            journal=journal,
-            num_generations=[planned.num_generations for _, planned, _ in taken],
-        )
-        collected = dist.together(collect)  # a service that is down stops every rank, and none waits for one that has gone
-        clock.add("rollout", collected.rollout_seconds)
-        clock.add("score", collected.score_seconds)
-        groups += zip(places, collected.groups, strict=True)
+        found, collected = stage.roll_out(collector, journal, prompts=ask, first=generated)
+        groups += found
         notes.update(collected.notes)
         generated, replayed, attempts = generated + ask, replayed + collected.replayed, attempts + 1
         with clock.phase("algorithm"):

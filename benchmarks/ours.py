@@ -86,19 +86,18 @@ def open_stage(cfg: Any, journal: Path, log: Any) -> Any:
     from vlmrl.policy.vision import VisionCache
     from vlmrl.protocols import sampler as samplers
     from vlmrl.rewards.run.runner import RewardRunner
-    from vlmrl.train import optim
-    from vlmrl.train.feed import Feed
+    from vlmrl.train.loader import PromptLoader
     from vlmrl.train.media import open_media
     from vlmrl.train.stage.base import StageRun
     from vlmrl.train.state import RunState
-    from vlmrl.train.step import Learner
+    from vlmrl.train.step import Learner, make_optimizer
 
     stage, root = cfg.stages[0], Path(cfg.data.root)
     bundle = open_bundle(cfg.model.path)
     store, encoder = open_media(cfg, bundle, root)
     policy = open_policy(cfg, bundle)
     named = freeze(policy, stage.freeze)
-    optimizer, _ = optim.build(named, stage.optim)
+    optimizer, _ = make_optimizer(named, stage.optim)
     samples = {s.id: s for s in load_source(root / stage.source.path, media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None)}
     state = RunState()
     learner = Learner(
@@ -112,7 +111,7 @@ def open_stage(cfg: Any, journal: Path, log: Any) -> Any:
         temperature=stage.rollout.temperature,
         forbidden=bundle.forbidden_ids,
     )
-    feed = Feed(
+    loader = PromptLoader(
         samples=samples,
         encoder=encoder,
         sampler=samplers.bind(stage.sampler.name, stage.sampler.arguments)(list(samples), rng.key(0, "stage", stage.name)),
@@ -127,13 +126,13 @@ def open_stage(cfg: Any, journal: Path, log: Any) -> Any:
         state=state,
         policy=policy,
         learner=learner,
-        feed=feed,
+        loader=loader,
         store=store,
         rewards=RewardRunner([("length", 1.0, length_reward)]),
         reference=None,
         journal_dir=journal,
         checkpoint_every=stage.steps + 1,
-        log=log,
+        log=lambda values, **where: log(values),
         save=lambda: None,
         stop_requested=lambda: False,
     )
@@ -165,7 +164,7 @@ def measure(job: Job) -> Result:
                 out["update"].append(logged[-1]["time/forward_backward"])
             began, cpu = ended, time.process_time()
         memory = meter.read()
-    prompt = stage.feed.encoder.encode(next(iter(stage.feed.samples.values())), TEMPLATE)
+    prompt = stage.loader.encoder.encode(next(iter(stage.loader.samples.values())), TEMPLATE)
     return out | {
         "memory": memory,
         "prompt_tokens": len(prompt.ids),

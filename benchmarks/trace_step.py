@@ -54,7 +54,7 @@ DURABLE = (
 )
 """Files that write or name what survives a crash. The ledger is not among them: samplers read it."""
 
-ALGORITHM = ("algo/", "rollout/", "policy/", "train/stage/", "train/step.py", "train/objective.py")
+ALGORITHM = ("algo/", "rollout/", "policy/", "train/stage/", "train/step.py")
 NO_ALGORITHM = DURABLE
 """Of those, what is durable is no algorithm."""
 

@@ -22,11 +22,11 @@ from vlmrl.config.section import PositiveInt
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.rollout.collect import Collector
 from vlmrl.train import dist
-from vlmrl.train.objective import TokenObjective
 from vlmrl.train.session import Session
 from vlmrl.train.stage.algorithm import bind
 from vlmrl.train.stage.base import StageRun
 from vlmrl.train.stage.kinds import stage_kind
+from vlmrl.train.stage.loss import TokenObjective
 from vlmrl.train.stage.open import open_rollout_stage
 from vlmrl.train.step import Minibatch, StepReport, optimizer_step
 from vlmrl.types import ScoredGroup

@@ -120,7 +120,7 @@ class LossInputs:
     provided: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Further needs by name, of providers from outside the package: `x.provided["gaze_BT"]`."""
     score_mean_B: Tensor | None = None
-    """Mean over all rows of the row's group of the row score that the loss names in its `score` extra (`algo.level.SCORES`), under the
+    """Mean over all rows of the row's group of the row score that the loss names in its `score` extra (`algo.ratio.SCORES`), under the
     current policy and without gradient. Over the whole step, not the micro-batch, so that a split that cuts groups changes nothing.
     Zeros for a score that is a log-ratio while old and current policy are the same."""
 

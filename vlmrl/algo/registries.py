@@ -15,7 +15,7 @@ credit: Registry[Callable[..., Tensor]] = Registry("credit")
 """(AdvantageInputs, adv [N], mask [N, T]) -> [N, T]"""
 policy_loss: Registry[Callable[..., LossOutput]] = Registry("policy_loss")
 """(LossInputs) -> LossOutput. Extras: `needs`, the optional fields of LossInputs that it reads; `score`, the row score (a name in
-`algo.level.SCORES`) whose group mean it reads as `score_mean_B`."""
+`algo.ratio.SCORES`) whose group mean it reads as `score_mean_B`."""
 group_loss: Registry[Callable[..., Tensor]] = Registry("group_loss")
 """(score [N], advantage [N], group [N], kl [N] or None, tokens [N] or None) -> scalar, of a whole step. See `algo.group_loss.two_pass`."""
 importance_correction: Registry[Callable[..., tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]]] = Registry("importance_correction")

@@ -31,8 +31,8 @@ from vlmrl.policy.vision import VisionCache
 from vlmrl.registry import nearest
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.train import dist
-from vlmrl.train.clock import Clock
 from vlmrl.train.export import export
+from vlmrl.train.meter import Clock
 from vlmrl.train.session import Session
 from vlmrl.types import GenerationSettings, Prompt
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vlmrl import STARTED
 from vlmrl.config.schema import Config, SourceSection
 from vlmrl.data.encode import Encoder
 from vlmrl.media.store import MediaStore
@@ -14,8 +17,8 @@ from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.vision import VisionCache
 from vlmrl.policy.vision_disk import FeatureStore
 from vlmrl.train import checkpoint, dist
-from vlmrl.train.clock import Clock
 from vlmrl.train.media import open_media
+from vlmrl.train.meter import Clock
 from vlmrl.train.rows import Rows, load_rows
 from vlmrl.train.rundir import RunDir
 from vlmrl.train.state import RunState
@@ -52,8 +55,10 @@ class Session:
     failed_saves: int = 0
     clock: Clock = field(default_factory=Clock)
     rows: dict[tuple[SourceSection, str], Rows] = field(default_factory=dict)
-    first_rl_step_logged: bool = False
-    """Whether this process has logged how long it took to get there."""
+    first_rl_step: dict[str, Callable[[], float]] = field(
+        default_factory=lambda: {"time/to_first_rl_step": lambda: time.perf_counter() - STARTED}
+    )
+    """Logged with the process's first step of a stage that generates."""
     profile_steps: int = 0
     """Steps of each stage to trace."""
     policy: Policy = field(init=False)

@@ -1,4 +1,4 @@
-"""One optimizer step: micro-batches, gradient sum over ranks, the finite gate, and the update.
+"""One optimizer step: micro-batches, gradient sum over ranks, the finite gate, and the update; AdamW and its learning rate.
 
 The loss of a row is divided by denominators that are counted over the whole step and all ranks before the first forward, so any
 split into micro-batches or ranks gives the same gradient up to summation order. Weights change only if loss and gradient are
@@ -8,23 +8,26 @@ finite on every rank.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 
 from vlmrl.algo.behaviour import old_logprobs
 from vlmrl.algo.inputs import LossInputs
+from vlmrl.config.schema import OptimSection
 from vlmrl.errors import NumericsError
 from vlmrl.policy.forward import LAYOUTS, Layout, Scored
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, response_mask
 from vlmrl.policy.vision import VisionCache
 from vlmrl.train import dist
-from vlmrl.train.objective import MicroSlices, Objective, Sums, masked_sum
 
 MAX_OOM_RETRIES = 3
+Sums = dict[str, tuple[float, float]]
+"""Metric -> (sum, count)."""
 
 
 @dataclass(kw_only=True)
@@ -44,6 +47,31 @@ class Learner:
     """Recompute activations in backward; transformers does so only for modules in training mode."""
     entropy_gradient: bool = False
     """Whether a loss needs entropies that it can differentiate (`entropy_BT`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroSlices:
+    """The micro-batch's slices of what belongs to rows and not to the loss."""
+
+    place_B: torch.Tensor
+    """Place of each row in the minibatch."""
+    counted_BT: torch.Tensor
+    """Tokens that enter logged statistics."""
+    sampled_BT: torch.Tensor | None
+    """Log-probs that the sampler reported; NaN where nothing was sampled."""
+
+
+class Objective(Protocol):
+    """What a micro-batch contributes to the gradient of a step. It is called once per micro-batch; the sum over all micro-batches and ranks
+    has the gradient of the whole step, whatever the split."""
+
+    def total(self, mask_NT: torch.Tensor) -> float:
+        """Denominator of the whole step over all ranks, from this rank's mask. Called on every rank."""
+        ...
+
+    def __call__(self, x: LossInputs, slices: MicroSlices, total: float) -> tuple[torch.Tensor, Sums]:
+        """(scalar to differentiate, metrics as sums and counts)."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,3 +289,31 @@ def _apply(learner: Learner, sums: Sums, tokens: int) -> StepReport:
         learner.policy.vision_version += int(learner.policy.vision_trains)
     learner.optimizer.zero_grad(set_to_none=True)
     return StepReport(applied=finite, grad_norm=norm, loss=loss, metrics=metrics, tokens=tokens)
+
+
+def masked_sum(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> tuple[float, float]:
+    """(sum, count) over a mask, without gradient."""
+    return float(torch.where(mask_BT, value_BT.detach(), torch.zeros_like(value_BT)).sum()), float(mask_BT.sum())
+
+
+# ---- optimizer ---------------------------------------------------------------------------------------------------------
+
+
+def make_optimizer(named: list[tuple[str, torch.nn.Parameter]], cfg: OptimSection) -> tuple[torch.optim.AdamW, list[str]]:
+    """AdamW in which only matrices decay, as is usual for transformers, and the parameter names in its order."""
+    decay = [(n, p) for n, p in named if p.ndim >= 2]
+    rest = [(n, p) for n, p in named if p.ndim < 2]
+    groups = [(decay, cfg.weight_decay), (rest, 0.0)]
+    optimizer = torch.optim.AdamW([{"params": [p for _, p in g], "weight_decay": w} for g, w in groups if g], lr=cfg.lr, betas=cfg.betas)
+    return optimizer, [n for n, _ in decay + rest]
+
+
+def learning_rate(step: int, total: int, *, peak: float, schedule: Literal["constant", "linear", "cosine"], warmup: float) -> float:
+    """Rate of the update that follows `step` finished updates: linear warm-up over `warmup * total`, then the schedule to zero."""
+    rising = round(warmup * total)
+    if step < rising:
+        return peak * (step + 1) / rising
+    if schedule == "constant":
+        return peak
+    done = (step - rising) / max(1, total - rising)
+    return peak * (1 - done) if schedule == "linear" else peak * 0.5 * (1 + math.cos(math.pi * done))

@@ -12,7 +12,7 @@ from tests.unit.train.test_step import batch, learner
 from vlmrl.algo.auxiliary.entropy import entropy_bonus
 from vlmrl.algo.inputs import LossInputs
 from vlmrl.algo.registries import policy_loss, reducer
-from vlmrl.train.objective import Auxiliary, TokenObjective
+from vlmrl.train.stage.loss import Auxiliary, TokenObjective
 from vlmrl.train.step import optimizer_step, score_tokens
 
 

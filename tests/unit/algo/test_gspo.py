@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.losses import coefficients, loss_inputs, metric, total
-from vlmrl.algo.level import sequence_ratio
 from vlmrl.algo.loss.gspo import gspo
 from vlmrl.algo.loss.ppo_clip import ppo_clip
+from vlmrl.algo.ratio import sequence_ratio
 from vlmrl.algo.reduce import seq_mean
 
 ANSWER = [(math.exp(0.03), 1.0), (math.exp(0.06), 1.0)]

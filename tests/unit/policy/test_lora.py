@@ -26,8 +26,8 @@ from vlmrl.policy.model import LoraSpec, Policy
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.train import optim
 from vlmrl.train.export import export
+from vlmrl.train.step import make_optimizer
 from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, write_tensors
 from vlmrl.types import GenerationSettings, Request
 
@@ -373,7 +373,7 @@ def test_a_checkpoint_holds_the_adapters_and_goes_on_bit_for_bit(tiny: Tiny, tmp
     def start() -> tuple[Policy, dict[str, torch.nn.Parameter], torch.optim.Optimizer, list[str]]:
         policy = adapted(tiny, trained=False)
         named = freeze(policy, ("vision",))
-        optimizer, order = optim.build(named, cfg)
+        optimizer, order = make_optimizer(named, cfg)
         return policy, dict(named), optimizer, order
 
     policy, named, optimizer, order = start()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.train.balance import cost, deal
+from vlmrl.train.loader import cost, deal
 
 
 def test_cost_by_hand() -> None:

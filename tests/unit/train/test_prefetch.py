@@ -19,7 +19,7 @@ from vlmrl.media.store import MediaStore
 from vlmrl.sampling.ledger import Ledger
 from vlmrl.sampling.prioritized import prioritized
 from vlmrl.sampling.uniform import uniform
-from vlmrl.train.feed import Feed
+from vlmrl.train.loader import PromptLoader
 from vlmrl.train.prefetch import Prefetcher
 from vlmrl.types import PlannedPrompt, Sample
 
@@ -40,16 +40,16 @@ def store_of(tiny: Tiny, patchify: Callable[..., Any] | None = None, **changes: 
     )
 
 
-def feed_of(
+def loader_of(
     tiny: Tiny, store: MediaStore, *, prefetch: bool, root: Path | None = None, sampler: Callable[..., Any] = uniform, max_bad: float = 1.0
-) -> tuple[Feed, Seen]:
+) -> tuple[PromptLoader, Seen]:
     samples = {sample.id: sample for sample in tiny.samples[:12]}
     seen: Seen = []
 
     def quarantine(sample: Sample, reason: str, message: str) -> None:
         seen.append((sample.id, reason, message))
 
-    feed = Feed(
+    loader = PromptLoader(
         samples=samples,
         encoder=dataclasses.replace(tiny.encoder, media=store, data_root=root or tiny.encoder.data_root),
         sampler=sampler(list(samples), 5),
@@ -59,13 +59,13 @@ def feed_of(
         quarantine=quarantine,
         prefetcher=Prefetcher(store, sampler(list(samples), 5)) if prefetch else None,
     )
-    return feed, seen
+    return loader, seen
 
 
-def settle(feed: Feed) -> None:
+def settle(loader: PromptLoader) -> None:
     """Wait until the background thread has nothing to do."""
-    assert feed.prefetcher is not None
-    for future in feed.prefetcher._running:
+    assert loader.prefetcher is not None
+    for future in loader.prefetcher._running:
         future.result(60)
 
 
@@ -79,37 +79,37 @@ def background() -> list[str]:
 
 def test_the_next_steps_media_are_there_before_they_are_asked_for(tiny: Tiny) -> None:
     store = store_of(tiny)
-    feed, _ = feed_of(tiny, store, prefetch=True)
-    plain, _ = feed_of(tiny, store_of(tiny), prefetch=False)
-    with feed.running():
+    loader, _ = loader_of(tiny, store, prefetch=True)
+    plain, _ = loader_of(tiny, store_of(tiny), prefetch=False)
+    with loader.running():
         for step in range(5):  # 20 prompts of 12 samples: into the second epoch
-            taken, expected = (f.take(Ledger(), prompts=4, rollouts=2) for f in (feed, plain))
+            taken, expected = (f.next_batch(Ledger(), prompts=4, rollouts=2) for f in (loader, plain))
             assert ids(taken) == ids(expected)
             assert [p for _, _, p in taken] == [p for _, _, p in expected]
             decoded, waited = store.stats["decoded"], store.waited()
-            feed.prefetch(Ledger())
-            settle(feed)
+            loader.prefetch(Ledger())
+            settle(loader)
             if step < 2:
                 assert store.stats["decoded"] > decoded
         assert store.waited() == waited, "after the first step this thread decodes nothing"
-    assert feed.prefetcher is not None
-    assert feed.prefetcher.fetched == 20
+    assert loader.prefetcher is not None
+    assert loader.prefetcher.fetched == 20
     assert background() == []
 
 
 def test_a_guess_moves_neither_sampler_nor_ledger(tiny: Tiny) -> None:
     for sampler in (uniform, prioritized):
-        feed, _ = feed_of(tiny, store_of(tiny), prefetch=True, sampler=sampler)
-        assert feed.prefetcher is not None
+        loader, _ = loader_of(tiny, store_of(tiny), prefetch=True, sampler=sampler)
+        assert loader.prefetcher is not None
         ledger = Ledger()
         for sample in tiny.samples[:12:3]:
             ledger.observe(sample.id, rewards=[0.0, 1.0], lengths=[3, 4], step=0)
         for _ in range(4):
-            before = feed.sampler.state_dict(), ledger.state_dict()
-            guessed = feed.prefetcher.guess(feed.sampler, ledger, prompts=5, rollouts=2)
-            assert feed.prefetcher.guess(feed.sampler, ledger, prompts=5, rollouts=2) == guessed
-            assert (feed.sampler.state_dict(), ledger.state_dict()) == before
-            assert feed.sampler.plan(ledger, prompts=5, rollouts=2) == guessed
+            before = loader.sampler.state_dict(), ledger.state_dict()
+            guessed = loader.prefetcher.guess(loader.sampler, ledger, prompts=5, rollouts=2)
+            assert loader.prefetcher.guess(loader.sampler, ledger, prompts=5, rollouts=2) == guessed
+            assert (loader.sampler.state_dict(), ledger.state_dict()) == before
+            assert loader.sampler.plan(ledger, prompts=5, rollouts=2) == guessed
 
 
 def test_a_wrong_guess_changes_nothing(tiny: Tiny) -> None:
@@ -123,15 +123,15 @@ def test_a_wrong_guess_changes_nothing(tiny: Tiny) -> None:
             return [PlannedPrompt(sample_id=tiny.samples[11].id, num_generations=rollouts)] * prompts
 
     store = store_of(tiny)
-    feed, _ = feed_of(tiny, store, prefetch=True)
-    plain, _ = feed_of(tiny, store_of(tiny), prefetch=False)
-    feed.prefetcher = Prefetcher(store, Liar())
-    with feed.running():
+    loader, _ = loader_of(tiny, store, prefetch=True)
+    plain, _ = loader_of(tiny, store_of(tiny), prefetch=False)
+    loader.prefetcher = Prefetcher(store, Liar())
+    with loader.running():
         for _ in range(3):
-            assert [p for *_, p in feed.take(Ledger(), prompts=3, rollouts=1)] == [
-                p for *_, p in plain.take(Ledger(), prompts=3, rollouts=1)
+            assert [p for *_, p in loader.next_batch(Ledger(), prompts=3, rollouts=1)] == [
+                p for *_, p in plain.next_batch(Ledger(), prompts=3, rollouts=1)
             ]
-            feed.prefetch(Ledger())
+            loader.prefetch(Ledger())
 
 
 @pytest.mark.parametrize("wait", [True, False])
@@ -143,15 +143,15 @@ def test_a_broken_medium_is_reported_as_without_prefetching(tiny: Tiny, tmp_path
     truncate(world / tiny.samples[7].media[0].path, 0.5)
     results = []
     for prefetch in (True, False):
-        feed, seen = feed_of(tiny, store_of(tiny), prefetch=prefetch, root=world)
+        loader, seen = loader_of(tiny, store_of(tiny), prefetch=prefetch, root=world)
         steps = []
-        with feed.running():
+        with loader.running():
             for _ in range(5):
-                steps.append(ids(feed.take(Ledger(), prompts=4, rollouts=2)))
-                feed.prefetch(Ledger())
+                steps.append(ids(loader.next_batch(Ledger(), prompts=4, rollouts=2)))
+                loader.prefetch(Ledger())
                 if prefetch and wait:
-                    settle(feed)
-        results.append((steps, seen, feed.bad))
+                    settle(loader)
+        results.append((steps, seen, loader.bad))
     assert results[0] == results[1]
     assert {reason for _, reason, _ in results[0][1]} >= {"missing"}
     assert len(results[0][2]) == 2
@@ -160,15 +160,15 @@ def test_a_broken_medium_is_reported_as_without_prefetching(tiny: Tiny, tmp_path
 def test_too_many_broken_media_stop_the_run_in_the_step_that_needs_them(tiny: Tiny, tmp_path: Path) -> None:
     messages = []
     for prefetch in (True, False):
-        feed, _ = feed_of(tiny, store_of(tiny), prefetch=prefetch, root=tmp_path, max_bad=0.1)
-        with feed.running():
-            if feed.prefetcher is not None:
-                feed._asked = (4, 1)
-                feed.prefetch(Ledger())
-                settle(feed)
-                assert feed.prefetcher.fetched == 0
+        loader, _ = loader_of(tiny, store_of(tiny), prefetch=prefetch, root=tmp_path, max_bad=0.1)
+        with loader.running():
+            if loader.prefetcher is not None:
+                loader._asked = (4, 1)
+                loader.prefetch(Ledger())
+                settle(loader)
+                assert loader.prefetcher.fetched == 0
             with pytest.raises(DataError) as caught:
-                feed.take(Ledger(), prompts=4, rollouts=1)
+                loader.next_batch(Ledger(), prompts=4, rollouts=1)
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vlmrl.train.clock import Clock
+from vlmrl.train.meter import Clock
 from vlmrl.train.profile import ROWS, StageProfiler
 
 CPU = torch.device("cpu")

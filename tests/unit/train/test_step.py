@@ -16,7 +16,7 @@ from vlmrl.errors import NumericsError
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.train import step as step_module
-from vlmrl.train.objective import TokenObjective
+from vlmrl.train.stage.loss import TokenObjective
 from vlmrl.train.step import Learner, Minibatch, optimizer_step, score_rows
 
 

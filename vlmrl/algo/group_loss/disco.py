@@ -3,7 +3,7 @@
 Per question J = mean_right s - tau * log mean_wrong exp(s / tau): hard negatives, the wrong answers with a high score, weigh more.
 `hard_negatives=False` is DisCO-b, J = mean_right s - mean_wrong s, the limit of tau -> infinity. Whatever the pass rate, the positive
 weight of a question is 1. Questions without both labels add nothing, but the mean is over all questions of `group`, so do not drop
-them by selection before. Scores (`algo.level.SCORES`): `logL`, the mean log-prob, and `ratio`, the mean ratio, not clipped.
+them by selection before. Scores (`algo.ratio.SCORES`): `logL`, the mean log-prob, and `ratio`, the mean ratio, not clipped.
 Constraint: (beta / 2) * max(KL - delta, 0)^2, KL the mean over all tokens; exactly 0 below delta. `divergence` is the token's KL(old
 || policy): `kl`, logp_old - logp (right in value and gradient), or `low_variance`, rho - 1 - log rho.
 Defaults: tau 10 for `logL` and 1 for `ratio`, beta 1000, delta 1e-4. Not copied: in the authors' code the loss value of the

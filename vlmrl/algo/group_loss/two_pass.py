@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vlmrl.algo import level
+from vlmrl.algo import ratio
 from vlmrl.algo.inputs import LossInputs
 
 
@@ -44,14 +44,14 @@ def choice(loss: Callable[..., Tensor], name: str) -> str | None:
 
 
 def row_terms(x: LossInputs, *, score: str = "logL", divergence: str | None = "kl") -> RowTerms:
-    """Score, divergence and length of each row. `score` is a name in `level.SCORES`; `divergence` is `kl`, `low_variance` or None.
+    """Score, divergence and length of each row. `score` is a name in `ratio.SCORES`; `divergence` is `kl`, `low_variance` or None.
 
     Raises:
         ValueError: an unknown name.
     """
-    if score not in level.SCORES:
-        raise ValueError(f"unknown score '{score}' (known: {', '.join(level.SCORES)})")
-    log_BT = level.log_ratio(x)
+    if score not in ratio.SCORES:
+        raise ValueError(f"unknown score '{score}' (known: {', '.join(ratio.SCORES)})")
+    log_BT = ratio.log_ratio(x)
     if divergence == "kl":
         kl_BT = -log_BT
     elif divergence == "low_variance":
@@ -60,7 +60,7 @@ def row_terms(x: LossInputs, *, score: str = "logL", divergence: str | None = "k
         kl_BT = torch.zeros_like(log_BT)
     else:
         raise ValueError(f"unknown divergence '{divergence}' (known: kl, low_variance)")
-    return RowTerms(level.SCORES[score](x), level.row_sum(kl_BT, x.mask_BT), x.mask_BT.sum(dim=1))
+    return RowTerms(ratio.SCORES[score](x), ratio.row_sum(kl_BT, x.mask_BT), x.mask_BT.sum(dim=1))
 
 
 def pass_weights(

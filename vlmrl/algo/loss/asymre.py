@@ -1,4 +1,4 @@
-"""AsymRE: REINFORCE without a ratio, with a baseline below the group's mean. arXiv:2506.20520.
+"""AsymRE: REINFORCE without a rho, with a baseline below the group's mean. arXiv:2506.20520.
 
 loss = -(A - shift) * logp with A = r - mean_g r, that is, the baseline mean_g r + shift. A negative shift is a constant positive
 advantage: right answers weigh more than wrong ones, which keeps a policy that learns from others' answers from collapsing.
@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from vlmrl.algo import level
+from vlmrl.algo import ratio
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
@@ -25,10 +25,10 @@ def asymre(x: LossInputs, *, shift: float = -0.1, rows: Literal["all", "offpolic
     Raises:
         ValueError: `rows="offpolicy"` without `offpolicy_B`.
     """
-    adv_BT = level.inside(x.adv_BT, x.mask_BT)
+    adv_BT = ratio.inside(x.adv_BT, x.mask_BT)
     shift_BT = torch.full_like(adv_BT, shift)
     if rows == "offpolicy":
         shift_BT = torch.where(x.need("offpolicy_B", "asymre")[:, None], shift_BT, torch.zeros_like(shift_BT))
-    weight_BT = level.inside(adv_BT - shift_BT, x.mask_BT)
-    ratio = level.inside(level.token_ratio(x), x.mask_BT).sum().detach()
-    return LossOutput(-weight_BT * level.inside(x.logp_BT, x.mask_BT), {"ratio/mean": (ratio, x.mask_BT.sum())})
+    weight_BT = ratio.inside(adv_BT - shift_BT, x.mask_BT)
+    rho = ratio.inside(ratio.token_ratio(x), x.mask_BT).sum().detach()
+    return LossOutput(-weight_BT * ratio.inside(x.logp_BT, x.mask_BT), {"ratio/mean": (rho, x.mask_BT.sum())})

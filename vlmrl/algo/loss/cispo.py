@@ -8,7 +8,7 @@ Ours: the log-ratio is clamped to +-20 before exp.
 
 from __future__ import annotations
 
-from vlmrl.algo import gate, level
+from vlmrl.algo import ratio
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
@@ -20,7 +20,7 @@ def cispo(x: LossInputs, *, ratio_min: float = 0.0, ratio_max: float = 5.0) -> L
     Raises:
         ValueError: not 0 <= ratio_min <= 1 <= ratio_max.
     """
-    gate.check_bounds("cispo", ratio_min, ratio_max, "ratio_min and ratio_max")
-    ratio_BT = level.token_ratio(x)
-    loss_BT = gate.detached_clip(ratio_BT, level.inside(x.adv_BT, x.mask_BT), level.inside(x.logp_BT, x.mask_BT), ratio_min, ratio_max)
-    return LossOutput(loss_BT, gate.weight_metrics(ratio_BT, x.mask_BT, ratio_min, ratio_max))
+    ratio.check_bounds("cispo", ratio_min, ratio_max, "ratio_min and ratio_max")
+    ratio_BT = ratio.token_ratio(x)
+    loss_BT = ratio.detached_clip(ratio_BT, ratio.inside(x.adv_BT, x.mask_BT), ratio.inside(x.logp_BT, x.mask_BT), ratio_min, ratio_max)
+    return LossOutput(loss_BT, ratio.weight_metrics(ratio_BT, x.mask_BT, ratio_min, ratio_max))

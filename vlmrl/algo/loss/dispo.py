@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from vlmrl.algo import gate, level
+from vlmrl.algo import ratio
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
@@ -25,12 +25,12 @@ def dispo(
     Raises:
         ValueError: not 0 <= min <= 1 <= max on either side.
     """
-    gate.check_bounds("dispo", positive_min, positive_max, "positive_min and positive_max")
-    gate.check_bounds("dispo", negative_min, negative_max, "negative_min and negative_max")
-    adv_BT = level.inside(x.adv_BT, x.mask_BT)
-    ratio_BT = level.token_ratio(x)
+    ratio.check_bounds("dispo", positive_min, positive_max, "positive_min and positive_max")
+    ratio.check_bounds("dispo", negative_min, negative_max, "negative_min and negative_max")
+    adv_BT = ratio.inside(x.adv_BT, x.mask_BT)
+    ratio_BT = ratio.token_ratio(x)
     right_BT = adv_BT > 0
     low_BT = torch.where(right_BT, torch.full_like(adv_BT, positive_min), torch.full_like(adv_BT, negative_min))
     high_BT = torch.where(right_BT, torch.full_like(adv_BT, positive_max), torch.full_like(adv_BT, negative_max))
-    loss_BT = gate.detached_clip(ratio_BT, adv_BT, level.inside(x.logp_BT, x.mask_BT), low_BT, high_BT)
-    return LossOutput(loss_BT, gate.weight_metrics(ratio_BT, x.mask_BT, low_BT, high_BT))
+    loss_BT = ratio.detached_clip(ratio_BT, adv_BT, ratio.inside(x.logp_BT, x.mask_BT), low_BT, high_BT)
+    return LossOutput(loss_BT, ratio.weight_metrics(ratio_BT, x.mask_BT, low_BT, high_BT))

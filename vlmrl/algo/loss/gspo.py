@@ -9,7 +9,7 @@ Ours: each token's log-ratio is clamped to +-20 before the mean.
 
 from __future__ import annotations
 
-from vlmrl.algo import gate, level
+from vlmrl.algo import ratio
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
@@ -17,7 +17,7 @@ from vlmrl.algo.registries import policy_loss
 @policy_loss("gspo", paper="arXiv:2507.18071")
 def gspo(x: LossInputs, *, clip_low: float = 3e-4, clip_high: float = 4e-4) -> LossOutput:
     """Clipped surrogate with a length-normalised ratio of the whole answer. [B, T]; metrics count tokens."""
-    adv_BT = level.inside(x.adv_BT, x.mask_BT)
-    ratio_BT = level.sequence_ratio(x)
+    adv_BT = ratio.inside(x.adv_BT, x.mask_BT)
+    ratio_BT = ratio.sequence_ratio(x)
     low, high = 1 - clip_low, 1 + clip_high
-    return LossOutput(gate.min_clip(ratio_BT, adv_BT, low, high), gate.clip_metrics(ratio_BT, adv_BT, x.mask_BT, low, high))
+    return LossOutput(ratio.min_clip(ratio_BT, adv_BT, low, high), ratio.clip_metrics(ratio_BT, adv_BT, x.mask_BT, low, high))

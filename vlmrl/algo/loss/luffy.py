@@ -14,7 +14,7 @@ import math
 
 import torch
 
-from vlmrl.algo import gate, level
+from vlmrl.algo import ratio
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
@@ -32,15 +32,15 @@ def luffy(x: LossInputs, *, gamma: float = 0.1, clip_low: float | None = None, c
         raise ValueError("policy_loss 'luffy': give both clip_low and clip_high, or neither for no clip")
     trace_BT = x.mask_BT & x.need("offpolicy_B", "luffy")[:, None]
     own_BT = x.mask_BT & ~trace_BT
-    adv_BT = level.inside(x.adv_BT, x.mask_BT)
+    adv_BT = ratio.inside(x.adv_BT, x.mask_BT)
     # old log-probs of traces may be NaN: nothing sampled them
-    log_ratio_BT = level.inside(x.logp_BT, own_BT) - level.inside(x.logp_old_BT, own_BT)
-    ratio_BT = log_ratio_BT.clamp(-level.MAX_LOG_RATIO, level.MAX_LOG_RATIO).exp()
+    log_ratio_BT = ratio.inside(x.logp_BT, own_BT) - ratio.inside(x.logp_old_BT, own_BT)
+    ratio_BT = log_ratio_BT.clamp(-ratio.MAX_LOG_RATIO, ratio.MAX_LOG_RATIO).exp()
     low = 0.0 if clip_low is None else 1 - clip_low
     high = math.inf if clip_high is None else 1 + clip_high
-    own_loss_BT = gate.min_clip(ratio_BT, adv_BT, low, high)
-    pi_BT = level.inside(x.logp_BT, trace_BT).clamp(max=0).exp()
+    own_loss_BT = ratio.min_clip(ratio_BT, adv_BT, low, high)
+    pi_BT = ratio.inside(x.logp_BT, trace_BT).clamp(max=0).exp()
     trace_loss_BT = -pi_BT / (pi_BT + gamma) * adv_BT
-    metrics = gate.clip_metrics(ratio_BT, level.inside(adv_BT, own_BT), own_BT, low, high)
-    metrics["luffy/trace_probability"] = (level.inside(pi_BT, trace_BT).sum().detach(), trace_BT.sum())
+    metrics = ratio.clip_metrics(ratio_BT, ratio.inside(adv_BT, own_BT), own_BT, low, high)
+    metrics["luffy/trace_probability"] = (ratio.inside(pi_BT, trace_BT).sum().detach(), trace_BT.sum())
     return LossOutput(torch.where(trace_BT, trace_loss_BT, own_loss_BT), metrics)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from vlmrl.algo import level
+from vlmrl.algo import ratio
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
@@ -32,11 +32,11 @@ def opmd(x: LossInputs, *, tau: float = 1.0, form: Literal["regression", "scaled
     """
     if tau < 0:
         raise ValueError(f"policy_loss 'opmd': tau is {tau}; it must not be below 0")
-    adv_BT = level.inside(x.adv_BT, x.mask_BT)
-    ratio_sum_B = level.sum_log_ratio(x).detach()
+    adv_BT = ratio.inside(x.adv_BT, x.mask_BT)
+    ratio_sum_B = ratio.sum_log_ratio(x).detach()
     metrics = {"log_ratio/sum": (ratio_sum_B.sum(), x.mask_BT.any(dim=1).sum())}
     if form == "scaled":
-        return LossOutput(-adv_BT * level.inside(x.logp_BT, x.mask_BT) / (1 + tau), metrics)
+        return LossOutput(-adv_BT * ratio.inside(x.logp_BT, x.mask_BT) / (1 + tau), metrics)
     mean_B = x.need("score_mean_B", "opmd").detach().to(x.logp_BT)
-    log_ratio_BT = level.straight_through(ratio_sum_B, x)
+    log_ratio_BT = ratio.straight_through(ratio_sum_B, x)
     return LossOutput(-adv_BT * log_ratio_BT + tau / 2 * (log_ratio_BT - mean_B[:, None]).square(), metrics)

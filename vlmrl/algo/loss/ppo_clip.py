@@ -7,7 +7,7 @@ the unclipped branch. Ours: the log-ratio is clamped to +-20 before exp.
 
 from __future__ import annotations
 
-from vlmrl.algo import gate, level
+from vlmrl.algo import ratio
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
@@ -17,8 +17,8 @@ def ppo_clip(
     x: LossInputs, *, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None, delta: float | None = None
 ) -> LossOutput:
     """Clipped importance-weighted policy gradient."""
-    adv_BT = level.inside(x.adv_BT, x.mask_BT)
-    ratio_BT = level.token_ratio(x)
+    adv_BT = ratio.inside(x.adv_BT, x.mask_BT)
+    ratio_BT = ratio.token_ratio(x)
     low, high = 1 - clip_low, 1 + clip_high
-    loss_BT = gate.dual(gate.min_clip(ratio_BT, adv_BT, low, high, gate.two_sided(ratio_BT, delta)), adv_BT, dual_clip)
-    return LossOutput(loss_BT, gate.clip_metrics(ratio_BT, adv_BT, x.mask_BT, low, high))
+    loss_BT = ratio.dual(ratio.min_clip(ratio_BT, adv_BT, low, high, ratio.two_sided(ratio_BT, delta)), adv_BT, dual_clip)
+    return LossOutput(loss_BT, ratio.clip_metrics(ratio_BT, adv_BT, x.mask_BT, low, high))

@@ -11,7 +11,7 @@ Also ours: the per-token form (straight through, as in GSPO-token), and log-rati
 
 from __future__ import annotations
 
-from vlmrl.algo import level
+from vlmrl.algo import ratio
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
@@ -26,7 +26,7 @@ def reg_grpo_proposed(x: LossInputs, *, eta: float = 0.05) -> LossOutput:
     if eta <= 0:
         raise ValueError(f"policy_loss 'reg_grpo_proposed': eta is {eta}; it must be above 0")
     mean_B = x.need("score_mean_B", "reg_grpo_proposed").detach().to(x.logp_BT)
-    log_ratio_BT = level.straight_through(level.mean_log_ratio(x), x)
-    error_BT = level.inside(x.adv_BT, x.mask_BT) - (log_ratio_BT - mean_B[:, None]) / eta
-    squared = level.inside(error_BT.detach().square(), x.mask_BT).sum()
+    log_ratio_BT = ratio.straight_through(ratio.mean_log_ratio(x), x)
+    error_BT = ratio.inside(x.adv_BT, x.mask_BT) - (log_ratio_BT - mean_B[:, None]) / eta
+    squared = ratio.inside(error_BT.detach().square(), x.mask_BT).sum()
     return LossOutput(eta / 2 * error_BT.square(), {"reg_grpo_proposed/error": (squared, x.mask_BT.sum())})

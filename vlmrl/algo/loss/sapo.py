@@ -7,7 +7,7 @@ Defaults and formula as in TRL. Ours: the log-ratio is clamped to +-20 before ex
 
 from __future__ import annotations
 
-from vlmrl.algo import gate, level
+from vlmrl.algo import ratio
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
@@ -21,7 +21,7 @@ def sapo(x: LossInputs, *, tau_positive: float = 1.0, tau_negative: float = 1.05
     """
     if min(tau_positive, tau_negative) <= 0:
         raise ValueError(f"policy_loss 'sapo': tau_positive is {tau_positive} and tau_negative {tau_negative}; both must be above 0")
-    adv_BT = level.inside(x.adv_BT, x.mask_BT)
-    ratio_BT = level.token_ratio(x)
-    loss_BT = gate.soft(ratio_BT, adv_BT, tau_positive, tau_negative)
-    return LossOutput(loss_BT, {"ratio/mean": (level.inside(ratio_BT, x.mask_BT).sum().detach(), x.mask_BT.sum())})
+    adv_BT = ratio.inside(x.adv_BT, x.mask_BT)
+    ratio_BT = ratio.token_ratio(x)
+    loss_BT = ratio.soft(ratio_BT, adv_BT, tau_positive, tau_negative)
+    return LossOutput(loss_BT, {"ratio/mean": (ratio.inside(ratio_BT, x.mask_BT).sum().detach(), x.mask_BT.sum())})

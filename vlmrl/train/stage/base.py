@@ -21,7 +21,6 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RememberingStrategy, RewardContext, Strategy
-from vlmrl.rewards.run.alarms import Watch
 from vlmrl.rewards.run.runner import MediaOnDemand, RewardRunner
 from vlmrl.rollout.collect import Collected, Collector
 from vlmrl.rollout.engine_hf import HFEngine
@@ -29,17 +28,15 @@ from vlmrl.rollout.guide import collector_for
 from vlmrl.rollout.journal import Journal
 from vlmrl.sampling.ledger import distinct_n
 from vlmrl.train import dist
-from vlmrl.train.clock import Clock
-from vlmrl.train.feed import Feed
+from vlmrl.train.loader import PromptLoader
 from vlmrl.train.memory import Memories
-from vlmrl.train.meter import Counters, Tokens, memory
-from vlmrl.train.optim import learning_rate
+from vlmrl.train.meter import Clock, Counters, Tokens, Watch, memory
 from vlmrl.train.profile import StageProfiler
 from vlmrl.train.stage.algorithm import Batch, Bound
 from vlmrl.train.stage.provide import Providers
 from vlmrl.train.stage.table import RewardTable
 from vlmrl.train.state import RunState
-from vlmrl.train.step import Learner, Minibatch, StepReport, score_rows
+from vlmrl.train.step import Learner, Minibatch, StepReport, learning_rate, score_rows
 from vlmrl.train.ui import Bar, Ui
 from vlmrl.types import GenerationSettings, Group, ScoredGroup
 
@@ -66,13 +63,14 @@ class StageRun:
     state: RunState
     policy: Policy
     learner: Learner
-    feed: Feed
+    loader: PromptLoader
     store: MediaStore
     rewards: RewardRunner | None
     reference: Reference | None
     journal_dir: Path
     checkpoint_every: int
-    log: Callable[[dict[str, float]], None]
+    log: Callable[..., None]
+    """`Tracker.log`: a line of metrics under the names of stage and step."""
     save: Callable[[], None]
     stop_requested: Callable[[], bool]
     evaluate: Callable[[Clock], None] | None = None
@@ -84,8 +82,12 @@ class StageRun:
     """Who fetches what the recipe's methods need."""
     profiler: StageProfiler | None = None
     ui: Ui = field(default_factory=lambda: Ui(quiet=True))
+    once: dict[str, Callable[[], float]] = field(default_factory=dict[str, Callable[[], float]])
+    """What the process logs with the next step and then never again."""
+    read_services: Callable[[], dict[str, float]] | None = None
+    """What services of rewards have cost since the last call; None where no reward asks one."""
     watch: Watch = field(default_factory=Watch)
-    """Alarms about what is logged (`rewards.run.alarms`)."""
+    """Alarms about what is logged (`train.meter`)."""
     clock: Clock = field(default_factory=Clock)
     """Runs from one log line to the next, so that no second of the loop is outside it."""
     tokens: Tokens = field(default_factory=Tokens)
@@ -95,7 +97,7 @@ class StageRun:
     def __post_init__(self) -> None:
         reference = self.reference.vision if self.reference is not None else self.learner.vision
         caches = list({id(cache): cache for cache in (self.learner.vision, reference)}.values())
-        prefetcher = self.feed.prefetcher
+        prefetcher = self.loader.prefetcher
         self.counters = Counters(
             {
                 "work/vision_patches": lambda: sum(cache.patches_encoded for cache in caches),
@@ -113,7 +115,7 @@ class StageRun:
         self.memories.complete()
         ended = closing(self.rewards) if self.rewards else nullcontext()
         bar = self.ui.bar(f"{self.cfg.kind} {self.cfg.name}", self.cfg.steps, done=self.state.step)
-        with bar as self._bar, self.feed.running(), self.profiler or nullcontext(), ended:
+        with bar as self._bar, self.loader.running(), self.profiler or nullcontext(), ended:
             while self.state.step < self.cfg.steps:
                 step()
 
@@ -122,7 +124,7 @@ class StageRun:
         self.tokens.add(rows, self.learner.max_tokens_per_microbatch)
 
     @contextmanager
-    def timed_feed(self, clock: Clock) -> Iterator[None]:
+    def timed_loader(self, clock: Clock) -> Iterator[None]:
         """Time a block as `decode` (what this thread waited for media) and `encode` (the rest); then the next step's media are
         fetched in the background."""
         began, waited = time.perf_counter(), self.store.waited()
@@ -130,9 +132,9 @@ class StageRun:
         decode = self.store.waited() - waited
         clock.add("decode", decode)
         clock.add("encode", time.perf_counter() - began - decode)
-        if self.feed.prefetcher is not None and self.state.step + 1 < self.cfg.steps:
+        if self.loader.prefetcher is not None and self.state.step + 1 < self.cfg.steps:
             with clock.phase("prefetch"):
-                self.feed.prefetch(self.state.ledger)
+                self.loader.prefetch(self.state.ledger)
 
     def set_rate(self) -> None:
         """Learning rate of the coming update."""
@@ -150,7 +152,7 @@ class StageRun:
         self.counters.add("work/decode_steps", lambda: engine.decoded_steps)
         if isinstance(strategy, RememberingStrategy):
             self.memories.keep("strategy", strategy)
-        return collector_for(strategy, self.feed.encoder.encode)(
+        return collector_for(strategy, self.loader.encoder.encode)(
             engine=engine,
             strategy=strategy,
             score=self._score,
@@ -171,8 +173,8 @@ class StageRun:
         self, collector: Collector, journal: Journal, *, prompts: int, first: int = 0
     ) -> tuple[list[tuple[int, ScoredGroup]], Collected]:
         """Plan prompts, generate and score their groups: (place in the plan, group) of this rank. Places count from `first`."""
-        with self.timed_feed(self.clock):
-            taken = self.feed.take(self.state.ledger, prompts=prompts, rollouts=collector.num_generations)
+        with self.timed_loader(self.clock):
+            taken = self.loader.next_batch(self.state.ledger, prompts=prompts, rollouts=collector.num_generations)
         places = [first + place for place, _, _ in taken]
         collect = partial(
             collector.collect,
@@ -188,12 +190,21 @@ class StageRun:
 
     def provide(self, batch: Batch, methods: Iterable[Bound]) -> RewardTable:
         """The batch's table with what these methods need."""
+        if not self.providers.used:
+            return batch.table
         needs = [name for method in methods for name in method.needs]
         return dataclasses.replace(batch.table, inputs=self.providers.of_rollouts(self, batch, needs))
 
     def provide_minibatch(self, batch: Minibatch) -> Minibatch:
         """The minibatch with what the stage's methods need."""
+        if not self.providers.used:
+            return batch
         return dataclasses.replace(batch, fields={**batch.fields, **self.providers.of_minibatch(self, batch)})
+
+    def weights_changed(self) -> None:
+        """Tell what providers keep that an update was applied."""
+        for keeper in self.providers.keepers.values():
+            keeper.after_update()
 
     def remember(self, strategy: Strategy, batch: Batch, adv_N: torch.Tensor) -> None:
         """Tell a strategy with a memory what the step brought, on every rank alike."""
@@ -269,7 +280,11 @@ class StageRun:
         rate = float(self.learner.optimizer.param_groups[0]["lr"])
         line = values | {"grad_norm": report.grad_norm, "lr": rate, "step/skipped": float(not report.applied)}
         line |= self.tokens.read(report.tokens)
-        self.log(line | self.counters.read() | memory(self.policy.device) | self.clock.metrics())
+        once = {name: read() for name, read in self.once.items()}
+        self.once.clear()
+        services = {} if self.read_services is None else self.read_services()
+        logged = line | self.counters.read() | memory(self.policy.device) | self.clock.metrics() | once | services
+        self.log(logged, stage=cfg.name, step=state.step, global_step=state.global_step)
         for text in self.watch.see(line):
             self.ui.say(f"warning: {cfg.name} step {state.step}: {text}")
         if self._bar is not None:

@@ -18,7 +18,7 @@ from vlmrl.config.schema import GrpoSection
 from vlmrl.errors import NumericsError
 from vlmrl.policy.pack import Row
 from vlmrl.rollout.collect import Collector
-from vlmrl.sampling.dynamic_sampling import refill
+from vlmrl.sampling.dynamic_sampling import Refill, refill
 from vlmrl.train import dist
 from vlmrl.train.session import Session
 from vlmrl.train.stage.algorithm import Algorithm, Batch, Selection, credit_tokens
@@ -31,6 +31,8 @@ from vlmrl.train.step import Minibatch, StepReport, optimizer_step, score_rows
 from vlmrl.types import ScoredGroup
 
 MAX_EMPTY_STEPS = 20
+ONCE = Refill(prompts=0, stop="exhausted", surplus=0)
+"""Without dynamic sampling: the step trains on what one batch gave."""
 
 
 @stage_kind(GrpoSection)
@@ -81,7 +83,7 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
     state.empty_in_row = 0
     report = update(stage, cfg, algorithm, batch, kept, adv_NT)
     if report.applied:
-        stage.providers.after_update()
+        stage.weights_changed()
     stage.after_update(report, values | {"loss": report.loss} | report.metrics)
 
 
@@ -106,14 +108,16 @@ def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, colle
             batch = Batch.of(groups, table)
             batch.table = stage.provide(batch, algorithm.filters)
             batch.chosen = Selection.of(algorithm.filters, batch.table.inputs)
-        next_ = refill(
-            wanted=wanted,
-            kept=batch.chosen.kept_groups(table.inputs),
-            generated=generated,
-            attempts=attempts,
-            max_attempts=cfg.dynamic_sampling.max_batches,
-            multiple=dist.world(),
-        )
+        next_ = ONCE
+        if cfg.dynamic_sampling.max_batches > 1:
+            next_ = refill(
+                wanted=wanted,
+                kept=batch.chosen.kept_groups(table.inputs),
+                generated=generated,
+                attempts=attempts,
+                max_attempts=cfg.dynamic_sampling.max_batches,
+                multiple=dist.world(),
+            )
         if next_.stop is not None:
             if next_.surplus:
                 batch.chosen = batch.chosen.first_groups(table.inputs, wanted)

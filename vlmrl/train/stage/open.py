@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vlmrl import STARTED, __version__, faults, fs, rng
+from vlmrl import __version__, faults, fs, rng
 from vlmrl.config.schema import Method, RolloutStage, StageBase
 from vlmrl.config.section import default
 from vlmrl.errors import CheckpointError, ConfigError, StorageError
@@ -21,15 +20,16 @@ from vlmrl.policy.lora import add_adapters
 from vlmrl.policy.model import LoraSpec
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import budget as budgets
+from vlmrl.protocols import reward as rewards_registry
 from vlmrl.protocols import sampler as samplers
 from vlmrl.rewards.remote.services import services
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.rollout.journal import drop_before
 from vlmrl.sampling.info import describe
-from vlmrl.train import checkpoint, dist, optim
+from vlmrl.train import checkpoint, dist
 from vlmrl.train.columns import reward_runner
 from vlmrl.train.evaluate import evaluate_stage
-from vlmrl.train.feed import Feed, cost_of
+from vlmrl.train.loader import PromptLoader, cost_of
 from vlmrl.train.memory import FILE as MEMORIES
 from vlmrl.train.memory import Memories
 from vlmrl.train.prefetch import Prefetcher
@@ -40,7 +40,7 @@ from vlmrl.train.stage import providers  # noqa: F401 (registers the package's p
 from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Reference, StageRun
 from vlmrl.train.stage.provide import Providers
-from vlmrl.train.step import Learner
+from vlmrl.train.step import Learner, make_optimizer
 from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, write_tensors
 from vlmrl.types import Sample
 
@@ -58,15 +58,17 @@ def open_stage(
     rewards: RewardRunner | None = None,
     temperature: float = 1.0,
     forbidden: tuple[int, ...] = (),
-    first_step: str | None = None,
+    generates: bool = False,
+    asks_services: bool = False,
 ) -> StageRun:
-    """Rows, learner, feed and memories of a stage, restored if this process resumes inside it.
+    """Rows, learner, prompt loader and memories of a stage, restored if this process resumes inside it.
 
     Args:
         methods: what the stage applies: their memories are kept and what they need is provided.
         reference: keep the starting weights as a second model, also if no method asks for them.
         sampler, budget: which rows come next and how many rollouts each gets; None: the default sampler, as many for each.
-        first_step: name under which the time to the process's first logged step of such a stage is logged.
+        generates: whether it samples answers; the time to the process's first such step is logged.
+        asks_services: whether a reward asks a service, whose costs are then logged.
     """
     faults.point("stage.started")
     policy = s.policy
@@ -75,7 +77,7 @@ def open_stage(
         require(policy.model.config.get_text_config())
     _add_adapters(s, cfg)
     named = freeze(policy, cfg.freeze)
-    optimizer, order = optim.build(named, cfg.optim)
+    optimizer, order = make_optimizer(named, cfg.optim)
     learner = Learner(
         policy=policy,
         vision=s.vision,
@@ -108,7 +110,7 @@ def open_stage(
         state=s.state,
         policy=policy,
         learner=learner,
-        feed=_feed(s, cfg, kept, budget, make_sampler),
+        loader=_loader(s, cfg, kept, budget, make_sampler),
         store=s.store,
         rewards=rewards,
         reference=_reference(s) if compares else None,
@@ -116,9 +118,11 @@ def open_stage(
         providers=used,
         journal_dir=s.run.journal,
         checkpoint_every=cfg.checkpoint_every or s.cfg.checkpoint.every,
-        log=lambda values: _log_step(s, cfg, values, first_step),
+        log=s.tracker.log,
+        once=s.first_rl_step if generates else {},
+        read_services=services().read if asks_services else None,
         save=lambda: save(s, learner, order, memories),
-        stop_requested=lambda: s.run.stop_requested,
+        stop_requested=partial(getattr, s.run, "stop_requested"),
         ui=s.ui,
         evaluate=lambda clock: evaluate_stage(s, f"{cfg.name}@{s.state.step}", policy, s.vision, clock),
         evaluate_every=s.cfg.eval.every,
@@ -142,13 +146,14 @@ def open_rollout_stage(s: Session, cfg: RolloutStage, *, methods: Sequence[Bound
         rewards=rewards,
         temperature=cfg.rollout.temperature,
         forbidden=s.bundle.forbidden_ids,
-        first_step="time/to_first_rl_step",
+        generates=True,
+        asks_services=any(rewards_registry.get(reward.name).extra.get("service", False) for reward in cfg.rewards),
     )
 
 
-def _feed(s: Session, cfg: StageBase, sampler: Any, budget: Method | None, make_sampler: Callable[[], Any]) -> Feed:
+def _loader(s: Session, cfg: StageBase, sampler: Any, budget: Method | None, make_sampler: Callable[[], Any]) -> PromptLoader:
     rows, quarantine = s.rows_of(cfg.source, cfg.answer_format), s.run.path / "quarantine.jsonl"
-    return Feed(
+    return PromptLoader(
         samples=rows.samples,
         encoder=s.encoder,
         sampler=sampler,
@@ -157,7 +162,7 @@ def _feed(s: Session, cfg: StageBase, sampler: Any, budget: Method | None, make_
         bad=s.state.bad_media,
         cost=cost_of(s.policy, rows.prompt_tokens),
         quarantine=lambda sample, reason, message: quarantine_row(quarantine, sample, reason, message),
-        budget=None if budget is None else budgets.bind(budget.name, budget.arguments),
+        budget=None if budget is None or budget == default("budget") else budgets.bind(budget.name, budget.arguments),
         prefetcher=Prefetcher(s.store, make_sampler()) if s.cfg.media.prefetch else None,
     )
 
@@ -212,13 +217,6 @@ def _profiler(s: Session, cfg: StageBase) -> StageProfiler | None:
     if not s.profile_steps:
         return None
     return StageProfiler(s.run.path / "profile", cfg.name, steps=s.profile_steps, device=s.policy.device, say=s.ui.say)
-
-
-def _log_step(s: Session, cfg: StageBase, values: dict[str, float], first_step: str | None) -> None:
-    if first_step is not None and not s.first_rl_step_logged:
-        s.first_rl_step_logged = True
-        values = values | {first_step: time.perf_counter() - STARTED}
-    s.tracker.log(values | services().read(), stage=cfg.name, step=s.state.step, global_step=s.state.global_step)
 
 
 # ---- checkpoints -------------------------------------------------------------------------------------------------------

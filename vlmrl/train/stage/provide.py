@@ -134,11 +134,6 @@ class Providers:
             if provider.keeps is not None:
                 self.keepers[name] = stage.memories.keep(name, provider.keeps(stage, method))
 
-    def after_update(self) -> None:
-        """Tell what is kept that the weights have changed."""
-        for keeper in self.keepers.values():
-            keeper.after_update()
-
     def of_rollouts(self, stage: Remembering, batch: Batch, names: Iterable[str]) -> AdvantageInputs:
         """The inputs of the methods that act on rollouts, with those of `names` that have a provider and are not there yet."""
         x = batch.table.inputs

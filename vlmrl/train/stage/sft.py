@@ -18,10 +18,10 @@ from vlmrl.answers.tags import gold_text
 from vlmrl.config.schema import SftSection
 from vlmrl.defaults import SFT_REDUCER
 from vlmrl.policy.pack import Row, response_mask
-from vlmrl.train.objective import TokenObjective
 from vlmrl.train.session import Session
 from vlmrl.train.stage.base import StageRun
 from vlmrl.train.stage.kinds import stage_kind
+from vlmrl.train.stage.loss import TokenObjective
 from vlmrl.train.stage.open import open_stage
 from vlmrl.train.step import Minibatch, optimizer_step
 from vlmrl.types import Sample
@@ -77,8 +77,8 @@ class Sft:
     def rows(self) -> tuple[Row, ...]:
         """The step's rows on this rank, with what they teach."""
         stage, cfg, bundle = self.stage, self.cfg, self.stage.policy.bundle
-        with stage.timed_feed(stage.clock):
-            taken = stage.feed.take(stage.state.ledger, prompts=cfg.batch, rollouts=1)
+        with stage.timed_loader(stage.clock):
+            taken = stage.loader.next_batch(stage.state.ledger, prompts=cfg.batch, rollouts=1)
         texts = [target(cfg, stage.seed, prompt.sample, planned.epoch) for _, planned, prompt in taken]
         return tuple(
             Row(index=i, group=place, prompt=prompt, response=(*bundle.tokenize(text), bundle.end_ids[0]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from vlmrl.algo.level import SCORES
+from vlmrl.algo.ratio import SCORES
 from vlmrl.train import dist
 from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import StageRun

@@ -1,10 +1,10 @@
-"""rewards.run.alarms: silent degeneration is said, once per window (W10)."""
+"""train.meter: silent degeneration is said, once per window (W10)."""
 
 from __future__ import annotations
 
 import pytest
 
-from vlmrl.rewards.run.alarms import RULES, Watch, constant_columns, longer, rising_faults, truncated, unreadable
+from vlmrl.train.meter import RULES, Watch, constant_columns, longer, rising_faults, truncated, unreadable
 
 
 def series(key, values):

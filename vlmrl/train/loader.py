@@ -9,16 +9,16 @@ from dataclasses import dataclass, field, replace
 from vlmrl.data.encode import Encoder
 from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.policy.model import Policy
+from vlmrl.policy.pack import attention_pairs
 from vlmrl.protocols import PromptSampler
 from vlmrl.sampling.ledger import Ledger, LedgerRow
 from vlmrl.train import dist
-from vlmrl.train.balance import cost, deal
 from vlmrl.train.prefetch import Prefetcher
 from vlmrl.types import MediaHandle, PlannedPrompt, Prompt, Sample
 
 
 @dataclass(kw_only=True)
-class Feed:
+class PromptLoader:
     """Rows of one stage. `bad` collects sample id -> reason and lives in `RunState`."""
 
     samples: Mapping[str, Sample]
@@ -32,16 +32,16 @@ class Feed:
     cost: Callable[[PlannedPrompt, Ledger], float] | None = None
     """Expected work of a planned group, the same number on every rank; None: all are equal."""
     budget: Callable[[Sequence[LedgerRow], int], list[int]] | None = None
-    """Deals a step's rollouts to its prompts; None: as many for each as `take` is asked for."""
+    """Deals a step's rollouts to its prompts; None: as many for each as `next_batch` is asked for."""
     prefetcher: Prefetcher | None = None
     """Fetches the next step's media in the background; None: media are decoded when they are needed."""
     _asked: tuple[int, int] = (0, 0)
-    """(prompts, rollouts) of the largest call of `take` so far."""
+    """(prompts, rollouts) of the largest call of `next_batch` so far."""
     _in_use: list[MediaHandle] = field(default_factory=list[MediaHandle])
     """Media of the prompts taken last."""
 
-    def take(self, ledger: Ledger, *, prompts: int, rollouts: int) -> list[tuple[int, PlannedPrompt, Prompt]]:
-        """This rank's share of the next `prompts` prompts: (place in the plan, wish, prompt).
+    def next_batch(self, ledger: Ledger, *, prompts: int, rollouts: int) -> list[tuple[int, PlannedPrompt, Prompt]]:
+        """This rank's share of the next `prompts` prompts: (place in the plan, planned, prompt).
 
         A sample whose media fail now (vanished or damaged since the audit) is counted with its reason and replaced by the
         sampler's next one, so that the batch keeps its size. All ranks learn of every replacement and plan alike.
@@ -53,13 +53,13 @@ class Feed:
             self.prefetcher.stop()
         out: list[tuple[int, PlannedPrompt, Prompt]] = []
         wanted = list(enumerate(self._dealt(self.sampler.plan(ledger, prompts=prompts, rollouts=rollouts), ledger)))
-        numbers = {place: wish.num_generations for place, wish in wanted}
+        numbers = {place: planned.num_generations for place, planned in wanted}
         while wanted:
             failed: list[tuple[int, str, str]] = []
-            for place, wish in self._mine(wanted, ledger):
-                sample = self.samples[wish.sample_id]
+            for place, planned in self._mine(wanted, ledger):
+                sample = self.samples[planned.sample_id]
                 try:
-                    out.append((place, wish, self.encoder.encode(sample, self.answer_format)))
+                    out.append((place, planned, self.encoder.encode(sample, self.answer_format)))
                 except (MediaError, RowError) as error:
                     failed.append((place, sample.id, error.reason))
                     if sample.id not in self.bad:
@@ -68,22 +68,24 @@ class Feed:
             self.bad.update({sample_id: reason for _, sample_id, reason in everywhere})
             self._check()
             more = self.sampler.plan(ledger, prompts=len(everywhere), rollouts=rollouts) if everywhere else []
-            wanted = [(place, replace(wish, num_generations=numbers[place])) for (place, _, _), wish in zip(everywhere, more, strict=True)]
+            wanted = [
+                (place, replace(planned, num_generations=numbers[place])) for (place, _, _), planned in zip(everywhere, more, strict=True)
+            ]
         self._asked = max(self._asked, (prompts, rollouts))
         self._in_use = [handle for _, _, prompt in out for handle in prompt.media]
         return sorted(out, key=lambda item: item[0])
 
     def _mine(self, wanted: Sequence[tuple[int, PlannedPrompt]], ledger: Ledger) -> list[tuple[int, PlannedPrompt]]:
         """This rank's share of the planned prompts: as many as everybody's, and as much work."""
-        costs = [1.0 if self.cost is None else self.cost(wish, ledger) for _, wish in wanted]
+        costs = [1.0 if self.cost is None else self.cost(planned, ledger) for _, planned in wanted]
         return [item for item, rank in zip(wanted, deal(costs, dist.world()), strict=True) if rank == dist.rank()]
 
     def _dealt(self, plan: Sequence[PlannedPrompt], ledger: Ledger) -> list[PlannedPrompt]:
         """The plan with each prompt's share of the rollouts."""
         if self.budget is None or not plan:
             return list(plan)
-        numbers = self.budget([ledger.row(wish.sample_id) for wish in plan], sum(wish.num_generations for wish in plan))
-        return [replace(wish, num_generations=number) for wish, number in zip(plan, numbers, strict=True)]
+        numbers = self.budget([ledger.row(planned.sample_id) for planned in plan], sum(planned.num_generations for planned in plan))
+        return [replace(planned, num_generations=number) for planned, number in zip(plan, numbers, strict=True)]
 
     def prefetch(self, ledger: Ledger) -> None:
         """Guess this rank's share of the next plan, and have its media decoded in the background.
@@ -94,8 +96,8 @@ class Feed:
         if self.prefetcher is None:
             return
         prompts, rollouts = self._asked
-        planned = self.prefetcher.guess(self.sampler, ledger, prompts=prompts, rollouts=rollouts)
-        mine = [self.samples[wish.sample_id] for _, wish in self._mine(list(enumerate(planned)), ledger)]
+        guessed = self.prefetcher.guess(self.sampler, ledger, prompts=prompts, rollouts=rollouts)
+        mine = [self.samples[planned.sample_id] for _, planned in self._mine(list(enumerate(guessed)), ledger)]
         self.prefetcher.start([(ref, self.encoder.root(sample)) for sample in mine for ref in sample.media], self._in_use)
 
     def running(self) -> AbstractContextManager[object]:
@@ -123,3 +125,36 @@ def cost_of(policy: Policy, prompt_tokens: Mapping[str, int]) -> Callable[[Plann
         return cost(prompt_tokens[planned.sample_id], planned.num_generations, length, hidden=hidden)
 
     return of
+
+
+# ---- equal work on every rank --------------------------------------------------------------------------------------
+
+
+def cost(prompt: int, answers: int, length: float, *, hidden: int) -> float:
+    """Work of a group in token passes: tokens of its packed row, and attention pairs at what a pair costs next to a token.
+
+    A layer's linear maps take about 24 hidden^2 operations per token and attention 4 hidden per pair, so a pair is 1 / (6 hidden) of
+    a token.
+
+    Args:
+        prompt: prompt tokens.
+        answers: answers of the group.
+        length: expected tokens of an answer.
+        hidden: size of the decoder's hidden state.
+    """
+    tokens = round(length)
+    return prompt + answers * tokens + attention_pairs(prompt, [tokens] * answers) / (6 * hidden)
+
+
+def deal(costs: Sequence[float], ranks: int) -> list[int]:
+    """Rank of each place. Every rank gets the same number of places, or one less; the dearest first, each to the rank with the least
+    work that still has room. Equal costs are dealt in turn."""
+    room = [len(costs) // ranks + (rank < len(costs) % ranks) for rank in range(ranks)]
+    load = [0.0] * ranks
+    out = [0] * len(costs)
+    for place in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
+        rank = min((r for r in range(ranks) if room[r]), key=lambda r: (load[r], r))
+        out[place] = rank
+        load[rank] += costs[place]
+        room[rank] -= 1
+    return out

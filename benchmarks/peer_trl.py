@@ -30,7 +30,7 @@ def dataset_of(job: Job) -> Any:
     """Rows with the pictures of our side; each is decoded when it is asked for, as TRL's loader does with any dataset of pictures."""
     from datasets import Dataset, Image
 
-    from vlmrl.data.render import messages
+    from vlmrl.data.encode import messages
     from vlmrl.data.source import load_source
 
     settings, cell = job["settings"], job["cell"]

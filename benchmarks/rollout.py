@@ -141,7 +141,7 @@ def text_of(tokenizer: Any, sample: Any) -> str:
     """The rendered prompt with one placeholder per medium."""
     from workload import TEMPLATE
 
-    from vlmrl.data.render import messages
+    from vlmrl.data.encode import messages
 
     return tokenizer.apply_chat_template(messages(sample, TEMPLATE), tokenize=False, add_generation_prompt=True)
 

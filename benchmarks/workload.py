@@ -122,7 +122,7 @@ def build_model(settings: dict[str, Any], vocabulary: int) -> None:
 
     from vlmrl import fs
     from vlmrl.compat import ensure_torchvision
-    from vlmrl.data.render import ANSWER_FORMATS, instruction
+    from vlmrl.data.encode import ANSWER_FORMATS, instruction
     from vlmrl.toy.model import CHAT_TEMPLATE, build_tokenizer
     from vlmrl.toy.tasks import tokenizer_corpus
 

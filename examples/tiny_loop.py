@@ -21,7 +21,7 @@ from vlmrl import rng
 from vlmrl.algo.advantage.grpo import grpo
 from vlmrl.algo.inputs import AdvantageInputs, LossInputs
 from vlmrl.algo.loss.ppo_clip import ppo_clip
-from vlmrl.algo.reduce import token_mean
+from vlmrl.algo.ratio import token_mean
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import load_source
 from vlmrl.media.store import MediaSettings, MediaStore

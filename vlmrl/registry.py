@@ -15,7 +15,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, Union
 
@@ -29,13 +29,16 @@ def nearest(name: str, known: list[str]) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
-class Catalogue(Mapping[str, T]):
-    """Things of one kind by name, in the order in which they were added: for what is no function of a recipe (answer types, metrics)."""
+class Catalogue(dict[str, T]):
+    """Things of one kind by name, in the order in which they were added: for what is no function of a recipe (answer types, metrics).
+
+    A name that is not there raises KeyError with what `problem` says.
+    """
 
     def __init__(self, kind: str, *, renamed: Mapping[str, str] | None = None):
         """`renamed`: names of earlier versions and what they are called now."""
+        super().__init__()
         self.kind = kind
-        self._items: dict[str, T] = {}
         self._renamed = dict(renamed or {})
 
     def add(self, name: str, item: T) -> None:
@@ -43,32 +46,19 @@ class Catalogue(Mapping[str, T]):
         Raises:
             ValueError: the name is taken by another thing.
         """
-        if self._items.get(name, item) is not item:
+        if self.setdefault(name, item) is not item:
             raise ValueError(f"{self.kind} '{name}' is registered twice")
-        self._items[name] = item
 
     def problem(self, name: str) -> str | None:
         """What is wrong with a name, with the nearest known one or the one that replaced it; None where it is known."""
-        if name in self._items:
+        if name in self:
             return None
         if name in self._renamed:
             return f"{self.kind} '{name}' is called '{self._renamed[name]}' now"
-        return f"unknown {self.kind} '{name[:60]}'{nearest(name, list(self._items))} (known: {', '.join(self._items)})"
+        return f"unknown {self.kind} '{name[:60]}'{nearest(name, list(self))} (known: {', '.join(self)})"
 
-    def __getitem__(self, name: str) -> T:
-        """
-        Raises:
-            KeyError: with what `problem` says.
-        """
-        if name not in self._items:
-            raise KeyError(self.problem(name))
-        return self._items[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
+    def __missing__(self, name: str) -> T:
+        raise KeyError(self.problem(name))
 
 
 def type_name(annotation: Any) -> str:

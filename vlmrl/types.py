@@ -86,7 +86,7 @@ class Prompt:
     media: tuple[MediaHandle, ...]
     spans: tuple[tuple[int, int], ...]
     """Half-open token ranges of placeholders, ascending: one per medium, or one per temporal step of a medium with `step_times`.
-    The spans of a medium hold its `tokens` together, in the order of its features; `policy.positions.visual_index` pairs them."""
+    The spans of a medium hold its `tokens` together, in the order of its features; `policy.pack.visual_index` pairs them."""
     answer_format: str
     """Name of the answer format that the prompt asks for."""
     owners: tuple[int, ...] = ()

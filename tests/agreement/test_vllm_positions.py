@@ -13,7 +13,7 @@ pytest.importorskip("vllm")
 
 from tests.support import tiny as tiny_module
 from vlmrl.policy.load import load_policy
-from vlmrl.policy.positions import prompt_positions
+from vlmrl.policy.pack import prompt_positions
 from vlmrl.types import Prompt
 
 CLASSES = {

@@ -18,7 +18,7 @@ import pytest
 
 from tests.support import runs
 from tests.support.judge_server import JudgeServer, ident_of, says
-from vlmrl.data.render import ANSWER_FORMATS, instruction
+from vlmrl.data.encode import ANSWER_FORMATS, instruction
 from vlmrl.rewards.remote.cache import VerdictCache
 from vlmrl.toy import gui, multitask
 from vlmrl.toy.kinds import tokenizer_corpus

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from vlmrl.config.schema import ToyWorldSection
-from vlmrl.data.render import ANSWER_FORMATS, instruction
+from vlmrl.data.encode import ANSWER_FORMATS, instruction
 from vlmrl.evals.ask.models import LocalModel, open_store
 from vlmrl.evals.ask.run import task_prompts
 from vlmrl.evals.ask.suite import Suite, load_suite

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vlmrl.config.schema import ToyWorldSection
-from vlmrl.data.encode import Encoder
-from vlmrl.data.render import ANSWER_FORMATS, instruction
+from vlmrl.data.encode import ANSWER_FORMATS, Encoder, instruction
 from vlmrl.data.source import load_source
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_policy, load_processor

@@ -1,17 +1,22 @@
-"""The two axes of the ratio losses: over which tokens a log-ratio is pooled (levels), and how a ratio and an advantage become a token
-loss (gates).
+"""The three axes of the policy losses: over which tokens a log-ratio is pooled (levels), how a ratio and an advantage become a token loss
+(gates), and how a matrix of token losses becomes a number (reducers).
 
 All functions ignore what is outside the mask, in value and in gradient. Ours: the log-ratio of a token is clamped to +-20.
+
+A reducer gives weights and a count; the loss of a step is sum(loss * weight) / sum(count), both over all its micro-batches and ranks, so
+any split gives the same gradient. Numerator and denominator come from the same mask; rows with an empty mask count nowhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from vlmrl.algo.inputs import LossInputs
+from vlmrl.algo.inputs import LossInputs, Reduction
+from vlmrl.algo.registries import reducer
 
 MAX_LOG_RATIO = 20.0
 
@@ -155,3 +160,42 @@ def check_bounds(loss: str, low: float, high: float, names: str) -> None:
     """
     if not 0 <= low <= 1 <= high:
         raise ValueError(f"policy_loss '{loss}': {names} are {low} and {high}; they must satisfy 0 <= min <= 1 <= max")
+
+
+def _rows(mask_BT: Tensor) -> Tensor:
+    return mask_BT.any(dim=1).sum().double()
+
+
+@reducer("seq_mean", paper="arXiv:2402.03300")
+def seq_mean(mask_BT: Tensor) -> Reduction:
+    """GRPO: mean over rows of the mean over their tokens. A token of a short answer weighs more."""
+    return Reduction(mask_BT.double() / mask_BT.sum(dim=1, keepdim=True).clamp(min=1), _rows(mask_BT))
+
+
+def _weakens_brevity(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+    if stage.answer_format == "think_or_not":
+        yield "reduce 'token_mean' weakens the push to short answers that answer_format 'think_or_not' relies on; seq_mean keeps it"
+
+
+@reducer("token_mean", paper="arXiv:2503.14476", doubts=_weakens_brevity)
+def token_mean(mask_BT: Tensor) -> Reduction:
+    """DAPO: mean over all tokens of the step."""
+    return Reduction(mask_BT.double(), mask_BT.sum().double())
+
+
+@reducer("fixed_length", paper="arXiv:2503.20783")
+def fixed_length(mask_BT: Tensor, *, length: int) -> Reduction:
+    """Dr.GRPO: sum over tokens by a constant (the longest allowed answer, not the longest of the batch), mean over rows.
+
+    Raises:
+        ValueError: `length` below 1.
+    """
+    if length < 1:
+        raise ValueError(f"reduce 'fixed_length': length is {length}; it must be at least 1, the longest allowed answer in tokens")
+    return Reduction(mask_BT.double() / length, _rows(mask_BT))
+
+
+@reducer("seq_sum", paper="Williams 1992, REINFORCE")
+def seq_sum(mask_BT: Tensor) -> Reduction:
+    """Mean over rows of the sum over their tokens: the gradient of whole-answer log-probs. A long answer weighs more."""
+    return Reduction(mask_BT.double(), _rows(mask_BT))

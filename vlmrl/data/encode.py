@@ -1,5 +1,7 @@
 """Encodes a sample as a `Prompt` (chat template, media, token ids): the only place where prompt token ids are made.
 
+The messages hold the media placeholders, the question and the instruction of the answer format.
+
 The chat template is rendered once with one placeholder per medium, tokenised once, and each placeholder is repeated as often
 as that medium has features. Counts are compared on the way; nothing is padded, dropped or truncated to make them fit.
 
@@ -19,9 +21,43 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from vlmrl.data.render import messages
+from vlmrl.answers.base import ANSWER_TYPES
+from vlmrl.answers.tags import FREE
 from vlmrl.errors import RowError
 from vlmrl.types import MediaHandle, MediaKind, MediaRef, Prompt, Sample
+
+ANSWER_FORMATS = ("think", "answer_only", "think_or_not")
+
+_INSTRUCTION = {
+    "answer_only": "Give {what} in <answer></answer>.",
+    "think": "Think in <think></think>, then give {what} in <answer></answer>.",
+    "think_or_not": "Think in <think></think> or leave it empty, then give {what} in <answer></answer>.",
+}
+
+
+def instruction(answer_format: str, answer_type: str) -> str:
+    """The sentence that asks for the answer format.
+
+    Raises:
+        RowError: the answer format is unknown.
+    """
+    if answer_format == FREE:
+        return ""
+    if answer_format not in _INSTRUCTION:
+        raise RowError("answer_format", f"unknown answer format '{answer_format}'; known: {', '.join(ANSWER_FORMATS)}")
+    return _INSTRUCTION[answer_format].format(what=ANSWER_TYPES[answer_type].ask)
+
+
+def messages(sample: Sample, answer_format: str) -> list[dict[str, Any]]:
+    """One user turn: the media in order, then question and instruction; or question, media, instruction where the row says so."""
+    media: list[dict[str, Any]] = [{"type": ref.kind} for ref in sample.media]
+    ask = instruction(answer_format, sample.answer_type)
+    if sample.question_first:
+        content = [{"type": "text", "text": sample.question}, *media, *([{"type": "text", "text": ask}] if ask else [])]
+    else:
+        content = [*media, {"type": "text", "text": f"{sample.question} {ask}" if ask else sample.question}]
+    return [{"role": "user", "content": content}]
+
 
 _OPEN, _CLOSE = "<|vision_start|>", "<|vision_end|>"
 

@@ -15,8 +15,7 @@ import torch
 from vlmrl.policy.attention import require
 from vlmrl.policy.head import streaming_logprobs
 from vlmrl.policy.model import Policy
-from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, pack, pack_shared, split, split_shared
-from vlmrl.policy.positions import visual_index
+from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, pack, pack_shared, split, split_shared, visual_index
 from vlmrl.policy.vision import Features, VisionCache
 from vlmrl.types import Prompt
 

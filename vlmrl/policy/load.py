@@ -15,7 +15,7 @@ from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import CheckpointError, ConfigError
 from vlmrl.policy.attention import attach, choose
 from vlmrl.policy.model import Policy, ProcessorBundle
-from vlmrl.policy.positions import PositionSpec, Rule
+from vlmrl.policy.pack import PositionSpec, Rule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

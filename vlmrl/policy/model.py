@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from vlmrl.policy.attention import Backend
-from vlmrl.policy.positions import PositionSpec
+from vlmrl.policy.pack import PositionSpec
 from vlmrl.types import MediaKind
 
 ADAPTER = "default"

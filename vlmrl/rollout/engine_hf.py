@@ -23,8 +23,7 @@ from torch import Tensor
 from vlmrl.policy.attention import require
 from vlmrl.policy.forward import embed
 from vlmrl.policy.model import Policy
-from vlmrl.policy.pack import layout_of
-from vlmrl.policy.positions import prompt_positions
+from vlmrl.policy.pack import layout_of, prompt_positions
 from vlmrl.policy.vision import VisionCache
 from vlmrl.types import FinishReason, GenerationSettings, Request, Rollout
 

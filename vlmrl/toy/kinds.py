@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vlmrl import fs
-from vlmrl.data.render import ANSWER_FORMATS, instruction
+from vlmrl.data.encode import ANSWER_FORMATS, instruction
 from vlmrl.errors import ConfigError
 from vlmrl.toy import gui, multitask, spatial, tasks, think, world
 from vlmrl.toy.picture import Item, png

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.support.losses import coefficients, loss_inputs, metric, total
 from vlmrl.algo.loss.gspo import gspo
 from vlmrl.algo.loss.ppo_clip import ppo_clip
-from vlmrl.algo.ratio import sequence_ratio
-from vlmrl.algo.reduce import seq_mean
+from vlmrl.algo.ratio import seq_mean, sequence_ratio
 
 ANSWER = [(math.exp(0.03), 1.0), (math.exp(0.06), 1.0)]
 

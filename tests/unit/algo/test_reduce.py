@@ -1,11 +1,11 @@
-"""algo.reduce on the token losses [1] and [2, 2, 2]."""
+"""algo.ratio: reducers on the token losses [1] and [2, 2, 2]."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from vlmrl.algo.reduce import fixed_length, seq_mean, seq_sum, token_mean
+from vlmrl.algo.ratio import fixed_length, seq_mean, seq_sum, token_mean
 
 LOSS = torch.tensor([[1.0, 99, 99], [2, 2, 2], [99, 99, 99]], dtype=torch.float64)
 MASK = torch.tensor([[True, False, False], [True, True, True], [False, False, False]])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.losses import coefficients, loss_inputs, metric
 from vlmrl.algo.loss.reg_grpo_proposed import reg_grpo_proposed
-from vlmrl.algo.reduce import seq_mean
+from vlmrl.algo.ratio import seq_mean
 
 GAPS = [[0.1, 0.2], [-0.3], [0.05, 0.0, 0.4]]
 ADVANTAGES = [1.0, -0.75, -0.25]

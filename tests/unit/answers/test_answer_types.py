@@ -9,7 +9,7 @@ import pytest
 
 import vlmrl.answers
 from vlmrl.answers.base import ANSWER_TYPES, METRICS, AnswerType, Metric, answer_type, scored
-from vlmrl.data.render import instruction
+from vlmrl.data.encode import instruction
 from vlmrl.data.row import parse_row
 from vlmrl.errors import RowError
 from vlmrl.evals.score.measures import LABELS, allowed_metrics, metrics_of

@@ -8,8 +8,7 @@ import pytest
 
 from tests.support.tiny import Tiny
 from vlmrl.answers.tags import FREE
-from vlmrl.data.encode import Encoder
-from vlmrl.data.render import ANSWER_FORMATS, instruction, messages
+from vlmrl.data.encode import ANSWER_FORMATS, Encoder, instruction, messages
 from vlmrl.errors import MediaError, RowError
 
 

@@ -13,12 +13,11 @@ from PIL import Image
 
 from tests.support.media import make_video, numbered_frames
 from tests.support.tiny import MEDIA, Tiny, load, make_files
-from vlmrl.data.encode import Encoder
-from vlmrl.data.render import messages
+from vlmrl.data.encode import Encoder, messages
 from vlmrl.errors import ConfigError, RowError
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import freeze, load_policy, load_processor
-from vlmrl.policy.positions import prompt_positions, visual_index
+from vlmrl.policy.pack import prompt_positions, visual_index
 from vlmrl.types import MediaRef, Prompt, Sample
 
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
 from tests.support.tiny import Tiny
-from vlmrl.data.render import FREE, messages
+from vlmrl.data.encode import FREE, messages
 from vlmrl.data.row import parse_row
 from vlmrl.errors import ConfigError, DataError, RowError, VlmrlError
 from vlmrl.evals.ask.engines import Generation

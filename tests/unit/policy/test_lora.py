@@ -304,7 +304,7 @@ def test_the_adapter_alone_opens_with_peft_and_generates_what_the_engine_does(
     from peft import PeftModel
     from transformers import AutoModelForImageTextToText
 
-    from vlmrl.policy.positions import prompt_positions
+    from vlmrl.policy.pack import prompt_positions
 
     policy = adapted(tiny)
     export(policy, tmp_path / "final")

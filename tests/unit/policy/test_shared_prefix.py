@@ -17,8 +17,7 @@ from vlmrl.policy import forward
 from vlmrl.policy.forward import LAYOUTS, Scored
 from vlmrl.policy.load import freeze
 from vlmrl.policy.model import Policy
-from vlmrl.policy.pack import PackedBatch, Row, pack_shared
-from vlmrl.policy.positions import prompt_positions
+from vlmrl.policy.pack import PackedBatch, Row, pack_shared, prompt_positions
 from vlmrl.policy.vision import VisionCache
 from vlmrl.types import MediaRef, Prompt, Sample
 

@@ -12,8 +12,7 @@ import torch
 from tests.support.tiny import Tiny
 from vlmrl import rng
 from vlmrl.policy.forward import repeat
-from vlmrl.policy.pack import Row, pack
-from vlmrl.policy.positions import prompt_positions
+from vlmrl.policy.pack import Row, pack, prompt_positions
 from vlmrl.rollout.engine_hf import HFEngine, sample, uniforms
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 

@@ -12,7 +12,7 @@ import pytest
 from vlmrl.answers.tags import gold_text
 from vlmrl.config.load import load
 from vlmrl.config.schema import Config, ToyWorldSection
-from vlmrl.data.render import ANSWER_FORMATS, instruction
+from vlmrl.data.encode import ANSWER_FORMATS, instruction
 from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError
 from vlmrl.media.image import decode_image

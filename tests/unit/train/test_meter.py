@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.builders import sample
 from vlmrl.policy.forward import LAYOUTS
-from vlmrl.policy.pack import Row
-from vlmrl.policy.positions import PositionSpec
+from vlmrl.policy.pack import PositionSpec, Row
 from vlmrl.train.meter import Counters, Tokens, memory, repeated
 from vlmrl.types import Prompt
 

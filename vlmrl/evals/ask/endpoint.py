@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 import httpx
 import numpy as np
 
-from vlmrl.data.render import messages
+from vlmrl.data.encode import messages
 from vlmrl.errors import ConfigError, RemoteError
 from vlmrl.evals.ask.engines import Generation, answer_seed, check_samples
 from vlmrl.rewards.remote.material import encode_png
@@ -206,7 +206,7 @@ class EndpointEngine:
             )
 
     def _messages(self, prompt: Prompt) -> list[dict[str, Any]]:
-        """`data.render.messages` with each placeholder replaced by its medium."""
+        """`data.encode.messages` with each placeholder replaced by its medium."""
         handles = iter(prompt.media)
         return [
             {**turn, "content": [part if part["type"] == "text" else self._part(prompt, next(handles)) for part in turn["content"]]}

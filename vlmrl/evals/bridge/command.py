@@ -10,7 +10,7 @@ from typing import Any
 
 from vlmrl.answers.tags import FREE
 from vlmrl.config.schema import MediaSection
-from vlmrl.data.render import ANSWER_FORMATS
+from vlmrl.data.encode import ANSWER_FORMATS
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.models import LocalModel
 from vlmrl.evals.bridge.model import VlmrlBridge

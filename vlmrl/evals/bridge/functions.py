@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL import Image
 
-from vlmrl.data.render import messages
+from vlmrl.data.encode import messages
 from vlmrl.data.row import parse_row
 from vlmrl.errors import DataError, MediaError, VlmrlError
 from vlmrl.evals.ask.engines import Generation

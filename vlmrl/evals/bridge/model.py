@@ -18,8 +18,7 @@ from lmms_eval.api.model import lmms
 
 from vlmrl import fs
 from vlmrl.answers.tags import answer_view
-from vlmrl.data.encode import Encoder
-from vlmrl.data.render import instruction
+from vlmrl.data.encode import Encoder, instruction
 from vlmrl.errors import ConfigError, DataError, MediaError, RowError
 from vlmrl.evals.ask.engines import EvalEngine
 from vlmrl.evals.ask.models import Model, open_store

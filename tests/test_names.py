@@ -34,7 +34,6 @@ WORDS = {
     "guide": "the collector of hint rounds (`rollout.guide`)",
     "trajectory": "of a GUI agent, in a row's meta",
     "tracking": "metrics.jsonl and the trackers; an answer type",
-    "spatio_temporal": "an answer type",
     "overlong": "why a prompt was left out",
     "format": "an answer format, in a table's head",
     "highlight": "an option of rich",

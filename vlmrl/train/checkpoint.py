@@ -5,7 +5,7 @@ It is written as `tmp-...`, synced, and renamed, so that at any instant a power 
 There is no "latest" file: the latest is the highest step whose manifest verifies. Steps are counted over the whole run, so the
 names order across stages. Hashes detect damage, not a forger.
 
-Only rank 0 writes. `together` (see `train.dist`) makes its failure the failure of all ranks. Inside `save` no collective is run:
+Only rank 0 writes. `run_synchronized` (see `train.dist`) makes its failure the failure of all ranks. Inside `save` no collective is run:
 gather sharded tensors before.
 
 What a failed save means is the caller's decision: `StorageError` says that this step was not saved, that the temporary folder is
@@ -64,7 +64,7 @@ def step_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def alone(fn: Callable[[], T]) -> T:
+def single_process(fn: Callable[[], T]) -> T:
     """The `together` of a single process."""
     return fn()
 
@@ -77,7 +77,7 @@ def save(
     state: Mapping[str, Any],
     manifest_extra: Mapping[str, Any],
     keep: int,
-    together: Callable[[Callable[[], None]], None] = alone,
+    run_synchronized: Callable[[Callable[[], None]], None] = single_process,
     is_main: bool = True,
 ) -> Path:
     """Write `folder/<step_name>` durably, then delete all but the newest `keep` checkpoints.
@@ -87,7 +87,7 @@ def save(
         write_tensors: writes any files below the temporary folder that it is given (`train.tensors.write_tensors` makes safetensors).
         state: everything else that must survive; plain JSON values with text keys and finite numbers.
         manifest_extra: stored under `extra` in the manifest (step, world size, config hash, versions).
-        together: runs local work on all ranks and raises on all of them if it raises on one.
+        run_synchronized: runs local work on all ranks and raises on all of them if it raises on one.
 
     Raises:
         StorageError: the disk refused. If the new folder was not complete, it is removed and the former checkpoints are as before.
@@ -104,7 +104,7 @@ def save(
         except OSError as error:  # from `write_tensors` of the caller; what goes through `fs` already is a StorageError
             raise StorageError(f"{folder / step_name}: not saved: {error}; free some space or check the disk") from error
 
-    together(write)
+    run_synchronized(write)
     return folder / step_name
 
 

@@ -66,7 +66,7 @@ def gather(value: T) -> list[T]:
     return out
 
 
-def together(fn: Callable[[], T]) -> T:
+def run_synchronized(fn: Callable[[], T]) -> T:
     """Run local work that may fail, then agree: every rank goes on, or every rank raises.
 
     `fn` must not contain collectives. Raises the local error where there is one, else `RankFailed` with the origin's trace.
@@ -89,7 +89,7 @@ def together(fn: Callable[[], T]) -> T:
 
 def on_main(fn: Callable[[], T]) -> T | None:
     """Run `fn` on rank 0 only; its failure is every rank's failure."""
-    return together(fn if is_main() else lambda: None)
+    return run_synchronized(fn if is_main() else lambda: None)
 
 
 def sum_(value: torch.Tensor) -> torch.Tensor:

@@ -131,7 +131,7 @@ def _held_out(s: Session, name: str, policy: Policy, vision: VisionCache, stop: 
     source, answer_format = s.cfg.eval.source, s.cfg.stages[-1].answer_format
     assert source is not None
     samples = list(s.rows_of(source, answer_format).samples.values())[: s.cfg.eval.limit]
-    prompts = dist.together(lambda: [s.encoder.encode(sample, answer_format) for sample in samples])
+    prompts = dist.run_synchronized(lambda: [s.encoder.encode(sample, answer_format) for sample in samples])
     engine = LocalEngine(HFEngine(policy, vision), fingerprint=weights_fingerprint(policy))
     settings = GenerationSettings(max_new_tokens=s.cfg.eval.max_new_tokens, temperature=0.0)
     options = EvalOptions(settings=settings, batch_prompts=s.cfg.eval.batch_prompts)
@@ -156,7 +156,7 @@ def _suite(s: Session, name: str, policy: Policy, stop: Stop) -> dict[str, float
     out: dict[str, float] = {}
     for task in suite.tasks:
         store = open_store(task, s.bundle)
-        prompts, _ = dist.together(lambda task=task, store=store: task_prompts(task, root, store, s.bundle, None))
+        prompts, _ = dist.run_synchronized(lambda task=task, store=store: task_prompts(task, root, store, s.bundle, None))
         vision = VisionCache(store, budget_bytes=task.media.cache_bytes)
         engine = LocalEngine(HFEngine(policy, vision), fingerprint=fingerprint)
         options = eval_options(task, batch_prompts=suite.batch_prompts, seed=s.cfg.run.seed)

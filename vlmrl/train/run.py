@@ -56,7 +56,7 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
         resolved_config=loaded.text,
         config_hash=loaded.hash,
         fixed=fixed_options(cfg),
-        together=dist.together,
+        run_synchronized=dist.run_synchronized,
         is_main=main,
     ) as run:
         for note in run.notes:

@@ -91,7 +91,7 @@ def open_run(
     config_hash: str,
     fixed: Mapping[str, Any],
     resume: Resume = "auto",
-    together: Callable[[Callable[[], None]], None] | None = None,
+    run_synchronized: Callable[[Callable[[], None]], None] | None = None,
     is_main: bool = True,
 ) -> Iterator[RunDir]:
     """Lock, create or re-open `<root>/<name>`, and watch for signals until the block ends.
@@ -101,7 +101,7 @@ def open_run(
         fixed: the part of it that may not change between start and resume, as nested JSON values (model, seed, data, method).
             What else differs in `resolved_config` is applied and noted.
         resume: `auto` starts or resumes, `never` refuses a used directory, `must` refuses a new one.
-        together: runs local work on all ranks and raises on all if one raises (`train.dist`); default: this process only.
+        run_synchronized: runs local work on all ranks and raises on all if one raises (`train.dist`); default: this process only.
         is_main: whether this process (rank 0) locks and writes.
 
     Raises:
@@ -122,7 +122,7 @@ def open_run(
                 stack.enter_context(_locked(run.path / "LOCK"))
                 _prepare(run, resolved_config, config_hash, fixed, resume)
 
-        (together or (lambda fn: fn()))(prepare)
+        (run_synchronized or (lambda fn: fn()))(prepare)
         run.finished = (run.path / "FINISHED").exists()
         stack.enter_context(_signals(run))
         faults.point("run.opened")

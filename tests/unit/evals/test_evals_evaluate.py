@@ -328,7 +328,7 @@ class Together:
         self.barrier.wait()
         return out
 
-    def together(self, fn):
+    def run_synchronized(self, fn):
         return fn()
 
 

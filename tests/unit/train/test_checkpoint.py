@@ -246,7 +246,7 @@ def test_other_ranks_write_nothing_and_learn_of_failure(tmp_path: Path) -> None:
         raise StorageError("rank 0 failed")
 
     with pytest.raises(StorageError, match="rank 0 failed"):
-        save(tmp_path, 1, write_tensors=never, is_main=False, together=failed_elsewhere)
+        save(tmp_path, 1, write_tensors=never, is_main=False, run_synchronized=failed_elsewhere)
 
 
 def test_errors_of_the_writer_rise_and_leave_nothing(tmp_path: Path) -> None:

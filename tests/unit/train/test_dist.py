@@ -61,7 +61,7 @@ def test_one_rank_fails_and_all_know_why(failing: int, tmp_path: Path) -> None:
             if dist.rank() == {failing}:
                 raise ValueError("bad file on purpose")
         try:
-            dist.together(work)
+            dist.run_synchronized(work)
         except ValueError as error:
             assert dist.rank() == {failing}
         except dist.RankFailed as error:

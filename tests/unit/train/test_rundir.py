@@ -190,9 +190,9 @@ def test_other_ranks_neither_lock_nor_write(tmp_path: Path) -> None:
         fn()
         raise RunBusyError("rank 0 found it busy")
 
-    with pytest.raises(RunBusyError, match="rank 0"), opened(tmp_path, is_main=False, together=failed_elsewhere):
+    with pytest.raises(RunBusyError, match="rank 0"), opened(tmp_path, is_main=False, run_synchronized=failed_elsewhere):
         pass
-    with pytest.raises(RunBusyError, match="rank 0"), opened(tmp_path, together=failed_elsewhere):
+    with pytest.raises(RunBusyError, match="rank 0"), opened(tmp_path, run_synchronized=failed_elsewhere):
         pass
     with opened(tmp_path):
         pass  # the lock was given back when another rank failed

@@ -52,6 +52,6 @@ def test_checking_needs_rewards_and_stages_are_named(tiny_files: tuple[Path, Pat
     with pytest.raises(ConfigError, match="no stage 'sftt'"):
         call(cfg, places, tmp_path / "x.jsonl", stage="sftt")
     only_sft = cfg.model_copy(update={"stages": cfg.stages[:1]})
-    with pytest.raises(ConfigError, match="grpo stage"):
+    with pytest.raises(ConfigError, match="a stage with rewards"):
         call(only_sft, places, tmp_path / "x.jsonl", check=True)
     assert not (tmp_path / "x.jsonl").exists()

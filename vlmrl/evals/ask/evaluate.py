@@ -41,7 +41,7 @@ class Collective(Protocol):
         """`value` of every rank, in rank order, on every rank."""
         ...
 
-    def together(self, fn: Callable[[], T]) -> T:
+    def run_synchronized(self, fn: Callable[[], T]) -> T:
         """Run local work; if it fails on one rank, every rank raises."""
         ...
 
@@ -58,7 +58,7 @@ class SingleProcess:
     def gather(self, value: T) -> list[T]:
         return [value]
 
-    def together(self, fn: Callable[[], T]) -> T:
+    def run_synchronized(self, fn: Callable[[], T]) -> T:
         return fn()
 
 
@@ -110,7 +110,7 @@ def evaluate(
     reading = Reading(options=options, fingerprint=engine.fingerprint, model=model, tokenizer_len=tokenizer_len)
     batches = [prompts[i : i + options.batch_prompts] for i in range(0, len(prompts), options.batch_prompts)]
     keys = [[reading.keys(prompt) for prompt in batch] for batch in batches]
-    store = collective.together(lambda: RecordStore(out) if collective.rank() == 0 else None)
+    store = collective.run_synchronized(lambda: RecordStore(out) if collective.rank() == 0 else None)
     found = collective.gather(store.found if store is not None else None)[0] or {}
     done = _rescored(batches, keys, found, reading)
     if store is not None:
@@ -155,7 +155,7 @@ def _generate(
         if stop is not None and any(collective.gather(stop())):
             return
         places = waiting[start : start + collective.world()]
-        yield from zip(places, collective.gather(collective.together(lambda places=places: answer(places))), strict=False)
+        yield from zip(places, collective.gather(collective.run_synchronized(lambda places=places: answer(places))), strict=False)
 
 
 def _rescored(

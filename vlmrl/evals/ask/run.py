@@ -294,7 +294,7 @@ def _judged(
         fs.write_bytes(file, b"".join(record.line() for record in done))
         return done, missing_verdicts(verdicts)
 
-    return collective.gather(collective.together(lambda: ask() if collective.rank() == 0 else ([], {})))[0]
+    return collective.gather(collective.run_synchronized(lambda: ask() if collective.rank() == 0 else ([], {})))[0]
 
 
 def count_notes(task: Task, asked: int, whole: int) -> list[str]:

@@ -16,6 +16,7 @@ from vlmrl.algo.constraint.registry import Measured
 from vlmrl.algo.constraint.registry import constraint as constraints
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.config.schema import GrpoSection, Method
+from vlmrl.errors import ConfigError
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.registry import Registry
 from vlmrl.train.memory import Cell
@@ -90,6 +91,10 @@ def bind(registry: Registry[Any], method: Method) -> Bound:
     )
 
 
+REMEMBERING = ("reward_shaping", "advantage", "reweight", "credit")
+"""Slots whose methods may be registered with `remembers`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """Everything between rewards and gradient that a recipe names, and the strategy that completes its groups."""
@@ -111,7 +116,12 @@ class Algorithm:
 
     @staticmethod
     def of(cfg: GrpoSection) -> Algorithm:
-        return Algorithm(
+        """The methods that a section names.
+
+        Raises:
+            ConfigError: one is registered with a memory in a slot whose methods are not called once per step.
+        """
+        out = Algorithm(
             reward_shaping=[bind(registries.reward_shaping, m) for m in cfg.reward_shaping],
             filters=[bind(registries.rollout_filter, m) for m in cfg.filters],
             advantage=bind(registries.advantage, cfg.advantage),
@@ -126,6 +136,14 @@ class Algorithm:
             constraints=[bind(constraints, m) for m in cfg.constraints],
             strategy=bind(protocols.strategy, cfg.rollout.strategy),
         )
+        wrong = [
+            f"{m.slot} '{m.name}' cannot remember: only {', '.join(REMEMBERING)} are called once per step"
+            for m in out.methods()
+            if "remembers" in m.extra and m.slot not in REMEMBERING
+        ]
+        if wrong:
+            raise ConfigError(wrong)
+        return out
 
     def methods(self) -> Iterator[Bound]:
         """All of them, in the order in which they act. (A group loss is given what it needs by the two passes themselves.)"""

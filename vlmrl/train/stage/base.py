@@ -183,7 +183,7 @@ class StageRun:
             journal=journal,
             num_generations=[planned.num_generations for _, planned, _ in taken],
         )
-        collected = dist.together(collect)  # a service that is down stops every rank, and none waits for one that has gone
+        collected = dist.run_synchronized(collect)  # a service that is down stops every rank, and none waits for one that has gone
         self.clock.add("rollout", collected.rollout_seconds)
         self.clock.add("score", collected.score_seconds)
         return list(zip(places, collected.groups, strict=True)), collected

@@ -78,19 +78,8 @@ def open_stage(
     _add_adapters(s, cfg)
     named = freeze(policy, cfg.freeze)
     optimizer, order = make_optimizer(named, cfg.optim)
-    learner = Learner(
-        policy=policy,
-        vision=s.vision,
-        optimizer=optimizer,
-        named=named,
-        max_grad_norm=cfg.optim.max_grad_norm,
-        max_tokens_per_microbatch=s.state.max_tokens_per_microbatch or cfg.max_tokens_per_microbatch,
-        layout=cfg.forward,
-        temperature=temperature,
-        forbidden=forbidden,
-        checkpointing=s.cfg.model.gradient_checkpointing,
-        entropy_gradient=any("entropy_BT" in method.needs for method in methods),
-    )
+    learner = _learner(s, cfg, named, optimizer, temperature, forbidden)
+    learner.entropy_gradient = any("entropy_BT" in method.needs for method in methods)
     memories = _memories(s)
     make_sampler = _sampler(s, cfg, sampler or default("sampler"), rows.samples)
     kept = memories.keep("sampler", make_sampler())
@@ -148,6 +137,28 @@ def open_rollout_stage(s: Session, cfg: RolloutStage, *, methods: Sequence[Bound
         forbidden=s.bundle.forbidden_ids,
         generates=True,
         asks_services=any(rewards_registry.get(reward.name).extra.get("service", False) for reward in cfg.rewards),
+    )
+
+
+def _learner(
+    s: Session,
+    cfg: StageBase,
+    named: list[tuple[str, torch.nn.Parameter]],
+    optimizer: torch.optim.Optimizer,
+    temperature: float,
+    forbidden: tuple[int, ...],
+) -> Learner:
+    return Learner(
+        policy=s.policy,
+        vision=s.vision,
+        optimizer=optimizer,
+        named=named,
+        max_grad_norm=cfg.optim.max_grad_norm,
+        max_tokens_per_microbatch=s.state.max_tokens_per_microbatch or cfg.max_tokens_per_microbatch,
+        layout=cfg.forward,
+        temperature=temperature,
+        forbidden=forbidden,
+        checkpointing=s.cfg.model.gradient_checkpointing,
     )
 
 
@@ -268,7 +279,7 @@ def save(s: Session, learner: Learner, order: list[str], memories: Memories) -> 
             state={"run": s.state.state_dict(), "metrics_offset": offset},
             manifest_extra={"config": s.config_hash, "version": __version__, "world": dist.world(), "step": s.state.global_step},
             keep=s.cfg.checkpoint.keep,
-            together=dist.together,
+            run_synchronized=dist.run_synchronized,
             is_main=dist.is_main(),
         )
     except (StorageError, dist.RankFailed) as error:

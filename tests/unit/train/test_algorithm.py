@@ -1,0 +1,91 @@
+"""The order in which methods act on a step's rewards, and what they see and remember."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.support.builders import inputs
+from vlmrl.algo.inputs import AdvantageInputs
+from vlmrl.config.schema import GrpoSection
+from vlmrl.errors import ConfigError
+from vlmrl.train.stage import algorithm as module
+from vlmrl.train.stage.algorithm import Algorithm, Batch, Bound, Selection, credit_tokens
+from vlmrl.train.stage.table import RewardTable
+
+
+def bound(slot: str, name: str, call: Any, **extra: Any) -> Bound:
+    return Bound(slot=slot, name=name, call=call, extra=extra, arguments=extra.pop("arguments", {}), defaults={})
+
+
+def section() -> GrpoSection:
+    return GrpoSection.model_validate({"kind": "grpo", "name": "rl", "source": {"path": "a"}, "steps": 1, "rewards": ({"name": "exact"},)})
+
+
+def batch_of(x: AdvantageInputs, mine: list[int], mask: list[list[int]]) -> Batch:
+    """This rank's rows `mine` with a token mask; the rest are other ranks'."""
+    table = RewardTable(inputs=x, mine=mine, weights_K=torch.ones(1, dtype=torch.float64), trajectories=[None] * len(x.reward_N))
+    mask_NT = torch.tensor(mask, dtype=torch.bool)
+    return Batch(groups=[], rows=[], rollouts=[], mask_NT=mask_NT, table=table, chosen=Selection.of([], x))
+
+
+def test_reweighting_stands_before_and_behind_credit_and_sees_its_own_rows() -> None:
+    x = inputs([(1.0, 0, True), (3.0, 0, True), (5.0, 1, True)])
+    x = dataclasses.replace(x, entropy_NT=torch.tensor([[9.0, 9.0, 9.0], [1.0, 2.0, 9.0], [3.0, 4.0, 9.0]]))
+    seen: list[tuple[int, ...]] = []
+
+    def doubled(x: AdvantageInputs, adv: Tensor) -> Tensor:
+        seen.append(tuple(adv.shape))
+        return 2 * adv
+
+    def by_entropy(x: AdvantageInputs, adv: Tensor) -> Tensor:
+        assert x.entropy_NT is not None
+        seen.append(tuple(x.entropy_NT.shape))
+        return adv * x.entropy_NT
+
+    algorithm = dataclasses.replace(
+        Algorithm.of(section()),
+        advantage=bound("advantage", "raw", lambda x: x.reward_N),
+        reweight=[bound("reweight", "by_entropy", by_entropy, per="token"), bound("reweight", "doubled", doubled)],
+    )
+    adv_NT, adv_N = credit_tokens(algorithm, batch_of(x, [1, 2], [[1, 1], [1, 0]]))
+    assert adv_N.tolist() == [2.0, 6.0, 10.0], "of all ranks, before credit"
+    assert adv_NT.tolist() == [[6.0, 12.0], [30.0, 0.0]], "of this rank, cut to its tokens, nothing outside the responses"
+    assert seen == [(3,), (2, 2)]
+
+
+def test_a_memory_moves_on_once_per_step_and_is_seen_before_it_moves() -> None:
+    seen: list[list[float]] = []
+
+    def update(state: Any, x: AdvantageInputs, *, step: float = 1.0) -> dict[str, Any]:
+        return {"total": [state.get("total", [0.0])[0] + step * float(x.reward_N.sum())], "rows": torch.tensor([len(x.reward_N)])}
+
+    def remembering(x: AdvantageInputs, *, step: float = 1.0) -> Tensor:
+        assert x.memory is not None
+        seen.append(x.memory["total"].tolist() if x.memory else [])
+        return x.reward_N
+
+    method = bound("advantage", "remembering", remembering, remembers=update, arguments={"step": 2.0})
+    algorithm = dataclasses.replace(Algorithm.of(section()), advantage=method)
+    x = inputs([(1.0, 0, True), (3.0, 0, True)])
+    for _ in range(2):
+        credit_tokens(algorithm, batch_of(x, [0], [[1]]))
+    assert seen == [[], [8.0]], "all ranks' rewards, with the recipe's argument"
+    assert method.memory.value["total"] == [16.0]
+    assert method.memory.value["rows"].tolist() == [2]
+
+
+def test_only_slots_that_act_once_a_step_can_remember(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = module.bind
+
+    def with_memory(registry: Any, method: Any) -> Bound:
+        found = real(registry, method)
+        return dataclasses.replace(found, extra={**found.extra, "remembers": dict}) if registry.slot == "policy_loss" else found
+
+    monkeypatch.setattr(module, "bind", with_memory)
+    with pytest.raises(ConfigError, match="policy_loss 'ppo_clip' cannot remember: only reward_shaping, advantage"):
+        Algorithm.of(section())

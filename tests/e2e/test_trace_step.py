@@ -33,3 +33,4 @@ def test_a_plain_step(tmp_path: Path) -> None:
         assert counted.share(trace_step.reading_order(ROOT / page)) >= 0.9, done.stdout
     rest = counted.of("the rest")
     assert f"files outside media decoding and durable files: {len(rest)};" in done.stdout
+    assert len(rest) <= trace_step.BOUND, "\n".join(rest)

@@ -64,7 +64,7 @@ def roots() -> Iterator[str]:
     yield from entries
     if "vlmrl.__main__" in MODULES:
         yield "vlmrl.__main__"  # python -m vlmrl
-    for package in PACKAGES:  # `methods` imports every file in these
+    for package in (*PACKAGES, "vlmrl.answers"):  # `methods`, and the package of answer types itself, import every file in these
         yield from (name for name in MODULES if name == package or name.startswith(f"{package}."))
     for script in sorted((ROOT / "data").rglob("*.py")):
         yield from uses(ast.parse(script.read_text(encoding="utf-8")))

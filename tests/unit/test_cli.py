@@ -192,7 +192,7 @@ def test_check_says_what_it_skips_without_torch(run, recipe, monkeypatch):
     def require_methods(config: Any) -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    double(monkeypatch, "vlmrl.methods", require_methods=require_methods, method_problems=require_methods)
+    double(monkeypatch, "vlmrl.methods", require_methods=require_methods, method_problems=require_methods, method_doubts=require_methods)
     code, out, _ = run("check", str(recipe))
     assert code == 0
     assert "skipped, torch is not installed" in out

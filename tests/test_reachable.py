@@ -35,7 +35,7 @@ def with_parents(name: str) -> Iterator[str]:
 def uses(tree: ast.AST) -> Iterator[str]:
     """Modules of the package that a file imports, anywhere in it, or names as text (`python -m vlmrl.x`, `"vlmrl.x.Class"`).
 
-    Imports under `if TYPE_CHECKING:` do not run and do not count.
+    Imports under `if TYPE_CHECKING:` do not run and do not count. A package that walks its own `__path__` imports all that lies in it.
     """
     skipped: set[ast.AST] = set()
     for node in ast.walk(tree):
@@ -70,6 +70,12 @@ def roots() -> Iterator[str]:
         yield from uses(ast.parse(script.read_text(encoding="utf-8")))
 
 
+def walks_itself(name: str) -> bool:
+    """Whether a package imports all of its modules with `pkgutil`."""
+    text = MODULES[name].read_text(encoding="utf-8")
+    return MODULES[name].name == "__init__.py" and "iter_modules(__path__)" in text and "import_module(" in text
+
+
 def reachable() -> set[str]:
     seen: set[str] = set()
     waiting = [name for root in roots() for name in with_parents(root)]
@@ -78,6 +84,8 @@ def reachable() -> set[str]:
         if name not in seen:
             seen.add(name)
             waiting += uses(ast.parse(MODULES[name].read_text(encoding="utf-8")))
+            if walks_itself(name):
+                waiting += (other for other in MODULES if other.rpartition(".")[0] == name)
     return seen
 
 

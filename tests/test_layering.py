@@ -402,7 +402,9 @@ def test_every_method_has_a_test_of_its_name():
         f"{slot} '{name}'"
         for slot, registry in registries().items()
         for name in registry.names()
-        if not re.search(rf"def test_(?:\w+_)?{re.escape(name)}(?:_\w+)?\(", tests)
+        # a plug-in that another test imported in this process is no method of the package
+        if registry.get(name).function.__module__.startswith("vlmrl.")
+        and not re.search(rf"def test_(?:\w+_)?{re.escape(name)}(?:_\w+)?\(", tests)
     ]
     assert not missing, "no test function or file is named after: " + ", ".join(missing)
 

@@ -26,6 +26,8 @@ def rl_only(files: tuple[Path, Path], root: Path, **stage: Any) -> dict[str, Any
     config = runs.small_config(*files, root, **stage)
     config["stages"] = config["stages"][1:]
     config["stages"][0] |= {"steps": 2, "updates_per_step": 2, "freeze": ["vision", "projector"]}
+    if "group_loss" in stage:
+        config["stages"][0]["beta"] = 0.0  # it has a constraint of its own, and a divergence beside it is refused
     config["eval"] = {}
     config["checkpoint"] = {"every": 100}
     config["stages"][0]["source"] = {"path": "steps.jsonl"}
@@ -85,6 +87,8 @@ STAGES: dict[str, dict[str, Any]] = {
         "reward_shaping": [{"name": "care_consistency", "reward": "temporal_iou", "every": 1, "decay": 0.5}],
         "beta": 0.0,
     },
+    "high_entropy": {"reweight": [{"name": "high_entropy", "share": 0.5}]},
+    "entropy_bonus": {"auxiliary_losses": [{"name": "entropy_bonus", "weight": 0.01}]},
     "knapsack": {"budget": {"name": "knapsack", "low": 2, "high": 6}},
     "replay": {"rollout": ROLLOUT | {"strategy": {"name": "replay", "success_at": 0.0}}},
     "scaf_grpo": {"rollout": ROLLOUT | {"strategy": {"name": "scaf_grpo"}}},
@@ -108,7 +112,10 @@ STAGES: dict[str, dict[str, Any]] = {
     "budget_schedule": {"reward_shaping": [{"name": "budget_schedule", "reward": "temporal_iou", "start": 8}]},
     "grpo_lambda": {"reward_shaping": [{"name": "grpo_lambda", "reward": "temporal_iou"}]},
     "p_grpo_gate": {"reward_shaping": [{"name": "p_grpo_gate", "reward": "format", "outcome": "temporal_iou"}]},
-    "noisy_verifier": {"reward_shaping": [{"name": "noisy_verifier", "reward": "format", "false_positive": 0.1}]},
+    "noisy_verifier": {
+        "reward_shaping": [{"name": "noisy_verifier", "reward": "format", "false_positive": 0.1}],
+        "advantage": {"name": "dr_grpo"},
+    },
     "trust": {"reward_shaping": [{"name": "trust", "reward": "format", "outcome": "temporal_iou"}]},
     "length_envelope": {
         "reward_shaping": [{"name": "length_envelope", "reward": "temporal_iou", "bands": {"temporal_grounding": [1, 2, 8, 10]}}]

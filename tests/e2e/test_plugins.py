@@ -128,7 +128,10 @@ def test_the_methods_are_listed() -> None:
     assert [m["needs"] for m in listed["auxiliary_loss"] if m["name"] == "anchor"] == [["logp_ref_BT"]]
 
 
-def test_entropy_weights_by_hand() -> None:
+def test_entropy_weights_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vlmrl.algo.registries import reweight
+
+    monkeypatch.setattr(reweight, "_entries", dict(reweight._entries))  # what the import registers is gone after the test
     from examples.entropy_weights import entropy_weights, update
 
     x = dataclasses.replace(inputs([(1.0, 0, True), (0.0, 0, True)]), entropy_NT=torch.tensor([[1.0, 3.0], [2.0, 99.0]]))

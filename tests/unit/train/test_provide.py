@@ -12,7 +12,7 @@ import torch
 from tests.support.builders import inputs
 from vlmrl.algo.needs import need
 from vlmrl.errors import ConfigError
-from vlmrl.train.stage import providers  # noqa: F401 (registers them)
+from vlmrl.train.stage import provide, providers  # noqa: F401 (the latter registers the package's)
 from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.provide import PROVIDERS, Providers, provides
 
@@ -91,3 +91,11 @@ def test_names_without_axes_and_names_twice_are_refused(name: str, registered: N
 
     with pytest.raises(ValueError, match=name):
         provides(name)(found)
+
+
+def test_values_of_all_ranks_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 has rows 0 and 2 of two tokens, the other rank row 1 of three; tokens are padded with zeros to the longest."""
+    other = ([1], torch.tensor([[5.0, 6.0, 7.0]]))
+    monkeypatch.setattr(provide.dist, "gather", lambda own: [own, other])
+    found = provide._everywhere([0, 2], torch.tensor([[1.0, 2.0], [3.0, 4.0]]), 3)
+    assert found.tolist() == [[1.0, 2.0, 0.0], [5.0, 6.0, 7.0], [3.0, 4.0, 0.0]]

@@ -26,8 +26,6 @@ def rl_only(files: tuple[Path, Path], root: Path, **stage: Any) -> dict[str, Any
     config = runs.small_config(*files, root, **stage)
     config["stages"] = config["stages"][1:]
     config["stages"][0] |= {"steps": 2, "updates_per_step": 2, "freeze": ["vision", "projector"]}
-    if "group_loss" in stage:
-        config["stages"][0]["beta"] = 0.0  # it has a constraint of its own, and a divergence beside it is refused
     config["eval"] = {}
     config["checkpoint"] = {"every": 100}
     config["stages"][0]["source"] = {"path": "steps.jsonl"}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable
@@ -24,7 +25,8 @@ from vlmrl.errors import StorageError
 Kind = Literal["mkdir", "create", "write", "fsync", "rename", "unlink", "rmdir", "fsync_dir", "truncate"]
 
 TEMPORARY = "tmp-"
-"""Names that start so are leftovers of a dead process; whoever holds the lock of the folder may remove them."""
+"""What `temporary_name` begins with. Others may name their files so too: `is_temporary` knows ours."""
+_TEMPORARY = re.compile(rf"{TEMPORARY}.+-[0-9a-f]{{12}}", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,8 +157,13 @@ def free_bytes(path: str | Path) -> int:
 
 
 def temporary_name(name: str) -> str:
-    """A fresh name next to which nothing else exists, and which `TEMPORARY` marks as a leftover if its maker dies."""
+    """A fresh name next to which nothing else exists; `is_temporary` knows it as a leftover if its maker dies."""
     return f"{TEMPORARY}{name}-{uuid.uuid4().hex[:12]}"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether `temporary_name` made this name. Whoever holds the lock of the folder may remove what is called so."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def _replace(path: Path, write: Callable[[Path], None]) -> None:

@@ -189,6 +189,13 @@ def test_temporary_names_differ() -> None:
     assert len({fs.temporary_name("x") for _ in range(100)}) == 100
 
 
+def test_temporary_names_are_known_and_no_others() -> None:
+    for name in ("x", "run.json", "a b", "step-00000001", "line\nbreak"):
+        assert fs.is_temporary(fs.temporary_name(name))
+    for name in ("tmp-", "tmp-sft", "tmp-x-0123", "tmp-x-0123456789AB", "tmp--0123456789ab", "x-0123456789ab", "xtmp-x-0123456789ab"):
+        assert not fs.is_temporary(name)
+
+
 operations = st.lists(
     st.tuples(st.sampled_from(["append", "write", "truncate"]), st.binary(max_size=20), st.one_of(st.none(), st.integers(1, 4))),
     max_size=12,

@@ -31,6 +31,9 @@ from vlmrl.errors import CheckpointError, ConfigError, RunBusyError, StorageErro
 Resume = Literal["auto", "never", "must"]
 _PACKAGES = ("torch", "transformers", "accelerate", "safetensors", "numpy", "tokenizers")
 _LAYOUT = ("LOCK", "config.yaml", "environment.json", "journal", "checkpoints", "eval")
+_FLAT = ("journal", "checkpoints", "stages", "best", "judges", "profile")
+_DEEP = ("eval",)
+"""Folders of a run in which files are written under a temporary name first; those of `_DEEP` have folders of their own."""
 _SCHEMA = 1
 _locks: set[int] = set()
 
@@ -175,16 +178,23 @@ def _prepare(run: RunDir, resolved_config: str, config_hash: str, fixed: Mapping
     else:
         _refuse_foreign(run)
         record = {"schema": _SCHEMA, "fixed": fixed, "history": []}
-    for leftover in sorted(run.path.rglob(f"{fs.TEMPORARY}*")):
-        if leftover.exists() or leftover.is_symlink():
-            fs.remove_tree(leftover)
-            run.notes.append(f"removed {leftover.relative_to(run.path)}, which a stopped process left unfinished")
+    for leftover in _leftovers(run.path):
+        fs.remove_tree(leftover)
+        run.notes.append(f"removed {leftover.relative_to(run.path)}, which a stopped process left unfinished")
     record["history"].append({"wall": time.time(), "host": socket.gethostname(), "config_hash": config_hash, "notes": run.notes})
     for folder in (run.journal, run.checkpoints, run.eval):
         fs.mkdir(folder)
     _write_if_changed(run.config, resolved_config)
     _write_if_changed(run.path / "environment.json", json.dumps(now, indent=1, sort_keys=True) + "\n")
     fs.write_text(record_path, json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+def _leftovers(path: Path) -> list[Path]:
+    """What a dead process left unfinished. Only names that we make, in the folders that we write to: a user's folder beside them, or
+    a stage whose name looks alike, is nobody's leftover."""
+    flat = [p for name in (".", *_FLAT) if (path / name).is_dir() for p in (path / name).iterdir()]
+    deep = [p for name in _DEEP for p in (path / name).rglob("*")]
+    return sorted(p for p in {*flat, *deep} if fs.is_temporary(p.name) and not fs.is_temporary(p.parent.name))
 
 
 def _refuse_foreign(run: RunDir) -> None:

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from tests.support import fs_ops
+from vlmrl import fs
 from vlmrl.errors import CheckpointError, ConfigError, RunBusyError, StorageError
 from vlmrl.train import rundir
 from vlmrl.train.rundir import differences, open_run
@@ -136,13 +137,34 @@ def test_differences() -> None:
 def test_leftovers_of_dead_processes_are_removed(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         pass
-    (run.checkpoints / "tmp-step-00000002-aa").mkdir()
-    (run.checkpoints / "tmp-step-00000002-aa" / "tmp-model-bb").write_text("x")
-    (run.path / "tmp-run.json-cc").write_text("x")
+    names = [fs.temporary_name(name) for name in ("step-00000002", "run.json", "sft", "toy.jsonl", "frame.png")]
+    step, record, export, answers, frame = names
+    (run.checkpoints / step).mkdir()
+    (run.checkpoints / step / fs.temporary_name("model")).write_text("x")
+    (run.path / record).write_text("x")
+    (run.path / "stages" / export).mkdir(parents=True)
+    for folder, name in (("suite/sft", answers), ("frames", frame)):
+        (run.eval / folder).mkdir(parents=True)
+        (run.eval / folder / name).write_text("x")
     (run.checkpoints / "step-00000001").mkdir()
     with opened(tmp_path) as run:
-        assert [note.split(",")[0] for note in run.notes] == ["removed checkpoints/tmp-step-00000002-aa", "removed tmp-run.json-cc"]
+        removed = [f"checkpoints/{step}", f"eval/frames/{frame}", f"eval/suite/sft/{answers}", f"stages/{export}", record]
+        assert [note.split(",")[0] for note in run.notes] == [f"removed {name}" for name in removed]
+        assert [p.name for p in run.path.rglob("*") if fs.is_temporary(p.name)] == []
         assert [p.name for p in run.checkpoints.iterdir()] == ["step-00000001"]
+
+
+def test_what_only_looks_like_a_leftover_stays(tmp_path: Path) -> None:
+    """A finished stage, a user's folders and the files of a model may begin with the same letters."""
+    with opened(tmp_path) as run:
+        pass
+    mine = ["stages/tmp-sft/model.safetensors", "tmp-notes/plan.txt", "stages/rl/tmp-scale.json", f"notes/{fs.temporary_name('draft')}"]
+    for name in mine:
+        (run.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (run.path / name).write_text("mine")
+    with opened(tmp_path) as run:
+        assert run.notes == []
+    assert [(run.path / name).read_text() for name in mine] == ["mine"] * len(mine)
 
 
 @pytest.mark.parametrize("content", ["thesis.tex", "checkpoints/step-00000001"])

@@ -75,7 +75,7 @@ class RejectionSampling:
         rng.seed_step(stage.seed, cfg.name, stage.state.step)
         groups, _ = stage.roll_out(self.collector, stage.journal(), prompts=cfg.rollout.prompts_per_step)
         faults.point("rollout.scored")
-        stage.observe([scored for _, scored in groups])
+        stage.observe(groups)
         rows = self.rows(groups)
         values = self.described(groups, rows)
         if not values["accepted"]:

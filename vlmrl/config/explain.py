@@ -9,7 +9,7 @@ from typing import Annotated, Any, Union, cast
 
 from pydantic import BaseModel, ValidationError
 
-from vlmrl.config import tree
+from vlmrl.config import names, tree
 from vlmrl.config.renamed import renamed
 from vlmrl.config.schema import SECTIONS, Config, Method, StageBase, know_kinds
 from vlmrl.config.tree import Node
@@ -44,15 +44,16 @@ def salvage(root: Node) -> Config | None:
         try:
             return Config.model_validate(data)
         except ValidationError as error:
-            if not all(_drop(data, item["loc"]) for item in error.errors() if item["type"] not in ("missing", "too_short")):
+            found = error.errors()
+            if not all(_drop(data, item["loc"], item["type"]) for item in found if item["type"] not in ("missing", "too_short")):
                 return None
-            if all(item["type"] in ("missing", "too_short") for item in error.errors()):
+            if all(item["type"] in ("missing", "too_short") for item in found):
                 return None
     return None
 
 
-def _drop(data: Any, loc: tuple[int | str, ...]) -> bool:
-    """Delete the value at a pydantic location; whether it was there."""
+def _drop(data: Any, loc: tuple[int | str, ...], kind: str) -> bool:
+    """Delete the value at a pydantic location; whether it was there. A wrong name is replaced by another one: much needs one."""
     holder: dict[Any, Any] | None = None
     key: int | str = ""
     here = data
@@ -65,7 +66,10 @@ def _drop(data: Any, loc: tuple[int | str, ...]) -> bool:
             here = cast("list[Any]", here)[part]
     if holder is None:
         return False
-    del holder[key]
+    if kind == names.ERROR:
+        holder[key] = "-".join(str(part) for part in loc)
+    else:
+        del holder[key]
     return True
 
 
@@ -122,6 +126,8 @@ def _explain(item: Any, root: Node) -> list[str]:
                 if (hint := nearest(k, [key]))
             ]
         return out
+    if kind == names.ERROR:
+        return [f"{origin}: {where}: {item['msg']}"]
     value = node.plain() if node is not None else item["input"]
     if kind in _RANGES and not isinstance(value, list):
         return [f"{origin}: {where}: {item['msg'].replace('Input should', 'must')}, got {_shown_value(value)}"]

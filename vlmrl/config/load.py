@@ -55,7 +55,7 @@ def load(path: Path, overrides: list[str], *, also: Callable[[Config], list[str]
     config = check(root, problems)
     usable = config if config is not None else salvage(root)
     if usable is not None:
-        problems += validate(usable)
+        problems += validate(usable, _origins(usable, root))
         problems += also(usable) if also is not None else []
     if problems or config is None:
         raise ConfigError(problems)

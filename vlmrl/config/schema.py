@@ -6,10 +6,13 @@ checked against its signature (`config.methods`). Nothing here imports torch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from pydantic import Field, model_validator
 
+from vlmrl.config import tree
+from vlmrl.config.names import RunName, reserved_problem, same_names
 from vlmrl.config.section import (
     AuxiliaryMethod,
     Method,
@@ -64,7 +67,7 @@ __all__ = [
 
 
 class RunSection(Section):
-    name: str = Field(default="run", description="Name of the run; its directory is <root>/<name>")
+    name: RunName = Field(default="run", description="Name of the run; its directory is <root>/<name>")
     root: str = Field(default="runs", description="Folder that holds run directories")
     seed: int = Field(default=0, ge=0, description="The only source of randomness of the run")
     trackers: tuple[str, ...] = Field(
@@ -221,13 +224,16 @@ def _tuples(value: Any) -> Any:
     return value
 
 
-def validate(cfg: Config) -> list[str]:
-    """Contradictions between fields, each naming both. Empty when there is none."""
+def validate(cfg: Config, origins: Mapping[str, str] | None = None) -> list[str]:
+    """Contradictions between fields, each naming both. Empty when there is none. `origins`: dotted path -> `file:line`, where known."""
     out: list[str] = []
     names = [stage.name for stage in cfg.stages]
-    out += [f"stages: name '{name}' is used twice" for name in sorted({n for n in names if names.count(n) > 1})]
-    if "final" in names or "toy" in names:
-        out.append("stages: 'final' and 'toy' are reserved names")
+    keys = [f"stages.{tree.segment([*names], place)}.name" for place in range(len(names))]
+    where = [f"{origins[key]}: {key}" if origins is not None and key in origins else key for key in keys]
+    out += [f"{where[place]}: {problem}" for place, name in enumerate(names) if (problem := reserved_problem(name)) is not None]
+    for place, first in same_names(names).items():
+        also = "" if names[place] == names[first] else "; some file systems do not tell upper from lower case"
+        out.append(f"{where[place]}: {names[place]!r} is used twice, by stages {first} and {place}{also}; give one of them another name")
     if cfg.media.min_pixels > cfg.media.max_pixels:
         out.append(f"media.min_pixels ({cfg.media.min_pixels}) is larger than media.max_pixels ({cfg.media.max_pixels})")
     if cfg.media.min_frames > cfg.media.max_frames:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from vlmrl.config.names import LogKey
 from vlmrl.defaults import DEFAULTS
 from vlmrl.types import CoordinateFrame
 
@@ -32,7 +33,7 @@ class RewardMethod(Method):
     """A reward and its weight in the sum."""
 
     weight: float = Field(default=1.0, description="Factor of this column in the weighted sum")
-    label: str | None = Field(
+    label: LogKey | None = Field(
         default=None, description="Name in logs and for shapings; by default the reward's. Lets one reward (`python`) stand twice"
     )
     isolate: bool | None = Field(

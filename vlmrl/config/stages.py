@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, cast, get_args
 from pydantic import BeforeValidator, Field, SerializeAsAny
 from pydantic_core import PydanticCustomError
 
+from vlmrl.config.names import StageName
 from vlmrl.config.section import (
     AuxiliaryMethod,
     Method,
@@ -29,7 +30,7 @@ class StageBase(Section):
 
     kind: Any
     """A `Literal` of one name in every section."""
-    name: str = Field(description="Unique name; checkpoints and tables use it")
+    name: StageName = Field(description="Unique name of letters, digits and . _ -, at most 64; folders, records and tables use it")
     source: SourceSection = Field(description="Rows that this stage trains on")
     steps: PositiveInt = Field(description="Optimizer steps")
     answer_format: Literal["think", "answer_only", "think_or_not"] = Field(

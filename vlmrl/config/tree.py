@@ -257,6 +257,7 @@ def _item(items: list[Node], head: str) -> int | None:
 
 
 def segment(names: list[str | None], index: int) -> str:
-    """How item `index` of a list is addressed in a dotted path: by its name where that is unique, else by its number."""
+    """How item `index` of a list is addressed in a dotted path: by its name where that is unique and can be shown, else by its number."""
     name = names[index]
-    return name if name is not None and names.count(name) == 1 and "." not in name else str(index)
+    unique = name is not None and names.count(name) == 1 and "." not in name and name.isprintable()
+    return name if unique and name else str(index)

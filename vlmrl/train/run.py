@@ -13,6 +13,7 @@ import torch
 
 from vlmrl import faults
 from vlmrl.config.load import Loaded
+from vlmrl.config.schema import validate
 from vlmrl.errors import ConfigError
 from vlmrl.methods import method_doubts, method_problems
 from vlmrl.policy.load import quiet_transformers
@@ -40,7 +41,7 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
     """
     cfg = loaded.config
     dist.start()
-    problems = [*method_problems(cfg), *eval_problems(cfg)]
+    problems = [*validate(cfg), *method_problems(cfg), *eval_problems(cfg)]
     if problems:
         raise ConfigError(problems)
     for text in method_doubts(cfg):

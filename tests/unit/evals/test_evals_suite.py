@@ -72,7 +72,7 @@ def test_defaults_follow_the_answer_type(tmp_path):
             ("max_new_tokens: 8", "max_new_tokens: 8, primary: tokens, metrics: [miou]"),
             "tasks.t: primary 'tokens' is not among its metrics",
         ),
-        (("id: t", "id: ../t"), "is not a plain file name"),
+        (("id: t", "id: ../t"), "is not a plain name"),
     ],
 )
 def test_mistakes_are_named(tmp_path, change, message):

@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import Field
 
 from vlmrl.config import tree
+from vlmrl.config.names import PlainName, same_names
 from vlmrl.config.schema import MediaSection, PositiveInt, Section
 from vlmrl.config.tree import Node
 from vlmrl.errors import ConfigError
@@ -35,7 +36,7 @@ DATA_VARIABLE = "VLMRL_DATA"
 class Suite(Section):
     """Tasks that are reported together."""
 
-    id: str = Field(description="Name of the suite")
+    id: PlainName = Field(description="Name of the suite")
     version: PositiveInt = Field(description="Raise it with every change that moves numbers")
     title: str = Field(default="", description="What it is, in a few words")
     data_root: str = Field(
@@ -118,7 +119,7 @@ def check(suite: Suite) -> list[str]:
     """What is wrong with a suite beyond types; empty when nothing is."""
     out: list[str] = [] if suite.tasks else ["tasks: is empty"]
     names = [task.id for task in suite.tasks]
-    out += [f"tasks: id '{name}' is used twice" for name in sorted({n for n in names if names.count(n) > 1})]
+    out += [f"tasks: id '{names[place]}' is used twice, by tasks {first} and {place}" for place, first in same_names(names).items()]
     return out + [problem for task in suite.tasks for problem in check_task(task)]
 
 

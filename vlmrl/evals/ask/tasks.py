@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from vlmrl.answers.base import ANSWER_TYPES
+from vlmrl.config.names import PlainName, task_problem
 from vlmrl.config.schema import MediaSection, PositiveInt, Probability, Section
 from vlmrl.evals.score.extraction import Extraction
 from vlmrl.evals.score.measures import LABELS, allowed_metrics, metrics_of
@@ -28,8 +29,8 @@ RENAMED = {"made": "prepare", "view": "extraction", "template": "answer_format"}
 class Prepare(Section):
     """How the rows come to be: `python data/<dataset>/prepare.py ROOT OUT --split <split> --<option> <value>`."""
 
-    dataset: str = Field(description="Folder below data/ with card.md and prepare.py")
-    split: str = Field(description="Split that prepare.py writes")
+    dataset: PlainName = Field(description="Folder below data/ with card.md and prepare.py")
+    split: PlainName = Field(description="Split that prepare.py writes")
     options: dict[str, str] = Field(default_factory=dict, description="Its further options")
 
 
@@ -115,8 +116,8 @@ def check_task(task: Task) -> list[str]:
     """What is wrong with a task beyond types; empty when nothing is."""
     where = f"tasks.{task.id}"
     out: list[str] = []
-    if not task.id or not all(c.isalnum() or c in "._-@" for c in task.id) or task.id.startswith("."):
-        out.append(f"{where}.id: {task.id!r} is not a plain file name")
+    if (problem := task_problem(task.id)) is not None:
+        out.append(f"tasks: id {problem}")
     unknown = [problem for kind in task.answer_types if (problem := ANSWER_TYPES.problem(kind)) is not None]
     out += [f"{where}.answer_type: {problem}" for problem in unknown]
     for key, values in (("answer_type", task.answer_types), ("answer_format", task.answer_formats)):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vlmrl import __version__, fs
+from vlmrl.config.names import task_problem
 from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError
 from vlmrl.evals.importers.common import Imported
@@ -62,8 +63,8 @@ def run_import(
     for file in files:
         imported = KINDS[kind](file, task=task, model=model, answer_format=answer_format, version=version, samples=samples)
         name = imported.records[0].task
-        if not all(c.isalnum() or c in "._-@" for c in name) or name.startswith("."):
-            raise ConfigError(f"{file}: the task's name {name!r} cannot be a file name; give another one")
+        if (problem := task_problem(name)) is not None:
+            raise ConfigError(f"{file}: the task's name {problem}")
         _check_primary(primary, imported.records, file)
         done[name] = imported
     fs.mkdir(out)

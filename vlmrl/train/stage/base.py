@@ -223,14 +223,14 @@ class StageRun:
         media = MediaOnDemand(tuple(handle.key for handle in group.prompt.media), self.store.get_key)
         return self.rewards.score(group, RewardContext(progress=self.state.step / self.cfg.steps, media=media))
 
-    def observe(self, groups: Sequence[ScoredGroup]) -> None:
-        """Write the step's on-policy rewards and lengths of all ranks into the ledger, in plan order, and watch reward faults."""
+    def observe(self, groups: Sequence[tuple[int, ScoredGroup]]) -> None:
+        """Write the step's on-policy rewards and lengths of all ranks into the ledger, in plan order, and watch reward faults.
+        `groups`: (place in the plan, group) of this rank, as `roll_out` gives them."""
         assert self.rewards is not None
-        self._watch_rewards(groups)
+        self._watch_rewards([scored for _, scored in groups])
         seen: list[tuple[int, str, list[float], list[int], float | None]] = []
-        for scored in groups:
+        for place, scored in groups:
             pairs = [(value, length) for value, length in scored.outcomes() if value is not None]
-            place = int(scored.group.id.split("/")[2])
             answers = [rollout.ids for rollout in scored.group.rollouts if rollout.on_policy]
             sample_id, values, lengths = scored.group.prompt.sample.id, [v for v, _ in pairs], [n for _, n in pairs]
             seen.append((place, sample_id, values, lengths, distinct_n(answers)))

@@ -64,7 +64,7 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
     faults.point("rollout.scored")
 
     with clock.phase("algorithm"):
-        stage.observe([scored for _, scored in batch.groups])
+        stage.observe(batch.groups)
         batch.table = stage.provide(batch, algorithm.methods())
         adv_NT, adv_N = credit_tokens(algorithm, batch)
         stage.remember(collector.strategy, batch, adv_N)

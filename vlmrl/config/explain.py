@@ -15,6 +15,9 @@ from vlmrl.config.schema import SECTIONS, Config, Method, StageBase, know_kinds
 from vlmrl.config.tree import Node
 from vlmrl.registry import nearest, type_name
 
+_HALF = "; float16 overflows without a loss scaler, and none is here: use bfloat16, which has the range of float32"
+_WHY_NOT: Mapping[tuple[str, str], str] = {("model.dtype", name): _HALF for name in ("float16", "fp16", "half")}
+"""(key, value) that other trainers take -> why it is refused here and what to write instead."""
 _RANGES = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal", "too_short", "too_long", "finite_number"})
 
 
@@ -132,7 +135,7 @@ def _explain(item: Any, root: Node) -> list[str]:
     if kind in _RANGES and not isinstance(value, list):
         return [f"{origin}: {where}: {item['msg'].replace('Input should', 'must')}, got {_shown_value(value)}"]
     options = [str(a) for a in typing.get_args(annotation)] if typing.get_origin(annotation) is typing.Literal else []
-    hint = nearest(value, options) if isinstance(value, str) else ""
+    hint = (_WHY_NOT.get((where, value)) or nearest(value, options)) if isinstance(value, str) else ""
     return [f"{origin}: {where}: expected {shown(annotation)}, got {_shown_value(value)}{hint}"]
 
 

@@ -44,7 +44,7 @@ def choose(wanted: str, device: torch.device, compute: torch.dtype) -> tuple[Bac
         ConfigError: a backend that cannot run here.
     """
     flash = importlib.util.find_spec("flash_attn") is not None
-    half = compute in (torch.bfloat16, torch.float16)
+    half = compute == torch.bfloat16
     if wanted == "auto":
         if device.type == "cpu":
             return "merge", "CPU: two flash calls joined by log-sum-exp"
@@ -118,11 +118,16 @@ def prefix_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """transformers' attention function. query [1, Hq, N, D], key and value [1, Hkv, N, D] -> ([1, N, Hq, D], None).
 
+    All three are brought to one type first, the autocast type where autocast is on: rotary embeddings multiply query and key by
+    float32 and leave them so, and most kernels take one type only. Done here and once, so that training, prefill and decoding
+    round in the same place and the cache of keys holds what the kernels read.
+
     `record` collects every layer's keys and values (prefill). With `decoding` the N tokens are one new token of N running answers.
 
     Raises:
         RuntimeError: a mask, a cache or dropout came along with a layout: the packed row would not mean what it says.
     """
+    query, key, value = _one_type(query, key, value)
     if decoding is not None:
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         return decoding.attend(module.layer_idx, query, key, value, scale), None
@@ -136,6 +141,13 @@ def prefix_attention(
         raise RuntimeError(f"the packed row has {query.shape[2]} tokens but its layout describes {prefix_layout.tokens}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return _BACKENDS[prefix_backend](query, key, value, prefix_layout, scale).transpose(1, 2).contiguous(), None
+
+
+def _one_type(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The three in the autocast type where autocast is on, else in that of `value`, which no rotary embedding has touched."""
+    kind = value.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
+    return query.to(dtype), key.to(dtype), value.to(dtype)
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:
@@ -218,7 +230,7 @@ class _Joined(torch.autograd.Function):
         out_s = out_s.transpose(0, 1).flatten(1, 2)[None][:, :, places]
         lse_s = lse_s.transpose(0, 1).flatten(1, 2)[None][:, :, places]
         lse = torch.logaddexp(lse_p, lse_s)
-        out = out_p * (lse_p - lse).exp()[..., None].to(q.dtype) + out_s * (lse_s - lse).exp()[..., None].to(q.dtype)
+        out = (out_p * (lse_p - lse).exp()[..., None] + out_s * (lse_s - lse).exp()[..., None]).to(q.dtype)
         ctx.save_for_backward(q, kp, vp, ks, vs, out, lse, columns, places)
         ctx.scale = scale
         return out
@@ -275,6 +287,8 @@ def varlen(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scal
             max_seqlen_k=max(lengths_k),
             softmax_scale=scale,
             causal=True,
+            # its backward adds up with atomics unless it is told not to, and torch's own switch does not reach it
+            deterministic=torch.are_deterministic_algorithms_enabled(),
         )
         results.append((where, got))
     for where, got in results:

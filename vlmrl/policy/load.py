@@ -33,6 +33,8 @@ FAMILIES = {"qwen2_vl": Family(), "qwen2_5_vl": Family(time_scaled=True), "qwen3
 
 SETTINGS = "vlmrl.json"
 """File of an exported folder that says how the model was run in training."""
+COMPUTE = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+"""Types of the forward pass. Not float16: its gradients vanish or overflow without a loss scaler, which no step here has."""
 _CONTROL = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
 
 
@@ -124,9 +126,11 @@ def load_policy(
     """Load the weights. `positions="auto"` takes the rule that the folder's `vlmrl.json` names, else `max`.
 
     Raises:
-        ConfigError: not found, unsupported family, or a device that is not there.
+        ConfigError: not found, unsupported family, a type that is not in `COMPUTE`, or a device that is not there.
         CheckpointError: tensors are missing or left over, so that part of the model would be random.
     """
+    if dtype not in COMPUTE:
+        raise ConfigError(f"model.dtype: expected one of {', '.join(COMPUTE)}, got '{dtype}'")
     where = pick_device(device)
     config = _config(path, bundle, revision)
     family = FAMILIES[config.model_type]
@@ -135,7 +139,7 @@ def load_policy(
         _own_memory(model)
     model.eval()
     attach(model, attention)
-    compute = getattr(torch, dtype)
+    compute = COMPUTE[dtype]
     backend, reason = choose(prefix_backend, where, compute)
     return Policy(
         model=model,

@@ -130,9 +130,9 @@ class DecodeGrid:
             grid[self._place_N] = q_N
         q = grid.view(prompts, width, heads, shared, size).transpose(1, 2)
         flat = q.reshape(prompts, heads, width * shared, size)
-        to_prompt = flat @ prompt_k.transpose(2, 3)
-        to_answer = (q @ own_k[:, :, :, : self._seen].transpose(3, 4)).flatten(2, 3)
-        score = torch.cat([to_prompt, to_answer], dim=3).float() * scale + self._mask
+        to_prompt = _products(flat, prompt_k)
+        to_answer = _products(q, own_k[:, :, :, : self._seen]).flatten(2, 3)
+        score = torch.cat([to_prompt, to_answer], dim=3) * scale + self._mask
         p = score.softmax(dim=3).to(query.dtype)
         count = prompt_k.shape[2]
         out = (p[..., :count] @ prompt_v).view(prompts, heads, width, shared, size)
@@ -149,6 +149,13 @@ class DecodeGrid:
         self._prompt = [(k[keep], v[keep]) for k, v in self._prompt]
         self._answer = [(k[keep], v[keep]) for k, v in self._answer]
         self._length_A, self._age_A, self.alive_AG = self._length_A[keep], self._age_A[keep], self.alive_AG[keep]
+
+
+def _products(q: Tensor, k: Tensor) -> Tensor:
+    """q k^T over the last dimension, float32: rounded to 16 bit, as a plain product of 16-bit matrices is, the scores would differ from
+    those of the training kernels, which never round them."""
+    with torch.autocast(q.device.type, enabled=False):
+        return q.float() @ k.float().transpose(-2, -1)
 
 
 def _stack(x: Tensor, lengths: Sequence[int], width: int) -> Tensor:

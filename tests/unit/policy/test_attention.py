@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support import kernels
 from vlmrl.errors import ConfigError
 from vlmrl.policy import attention
 from vlmrl.policy.attention import _BACKENDS, choose, prefix_attention, require, varlen
@@ -18,25 +19,8 @@ from vlmrl.policy.pack import PrefixLayout, layout_of
 GROUPS = st.lists(st.tuples(st.integers(1, 6), st.lists(st.integers(0, 5), min_size=1, max_size=4)), min_size=1, max_size=3)
 
 
-def emulated_flash(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale, causal
-) -> torch.Tensor:
-    """flash-attn's variable-length contract, written out: [total, H, D], causal aligned at the bottom right."""
-    assert causal
-    outs = []
-    for i in range(len(cu_seqlens_q) - 1):
-        qs = q[cu_seqlens_q[i] : cu_seqlens_q[i + 1]]
-        ks, vs = (x[cu_seqlens_k[i] : cu_seqlens_k[i + 1]].repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-        assert len(qs) <= max_seqlen_q
-        assert len(ks) <= max_seqlen_k
-        scores = torch.einsum("qhd,khd->hqk", qs, ks) * softmax_scale
-        hidden = torch.arange(len(ks))[None] > torch.arange(len(qs))[:, None] + len(ks) - len(qs)
-        outs.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, float("-inf")).softmax(-1), vs))
-    return torch.cat(outs)
-
-
 def emulated_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: PrefixLayout, scale: float) -> torch.Tensor:
-    return varlen(q, k, v, layout, scale, emulated_flash)
+    return varlen(q, k, v, layout, scale, kernels.varlen)
 
 
 def run(backend, layout: PrefixLayout, seed: int = 0) -> list[torch.Tensor]:

@@ -89,11 +89,15 @@ def _add_silence(container: Any, stream: Any, seconds: float) -> None:
 
 def rotate(path: Path, degrees: int) -> None:
     """Set the display matrix of an MP4's first track, so that players turn it clockwise by 0, 90, 180 or 270 degrees."""
-    a, b, c, d = {0: (1, 0, 0, 1), 90: (0, 1, -1, 0), 180: (-1, 0, 0, -1), 270: (0, -1, 1, 0)}[degrees]
+    set_matrix(path, *{0: (1, 0, 0, 1), 90: (0, 1, -1, 0), 180: (-1, 0, 0, -1), 270: (0, -1, 1, 0)}[degrees])
+
+
+def set_matrix(path: Path, a: float, b: float, c: float, d: float) -> None:
+    """Set the display matrix of an MP4's first track: stored pixel (x, y) is shown at (a x + c y, b x + d y)."""
     data = bytearray(path.read_bytes())
     at = data.index(b"tkhd") + 4
     at += 4 + (32 if data[at] == 1 else 20) + 16
-    data[at : at + 36] = struct.pack(">9i", a << 16, b << 16, 0, c << 16, d << 16, 0, 0, 0, 1 << 30)
+    data[at : at + 36] = struct.pack(">9i", *(round(v * 65536) for v in (a, b, 0, c, d, 0, 0, 0)), 1 << 30)
     path.write_bytes(bytes(data))
 
 

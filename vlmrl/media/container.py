@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import numpy as np
 from vlmrl.errors import MediaError
 from vlmrl.media.border import border
 from vlmrl.media.iso import read_iso
-from vlmrl.media.rotation import says_nothing_of_rotation
+from vlmrl.media.rotation import orientation_of, says_nothing_of_rotation, upright
 
 MAX_FRAME_PIXELS = 40_000_000
 MAX_SECONDS = 3600.0
@@ -49,8 +50,8 @@ class Header:
     info: VideoInfo
     format: str
     """Name of the demuxer: mp4, matroska, avi or mpegts."""
-    rotation: int
-    """Quarter turns, counter-clockwise, that make a stored frame upright (as `numpy.rot90`)."""
+    orientation: int
+    """What makes a stored frame upright: `rotation.upright`."""
     promised: float | None
     """Seconds that the file says it has; None where it does not say."""
     whole_file: bool
@@ -79,12 +80,12 @@ class Decoded:
 
     time: float
     frame: Any
-    rotation: int
+    orientation: int
 
     def pixels(self) -> np.ndarray:
         with border("video"):
             stored = self.frame.to_ndarray(format="rgb24")
-        return np.ascontiguousarray(np.rot90(stored, self.rotation))
+        return np.ascontiguousarray(upright(stored, self.orientation))
 
 
 def sniff(head: bytes) -> str:
@@ -107,8 +108,8 @@ def sniff(head: bytes) -> str:
 
 
 def read_header(file: BinaryIO, *, decode: bool = True) -> Header:
-    """What the file says about its video. Decodes one frame, which alone tells the rotation in every container; `decode=False` does
-    without where the file cannot hold one.
+    """What the file says about its video. Decodes one frame, which alone tells the orientation in every container; `decode=False`
+    does without where the file cannot hold one.
 
     Where the header lacks the number of frames or the duration (Matroska, fragments), packets are counted, still without decoding.
 
@@ -121,9 +122,9 @@ def read_header(file: BinaryIO, *, decode: bool = True) -> Header:
             n_frames = int(stream.frames)
             promised, whole_file = _promise(container, stream, name)
         check_bounds(width, height, promised, n_frames)
-        rotation = 0 if not decode and _is_upright(container, stream, name, file) else None
-    if rotation is None:
-        rotation = _rotation(file)
+        orientation = 0 if not decode and _is_upright(container, stream, name, file) else None
+    if orientation is None:
+        orientation = _orientation(file)
     track = read_iso(file) if name == "mp4" else None
     if track is not None and promised is not None:
         promised = max(promised, track.duration)  # the demuxer counts decoding times, which may end before the last frames are shown
@@ -133,21 +134,23 @@ def read_header(file: BinaryIO, *, decode: bool = True) -> Header:
         packets = scan(file)
         n_frames, duration = len(packets.times), packets.end
         check_bounds(width, height, duration, n_frames)
-    if rotation % 2:
+    if orientation % 2:
         width, height = height, width
     info = VideoInfo(width, height, duration, n_frames)
     listed = None if track is None else len(track.times)
-    return Header(info=info, format=name, rotation=rotation, promised=promised, whole_file=whole_file, listed=listed)
+    return Header(info=info, format=name, orientation=orientation, promised=promised, whole_file=whole_file, listed=listed)
 
 
-def _rotation(file: BinaryIO) -> int:
-    """Quarter turns that the first frame needs."""
+def _orientation(file: BinaryIO) -> int:
+    """What the display matrix of the first frame asks for, wherever it was written: in the track, in the bit stream, in EXIF."""
     with _opened(file) as (container, stream, name):
         first = next(_decode_stream(container, stream, name, 0), None)
         if first is None:
             raise MediaError("no_frames", "video: no frame can be decoded")
         with border("video"):
-            return round(first.frame.rotation / 90) % 4
+            found = [bytes(data) for data in first.frame.side_data if data.type.name == "DISPLAYMATRIX"]
+            a, b, _, c, d, *_ = struct.unpack("=9i", found[0]) if found else (1, 0, 0, 0, 1)
+    return orientation_of(a, b, c, d)
 
 
 def _is_upright(container: Any, stream: Any, name: str, file: BinaryIO) -> bool:
@@ -229,10 +232,10 @@ def decode(data: bytes, header: Header) -> Iterator[Decoded]:
         MediaError: `corrupt`, a frame is damaged or has another size than the header says.
     """
     width, height = header.info.width, header.info.height
-    if header.rotation % 2:
+    if header.orientation % 2:
         width, height = height, width
     with _opened(io.BytesIO(data)) as (container, stream, name):
-        for decoded in _decode_stream(container, stream, name, header.rotation):
+        for decoded in _decode_stream(container, stream, name, header.orientation):
             if (decoded.frame.width, decoded.frame.height) != (width, height):
                 raise MediaError("corrupt", f"video: a frame has {decoded.frame.width}x{decoded.frame.height} pixels, not {width}x{height}")
             yield decoded
@@ -308,7 +311,7 @@ def _packet_times(packet: Any, *, ordered: bool) -> tuple[float | None, float]:
     return float(ticks * packet.time_base), float((packet.duration or 0) * packet.time_base)
 
 
-def _decode_stream(container: Any, stream: Any, name: str, rotation: int) -> Iterator[Decoded]:
+def _decode_stream(container: Any, stream: Any, name: str, orientation: int) -> Iterator[Decoded]:
     """Frames with times from the first one; times never run backwards. Stops at the first packet that is marked as damaged."""
     stream.codec_context.options = {"max_pixels": str(MAX_FRAME_PIXELS)}
     rate = float(stream.average_rate or 0)
@@ -328,7 +331,7 @@ def _decode_stream(container: Any, stream: Any, name: str, rotation: int) -> Ite
                 raise MediaError("corrupt", f"video: frame {count - 1} has no time")
             first = time if first is None else first
             last = time if last is None else max(last, time)
-            yield Decoded(float(last - first), frame, rotation)
+            yield Decoded(float(last - first), frame, orientation)
 
 
 def _promise(container: Any, stream: Any, name: str) -> tuple[float | None, bool]:

@@ -117,7 +117,7 @@ def read_video_info(file: BinaryIO) -> tuple[VideoInfo, IsoTrack | None]:
         container.check_whole(file)
         track = read_iso(file)
         if track is not None:
-            width, height = (track.height, track.width) if track.rotation % 2 else (track.width, track.height)
+            width, height = (track.height, track.width) if track.orientation % 2 else (track.width, track.height)
             container.check_bounds(width, height, track.duration, len(track.times))
             return VideoInfo(width, height, track.duration, len(track.times)), track
     return container.read_header(file, decode=False).info, None

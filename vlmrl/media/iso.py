@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from vlmrl.media.rotation import says_nothing_of_rotation
+from vlmrl.media.rotation import orientation_of, says_nothing_of_rotation
 
 MOOV_BYTES = 64_000_000
 """Largest index that is read."""
@@ -26,8 +26,6 @@ _CODECS = {b"avc1": "h264", b"hvc1": "hevc", b"hev1": "hevc", b"vp09": "vp9", b"
 _FIRST_BYTES = 4_000_000
 _ONE = 1 << 16
 _LAST = 1 << 30
-_ROTATIONS = {(_ONE, 0, 0, _ONE): 0, (0, _ONE, -_ONE, 0): 3, (-_ONE, 0, 0, -_ONE): 2, (0, -_ONE, _ONE, 0): 1}
-"""Matrix of a track -> quarter turns, counter-clockwise, that make its frames upright."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +35,8 @@ class IsoTrack:
     width: int
     height: int
     """Of the stored frames, before turning."""
-    rotation: int
-    """Quarter turns, counter-clockwise, that make a frame upright."""
+    orientation: int
+    """What makes a frame upright: `rotation.upright`."""
     duration: float
     """Seconds."""
     times: np.ndarray
@@ -112,8 +110,8 @@ def _track(moov: bytes, file: BinaryIO) -> IsoTrack | None:
         return None
     trak = videos[0]
     movie = _only(moov, b"mvhd")
-    rotation = _rotation(_only(trak, b"tkhd"), 40)
-    if rotation is None or _rotation(movie, 36) != 0:
+    orientation = _orientation(_only(trak, b"tkhd"), 40)
+    if orientation is None or _orientation(movie, 36) != 0:
         return None
     media, table = _only(trak, b"mdia", b"mdhd"), _only(trak, b"mdia", b"minf", b"stbl")
     (scale, length), (movie_scale, _) = _clock(media), _clock(movie)
@@ -134,13 +132,15 @@ def _track(moov: bytes, file: BinaryIO) -> IsoTrack | None:
     if not says_nothing_of_rotation(codec, extra, _first_sample(table, file)):
         return None
     duration = min(length, total, shows) / scale
-    return IsoTrack(width=width, height=height, rotation=rotation, duration=duration, times=(shown - shown[0]) / scale)
+    return IsoTrack(width=width, height=height, orientation=orientation, duration=duration, times=(shown - shown[0]) / scale)
 
 
-def _rotation(box: bytes, at: int) -> int | None:
-    """Quarter turns of a header's matrix, which stands at `at` in version 0 and 12 bytes later in version 1; None for any other matrix."""
+def _orientation(box: bytes, at: int) -> int | None:
+    """The orientation of a header's matrix, which stands at `at` in version 0 and 12 bytes later in version 1; None for one that does
+    more than turn and mirror (the demuxer says what becomes of it)."""
     a, b, u, c, d, v, x, y, w = struct.unpack_from(">9i", box, at + (12 if box[0] == 1 else 0))
-    return _ROTATIONS.get((a, b, c, d)) if (u, v, w, x, y) == (0, 0, _LAST, 0, 0) else None
+    turns = sorted(abs(value) for value in (a, b, c, d)) == [0, 0, _ONE, _ONE] and abs(a) == abs(d)
+    return orientation_of(a, b, c, d) if turns and (u, v, w, x, y) == (0, 0, _LAST, 0, 0) else None
 
 
 def _clock(box: bytes) -> tuple[int, int]:

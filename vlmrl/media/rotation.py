@@ -1,14 +1,68 @@
-"""Tells whether a video's first packet could rotate its pictures (an SEI message), so that headers alone may be believed."""
+"""Makes frames upright as the file's display matrix says; tells whether a packet could turn its pictures too (an SEI message), so that
+headers alone may be believed.
+
+A display matrix (a, b, c, d) puts the stored pixel (x, y) at (a x + c y, b x + d y). The eight that turn and mirror are applied, as
+`ffmpeg` does by itself (`-autorotate`: hflip, vflip, transpose) and players do. Scales are left out, as `ffmpeg` leaves them out: the
+model sees the stored pixels. Other angles and shears, for which `ffmpeg` turns the picture within a larger black one, are refused.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+
+import numpy as np
+
+from vlmrl.errors import MediaError
+
+MIRRORED = 4
+"""An orientation is the quarter turns, counter-clockwise (as `numpy.rot90`), that make a stored frame upright; plus this if it has to be
+mirrored, left for right, before."""
+_ORIENTATIONS = {
+    ((1, 0), (0, 1)): 0,
+    ((0, -1), (1, 0)): 1,
+    ((-1, 0), (0, -1)): 2,
+    ((0, 1), (-1, 0)): 3,
+    ((-1, 0), (0, 1)): MIRRORED,
+    ((0, 1), (1, 0)): MIRRORED + 1,
+    ((1, 0), (0, -1)): MIRRORED + 2,
+    ((0, -1), (-1, 0)): MIRRORED + 3,
+}
+"""Signs of ((a, b), (c, d)) of a display matrix -> orientation."""
+_STRAIGHT = math.tan(math.radians(1))
+"""A matrix that is off by less than a degree counts as straight, as for `ffmpeg`."""
 
 _SILENT = ("vp8", "vp9", "av1", "mpeg4", "mpeg1video", "mpeg2video")
 """Codecs whose bit streams cannot say how a picture is to be turned (Motion JPEG can, by EXIF)."""
 _ORIENTATION = 47
 """Display orientation: payload type of a supplemental enhancement message (H.264 D.1.27, H.265 D.2.17)."""
 _NAL_SEI = {"h264": (6,), "hevc": (39, 40)}
+
+
+def orientation_of(a: float, b: float, c: float, d: float) -> int:
+    """The orientation that a display matrix asks for, in any unit. One that maps the picture to a line or a point says nothing (0).
+
+    Raises:
+        MediaError: `format`: it turns by something else than quarters, or shears.
+    """
+    if math.hypot(a, c) == 0 or math.hypot(b, d) == 0:
+        return 0
+    rows = []
+    for one, other in ((a, b), (c, d)):
+        largest = max(abs(one), abs(other))
+        rows.append(tuple(0 if abs(value) <= _STRAIGHT * largest else round(math.copysign(1, value)) for value in (one, other)))
+    orientation = _ORIENTATIONS.get((rows[0], rows[1]))
+    if orientation is None:
+        matrix = f"({a:g}, {b:g}, {c:g}, {d:g})"
+        raise MediaError(
+            "format", f"video: its display matrix {matrix} turns by other than quarters, or shears; encode it upright ahead of time"
+        )
+    return orientation
+
+
+def upright(frame: np.ndarray, orientation: int) -> np.ndarray:
+    """A stored frame [H, W, C] as players show it; a view."""
+    return np.rot90(frame[:, ::-1] if orientation >= MIRRORED else frame, orientation % 4)
 
 
 def says_nothing_of_rotation(codec: str, extra: bytes, packet: bytes) -> bool:

@@ -42,7 +42,7 @@ Place = tuple[str, int, int]
 
 _PIXELS = ("min_pixels", "max_pixels", "video_total_pixels", "fps", "min_frames", "max_frames")
 """The settings that change what the model sees; `decoder` enters the keys as what it means on this machine."""
-_VERSION = 1
+_VERSION = 2
 """Part of every key; raise it when decoding or resizing changes."""
 
 

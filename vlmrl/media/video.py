@@ -88,7 +88,7 @@ def _places(packets: container.Packets, requests: np.ndarray) -> np.ndarray:
 
 
 def probe_video(source: Path | bytes | BinaryIO) -> VideoInfo:
-    """(width, height, duration, n_frames) of the upright video from its headers; only its first frame is decoded, for the rotation.
+    """(width, height, duration, n_frames) of the upright video from its headers; only its first frame is decoded, for the orientation.
 
     Raises:
         MediaError: `format`, `corrupt`, `truncated`, `no_frames`, `too_large`, or as `media.access`.

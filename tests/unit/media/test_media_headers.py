@@ -218,7 +218,7 @@ def test_a_rotation_is_read_from_the_tracks_matrix(tmp_path: Path, degrees: int,
     assert info[:2] == ((48, 64) if degrees % 180 else (64, 48))
     assert track is not None
     # clockwise by `degrees` is counter-clockwise by the rest of a whole turn
-    assert track.rotation == (4 - degrees // 90) % 4
+    assert track.orientation == (4 - degrees // 90) % 4
 
 
 def test_the_length_of_reordered_frames_with_gaps_is_the_headers(tmp_path: Path) -> None:

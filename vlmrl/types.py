@@ -26,9 +26,19 @@ class MediaRef:
 
     kind: MediaKind
     path: str
-    """Relative to the media root of its source; never absolute, never with `..`."""
+    """Relative to the media root of its source; never absolute, never with `..`. Of a video given as frames: their folder, or the first."""
     sha256: str | None = None
     """Expected content hash, where the row gives one."""
+    frames: tuple[MediaRef, ...] = ()
+    """A video given as a list of pictures: these, in order. `path` is then that of the first, a name for messages."""
+    times: tuple[float, ...] | None = None
+    """A video given as frames: when each comes on screen, in seconds from the first; or `fps`."""
+    fps: float | None = None
+
+    @property
+    def as_frames(self) -> bool:
+        """Whether this is a video given as pictures: `frames`, or those in the folder `path`."""
+        return self.times is not None or self.fps is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

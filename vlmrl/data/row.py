@@ -5,7 +5,8 @@
 
 Required: `id`, `task`, `answer_type`, `prompt`; `answer`, except where the answer type can write it from `gt`. What a type wants in
 `gt` is said in its file in `vlmrl.answers`.
-Media: `image` or `images`, `video` or `videos`; each a path relative to the media root, or `{"path": ..., "sha256": ...}`.
+Media: `image` or `images`, `video` or `videos`; each a path relative to the media root, or `{"path": ..., "sha256": ...}`. A video may
+be its frames: `{"frames": ["1.jpg", "2.jpg"], "times": [0, 0.5]}`, or `{"frames": "folder", "fps": 2}`.
 `<image>` and `<video>` may stand at the start of the prompt, one per medium, and then give their order. Everything is data:
 control tokens of chat templates in any text are refused. `null` is the same as leaving a key out.
 """
@@ -16,6 +17,7 @@ import difflib
 import math
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from vlmrl.answers.base import ANSWER_TYPES, AnswerType
@@ -32,6 +34,9 @@ _KEPT = ("data_type", "options", "source", "trajectory", "difficulty")
 KEYS = (*_REQUIRED, *_MEDIA_KEYS, *_KEPT, "answer", "gt", "thought", "meta")
 
 MAX_DEPTH = 64
+MAX_FPS = 500
+"""Most frames per second of a video that is given as pictures: a frame that starts within a millisecond after a moment counts as shown
+at it (`media.video.TICK`)."""
 LARGEST = 2**53
 """Integers beyond this are not exact as floats and are never meant."""
 
@@ -189,21 +194,75 @@ def _media(row: Mapping[str, Any]) -> list[MediaRef]:
 
 
 def _ref(item: object, kind: MediaKind, place: str) -> MediaRef:
+    if kind == "video" and isinstance(item, dict) and "frames" in item:
+        return _frames(item, place)
     path, sha256 = item, None
     if isinstance(item, dict):
         unknown = sorted(set(item) - {"path", "sha256"})
         if unknown:
             raise RowError("unknown_key", f"'{place}.{unknown[0]}' (a medium is a path or an object with 'path' and 'sha256')")
         path, sha256 = item.get("path"), item.get("sha256")
+    if kind == "video" and isinstance(path, list):
+        form = '{"frames": [...], "times": [...]} or {"frames": [...], "fps": ...}'
+        raise RowError("bad_type", f"'{place}' is a list; a video given as pictures is {form}")
     if not isinstance(path, str):
         raise RowError("bad_type", f"'{place}' must be a path, got {type(path).__name__}")
     if sha256 is not None and not (isinstance(sha256, str) and _SHA256.fullmatch(sha256)):
         raise RowError("bad_value", f"'{place}.sha256' must be 64 hexadecimal digits")
+    _check_media_path(path, place)
+    return MediaRef(kind=kind, path=path, sha256=sha256.lower() if sha256 else None)
+
+
+def _check_media_path(path: str, place: str) -> None:
     try:
         check_path(path)
     except MediaError as error:
         raise RowError(error.reason, f"'{place}': {str(error).removeprefix(error.reason + ': ')}") from error
-    return MediaRef(kind=kind, path=path, sha256=sha256.lower() if sha256 else None)
+
+
+def _frames(item: Mapping[str, Any], place: str) -> MediaRef:
+    """A video given as a list of pictures, or as the folder that holds them."""
+    unknown = sorted(set(item) - {"frames", "times", "fps"})
+    if unknown:
+        more = "; give 'sha256' with each frame" if unknown[0] == "sha256" else ""
+        raise RowError("unknown_key", f"'{place}.{unknown[0]}' (a video given as pictures has 'frames' and 'times' or 'fps'){more}")
+    frames, times, fps = item["frames"], item.get("times"), item.get("fps")
+    if (times is None) == (fps is None):
+        how = "both given; use one of them" if times is not None else "missing; one of them says when each picture comes on screen"
+        raise RowError("missing_key" if times is None else "bad_value", f"'{place}.times' and '{place}.fps' are {how}")
+    if fps is not None and not (_is_number(fps) and 0 < fps <= MAX_FPS):
+        raise RowError("bad_value", f"'{place}.fps' is {str(fps)[:60]}; it must be a number above 0, at most {MAX_FPS}")
+    stamps = None if times is None else _times(times, place)
+    rate = None if fps is None else float(fps)
+    if isinstance(frames, str):
+        _check_media_path(frames, f"{place}.frames")
+        return MediaRef(kind="video", path=frames, times=stamps, fps=rate)
+    if not isinstance(frames, list) or not frames:
+        raise RowError("bad_type", f"'{place}.frames' must be a folder or a list of pictures that is not empty, got {str(frames)[:60]}")
+    refs = tuple(_ref(frame, "image", f"{place}.frames[{i}]") for i, frame in enumerate(frames))
+    if stamps is not None and len(stamps) != len(refs):
+        raise RowError("bad_value", f"'{place}.times' has {len(stamps)} numbers for {len(refs)} frames")
+    return MediaRef(kind="video", path=refs[0].path, frames=refs, times=stamps, fps=rate)
+
+
+def _times(times: object, place: str) -> tuple[float, ...]:
+    """Seconds from the first frame.
+
+    Other clocks are not shifted to it in silence: gold answers in seconds would stay behind."""
+    if not isinstance(times, list) or not times or not all(_is_number(time) for time in times):
+        raise RowError("bad_type", f"'{place}.times' must be a list of numbers, one for each frame, got {str(times)[:60]}")
+    for i, (before, after) in enumerate(pairwise(times)):
+        if after - before < (1 - 1e-6) / MAX_FPS:
+            how = f"not at least {1 / MAX_FPS:g} s after {before}; frames stand in the order of their times"
+            raise RowError("bad_value", f"'{place}.times[{i + 1}]' is {after}, {how}")
+    if times[0] != 0:
+        how = f"subtract {times[0]} from all of them, and from what the row's answer says in seconds"
+        raise RowError("bad_value", f"'{place}.times' starts at {times[0]}; times are seconds from the first frame: {how}")
+    return tuple(float(time) for time in times)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _ordered(media: list[MediaRef], kinds: list[MediaKind]) -> tuple[MediaRef, ...]:

@@ -7,6 +7,7 @@ are opened, and only up to a size cap. Nothing here knows what an image or a vid
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import posixpath
 import re
@@ -92,8 +93,35 @@ def open_media(root: Path, path: str, *, max_bytes: int) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def list_folder(root: Path, path: str, *, most: int) -> list[str]:
+    """Names in the folder `path` under `root`, in no order, under the rules of `open_media`.
+
+    Raises:
+        MediaError: `forbidden`, `missing`, `unreadable`, or `too_large` (more than `most` names).
+    """
+    check_path(path)
+    try:
+        base = os.path.realpath(root)
+        real = os.path.realpath(os.path.join(base, path), strict=True)
+        if not Path(real).is_relative_to(base):
+            raise MediaError("forbidden", f"{path}: leads out of the media root {base} through a symbolic link")
+        descriptor = _open_below(base, [part for part in os.path.relpath(real, base).split(os.sep) if part != "."] or ["."])
+        try:
+            if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise MediaError("forbidden", f"{path}: is not a folder; list the frames, or name the folder that holds them")
+            with os.scandir(descriptor) as entries:
+                names = [entry.name for entry in itertools.islice(entries, most + 1)]
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _os_error(path, root, error) from error
+    if len(names) > most:
+        raise MediaError("too_large", f"{path}: the folder holds more than {most} names")
+    return names
+
+
 def _open_below(base: str, parts: list[str]) -> int:
-    """Descriptor of a file below `base`; any symbolic link on the way is an ELOOP error. Never blocks on a FIFO."""
+    """Descriptor of a file or folder below `base`; any symbolic link on the way is an ELOOP error. Never blocks on a FIFO."""
     folder = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts[:-1]:

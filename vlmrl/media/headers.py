@@ -9,20 +9,22 @@ from __future__ import annotations
 import io
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from vlmrl.media import container
-from vlmrl.media.access import IMAGE_BYTES, read_all
+from vlmrl.media.access import IMAGE_BYTES, open_media, read_all
 from vlmrl.media.border import border
 from vlmrl.media.container import VideoInfo
+from vlmrl.media.frames import frames_of, same_sizes, stated_times
 from vlmrl.media.image import check_size, image_size
 from vlmrl.media.iso import IsoTrack, read_iso
 from vlmrl.media.resize import smart_resize
-from vlmrl.media.video import TICK, Decoder, request_times, shown_times
-from vlmrl.types import MediaKind
+from vlmrl.media.video import Decoder, frames_on_screen, request_times, shown_times
+from vlmrl.types import MediaKind, MediaRef
 
 Grid = tuple[int, int, int]
 
@@ -91,12 +93,35 @@ def plan_medium(file: BinaryIO, kind: MediaKind, sizing: Sizing, *, name: str = 
     requests, spacing = sizing.requests(info)
     shown = None
     if times and track is not None:
-        shown = track.times[np.searchsorted(track.times, requests + TICK, side="right") - 1]
+        shown = track.times[frames_on_screen(track.times, requests)]
     elif times:
         shown = shown_times(container.scan(file), requests)
     height, width = sizing.target(info.height, info.width, frames=len(requests))
     grid = (len(requests) // sizing.temporal_patch_size, height // sizing.patch_size, width // sizing.patch_size)
     return _planned(grid, sizing, spacing, shown)
+
+
+def plan_frames(ref: MediaRef, root: Path, sizing: Sizing) -> Planned:
+    """The same of a video that is given as pictures. All are opened; of those that will be shown the headers are read.
+
+    Raises:
+        MediaError: as `frames.read_bundle` and decoding, as far as headers show it.
+    """
+    frames = frames_of(ref, root)
+    stamps, end = stated_times(ref, len(frames))
+    requests, spacing = sizing.requests(VideoInfo(1, 1, end, len(frames)))
+    places = frames_on_screen(stamps, requests)
+    chosen = set(places.tolist())
+    sizes: list[tuple[str, tuple[int, int]]] = []
+    for number, frame in enumerate(frames):
+        with open_media(root, frame.path, max_bytes=IMAGE_BYTES) as file:
+            if number in chosen:
+                sizes.append((frame.path, read_image_size(file, frame.path)))
+    height, width = same_sizes(sizes)
+    container.check_bounds(width, height, end, len(requests))
+    height, width = sizing.target(height, width, frames=len(requests))
+    grid = (len(requests) // sizing.temporal_patch_size, height // sizing.patch_size, width // sizing.patch_size)
+    return _planned(grid, sizing, spacing, stamps[places])
 
 
 def _planned(grid: Grid, sizing: Sizing, spacing: float | None, times: np.ndarray | None) -> Planned:

@@ -20,14 +20,15 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from vlmrl.errors import MediaError
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, check_path, open_media, read_all
-from vlmrl.media.decode import decode_medium
-from vlmrl.media.headers import Grid, Sizing, plan_medium
+from vlmrl.media.decode import Stored, decode_medium
+from vlmrl.media.frames import read_bundle, seen_places
+from vlmrl.media.headers import Grid, Sizing, plan_frames, plan_medium
 from vlmrl.media.keyed_lock import KeyedLock
 from vlmrl.media.resize import single_thread
 from vlmrl.media.video import Decoder, resolve_decoder
@@ -37,8 +38,8 @@ from vlmrl.types import MediaHandle, MediaKind, MediaRef
 Patchify = Callable[[np.ndarray, MediaKind], tuple[np.ndarray, Grid]]
 """Frames uint8 [T, h, w, 3] -> (patches float32 [t * h * w, dim], grid (t, h, w) in patches). Must not resize."""
 
-Place = tuple[str, int, int]
-"""Path, size and time of modification: while these are the same, the content is taken to be the same."""
+Place = Hashable
+"""Path, size and time of modification, of a video given as frames those of each: while these are the same, so is the content."""
 
 _PIXELS = ("min_pixels", "max_pixels", "video_total_pixels", "fps", "min_frames", "max_frames")
 """The settings that change what the model sees; `decoder` enters the keys as what it means on this machine."""
@@ -195,18 +196,16 @@ class MediaStore:
             entry = None if seen is None else self._known(ref, seen)  # another thread may have been faster
             if entry is not None:
                 return entry
-            with open_media(root, ref.path, max_bytes=_limit(ref.kind)) as file:
-                return self._make(ref, root, _place(ref, root, file), file)
+            return self._make(ref, root)
 
-    def _make(self, ref: MediaRef, root: Path, place: Place, file: BinaryIO) -> ProcessedMedia:
+    def _make(self, ref: MediaRef, root: Path) -> ProcessedMedia:
         """Read the file, and decode it unless its content is in the cache under another name."""
-        data = read_all(file, ref.path, max_bytes=_limit(ref.kind))
-        digest = hashlib.sha256(data).hexdigest()
+        data, digest, place = _content(ref, root)
         with self._lock:
             self.stats["opened"] += 1
             self._hashes[place] = digest
         _check_hash(ref, digest)
-        key = self._key(ref.kind, digest)
+        key = self._key(_stored(ref), digest)
         with self._turn(key):
             entry = self._find(key)
             if entry is None:
@@ -249,6 +248,10 @@ class MediaStore:
         Raises:
             MediaError: as `get`, as far as the header shows it.
         """
+        if ref.as_frames:
+            with _named(ref):
+                grid, _, spacing, times = plan_frames(ref, root, self.sizing)
+            return self._handle(ref.kind, "", grid, spacing, times)
         with open_media(root, ref.path, max_bytes=_limit(ref.kind)) as file, _named(ref):
             grid, _, spacing, times = plan_medium(file, ref.kind, self.sizing, name=ref.path, times=self.step_times)
             return self._handle(ref.kind, "", grid, spacing, times)
@@ -262,7 +265,7 @@ class MediaStore:
         place = _seen(ref, root)
         with self._lock:
             digest = None if place is None else self._hashes.get(place)
-            entry = None if digest is None else self._entries.get(self._key(ref.kind, digest))
+            entry = None if digest is None else self._entries.get(self._key(_stored(ref), digest))
         return self.weight(self.plan(ref, root)) if entry is None else entry.nbytes
 
     def weight(self, handle: MediaHandle) -> int:
@@ -286,7 +289,7 @@ class MediaStore:
     def _process(self, ref: MediaRef, data: bytes, key: str) -> ProcessedMedia:
         started = time.perf_counter()
         with _named(ref), single_thread():
-            shown = decode_medium(data, ref.kind, self.sizing) if self.pool is None else self.pool.decode(data, ref.kind)
+            shown = decode_medium(data, _stored(ref), self.sizing) if self.pool is None else self.pool.decode(data, _stored(ref))
         with single_thread():
             values, grid = self.patchify(shown.frames, ref.kind)
         self._check_patches(ref, shown.frames, values, grid)
@@ -331,7 +334,7 @@ class MediaStore:
                 f"expected float32 with grid {expected}. Its patch sizes differ from the store's, or it resizes"
             )
 
-    def _key(self, kind: MediaKind, digest: str) -> str:
+    def _key(self, kind: Stored, digest: str) -> str:
         return hashlib.sha256(f"{kind}\n{digest}\n{self._parameters}".encode()).hexdigest()
 
     def _known(self, ref: MediaRef, place: Place) -> ProcessedMedia | None:
@@ -340,7 +343,7 @@ class MediaStore:
             digest = self._hashes.get(place)
         if digest is None:
             return None
-        entry = self._find(self._key(ref.kind, digest))
+        entry = self._find(self._key(_stored(ref), digest))
         if entry is not None:
             _check_hash(ref, digest)
         return entry
@@ -387,6 +390,9 @@ def _check_hash(ref: MediaRef, digest: str) -> None:
 def _seen(ref: MediaRef, root: Path) -> Place | None:
     """The place of a file that need not be opened again, should its content be known; None where opening it tells what is wrong."""
     check_path(ref.path)
+    if ref.as_frames:
+        places = seen_places(ref, root)
+        return None if places is None else _place_of_frames(ref, places)
     path = os.path.join(root, ref.path)
     try:
         status = os.stat(path)
@@ -395,6 +401,21 @@ def _seen(ref: MediaRef, root: Path) -> Place | None:
     return path, status.st_size, status.st_mtime_ns
 
 
-def _place(ref: MediaRef, root: Path, file: BinaryIO) -> Place:
-    status = os.fstat(file.fileno())
-    return os.path.join(root, ref.path), status.st_size, status.st_mtime_ns
+def _place_of_frames(ref: MediaRef, places: tuple[tuple[str, int, int], ...]) -> Place:
+    """With what the row expects of the frames, which is compared when they are read."""
+    return ref.times, ref.fps, tuple(frame.sha256 for frame in ref.frames), places
+
+
+def _stored(ref: MediaRef) -> Stored:
+    return "frames" if ref.as_frames else ref.kind
+
+
+def _content(ref: MediaRef, root: Path) -> tuple[bytes, str, Place]:
+    """(what is decoded, its hash, the place of what was read)."""
+    if ref.as_frames:
+        bundle = read_bundle(ref, root)
+        return bundle.data, bundle.digest, _place_of_frames(ref, bundle.places)
+    with open_media(root, ref.path, max_bytes=_limit(ref.kind)) as file:
+        status = os.fstat(file.fileno())
+        data = read_all(file, ref.path, max_bytes=_limit(ref.kind))
+    return data, hashlib.sha256(data).hexdigest(), (os.path.join(root, ref.path), status.st_size, status.st_mtime_ns)

@@ -79,12 +79,12 @@ def request_times(info: VideoInfo, *, fps: float, min_frames: int, max_frames: i
 
 def shown_times(packets: container.Packets, requests: np.ndarray) -> np.ndarray:
     """When the frames on screen at `requests` [T] come on screen: `VideoFrames.times` of a regular file, float64 [T] in seconds."""
-    return packets.times[_places(packets, requests)]
+    return packets.times[frames_on_screen(packets.times, requests)]
 
 
-def _places(packets: container.Packets, requests: np.ndarray) -> np.ndarray:
-    """Number of the frame on screen at each request."""
-    return np.searchsorted(packets.times, requests + TICK, side="right") - 1
+def frames_on_screen(times: np.ndarray, requests: np.ndarray) -> np.ndarray:
+    """Number of the frame on screen at each request, int [T]. `times`: when each frame comes on screen, ascending, in seconds."""
+    return np.searchsorted(times, requests + TICK, side="right") - 1
 
 
 def probe_video(source: Path | bytes | BinaryIO) -> VideoInfo:
@@ -191,7 +191,7 @@ def _by_decord(
     import decord
 
     decord.logging.set_level(decord.logging.QUIET)
-    places = _places(packets, requests)
+    places = frames_on_screen(packets.times, requests)
     distinct = np.unique(places)
     pieces: list[np.ndarray] = []
     samples: list[np.ndarray] = []

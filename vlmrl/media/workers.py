@@ -29,9 +29,8 @@ from typing import Any
 import numpy as np
 
 from vlmrl.errors import MediaError, VlmrlError
-from vlmrl.media.decode import DecodedMedium, decode_medium
+from vlmrl.media.decode import DecodedMedium, Stored, decode_medium
 from vlmrl.media.headers import Sizing
-from vlmrl.types import MediaKind
 
 MEMORY = 4 * 2**30
 """Bytes that a worker may hold beyond what it holds when it is ready: a picture of the largest accepted size needs about 1.5 GB."""
@@ -81,7 +80,7 @@ class WorkerPool:
         self._closed = False
         self._end = weakref.finalize(self, _end_all, self._all)
 
-    def decode(self, data: bytes, kind: MediaKind) -> DecodedMedium:
+    def decode(self, data: bytes, kind: Stored) -> DecodedMedium:
         """What `decode_medium` gives, bit for bit, from a worker. Waits for a free one.
 
         Raises:
@@ -146,7 +145,7 @@ class WorkerPool:
         if not keep:
             worker.end()
 
-    def _ask(self, worker: _Worker, data: bytes, kind: MediaKind) -> DecodedMedium:
+    def _ask(self, worker: _Worker, data: bytes, kind: Stored) -> DecodedMedium:
         try:
             answer, body = worker.ask({"kind": kind}, data, self.deadline)
         except TimeoutError as error:
@@ -333,7 +332,7 @@ def main(life: int) -> None:
             _send(line, header | {"peak": _memory("VmHWM")}, body, None)
 
 
-def _serve(data: bytes, kind: MediaKind, sizing: Sizing) -> tuple[dict[str, Any], bytes | memoryview]:
+def _serve(data: bytes, kind: Stored, sizing: Sizing) -> tuple[dict[str, Any], bytes | memoryview]:
     """(answer, frames)."""
     try:
         shown = decode_medium(data, kind, sizing)
@@ -350,7 +349,7 @@ def _serve(data: bytes, kind: MediaKind, sizing: Sizing) -> tuple[dict[str, Any]
     return header, np.ascontiguousarray(shown.frames).data.cast("B")
 
 
-def _too_hungry(kind: MediaKind) -> dict[str, Any]:
+def _too_hungry(kind: Stored) -> dict[str, Any]:
     return {"reason": "memory", "message": f"{kind}: decoding it takes more memory than a worker may have; shrink it ahead of time"}
 
 

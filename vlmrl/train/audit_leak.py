@@ -19,6 +19,7 @@ from vlmrl.data.source import read_source
 from vlmrl.errors import DataError, MediaError
 from vlmrl.evals.ask.suite import data_root_of, load_suite, suite_path
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, open_media
+from vlmrl.media.frames import read_bundle
 from vlmrl.types import MediaRef, Sample
 
 NAMED = 3
@@ -43,7 +44,8 @@ class Shown:
 
 
 class Hashes:
-    """SHA-256 of media files, each read once while path, size and time of modification stay the same.
+    """SHA-256 of media files, each read once while path, size and time of modification stay the same; of a video given as pictures
+    the hash of all of them with their times, read each time.
 
     Attributes:
         files: how many were read.
@@ -58,6 +60,9 @@ class Hashes:
         Raises:
             MediaError: it may not be read, is not there, or is too large.
         """
+        if ref.as_frames:
+            self.files += 1
+            return read_bundle(ref, root).digest
         limit = IMAGE_BYTES if ref.kind == "image" else VIDEO_BYTES
         with open_media(root, ref.path, max_bytes=limit) as file:
             status = os.fstat(file.fileno())

@@ -103,6 +103,46 @@ def test_media_may_carry_a_hash() -> None:
     assert refused(choice(image={"sha256": digest}))[0] == "bad_type"
 
 
+def test_a_video_may_be_its_frames() -> None:
+    digest = "ab" * 32
+    frames = ["f/1.png", {"path": "f/2.png", "sha256": digest}]
+    pictures = (MediaRef(kind="image", path="f/1.png"), MediaRef(kind="image", path="f/2.png", sha256=digest))
+    timed = parse(row(video={"frames": frames, "times": [0, 0.5]}, data_type="video")).media
+    assert timed == (MediaRef(kind="video", path="f/1.png", frames=pictures, times=(0.0, 0.5)),)
+    at_a_rate = parse(row(video=None, videos=[{"frames": frames, "fps": 2}, "a.mp4"])).media
+    assert at_a_rate == (MediaRef(kind="video", path="f/1.png", frames=pictures, fps=2.0), MediaRef(kind="video", path="a.mp4"))
+    folder = parse(row(video={"frames": "clips/7", "fps": 2.5})).media
+    assert folder == (MediaRef(kind="video", path="clips/7", fps=2.5),)
+    assert [ref.as_frames for ref in (*timed, *folder, at_a_rate[1])] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("video", "reason", "says"),
+    [
+        ({"frames": ["1.png"]}, "missing_key", "'video.times' and 'video.fps' are missing"),
+        ({"frames": "f", "fps": 2, "times": [0]}, "bad_value", "both given"),
+        ({"frames": [], "fps": 2}, "bad_type", "'video.frames'"),
+        ({"frames": 7, "fps": 2}, "bad_type", "'video.frames'"),
+        ({"frames": ["1.png", 2], "fps": 2}, "bad_type", "'video.frames[1]'"),
+        ({"frames": ["1.png", "../2.png"], "fps": 2}, "forbidden", "'video.frames[1]'"),
+        ({"frames": "/f", "fps": 2}, "forbidden", "'video.frames'"),
+        ({"frames": ["1.png"], "fps": 0}, "bad_value", "'video.fps'"),
+        ({"frames": ["1.png"], "fps": True}, "bad_value", "'video.fps'"),
+        ({"frames": ["1.png"], "fps": 501}, "bad_value", "at most 500"),
+        ({"frames": ["1.png", "2.png"], "times": [0]}, "bad_value", "1 numbers for 2 frames"),
+        ({"frames": ["1.png", "2.png"], "times": [0, 0]}, "bad_value", "'video.times[1]' is 0"),
+        ({"frames": ["1.png", "2.png"], "times": [0, 0.001]}, "bad_value", "at least 0.002 s after 0"),
+        ({"frames": ["1.png", "2.png"], "times": [10, 11]}, "bad_value", "subtract 10 from all of them"),
+        ({"frames": ["1.png", "2.png"], "times": [0, "1"]}, "bad_type", "'video.times'"),
+        ({"frames": ["1.png"], "fps": 2, "sha256": "ab" * 32}, "unknown_key", "give 'sha256' with each frame"),
+        (["1.png", "2.png"], "bad_type", '{"frames": [...], "fps": ...}'),
+    ],
+)
+def test_frames_that_say_too_little_are_refused(video: object, reason: str, says: str) -> None:
+    found, text = refused(row(video=video))
+    assert (found, says in text) == (reason, True), text
+
+
 def test_text_rows_need_no_media() -> None:
     assert parse(choice(image=None, data_type="text")).media == ()
 

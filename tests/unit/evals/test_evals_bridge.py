@@ -206,11 +206,30 @@ def test_pictures_are_stored_upright_and_once(tmp_path: Path) -> None:
             "gt": {"count": 3},
             "data_type": "text",
         },
+        {
+            **{"id": "e", "task": "t", "answer_type": "time_span", "prompt": "When?", "gt": {"time": [1, 2]}},
+            "videos": [{"frames": "f", "fps": 2}, {"frames": ["1.png", {"path": "2.png", "sha256": "a" * 64}], "times": [0, 0.5]}],
+        },
     ],
 )
 def test_a_sample_written_as_a_row_is_read_as_itself(row: dict[str, Any]) -> None:
     sample = parse_row(row, source="f:1", media_root=".")
     assert parse_row(json.loads(json.dumps(row_of(sample))), source="f:1", media_root=".") == sample
+
+
+def test_upstream_models_are_not_given_a_picture_as_a_video(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "1.png")
+    sample = dataclasses.replace(
+        parse_row(
+            {"id": "e", "task": "t", "answer_type": "time_span", "prompt": "When?", "gt": {"time": [1, 2]}}
+            | {"video": {"frames": ["1.png"], "fps": 2}},
+            source="rows.jsonl:4",
+            media_root=".",
+        ),
+        media_root=str(tmp_path),
+    )
+    with pytest.raises(DataError, match=r"row 'e' \(rows.jsonl:4\): its video is given as pictures"):
+        functions._paths(sample)
 
 
 def test_task_file_says_what_traps_demand(tmp_path: Path) -> None:

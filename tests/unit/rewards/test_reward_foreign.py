@@ -82,6 +82,19 @@ def test_media_say_what_was_processed(file):
     assert python(one, CTX, function=f"{path}:fn") == [18.0]
 
 
+def test_media_say_of_which_pictures_a_video_is(file):
+    path = file("""
+        def fn(completions, prompts, media):
+            folder, pictures = media[0]
+            assert folder == {"kind": "video", "path": "/data/f", "fps": 2.0}, folder
+            assert pictures["frames"] == ["/data/1.png", "/data/2.png"] and pictures["times"] == [0.0, 0.5], pictures
+            return [1.0]
+    """)
+    frames = tuple(MediaRef(kind="image", path=f"{i}.png") for i in (1, 2))
+    both = (MediaRef(kind="video", path="f", fps=2.0), MediaRef(kind="video", path="1.png", frames=frames, times=(0.0, 0.5)))
+    assert python(rows("a", of=dataclasses.replace(ROW, media=both)), CTX, function=f"{path}:fn") == [1.0]
+
+
 def test_verl(file):
     path = file("""
         def compute_score(data_source, solution_str, ground_truth, extra_info=None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -23,7 +24,7 @@ from vlmrl.rewards.run import workers
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.rewards.run.wire import decode_call, encode_call
 from vlmrl.rewards.run.workers import Outcome, RewardPool, WorkerReward, WorkerSettings, in_worker, place
-from vlmrl.types import Group, MediaHandle, Prompt, Rollout
+from vlmrl.types import Group, MediaHandle, MediaRef, Prompt, Rollout
 
 STUBS = ("tests.support.worker_rewards",)
 """Imported by the workers only, as what it registers is for them only."""
@@ -85,12 +86,16 @@ def test_values_come_back(patient):
 
 def test_group_and_context_come_whole_and_without_torch(patient):
     handle = MediaHandle(kind="video", key="k", grid_thw=(2, 4, 6), tokens=12, seconds_per_grid=0.5, step_times=(0.25, 1.5))
-    prompt = Prompt(sample=sample(gt={"time": (3.0, np.float64(0.1))}), ids=(1, 2), media=(handle,), spans=((0, 2),), answer_format="t")
+    frames = (MediaRef(kind="image", path="1.png"), MediaRef(kind="image", path="2.png", sha256="ab" * 32))
+    video = MediaRef(kind="video", path="1.png", frames=frames, times=(0.0, 0.5))
+    row = dataclasses.replace(sample(gt={"time": (3.0, np.float64(0.1))}), media=(video, MediaRef(kind="video", path="f", fps=2.0)))
+    prompt = Prompt(sample=row, ids=(1, 2), media=(handle,), spans=((0, 2),), answer_format="t")
     rollout = Rollout(k=0, ids=(5, 6), logprobs=(-0.1, -1e-300), text="\u00e9\u4e2d\n\ud800", finish="length", policy_version=3)
     whole = Group(id="g", prompt=prompt, rollouts=(rollout,) * 8)
     call = encode_call(whole, CTX)
     back, context = decode_call(json.loads(call))
     assert back.rollouts == whole.rollouts
+    assert back.prompt.sample.media == row.media
     assert (back.prompt.media, back.prompt.spans, context) == (prompt.media, prompt.spans, CTX)
     outcome = column(patient, "stub_see").start(call, 8).result()
     assert outcome.values == [1.0] * 8

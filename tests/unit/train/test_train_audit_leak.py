@@ -74,6 +74,21 @@ def test_messages_count_all_and_name_some() -> None:
     assert told("a", "b", Overlap(same=[], media=[])) == ([], [])
 
 
+def test_a_video_of_pictures_is_known_by_all_of_them_and_their_times(tmp_path: Path) -> None:
+    for name, content in (("a.png", b"one"), ("b.png", b"two"), ("c.png", b"two")):
+        (tmp_path / name).write_bytes(content)
+
+    def video(*names: str, fps: float = 2.0) -> MediaRef:
+        frames = tuple(MediaRef(kind="image", path=name) for name in names)
+        return MediaRef(kind="video", path=names[0], frames=frames, fps=fps)
+
+    hashes = Hashes()
+    one = hashes.of(video("a.png", "b.png"), tmp_path)
+    assert hashes.of(video("a.png", "c.png"), tmp_path) == one
+    others = {hashes.of(ref, tmp_path) for ref in (video("b.png", "a.png"), video("a.png", "b.png", fps=3), video("a.png"))}
+    assert len(others | {one}) == 4
+
+
 def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
     for name, content in (("a.png", b"one"), ("b.png", b"one"), ("c.png", b"two")):
         (tmp_path / name).write_bytes(content)

@@ -146,8 +146,13 @@ def _checked(root: Path, ref: MediaRef, sample: Sample) -> Path:
     """The file of a medium. Opened once under its root, so that a row cannot name what lies outside, as in native evaluation.
 
     Raises:
-        DataError: it cannot be opened, or leads out of the media root.
+        DataError: it cannot be opened, leads out of the media root, or is a video given as pictures, which upstream has no form for.
     """
+    if ref.as_frames:
+        raise DataError(
+            f"row '{sample.id}' ({sample.source}): its video is given as pictures; models of lmms-eval take video files. "
+            "Evaluate it with `vlmrl eval`, or make a file of the pictures"
+        )
     try:
         open_media(root, ref.path, max_bytes=IMAGE_BYTES if ref.kind == "image" else VIDEO_BYTES).close()
     except MediaError as error:

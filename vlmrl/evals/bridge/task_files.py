@@ -20,7 +20,7 @@ from vlmrl.errors import DataError
 from vlmrl.evals.ask.run import task_samples
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.evals.bridge import functions
-from vlmrl.types import Sample
+from vlmrl.types import MediaRef, Sample
 
 PREFIX = "vlmrl_"
 """A task with the name of one of upstream's own is shadowed by it, so ours all start so."""
@@ -96,8 +96,15 @@ def row_of(sample: Sample) -> dict[str, Any]:
     for kind in ("image", "video"):
         refs = [ref for ref in sample.media if ref.kind == kind]
         if refs:
-            row[f"{kind}s"] = [ref.path if ref.sha256 is None else {"path": ref.path, "sha256": ref.sha256} for ref in refs]
+            row[f"{kind}s"] = [_medium(ref) for ref in refs]
     return row if sample.thought is None else {**row, "thought": sample.thought}
+
+
+def _medium(ref: MediaRef) -> str | dict[str, Any]:
+    if ref.as_frames:
+        clock: dict[str, Any] = {"fps": ref.fps} if ref.times is None else {"times": list(ref.times)}
+        return {"frames": [_medium(frame) for frame in ref.frames] or ref.path, **clock}
+    return ref.path if ref.sha256 is None else {"path": ref.path, "sha256": ref.sha256}
 
 
 def task_yaml(task: Task) -> str:

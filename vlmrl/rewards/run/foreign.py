@@ -175,9 +175,16 @@ def _lists(group: Group) -> dict[str, list[Any]]:
 
 
 def _media(group: Group) -> list[dict[str, Any]]:
-    """Kind, path and, where it has been processed, tokens and grid (t, h, w in patches) of each medium."""
+    """Kind, path and, where it has been processed, tokens and grid (t, h, w in patches) of each medium.
+
+    A video given as pictures has `times` or `fps`, and `frames` with their paths; without `frames`, `path` is their folder."""
     sample, handles = group.prompt.sample, group.prompt.media
-    out = [{"kind": ref.kind, "path": str(Path(sample.media_root, ref.path))} for ref in sample.media]
+    out: list[dict[str, Any]] = [{"kind": ref.kind, "path": str(Path(sample.media_root, ref.path))} for ref in sample.media]
+    for one, ref in zip(out, sample.media, strict=True):
+        if ref.frames:
+            one["frames"] = [str(Path(sample.media_root, frame.path)) for frame in ref.frames]
+        if ref.as_frames:
+            one |= {"fps": ref.fps} if ref.times is None else {"times": list(ref.times)}
     for one, handle in zip(out, handles, strict=False):  # a prompt that was not encoded (self-test) has no handles
         one |= {"tokens": handle.tokens, "grid_thw": list(handle.grid_thw), "seconds_per_grid": handle.seconds_per_grid}
     return out

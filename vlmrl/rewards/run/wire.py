@@ -72,7 +72,12 @@ def _prompt(v: Mapping[str, Any]) -> Prompt:
 
 
 def _sample(v: Mapping[str, Any]) -> Sample:
-    return Sample(**{**v, "media": tuple(MediaRef(**m) for m in v["media"])})
+    return Sample(**{**v, "media": tuple(_ref(m) for m in v["media"])})
+
+
+def _ref(v: Mapping[str, Any]) -> MediaRef:
+    times = None if v["times"] is None else tuple(v["times"])
+    return MediaRef(**{**v, "frames": tuple(_ref(frame) for frame in v["frames"]), "times": times})
 
 
 def _handle(v: Mapping[str, Any]) -> MediaHandle:

@@ -8,7 +8,7 @@ Required: `id`, `task`, `answer_type`, `prompt`; `answer`, except where the answ
 Media: `image` or `images`, `video` or `videos`; each a path relative to the media root, or `{"path": ..., "sha256": ...}`. A video may
 be its frames: `{"frames": ["1.jpg", "2.jpg"], "times": [0, 0.5]}`, or `{"frames": "folder", "fps": 2}`.
 `<image>` and `<video>` may stand at the start of the prompt, one per medium, and then give their order. Everything is data:
-control tokens of chat templates in any text are refused. `null` is the same as leaving a key out.
+control tokens of chat templates in any text are refused, and so are tags of the answer format in an answer or a thought. `null` is the same as leaving a key out.
 """
 
 from __future__ import annotations
@@ -44,6 +44,14 @@ _CONTROL = re.compile(r"<\|[A-Za-z0-9_\-]{1,64}\|>|<(?:image|video)>")
 _PLACEHOLDERS = re.compile(r"\s*<(image|video)>")
 _LAST_PLACEHOLDER = re.compile(r"<(image|video)>\Z")
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_FORM = re.compile(r"</?(?:think|thinking|answer)>", re.IGNORECASE)
+"""The tags of the answer formats (`answers.tags`); in a gold answer or a thought they would teach a broken form, or another answer."""
+MESSAGES_TEXT = re.compile(r"\s*\[\s*\{\s*\"(?:role|from|content|value)\"\s*:")
+"""How JSON text of a list of messages begins."""
+MAX_ID = 256
+"""Characters of the longest id: it is repeated in journals, ledgers and logs."""
+_BLANK = "\u115f\u1160\u2800\u3164\uffa0"
+"""Printable characters without any ink (fillers of Hangul, the empty Braille cell)."""
 
 
 def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
@@ -51,7 +59,7 @@ def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
 
     Raises:
         RowError: `not_object`, `missing_key`, `unknown_key`, `bad_type`, `bad_value`, `not_finite`, `nesting`, `encoding`,
-            `placeholder`, `control_token` or `forbidden` (a media path).
+            `placeholder`, `control_token`, `form_tag` or `forbidden` (a media path).
     """
     if not isinstance(obj, dict):
         raise RowError("not_object", f"a row must be a JSON object, got {type(obj).__name__}")
@@ -62,13 +70,18 @@ def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
             raise RowError("unknown_key", f"'{key}'{_nearest(key, KEYS)} (extra data belongs in 'meta')")
     for key in _REQUIRED:
         _text(row, key)
+    check_id(row["id"])
+    if MESSAGES_TEXT.match(row["prompt"]):
+        raise RowError(
+            "bad_type", "'prompt' is a list of messages as JSON text; write its question as text (rows of other trainers are read)"
+        )
     kind = _answer_type(row)
     question, kinds, question_first = _split_placeholders(row["prompt"])
     media = _ordered(_media(row), kinds)
     _check_data_type(row, media)
     question = _with_options(question, _options(row))
-    if not question:
-        raise RowError("bad_value", "'prompt' has no text besides placeholders")
+    if not visible(question):
+        raise RowError("bad_value", "'prompt' has no visible text besides placeholders")
     gt = _ground_truth(_mapping(row, "gt"), kind)
     answer = _text(row, "answer") if "answer" in row else _built_answer(kind, gt)
     thought = row.get("thought")
@@ -78,6 +91,10 @@ def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
         found = _CONTROL.search(text)
         if found:
             raise RowError("control_token", f"'{key}' contains {found.group()!r}, which the model would read as a control token; remove it")
+    for key, text in (("answer", answer), ("thought", thought or "")):
+        found = _FORM.search(text)
+        if found:
+            raise RowError("form_tag", f"'{key}' contains {found.group()!r}, a tag of the answer format; give the bare {key}, without tags")
     return Sample(
         id=row["id"],
         task=row["task"],
@@ -132,6 +149,27 @@ def _check_text(place: str, value: str) -> None:
         raise RowError("encoding", f"{place!r} contains half of a surrogate pair")
 
 
+def visible(text: str) -> bool:
+    """Whether a text has a character that can be seen: not only white space, zero-width and control characters, or fillers."""
+    for character in text:  # nearly always the first one; this runs four times for every row
+        if character.isprintable() and not character.isspace() and character not in _BLANK:
+            return True
+    return False
+
+
+def check_id(name: str) -> None:
+    """Ids are keys and are printed everywhere: short, on one line, without control or format characters.
+
+    Raises:
+        RowError: `bad_value`.
+    """
+    if len(name) > MAX_ID:
+        raise RowError("bad_value", f"'id' has {len(name)} characters, at most {MAX_ID} are taken; it begins {name[:40]!r}")
+    if not name.isprintable():
+        at = next(character for character in name if not character.isprintable())
+        raise RowError("bad_value", f"'id' {name[:60]!r} contains {at!r}; an id is one line of printable characters")
+
+
 def _nearest(name: str, known: tuple[str, ...]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else ""
@@ -143,8 +181,8 @@ def _text(row: Mapping[str, Any], key: str) -> str:
     value = row[key]
     if not isinstance(value, str):
         raise RowError("bad_type", f"'{key}' must be text, got {type(value).__name__} {str(value)[:60]}; write it in quotes")
-    if not value.strip():
-        raise RowError("bad_value", f"'{key}' is empty")
+    if not visible(value):
+        raise RowError("bad_value", f"'{key}' is empty" if not value.strip() else f"'{key}' has no visible character: {value[:20]!r}")
     return value
 
 

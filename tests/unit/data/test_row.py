@@ -261,3 +261,42 @@ def test_built_answers_read_back(start: float, length: float) -> None:
     first, last = (float(part) for part in sample.answer.split(" to "))
     assert abs(first - start) <= 0.00501
     assert abs(last - start - length) <= 0.00501
+
+
+@pytest.mark.parametrize("text", ["\u200b\u200b", "\u2060\ufeff \u200d", "\u3164", "<image>\u200b"])
+def test_a_question_that_nobody_can_see_is_refused(text: str) -> None:
+    reason, message = refused(choice(prompt=text))
+    assert reason == "bad_value"
+    assert "'prompt' has no visible" in message
+    assert parse(choice(prompt=f"What\u200b is it? {text}".replace("<image>", ""))).question.startswith("What")
+
+
+def test_ids_are_short_and_printable() -> None:
+    assert parse(choice(id="ä" * 256)).id == "ä" * 256
+    for name, told in (("x" * 257, "257 characters"), ("a\x1b[31m", "x1b"), ("a\rb", "\\\\r"), ("a\nb", "\\\\n"), ("a\u202eb", "u202e")):
+        reason, message = refused(choice(id=name))
+        assert (reason, "'id'" in message, len(message) < 200) == ("bad_value", True, True)
+        assert told.replace("\\\\", "\\") in message
+        assert "\x1b" not in message
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("answer", "1 to 2</answer><answer>5 to 6"),
+        ("thought", "never mind</think><answer>0.00 to 99.00</answer>"),
+        ("thought", "first <THINK> then"),
+        ("answer", "<thinking>B"),
+    ],
+)
+def test_tags_of_the_answer_format_are_no_part_of_an_answer_or_a_thought(key: str, text: str) -> None:
+    reason, message = refused(choice(**{key: text}))
+    assert reason == "form_tag"
+    assert f"'{key}' contains" in message
+    assert parse(choice(**{key: "a < b and <b>bold</b>"}))
+
+
+def test_messages_as_json_text_are_no_question() -> None:
+    text = json.dumps([{"role": "user", "content": [{"type": "image", "image": "a.png"}, {"type": "text", "text": "Which?"}]}])
+    assert refused(choice(prompt=text))[0] == "bad_type"
+    assert parse(choice(prompt='Which of [{"a": 1}, {"b": 2}] is right?')).question.startswith("Which")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vlmrl.errors import DataError
-from vlmrl.prepare.hf_rows import Record, records
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, letter, main
+from vlmrl.prepare.hf_rows import Record, file_or_parquet
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, letter, main, read_json
 from vlmrl.prepare.video_choice import choice_row, found_video, video_row
 
 FORMS = ("multi-choice", "yes_no", "caption_matching")
@@ -17,8 +17,16 @@ _LABEL = re.compile(r"(?:(?:Option|Caption|Sentence)\s+)?[A-Z0-9]\s*[.:)]\s+", r
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
     """Splits are the forms of the question; the category is what changes (`dim`)."""
-    for number, item in enumerate(records(root, f"{split}/test-*.parquet")):
+    for number, item in enumerate(file_or_parquet(root, f"questions/{split}.json", _repository, f"{split}/test-*.parquet")):
         yield _row(item, root, f"tempcompass-{split}-{number:04d}", split)
+
+
+def _repository(path: Path) -> Iterator[Record]:
+    """The records of the Parquet files from `{video: {dim: [{question, answer}]}}`, which the repository has."""
+    for video, dims in read_json(path).items():
+        for dim, items in dims.items():
+            for item in items:
+                yield {**item, "video_id": video, "dim": dim}
 
 
 def _row(item: Record, root: Path, name: str, split: str) -> Row:

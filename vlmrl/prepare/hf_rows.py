@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,19 @@ def records(root: Path, *patterns: str) -> Iterator[Record]:
             raise DataError(f"{path}: not a Parquet file ({error}); is the download complete?") from error
         for batch in file.iter_batches(batch_size=BATCH):
             yield from batch.to_pylist()
+
+
+def file_or_parquet(root: Path, file: str, read: Callable[[Path], Iterable[Record]], pattern: str) -> Iterable[Record]:
+    """The records that `read` finds in `file`, for releases that are also published as plain files; where it is not there, `records`.
+
+    Raises:
+        DataError: neither is there; the text names both.
+    """
+    if (root / file).is_file():
+        return read(root / file)
+    if not any(root.glob(pattern)):
+        raise DataError(f"{root}: no file {file} or {pattern}; card.md says how the official download is laid out")
+    return records(root, pattern)
 
 
 def made(name: str, make: Callable[[], Row], unit: object = None) -> Row | Skipped:

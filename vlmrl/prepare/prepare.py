@@ -276,9 +276,9 @@ def official(root: Path, *names: str) -> Path:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(number from 1, text) of the lines that are not blank, in strict UTF-8."""
+    """(number from 1, text) of the lines that are not blank, in strict UTF-8. A line ends at a newline only: JSON may hold U+2028."""
     try:
-        for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
+        for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
             if line.strip():
                 yield number, line
     except UnicodeDecodeError as error:

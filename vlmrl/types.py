@@ -7,7 +7,8 @@ columns, B rows of a micro-batch, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,6 +19,32 @@ TrainedUnder = Literal["plain", "guided"]
 OldFrom = Literal["policy", "sampler"]
 CoordinateFrame = Literal["pixel", "norm1", "norm1000"]
 """What points and boxes count: pixels of the picture as it is shown, shares of its sides (0 to 1), or thousandths of them (0 to 1000)."""
+COLUMN_KEYS = (
+    *("prompt", "question", "messages", "answer", "image", "images", "video", "videos", "options", "id", "task", "answer_type"),
+    *("thought", "system", "source", "data_type"),
+)
+"""Keys that `columns` of a source may map columns to, beside `meta.<name>`; `question` is `prompt`."""
+_SEVERAL = ("prompt", "question", "image", "images", "video", "videos", "options")
+
+
+def column_problem(columns: Mapping[str, str | Sequence[str]]) -> str | None:
+    """What is wrong with `columns` of a source; None if nothing is."""
+    for key, value in columns.items():
+        if key not in COLUMN_KEYS and not (key.startswith("meta.") and len(key) > len("meta.")):
+            close = difflib.get_close_matches(key, COLUMN_KEYS, n=1, cutoff=0.6)
+            guess = f"; did you mean '{close[0]}'?" if close else ""
+            return f"'{key}' is no key that a column can be mapped to{guess} (known: {', '.join(COLUMN_KEYS)}, meta.<name>)"
+        names = [value] if isinstance(value, str) else list(value)
+        if not names or not all(names):
+            return f"'{key}' names no column"
+        if len(names) > 1 and key not in _SEVERAL:
+            return f"'{key}' is given {len(names)} columns ({', '.join(names)}); it takes one"
+    for one, other in (("prompt", "question"), ("prompt", "messages"), ("question", "messages"), ("image", "images"), ("video", "videos")):
+        if one in columns and other in columns:
+            return f"'{one}' and '{other}' mean the same, and two columns are mapped to it; give one of them"
+    if not any(key in columns for key in ("prompt", "question", "messages")):
+        return f"no column is mapped to 'prompt' or 'messages' (mapped: {', '.join(columns) or 'nothing'})"
+    return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +69,18 @@ class MediaRef:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """An earlier exchange of a conversation: context that stands before the question, never scored and never trained on."""
+
+    question: str
+    answer: str
+    media: int = 0
+    """How many of the sample's media it shows: the next ones in their order. The question shows the rest."""
+    question_first: bool = False
+    """Whether they come after its question."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
     """One row of data, validated. Its id is unique in the mixture and is the key of the ledger."""
 
@@ -62,11 +101,19 @@ class Sample:
     """A reference thought for supervised fine-tuning, if the row has one."""
     question_first: bool = False
     """Whether the media come after the question (their placeholders stand at the end of the row's prompt)."""
+    history: tuple[Turn, ...] = ()
+    """Earlier turns of the conversation, shown before the question."""
     source: str = ""
     """`file:line` that the row came from, for messages."""
     media_root: str = ""
     """Folder that the media paths are relative to. Not part of the row's identity."""
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def asked(self) -> str:
+        """The question with the turns before it, for a reader; the question itself where there are none."""
+        before = "".join(f"{turn.question}\n-> {turn.answer}\n" for turn in self.history)
+        return before + self.question
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,6 @@
 """Encodes a sample as a `Prompt` (chat template, media, token ids): the only place where prompt token ids are made.
 
-The messages hold the media placeholders, the question and the instruction of the answer format.
+The messages hold the earlier turns of a conversation, the media placeholders, the question and the instruction of the answer format.
 
 The chat template is rendered once with one placeholder per medium, tokenised once, and each placeholder is repeated as often
 as that medium has features. Counts are compared on the way; nothing is padded, dropped or truncated to make them fit.
@@ -49,14 +49,21 @@ def instruction(answer_format: str, answer_type: str) -> str:
 
 
 def messages(sample: Sample, answer_format: str) -> list[dict[str, Any]]:
-    """One user turn: the media in order, then question and instruction; or question, media, instruction where the row says so."""
+    """The earlier turns, then one of the user: the media in order, question and instruction; or question, media, instruction where the
+    row says so."""
     media: list[dict[str, Any]] = [{"type": ref.kind} for ref in sample.media]
+    out: list[dict[str, Any]] = []
+    for turn in sample.history:
+        shown, media = media[: turn.media], media[turn.media :]
+        text = [{"type": "text", "text": turn.question}] if turn.question else []
+        out.append({"role": "user", "content": [*text, *shown] if turn.question_first else [*shown, *text]})
+        out.append({"role": "assistant", "content": [{"type": "text", "text": turn.answer}]})
     ask = instruction(answer_format, sample.answer_type)
     if sample.question_first:
         content = [{"type": "text", "text": sample.question}, *media, *([{"type": "text", "text": ask}] if ask else [])]
     else:
         content = [*media, {"type": "text", "text": f"{sample.question} {ask}" if ask else sample.question}]
-    return [{"role": "user", "content": content}]
+    return [*out, {"role": "user", "content": content}]
 
 
 _OPEN, _CLOSE = "<|vision_start|>", "<|vision_end|>"
@@ -197,7 +204,8 @@ class Encoder:
 
     def _check_control_tokens(self, sample: Sample, answer_format: str, ids: list[int]) -> None:
         """Text of a row must not smuggle in control tokens: their count equals that of the same prompt with a harmless question."""
-        plain = dataclasses.replace(sample, question="question")
+        harmless = tuple(dataclasses.replace(turn, question="question", answer="answer") for turn in sample.history)
+        plain = dataclasses.replace(sample, question="question", history=harmless)
         text = self.tokenizer.apply_chat_template(messages(plain, answer_format), tokenize=False, add_generation_prompt=True)
         expected = sum(int(i) in self.special_ids for i in self.tokenizer(text, add_special_tokens=False)["input_ids"])
         found = sum(i in self.special_ids for i in ids)

@@ -7,12 +7,15 @@ Required: `id`, `task`, `answer_type`, `prompt`; `answer`, except where the answ
 `gt` is said in its file in `vlmrl.answers`.
 Media: `image` or `images`, `video` or `videos`; each a path relative to the media root, or `{"path": ..., "sha256": ...}`. A video may
 be its frames: `{"frames": ["1.jpg", "2.jpg"], "times": [0, 0.5]}`, or `{"frames": "folder", "fps": 2}`.
-`<image>` and `<video>` may stand at the start of the prompt, one per medium, and then give their order. Everything is data:
-control tokens of chat templates in any text are refused, and so are tags of the answer format in an answer or a thought. `null` is the same as leaving a key out.
+`<image>` and `<video>` may stand at the start of the prompt, one per medium, and then give their order. `history` holds earlier turns
+of the conversation, each `{"prompt": ..., "answer": ...}` with its own placeholders; without any the media stand in the first turn.
+Everything is data: control tokens of chat templates in any text are refused, and so are tags of the answer format in an answer or a
+thought. `null` is the same as leaving a key out.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
 import re
@@ -24,14 +27,14 @@ from vlmrl.answers.base import ANSWER_TYPES, AnswerType
 from vlmrl.answers.frame import frame_problem
 from vlmrl.errors import MediaError, RowError
 from vlmrl.media.access import check_path
-from vlmrl.types import MediaKind, MediaRef, Sample
+from vlmrl.types import MediaKind, MediaRef, Sample, Turn
 
 DATA_TYPES = ("image", "multi_image", "video", "gui", "text")
 _REQUIRED = ("id", "task", "answer_type", "prompt")
 _MEDIA_KEYS = ("image", "images", "video", "videos")
 _KEPT = ("data_type", "options", "source", "trajectory", "difficulty")
 """Optional keys that go into `Sample.meta` under their own name."""
-KEYS = (*_REQUIRED, *_MEDIA_KEYS, *_KEPT, "answer", "gt", "thought", "meta")
+KEYS = (*_REQUIRED, *_MEDIA_KEYS, *_KEPT, "answer", "gt", "thought", "history", "meta")
 
 MAX_DEPTH = 64
 MAX_FPS = 500
@@ -76,8 +79,10 @@ def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
             "bad_type", "'prompt' is a list of messages as JSON text; write its question as text (rows of other trainers are read)"
         )
     kind = _answer_type(row)
-    question, kinds, question_first = _split_placeholders(row["prompt"])
-    media = _ordered(_media(row), kinds)
+    question, kinds, question_first = _split_placeholders(row["prompt"], "prompt")
+    media = _media(row)
+    history, earlier = _history(row, len(media), kinds) if "history" in row else ((), [])
+    media = _ordered(media, earlier + kinds)
     _check_data_type(row, media)
     question = _with_options(question, _options(row))
     if not visible(question):
@@ -87,7 +92,8 @@ def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
     thought = row.get("thought")
     if thought is not None and not isinstance(thought, str):
         raise RowError("bad_type", f"'thought' must be text, got {type(thought).__name__}")
-    for key, text in (("prompt", question), ("answer", answer), ("thought", thought or "")):
+    told = [(f"history[{i}]", text) for i, turn in enumerate(history) for text in (turn.question, turn.answer)]
+    for key, text in (("prompt", question), ("answer", answer), ("thought", thought or ""), *told):
         found = _CONTROL.search(text)
         if found:
             raise RowError("control_token", f"'{key}' contains {found.group()!r}, which the model would read as a control token; remove it")
@@ -105,6 +111,7 @@ def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
         gt=gt,
         thought=thought,
         question_first=question_first,
+        history=history,
         source=source,
         media_root=media_root,
         meta=_meta(row),
@@ -151,10 +158,7 @@ def _check_text(place: str, value: str) -> None:
 
 def visible(text: str) -> bool:
     """Whether a text has a character that can be seen: not only white space, zero-width and control characters, or fillers."""
-    for character in text:  # nearly always the first one; this runs four times for every row
-        if character.isprintable() and not character.isspace() and character not in _BLANK:
-            return True
-    return False
+    return any(character.isprintable() and not character.isspace() and character not in _BLANK for character in text)
 
 
 def check_id(name: str) -> None:
@@ -200,7 +204,7 @@ def _mapping(row: Mapping[str, Any], key: str) -> dict[str, Any]:
     return value
 
 
-def _split_placeholders(prompt: str) -> tuple[str, list[MediaKind], bool]:
+def _split_placeholders(prompt: str, place: str) -> tuple[str, list[MediaKind], bool]:
     """(text without its placeholders, their kinds in order, whether they stand at its end and not at its start)."""
     first = _PLACEHOLDERS.match(prompt) is None
     text = prompt.strip()
@@ -211,8 +215,28 @@ def _split_placeholders(prompt: str) -> tuple[str, list[MediaKind], bool]:
     inside = re.search(r"<(?:image|video)>", text)
     if inside:
         where = "placeholders stand together at its start (media first) or at its end (question first)"
-        raise RowError("placeholder", f"'prompt' has {inside.group()} within its text; {where}")
+        raise RowError("placeholder", f"'{place}' has {inside.group()} within its text; {where}")
     return text.strip(), kinds[::-1] if first else kinds, first and bool(kinds)
+
+
+def _history(row: Mapping[str, Any], media: int, asked: list[MediaKind]) -> tuple[tuple[Turn, ...], list[MediaKind]]:
+    """(earlier turns, kinds of the placeholders in them). `asked` are those of the prompt; with none at all the first turn shows all."""
+    turns = row["history"]
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) and set(turn) == {"prompt", "answer"} for turn in turns):
+        raise RowError("bad_type", "'history' must be a list of objects with 'prompt' and 'answer', the earlier turns in their order")
+    out: list[Turn] = []
+    kinds: list[MediaKind] = []
+    for i, turn in enumerate(turns):
+        named = {f"history[{i}].{key}": value for key, value in turn.items()}
+        answer = _text(named, f"history[{i}].answer")
+        question, own, last = _split_placeholders(_text(named, f"history[{i}].prompt"), f"history[{i}].prompt")
+        if not visible(question) and not own:
+            raise RowError("bad_value", f"'history[{i}].prompt' is empty")
+        out.append(Turn(question=question, answer=answer, media=len(own), question_first=last))
+        kinds += own
+    if out and not kinds and not asked:
+        out[0] = dataclasses.replace(out[0], media=media)
+    return tuple(out), kinds
 
 
 def _media(row: Mapping[str, Any]) -> list[MediaRef]:

@@ -81,7 +81,7 @@ class Hashes:
     def shown(self, sample: Sample, root: Path) -> Shown:
         """`root`: what the sample's media root is relative to. Raises MediaError as `of`."""
         media = sorted(self.of(ref, root / sample.media_root) for ref in sample.media)
-        return Shown(id=sample.id, where=sample.source, media=tuple(media), question=plain_question(sample.question))
+        return Shown(id=sample.id, where=sample.source, media=tuple(media), question=plain_question(sample.asked))
 
 
 @dataclass(kw_only=True)

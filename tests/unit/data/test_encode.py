@@ -10,6 +10,7 @@ from tests.support.tiny import Tiny
 from vlmrl.answers.tags import FREE
 from vlmrl.data.encode import ANSWER_FORMATS, Encoder, instruction, messages
 from vlmrl.errors import MediaError, RowError
+from vlmrl.types import Turn
 
 
 def test_spans_hold_exactly_the_placeholders(tiny: Tiny) -> None:
@@ -30,6 +31,34 @@ def test_text_around_the_media_is_the_chat_template(question_first: bool, tiny: 
     media, ask = "<|vision_start|><|video_pad|><|vision_end|>", instruction("think", "time_span")
     body = f"{sample.question}{media}{ask}" if question_first else f"{media}{sample.question} {ask}"
     assert text == f"<|im_start|>user\n{body}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_earlier_turns_stand_before_the_question_with_their_own_media(tiny: Tiny) -> None:
+    one, two = tiny.samples[0], tiny.samples[1]
+    turns = (
+        Turn(question="What is it?", answer="A ball.", media=1, question_first=True),
+        Turn(question="Is it round?", answer="Yes."),
+    )
+    sample = dataclasses.replace(one, media=(one.media[0], two.media[0]), history=turns)
+    prompt, planned = tiny.encoder.encode(sample, "think"), tiny.encoder.plan(sample, "think")
+    assert (prompt.ids, prompt.spans) == (planned.ids, planned.spans)
+    assert [handle.key for handle in prompt.media] == [tiny.store.get(ref, tiny.encoder.root(sample)).handle.key for ref in sample.media]
+    ids: list[int] = []
+    for n, token in enumerate(prompt.ids):
+        ids += [] if any(start < n < end for start, end in prompt.spans) else [token]
+    video = "<|vision_start|><|video_pad|><|vision_end|>"
+    assert tiny.bundle.tokenizer.decode(ids) == (
+        f"<|im_start|>user\nWhat is it?{video}<|im_end|>\n<|im_start|>assistant\nA ball.<|im_end|>\n"
+        "<|im_start|>user\nIs it round?<|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>\n"
+        f"<|im_start|>user\n{video}{one.question} {instruction('think', 'time_span')}<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize("field", ["question", "answer"])
+def test_control_tokens_in_earlier_turns_are_refused(field: str, tiny: Tiny) -> None:
+    turn = dataclasses.replace(Turn(question="What?", answer="A ball."), **{field: "A <|im_end|> ball"})
+    with pytest.raises(RowError, match="control_token"):
+        tiny.encoder.encode(dataclasses.replace(tiny.samples[0], history=(turn,)), "think")
 
 
 def test_media_first_or_question_first(tiny: Tiny) -> None:

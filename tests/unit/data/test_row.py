@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from vlmrl.data.row import ANSWER_TYPES, KEYS, parse_row
 from vlmrl.errors import RowError
-from vlmrl.types import MediaRef, Sample
+from vlmrl.types import MediaRef, Sample, Turn
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -300,3 +300,39 @@ def test_messages_as_json_text_are_no_question() -> None:
     text = json.dumps([{"role": "user", "content": [{"type": "image", "image": "a.png"}, {"type": "text", "text": "Which?"}]}])
     assert refused(choice(prompt=text))[0] == "bad_type"
     assert parse(choice(prompt='Which of [{"a": 1}, {"b": 2}] is right?')).question.startswith("Which")
+
+
+TOLD = [{"prompt": "<image>Who is it?", "answer": "A referee."}, {"prompt": "And here?<image><image>", "answer": "Nobody."}]
+
+
+def test_earlier_turns_take_the_media_of_their_placeholders() -> None:
+    sample = parse(choice(image=None, images=["1.png", "2.png", "3.png", "4.png"], history=TOLD, prompt="<image>Which?"))
+    assert sample.history == (
+        Turn(question="Who is it?", answer="A referee.", media=1),
+        Turn(question="And here?", answer="Nobody.", media=2, question_first=True),
+    )
+    assert [ref.path for ref in sample.media] == ["1.png", "2.png", "3.png", "4.png"]
+    assert (sample.question, sample.asked) == ("Which?", "Who is it?\n-> A referee.\nAnd here?\n-> Nobody.\nWhich?")
+
+
+def test_media_without_placeholders_stand_in_the_first_turn() -> None:
+    plain = [{"prompt": "Who is it?", "answer": "A referee."}, {"prompt": "Where?", "answer": "Outside."}]
+    assert [turn.media for turn in parse(choice(history=plain)).history] == [1, 0]
+    assert parse(choice(history=[])).history == ()
+
+
+@pytest.mark.parametrize(
+    ("history", "reason", "told"),
+    [
+        ("Who?", "bad_type", "'history'"),
+        ([{"prompt": "Who?"}], "bad_type", "'history'"),
+        ([{"prompt": "Who?", "answer": 3}], "bad_type", "history[0].answer"),
+        ([{"prompt": "\u200b", "answer": "A"}], "bad_value", "history[0].prompt"),
+        ([{"prompt": "<image><image>Who?", "answer": "A"}], "placeholder", "2 <image>"),
+        ([{"prompt": "Is <image> it?", "answer": "A"}], "placeholder", "history[0].prompt"),
+        ([{"prompt": "Who?", "answer": "<|im_end|>"}], "control_token", "history[0]"),
+    ],
+)
+def test_earlier_turns_are_checked(history: Any, reason: str, told: str) -> None:
+    got, message = refused(choice(history=history))
+    assert (got, told in message) == (reason, True), message

@@ -210,6 +210,10 @@ def test_pictures_are_stored_upright_and_once(tmp_path: Path) -> None:
             **{"id": "e", "task": "t", "answer_type": "time_span", "prompt": "When?", "gt": {"time": [1, 2]}},
             "videos": [{"frames": "f", "fps": 2}, {"frames": ["1.png", {"path": "2.png", "sha256": "a" * 64}], "times": [0, 0.5]}],
         },
+        {
+            **{"id": "e", "task": "t", "answer_type": "choice", "images": ["1.png", "2.png", "3.png"], "prompt": "<image>Which?"},
+            **{"history": [{"prompt": "Who?<image>", "answer": "A"}, {"prompt": "<image>Why?", "answer": "B"}], "answer": "B"},
+        },
     ],
 )
 def test_a_sample_written_as_a_row_is_read_as_itself(row: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from vlmrl.rewards.run.contract import ContractError
 from vlmrl.rewards.run.foreign import python
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.rewards.run.workers import RewardPool, WorkerReward, WorkerSettings, place
-from vlmrl.types import MediaHandle, MediaRef
+from vlmrl.types import MediaHandle, MediaRef, Turn
 
 CTX = RewardContext(progress=0.5)
 ROW = dataclasses.replace(
@@ -57,6 +57,24 @@ def test_trl_gets_what_trl_gives(file):
     assert seen["media"] == [[{"kind": "video", "path": "/data/clips/a.mp4"}]] * 2
     assert {"id", "task", "problem", "answer", "log_extra"} <= set(seen["kwargs"])
     assert "trainer_state" not in seen["kwargs"]
+
+
+def test_trl_gets_the_earlier_turns_too(file):
+    path = file("""
+        SEEN = {}
+        def fn(prompts, completions, messages=None, **kwargs):
+            SEEN.update(locals())
+            return [1.0] * len(completions)
+    """)
+    turn = Turn(question="Who?", answer="A cat.", media=1, question_first=True)
+    told = dataclasses.replace(ROW, media=(MediaRef(kind="image", path="b.png"), *ROW.media), history=(turn,))
+    python(rows("x", of=told), CTX, function=f"{path}:fn", form="trl")
+    seen = next(m for n, m in sys.modules.items() if n.startswith("vlmrl_user_") and getattr(m, "__file__", "") == path).SEEN
+    assert seen["prompts"][0] == [
+        {"role": "user", "content": [{"type": "text", "text": "Who?"}, {"type": "image"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "A cat."}]},
+        {"role": "user", "content": [{"type": "video"}, {"type": "text", "text": "When?"}]},
+    ]
 
 
 def test_trl_with_plain_texts_few_parameters_and_async(file):

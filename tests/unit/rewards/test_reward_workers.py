@@ -24,7 +24,7 @@ from vlmrl.rewards.run import workers
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.rewards.run.wire import decode_call, encode_call
 from vlmrl.rewards.run.workers import Outcome, RewardPool, WorkerReward, WorkerSettings, in_worker, place
-from vlmrl.types import Group, MediaHandle, MediaRef, Prompt, Rollout
+from vlmrl.types import Group, MediaHandle, MediaRef, Prompt, Rollout, Turn
 
 STUBS = ("tests.support.worker_rewards",)
 """Imported by the workers only, as what it registers is for them only."""
@@ -97,6 +97,8 @@ def test_group_and_context_come_whole_and_without_torch(patient):
     assert back.rollouts == whole.rollouts
     assert back.prompt.sample.media == row.media
     assert (back.prompt.media, back.prompt.spans, context) == (prompt.media, prompt.spans, CTX)
+    told = dataclasses.replace(sample(), history=(Turn(question="Who?", answer="A", media=2, question_first=True),))
+    assert decode_call(json.loads(encode_call(group(["a"], told), CTX)))[0].prompt.sample.history == told.history
     outcome = column(patient, "stub_see").start(call, 8).result()
     assert outcome.values == [1.0] * 8
     with pytest.raises(TypeError, match="the row holds a set"):

@@ -83,7 +83,11 @@ def document(sample: Sample, task: Task, data_root: Path) -> dict[str, str]:
 
 def row_of(sample: Sample) -> dict[str, Any]:
     """The row (`data.row`) that gives this sample, whatever file it came from."""
-    placeholders = "".join(f"<{ref.kind}>" for ref in sample.media)
+    kinds, history = [f"<{ref.kind}>" for ref in sample.media], list[dict[str, str]]()
+    for turn in sample.history:
+        shown, kinds = "".join(kinds[: turn.media]), kinds[turn.media :]
+        history.append({"prompt": turn.question + shown if turn.question_first else shown + turn.question, "answer": turn.answer})
+    placeholders = "".join(kinds)
     row: dict[str, Any] = {
         "id": sample.id,
         "task": sample.task,
@@ -93,6 +97,8 @@ def row_of(sample: Sample) -> dict[str, Any]:
         "gt": dict(sample.gt),
         "meta": dict(sample.meta),
     }
+    if history:
+        row["history"] = history
     for kind in ("image", "video"):
         refs = [ref for ref in sample.media if ref.kind == kind]
         if refs:

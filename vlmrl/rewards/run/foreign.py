@@ -193,14 +193,21 @@ def _media(group: Group) -> list[dict[str, Any]]:
 def _prompt(group: Group, chat: bool) -> Any:
     sample = group.prompt.sample
     if not chat:
-        return sample.question
-    shown = [{"type": ref.kind} for ref in sample.media]
+        return sample.asked
+    out: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = [{"type": ref.kind} for ref in sample.media]
+    for turn in sample.history:
+        own, shown, said = shown[: turn.media], shown[turn.media :], [{"type": "text", "text": turn.question}]
+        out.append({"role": "user", "content": said + own if turn.question_first else own + said})
+        out.append({"role": "assistant", "content": [{"type": "text", "text": turn.answer}]})
     said = [{"type": "text", "text": sample.question}]
-    return [{"role": "user", "content": said + shown if sample.question_first else shown + said}]
+    return [*out, {"role": "user", "content": said + shown if sample.question_first else shown + said}]
 
 
 def _messages(group: Group, rollout: Rollout) -> list[dict[str, str]]:
-    return [{"role": "user", "content": group.prompt.sample.question}, {"role": "assistant", "content": rollout.text}]
+    sample = group.prompt.sample
+    said = [text for turn in sample.history for text in (turn.question, turn.answer)] + [sample.question, rollout.text]
+    return [{"role": "assistant" if i % 2 else "user", "content": text} for i, text in enumerate(said)]
 
 
 def _truth(group: Group) -> Any:

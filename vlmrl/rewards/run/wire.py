@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from vlmrl.protocols import RewardContext
-from vlmrl.types import Group, Guidance, MediaHandle, MediaRef, Prompt, Rollout, Sample
+from vlmrl.types import Group, Guidance, MediaHandle, MediaRef, Prompt, Rollout, Sample, Turn
 
-_OURS = (Group, Prompt, Rollout, Sample, MediaRef, MediaHandle, Guidance)
+_OURS = (Group, Prompt, Rollout, Sample, Turn, MediaRef, MediaHandle, Guidance)
 
 
 def encode_call(group: Group, ctx: RewardContext) -> str:
@@ -72,7 +72,7 @@ def _prompt(v: Mapping[str, Any]) -> Prompt:
 
 
 def _sample(v: Mapping[str, Any]) -> Sample:
-    return Sample(**{**v, "media": tuple(_ref(m) for m in v["media"])})
+    return Sample(**{**v, "media": tuple(_ref(m) for m in v["media"]), "history": tuple(Turn(**t) for t in v["history"])})
 
 
 def _ref(v: Mapping[str, Any]) -> MediaRef:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vlmrl.errors import DataError
 from vlmrl.prepare.prepare import Dataset, Row, Skipped, letter, main, official, read_json
-from vlmrl.prepare.video_choice import choice_row
+from vlmrl.prepare.video_choice import choice_row, converted_video
 
 FOLDERS = {
     "action_antonym": "ssv2_video_mp4",
@@ -34,21 +34,38 @@ FOLDERS = {
 """Task -> folder of its clips below `video/`, where every file holds just what the question is about."""
 
 
+LEAST = 1
+"""Candidates of a question: five of `counterfactual_inference` have a single one."""
+
+
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
-    """Tasks in the order of their names; the category is the task."""
+    """Tasks in the order of their names; the category is the task.
+
+    Raises:
+        DataError: an answer is not once among its candidates, or a clip is about two parts of a video.
+    """
     for task, folder in FOLDERS.items():
         path = official(root, f"json/{task}.json")
+        parts: dict[str, tuple[object, object]] = {}
         for number, item in enumerate(read_json(path)):
-            if item["candidates"].count(item["answer"]) != 1:
+            candidates, answer = [text.strip() for text in item["candidates"]], item["answer"].strip()
+            if candidates.count(answer) != 1:
                 raise DataError(f"{path}: record {number}: answer {item['answer']!r} is not once among its candidates")
+            part = (item.get("start"), item.get("end"))
+            if parts.setdefault(item["video"], part) != part:
+                raise DataError(
+                    f"{path}: record {number}: {item['video']} is about seconds {part}, but before about {parts[item['video']]}: "
+                    "its clips are not cut. Get the branch `video` of the data set"
+                )
             yield choice_row(
                 id=f"mvbench-{task}-{number:03d}",
                 task="mvbench",
-                video=f"video/{folder}/{item['video']}",
+                video=converted_video(root, f"video/{folder}/{item['video']}"),
                 question=item["question"],
-                options=item["candidates"],
-                answer=letter(item["candidates"].index(item["answer"])),
+                options=candidates,
+                answer=letter(candidates.index(answer)),
                 meta={"split": split, "category": task},
+                least=LEAST,
             )
 
 

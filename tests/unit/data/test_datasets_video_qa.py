@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,6 +134,38 @@ def test_mvbench_answer_that_is_no_candidate(tmp_path: Path) -> None:
     (root / "json" / "action_antonym.json").write_text('[{"video": "a.mp4", "question": "?", "candidates": ["x", "y"], "answer": "z"}]')
     with pytest.raises(DataError, match=r"action_antonym\.json: record 0: answer 'z' is not once"):
         list(load_dataset(DATA / "mvbench").rows(root, "test"))
+
+
+def mvbench_with(root: Path, task: str, records: list[dict[str, Any]]) -> list[Any]:
+    """The rows of a task whose list is `records`."""
+    path = download("mvbench", root) / f"json/{task}.json"
+    path.write_text(json.dumps(records), encoding="utf-8")
+    return [row for row in load_dataset(DATA / "mvbench").rows(root, "test") if row["meta"]["category"] == task]
+
+
+def test_mvbench_question_with_a_single_candidate_and_texts_with_blanks(tmp_path: Path) -> None:
+    lone = {
+        "video": "video_10978.mp4",
+        "question": "What happens without the sphere?",
+        "candidates": ["The cube stays "],
+        "answer": "The cube stays",
+    }
+    (row,) = mvbench_with(tmp_path, "counterfactual_inference", [lone])
+    assert (row["options"], row["answer"]) == (["A. The cube stays"], "A")
+
+
+def test_mvbench_lists_of_whole_videos_are_refused(tmp_path: Path) -> None:
+    record = {"video": "AJTDO.mp4", "question": "What next?", "candidates": ["Sit.", "Stand."], "answer": "Sit.", "start": 0.0, "end": 11.4}
+    with pytest.raises(DataError, match=r"AJTDO.mp4 is about seconds \(3.0, 9.0\).*branch `video`"):
+        mvbench_with(tmp_path, "action_prediction", [record, record | {"start": 3.0, "end": 9.0}])
+
+
+def test_mvbench_clip_that_was_converted_is_found(tmp_path: Path) -> None:
+    record = {"video": "166583.webm", "question": "Which action?", "candidates": ["Opening", "Closing"], "answer": "Opening"}
+    (tmp_path / "video/ssv2_video_mp4").mkdir(parents=True)
+    (tmp_path / "video/ssv2_video_mp4/166583.mp4").touch()
+    found, absent = mvbench_with(tmp_path, "action_antonym", [record, record | {"video": "7.webm"}])
+    assert (found["video"], absent["video"]) == ("video/ssv2_video_mp4/166583.mp4", "video/ssv2_video_mp4/7.webm")
 
 
 def test_tempcompass_names_of_options_become_letters(tmp_path: Path) -> None:

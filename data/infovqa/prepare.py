@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmrl.prepare.hf_rows import document_rows
+from vlmrl.prepare.hf_rows import document_rows, records
 from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
 
 ASK = "Answer with a single word or phrase."
@@ -14,7 +14,7 @@ ASK = "Answer with a single word or phrase."
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
     """One row per question; `meta.category` is the first of its `answer_type`."""
-    return document_rows(root, split, folder="InfographicVQA", dataset="infovqa", kinds="answer_type", ask=ASK)
+    return document_rows(records(root, f"InfographicVQA/{split}-*.parquet"), split, dataset="infovqa", kinds="answer_type", ask=ASK)
 
 
 DATASET = Dataset(folder=Path(__file__).parent, rows=rows, splits=("validation",))

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from vlmrl.errors import RowError
-from vlmrl.prepare.hf_rows import Record, inline_choice, inline_options, made, picture, question_row, records
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
+from vlmrl.prepare.hf_rows import Record, file_or_parquet, inline_choice, inline_options, made, picture, question_row
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, read_json
 
 IN_PICTURE = "Answer the question that is written in the image."
 """Ours: the text of the version 'Vision Only' may be empty."""
@@ -16,17 +16,17 @@ IN_PICTURE = "Answer the question that is written in the image."
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
     """One row per problem and version (`meta.category`); the question, without the release's instructions."""
-    for item in records(root, f"{split}.parquet"):
+    for item in file_or_parquet(root, f"{split}.json", read_json, f"{split}.parquet"):
         name = f"mathverse-{split}-{int(item['sample_index']):04d}"
         yield made(name, partial(_row, name, split, item))
 
 
 def _row(name: str, split: str, item: Record) -> Row:
-    hidden = item["problem_version"] == "Vision Only"
+    hidden, image = item["problem_version"] == "Vision Only", item["image"]
     row = question_row(
         name,
         task="mathverse",
-        images=[picture(item["image"], f"{split}/{int(item['sample_index']):04d}")],
+        images=[f"images/{image}" if isinstance(image, str) else picture(image, f"{split}/{int(item['sample_index']):04d}")],
         prompt=IN_PICTURE if hidden else item["question"],
         meta={"split": split, "category": item["problem_version"], "problem": str(item["problem_index"])},
     )

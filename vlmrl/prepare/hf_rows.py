@@ -210,23 +210,23 @@ def texts(row: Row, answers: Sequence[str]) -> Row:
     return {**row, "answer_type": "short_text", "answer": known[0], "gt": {"answers": known}}
 
 
-def document_rows(root: Path, split: str, *, folder: str, dataset: str, kinds: str, ask: str) -> Iterator[Row | Skipped]:
-    """Questions over documents with every accepted answer, as DocVQA's `<folder>/<split>-*.parquet` has them.
+def document_rows(items: Iterable[Record], split: str, *, dataset: str, kinds: str, ask: str) -> Iterator[Row | Skipped]:
+    """Questions over documents with every accepted answer, as DocVQA has them, with the picture inside or its path.
 
-    `meta.category` is the first of the column `kinds`; `ask` is added to the question.
+    `meta.category` is the first of the column `kinds`, `other` where there is none; `ask` is added to the question.
     """
 
     def row(name: str, item: Record) -> Row:
         made_of = question_row(
             name,
             task=dataset,
-            images=[picture(item["image"], f"{split}/{item['questionId']}")],
+            images=[item["image"] if isinstance(item["image"], str) else picture(item["image"], f"{split}/{item['questionId']}")],
             prompt=f"{item['question'].strip()} {ask}",
-            meta={"split": split, "category": (item[kinds] or ["other"])[0]},
+            meta={"split": split, "category": (item.get(kinds) or ["other"])[0]},
         )
         return texts(made_of, item["answers"])
 
-    for item in records(root, f"{folder}/{split}-*.parquet"):
+    for item in items:
         name = f"{dataset}-{split}-{item['questionId']}"
         yield made(name, partial(row, name, item))
 

@@ -3,6 +3,9 @@
 A worker is a fresh Python process that gets bytes and returns frames, over a socket pair, as JSON headers and raw bytes; nothing is
 pickled and no path is opened there. It may write this much memory and no more (`RLIMIT_DATA`, Linux), has a wall-clock deadline for
 each medium, is killed and replaced when it misses it or dies, and is ended by the kernel when its parent goes, however that goes.
+
+A worker that dies says nothing of its medium: the kernel kills whatever is large when memory is short, and people kill processes. So the
+medium is tried once more in another worker, and only what ends two workers is to blame for it.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ MEMORY = 4 * 2**30
 """Bytes that a worker may hold beyond what it holds when it is ready: a picture of the largest accepted size needs about 1.5 GB."""
 START_SECONDS = 180.0
 """A worker imports the decoders and torch before it is ready; a busy machine with a cold disk takes its time."""
+_STARTS = 3
+"""Workers that are started, one after another, if a signal ends them before they are ready."""
 _END_SECONDS = 5.0
 _JSON_BYTES = 1 << 22
 _FRAMES_BYTES = 1 << 34
@@ -49,6 +54,7 @@ class WorkerStats:
     started: int = 0
     timeouts: int = 0
     crashes: int = 0
+    """Workers that died over a medium; it may have been decoded by the next one."""
     base: int = 0
     """Resident memory of a worker before its first medium, in bytes; the largest of all. Zero where the system does not tell."""
     peak: int = 0
@@ -81,24 +87,37 @@ class WorkerPool:
         self._end = weakref.finalize(self, _end_all, self._all)
 
     def decode(self, data: bytes, kind: Stored) -> DecodedMedium:
-        """What `decode_medium` gives, bit for bit, from a worker. Waits for a free one.
+        """What `decode_medium` gives, bit for bit, from a worker. Waits for a free one. A second worker tries if the first one dies.
 
         Raises:
-            MediaError: as `decode_medium`, or `timeout`, `crashed`, `memory`.
+            MediaError: as `decode_medium`, or `timeout`, `crashed` (two workers died over it), `memory`.
             VlmrlError: no worker can be started, or it met an error that is no fault of the medium.
         """
         with self._free:
-            worker = self._take()
-            healthy = False
             try:
-                shown = self._ask(worker, data, kind)
-                healthy = True
-                return shown
+                return self._try(data, kind)
             except MediaError as error:
-                healthy = error.reason not in ("timeout", "crashed", "memory")
-                raise
-            finally:
-                self._give(worker, healthy)
+                if error.reason != "crashed":
+                    raise
+            try:
+                return self._try(data, kind)
+            except MediaError as error:
+                if error.reason != "crashed":
+                    raise
+                raise MediaError("crashed", f"{str(error).removeprefix('crashed: ')}; so did the one that tried it before") from error
+
+    def _try(self, data: bytes, kind: Stored) -> DecodedMedium:
+        worker = self._take()
+        healthy = False
+        try:
+            shown = self._ask(worker, data, kind)
+            healthy = True
+            return shown
+        except MediaError as error:
+            healthy = error.reason not in ("timeout", "crashed", "memory")
+            raise
+        finally:
+            self._give(worker, healthy)
 
     def close(self) -> None:
         """End all workers and wait for them; a second call does nothing."""
@@ -122,6 +141,12 @@ class WorkerPool:
                     return worker
                 self._all.discard(worker)  # it was ended from outside while it had nothing to do
                 worker.end()
+        for _ in range(_STARTS - 1):
+            with contextlib.suppress(_KilledAtStart):
+                return self._start()
+        return self._start()
+
+    def _start(self) -> _Worker:
         worker = _Worker(self._command)
         with self._guard:
             self._all.add(worker)
@@ -180,6 +205,10 @@ class WorkerPool:
         )
 
 
+class _KilledAtStart(VlmrlError):
+    """A signal ended a worker before it was ready."""
+
+
 class _BrokenReply(Exception):
     """A worker answered something that no healthy worker answers."""
 
@@ -221,10 +250,11 @@ class _Worker:
             answer, _ = _receive(self.line, time.monotonic() + START_SECONDS)
             return int(answer["base"])
         except (OSError, _BrokenReply) as error:
-            how = self.verdict() or f"was not ready within {START_SECONDS:g} s: {error}"
-            raise VlmrlError(
-                f"a media worker {how} before its first medium; its own message is above. media.workers: 0 decodes here"
-            ) from error
+            ended = self.verdict()
+            how = ended or f"was not ready within {START_SECONDS:g} s: {error}"
+            text = f"a media worker {how} before its first medium; its own message is above. media.workers: 0 decodes here"
+            killed = ended is not None and self.process.returncode < 0
+            raise (_KilledAtStart if killed else VlmrlError)(text) from error
 
     def ask(self, header: dict[str, Any], data: bytes, seconds: float) -> tuple[dict[str, Any], Any]:
         """(answer, frames uint8 [T, h, w, 3] or None)."""

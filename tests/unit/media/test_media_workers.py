@@ -177,9 +177,57 @@ def test_a_crash_is_a_reason_and_the_next_medium_is_decoded(pool: Callable[..., 
     with pytest.raises(MediaError, match=said) as caught:
         one.decode(how.encode(), "video")
     assert caught.value.reason == "crashed"
+    assert str(caught.value).endswith("; so did the one that tried it before")
     assert one.pids() == []
     assert same(one.decode(FINE, "image"), ANSWER)
-    assert (one.stats.started, one.stats.crashes) == (2, 1)
+    assert (one.stats.started, one.stats.crashes) == (3, 2)
+
+
+KILLED_ONCE = """
+import os, signal, sys
+from pathlib import Path
+import vlmrl.media.workers as workers
+
+flag, real = Path({flag!r}), workers.decode_medium
+
+def killed():
+    if not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def decode(data, kind, sizing):
+    shown = real(data, kind, sizing)
+    if {when!r} == "decoding":
+        killed()
+    return shown
+
+workers.decode_medium = decode
+if {when!r} == "starting":
+    killed()
+workers.main(int(sys.argv[1]))
+"""
+"""A real worker that is killed once, as the kernel kills when memory is short."""
+
+
+@pytest.mark.parametrize(("when", "crashes"), [("decoding", 1), ("starting", 0)])
+def test_a_worker_that_is_killed_once_costs_no_medium(tmp_path: Path, when: str, crashes: int) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(KILLED_ONCE.format(flag=str(tmp_path / "flag"), when=when))
+    data = make_video(tmp_path / "v.mp4", numbered_frames(8), times=[0, 0.1, 0.2, 0.3, 3, 3.1, 9, 9.1]).read_bytes()
+    one = WorkerPool(SIZING, count=1, deadline=60, command=[str(script)])
+    assert same(one.decode(data, "video"), decode_medium(data, "video", SIZING))
+    assert (tmp_path / "flag").exists()
+    assert (one.stats.started, one.stats.crashes, len(one.pids())) == (2, crashes, 1)
+    one.close()
+
+
+def test_workers_that_are_always_killed_at_their_start_are_given_up(tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text("import os\nos.kill(os.getpid(), 9)\n")
+    one = WorkerPool(SIZING, count=1, deadline=60, command=[str(script)])
+    with pytest.raises(VlmrlError, match=r"was ended by signal 9 .* before its first medium"):
+        one.decode(FINE, "image")
+    assert (one.stats.started, one.pids()) == (3, [])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA is enforced by Linux")
@@ -295,7 +343,7 @@ def test_a_worker_that_cannot_start_says_so(tmp_path: Path) -> None:
     one = WorkerPool(SIZING, count=1, deadline=1, command=[str(broken)])
     with pytest.raises(VlmrlError, match="ended with exit code 3 before its first medium"):
         one.decode(FINE, "image")
-    assert one.pids() == []
+    assert (one.stats.started, one.pids()) == (1, []), "what ends by itself would end again"
 
 
 @pytest.mark.parametrize(("count", "deadline"), [(0, 1.0), (1, 0.0)])

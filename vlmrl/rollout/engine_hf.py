@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vlmrl.errors import NumericsError
 from vlmrl.policy.attention import require
 from vlmrl.policy.forward import embed
 from vlmrl.policy.model import Policy
@@ -257,7 +258,11 @@ class HFEngine:
     @torch.no_grad()
     def generate(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None = None) -> list[list[Rollout]]:
         """Rollouts of every request, in order: `len(request.seeds)` each. `done` is called with a request's number and rollouts as
-        soon as its last answer has ended."""
+        soon as its last answer has ended.
+
+        Raises:
+            NumericsError: logits are not finite; no token is drawn from them.
+        """
         if not requests:
             return []
         with self.policy.autocast():
@@ -346,21 +351,38 @@ class _Run:
         return Running(row_N, hidden[last][owner], positions[0, 0, last][owner] + 1, torch.zeros_like(row_N))
 
     def _draw(self, rows: Running) -> tuple[Running | None, torch.Tensor]:
-        """Draw the next token of every row, and retire the rows that it ends."""
+        """Draw the next token of every row, and retire the rows that it ends.
+
+        A NaN or +inf among a row's logits makes the log-prob of whatever is drawn from them NaN, and nothing is kept of such a draw: all
+        tokens would count as likely, those of `forbidden` too. That is asked together with whether a row has ended, in one wait.
+        """
         logits = (rows.hidden_NH @ self.policy.head.T).float().index_fill(1, self.forbidden, float("-inf"))
         token, logp = sample(logits, self.draws[rows.row_N, rows.t_N], self.settings)
-        self.ids[rows.row_N, rows.t_N] = token
-        self.logps[rows.row_N, rows.t_N] = logp
         stopped = torch.isin(token, self.ends)
         ended = stopped | (rows.t_N + 1 >= self.settings.max_new_tokens)
+        broken = ~logp.isfinite()
+        any_broken, any_ended = torch.stack([broken.any(), ended.any()]).tolist()
+        if any_broken:
+            self._refuse(rows, broken)
+        self.ids[rows.row_N, rows.t_N] = token
+        self.logps[rows.row_N, rows.t_N] = logp
         rows.t_N = rows.t_N + 1
-        if bool(ended.any()):
+        if any_ended:
             gone = rows.select(ended)
             for row, n, stop in zip(gone.row_N.tolist(), gone.t_N.tolist(), stopped[ended].tolist(), strict=True):
                 self._retire(row, n, stop)
             self.grid.finish(ended)
             rows, token = rows.select(~ended), token[~ended]
         return (rows if len(rows.row_N) else None), token
+
+    def _refuse(self, rows: Running, broken_N: torch.Tensor) -> None:
+        """Stop: what these rows would go on with is not a draw from the policy."""
+        n = int(broken_N.nonzero()[0])
+        prompt = self.requests[self.owner[int(rows.row_N[n])]].prompt
+        raise NumericsError(
+            f"logits not finite: {int(broken_N.sum())} of {len(broken_N)} running answers, first at token {int(rows.t_N[n]) + 1} of an "
+            f"answer to '{prompt.sample.id}'"
+        )
 
     def _retire(self, row: int, length: int, stopped: bool) -> None:
         self.lengths[row], self.stopped[row] = length, stopped

@@ -14,6 +14,7 @@ from vlmrl import fs
 from vlmrl.policy.load import SETTINGS
 from vlmrl.policy.lora import merged_state, save_adapter
 from vlmrl.policy.model import Policy
+from vlmrl.train.tensors import require_finite
 
 ADAPTER_FOLDER = "adapter"
 
@@ -22,12 +23,17 @@ def export(policy: Policy, path: Path) -> None:
     """Write model and processor to `path`, whole or not at all. A folder that is already there is the finished one and stays.
 
     The live policy is left as it is, adapters included.
+
+    Raises:
+        NumericsError: a weight is not finite; nothing is written.
     """
     if path.exists():
         return
+    weights = merged_state(policy)
+    require_finite(weights, str(path))
     fs.mkdir(path.parent)
     temporary = path.parent / fs.temporary_name(path.name)
-    policy.model.save_pretrained(temporary, state_dict=merged_state(policy))
+    policy.model.save_pretrained(temporary, state_dict=weights)
     policy.bundle.processor.save_pretrained(temporary)
     if policy.lora is not None:
         save_adapter(policy, temporary / ADAPTER_FOLDER)

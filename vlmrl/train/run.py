@@ -86,7 +86,7 @@ def _stages(s: Session) -> None:
     if s.state.stage == 0 and s.cfg.eval.at_start:
         if s.state.step == 0:
             evaluate_stage(s, "base", s.policy, s.vision)
-        else:
+        elif (s.run.eval / "base.jsonl").exists():  # a recipe may ask nothing, and a failed evaluation leaves no records
             remember_stage(s, "base")
     for index in range(s.state.stage, len(s.cfg.stages)):
         cfg = s.cfg.stages[index]

@@ -12,9 +12,43 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from vlmrl import fs
-from vlmrl.errors import CheckpointError
+from vlmrl.errors import CheckpointError, NumericsError
 
 _KINDS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+
+
+NAMED = 5
+"""Tensors that a message names."""
+
+
+def not_finite(tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    """Names of the floating-point tensors that hold a NaN or an infinity. Reads each once, copies nothing and waits for the device once."""
+    floats = {name: t.detach() for name, t in tensors.items() if t.is_floating_point() and t.numel()}
+    ends: dict[torch.device, list[torch.Tensor]] = {}
+    names: dict[torch.device, list[str]] = {}
+    for name, t in floats.items():
+        low, high = torch.aminmax(t)  # both are NaN where there is one
+        ends.setdefault(t.device, []).append(torch.stack([low, high]).double())
+        names.setdefault(t.device, []).append(name)
+    found = {device: torch.stack(pairs).isfinite().all(dim=1).tolist() for device, pairs in ends.items()}
+    return [name for device, of in names.items() for name, fine in zip(of, found[device], strict=True) if not fine]
+
+
+def require_finite(tensors: Mapping[str, torch.Tensor], what: str) -> None:
+    """Called before anything is written: what is saved is what a run goes on from.
+
+    Raises:
+        NumericsError: a tensor holds a NaN or an infinity; names some of them.
+    """
+    bad = not_finite(tensors)
+    if bad:
+        raise NumericsError(f"{what}: not saved, {listed(bad, len(tensors))}")
+
+
+def listed(bad: Sequence[str], of: int) -> str:
+    """`2 of 81 tensors are not finite: a, b`."""
+    more = "" if len(bad) <= NAMED else ", ..."
+    return f"{len(bad)} of {of} tensors are not finite: {', '.join(bad[:NAMED])}{more}"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -73,6 +73,8 @@ class StageRun:
     """`Tracker.log`: a line of metrics under the names of stage and step."""
     save: Callable[[], None]
     stop_requested: Callable[[], bool]
+    where_to_go_on: Callable[[], str] = lambda: "start again from finite weights"
+    """Said where numbers are not finite: which weights are not, and the last good checkpoint."""
     evaluate: Callable[[Clock], None] | None = None
     """Asks the held-out questions, where it is due within the stage (`evaluate_every`)."""
     evaluate_every: int | None = None
@@ -183,7 +185,11 @@ class StageRun:
             journal=journal,
             num_generations=[planned.num_generations for _, planned, _ in taken],
         )
-        collected = dist.run_synchronized(collect)  # a service that is down stops every rank, and none waits for one that has gone
+        try:
+            collected = dist.run_synchronized(collect)  # a service that is down stops every rank, and none waits for one that has gone
+        except NumericsError as error:
+            where = f"stage '{self.cfg.name}', step {self.state.step + 1}"
+            raise NumericsError(f"{where}: {error}; {self.where_to_go_on()}") from error
         self.clock.add("rollout", collected.rollout_seconds)
         self.clock.add("score", collected.score_seconds)
         return list(zip(places, collected.groups, strict=True)), collected
@@ -270,7 +276,7 @@ class StageRun:
         if state.skipped_in_row >= MAX_SKIPPED_STEPS:
             raise NumericsError(
                 f"stage '{cfg.name}': loss or gradient was not finite {MAX_SKIPPED_STEPS} steps in a row (last: loss {report.loss}, "
-                f"gradient norm {report.grad_norm}); weights are those of the last finite step; lower optim.lr or look at the last rows"
+                f"gradient norm {report.grad_norm}), so none of these updates was made; {self.where_to_go_on()}"
             )
         state.step += 1
         state.global_step += 1

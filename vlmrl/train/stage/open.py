@@ -13,7 +13,7 @@ import torch
 from vlmrl import __version__, faults, fs, rng
 from vlmrl.config.schema import Method, RolloutStage, StageBase
 from vlmrl.config.section import default
-from vlmrl.errors import CheckpointError, ConfigError, StorageError
+from vlmrl.errors import CheckpointError, ConfigError, NumericsError, StorageError
 from vlmrl.policy.attention import require
 from vlmrl.policy.load import freeze
 from vlmrl.policy.lora import add_adapters
@@ -41,7 +41,7 @@ from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Reference, StageRun
 from vlmrl.train.stage.provide import Providers
 from vlmrl.train.step import Learner, make_optimizer
-from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, write_tensors
+from vlmrl.train.tensors import listed, load_optimizer, not_finite, optimizer_tensors, read_tensors, require_finite, write_tensors
 from vlmrl.types import Sample
 
 MAX_FAILED_SAVES = 3
@@ -111,6 +111,7 @@ def open_stage(
         once=s.first_rl_step if generates else {},
         read_services=services().read if asks_services else None,
         save=lambda: save(s, learner, order, memories),
+        where_to_go_on=partial(where_to_go_on, s),
         stop_requested=partial(getattr, s.run, "stop_requested"),
         ui=s.ui,
         evaluate=lambda clock: evaluate_stage(s, f"{cfg.name}@{s.state.step}", policy, s.vision, clock),
@@ -253,17 +254,35 @@ def _restore_tensors(path: Path, learner: Learner, order: list[str]) -> None:
     load_optimizer(learner.optimizer, order, read_tensors(path / "optimizer.safetensors"), state)
 
 
+def where_to_go_on(s: Session) -> str:
+    """For messages about numbers that are not finite: which weights are not, and which checkpoint the run can go on from."""
+    named = dict(s.policy.model.named_parameters())
+    bad = not_finite(named)
+    text = f"weights: {listed(bad, len(named))}" if bad else "all weights are finite, so they have grown too large or the inputs are wrong"
+    saved = [path.name for path in checkpoint.steps(s.run.checkpoints)]
+    if not saved:
+        return f"{text}; there is no checkpoint: lower optim.lr, and check that '{s.base}' holds finite weights"
+    before = f"; if it stops here again, delete {saved[-1]} to go on from {saved[-2]}" if len(saved) > 1 else ""
+    return f"{text}; the last good checkpoint is {saved[-1]}, and the same command goes on from there{before}, with a lower optim.lr"
+
+
 def save(s: Session, learner: Learner, order: list[str], memories: Memories) -> None:
     """Write a checkpoint. A full disk is survived a few times; the run goes on with the older one.
 
     Raises:
         StorageError: several saves in a row failed.
+        NumericsError: a weight or a moment of the optimizer is not finite, on any rank; nothing is written.
     """
+    moments, groups = optimizer_tensors(learner.optimizer, order)
+    name = checkpoint.step_name(s.state.global_step)
+    try:
+        dist.run_synchronized(lambda: require_finite({**dict(learner.named), **moments}, name))
+    except NumericsError as error:
+        raise NumericsError(f"stage '{s.cfg.stages[s.state.stage].name}', step {s.state.step}: {error}; {where_to_go_on(s)}") from error
     s.state.memories = memories.state_dict()
     remembered = memories.tensors()
 
     def tensors(folder: Path) -> None:
-        moments, groups = optimizer_tensors(learner.optimizer, order)
         write_tensors(folder / "weights.safetensors", dict(learner.named))
         write_tensors(folder / "optimizer.safetensors", moments)
         if remembered:
@@ -274,7 +293,7 @@ def save(s: Session, learner: Learner, order: list[str], memories: Memories) -> 
         offset = dist.on_main(s.tracker.offset) or 0
         checkpoint.save(
             s.run.checkpoints,
-            step_name=checkpoint.step_name(s.state.global_step),
+            step_name=name,
             write_tensors=tensors,
             state={"run": s.state.state_dict(), "metrics_offset": offset},
             manifest_extra={"config": s.config_hash, "version": __version__, "world": dist.world(), "step": s.state.global_step},

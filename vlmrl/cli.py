@@ -196,7 +196,7 @@ def _check_methods(loaded: Loaded) -> bool:
         return False
     typer.echo("methods: ok")
     for text in method_doubts(loaded.config):
-        typer.echo(f"warning: {text}")
+        typer.echo(f"warning: {loaded.located(text)}")
     return True
 
 

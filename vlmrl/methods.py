@@ -67,8 +67,13 @@ def _import_all(package: str) -> None:
 
 def method_problems(config: Config) -> list[str]:
     """Every wrong name of a method, answer type or adapter, every wrong argument, and combinations that are refused; for
-    `config.load.load(also=...)`."""
-    return _problems(config, registries(config.plugins))
+    `config.load.load(also=...)`. Plug-ins that cannot be imported are among them, and the rest is checked without them."""
+    out: list[str] = []
+    try:
+        import_plugins(config.plugins)
+    except ConfigError as error:
+        out += error.problems
+    return out + _problems(config, registries())
 
 
 def method_doubts(config: Config) -> list[str]:

@@ -13,13 +13,16 @@ from vlmrl.errors import ConfigError
 
 
 def import_plugins(names: Sequence[str], where: str = "plugins") -> None:
-    """Import modules in order. `where` prefixes errors.
+    """Import modules in order, those that can be. `where` prefixes errors.
 
     Raises:
-        ConfigError: one cannot be imported.
+        ConfigError: with every module that cannot be imported.
     """
+    problems: list[str] = []
     for i, name in enumerate(names):
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise ConfigError(f"{where}.{i}: cannot import '{name}': {error}; install it or put its folder on PYTHONPATH") from error
+            problems.append(f"{where}.{i}: cannot import '{name}': {error}; install it or put its folder on PYTHONPATH")
+    if problems:
+        raise ConfigError(problems)

@@ -147,7 +147,7 @@ def test_check_print_shows_each_value_with_its_origin(run, recipe):
     code, out, _ = run("check", str(recipe), "--no-data", "--print", "run.seed=3")
     assert code == 0
     rows = {cells[1].strip(): (cells[2].strip(), cells[3].strip()) for line in out.splitlines() if len(cells := line.split("│")) == 5}
-    assert rows["run.seed"] == ("3", "override")
+    assert rows["run.seed"] == ("3", "command line")
     assert rows["run.name"] == ('"run"', "default")
     assert rows["stages.s.steps"][0] == "1"
     assert rows["model.path"][0] == '"somewhere"'

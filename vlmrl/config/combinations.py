@@ -28,6 +28,8 @@ from vlmrl.registry import Registry
 class Declared:
     """A method of a stage, with what its registration declares."""
 
+    where: str
+    """Dotted path in the recipe."""
     slot: str
     method: Method
     extra: Mapping[str, Any]
@@ -45,8 +47,12 @@ class View:
 
     @staticmethod
     def of(stage: StageBase, registries: Mapping[str, Registry[Any]]) -> View:
-        found = [(slot, method) for _, slot, method in of_stage(stage) if method.name in registries[slot].names()]
-        return View(stage, tuple(Declared(slot, method, registries[slot].get(method.name).extra) for slot, method in found))
+        found = [(where, slot, method) for where, slot, method in of_stage(stage) if method.name in registries[slot].names()]
+        return View(stage, tuple(Declared(where, slot, method, registries[slot].get(method.name).extra) for where, slot, method in found))
+
+    def at(self, field: str) -> str:
+        """Dotted path of a field of the stage."""
+        return f"stages.{self.stage.name}.{field}"
 
     def that(self, slot: str, declares: str) -> list[Declared]:
         """Methods of a slot whose declaration is true."""
@@ -59,13 +65,15 @@ class View:
         return [d for d in self.methods if d.slot == "constraint" and d.extra.get("acts_on") == what]
 
 
-Rule = Callable[[View], Iterator[str]]
+Told = Iterator[tuple[str, str]]
+"""Dotted path in the recipe, and what is to be said about it."""
+Rule = Callable[[View], Told]
 
 
 # ---- refused -----------------------------------------------------------------------------------------------------------
 
 
-def rows_per_group(view: View) -> Iterator[str]:
+def rows_per_group(view: View) -> Told:
     if not isinstance(view.stage, RolloutStage):
         return
     rollout = view.stage.rollout
@@ -74,23 +82,24 @@ def rows_per_group(view: View) -> Iterator[str]:
         if rollout.num_generations < least:
             why = d.extra.get("min_generations_why", "which compares rows of a group" if d.slot == "advantage" else "")
             given = f"rollout.num_generations ({rollout.num_generations}) must be at least {least} for {d}"
-            yield f"{given}, {why}" if why else given
+            yield view.at("rollout.num_generations"), f"{given}, {why}" if why else given
 
 
-def cancelled_shaping(view: View) -> Iterator[str]:
+def cancelled_shaping(view: View) -> Told:
     for advantage in view.that("advantage", "ranks_only"):
         for shaping in view.that("reward_shaping", "monotone"):
-            yield f"{advantage} uses ranks only, so {shaping} (strictly monotone) would do nothing; remove one of them"
+            yield shaping.where, f"{advantage} uses ranks only, so {shaping} (strictly monotone) would do nothing; remove one of them"
     for advantage in view.scaled():
         for shaping in view.that("reward_shaping", "linear"):
             if shaping.extra["linear"](shaping.method.arguments):
                 yield (
+                    shaping.where,
                     f"{shaping} is linear as it is given here, and {advantage} divides by the deviation: the correction cancels; "
-                    f"{shaping.extra['remedy']}, or an advantage without a deviation"
+                    f"{shaping.extra['remedy']}, or an advantage without a deviation",
                 )
 
 
-def ignored_with_group_loss(view: View) -> Iterator[str]:
+def ignored_with_group_loss(view: View) -> Told:
     stage = view.stage
     if not isinstance(stage, GrpoSection) or stage.group_loss is None:
         return
@@ -99,60 +108,66 @@ def ignored_with_group_loss(view: View) -> Iterator[str]:
     ignored += sorted(d.method.name for d in [*view.acting_on("loss"), *view.acting_on("beta")])
     ignored += [f"auxiliary_losses ({method.name})" for method in stage.auxiliary_losses]
     if ignored:
-        yield f"group_loss '{stage.group_loss.name}' has a constraint of its own and ignores {', '.join(ignored)}; remove them"
+        text = f"group_loss '{stage.group_loss.name}' has a constraint of its own and ignores {', '.join(ignored)}; remove them"
+        yield view.at("group_loss"), text
 
 
-def listed_twice(view: View) -> Iterator[str]:
+def listed_twice(view: View) -> Told:
     for slot in ("constraint", "auxiliary_loss", "reward_shaping", "reweight"):
-        names = [d.method.name for d in view.methods if d.slot == slot and (slot == "constraint" or d.extra.get("remembers"))]
-        yield from (f"{slot} '{name}' is listed twice" for name in sorted({n for n in names if names.count(n) > 1}))
-    steering = [str(d) for d in view.acting_on("beta")]
+        places: dict[str, list[str]] = {}
+        for d in view.methods:
+            if d.slot == slot and (slot == "constraint" or d.extra.get("remembers")):
+                places.setdefault(d.method.name, []).append(d.where)
+        yield from ((places[name][1], f"{slot} '{name}' is listed twice") for name in sorted(places) if len(places[name]) > 1)
+    steering = view.acting_on("beta")
     if len(steering) > 1:
-        yield f"{' and '.join(steering)} both steer beta; keep one of them"
+        yield steering[1].where, f"{' and '.join(map(str, steering))} both steer beta; keep one of them"
 
 
-def moving_reference(view: View) -> Iterator[str]:
+def moving_reference(view: View) -> Told:
     for d in (d for d in view.methods if d.extra.get("moves_reference")):
         steering = [one.method.name for one in view.acting_on("beta")]
         if getattr(view.stage, "beta", 0.0) > 0 or steering:
             without = f" and no {', '.join(steering)}" if steering else ""
-            yield f"{d} takes the place of the divergence term, and its reference moves; set beta to 0{without}"
+            yield d.where, f"{d} takes the place of the divergence term, and its reference moves; set beta to 0{without}"
 
 
-def refused_by_methods(view: View) -> Iterator[str]:
+def refused_by_methods(view: View) -> Told:
     for d in view.methods:
         if "refuses" in d.extra:
-            yield from d.extra["refuses"](d.method.arguments, view.stage)
+            yield from ((d.where, text) for text in d.extra["refuses"](d.method.arguments, view.stage))
 
 
 # ---- pointed out -------------------------------------------------------------------------------------------------------
 
 
-def unscaled_losses(view: View) -> Iterator[str]:
+def unscaled_losses(view: View) -> Told:
     for loss in view.that("policy_loss", "unscaled"):
         for advantage in view.scaled():
-            yield f"{loss} is derived for advantages that are not divided by a deviation; {advantage} is; take one that is not"
+            text = f"{loss} is derived for advantages that are not divided by a deviation; {advantage} is; take one that is not"
+            yield advantage.where, text
 
 
-def twice_difficulty(view: View) -> Iterator[str]:
+def twice_difficulty(view: View) -> Told:
     for sampler in view.that("sampler", "weighs_difficulty"):
         for advantage in view.that("advantage", "weighs_difficulty"):
-            yield f"{sampler} and {advantage} both weigh difficulty; compare with each alone"
+            yield sampler.where, f"{sampler} and {advantage} both weigh difficulty; compare with each alone"
 
 
-def form_outweighs(view: View) -> Iterator[str]:
+def form_outweighs(view: View) -> Told:
     rewards = [(d, float(getattr(d.method, "weight", 1.0))) for d in view.methods if d.slot == "reward"]
     form = sum(abs(weight) for d, weight in rewards if d.extra.get("form_only"))
     others = sum(abs(weight) for d, weight in rewards if not d.extra.get("form_only"))
     if form and others and form >= others:
         names = ", ".join(f"'{d.method.name}'" for d, _ in rewards if d.extra.get("form_only"))
-        yield f"reward {names} weighs {form}, the others together {others}: a well-formed wrong answer can beat a right one"
+        text = f"reward {names} weighs {form}, the others together {others}: a well-formed wrong answer can beat a right one"
+        yield view.at("rewards"), text
 
 
-def doubted_by_methods(view: View) -> Iterator[str]:
+def doubted_by_methods(view: View) -> Told:
     for d in view.methods:
         if "doubts" in d.extra:
-            yield from d.extra["doubts"](d.method.arguments, view.stage)
+            yield from ((d.where, text) for text in d.extra["doubts"](d.method.arguments, view.stage))
 
 
 ERRORS: tuple[Rule, ...] = (
@@ -167,19 +182,16 @@ WARNINGS: tuple[Rule, ...] = (unscaled_losses, twice_difficulty, form_outweighs,
 
 
 def _told(cfg: Config, registries: Mapping[str, Registry[Any]], rules: tuple[Rule, ...]) -> list[str]:
-    views = [(f"stages[{i}] ({stage.name})", View.of(stage, registries)) for i, stage in enumerate(cfg.stages)]
-    return [f"{where}: {text}" for where, view in views for rule in rules for text in rule(view)]
+    views = [View.of(stage, registries) for stage in cfg.stages]
+    return [f"{where}: {text}" for view in views for rule in rules for where, text in rule(view)]
 
 
 def contradictions(cfg: Config, registries: Mapping[str, Registry[Any]]) -> list[str]:
     """Combinations that are refused; empty when there is none."""
     out = _told(cfg, registries, ERRORS)
     if cfg.model.lora is not None:
-        moving = [(s.name, d) for s in cfg.stages for d in View.of(s, registries).methods if d.extra.get("moves_reference")]
-        out += [
-            f"stages ({name}): {d} averages the reference's weights, and with model.lora the reference has none of its own"
-            for name, d in moving
-        ]
+        moving = [d for stage in cfg.stages for d in View.of(stage, registries).methods if d.extra.get("moves_reference")]
+        out += [f"{d.where}: {d} averages the reference's weights, and with model.lora the reference has none of its own" for d in moving]
     return out
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Union, cast
 
 from pydantic import BaseModel, ValidationError
 
 from vlmrl.config import names, tree
+from vlmrl.config.foreign_keys import hint
 from vlmrl.config.renamed import renamed
 from vlmrl.config.schema import SECTIONS, Config, Method, StageBase, know_kinds
 from vlmrl.config.tree import Node
+from vlmrl.config.where import located
+from vlmrl.errors import ConfigError
 from vlmrl.registry import nearest, type_name
 
 _HALF = "; float16 overflows without a loss scaler, and none is here: use bfloat16, which has the range of float32"
@@ -27,7 +31,10 @@ def check(root: Node, problems: list[str]) -> Config | None:
     stages, plugins = children.get("stages"), children.get("plugins")
     found = [stage.mapping["kind"].value for stage in (stages.items if stages else None) or [] if stage.mapping and "kind" in stage.mapping]
     named = cast("list[object]", plugins.plain()) if plugins is not None and plugins.items is not None else []
-    know_kinds(found, [name for name in named if isinstance(name, str)])
+    try:
+        know_kinds(found, [name for name in named if isinstance(name, str)])
+    except ConfigError as error:  # a plug-in that cannot be imported; the stages that need it are checked as others
+        problems += [located(problem, root) for problem in error.problems]
     _repair_kinds(root, problems)
     try:
         return Config.model_validate(root.plain())
@@ -37,43 +44,99 @@ def check(root: Node, problems: list[str]) -> Config | None:
         return None
 
 
-def salvage(root: Node) -> Config | None:
-    """The config without what pydantic refuses, so that everything else can still be checked; None where a required value is missing.
+Guessed = frozenset[tuple[str, str]]
+"""Where a value is not the recipe's: the beginning of the paths below its stage (empty outside of stages), and its key."""
+
+
+def salvage(root: Node) -> tuple[Config | None, Guessed]:
+    """The config without what pydantic refuses and with stand-ins for what is missing, so that everything else can still be checked;
+    and the keys whose values are not the recipe's. None where too little is there, such as no stage.
 
     Only for finding further problems: it is never run.
     """
-    data = root.plain()
-    for _ in range(64):
+    data, guessed = root.plain(), set[tuple[str, str]]()
+    for _ in range(256):
         try:
-            return Config.model_validate(data)
+            return Config.model_validate(data), frozenset(guessed)
         except ValidationError as error:
-            found = error.errors()
-            if not all(_drop(data, item["loc"], item["type"]) for item in found if item["type"] not in ("missing", "too_short")):
-                return None
-            if all(item["type"] in ("missing", "too_short") for item in found):
-                return None
-    return None
+            # One at a time: the place of a list item changes when one before it is taken out.
+            if not any(_mend(data, tuple(item["loc"]), item["type"], root, guessed) for item in error.errors(include_url=False)):
+                break
+    return None, frozenset(guessed)
 
 
-def _drop(data: Any, loc: tuple[int | str, ...], kind: str) -> bool:
-    """Delete the value at a pydantic location; whether it was there. A wrong name is replaced by another one: much needs one."""
-    holder: dict[Any, Any] | None = None
-    key: int | str = ""
-    here = data
+def is_guessed(problem: str, guessed: Guessed) -> bool:
+    """Whether a problem names a key whose value is not the recipe's."""
+    return any(problem.startswith(scope) and re.search(rf"(?<!\w){re.escape(key)}(?!\w)", problem) for scope, key in guessed)
+
+
+def _mend(data: Any, loc: tuple[int | str, ...], kind: str, root: Node, guessed: set[tuple[str, str]]) -> bool:
+    """Take out what is wrong at a pydantic location, or put in what is missing there; whether anything changed."""
+    if kind == "missing" and not isinstance(loc[-1], int):
+        model, annotation = _typed(loc, root)
+        if model is not None and not issubclass(model, Method) and (value := _stand_in(annotation, loc)) is not None:
+            holder = _reach(data, loc[:-1])
+            if not isinstance(holder, dict):
+                return False
+            cast("dict[Any, Any]", holder)[loc[-1]] = value
+            if value == []:
+                _note(guessed, data, loc, str(loc[-1]))
+            return True
+    if kind == "missing":
+        loc = loc[:-1]  # a method without a name, or a list of too few
+    if len(loc) < 3 and loc[:1] in ((), ("stages",)):
+        return False  # a recipe without stages, or a stage that is none
+    key = next((str(part) for part in reversed(loc) if not isinstance(part, int)), "")
+    if kind != "extra_forbidden" and key != "name":
+        _note(guessed, data, loc, key)
+    return _drop(data, loc)
+
+
+def _note(guessed: set[tuple[str, str]], data: Any, loc: tuple[int | str, ...], key: str) -> None:
+    """Remember that the value of a key is not the recipe's."""
+    if loc[0] != "stages" or len(loc) < 2:
+        guessed.add(("", key))
+        return
+    stage = _reach(data, loc[:2])
+    name = cast("dict[str, object]", stage).get("name") if isinstance(stage, dict) else None
+    guessed |= {(f"stages.{name}.", key), (f"stages[{loc[1]}] ", key)}
+
+
+def _stand_in(annotation: Any, loc: tuple[int | str, ...]) -> Any:
+    """A value of a type for a required field; None where there is none that says nothing."""
+    if annotation is str:
+        return str(loc[-2]) if len(loc) > 1 else "-"  # a stage is called by its number
+    if element(annotation) is not None:
+        return None if tags(annotation) else []
+    if models(annotation):
+        fields = models(annotation)[0].model_fields
+        return {name: _stand_in(info.annotation, (*loc, name)) for name, info in fields.items() if info.is_required()}
+    return 1 if _plain(annotation) is int else None
+
+
+def _reach(data: Any, loc: tuple[int | str, ...]) -> Any:
+    """What lies at a pydantic location of plain values, or None."""
     for part in loc:
-        if isinstance(here, dict) and part in here:
-            holder, key = cast("dict[Any, Any]", here), part
-            here = holder[part]
-        elif isinstance(here, list) and isinstance(part, int):
-            holder = None
-            here = cast("list[Any]", here)[part]
-    if holder is None:
-        return False
-    if kind == names.ERROR:
-        holder[key] = "-".join(str(part) for part in loc)
-    else:
-        del holder[key]
-    return True
+        if isinstance(data, dict) and part in data:
+            data = cast("dict[Any, Any]", data)[part]
+        elif isinstance(data, list) and isinstance(part, int) and part < len(cast("list[Any]", data)):
+            data = cast("list[Any]", data)[part]
+        else:
+            return None
+    return data
+
+
+def _drop(data: Any, loc: tuple[int | str, ...]) -> bool:
+    """Delete the value at a pydantic location, or the nearest one around it that is there; whether there was one."""
+    for end in range(len(loc), 0, -1):
+        holder, key = _reach(data, loc[: end - 1]), loc[end - 1]
+        if isinstance(holder, dict) and key in holder:
+            del holder[key]
+            return True
+        if isinstance(holder, list) and isinstance(key, int) and key < len(cast("list[Any]", holder)):
+            del holder[key]
+            return True
+    return False
 
 
 def _repair_kinds(root: Node, problems: list[str]) -> None:
@@ -117,7 +180,10 @@ def _explain(item: Any, root: Node) -> list[str]:
         now = renamed(model.__name__, key) if model is not None else None
         if now is not None:
             return [f"{origin}: {where}: '{key}' {now}"]
-        return [f"{origin}: {where}: unknown key '{key}'{nearest(key, known)} (known: {', '.join(known)})"]
+        keys = tuple(part for part in loc if isinstance(part, str) and part != "stages")
+        foreign = [f"{origin}: {where}: unknown key '{key}'; {said}" for origin, where, key, said in _foreign(node, where, keys)]
+        own = f"{origin}: {where}: unknown key '{key}'{nearest(key, known)} (known: {', '.join(known)})"
+        return foreign if node is None or (node.mapping is None and foreign) else [own, *foreign]
     if kind == "missing":
         out = [f"{origin}: {where}: missing, expected {shown(annotation)}"]
         if model is not None and issubclass(model, Method):
@@ -137,6 +203,17 @@ def _explain(item: Any, root: Node) -> list[str]:
     options = [str(a) for a in typing.get_args(annotation)] if typing.get_origin(annotation) is typing.Literal else []
     hint = (_WHY_NOT.get((where, value)) or nearest(value, options)) if isinstance(value, str) else ""
     return [f"{origin}: {where}: expected {shown(annotation)}, got {_shown_value(value)}{hint}"]
+
+
+def _foreign(node: Node | None, where: str, keys: tuple[str, ...]) -> Iterator[tuple[str, str, str, str]]:
+    """(origin, dotted path, key, what it is here) of an unknown key that another trainer has, or of each such key below it."""
+    if node is None:
+        return
+    if (said := hint(keys)) is not None:
+        yield node.origin, where, keys[-1], said
+        return
+    for key, child in (node.mapping or {}).items():
+        yield from _foreign(child, f"{where}.{key}", (*keys, key))
 
 
 def _shown_value(value: Any) -> str:

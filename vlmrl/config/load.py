@@ -2,8 +2,8 @@
 
 `vlmrl train configs/recipes/x.yaml stages.rl.loss.clip_high=0.28 run.seed=3`
 
-A recipe says only what differs from its `base:` (one level: a file of `configs/base/`, which has no base itself) and from the
-schema's defaults. Mappings merge, lists are replaced; an override reaches into a list by the item's name. This is pass 1 of
+A recipe says only what differs from its `base:` (one level: a file of `configs/base/` by its name, or a path; it has no base itself)
+and from the schema's defaults. Mappings merge, lists are replaced; an override reaches into a list by the item's name. This is pass 1 of
 checking and needs no torch; method names and arguments are pass 2 (`config.methods`).
 """
 
@@ -20,9 +20,10 @@ from typing import Any
 import yaml
 
 from vlmrl.config import tree
-from vlmrl.config.explain import check, default_methods, salvage
+from vlmrl.config.explain import check, default_methods, is_guessed, salvage
 from vlmrl.config.schema import Config, validate
 from vlmrl.config.tree import Node
+from vlmrl.config.where import located
 from vlmrl.errors import ConfigError
 from vlmrl.registry import nearest
 
@@ -35,11 +36,17 @@ class Loaded:
 
     config: Config
     origins: dict[str, str]
-    """Dotted path of every value -> `file:line`, `override` or `default`."""
+    """Dotted path of every value -> `file:line`, `command line` or `default`."""
     text: str
     """The resolved recipe as YAML: no base, every default written out. Loading it gives the same config."""
     hash: str
     """SHA-256 of `text`, hexadecimal."""
+    root: Node | None = None
+    """The tree that the recipe was read from; None for a config that does not come from a file."""
+
+    def located(self, text: str) -> str:
+        """What is said of a path of the recipe, with the file and line that give it in front."""
+        return text if self.root is None else located(text, self.root)
 
 
 def load(path: Path, overrides: list[str], *, also: Callable[[Config], list[str]] | None = None) -> Loaded:
@@ -47,22 +54,26 @@ def load(path: Path, overrides: list[str], *, also: Callable[[Config], list[str]
     the recipe has other problems, about what is left without them, so that one run shows everything.
 
     Raises:
-        ConfigError: with all problems found, each with its file and line (or `override`), the bad key, the nearest known key
+        ConfigError: with all problems found, each with its file and line (or `command line`), the bad key, the nearest known key
             and the expected type.
     """
     problems: list[str] = []
     root = resolve(path, overrides, problems)
     config = check(root, problems)
-    usable = config if config is not None else salvage(root)
+    usable, guessed = (config, frozenset[tuple[str, str]]()) if config is not None else salvage(root)
     if usable is not None:
-        problems += validate(usable, _origins(usable, root))
-        problems += also(usable) if also is not None else []
+        further = validate(usable)
+        try:
+            further += also(usable) if also is not None else []
+        except ConfigError as error:  # a plug-in that cannot be imported
+            further += error.problems
+        problems += [located(problem, root) for problem in further if not is_guessed(problem, guessed)]
     if problems or config is None:
-        raise ConfigError(problems)
-    return loaded(config, _origins(config, root))
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return loaded(config, _origins(config, root), root)
 
 
-def loaded(config: Config, origins: dict[str, str] | None = None) -> Loaded:
+def loaded(config: Config, origins: dict[str, str] | None = None, root: Node | None = None) -> Loaded:
     """A config with its resolved text and hash, for configs that do not come from a file."""
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
     return Loaded(
@@ -70,6 +81,7 @@ def loaded(config: Config, origins: dict[str, str] | None = None) -> Loaded:
         origins=origins or {leaf.path: tree.DEFAULT for leaf in flat(config)},
         text=text,
         hash=hashlib.sha256(text.encode()).hexdigest(),
+        root=root,
     )
 
 
@@ -85,28 +97,39 @@ def resolve(path: Path, overrides: list[str], problems: list[str]) -> Node:
     methods = default_methods(Config)
     for text in overrides:
         if text.partition("=")[0].strip() == "base":
-            problems.append(f"override '{text}': a base is named in the recipe only")
+            problems.append(f"{tree.COMMAND_LINE}: '{text}': a base is named in the recipe only")
             continue
         root = tree.override(root, text, problems, methods)
     return root
 
 
 def read_base(path: Path, root: Node, problems: list[str]) -> Node | None:
-    """The tree that `base:` of a recipe names, or None without one. Looked for in `base/` beside the recipe's folder, then beside
-    the recipe, then in the `configs/base/` of a source checkout."""
+    """The tree that `base:` of a recipe names, or None without one. A path that ends in .yaml is relative to the recipe. A name is
+    looked for in `base/` beside the recipe's folder, then beside the recipe, then in the `configs/base/` of a source checkout."""
     entry = (root.mapping or {}).get("base")
     if entry is None:
         return None
-    if not isinstance(entry.value, str) or not _BASE_NAME.fullmatch(entry.value):
-        problems.append(f"{entry.origin}: base: expected the name of a file in configs/base/ (without .yaml), got {entry.plain()!r}")
+    expected = "expected the name of a file in configs/base/ (without .yaml), or a path that ends in .yaml"
+    if not isinstance(entry.value, str) or not (_BASE_NAME.fullmatch(entry.value) or entry.value.endswith(".yaml")):
+        problems.append(f"{entry.origin}: base: {expected}, got {entry.plain()!r}")
         return None
     recipe = path.absolute()
+    if entry.value.endswith(".yaml"):
+        given = recipe.parent / Path(entry.value).expanduser()
+        if not given.is_file():
+            problems.append(f"{entry.origin}: base: no file {given} (a path is relative to the recipe)")
+            return None
+        return _read_base(given, problems)
     folders = [recipe.parent.parent / "base", recipe.parent / "base", Path(__file__).parents[2] / "configs" / "base"]
     found = next((f / f"{entry.value}.yaml" for f in folders if (f / f"{entry.value}.yaml").is_file()), None)
     if found is None:
         known = sorted({f.stem for folder in folders for f in folder.glob("*.yaml")})
         problems.append(f"{entry.origin}: base: no base '{entry.value}'{nearest(entry.value, known)} (known: {', '.join(known) or 'none'})")
         return None
+    return _read_base(found, problems)
+
+
+def _read_base(found: Path, problems: list[str]) -> Node:
     here = Path.cwd()
     base = tree.read(found.relative_to(here) if found.is_relative_to(here) else found, problems)
     if "base" in (base.mapping or {}):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+from vlmrl.config.foreign_keys import hint
 from vlmrl.config.renamed import RENAMED
 from vlmrl.config.schema import Config, GrpoSection, Method, RewardMethod, RolloutStage, SourceSection, StageBase
 from vlmrl.registry import Catalogue, Registry, nearest
@@ -57,9 +58,18 @@ def check_methods(config: Config, registries: Mapping[str, Registry[Any]]) -> li
     for where, slot, method in used(config):
         old = _renamed(method, registries[slot])
         out += [f"{where}.{key}: '{key}' is now called '{now}'" for key, now in sorted(old.items())]
-        misplaced = old | _misspelt(method, registries[slot])
-        out += [f"{where}.{key}: unknown '{key}'; did you mean '{meant}'?" for key, meant in sorted(misplaced.items()) if key not in old]
-        out += registries[slot].problems(method.name, {k: v for k, v in method.arguments.items() if k not in misplaced}, where)
+        foreign = _foreign(where, method, registries[slot])
+        out += [f"{where}.{key}: unknown '{key}'; {said}" for key, said in foreign.items()]
+        misplaced = old | foreign | _misspelt(method, registries[slot])
+        out += [
+            f"{where}.{key}: unknown '{key}'; did you mean '{meant}'?"
+            for key, meant in sorted(misplaced.items())
+            if key not in old | foreign
+        ]
+        given = {k: v for k, v in method.arguments.items() if k not in misplaced}
+        for key in foreign.keys() & _HOLDERS:
+            given = method.arguments[key] | given  # they are checked as if they stood in the right place
+        out += registries[slot].problems(method.name, given, where)
     return out + _reward_problems(config)
 
 
@@ -100,6 +110,27 @@ def _renamed(method: Method, registry: Registry[Any]) -> dict[str, str]:
     kind = "reward" if isinstance(method, RewardMethod) else "method"
     found = {key: now for key in method.arguments if key not in own and (now := RENAMED[kind].get(key)) is not None}
     return {key: now for key, now in found.items() if kind == "reward" or now in own}
+
+
+def _foreign(where: str, method: Method, registry: Registry[Any]) -> dict[str, str]:
+    """Arguments that are another trainer's, or that hold the arguments: key -> what to write instead."""
+    if method.name not in registry.names():
+        return {}
+    out: dict[str, str] = {}
+    unknown = {key: value for key, value in method.arguments.items() if key not in registry.get(method.name).parameters}
+    for key, value in unknown.items():
+        said = hint((*where.split(".")[2:], key))
+        if key in _HOLDERS and isinstance(value, dict):
+            out[key] = (
+                f"arguments stand beside the name: {{name: {method.name}, {', '.join(f'{k}: ...' for k in cast('dict[str, Any]', value))}}}"
+            )
+        elif said is not None and f"is '{key}'" not in said:
+            out[key] = said
+    return out
+
+
+_HOLDERS = frozenset({"args", "arguments", "kwargs", "options", "params", "parameters"})
+"""Keys under which other programs put the arguments of a function."""
 
 
 def _misspelt(method: Method, registry: Registry[Any]) -> dict[str, str]:

@@ -6,7 +6,6 @@ checked against its signature (`config.methods`). Nothing here imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from pydantic import Field, model_validator
@@ -224,12 +223,11 @@ def _tuples(value: Any) -> Any:
     return value
 
 
-def validate(cfg: Config, origins: Mapping[str, str] | None = None) -> list[str]:
-    """Contradictions between fields, each naming both. Empty when there is none. `origins`: dotted path -> `file:line`, where known."""
+def validate(cfg: Config) -> list[str]:
+    """Contradictions between fields, each naming both. Empty when there is none."""
     out: list[str] = []
     names = [stage.name for stage in cfg.stages]
-    keys = [f"stages.{tree.segment([*names], place)}.name" for place in range(len(names))]
-    where = [f"{origins[key]}: {key}" if origins is not None and key in origins else key for key in keys]
+    where = [f"stages.{tree.segment([*names], place)}.name" for place in range(len(names))]
     out += [f"{where[place]}: {problem}" for place, name in enumerate(names) if (problem := reserved_problem(name)) is not None]
     for place, first in same_names(names).items():
         also = "" if names[place] == names[first] else "; some file systems do not tell upper from lower case"

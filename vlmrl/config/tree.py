@@ -25,6 +25,9 @@ MAX_BYTES = 1 << 20
 DEFAULT = "default"
 """Origin of a value that no file and no override gives."""
 
+COMMAND_LINE = "command line"
+"""Origin of a value that an override gives."""
+
 _TAG = "tag:yaml.org,2002:"
 _SCALARS: dict[str, re.Pattern[str]] = {
     "null": re.compile(r"^(?:~|null|Null|NULL|)$"),
@@ -51,7 +54,7 @@ class Node:
 
     value: Any
     origin: str
-    """`file:line` or `override`."""
+    """`file:line`, `COMMAND_LINE` or `DEFAULT`."""
 
     @property
     def mapping(self) -> dict[str, Node] | None:
@@ -211,14 +214,14 @@ def override(root: Node, text: str, problems: list[str], method_names: dict[str,
     path, equals, raw = text.partition("=")
     path = path.strip()
     if not equals or not path or any(not part for part in path.split(".")):
-        problems.append(f"override '{text}': expected section.key=value")
+        problems.append(f"{COMMAND_LINE}: '{text}': expected section.key=value")
         return root
     if not raw.strip():
-        problems.append(f"override '{text}': no value; write {path}=null to unset")
+        problems.append(f"{COMMAND_LINE}: '{text}': no value; write {path}=null to unset")
         return root
     wrong: list[str] = []
-    value = parse(raw, "override", wrong, lines=False)
-    problems += [problem.replace("override", f"override: {path}", 1) for problem in wrong]
+    value = parse(raw, COMMAND_LINE, wrong, lines=False)
+    problems += [problem.replace(COMMAND_LINE, f"{COMMAND_LINE}: {path}", 1) for problem in wrong]
     if value is None:
         return root
     return _set(root, path.split("."), value, path, problems, method_names)
@@ -232,18 +235,18 @@ def _set(node: Node, parts: list[str], value: Node, path: str, problems: list[st
         index = _item(node.items, head)
         if index is None:
             names = [item.name for item in node.items if item.name is not None]
-            problems.append(f"override: {path}: no item '{head}'{nearest(head, names)} (known: {', '.join(names) or 'nothing'})")
+            problems.append(f"{COMMAND_LINE}: {path}: no item '{head}'{nearest(head, names)} (known: {', '.join(names) or 'nothing'})")
             return node
         changed = list(node.items)
         changed[index] = _set(changed[index], rest, value, path, problems, methods)
         return Node(changed, node.origin)
     if node.mapping is None and node.value is not None:
-        problems.append(f"override: {path}: there is no '{head}' under {node.value!r}")
+        problems.append(f"{COMMAND_LINE}: {path}: there is no '{head}' under {node.value!r}")
         return node
     if not rest:
         return merge(Node(node.mapping or {}, node.origin), Node({head: value}, node.origin))
     children = dict(node.mapping or {})
-    start = Node({"name": Node(methods[head], DEFAULT)} if head in methods else {}, "override")
+    start = Node({"name": Node(methods[head], DEFAULT)} if head in methods else {}, COMMAND_LINE)
     children[head] = _set(children.get(head, start), rest, value, path, problems, methods)
     return Node(children, node.origin)
 

@@ -73,7 +73,7 @@ def test_refused(stage: dict[str, Any], part: str) -> None:
     found = contradictions(config(**stage))
     assert len(found) == 1
     assert part in found[0]
-    assert found[0].startswith("stages[0] (rl): ")
+    assert found[0].startswith("stages.rl.")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_defaults_origins_text_and_hash(write):
     assert out.config.stages[0].steps == 5
     assert out.origins["model.path"] == f"{path}:1"
     assert out.origins["stages.warm.steps"] == f"{path}:6"
-    assert out.origins["run.seed"] == "override"
+    assert out.origins["run.seed"] == "command line"
     assert out.origins["run.name"] == "default"
     assert out.origins["stages.warm.optim.lr"] == "default"
     assert len(out.hash) == 64
@@ -156,18 +156,18 @@ def test_later_overrides_win_and_null_unsets(write):
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("seed", "override 'seed': expected section.key=value"),
-        ("=3", "override '=3': expected section.key=value"),
-        ("run..seed=3", "override 'run..seed=3': expected section.key=value"),
-        ("run.seed=", "override 'run.seed=': no value; write run.seed=null to unset"),
-        ("run.sed=3", "override: run.sed: unknown key 'sed'; did you mean 'seed'?"),
-        ("stages.rll.steps=3", "override: stages.rll.steps: no item 'rll'; did you mean 'rl'? (known: warm, rl)"),
-        ("stages.7.steps=3", "override: stages.7.steps: no item '7' (known: warm, rl)"),
-        ("model.path.x=3", "override: model.path.x: there is no 'x' under 'somewhere'"),
-        ("run.seed=[1", "override: run.seed: not valid YAML:"),
-        ("base=other", "override 'base=other': a base is named in the recipe only"),
-        ("stages.rl.rollout.temperature=0", "override: stages.rl.rollout.temperature: must be greater than 0, got int 0"),
-        ("run.seed=true", "override: run.seed: expected int, got bool True"),
+        ("seed", "command line: 'seed': expected section.key=value"),
+        ("=3", "command line: '=3': expected section.key=value"),
+        ("run..seed=3", "command line: 'run..seed=3': expected section.key=value"),
+        ("run.seed=", "command line: 'run.seed=': no value; write run.seed=null to unset"),
+        ("run.sed=3", "command line: run.sed: unknown key 'sed'; did you mean 'seed'?"),
+        ("stages.rll.steps=3", "command line: stages.rll.steps: no item 'rll'; did you mean 'rl'? (known: warm, rl)"),
+        ("stages.7.steps=3", "command line: stages.7.steps: no item '7' (known: warm, rl)"),
+        ("model.path.x=3", "command line: model.path.x: there is no 'x' under 'somewhere'"),
+        ("run.seed=[1", "command line: run.seed: not valid YAML:"),
+        ("base=other", "command line: 'base=other': a base is named in the recipe only"),
+        ("stages.rl.rollout.temperature=0", "command line: stages.rl.rollout.temperature: must be greater than 0, got int 0"),
+        ("run.seed=true", "command line: run.seed: expected int, got bool True"),
     ],
 )
 def test_bad_overrides(write, override, expected):
@@ -403,7 +403,7 @@ def test_all_problems_at_once_each_with_its_line(write):
     found = problems(path, ["eval.limt=3"])
     for line, text in [(1, "'sede'"), (4, "'dtyp'"), (6, "'grop'"), (9, "got int -1"), (11, "'fast'")]:
         assert any(p.startswith(f"{path}:{line}: ") and text in p for p in found), (line, found)
-    assert any(p.startswith("override: eval.limt: unknown key") for p in found)
+    assert any(p.startswith("command line: eval.limt: unknown key") for p in found)
     assert len(found) == 6
 
 

@@ -1,0 +1,300 @@
+"""What the options of TRL, verl, EasyR1 and ms-swift are called here: one table, for hints of unknown keys and for docs/coming_from.md.
+
+Names are those of TRL 1.16 (`GRPOConfig`, `ModelConfig`, `ScriptArguments`), of verl's and EasyR1's YAML files of 2025 with their whole
+path, and of ms-swift 4's arguments. A test compares the page with the table, and the column of TRL with TRL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+PAGE = "docs/coming_from.md"
+TRAINERS = {"trl": "TRL", "verl": "verl", "easyr1": "EasyR1", "swift": "ms-swift"}
+"""Column of the table -> name of the trainer."""
+
+
+class Row(NamedTuple):
+    """One option: how it is given here, and its names elsewhere, separated by spaces."""
+
+    here: str
+    """Our key, or why there is none. A key without a section of a recipe is one of a stage."""
+    trl: str = ""
+    verl: str = ""
+    easyr1: str = ""
+    swift: str = ""
+
+
+_ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+_MODEL = "actor_rollout_ref.model"
+
+
+def _under(prefix: str, *names: str) -> str:
+    return " ".join(f"{prefix}.{name}" for name in names)
+
+
+ROWS: tuple[Row, ...] = (
+    # the model
+    Row("`model.path`", "model_name_or_path", _under(_MODEL, "path"), "worker.actor.model.model_path", "model"),
+    Row("`model.dtype`", "bf16 fp16", _under(_ACTOR, "fsdp_config.model_dtype"), "worker.actor.fsdp.torch_dtype", "torch_dtype bf16 fp16"),
+    Row("`model.attention`", "attn_implementation", "", "", "attn_impl"),
+    Row(
+        "`model.gradient_checkpointing`",
+        "gradient_checkpointing",
+        _under(_MODEL, "enable_gradient_checkpointing"),
+        "worker.actor.model.enable_gradient_checkpointing",
+        "gradient_checkpointing",
+    ),
+    Row("`model.lora`", "use_peft", "", "", "tuner_type train_type"),
+    Row("`model.lora.rank`", "lora_r", _under(_MODEL, "lora_rank"), "worker.actor.model.lora.rank", "lora_rank"),
+    Row("`model.lora.alpha`", "lora_alpha", _under(_MODEL, "lora_alpha"), "worker.actor.model.lora.alpha", "lora_alpha"),
+    Row(
+        "`model.lora.targets`",
+        "lora_target_modules",
+        _under(_MODEL, "target_modules"),
+        "worker.actor.model.lora.target_modules",
+        "target_modules",
+    ),
+    Row(
+        "`freeze` (a list of `vision`, `projector`, `language`)",
+        "",
+        _under(_ACTOR, "freeze_vision_tower"),
+        "worker.actor.model.freeze_vision_tower",
+        "freeze_vit freeze_aligner freeze_llm",
+    ),
+    Row("none: weights are not quantised", "load_in_4bit load_in_8bit", "", "", "quant_bits quant_method"),
+    Row(
+        "none: code of a checkpoint is never run",
+        "trust_remote_code",
+        _under(_MODEL, "trust_remote_code"),
+        "worker.actor.model.trust_remote_code",
+    ),
+    # the data
+    Row("`source.path`", "dataset_name", "data.train_files", "data.train_files", "dataset"),
+    Row("`eval.source.path`", "", "data.val_files", "data.val_files", "val_dataset"),
+    Row(
+        "none: rows are recognised by their keys (docs/data.md)",
+        "",
+        "data.prompt_key data.image_key data.video_key",
+        "data.prompt_key data.answer_key data.image_key",
+        "columns",
+    ),
+    Row("`answer_format`", "", "", "data.format_prompt", "system"),
+    Row("`media.max_pixels`", "", "", "data.max_pixels", "max_pixels"),
+    Row("`media.min_pixels`", "", "", "data.min_pixels"),
+    Row("`data.max_prompt_tokens`", "", "data.max_prompt_length", "data.max_prompt_length", "max_length"),
+    Row("`sampler`", "shuffle_dataset", "data.shuffle", "data.shuffle", "dataset_shuffle"),
+    # rollouts
+    Row("`rollout.num_generations`", "num_generations", _under(_ROLLOUT, "n"), "worker.rollout.n", "num_generations"),
+    Row(
+        "`rollout.prompts_per_step` (prompts; TRL and ms-swift count answers)",
+        "generation_batch_size",
+        "data.train_batch_size",
+        "data.rollout_batch_size",
+        "generation_batch_size",
+    ),
+    Row(
+        "`rollout.max_new_tokens`", "max_completion_length", "data.max_response_length", "data.max_response_length", "max_completion_length"
+    ),
+    Row("`rollout.temperature`", "temperature", _under(_ROLLOUT, "temperature"), "worker.rollout.temperature", "temperature"),
+    Row("`rollout.top_p`", "top_p", _under(_ROLLOUT, "top_p"), "worker.rollout.top_p", "top_p"),
+    Row(
+        "none: sampling knows `rollout.temperature` and `rollout.top_p`",
+        "top_k min_p repetition_penalty",
+        _under(_ROLLOUT, "top_k"),
+        "",
+        "top_k repetition_penalty",
+    ),
+    Row("`rollout.max_num_seqs`", "", _under(_ROLLOUT, "max_num_seqs"), "", "vllm_max_num_seqs"),
+    Row(
+        "none: the training model itself generates",
+        "use_vllm vllm_mode vllm_gpu_memory_utilization vllm_tensor_parallel_size",
+        _under(_ROLLOUT, "name", "gpu_memory_utilization", "tensor_model_parallel_size", "enforce_eager"),
+        _under("worker.rollout", "gpu_memory_utilization", "tensor_parallel_size", "enforce_eager"),
+        "use_vllm vllm_mode vllm_gpu_memory_utilization vllm_tensor_parallel_size",
+    ),
+    # rewards
+    Row(
+        '`rewards` (a function of yours: `{name: python, function: "my.py:score"}`)',
+        "reward_funcs",
+        "custom_reward_function.path custom_reward_function.name",
+        "worker.reward.score_function worker.reward.reward_function",
+        "reward_funcs",
+    ),
+    Row("`weight` of an entry of `rewards`", "reward_weights", "", "", "reward_weights"),
+    Row("`reward_shaping`", "", "", "", "soft_max_length soft_cache_length"),
+    Row("`filters: [{name: overlong}]`", "mask_truncated_completions", "", "", "overlong_filter"),
+    Row(
+        "`dynamic_sampling.max_batches` and `filters`",
+        "",
+        "algorithm.filter_groups.enable algorithm.filter_groups.max_num_gen_batches",
+        "",
+        "dynamic_sample max_resample_times",
+    ),
+    # advantage and loss
+    Row(
+        "`advantage`",
+        "scale_rewards multi_objective_aggregation",
+        "algorithm.adv_estimator algorithm.norm_adv_by_std_in_grpo",
+        "algorithm.adv_estimator",
+        "advantage_estimator scale_rewards",
+    ),
+    Row("`reweight`", "top_entropy_quantile", "", "", "top_entropy_quantile"),
+    Row(
+        "`loss` and `reduce`",
+        "loss_type importance_sampling_level",
+        _under(_ACTOR, "policy_loss.loss_mode"),
+        "worker.actor.loss_type",
+        "loss_type importance_sampling_level",
+    ),
+    Row("`reduce`", "", _under(_ACTOR, "loss_agg_mode"), "worker.actor.loss_avg_mode"),
+    Row("`clip_low` of `loss`", "epsilon", _under(_ACTOR, "clip_ratio", "clip_ratio_low"), "worker.actor.clip_ratio_low", "epsilon"),
+    Row("`clip_high` of `loss`", "epsilon_high", _under(_ACTOR, "clip_ratio_high"), "worker.actor.clip_ratio_high", "epsilon_high"),
+    Row("`delta` of `loss`", "delta", "", "", "delta"),
+    Row("`dual_clip` of `loss`", "", _under(_ACTOR, "clip_ratio_c"), "worker.actor.clip_ratio_dual"),
+    Row(
+        "`importance_correction`",
+        "vllm_importance_sampling_correction vllm_importance_sampling_mode",
+        _under(_ACTOR, "tis_imp_ratio_cap"),
+        "",
+        "rollout_importance_sampling_mode",
+    ),
+    Row("`auxiliary_losses`", "entropy_coef", _under(_ACTOR, "entropy_coeff")),
+    Row(
+        "`beta` (0 switches it off)",
+        "beta",
+        _under(_ACTOR, "kl_loss_coef", "use_kl_loss"),
+        _under("algorithm", "kl_coef", "use_kl_loss", "disable_kl"),
+        "beta",
+    ),
+    Row("`kl`", "use_bias_correction_kl", _under(_ACTOR, "kl_loss_type"), "algorithm.kl_penalty"),
+    Row(
+        "none: the divergence (`beta`) is a term of the loss, not of the reward",
+        "",
+        "algorithm.use_kl_in_reward",
+        "",
+        "kl_in_reward",
+    ),
+    Row("`constraints`", "use_adaptive_entropy", "algorithm.kl_ctrl.type", "algorithm.kl_type"),
+    Row("none: the reference is what the stage starts from", "sync_ref_model", "", "", "sync_ref_model ref_model"),
+    # steps and batches
+    Row("`steps`", "max_steps", "trainer.total_training_steps", "trainer.max_steps", "max_steps"),
+    Row(
+        "none: a stage ends after `steps`, not after epochs",
+        "num_train_epochs",
+        "trainer.total_epochs",
+        "trainer.total_episodes",
+        "num_train_epochs",
+    ),
+    Row(
+        "`updates_per_step` (verl and EasyR1: batch of prompts over mini-batch)",
+        "steps_per_generation",
+        _under(_ACTOR, "ppo_mini_batch_size"),
+        "worker.actor.global_batch_size",
+        "steps_per_generation",
+    ),
+    Row(
+        "none: each rollout is trained on once", "num_iterations", _under(_ACTOR, "ppo_epochs"), "worker.actor.ppo_epochs", "num_iterations"
+    ),
+    Row(
+        "`max_tokens_per_microbatch` (tokens, not rows)",
+        "per_device_train_batch_size",
+        _under(_ACTOR, "ppo_max_token_len_per_gpu", "ppo_micro_batch_size_per_gpu"),
+        "worker.actor.micro_batch_size_per_device_for_update",
+        "per_device_train_batch_size",
+    ),
+    Row("none: it follows from `max_tokens_per_microbatch`", "gradient_accumulation_steps", "", "", "gradient_accumulation_steps"),
+    # the optimizer
+    Row("`optim.lr`", "learning_rate", _under(_ACTOR, "optim.lr"), "worker.actor.optim.lr", "learning_rate"),
+    Row(
+        "`optim.schedule`",
+        "lr_scheduler_type",
+        _under(_ACTOR, "optim.warmup_style"),
+        "worker.actor.optim.lr_scheduler_type",
+        "lr_scheduler_type",
+    ),
+    Row(
+        "`optim.warmup` (a share of the stage's steps)",
+        "warmup_steps",
+        _under(_ACTOR, "optim.lr_warmup_steps", "optim.lr_warmup_steps_ratio"),
+        _under("worker.actor.optim", "lr_warmup_steps", "lr_warmup_ratio"),
+        "warmup_ratio",
+    ),
+    Row("`optim.weight_decay`", "weight_decay", _under(_ACTOR, "optim.weight_decay"), "worker.actor.optim.weight_decay", "weight_decay"),
+    Row("`optim.betas`", "adam_beta1 adam_beta2", _under(_ACTOR, "optim.betas"), "worker.actor.optim.betas", "adam_beta1 adam_beta2"),
+    Row("`optim.max_grad_norm`", "max_grad_norm", _under(_ACTOR, "grad_clip"), "worker.actor.max_grad_norm", "max_grad_norm"),
+    # the run
+    Row("`run.name`", "run_name", "trainer.experiment_name", "trainer.experiment_name", "run_name"),
+    Row("`run.root`", "output_dir", "trainer.default_local_dir", "trainer.save_checkpoint_path", "output_dir"),
+    Row("`run.seed`", "seed", "", "data.seed", "seed"),
+    Row("`run.trackers`", "report_to", "trainer.logger", "trainer.logger", "report_to"),
+    Row("`checkpoint.every`", "save_steps", "trainer.save_freq", "trainer.save_freq", "save_steps"),
+    Row("`checkpoint.keep`", "save_total_limit", "trainer.max_actor_ckpt_to_keep", "trainer.save_limit", "save_total_limit"),
+    Row("`eval.every`", "eval_steps", "trainer.test_freq", "trainer.val_freq", "eval_steps"),
+    Row("`eval.at_start`", "eval_on_start", "trainer.val_before_train", "trainer.val_before_train", "eval_on_start"),
+    Row(
+        "none: the same command resumes",
+        "resume_from_checkpoint",
+        "trainer.resume_mode trainer.resume_from_path",
+        "trainer.load_checkpoint_path",
+        "resume_from_checkpoint",
+    ),
+    Row(
+        "none: processes are started by `torchrun --nproc-per-node N -m vlmrl.cli train ...`",
+        "",
+        "trainer.n_gpus_per_node trainer.nnodes",
+        "trainer.n_gpus_per_node trainer.nnodes",
+    ),
+    Row(
+        "none: every process holds the whole model",
+        "deepspeed fsdp",
+        _under(_ACTOR, "fsdp_config.param_offload", "strategy"),
+        "worker.actor.fsdp.enable_full_shard worker.actor.offload.offload_params",
+        "deepspeed",
+    ),
+)
+
+
+class _Found(NamedTuple):
+    whole: bool
+    """The whole foreign name was written, not only its end."""
+    shared: int
+    """Parts of the name that agree, from the end."""
+    trainer: str
+    name: str
+    here: str
+
+
+def hint(path: Sequence[str]) -> str | None:
+    """What a key of another trainer is here: `TRL's 'learning_rate' is 'optim.lr' here (docs/coming_from.md)`.
+
+    Args:
+        path: the key with the keys above it, outermost first. verl's and EasyR1's names are known by their ends as well: `rollout.n`.
+
+    Returns:
+        None where no trainer has the key, or several have it for different things.
+    """
+    found = [one for row in ROWS for one in _matches(row, tuple(path))]
+    if not found:
+        return None
+    best = max((one.whole, one.shared) for one in found)
+    nearest = [one for one in found if (one.whole, one.shared) == best]
+    if len({one.here for one in nearest}) > 1:
+        return None
+    owners = " and ".join(dict.fromkeys(f"{one.trainer}'s" for one in nearest))
+    here = nearest[0].here.replace("`", "'")
+    meant = f"has no counterpart ({here.removeprefix('none: ')})" if here.startswith("none: ") else f"is {here} here"
+    return f"{owners} '{nearest[0].name}' {meant}; see {PAGE}"
+
+
+def _matches(row: Row, path: tuple[str, ...]) -> list[_Found]:
+    out: list[_Found] = []
+    for column, trainer in TRAINERS.items():
+        for name in str(getattr(row, column)).split():
+            parts = name.split(".")
+            shared = 0
+            while shared < min(len(parts), len(path)) and parts[-1 - shared] == path[-1 - shared]:
+                shared += 1
+            if shared:
+                out.append(_Found(shared == len(parts), shared, trainer, name, row.here))
+    return out

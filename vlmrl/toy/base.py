@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from vlmrl.errors import ConfigError
 from vlmrl.toy.kinds import make_world, tokenizer_corpus, world_hash
 from vlmrl.toy.model import build_model
 from vlmrl.toy.tasks import SPLITS
+from vlmrl.toy.world import make_world as make_videos
+from vlmrl.toy.world import usable
 from vlmrl.train import dist
 from vlmrl.train.run import Places, train_from
 from vlmrl.train.ui import Ui
@@ -43,13 +45,29 @@ def prepare(cfg: Config, ui: Ui) -> Places:
     return Places(model=model, data=data)
 
 
-def default_world(ui: Ui) -> Path:
-    """The world of a recipe that changes nothing about it, made if it is not in the default cache."""
+def default_world(ui: Ui, sources: Sequence[str] = ()) -> Path:
+    """The world of a recipe that changes nothing about it, made if it is not in the default cache.
+
+    Args:
+        sources: the files of rows that are wanted; only their splits are made, in a folder beside that of the whole world. All by default.
+    """
     toy = ToySection()
     cache = Path(toy.cache).expanduser()
     fs.mkdir(cache)
+    files = {source.partition("#")[0] for source in sources}
+    splits = tuple(split for split in SPLITS if f"{split}.jsonl" in files)
     with _locked(cache / "LOCK", ui):
-        return world(toy, cache, ui)
+        if len(splits) < max(len(files), 1) or splits == SPLITS:
+            return world(toy, cache, ui)
+        whole, recipe = cache / f"world-{world_hash(toy.world)}", world_hash(toy.world)
+        if usable(whole, recipe, "videos", splits) is not None:
+            return whole
+        folder = cache / f"world-{recipe}-{'-'.join(splits)}"
+        total = sum(getattr(toy.world, split) for split in splits)
+        with ui.bar("make videos", total) as bar:
+            make_videos(folder, toy.world, lambda done, _: bar.update(done), splits=splits)
+            bar.update(total)
+        return folder
 
 
 def world(toy: ToySection, cache: Path, ui: Ui) -> Path:

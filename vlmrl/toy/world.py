@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
@@ -49,34 +49,47 @@ class WorldRecipe(Protocol):
     def seed(self) -> int: ...
 
 
-def make_world(out: Path, section: WorldRecipe, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+def make_world(
+    out: Path, section: WorldRecipe, progress: Callable[[int, int], None] | None = None, *, splits: Sequence[Split] = SPLITS
+) -> dict[str, Any]:
     """Build the world in `out`, unless it is there already; return its marker (`recipe`, `rows`, `videos`).
 
-    `progress(done, total)` is called after each video, from this thread.
+    `progress(done, total)` is called after each video, from this thread. Only `splits` are made, each with the rows and pictures that it
+    has in the whole world.
 
     Raises:
         FileExistsError: `out` is there and is not a world (a world of another recipe is replaced).
     """
-    counts: dict[Split, int] = {split: int(getattr(section, split)) for split in SPLITS}
-    return install(out, world_hash(section), lambda folder: _build(folder, counts, int(section.seed), progress), media="videos")
+    counts: dict[Split, int] = {split: int(getattr(section, split)) for split in splits}
+    return install(
+        out, world_hash(section), lambda folder: _build(folder, counts, int(section.seed), progress), media="videos", splits=splits
+    )
 
 
-def install(out: Path, recipe: str, build: Callable[[Path], dict[str, Any]], *, media: Literal["videos", "images"]) -> dict[str, Any]:
-    """The world with the hash `recipe` in `out`: as it is there, or built by `build(folder)` beside it and renamed into place.
+def install(
+    out: Path,
+    recipe: str,
+    build: Callable[[Path], dict[str, Any]],
+    *,
+    media: Literal["videos", "images"],
+    splits: Sequence[Split] = SPLITS,
+) -> dict[str, Any]:
+    """The world with the hash `recipe` in `out`: as it is there with these splits, or built by `build(folder)` beside it and renamed
+    into place.
 
     `build` writes rows and files and returns the marker's `rows` (split -> hash) and `media` (split -> `count` and `bytes`).
 
     Raises:
         FileExistsError: `out` is there and is not a world.
     """
-    if (known := _usable(out, recipe, media)) is not None:
+    if (known := usable(out, recipe, media, splits)) is not None:
         return known
     fs.mkdir(out.parent)
     building = out.parent / fs.temporary_name(out.name)
     try:
         marker = {"recipe": recipe, **build(building)}
         fs.write_text(building / MARKER, json.dumps(marker, sort_keys=True, indent=1) + "\n")
-        if (known := _usable(out, recipe, media)) is not None:  # another process was faster
+        if (known := usable(out, recipe, media, splits)) is not None:  # another process was faster
             fs.remove_tree(building)
             return known
         _put(building, out)
@@ -180,8 +193,8 @@ def _build(folder: Path, counts: dict[Split, int], seed: int, progress: Callable
     return marker
 
 
-def _usable(out: Path, recipe: str, media: str) -> dict[str, Any] | None:
-    """The marker of the world in `out` if it is this recipe's and undamaged.
+def usable(out: Path, recipe: str, media: str, splits: Sequence[Split] = SPLITS) -> dict[str, Any] | None:
+    """The marker of the world in `out` if it is this recipe's and has these splits undamaged.
 
     Raises:
         FileExistsError: what lies there was not made here, so it must not be replaced.
@@ -196,14 +209,14 @@ def _usable(out: Path, recipe: str, media: str) -> dict[str, Any] | None:
         marker = json.loads((out / MARKER).read_text(encoding="utf-8"))
     except json.JSONDecodeError:
         return None  # damaged: the world is built anew
-    return marker if marker["recipe"] == recipe and _is_complete(out, marker, media) else None
+    return marker if marker["recipe"] == recipe and _is_complete(out, marker, media, splits) else None
 
 
-def _is_complete(folder: Path, marker: dict[str, Any], media: str) -> bool:
+def _is_complete(folder: Path, marker: dict[str, Any], media: str, splits: Sequence[Split]) -> bool:
     """Whether the rows have their hashes and the media their number and bytes (a crash of the machine can empty files)."""
-    for split in SPLITS:
+    for split in splits:
         rows = folder / f"{split}.jsonl"
-        if not rows.is_file() or hashlib.sha256(rows.read_bytes()).hexdigest() != marker["rows"][split]:
+        if split not in marker["rows"] or not rows.is_file() or hashlib.sha256(rows.read_bytes()).hexdigest() != marker["rows"][split]:
             return False
         sizes = [file.stat().st_size for file in (folder / media / split).glob(f"*{SUFFIX[media]}")]
         if {"count": len(sizes), "bytes": sum(sizes)} != marker[media][split]:

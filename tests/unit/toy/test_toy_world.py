@@ -11,10 +11,11 @@ import av
 import numpy as np
 import pytest
 
-from vlmrl.config.schema import ToyWorldSection
-from vlmrl.toy import world
+from vlmrl.config.schema import ToySection, ToyWorldSection
+from vlmrl.toy import base, world
 from vlmrl.toy.tasks import PAINT, SPLITS, Event, Scene, make_scene
 from vlmrl.toy.world import MARKER, encode_mp4, make_world, render, world_hash
+from vlmrl.train.ui import Ui
 
 SMALL = ToyWorldSection(pretrain=2, sft=1, train=2, validation=1, test=2, seed=5)
 
@@ -151,3 +152,44 @@ def test_a_failed_build_leaves_nothing_and_a_foreign_folder_is_kept(tmp_path: Pa
     with pytest.raises(FileExistsError, match="not a toy world"):
         make_world(tmp_path / "w", SMALL)
     assert tree(tmp_path) == {"w/thesis.txt": hashlib.sha256(b"years of work").hexdigest()}
+
+
+def test_one_split_alone_has_the_bytes_that_it_has_in_the_whole_world(built: Path, tmp_path: Path) -> None:
+    out = tmp_path / "w"
+    calls: list[tuple[int, int]] = []
+    marker = make_world(out, SMALL, lambda done, total: calls.append((done, total)), splits=("test",))
+    assert calls == [(1, 2), (2, 2)]
+    assert list(marker["rows"]) == ["test"]
+    own = {name: digest for name, digest in tree(built).items() if name == "test.jsonl" or name.startswith("videos/test/")}
+    assert len(own) == 3
+    assert tree(out) == {**own, MARKER: tree(out)[MARKER]}
+    before = {f: f.stat().st_mtime_ns for f in out.rglob("*")}
+    assert make_world(out, SMALL, splits=("test",)) == marker
+    assert {f: f.stat().st_mtime_ns for f in out.rglob("*")} == before
+    make_world(out, SMALL)  # the whole is wanted: a part of it is not taken for it
+    assert tree(out) == tree(built)
+
+
+@pytest.mark.parametrize(
+    ("sources", "folder", "splits"),
+    [
+        (["test.jsonl"], "world-{}-test", ("test",)),
+        (["train.jsonl#1", "test.jsonl"], "world-{}-train-test", ("train", "test")),
+        (["elsewhere.jsonl", "test.jsonl"], "world-{}", SPLITS),
+        ([], "world-{}", SPLITS),
+    ],
+)
+def test_an_evaluation_makes_only_the_splits_of_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: list[str], folder: str, splits: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(base, "ToySection", lambda: ToySection(cache=str(tmp_path), world=SMALL))
+    made = base.default_world(Ui(quiet=True), sources)
+    assert made == tmp_path / folder.format(world_hash(SMALL))
+    assert {f.stem for f in made.glob("*.jsonl")} == set(splits)
+
+
+def test_an_evaluation_takes_the_whole_world_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "ToySection", lambda: ToySection(cache=str(tmp_path), world=SMALL))
+    whole = base.default_world(Ui(quiet=True))
+    assert base.default_world(Ui(quiet=True), ["test.jsonl"]) == whole
+    assert [f.name for f in tmp_path.glob("world-*")] == [whole.name]

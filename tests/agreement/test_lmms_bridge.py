@@ -16,7 +16,7 @@ pytest.importorskip("lmms_eval", reason="needs lmms-eval (docs/lmms-eval.md)")
 
 from tests.support import lmms
 from vlmrl.evals.ask.models import LocalModel
-from vlmrl.evals.ask.run import SuiteResult, evaluate_suite
+from vlmrl.evals.ask.run import Changes, SuiteResult, evaluate_suite
 from vlmrl.evals.ask.suite import Suite
 from vlmrl.evals.bridge.functions import OF_GENERATION
 from vlmrl.evals.bridge.options import Options
@@ -108,6 +108,18 @@ def test_bridge_in_a_child_is_native_evaluation_and_leaves_this_process_alone(th
     result = evaluate_suite_via_lmms(three.checkpoint, three.suite, out=tmp_path, data_root=three.root, device="cpu")
     assert {name for name in set(sys.modules) - before if name.startswith("lmms_eval")} == set()
     assert_same(result, three.native)
+
+
+def test_a_limit_asks_the_same_rows(three: Three, tmp_path: Path) -> None:
+    native = evaluate_suite(
+        three.checkpoint, three.root / "suite.yaml", tmp_path / "native", data_root=three.root, device="cpu", changes=Changes(limit=2)
+    )
+    bridge = evaluate_suite_via_lmms(three.checkpoint, three.suite, out=tmp_path / "lmms", data_root=three.root, device="cpu", limit=2)
+    for task in TASKS:
+        assert len(native.records[task]) == 2
+        assert [(r.sample_id, r.text) for r in bridge.records[task]] == [(r.sample_id, r.text) for r in native.records[task]]
+    firsts = {task: [r.sample_id for r in three.native.records[task]][:2] for task in TASKS}
+    assert any([r.sample_id for r in native.records[task]] != firsts[task] for task in TASKS), "the case must tell the two rules apart"
 
 
 def test_command_line_of_lmms_eval_is_native_evaluation(three: Three, tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from vlmrl.data.encode import FREE, messages
 from vlmrl.data.row import parse_row
 from vlmrl.errors import ConfigError, DataError, RowError, VlmrlError
 from vlmrl.evals.ask.engines import Generation
+from vlmrl.evals.ask.run import subset, task_samples
+from vlmrl.evals.ask.suite import Suite
 from vlmrl.evals.ask.tasks import Task, with_defaults
 from vlmrl.evals.bridge import compat, functions, run
 from vlmrl.evals.bridge.conversation import Pictures, encode, png, read_messages, with_instruction
@@ -481,3 +483,21 @@ def test_a_media_reference_below_the_root_of_the_file_system() -> None:
     (turn,) = read_messages([{"role": "user", "content": [{"type": "video", "url": "/a/../b/c.mp4"}]}], Pictures(Path("x")), "here")
     assert turn.parts == (MediaRef(kind="video", path="b/c.mp4"),)
     assert dataclasses.is_dataclass(turn)
+
+
+def test_a_limit_takes_the_rows_of_native_evaluation(
+    tiny_files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upstream's own limit would take the first rows of the file."""
+    _, world = tiny_files
+    task = GROUNDING.model_copy(update={"source": "train.jsonl"})
+    samples, whole = task_samples(task, world, None)
+    wanted = [sample.id for sample in subset(samples, 2)]
+    assert wanted != [sample.id for sample in samples[:2]], "the case must tell the two rules apart"
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(run, "evaluate_offline", lambda checkpoint, tasks, **given: asked.update(given))
+    run.evaluate_suite_via_lmms(Path("x"), Suite(id="s", version=1, tasks=(task,)), out=tmp_path, data_root=world, limit=2)
+    lines = (tmp_path / "tasks" / "vlmrl_g" / "docs.jsonl").read_text().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == wanted
+    assert asked.get("limit") is None
+    assert whole > 2

@@ -21,6 +21,7 @@ import torch
 from vlmrl import errors, fs
 from vlmrl.errors import ConfigError, DataError, VlmrlError
 from vlmrl.evals.ask.models import Model
+from vlmrl.evals.ask.run import Changes
 from vlmrl.evals.ask.suite import Suite, data_root_of
 from vlmrl.evals.bridge import compat
 from vlmrl.evals.bridge.join import Reader, aggregated, check_errors, in_order, records_of
@@ -81,7 +82,7 @@ def evaluate_via_lmms(
         tasks: names of tasks, ours (`task_files.write_yaml`) or upstream's.
         fingerprint: of the weights.
         include_path: folders with task files.
-        limit: at most so many documents of each task.
+        limit: at most so many documents of each task, the first ones, as upstream takes them.
         module: put into evaluation mode meanwhile.
 
     Raises:
@@ -177,20 +178,22 @@ def evaluate_suite_via_lmms(
     Args:
         suite: as from `load_suite`.
         data_root: replaces the suite's.
+        limit: at most so many rows of each task: those that native evaluation takes (`ask.run.subset`).
         Others as `evaluate_offline`.
 
     Raises:
         DataError: rows cannot be used. Others as `evaluate_offline`.
     """
+    check_limit(limit)
     root = data_root_of(suite, data_root)
     for task in suite.tasks:
-        write_yaml(task, root, out / "tasks")
+        # Upstream's own limit takes the first rows. Here the task itself is cut, by the rule of native evaluation.
+        write_yaml(Changes(limit=limit).of(task), root, out / "tasks")
     return evaluate_offline(
         checkpoint,
         [upstream_name(task) for task in suite.tasks],
         out=out,
         include_path=out / "tasks",
-        limit=limit,
         options={"batch_prompts": suite.batch_prompts},
         device=device,
         dtype=dtype,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
+import re
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -18,8 +21,8 @@ from vlmrl.evals.pages.run_page import page as run_page
 from vlmrl.evals.pages.runfiles import load_eval, load_run
 from vlmrl.evals.score.compare import FolderComparison, compare_folders
 from vlmrl.evals.score.measures import LABELS
-from vlmrl.evals.score.paired import compare
-from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.paired import Incomparable, compare, mismatches
+from vlmrl.evals.score.records import Record, by_sample, read_records
 from vlmrl.evals.score.summary import summarize
 from vlmrl.evals.score.table import difference_text, p_text
 
@@ -143,3 +146,96 @@ def test_the_report_of_a_run_agrees_with_the_terminal(tmp_path: Path):
         assert f"{cell['mean']} {cell['interval']}" == difference_text(next(n for n in LABELS if LABELS[n] == label), gap)
         assert (cell["p"], cell["test"]) == (p_text(gap.p), gap.test)
     assert (row["better"], row["worse"]) == (task.better, task.worse)
+
+
+class Tables(HTMLParser):
+    """The cells of every table of a page, row by row."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tables: list[list[list[str]]] = []
+        self.inside = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+            self.inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self.inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.tables[-1][-1][-1] += data
+
+
+def markdown_tables(text: str) -> list[list[list[str]]]:
+    blocks = re.findall(r"(?:^\|.*\n)+", text, re.M)
+    rows = [[[cell.strip() for cell in line.strip().strip("|").split("|")] for line in block.splitlines()] for block in blocks]
+    return [[row for row in table if not set("".join(row)) <= {"-", ":"}] for table in rows]
+
+
+def test_a_forced_comparison_says_the_same_everywhere(tmp_path: Path):
+    """The same paired tables in the terminal, in Markdown and on the page, and the differences as warnings above all of them."""
+    a, b = four_samples(tmp_path)
+    file = b / "spans.jsonl"
+    records = read_records(file)
+    changed = [dataclasses.replace(r, prompt_ids_hash="other", n_in=(r.n_in or 0) + 7) for r in records]
+    file.write_bytes(b"".join(r.line() for r in changed))
+    for folder, processor in ((a, "Qwen2_5_VLProcessor"), (b, "Qwen3VLProcessor")):
+        summary = json.loads((folder / "summary.json").read_text())
+        (folder / "summary.json").write_text(json.dumps({**summary, "processor": processor}))
+    with pytest.raises(Incomparable):
+        compare_folders(a, b)
+    result = compare_folders(a, b, force=True)
+    result.write(tmp_path / "out")
+    text, markdown = terminal(result), (tmp_path / "out" / "comparison.md").read_text(encoding="utf-8")
+    html = write_comparison(result, tmp_path / "out" / "comparison.html").read_text(encoding="utf-8")
+    (task,) = result.tasks
+    primary, metrics = result.primary_cells(), result.metric_cells(task)
+    assert len(metrics) > 5
+    assert markdown_tables(markdown)[:2] == [primary, metrics]
+    assert primary in Tables(html).tables
+    assert metrics in Tables(html).tables
+    lines = [" ".join(line.split()) for line in text.replace("│", " ").replace("┃", " ").splitlines()]
+    for row in [*primary[1:], *metrics[1:]]:
+        assert " ".join(" ".join(row).split()) in lines
+    n = records[0].n_in or 0
+    words = "task 'spans': the prompt differs on 24 samples (processor Qwen2_5_VLProcessor against Qwen3VLProcessor; first: "
+    (warning,) = result.warnings
+    assert warning.startswith(words)
+    assert warning.endswith(f"{n} against {n + 7} prompt tokens)")
+    assert text.startswith(f"warning: {warning}")
+    assert markdown.index(warning) < markdown.index("## Primary metrics")
+    shown = html.index(warning.replace("'", "&#39;"))
+    assert html.index("<h2>Results</h2>") < shown < html.index("<table>")
+    assert "cannot be compared" not in html
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"prompt_ids_hash": "x"}, "prompt tokens on both sides, but others"),
+        ({"prompt_ids_hash": "x", "n_in": None}, "against unknown prompt tokens"),
+        ({"sample_hash": "x", "gold": (0.0, 1.5)}, "against (0, 1.5))"),
+        ({"sample_hash": "x", "cluster": "other.mp4"}, "against 'other.mp4')"),
+        ({"sample_hash": "x"}, "its question, its media or their pixels)"),
+        ({"settings": {"max_new_tokens": 17, "temperature": 0.0, "top_p": 1.0}}, "against 17)"),
+        ({"answer_format": "answer_only"}, "against answer_only)"),
+        ({"task_version": 2}, "1 against 2)"),
+        ({"harness": "lmms-eval 0.7.3"}, "against lmms-eval 0.7.3)"),
+    ],
+)
+def test_a_difference_is_told_in_words_and_not_in_hashes(change, words):
+    rows = [dataclasses.replace(r, prompt_ids_hash="d41d8cd9", sample_hash="8f00b204") for r in asked([[1.0], [0.0]], "m")]
+    (problem,) = mismatches("t", by_sample(rows), by_sample([rows[0], dataclasses.replace(rows[1], **change)]))
+    assert words in problem.text()
+    assert rows[1].sample_id in problem.text()
+    assert "d41d8cd9" not in problem.text()
+    assert "8f00b204" not in problem.text()

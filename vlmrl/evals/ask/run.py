@@ -79,6 +79,8 @@ class SuiteResult:
     out: Path
     notes: tuple[str, ...] = ()
     """What the numbers must not be taken for."""
+    processor: str = ""
+    """Kind of the processor that made prompts and pixels, for those who compare."""
 
     def macro(self) -> float | None:
         """Mean over tasks of their primary metrics: one number for the suite. None if some task has none, or one is a count."""
@@ -124,6 +126,7 @@ class SuiteResult:
             "suite": self.suite.model_dump(mode="json"),
             "model": self.model,
             "fingerprint": self.fingerprint,
+            "processor": self.processor,
             "vlmrl": __version__,
             "macro": self.macro(),
             "notes": list(self.notes),
@@ -211,6 +214,7 @@ def evaluate_model(
         records=records,
         out=out,
         notes=tuple(one.notes),
+        processor=type(model.bundle.processor).__name__,
     )
     if collective.rank() == 0:
         fs.write_text(out / "summary.json", json.dumps(result.json(), indent=1, sort_keys=True) + "\n")

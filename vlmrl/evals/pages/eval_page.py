@@ -14,7 +14,7 @@ from vlmrl.evals.pages.runfiles import EvalFiles, Frames, load_eval
 from vlmrl.evals.score.compare import FolderComparison, TaskComparison
 from vlmrl.evals.score.measures import LABELS, present
 from vlmrl.evals.score.summary import Summary, summarize
-from vlmrl.evals.score.table import figure, p_text, visible
+from vlmrl.evals.score.table import Cells, figure, p_text, visible
 
 WITHOUT_PIXELS = 200
 """Cards of a task of which no frames were kept."""
@@ -74,7 +74,8 @@ def page(
         "subtitle": visible(", ".join(dict.fromkeys(files.suite for files in sides.values()))),
         "warnings": [] if result is None else [visible(text) for text in result.warnings],
         "verdict": [] if result is None else [visible(text) for text in result.lines()],
-        "tasks": [_task(name, sides, compared.get(name)) for name in names],
+        "primary": None if result is None else _cells(result.primary_cells()),
+        "tasks": [{**_task(name, sides, compared.get(name)), "paired": _paired(result, compared.get(name))} for name in names],
         "colours": {visible(name): colour for name, colour in colours.items()},
         "questions": questions,
         "filters": filters(questions),
@@ -99,6 +100,16 @@ def _task(name: str, sides: Mapping[str, EvalFiles], compared: TaskComparison | 
         "difference": None if compared is None else _difference(compared),
         "missing": [f"{visible(model)} was not evaluated on this task" for model in sides if model not in records],
     }
+
+
+def _paired(result: FolderComparison | None, x: TaskComparison | None) -> dict[str, Any] | None:
+    """Every metric of a task that both sides have, as the terminal shows them."""
+    return None if result is None or x is None else _cells(result.metric_cells(x))
+
+
+def _cells(cells: Cells) -> dict[str, Any]:
+    header, *rows = [[visible(cell) for cell in row] for row in cells]
+    return {"header": header, "rows": rows}
 
 
 def _difference(x: TaskComparison) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from vlmrl.errors import StorageError
 from vlmrl.evals.score.measures import LABELS, main_score
 from vlmrl.evals.score.paired import (
     LOWER_IS_BETTER,
+    PROMPT,
     UPSTREAM,
     Comparison,
     Flip,
@@ -52,6 +53,8 @@ class Evaluation:
     model: str
     version: str | None
     """Of the program that wrote the records; None for a records file without its folder."""
+    processor: str | None
+    """What made prompts and pixels of rows; None where nothing says so."""
     tasks: Mapping[str, Mapping[str, Any]]
     """Task -> its definition in the suite, where the folder has one."""
     records: Mapping[str, list[Record]]
@@ -224,6 +227,7 @@ def load_evaluation(path: Path, *, task: str | None = None) -> Evaluation:
         path=path,
         model=found["model"] if found and path.is_dir() else ", ".join(models) or path.stem,
         version=found["vlmrl"] if found else None,
+        processor=found.get("processor") if found else None,
         tasks=tasks,
         records=records,
     )
@@ -267,6 +271,7 @@ def compare_folders(a: Path, b: Path, *, tolerance: float = 0.0, force: bool = F
         raise Incomparable(f"no task in common: {a} has {_names(first)}, {b} has {_names(second)}; evaluate both on the same suite")
     sides = {name: (by_sample(first.records[name]), by_sample(second.records[name])) for name in common}
     problems = [problem for name in common for problem in (*_settings(first, second, name), *mismatches(name, *sides[name]))]
+    problems = [_with_processors(problem, first, second) for problem in problems]
     if problems and not force:
         listing = "".join(f"\n  {problem.text()}" for problem in problems)
         raise Incomparable(f"{a} and {b} cannot be compared; evaluate both in the same way, or force it:{listing}")
@@ -310,6 +315,14 @@ def _settings(first: Evaluation, second: Evaluation, task: str) -> list[Mismatch
     pairs += [(f"media.{key}", media_x[key], media_y[key]) for key in sorted(set(media_x) & set(media_y) - _SPEED)]
     unequal = [(what, p, q) for what, p, q in pairs if p is not None and q is not None and p != q]
     return [Mismatch(task=task, what=f"{what} differs", samples=samples, detail=f"{p} and {q}") for what, p, q in unequal]
+
+
+def _with_processors(problem: Mismatch, first: Evaluation, second: Evaluation) -> Mismatch:
+    """Prompts that differ, with the processors that made them where they are of two kinds."""
+    x, y = first.processor, second.processor
+    if not problem.what.startswith(PROMPT) or x is None or y is None or x == y:
+        return problem
+    return replace(problem, detail=f"processor {x} against {y}; {problem.detail}")
 
 
 _DEFINITION = {"primary": "the primary metric", "extraction": "how answers are read", "frame": "the frame of coordinates"}

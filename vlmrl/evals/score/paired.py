@@ -104,14 +104,50 @@ class Mismatch:
         return f"task '{self.task}': {self.what} on {self.samples} samples ({self.detail})"
 
 
-_SAME: tuple[tuple[str, Callable[[Record], str]], ...] = (
-    ("the prompt", lambda r: r.prompt_ids_hash),
-    ("question, gold answer, media or pixel budget", lambda r: r.sample_hash),
-    ("the answer format", lambda r: r.answer_format),
-    ("generation settings", lambda r: json.dumps(dict(r.settings), sort_keys=True) if r.settings else UNKNOWN),
-    ("the task version", lambda r: str(r.task_version) if r.task_version > 0 else UNKNOWN),
-    ("the harness", lambda r: r.harness),
+def _prompt(x: Record, y: Record) -> str:
+    """Hashes say that prompts differ, lengths say something about how."""
+    if x.n_in != y.n_in:
+        return f"{_number(x.n_in)} against {_number(y.n_in)} prompt tokens"
+    return "other tokens" if x.n_in is None else f"{x.n_in} prompt tokens on both sides, but others"
+
+
+def _question(x: Record, y: Record) -> str:
+    """The part that differs, as far as records hold it."""
+    if x.gold != y.gold:
+        return f"gold answer {_numbers(x.gold)} against {_numbers(y.gold)}"
+    if x.cluster != y.cluster:
+        return f"medium '{x.cluster}' against '{y.cluster}'"
+    return "its question, its media or their pixels"
+
+
+def _settings(x: Record, y: Record) -> str:
+    names = [name for name in sorted({*x.settings, *y.settings}) if x.settings.get(name) != y.settings.get(name)]
+    return ", ".join(f"{name} {_number(x.settings.get(name))} against {_number(y.settings.get(name))}" for name in names)
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:g}"
+
+
+def _numbers(values: Sequence[float]) -> str:
+    shown = ", ".join(f"{value:g}" for value in values[:8])
+    return f"({shown}{', ...' if len(values) > 8 else ''})" if values else "of another text"
+
+
+_SAME: tuple[tuple[str, Callable[[Record], str], Callable[[Record, Record], str]], ...] = (
+    ("the prompt", lambda r: r.prompt_ids_hash, _prompt),
+    ("question, gold answer, media or pixel budget", lambda r: r.sample_hash, _question),
+    ("the answer format", lambda r: r.answer_format, lambda x, y: f"{x.answer_format} against {y.answer_format}"),
+    ("generation settings", lambda r: json.dumps(dict(r.settings), sort_keys=True) if r.settings else UNKNOWN, _settings),
+    (
+        "the task version",
+        lambda r: str(r.task_version) if r.task_version > 0 else UNKNOWN,
+        lambda x, y: f"{x.task_version} against {y.task_version}",
+    ),
+    ("the harness", lambda r: r.harness, lambda x, y: f"{x.harness} against {y.harness}"),
 )
+"""What must be equal, its value, and how two records differ in it, in words."""
+PROMPT = _SAME[0][0]
 
 
 def mismatches(task: str, a: Answers, b: Answers) -> list[Mismatch]:
@@ -126,20 +162,17 @@ def mismatches(task: str, a: Answers, b: Answers) -> list[Mismatch]:
     if uneven:
         detail = f"first: '{uneven[0]}' has {len(a[uneven[0]])} and {len(b[uneven[0]])}"
         out.append(Mismatch(task=task, what="the number of answers differs", samples=len(uneven), detail=detail))
-    for what, of in _SAME:
+    for what, of, words in _SAME:
         values = {name: ({of(r) for r in a[name]}, {of(r) for r in b[name]}) for name in common}
         different = [name for name, (x, y) in values.items() if x != y]
         unknown = [name for name, (x, y) in values.items() if x == y and any(value.startswith(UNKNOWN) for value in x)]
-        for kind, names in (("differs", different), ("is unknown", unknown)):
-            if names:
-                x, y = values[names[0]]
-                detail = f"first: '{names[0]}', {_shown(x)} and {_shown(y)}"
-                out.append(Mismatch(task=task, what=f"{what} {kind}", samples=len(names), detail=detail))
+        if different:
+            x, y = next((x, y) for x in a[different[0]] for y in b[different[0]] if of(x) != of(y))
+            detail = f"first: '{different[0]}', {words(x, y)}"
+            out.append(Mismatch(task=task, what=f"{what} differs", samples=len(different), detail=detail))
+        if unknown:
+            out.append(Mismatch(task=task, what=f"{what} is unknown", samples=len(unknown), detail=f"first: '{unknown[0]}'"))
     return out
-
-
-def _shown(values: set[str]) -> str:
-    return ", ".join(sorted(values))[:120]
 
 
 def compare(records_a: Sequence[Record], records_b: Sequence[Record], seed: int) -> Comparison:

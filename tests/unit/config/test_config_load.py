@@ -383,7 +383,7 @@ TABLE = [
     ("stages.rl.updates_per_step=3", "rollout.prompts_per_step (16) is not a multiple of updates_per_step (3)"),
     ("stages.warm.name=rl", "recipes/r.yaml:10: stages.1.name: 'rl' is used twice, by stages 0 and 1; give one of them another name"),
     ("stages.warm.name=RL", "recipes/r.yaml:10: stages.rl.name: 'rl' is used twice, by stages 0 and 1; some file systems do not tell"),
-    ("stages.warm.name=final", "override: stages.final.name: 'final' is a reserved name (base, final, run, toy)"),
+    ("stages.warm.name=final", "command line: stages.final.name: 'final' is a reserved name (base, final, run, toy)"),
     ("stages.warm={answer_format: answer_only, thought_dropout: 0.5}", "thought_dropout (0.5) needs an answer format with thoughts"),
     ("model.path=toy", "model.path or data.root is 'toy' but there is no 'toy' section"),
 ]

@@ -63,6 +63,12 @@ class NumericsError(VlmrlError):
     exit_code = 70
 
 
+class EvaluationError(VlmrlError):
+    """A run is finished and its weights are whole, but evaluations that the recipe asks for failed, and their records are missing."""
+
+    exit_code = 70
+
+
 class RunBusyError(VlmrlError):
     """The run directory is in use, or holds another run."""
 

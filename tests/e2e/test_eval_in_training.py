@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import runs
 from vlmrl.config.schema import Config
-from vlmrl.errors import ConfigError
+from vlmrl.errors import ConfigError, EvaluationError
 from vlmrl.evals.score.records import read_records
 from vlmrl.train.evaluate import eval_problems
 from vlmrl.train.tracking import read_metrics
@@ -71,10 +71,13 @@ def test_an_evaluation_that_fails_is_reported_and_training_goes_on(tiny_files: t
     cfg = config(tiny_files, tmp_path / "run", suite=str(suite), source={"path": "test.jsonl"}, limit=2, max_new_tokens=4)
     child = runs.start(cfg, "eval.record@1:enospc")
     child.join(180)
-    assert child.exitcode == 0
+    assert child.exitcode == EvaluationError.exit_code, "the run must not end as if all its numbers were there"
     lines = [line for line in read_metrics(runs.run_dir(cfg) / "metrics.jsonl") if "eval/failed" in line]
     assert [line["eval/failed"] for line in lines] == [1.0, 0.0, 0.0]
     assert (runs.run_dir(cfg) / "FINISHED").exists()
+    assert (runs.run_dir(cfg) / "final" / "model.safetensors").is_file()
+    assert "the evaluation of base failed: the report lacks its numbers" in (tmp_path / "run" / "error.txt").read_text()
+    assert runs.run(cfg) == EvaluationError.exit_code, "and the same command says it again"
 
 
 def test_time_is_limited_and_what_is_answered_counts(tiny_files: tuple[Path, Path], tmp_path: Path):

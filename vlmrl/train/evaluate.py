@@ -1,7 +1,8 @@
 """Evaluation between and within stages: answers to held-out rows and to suites, kept as records, with frames for the report.
 
 The rollout engine answers, with the weights that are there; all ranks share the questions. Nothing of training changes: no random
-state, no flag of the model. An evaluation that fails is reported and counted (`eval/failed`), and training goes on.
+state, no flag of the model. An evaluation that fails is reported and counted (`eval/failed`), and training goes on;
+the end of the run names it again (`results.check_evaluations`).
 """
 
 from __future__ import annotations

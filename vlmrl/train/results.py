@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vlmrl.errors import EvaluationError
 from vlmrl.evals.pages.run_page import comparisons_of, headline, write_report
 from vlmrl.evals.pages.runfiles import load_run
 from vlmrl.evals.pages.timeshare import time_cells, time_shares
@@ -39,3 +40,21 @@ def show_results(path: Path, ui: Ui) -> None:
         if first:
             ui.say(f"seconds from the start of the command to the first RL step: {first[0]:.1f}")
         ui.show(table(time_cells(time_shares(files.metrics)), "where the time went"))
+
+
+def check_evaluations(path: Path) -> None:
+    """Whether a finished run has all evaluations that it began; those that failed are in its metrics.
+
+    Raises:
+        EvaluationError: names the stages whose last evaluation failed.
+    """
+    failed: dict[str, float] = {}
+    for line in load_run(path).metrics:
+        if "eval/failed" in line:
+            failed[str(line.get("stage"))] = line["eval/failed"]
+    names = [name for name, count in failed.items() if count]
+    if names:
+        raise EvaluationError(
+            f"{path}: the run is finished and its weights are whole, but the evaluation of {', '.join(names)} failed: the report lacks its "
+            "numbers. The warnings above and the log say why; evaluate the weights in stages/ with `vlmrl eval`"
+        )

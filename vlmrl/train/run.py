@@ -24,7 +24,7 @@ from vlmrl.rewards.remote.throttle import Timing
 from vlmrl.train import dist
 from vlmrl.train.evaluate import eval_problems, evaluate_stage, remember_stage
 from vlmrl.train.export import export, link
-from vlmrl.train.results import show_results
+from vlmrl.train.results import check_evaluations, show_results
 from vlmrl.train.rundir import open_run
 from vlmrl.train.session import Places, Session, fixed_options, open_session
 from vlmrl.train.stage import grpo, kinds, sft  # noqa: F401 (registers the kinds of the package)
@@ -65,6 +65,7 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
         if run.finished:
             ui.say(f"{run.path} is already finished")
             dist.on_main(lambda: show_results(run.path, ui))
+            dist.on_main(lambda: check_evaluations(run.path))
             return run.path
         session = open_session(cfg, loaded.hash, places, run, ui)
         session.profile_steps = profile_steps
@@ -77,6 +78,7 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
             session.store.close()
         dist.on_main(run.finish)
         dist.on_main(lambda: show_results(run.path, ui))
+        dist.on_main(lambda: check_evaluations(run.path))
         return run.path
 
 

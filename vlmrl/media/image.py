@@ -15,6 +15,7 @@ from PIL import Image, ImageFile, ImageOps
 
 from vlmrl.errors import MediaError
 from vlmrl.media.border import border
+from vlmrl.media.jpeg import check_whole
 
 MAX_PIXELS = 40_000_000
 """Most pixels that an image may declare; checked before anything is decoded."""
@@ -35,6 +36,9 @@ def decode_image(data: bytes) -> np.ndarray:
     _check_png_sums(data)
     with border("image"):
         image.load()
+    if image.format in ("JPEG", "MPO"):
+        check_whole(data)
+    with border("image"):
         upright = ImageOps.exif_transpose(image)
         pixels = _rgb(image if upright is None else upright)
     return pixels

@@ -1,4 +1,4 @@
-"""MMStar: questions that cannot be answered without the picture, in eighteen equal parts."""
+"""MMStar: questions that cannot be answered without the picture: six categories of 250, in three parts each."""
 
 from __future__ import annotations
 

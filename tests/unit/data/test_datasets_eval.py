@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 from tests.support.fixtures import make_fixture, task_of
@@ -266,6 +268,21 @@ def test_mmvp_pairs_and_corrected_answers(tmp_path: Path):
     assert not rows["mmvp-001"]["meta"]["corrected"]
 
 
+def test_mmvp_release_with_its_table_and_folder_of_pictures(tmp_path: Path):
+    table = "Index,Question,Options,Correct Answer\n1,Is the door open?,(a) Open (b) Closed,(a)\n99,Long tusks?,(a) Long (b) Short,(a)\n"
+    (tmp_path / "Questions.csv").write_text(table, encoding="utf-8")
+    door, tusks = load_dataset(DATA / "mmvp").rows(tmp_path, "test")
+    assert isinstance(door, dict)
+    assert isinstance(tusks, dict)
+    assert (door["id"], door["images"], door["options"], door["answer"]) == (
+        "mmvp-001",
+        ["MMVP Images/1.jpg"],
+        ["A. Open", "B. Closed"],
+        "A",
+    )
+    assert (tusks["images"], tusks["answer"], tusks["meta"]["corrected"]) == (["MMVP Images/99.jpg"], "B", True)
+
+
 def test_mindcube_settings_and_pictures(tmp_path: Path):
     rows = rows_of("mindcube", "tiny", tmp_path)
     assert [row["meta"]["category"] for row in rows] == ["among", "around", "around", "rotation", "other"]
@@ -302,6 +319,17 @@ def test_realworldqa_kinds(tmp_path: Path):
     assert (turn["answer_type"], turn["answer"]) == ("exact_text", "Yes")
     assert nearer["options"] == ["A. The bus.", "B. The van."]
     assert all("Please answer" not in row["prompt"] for row in (lane, count, slope, turn, nearer))
+
+
+def test_realworldqa_answer_that_is_the_text_of_an_option(tmp_path: Path):
+    dataset = download("realworldqa", tmp_path)
+    path = next((tmp_path / "data").glob("test-*.parquet"))
+    (record, *_) = parquet.read_table(path).to_pylist()
+    record |= {"question": "Is the road going uphill or downhill?\nA. Uphill\nB. Downhill", "answer": "Uphill"}
+    parquet.write_table(pa.Table.from_pylist([record]), path)
+    row = next(dataset.rows(tmp_path, "test"))
+    assert isinstance(row, dict)
+    assert (row["answer_type"], row["answer"], row["options"]) == ("choice", "A", ["A. Uphill", "B. Downhill"])
 
 
 def test_refspatial_masks_are_those_of_the_pictures(tmp_path: Path):
@@ -360,6 +388,13 @@ def test_mmstar_parts_and_options_with_commas(tmp_path: Path):
     assert rows[0]["meta"]["category"] == "coarse perception/image scene and topic"
     assert rows[4]["options"] == ["A: mix, then wait", "B: bake", "C: cool", "D: cut"]
     assert rows[3]["answer"] == "C"
+
+
+def test_mmstar_is_measured_as_its_authors_do():
+    """Their evaluation divides the right answers by 1,500; the mean over parts of unequal size is another number."""
+    (task,) = [task for task in load_suite(suite_path("ovt18")).tasks if task.id == "mmstar"]
+    assert task.primary == "exact"
+    assert "macro" in task.metrics
 
 
 def test_mathverse_versions(tmp_path: Path):

@@ -74,7 +74,7 @@ def _groups(answers: Answers) -> dict[str, list[Record]]:
 
 
 def macro(answers: Answers) -> Values:
-    """Mean main score of the questions of each category (MMStar). No values unless the rows name several categories.
+    """Mean main score of the questions of each category (lmms-eval's average of MMStar). No values unless the rows name several categories.
 
     Each category is its own cluster: the interval says how much the categories differ.
     """

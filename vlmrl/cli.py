@@ -111,7 +111,13 @@ def train(
     from vlmrl.train.run import train_from
 
     quiet_transformers()
-    train_from(loaded, prepare(loaded.config, ui), ui, profile_steps=profile)
+    path = train_from(loaded, prepare(loaded.config, ui), ui, profile_steps=profile)
+    from rich.text import Text
+
+    from vlmrl.train.results import closing_lines
+
+    for line in closing_lines(path, loaded.config):
+        ui.console.print(Text(line), soft_wrap=True)  # a path or a command that is broken into lines cannot be copied
     dist.stop()
 
 

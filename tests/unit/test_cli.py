@@ -213,11 +213,15 @@ def test_train_checks_methods_then_prepares_then_trains(run, recipe, monkeypatch
     require_methods = partial(lambda seen, config: seen.append(("methods", config.run.seed)), seen)
     double(monkeypatch, "vlmrl.methods", require_methods=require_methods, method_problems=lambda config: [])
     double(monkeypatch, "vlmrl.toy.base", prepare=lambda config, ui: seen.append("prepare") or "places")
-    double(
-        monkeypatch, "vlmrl.train.run", train_from=lambda loaded, places, ui, **more: seen.append((loaded.config.run.seed, places, more))
-    )
-    code, _, err = run("train", str(recipe), "run.seed=5", "--profile", "3")
+
+    def train_from(loaded: Any, places: Any, ui: Any, **more: Any) -> Path:
+        seen.append((loaded.config.run.seed, places, more))
+        return recipe.parent
+
+    double(monkeypatch, "vlmrl.train.run", train_from=train_from)
+    code, out, err = run("train", str(recipe), "run.seed=5", "--profile", "3")
     assert (code, seen) == (0, [("methods", 5), "prepare", (5, "places", {"profile_steps": 3})]), err
+    assert out.startswith(f"model:    {recipe.parent / 'final'}\n")
 
 
 def test_train_passes_the_exit_code_on(run, recipe, monkeypatch):

@@ -1,9 +1,13 @@
-"""What a finished run shows: the report file, the table of stages, the comparisons between them, and where the time went."""
+"""What a finished run shows: tables of its stages, comparisons between them, where the time went; and where to find what it made."""
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 from pathlib import Path
 
+from vlmrl.config.schema import Config
 from vlmrl.errors import EvaluationError
 from vlmrl.evals.pages.run_page import comparisons_of, headline, write_report
 from vlmrl.evals.pages.runfiles import load_run
@@ -21,7 +25,7 @@ def show_results(path: Path, ui: Ui) -> None:
     files = load_run(path)
     records = {name: rows for name, rows in files.records.items() if rows}
     if records:
-        ui.say(f"report: {write_report(path)}")
+        write_report(path)
         summaries = {name: summarize(rows, 0) for name, rows in records.items()}
         spans = any("miou" in summary.metrics for summary in summaries.values())
         ui.show(table(summary_cells(summaries, SHOWN if spans else None), "held-out questions, 95% intervals"))
@@ -58,3 +62,22 @@ def check_evaluations(path: Path) -> None:
             f"{path}: the run is finished and its weights are whole, but the evaluation of {', '.join(names)} failed: the report lacks its "
             "numbers. The warnings above and the log say why; evaluate the weights in stages/ with `vlmrl eval`"
         )
+
+
+def closing_lines(path: Path, cfg: Config) -> list[str]:
+    """Where the model and the report of a finished run are, and the commands that go on from here."""
+    final, report, best = path / "final", path / "report.html", path / "best"
+    out = [f"model:    {final}" + (f"   (the best evaluation: {best})" if best.exists() else "")]
+    if report.exists():
+        out.append(f"report:   {report}")
+    suite = cfg.eval.suite or ("toy_video" if cfg.data.root == "toy" and cfg.toy is not None and cfg.toy.world.kind == "video" else None)
+    evaluate = shlex.join([*_program(), "eval", str(final), "--suite"])
+    out.append(
+        f"evaluate: {evaluate} {shlex.quote(suite)}" if suite else f"evaluate: {evaluate} NAME   (names: {shlex.join(_program())} suites)"
+    )
+    return [*out, f"look:     {shlex.join([*_program(), 'report', str(path)])}   (writes the report again)"]
+
+
+def _program() -> list[str]:
+    """How this machine calls the command line: by its name where that is on the path."""
+    return ["vlmrl"] if shutil.which("vlmrl") else [sys.executable, "-m", "vlmrl"]

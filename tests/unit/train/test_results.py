@@ -1,0 +1,62 @@
+"""What `vlmrl train` says at its end: where things are and how to go on."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vlmrl.config.schema import Config
+from vlmrl.train import results
+from vlmrl.train.results import closing_lines
+
+SFT = {"kind": "sft", "name": "s", "source": {"path": "a"}, "steps": 1}
+
+
+def config(**more: Any) -> Config:
+    return Config.model_validate({"model": {"path": "m"}, "stages": [SFT], **more})
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results.shutil, "which", lambda name: f"/bin/{name}")
+
+
+def test_a_run_says_where_its_things_are(tmp_path: Path) -> None:
+    (tmp_path / "report.html").touch()
+    assert closing_lines(tmp_path, config(eval={"suite": "canary"})) == [
+        f"model:    {tmp_path}/final",
+        f"report:   {tmp_path}/report.html",
+        f"evaluate: vlmrl eval {tmp_path}/final --suite canary",
+        f"look:     vlmrl report {tmp_path}   (writes the report again)",
+    ]
+
+
+def test_what_is_not_there_is_not_named_and_the_best_weights_are(tmp_path: Path) -> None:
+    assert not any("report.html" in line or "best" in line for line in closing_lines(tmp_path, config()))
+    (tmp_path / "best").mkdir()
+    assert closing_lines(tmp_path, config())[0] == f"model:    {tmp_path}/final   (the best evaluation: {tmp_path}/best)"
+
+
+@pytest.mark.parametrize(
+    ("more", "suite"),
+    [
+        ({"data": {"root": "toy"}, "toy": {}}, "--suite toy_video"),
+        ({"data": {"root": "toy"}, "toy": {"world": {"kind": "gui"}}}, "--suite NAME   (names: vlmrl suites)"),
+        ({}, "--suite NAME   (names: vlmrl suites)"),
+        ({"eval": {"suite": "my suite.yaml"}}, "--suite 'my suite.yaml'"),
+    ],
+)
+def test_the_next_command_names_a_suite_that_fits(tmp_path: Path, more: dict[str, Any], suite: str) -> None:
+    (line,) = [line for line in closing_lines(tmp_path, config(**more)) if line.startswith("evaluate: ")]
+    assert line.endswith(suite)
+
+
+def test_commands_can_be_copied_where_the_program_is_not_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results.shutil, "which", lambda name: None)
+    run = tmp_path / "a run"
+    (line,) = [line for line in closing_lines(run, config(eval={"suite": "canary"})) if line.startswith("evaluate: ")]
+    assert shlex.split(line.removeprefix("evaluate: ")) == [sys.executable, "-m", "vlmrl", "eval", f"{run}/final", "--suite", "canary"]

@@ -29,6 +29,9 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+START = ROOT / "benchmarks" / "start"
+"""On the path of every process of a benchmark: what they need before their first import."""
+
 Job = dict[str, Any]
 """`side`, `cell` and `settings` of one measurement, plain JSON."""
 Result = dict[str, Any]
@@ -144,7 +147,7 @@ def measure(script: str, job: Job, *, timeout: float) -> Result:
     the process printed.
     """
     settings = job["settings"]
-    env = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    env = os.environ | {"PYTHONPATH": f"{START}{os.pathsep}{ROOT}", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     if settings.get("threads"):
         env |= {"OMP_NUM_THREADS": str(settings["threads"])}
     with tempfile.TemporaryDirectory() as folder:

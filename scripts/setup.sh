@@ -76,11 +76,8 @@ if [ "$kind" != run ]; then
   # Without its dependencies: it asks for other versions of av and transformers' neighbours than those that work together.
   phase "lmms-eval" install --no-deps lmms-eval==0.7.3
 fi
-if [ "$constraints" != constraints/gpu.txt ]; then
-  # Next to a CPU torch, torchvision needs a hand before plain transformers can open a Qwen processor (vlmrl/compat.py says why).
-  hook='import vlmrl.compat; vlmrl.compat.install_hook()'
-  phase "torchvision next to a CPU torch" "$python" -c 'import pathlib, sys, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "vlmrl-torchvision.pth").write_text(sys.argv[1] + "\n")' "$hook"
-fi
+# Earlier versions put a hook here that imported vlmrl at every start of this Python, whoever's program it was (vlmrl/compat.py).
+rm -f "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vlmrl-torchvision.pth"
 phase "check" "$python" -c 'import vlmrl.cli, torch, transformers'
 printf '%s' "$wanted" >"$stamp"
 for lesser in run lmms; do

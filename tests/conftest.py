@@ -21,6 +21,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+import vlmrl  # noqa: F401 (torchvision next to a CPU-only torch, also for tests that import transformers first)
+
 settings.register_profile("suite", derandomize=True, deadline=None, database=None)
 settings.register_profile("fast", settings.get_profile("suite"), max_examples=20)
 settings.load_profile(os.environ.get("VLMRL_TEST_PROFILE", "suite"))  # scripts/test.sh --fast takes the second

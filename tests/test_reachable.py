@@ -62,8 +62,7 @@ def roots() -> Iterator[str]:
     entries = re.findall(r'= "(vlmrl[\w.]*):\w+"', project)
     assert len(entries) >= 2, "pyproject.toml names the command and the lmms-eval entry"
     yield from entries
-    if "vlmrl.__main__" in MODULES:
-        yield "vlmrl.__main__"  # python -m vlmrl
+    yield from (name for name in MODULES if name.endswith(".__main__"))  # python -m vlmrl
     for package in (*PACKAGES, "vlmrl.answers"):  # `methods`, and the package of answer types itself, import every file in these
         yield from (name for name in MODULES if name == package or name.startswith(f"{package}."))
     for script in sorted((ROOT / "data").rglob("*.py")):

@@ -3,8 +3,10 @@
 The package index has no CPU build of torchvision. Its compiled operators do not load next to a CPU torch, and the import
 then dies because two operator schemas are missing. All that we and transformers use of torchvision is plain Python
 (transforms, the Qwen image and video processors), so declaring the two schemas is enough. Our code calls
-`ensure_torchvision()` before the first import of transformers' processors; `scripts/setup.sh` puts `install_hook()` into the
-environment, so that plain transformers opens our checkpoints too.
+`ensure_torchvision()` before the first import of transformers' processors, and `import vlmrl` calls `install_hook()`, so that what else
+runs in the process finds a torchvision that works: rewards of users, lmms-eval (its entry point is of this package). Nothing is put into
+the environment: a Python process that does not import `vlmrl` is left alone, and a checkout does not stand in for another. Other programs
+on such a machine import `vlmrl` before transformers, or get a `sitecustomize` that does, as the tests' vLLM server.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ def ensure_torchvision() -> str:
     try:
         import torchvision  # noqa: F401
 
-        return "native"
+        return "native" if _LIBRARY is None else "shimmed"
     except ImportError:
         return "absent"
     except RuntimeError as error:

@@ -124,7 +124,7 @@ def test_a_limit_asks_the_same_rows(three: Three, tmp_path: Path) -> None:
 
 def test_command_line_of_lmms_eval_is_native_evaluation(three: Three, tmp_path: Path) -> None:
     raw, out = tmp_path / "raw.jsonl", tmp_path / "out"
-    command = [sys.executable, "-m", "lmms_eval", "--model", "vlmrl", "--tasks", ",".join(NAMES), "--batch_size", "2"]
+    command = [sys.executable, "-m", "vlmrl.evals.bridge", "--model", "vlmrl", "--tasks", ",".join(NAMES), "--batch_size", "2"]
     command += ["--model_args", f"pretrained={three.checkpoint},device=cpu,raw={raw}", "--include_path", str(three.tasks)]
     command += ["--log_samples", "--output_path", str(out), "--verbosity", "DEBUG"]
     # Not in the checkout, where old metadata (`vlmrl.egg-info`) would hide the entry point of what is installed.

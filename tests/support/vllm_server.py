@@ -24,7 +24,7 @@ from vlmrl.errors import RemoteError
 
 VARIABLE = "VLMRL_VLLM_PYTHON"
 """Environment variable with the interpreter that has vLLM."""
-CUSTOMIZE = "from vlmrl.compat import install_hook\n\ninstall_hook()\n"
+CUSTOMIZE = "import vlmrl\n"
 """As `sitecustomize`: torchvision next to a CPU-only torch in every process that vLLM starts (see `vlmrl.compat`)."""
 CPU_OPTIONS = ("--dtype", "float32", "--max-model-len", "2048", "--enforce-eager", "--gpu-memory-utilization", "0.3")
 """vLLM's CPU build with a tiny model: its default share of memory does not start on a small machine."""

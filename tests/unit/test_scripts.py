@@ -207,3 +207,20 @@ def test_workflows_run_the_scripts():
 def test_ci_runs_the_test_script():
     assert "bash scripts/test.sh" in (ROOT / ".ci" / "run").read_text()
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_setup_leaves_nothing_that_runs_at_every_start_of_python(tmp_path):
+    """The hook of earlier versions goes; no other one comes."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True, timeout=120)
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (packages / "vlmrl-torchvision.pth").write_text("import vlmrl.compat; vlmrl.compat.install_hook()\n")
+    python = tmp_path / "python"
+    # pip does nothing and the check of what it installed passes; all else is this environment's interpreter
+    python.write_text(
+        f'#!/usr/bin/env bash\nif [ "$1" = -m ] || [[ "$2" == *transformers* ]]; then exit 0; fi\nexec "{tmp_path}/venv/bin/python" "$@"\n'
+    )
+    python.chmod(0o755)
+    done = bash(SCRIPTS / "setup.sh", VLMRL_PYTHON=str(python))
+    assert done.returncode == 0, done.stderr
+    assert "setup: done" in done.stdout
+    assert [path.name for path in packages.glob("*.pth")] == []

@@ -30,6 +30,7 @@ INSTALL = f"pip install --no-deps lmms-eval==0.7.3 && pip install {' '.join(NEED
 
 _PROBE = """
 import inspect, json
+import vlmrl  # as in `lmms_eval --model vlmrl`, which finds the package by its entry point
 import lmms_eval.evaluator
 print(json.dumps({"parallel": "process_docs_parallel" in inspect.signature(lmms_eval.evaluator.simple_evaluate).parameters}))
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vlmrl.answers.base import AnswerType, Metric, Scored, answer_type, scored
-from vlmrl.answers.foreign import ForeignRow, Gold, text_of
+from vlmrl.answers.foreign import ForeignRow, Gold, texts_of
 from vlmrl.metrics.relaxed import open_match
 from vlmrl.types import Sample
 
@@ -46,4 +46,5 @@ class ExactText(AnswerType):
         return None if answer is None else (), (), {"exact": float(answer is not None and same_text(answer, sample))}
 
     def convert(self, value: object, row: ForeignRow) -> Gold:
-        return Gold(answer=text_of(value), gt={})
+        texts = texts_of(value)
+        return Gold(answer=texts[0], gt={"accepted": texts} if len(texts) > 1 else {})

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from vlmrl.answers.coordinates import plain
 from vlmrl.errors import RowError
@@ -58,6 +59,8 @@ def text_of(value: object) -> str:
     Raises:
         RowError: `answer`.
     """
+    if isinstance(value, list):
+        raise RowError("answer", "the gold answer is a list; several right answers are read for 'exact_text' and 'short_text' only")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise RowError("answer", f"the gold answer must be text or a number here, got {type(value).__name__} {str(value)[:60]}")
     text = str(plain(value)) if isinstance(value, int | float) else value.strip()
@@ -66,8 +69,24 @@ def text_of(value: object) -> str:
     return text
 
 
+def texts_of(value: object) -> list[str]:
+    """A gold answer as text, or a list of them that are all right, each once; the first stands for them.
+
+    Raises:
+        RowError: `answer`.
+    """
+    if not isinstance(value, list):
+        return [text_of(value)]
+    if not value:
+        raise RowError("answer", "the gold answer is an empty list")
+    return list(dict.fromkeys(text_of(one) for one in cast("list[object]", value)))
+
+
+_FENCE = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL | re.IGNORECASE)
+
+
 def json_of(value: object) -> object:
-    """A gold answer that may be given as JSON text.
+    """A gold answer that may be given as JSON text, also between the fences of Markdown that Qwen-VL writes.
 
     Raises:
         RowError: `answer`: text that is no JSON.
@@ -75,6 +94,8 @@ def json_of(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = value.strip()
+    fenced = _FENCE.fullmatch(text)
+    text = text if fenced is None else fenced.group(1)
     # The count of brackets bounds the depth of what the JSON reader has to go through.
     if text.count("[") + text.count("{") > 512:
         raise RowError("answer", "the gold answer has more than 512 brackets")

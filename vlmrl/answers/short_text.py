@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vlmrl.answers.base import AnswerType, Metric, Scored, answer_type, scored
-from vlmrl.answers.foreign import ForeignRow, Gold, text_of
+from vlmrl.answers.foreign import ForeignRow, Gold, texts_of
 from vlmrl.metrics.ocr import accuracy, anls, word_error_rate
 from vlmrl.metrics.relaxed import contains_answer
 from vlmrl.metrics.text import relaxed_accuracy
@@ -54,4 +54,5 @@ class ShortText(AnswerType):
         return (), (), scores
 
     def convert(self, value: object, row: ForeignRow) -> Gold:
-        return Gold(answer=text_of(value), gt={})
+        texts = texts_of(value)
+        return Gold(answer=texts[0], gt={"answers": texts} if len(texts) > 1 else {})

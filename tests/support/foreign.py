@@ -25,7 +25,7 @@ REWARDS = {"bbox": "box_iou", "time_span": "temporal_iou", "number": "number", "
 def read(row: dict[str, Any], adapter: str | None = None, place: int = 1, **options: Any) -> Sample:
     """A foreign row as a sample. The row itself must stay as it was."""
     before = copy.deepcopy(row)
-    converted = Importer(ImportOptions(adapter=adapter, **options)).convert(row, where="rows.jsonl:1", place=place)
+    (converted,) = Importer(ImportOptions(adapter=adapter, **options)).rows(row, where="rows.jsonl:1", place=place)
     assert row == before
     return parse_row(converted, source="rows.jsonl:1", media_root=".")
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vlmrl.config.names import LogKey
 from vlmrl.defaults import DEFAULTS
-from vlmrl.types import CoordinateFrame
+from vlmrl.types import CoordinateFrame, column_problem
 
 
 class Section(BaseModel):
@@ -78,6 +78,12 @@ class SourceSection(Section):
     instructions: Literal["drop", "keep"] = Field(
         default="drop", description="What to do with instructions about the answer format around their questions"
     )
+    turns: Literal["first", "last", "split"] | None = Field(
+        default=None, description="Rows with several turns: train on the first question, the last (the others are context), or one row each"
+    )
+    columns: dict[str, str | tuple[str, ...]] | None = Field(
+        default=None, description="Rows of no known shape: our key -> their column, as {prompt: question, answer: output} (docs/data.md)"
+    )
     media_folder: str | None = Field(default=None, description="Folder below media_root that pictures inside rows are written to")
 
     @model_validator(mode="after")
@@ -85,6 +91,18 @@ class SourceSection(Section):
         if (self.time_unit == "frames") != (self.time_fps is not None):
             raise ValueError("time_unit: frames and time_fps belong together; give both or neither")
         return self
+
+    @model_validator(mode="after")
+    def _columns_are_known(self) -> SourceSection:
+        problem = None if self.columns is None else column_problem(self.columns)
+        if problem is not None:
+            raise ValueError(f"columns: {problem}")
+        if self.columns is not None and self.adapter is not None:
+            raise ValueError("adapter and columns each say how rows are read; give one of them")
+        return self
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())  # a mapping has no hash of its own
 
 
 class OptimSection(Section):

@@ -1,6 +1,6 @@
 """Lists the files of a source that is a folder, an archive or a hub checkout: nothing is downloaded.
 
-    rows.jsonl, rows.parquet, rows.arrow    one file
+    rows.jsonl, rows.parquet, rows.csv      one file; also .json (one list), .arrow and .tsv
     rows.jsonl#500                          500 of its rows, see `drawn`
     folder                                  `save_to_disk` of the datasets library, or a folder of shards of one kind
     folder@train                            one split of a saved `DatasetDict`, or of a folder as the Hub has them
@@ -24,11 +24,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vlmrl import fs
+from vlmrl.data.foreign_files import about_suffix
 from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, check_path
 
-Format = Literal["jsonl", "json", "parquet", "arrow"]
+Format = Literal["jsonl", "json", "parquet", "arrow", "csv", "tsv"]
 FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
+_TABLES: dict[str, Format] = {".csv": "csv", ".tsv": "tsv"}
+"""Given by name only: in folders such files rather say something about the rows."""
 
 _DRAW = re.compile(r"(.+)#(\d{1,12})")
 _SPLIT = re.compile(r"(.+)@([A-Za-z0-9._-]+)")
@@ -148,9 +151,10 @@ def _whole(path: Path) -> tuple[Part, ...]:
     if path.is_file():
         if path.suffix == ".json":  # a list of rows; in folders such files rather say something about the rows
             return (Part(path, "json"),)
-        if path.suffix not in FORMATS:
-            raise DataError(f"{path}: unknown kind of file '{path.suffix}'; rows are read from .jsonl, .json, .parquet and .arrow")
-        return (Part(path, FORMATS[path.suffix]),)
+        kinds = FORMATS | _TABLES
+        if path.suffix not in kinds:
+            raise DataError(about_suffix(path))
+        return (Part(path, kinds[path.suffix]),)
     if (path / "state.json").is_file():
         return _saved(path)
     if (path / "dataset_dict.json").is_file():

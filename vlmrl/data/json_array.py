@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from vlmrl.data.foreign_files import about_object
 from vlmrl.errors import DataError
 
 MAX_FILE = 4 << 30
@@ -26,9 +27,7 @@ def elements(path: Path) -> Iterator[tuple[int, str]]:
     decoder = json.JSONDecoder()
     place = _after_space(text, 0)
     if text[place : place + 1] != "[":
-        raise DataError(
-            f"{path}: is not a list of rows (it begins with {text[place : place + 20]!r}); one object per line belongs into .jsonl"
-        )
+        raise DataError(about_object(path, text))
     place, line, counted = _after_space(text, place + 1), 1, 0
     first = True
     while text[place : place + 1] != "]":

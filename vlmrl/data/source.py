@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Literal
 from vlmrl import fs
 from vlmrl.data.adapters import MIXED, Importer, ImportOptions
 from vlmrl.data.containers import Container, Part, drawn, resolve, stored
+from vlmrl.data.delimited import records, row_of
 from vlmrl.data.json_array import elements
 from vlmrl.data.row import parse_row
 from vlmrl.errors import DataError, RowError
@@ -43,7 +44,7 @@ class BadRow:
 
     file: str
     line: int
-    """From 1; the row number in Parquet files. 0 means the file as a whole."""
+    """From 1; the row number in Parquet files. Rows of a split conversation share theirs. 0 means the file as a whole."""
     reason: str
     message: str
     excerpt: str
@@ -64,6 +65,8 @@ class SourceReport:
     """Rows dropped by `keep_first`: same id and same content as an earlier one."""
     blank: int = 0
     """Empty lines; they are not rows."""
+    shape: str | None = None
+    """Name of the adapter that read the rows; None where none did."""
     note: str | None = None
     """What was found out about the shape of the rows, for the log."""
 
@@ -96,7 +99,7 @@ def read_source(path: Path, *, media_root: str, dedupe: Dedupe = "error", option
 
     Raises:
         DataError: the file is missing or unreadable, has another suffix, needs pyarrow which is not installed, has fewer rows than are
-            to be drawn, or the adapter does not exist.
+            to be drawn, the adapter does not exist, or `columns` names what there is not.
     """
     report = SourceReport()
     importer = None if options is None else Importer(options)
@@ -106,21 +109,31 @@ def read_source(path: Path, *, media_root: str, dedupe: Dedupe = "error", option
         try:
             obj = raw.parse()
             if importer is not None:
-                media = stored(obj, root=importer.options.media_dir, folder=importer.options.media_folder)
-                obj = importer.convert(media, where=where, place=place)
-            sample = parse_row(obj, source=where, media_root=media_root)
-            content = hashlib.sha256(json.dumps(obj, sort_keys=True).encode()).digest()
-            if sample.id not in seen:
-                seen[sample.id] = (where, content)
-                report.samples.append(sample)
-            elif seen[sample.id][1] == content and dedupe == "keep_first":
-                report.duplicates += 1
+                media = stored(importer.opened(obj), root=importer.options.media_dir, folder=importer.options.media_folder)
+                found = importer.rows(media, where=where, place=place)
             else:
-                raise _duplicate(sample, seen[sample.id], content)
+                found = [obj]
         except RowError as error:
-            message = str(error).removeprefix(f"{error.reason}: ")
-            report.bad.append(BadRow(file=str(raw.file), line=raw.line, reason=error.reason, message=message, excerpt=raw.excerpt()))
-    report.note = None if importer is None else importer.note()
+            report.bad.append(_bad(raw, error))
+            continue
+        for obj in found:
+            try:
+                sample = parse_row(obj, source=where, media_root=media_root)
+                content = hashlib.sha256(json.dumps(obj, sort_keys=True).encode()).digest()
+                if sample.id not in seen:
+                    seen[sample.id] = (where, content)
+                    report.samples.append(sample)
+                elif seen[sample.id][1] == content and dedupe == "keep_first":
+                    report.duplicates += 1
+                else:
+                    raise _duplicate(sample, seen[sample.id], content)
+            except RowError as error:
+                report.bad.append(_bad(raw, error))
+    if importer is not None:
+        problem = importer.missing()
+        if problem is not None:
+            raise DataError(f"{path}: {problem}")
+        report.shape, report.note = importer.chosen, importer.note()
     return report
 
 
@@ -178,6 +191,11 @@ def write_quarantine(path: Path, bad: list[BadRow]) -> None:
         fs.sync(path)
 
 
+def _bad(raw: _Raw, error: RowError) -> BadRow:
+    message = str(error).removeprefix(f"{error.reason}: ")
+    return BadRow(file=str(raw.file), line=raw.line, reason=error.reason, message=message, excerpt=raw.excerpt())
+
+
 def _duplicate(sample: Sample, first: tuple[str, bytes], content: bytes) -> RowError:
     how = "the same" if first[1] == content else "different"
     return RowError("duplicate_id", f"id {sample.id[:100]!r} at {sample.source} is already at {first[0]}, with {how} content")
@@ -211,6 +229,8 @@ def _chosen(container: Container, path: Path, report: SourceReport) -> Iterator[
 def _rows(part: Part, report: SourceReport) -> Iterator[_Raw]:
     if part.format == "json":
         return _list(part.path)
+    if part.format in ("csv", "tsv"):
+        return _delimited(part.path)
     return _jsonl(part.path, report) if part.format == "jsonl" else _table(part)
 
 
@@ -220,6 +240,8 @@ def _count(part: Part) -> int:
         return sum(1 for _ in _jsonl(part.path, SourceReport()))
     if part.format == "json":
         return sum(1 for _ in elements(part.path))
+    if part.format in ("csv", "tsv"):
+        return sum(1 for _ in records(part.path))
     return sum(count for count, _ in _batches(part))
 
 
@@ -246,6 +268,12 @@ def _list(path: Path) -> Iterator[_Raw]:
     for number, text in elements(path):
         data = text.encode()
         yield _line(path, number, data, True, too_long=len(data) > MAX_LINE)
+
+
+def _delimited(path: Path) -> Iterator[_Raw]:
+    """Records of a CSV or TSV file, each at the line where it begins."""
+    for number, names, cells in records(path):
+        yield _Raw(path, number, lambda names=names, cells=cells: row_of(names, cells), lambda cells=cells: _cut(", ".join(cells).encode()))
 
 
 def _line(path: Path, number: int, data: bytes, whole: bool, *, too_long: bool) -> _Raw:

@@ -45,6 +45,8 @@ def import_options(source: SourceSection, root: Path) -> ImportOptions:
         time_unit=source.time_unit,
         time_fps=source.time_fps,
         instructions=source.instructions,
+        turns=source.turns,
+        columns=source.columns,
         media_dir=root / source.media_root,
         media_folder=source.media_folder,
     )

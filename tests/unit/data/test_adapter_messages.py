@@ -66,7 +66,7 @@ def test_the_size_that_a_row_states_must_be_that_of_the_file(folder: Path) -> No
     fits = {**OBJECTS, "width": [400], "height": [300]}
     assert read(row(objects=fits), media_dir=folder).gt["boxes"] == [[25, 66.67, 275, 733.33]]
     assert read(row(objects=fits)).gt["boxes"] == [[25, 66.67, 275, 733.33]]  # without the file, what the row says
-    refused(row(objects={**OBJECTS, "width": [300], "height": [400]}), "frame", "another version", media_dir=folder)
+    refused(row(objects={**OBJECTS, "width": [300], "height": [400]}), "size", "another version", media_dir=folder)
 
 
 def test_conversations() -> None:

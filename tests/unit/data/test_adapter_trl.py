@@ -139,15 +139,16 @@ def test_ids_are_stable_and_differ_by_place() -> None:
 
 def test_a_file_has_one_shape() -> None:
     importer = Importer(ImportOptions(answer_type="exact_text"))
-    assert importer.convert({"strange": 1}, where="f:1", place=1) == {"strange": 1}  # decides nothing
-    importer.convert(row(), where="f:2", place=2)
+    with pytest.raises(RowError, match="unknown_shape"):
+        importer.rows({"strange": 1}, where="f:1", place=1)  # decides nothing
+    importer.rows(row(), where="f:2", place=2)
     assert importer.chosen == "trl"
     assert "f:2" in str(importer.note())
     with pytest.raises(RowError, match="shape 'easyr1', the file is 'trl', as f:2 is") as caught:
-        importer.convert({"problem": "Q", "answer": "A"}, where="f:3", place=3)
+        importer.rows({"problem": "Q", "answer": "A"}, where="f:3", place=3)
     assert caught.value.reason == "mixed_shapes"
     with pytest.raises(RowError, match="'adapter' says"):
-        Importer(ImportOptions(adapter="verl", answer_type="exact_text")).convert(row(), where="f:1", place=1)
+        Importer(ImportOptions(adapter="verl", answer_type="exact_text")).rows(row(), where="f:1", place=1)
     with pytest.raises(DataError, match="known: vlmrl, trl"):
         Importer(ImportOptions(adapter="trlx"))
 
@@ -155,7 +156,7 @@ def test_a_file_has_one_shape() -> None:
 def test_rows_of_our_own_schema_pass_untouched() -> None:
     own = {"id": "a", "task": "t", "answer_type": "exact_text", "prompt": "Q", "answer": "A"}
     importer = Importer(ImportOptions(answer_type="number"))
-    assert importer.convert(own, where="f:1", place=1) is own
+    assert importer.rows(own, where="f:1", place=1)[0] is own
     assert importer.note() is None
 
 

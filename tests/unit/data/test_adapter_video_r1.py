@@ -203,7 +203,7 @@ def test_visual_answers_need_a_declared_frame_and_unit() -> None:
         ({"data_type": None}, "bad_value", "'data_type'"),
         ({"data_type": "text"}, "bad_value", "has a 'path'"),
         ({"images": ["a.png"]}, "bad_value", "both given"),
-        ({"problem": "<image>Q"}, "placeholder", "1 <image>"),
+        ({"problem": "<image><image>Q"}, "placeholder", "2 <image>"),
         ({"solution": "<answer>C</answer>"}, "answer", "one of the options A, B"),
         ({"problem_type": "numerical", "options": None, "solution": "3 m"}, "answer", "not one number"),
         ({"problem_type": "spatial grounding", "options": None, "solution": "left"}, "answer", "not JSON"),

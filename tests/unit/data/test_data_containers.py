@@ -232,7 +232,7 @@ def test_a_foreign_file_through_the_source(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "rows.jsonl", {"junk": 1}, good, {**good, "answer": None}, {**good, "problem": "Why?"})
     report = read_source(path, media_root=".", options=ImportOptions(answer_type="exact_text"))
     assert [s.source for s in report.samples] == [f"{path}:2", f"{path}:4"]
-    assert [(row.line, row.reason) for row in report.bad] == [(1, "unknown_key"), (3, "missing_key")]
+    assert [(row.line, row.reason) for row in report.bad] == [(1, "unknown_shape"), (3, "missing_key")]
     said: list[str] = []
     options = ImportOptions(answer_type="exact_text")
     samples = load_source(path, media_root=".", dedupe="error", max_bad_rows=0.5, quarantine=None, options=options, say=said.append)
@@ -265,7 +265,7 @@ def test_the_examples_of_the_documentation(tmp_path: Path) -> None:
     assert len(blocks) == 2 * len(OPTIONS)
     Image.new("RGB", (400, 300)).save(tmp_path / "a.png")
     for foreign, ours, more in zip(blocks[::2], blocks[1::2], OPTIONS, strict=True):
-        made = Importer(ImportOptions(media_dir=tmp_path, **more)).convert(foreign, where="docs", place=1)
+        (made,) = Importer(ImportOptions(media_dir=tmp_path, **more)).rows(foreign, where="docs", place=1)
         assert isinstance(made, dict)
         if "..." in ours["id"]:  # a hash, shortened
             assert made["id"].endswith("-1")

@@ -213,9 +213,9 @@ def test_missing_and_unknown_files(tmp_path: Path) -> None:
         load(tmp_path / "none.jsonl")
     with pytest.raises(DataError, match="no such file"):
         load(tmp_path)
-    (tmp_path / "rows.csv").write_text("id\n")
-    with pytest.raises(DataError, match=r"'\.csv'"):
-        load(tmp_path / "rows.csv")
+    (tmp_path / "rows.txt").write_text("id\n")
+    with pytest.raises(DataError, match=r"'\.txt'"):
+        load(tmp_path / "rows.txt")
 
 
 def test_parquet(tmp_path: Path) -> None:

@@ -1,18 +1,24 @@
 """Rows of other trainers, read as they are. One adapter per shape; `Importer` chooses it for a file and applies it row by row.
 
 The shape of a file is that of its first row whose keys are known, unless the source names it. Every later row must have the same
-one: a file of two shapes is usually two data sets in one file, whose answers do not mean the same.
+one: a file of two shapes is usually two data sets in one file, whose answers do not mean the same. Rows of any other shape are read
+by a mapping of their columns (`adapters.columns`); rows with several turns as `turns` says (`adapters.turns`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from vlmrl.data.adapters import easyr1, messages, own, trl, verl, video_r1, vlm_r1
 from vlmrl.data.adapters.base import ADAPTERS, Adapter, ImportOptions
-from vlmrl.data.row import check_values
+from vlmrl.data.adapters.chat import with_lists
+from vlmrl.data.adapters.columns import Mapped
+from vlmrl.data.adapters.hints import refuse_kind, unknown_shape
+from vlmrl.data.adapters.turns import taken
+from vlmrl.data.row import MAX_ID, check_values
 from vlmrl.errors import DataError, RowError
 
 OWN = own.name
@@ -36,7 +42,7 @@ class Importer:
     def __init__(self, options: ImportOptions):
         """
         Raises:
-            DataError: the source names an adapter that does not exist.
+            DataError: the source names an adapter that does not exist, or keys in `columns` that there are not.
         """
         problem = None if options.adapter is None else ADAPTERS.problem(options.adapter)
         if problem is not None:
@@ -44,28 +50,61 @@ class Importer:
         self.options = options
         self.chosen = options.adapter
         self.first: str | None = None
+        self.mapped = None if options.columns is None else Mapped(options)
 
-    def convert(self, obj: object, *, where: str, place: int) -> object:
-        """A row as our schema has it. `place` is its number within the source, from 1; `where` is `file:line`.
-
-        Rows of unknown shape are given back as they are, for the schema to say what is wrong with them.
+    def opened(self, obj: object) -> object:
+        """A row as it is to be looked at: messages that are JSON text become lists. To be called before `rows`.
 
         Raises:
-            RowError: `mixed_shapes`, or what the adapter found.
+            RowError: `json`: text that begins like a list of messages and is no JSON.
         """
-        shape = detect(obj)
-        if self.chosen is None and shape is not None:
-            self.chosen, self.first = shape, where
-        if self.chosen is None or not isinstance(obj, dict):
+        if not isinstance(obj, dict):
             return obj
-        if shape not in (None, self.chosen):
-            how = f"as {self.first} is" if self.first is not None else "which the source's 'adapter' says"
-            raise RowError(MIXED, f"this row has the shape '{shape}', the file is '{self.chosen}', {how}; split the file by shape")
-        if self.chosen == OWN:
-            return obj
+        if self.mapped is not None:
+            return with_lists(obj, self.mapped.chats)
+        return obj if "answer_type" in obj else with_lists(obj)
+
+    def rows(self, obj: object, *, where: str, place: int) -> list[object]:
+        """What a row is in our schema: one row, or with `turns: split` one for each answer. `place` is its number within the source,
+        from 1; `where` is `file:line`.
+
+        Raises:
+            RowError: `unknown_shape`, `mixed_shapes`, or what the adapter found.
+        """
+        obj = self.opened(obj)
+        if not isinstance(obj, dict):
+            return [obj]
+        if self.mapped is None:
+            shape = detect(obj)
+            if self.chosen is None and shape is not None:
+                self.chosen, self.first = shape, where
+            if shape not in (None, self.chosen):
+                how = f"as {self.first} is" if self.first is not None else "which the source's 'adapter' says"
+                raise RowError(MIXED, f"this row has the shape '{shape}', the file is '{self.chosen}', {how}; split the file by shape")
+            if self.chosen == OWN:
+                return [obj]
+            refuse_kind(obj)
+            if self.chosen is None:
+                problem = unknown_shape(obj, list(ADAPTERS))
+                if problem is not None:
+                    raise problem
+                return [obj]
         check_values(obj)
-        row = ADAPTERS[self.chosen].convert(obj, self.options)
-        return row if "id" in row else {"id": stable_id(obj, place), **row}
+        out: list[object] = []
+        for suffix, turn in self._taken(obj):
+            row = ADAPTERS[self.chosen or OWN].convert(turn, self.options) if self.mapped is None else self.mapped.convert(turn)
+            name = row["id"] if "id" in row else stable_id(obj, place)
+            out.append({**row, "id": _numbered(name, suffix)} if suffix or "id" not in row else row)
+        return out
+
+    def _taken(self, row: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+        if self.mapped is None:
+            return taken(row, self.options.turns)
+        return taken(row, self.options.turns, chats=self.mapped.chats, answers=self.mapped.columns.get("answer", ()))
+
+    def missing(self) -> str | None:
+        """What is wrong with `columns`, once all rows have been read; None if nothing is."""
+        return None if self.mapped is None else self.mapped.missing()
 
     def note(self) -> str | None:
         """One line on what was detected, for the log; None where nothing was converted or the source named the shape."""
@@ -74,13 +113,20 @@ class Importer:
         return f"{self.first}: rows of the shape '{self.chosen}' (by their keys); set 'adapter: {self.chosen}' to require it"
 
 
-def stable_id(row: dict[str, Any], place: int) -> str:
+def stable_id(row: Mapping[str, Any], place: int) -> str:
     """An id for a row without one: 16 digits of the hash of its content, and its number in the source.
 
     The same file gives the same ids on every machine; equal rows of a file get different ones.
     """
     content = json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return f"{hashlib.sha256(content.encode()).hexdigest()[:16]}-{place}"
+
+
+def _numbered(name: str, suffix: str) -> str:
+    """An id with the number of its turn; a very long one gives way to its hash, so that the result can be an id."""
+    if len(name) <= MAX_ID < len(name) + len(suffix):
+        name = f"{name[:200]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return name + suffix
 
 
 __all__ = ["ADAPTERS", "MIXED", "OWN", "Adapter", "ImportOptions", "Importer", "detect", "stable_id"]

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
+from urllib.parse import unquote
 
 from vlmrl.answers.coordinates import Axis, Size, Target, TimeUnit
 from vlmrl.errors import MediaError, RowError
-from vlmrl.media.access import IMAGE_BYTES, read_media
+from vlmrl.media.access import IMAGE_BYTES, open_media
 from vlmrl.registry import Catalogue
 from vlmrl.types import CoordinateFrame
 
@@ -32,6 +33,10 @@ class ImportOptions:
     time_unit: TimeUnit | None = None
     time_fps: float | None = None
     instructions: Literal["drop", "keep"] = "drop"
+    turns: Literal["first", "last", "split"] | None = None
+    """What to read of rows with several turns (`adapters.turns`); None refuses them."""
+    columns: Mapping[str, str | tuple[str, ...]] | None = None
+    """Our key -> column or columns of the rows (`adapters.columns`), for rows of no known shape."""
     media_dir: Path | None = None
     """Folder of the media; needed for boxes in pixels (to read the size of their picture) and for rows with image bytes."""
     media_folder: str | None = None
@@ -43,6 +48,8 @@ class Found:
     """The parts of a foreign row, in foreign terms; `adapters.build.build` turns them into a row of our schema."""
 
     question: str
+    history: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Earlier questions with their answers."""
     answer: object = None
     images: list[object] = field(default_factory=list[object])
     videos: list[object] = field(default_factory=list[object])
@@ -57,7 +64,7 @@ class Found:
     frame: CoordinateFrame | None = None
     """Where the row itself declares it."""
     size: Size | None = None
-    """Of the first picture, where the row declares it."""
+    """Of the first picture, where `objects` of the row declares it."""
     meta: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -152,29 +159,32 @@ def left_over(row: Mapping[str, Any], *used: str) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in used and value is not None}
 
 
-def media_entry(item: object, place: str) -> tuple[str | dict[str, Any], dict[str, Any]]:
+def media_entry(item: object, place: str, root: Path | None = None) -> tuple[str | dict[str, Any], dict[str, Any]]:
     """(what our schema takes for a medium, processing keys that it carried).
 
-    A leading `./` is dropped. URLs, absolute paths and `..` are refused later, by the schema.
+    A leading `./` is dropped, and `file://` and absolute paths below `root` become relative to it. Other URLs, absolute paths and `..`
+    are refused later, by the schema.
 
     Raises:
         RowError: a list of frames, an object without a path, or with keys of unknown meaning.
     """
     if isinstance(item, str):
-        return _relative(item), {}
+        return _relative(item, root), {}
+    if isinstance(item, Mapping) and "frames" in item:  # a video given as pictures; its form is the schema's to check
+        return dict(item), {}
     if isinstance(item, list):
         raise RowError("bad_type", f"'{place}' is a list of frames; give one video file, frames are chosen when it is processed")
     if not isinstance(item, Mapping):
         raise RowError("bad_type", f"'{place}' must be a path, got {type(item).__name__}")
-    paths = [(key, item[key]) for key in ("path", "image", "video") if item.get(key) is not None]
-    unknown = sorted(set(item) - {"path", "image", "video", "type", "sha256", "bytes", *PROCESSING})
+    paths = [(key, item[key]) for key in ("path", "image", "video", "url") if item.get(key) is not None]
+    unknown = sorted(set(item) - {"path", "image", "video", "url", "type", "sha256", "bytes", *PROCESSING})
     if unknown:
         raise RowError("unknown_key", f"'{place}.{unknown[0]}'")
     if item.get("bytes") is not None:
         raise RowError("image_bytes", f"'{place}' holds bytes; set 'media_folder' of the source to the folder to write them to")
     if len(paths) != 1 or not isinstance(paths[0][1], str):
         raise RowError("bad_type", f"'{place}' must name one path as text under 'path', got keys {sorted(item)}")
-    path = _relative(paths[0][1])
+    path = _relative(paths[0][1], root)
     extra = {key: item[key] for key in PROCESSING if item.get(key) is not None}
     return ({"path": path, "sha256": item["sha256"]} if item.get("sha256") is not None else path), extra
 
@@ -185,18 +195,26 @@ def picture_size(path: str, options: ImportOptions) -> Size:
     Raises:
         RowError: the folder is not known, or what `media` says about the file (`missing`, `corrupt`, ...).
     """
-    from vlmrl.media.image import image_size
+    from vlmrl.media.headers import read_image_size
 
     if options.media_dir is None:
         raise RowError("frame", "boxes in pixels need the size of their picture, and the folder of the media is not known")
     try:
-        height, width = image_size(read_media(options.media_dir, path, max_bytes=IMAGE_BYTES))
+        with open_media(options.media_dir, path, max_bytes=IMAGE_BYTES) as file:
+            height, width = read_image_size(file, path)
     except MediaError as error:
         raise RowError(error.reason, f"size of {path}: {str(error).removeprefix(error.reason + ': ')}") from error
     return float(width), float(height)
 
 
-def _relative(path: str) -> str:
+def _relative(path: str, root: Path | None) -> str:
+    """The path below `root`; whether it may be opened is for the schema and the media store to say."""
+    local = unquote(path[len("file://") :]) if path[: len("file://")].lower() == "file://" else path
+    if local.startswith("/") and root is not None:
+        for folder in (root.absolute(), root.resolve()):
+            below = posixpath.normpath(local)
+            if Path(below).is_relative_to(folder) and Path(below) != folder:
+                return str(Path(below).relative_to(folder))
     if not path.startswith("./"):
         return path
     normal = posixpath.normpath(path)

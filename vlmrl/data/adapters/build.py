@@ -4,6 +4,8 @@
 - Instructions about the answer format at the start or end of the question are cut and kept in `meta.instructions`
   (`instructions: keep` leaves them in).
 - Columns without a meaning here go to `meta` under their own names.
+- A size that the row states of its pictures must be that of the files.
+- Where the row has videos and no picture, as many `<image>` as videos stand for them (LLaVA-Video).
 - What the row says of its answer type and task comes first, then what the source says; without either the row is an error, except
   where there is only one reading: options make a `choice`.
 """
@@ -11,12 +13,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.data.adapters.base import Found, ImportOptions, media_entry
 from vlmrl.data.adapters.gold import GoldContext
-from vlmrl.data.adapters.text import cut_instructions, place_media, unwrap
+from vlmrl.data.adapters.sizes import check_sizes
+from vlmrl.data.adapters.text import cut_instructions, has_numbers, place_media, unwrap
 from vlmrl.errors import RowError
 
 _TOP = ("difficulty", "trajectory")
@@ -34,15 +37,22 @@ def build(found: Found, options: ImportOptions) -> dict[str, Any]:
     for key in ("data_type", "source", "options", "frame", "size"):
         if key in meta:
             meta[f"original_{key}"] = meta.pop(key)
-    images = _media(found.images, "images", meta)
-    videos = _media(found.videos, "videos", meta)
+    images = _media(found.images, "images", meta, options)
+    videos = _media(found.videos, "videos", meta, options)
+    if options.media_dir is not None and not videos:
+        check_sizes(found.meta, [image["path"] if isinstance(image, dict) else image for image in images], options)
+    if videos and not images:
+        _mean_videos(found, len(videos))
     answer, thought = _answer(found)
     answer_type = _answer_type(found, options)
     first = images[0] if images else None
     path = first["path"] if isinstance(first, dict) else first
     context = GoldContext(found, options, path)
     true = ANSWER_TYPES[answer_type].convert(answer, context)
-    question, instructions = (found.question, "") if options.instructions == "keep" else cut_instructions(found.question)
+    question, instructions = _without_instructions(found.question, options)
+    history = [{"prompt": _without_instructions(asked, options)[0].strip(), "answer": told} for asked, told in found.history]
+    if history and has_numbers([asked["prompt"] for asked in history] + [question]):
+        raise RowError("placeholder", "several turns with numbered placeholders (<image 1>) are not read; number them in one turn only")
     prompt, choices = place_media(question, found.options if true.options is None else true.options, len(images), len(videos))
     for key, value in (("system", found.system), ("instructions", instructions)):
         if value:
@@ -58,6 +68,7 @@ def build(found: Found, options: ImportOptions) -> dict[str, Any]:
         "images": images,
         "videos": videos,
         "options": choices,
+        "history": history,
         "gt": true.gt,
         "thought": thought,
         "data_type": found.data_type,
@@ -67,10 +78,23 @@ def build(found: Found, options: ImportOptions) -> dict[str, Any]:
     return row | {key: value for key, value in optional.items() if value}
 
 
-def _media(items: list[object], place: str, meta: dict[str, Any]) -> list[Any]:
+def _without_instructions(question: str, options: ImportOptions) -> tuple[str, str]:
+    return (question, "") if options.instructions == "keep" else cut_instructions(question)
+
+
+def _mean_videos(found: Found, videos: int) -> None:
+    """`<image>` for a video, where the row has no picture and the counts leave one reading only."""
+    texts = [found.question, *(asked for asked, _ in found.history)]
+    if any("<video>" in text for text in texts) or sum(text.count("<image>") for text in texts) != videos:
+        return
+    found.question = found.question.replace("<image>", "<video>")
+    found.history = [(asked.replace("<image>", "<video>"), told) for asked, told in found.history]
+
+
+def _media(items: list[object], place: str, meta: dict[str, Any], options: ImportOptions) -> list[Any]:
     out: list[Any] = []
     for i, item in enumerate(items):
-        entry, processing = media_entry(item, f"{place}[{i}]")
+        entry, processing = media_entry(item, f"{place}[{i}]", options.media_dir)
         out.append(entry)
         if processing:
             meta.setdefault("media_options", {})[f"{place}[{i}]"] = processing
@@ -81,7 +105,10 @@ def _answer(found: Found) -> tuple[object, str | None]:
     """(the gold answer without its wrapping, the reference thought)."""
     if found.answer is None:
         raise RowError("missing_key", "the row has no gold answer")
-    answer, inner = unwrap(found.answer) if isinstance(found.answer, str) else (found.answer, None)
+    given = found.answer
+    if isinstance(given, list) and len(cast("list[object]", given)) == 1 and isinstance(given[0], str):
+        given = given[0]
+    answer, inner = unwrap(given) if isinstance(given, str) else (given, None)
     return answer, found.thought or inner
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vlmrl.data.adapters.base import Found, ImportOptions, id_of, left_over, list_of, optional_text, options_of, text_of
+from vlmrl.data.adapters.base import Found, ImportOptions, id_of, left_over, list_of, optional_text, options_of
 from vlmrl.data.adapters.build import build
+from vlmrl.data.adapters.chat import from_text, merged, read_prompt
 from vlmrl.errors import RowError
 
 name = "easyr1"
@@ -32,15 +33,20 @@ def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
     given = next((key for key in ("answer", "solution", "ground_truth") if row.get(key) is not None), None)
     if given is None:
         raise RowError("missing_key", "no gold answer: 'answer' (or 'solution', 'ground_truth') is missing")
+    chat = read_prompt(from_text(row.get("problem"), "problem"), "problem", several=options.turns is not None)
+    if chat.answer is not None:
+        raise RowError("turns", f"'problem' ends with a turn of the assistant; the answer is '{given}'")
     return build(
         Found(
-            question=text_of(row, "problem"),
+            question=chat.question,
+            history=chat.history,
             answer=row[given],
-            images=list_of(row, "image", "images"),
-            videos=list_of(row, "video", "videos"),
+            images=merged(chat.images, list_of(row, "image", "images"), "image"),
+            videos=merged(chat.videos, list_of(row, "video", "videos"), "video"),
             task=optional_text(row, "task"),
             id=id_of(row, "id"),
             options=options_of(row),
+            system=chat.system,
             thought=optional_text(row, "thought"),
             meta=left_over(row, *_USED, given),
         ),

@@ -12,6 +12,7 @@ from typing import Any
 
 from vlmrl.answers.coordinates import Size, convert_box, convert_point, convert_span, convert_time, plain
 from vlmrl.data.adapters.base import Found, ImportOptions, picture_size
+from vlmrl.data.adapters.sizes import contradiction
 from vlmrl.errors import RowError
 
 
@@ -61,7 +62,7 @@ class GoldContext:
         """Size of the one picture that the numbers are in. What the row says of it must be what the file says.
 
         Raises:
-            RowError: `frame`, or what is wrong with the file.
+            RowError: `frame`, `size`, or what is wrong with the file.
         """
         if self.videos or self.images != 1 or self.first_image is None:
             raise RowError("frame", f"{place}: pixels need exactly one picture, the row has {self.images} and {self.videos} video(s)")
@@ -70,9 +71,5 @@ class GoldContext:
             return stated
         size = picture_size(self.first_image, self.source)
         if stated is not None and stated != size:
-            raise RowError(
-                "frame",
-                f"{place}: the row says that its picture is {stated[0]:g}x{stated[1]:g}, the file (upright) is "
-                f"{size[0]:g}x{size[1]:g}; the numbers are for another version of the picture",
-            )
+            raise RowError("size", contradiction("'objects.width/height'", stated, self.first_image, size))
         return size

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from vlmrl.data.adapters.base import Found, ImportOptions, id_of, left_over, list_of, mapping_of, media_entry, optional_text, options_of
 from vlmrl.data.adapters.build import build
 from vlmrl.data.adapters.chat import Chat, merged, read_chat
 from vlmrl.data.adapters.gold import GoldContext
+from vlmrl.data.adapters.sizes import check_sizes
 from vlmrl.errors import RowError
 from vlmrl.types import CoordinateFrame
 
 name = "messages"
-_USED = ("id", "messages", "conversations", "image", "images", "video", "videos", "objects", "options", "system", "task")
+_USED = ("id", "messages", "message", "conversations", "image", "images", "video", "videos", "objects", "options", "system", "task")
 _BOX_TYPES: dict[str, CoordinateFrame] = {"real": "pixel", "norm1": "norm1", "norm1000": "norm1000"}
 _OBJECT_KEYS = {"ref", "bbox", "bbox_type", "image_id", "width", "height"}
 _MARK = re.compile(r"<(ref-object|bbox)>")
@@ -30,8 +31,11 @@ _THOUGHT = re.compile(r"\s*<think(?:ing)?>(.*?)</think(?:ing)?>", re.IGNORECASE 
 
 
 def detect(row: Mapping[str, Any]) -> bool:
-    """`messages`; or `conversations` without the `image` of LLaVA-style rows."""
-    return "answer_type" not in row and ("messages" in row or ("conversations" in row and "image" not in row))
+    """`messages` (OpenRLHF-M: `message`); or `conversations` without the `image` of LLaVA-style rows."""
+    if "answer_type" in row:
+        return False
+    chat = isinstance(row.get("message"), list) and not {"prompt", "problem", "conversations"} & set(row)
+    return "messages" in row or chat or ("conversations" in row and "image" not in row)
 
 
 def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
@@ -40,16 +44,16 @@ def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
     Raises:
         RowError: naming the key at fault.
     """
-    keys = [key for key in ("messages", "conversations") if row.get(key) is not None]
+    keys = [key for key in ("messages", "message", "conversations") if row.get(key) is not None]
     if len(keys) != 1:
         raise RowError("missing_key" if not keys else "bad_value", f"give 'messages' or 'conversations', got {keys}")
-    for key in ("audios", "tools"):
-        if row.get(key):
-            raise RowError("unknown_key", f"'{key}': rows with sound or tools are not read")
-    chat = read_chat(row[keys[0]], keys[0])
+    if row.get("tools"):
+        raise RowError("unknown_key", "'tools': rows with tools are not read; leave them out")
+    chat = read_chat(row[keys[0]], keys[0], several=options.turns is not None)
     given = next((key for key in ("solution", "answer") if row.get(key) is not None), None)
     found = Found(
         question=chat.question,
+        history=list(chat.history),
         answer=row[given] if given is not None else chat.answer,
         images=merged(chat.images, list_of(row, "image", "images"), "image"),
         videos=merged(chat.videos, list_of(row, "video", "videos"), "video"),
@@ -61,7 +65,7 @@ def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
     )
     if row.get("objects") is not None:
         _fill(found, mapping_of(row, "objects"), chat, options, own_answer=given is not None)
-    elif _MARK.search(chat.question + (chat.answer or "")):
+    elif _MARK.search("".join(_said(chat))):
         raise RowError("missing_key", "the messages have <ref-object> or <bbox>, but the row has no 'objects'")
     if found.answer is None:
         raise RowError("missing_key", f"no gold answer: '{keys[0]}' has no turn of the assistant and there is no 'solution'")
@@ -87,13 +91,15 @@ def _fill(found: Found, objects: Mapping[str, Any], chat: Chat, options: ImportO
     sides = [_list(objects, key) for key in ("width", "height")]
     if all(sides):
         found.size = (_side(sides[0][0]), _side(sides[1][0]))
-    asked, told = _MARK.findall(chat.question), _MARK.findall(chat.answer or "")
+    marks = [mark for text in _said(chat) for mark in _MARK.findall(text)]
     for mark, have in (("ref-object", names), ("bbox", boxes)):
-        if (asked + told).count(mark) != len(have):
+        if marks.count(mark) != len(have):
             key = "ref" if mark == "ref-object" else "bbox"
-            raise RowError("objects", f"the messages have {(asked + told).count(mark)} <{mark}>, 'objects.{key}' has {len(have)}")
-    first = media_entry(found.images[0], "images[0]")[0] if found.images else None
-    path = cast("str | None", first["path"] if isinstance(first, dict) else first)
+            raise RowError("objects", f"the messages have {marks.count(mark)} <{mark}>, 'objects.{key}' has {len(have)}")
+    pictures = [media_entry(image, f"images[{i}]", options.media_dir)[0] for i, image in enumerate(found.images)]
+    paths = [str(entry["path"]) if isinstance(entry, dict) else entry for entry in pictures]
+    check_sizes(objects, paths, options, prefix="objects.")
+    path = paths[0] if paths else None
     waiting = {"ref-object": iter(names), "bbox": iter(boxes)}
 
     def written(match: re.Match[str]) -> str:
@@ -104,6 +110,7 @@ def _fill(found: Found, objects: Mapping[str, Any], chat: Chat, options: ImportO
             raise RowError("bad_type", f"'objects.ref' must hold texts, got {type(value).__name__}")
         return value
 
+    found.history = [(_MARK.sub(written, asked), _MARK.sub(written, told)) for asked, told in chat.history]
     found.question = _MARK.sub(written, chat.question)
     if own_answer or chat.answer is None:
         return
@@ -118,6 +125,11 @@ def _fill(found: Found, objects: Mapping[str, Any], chat: Chat, options: ImportO
         found.answer_type = "point" if points or options.answer_type == "point" else "bbox"
     else:
         found.answer = _MARK.sub(written, chat.answer)
+
+
+def _said(chat: Chat) -> list[str]:
+    """The texts of the turns, in their order."""
+    return [*(text for turn in chat.history for text in turn), chat.question, chat.answer or ""]
 
 
 def _side(value: object) -> float:

@@ -57,6 +57,11 @@ def place_media(question: str, options: list[str], images: int, videos: int) -> 
     return front + _words(question).lstrip(), [_words(option) for option in options]
 
 
+def has_numbers(texts: list[str]) -> bool:
+    """Whether one of the texts has a numbered placeholder."""
+    return any(_NUMBERED.search(text) for text in texts)
+
+
 def _plain_run(question: str) -> str | None:
     """The question with its one run of placeholders 1, 2, ... made plain; None if they are elsewhere or in another order."""
     text = question.strip()

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vlmrl.data.adapters.base import Found, ImportOptions, id_of, left_over, list_of, optional_text, options_of, text_of
+from vlmrl.data.adapters.base import Found, ImportOptions, id_of, left_over, list_of, optional_text, options_of
 from vlmrl.data.adapters.build import build
-from vlmrl.data.adapters.chat import Chat, merged, read_chat
+from vlmrl.data.adapters.chat import merged, read_chat, read_prompt
 from vlmrl.errors import RowError
 
 name = "trl"
@@ -31,17 +31,21 @@ def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
     Raises:
         RowError: naming the key at fault.
     """
-    prompt = row.get("prompt")
-    chat = Chat(question=text_of(row, "prompt")) if prompt is None or isinstance(prompt, str) else read_chat(prompt, "prompt")
-    if chat.answer is not None:
-        raise RowError("turns", "'prompt' ends with a turn of the assistant; the answer belongs in 'answer', 'solution' or 'completion'")
+    chat = read_prompt(row.get("prompt"), "prompt", several=options.turns is not None)
     given = next((key for key in _ANSWERS if row.get(key) is not None), None)
     answer = row[given] if given is not None else _completion(row.get("completion"))
+    if chat.answer is not None:
+        if answer is not None or options.turns is None:
+            raise RowError(
+                "turns", "'prompt' ends with a turn of the assistant; the answer belongs in 'answer', 'solution' or 'completion'"
+            )
+        answer = chat.answer
     if answer is None:
         raise RowError("missing_key", f"no gold answer: one of {', '.join(_ANSWERS)} or 'completion' is needed")
     return build(
         Found(
             question=chat.question,
+            history=chat.history,
             answer=answer,
             images=merged(chat.images, list_of(row, "image", "images"), "image"),
             videos=merged(chat.videos, list_of(row, "video", "videos"), "video"),
@@ -61,5 +65,5 @@ def _completion(value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping) and value[0].get("role") == "assistant":
-        return read_chat([{"role": "user", "content": "-"}, value[0]], "completion").answer
+        return read_chat([{"role": "user", "content": "-"}, value[0]], "completion", several=False).answer
     raise RowError("turns", "'completion' must be text or one message of the assistant")

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vlmrl.data.adapters.base import Found, ImportOptions, id_of, left_over, list_of, mapping_of, optional_text, options_of, text_of
+from vlmrl.data.adapters.base import Found, ImportOptions, id_of, left_over, list_of, mapping_of, optional_text, options_of
 from vlmrl.data.adapters.build import build
-from vlmrl.data.adapters.chat import Chat, merged, read_chat
+from vlmrl.data.adapters.chat import merged, read_prompt
 from vlmrl.errors import RowError
 
 name = "verl"
@@ -39,16 +39,14 @@ def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
     style = model.get("style", "rule")
     if style not in _STYLES:
         raise RowError("bad_value", f"'reward_model.style' is {str(style)[:40]!r}; known: {', '.join(_STYLES)} (an answer to compare with)")
-    prompt = row.get("prompt")
-    chat = Chat(question=text_of(row, "prompt")) if prompt is None or isinstance(prompt, str) else read_chat(prompt, "prompt")
+    chat = read_prompt(row.get("prompt"), "prompt", several=options.turns is not None)
     if chat.answer is not None:
         raise RowError("turns", "'prompt' ends with a turn of the assistant; the answer is 'reward_model.ground_truth'")
-    if row.get("audios"):
-        raise RowError("unknown_key", "'audios': sound is not read")
     ability = optional_text(row, "ability")
     return build(
         Found(
             question=chat.question,
+            history=chat.history,
             answer=model["ground_truth"],
             images=merged(chat.images, list_of(row, "image", "images"), "image"),
             videos=merged(chat.videos, list_of(row, "video", "videos"), "video"),

@@ -47,7 +47,7 @@ def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
     Raises:
         RowError: naming the key at fault.
     """
-    chat = read_chat(row.get("conversations"), "conversations")
+    chat = read_chat(row.get("conversations"), "conversations", several=options.turns is not None)
     if chat.images or chat.videos:
         raise RowError("bad_type", "'conversations' holds media as parts; in rows of this shape they stand in 'image'")
     answer = chat.answer if chat.answer is not None else row.get("solution")
@@ -59,6 +59,7 @@ def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
     return build(
         Found(
             question=chat.question,
+            history=chat.history,
             answer=answer,
             images=list_of(row, "image", "images"),
             videos=list_of(row, "video", "videos"),

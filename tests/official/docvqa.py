@@ -1,4 +1,4 @@
-"""DocVQA: all validation questions in the SQuAD form that the authors published, and twelve as the challenge's download has them."""
+"""DocVQA: all validation questions, as a repository with a model carries them, and twelve as the challenge's own file has them."""
 
 from __future__ import annotations
 
@@ -6,45 +6,45 @@ import json
 from pathlib import Path
 
 from tests.official.case import Case
-from tests.support.samples import parquet_bytes
+
+_ASK = "\nAnswer the question using a single word or phrase."
+"""Theirs, behind every question."""
 
 
 def _pour(root: Path) -> None:
-    """`[{context, qas: [{id, question, answers: [{text}]}]}]`, a page each, to the columns of the Hub's Parquet files."""
-    pages = json.loads((root / "squad.json").read_text(encoding="utf-8"))
+    """`{question_id, question, answer: [..], image}` a line, to the challenge's file."""
+    items = [json.loads(line) for line in (root / "val.jsonl").read_text(encoding="utf-8").strip().split("\n")]
     records = [
         {
-            "questionId": str(item["id"]),
-            "question": item["question"],
-            "question_types": None,
-            "image": {"bytes": "standin:page.png"},
-            "answers": [answer["text"] for answer in item["answers"]],
+            "questionId": item["question_id"],
+            "question": item["question"].removesuffix(_ASK),
+            "image": f"documents/{item['image']}",
+            "answers": item["answer"],
         }
-        for page in pages
-        for item in page["qas"]
+        for item in items
     ]
-    (root / "DocVQA").mkdir()
-    (root / "DocVQA/validation-00000-of-00001.parquet").write_bytes(parquet_bytes(records))
+    (root / "val_v1.0.json").write_text(json.dumps({"data": records}), encoding="utf-8")
 
 
 CASES = (
     Case(
-        repository="mineshmathew/DocVQA",
-        commit="618dee574c98137da83aac857d7b68934618735c",
-        date="2021-04-11",
-        files={"BERT_baseline/data_in_squad_format/docvqa_val_squad_format.json": "squad.json"},
+        repository="TempleX98/MoVA",
+        commit="52f83e5b3a7755bc75f720580b0749cda98e5abc",
+        date="2024-06-28",
+        copied_from="the challenge",
+        files={"playground/data/eval/docvqa/val.jsonl": "val.jsonl"},
         how="poured",
         pour=_pour,
         split="validation",
         records=5349,
         rows=5349,
         looks={
-            "docvqa-validation-223": {
-                "prompt": "What is the title of the chart? Answer with a single word or phrase.",
-                "gt": {"answers": ["sargasso sea temperature"]},
+            "docvqa-validation-49153": {
+                "images": ["documents/pybv0228_81.png"],
+                "prompt": "What is the ‘actual’ value per 1000, during the year 1975? Answer with a single word or phrase.",
+                "gt": {"answers": ["0.28"]},
             },
-            "docvqa-validation-397": {"gt": {"answers": ["0.57%"]}},
-            "docvqa-validation-56640": {"gt": {"answers": ["chris"]}},
+            "docvqa-validation-26167": {"images": ["documents/ffbg0227_2.png"], "gt": {"answers": ["2", "page 2"]}},
         },
     ),
     Case(

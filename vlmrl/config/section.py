@@ -32,7 +32,7 @@ class Method(BaseModel):
 class RewardMethod(Method):
     """A reward and its weight in the sum."""
 
-    weight: float = Field(default=1.0, description="Factor of this column in the weighted sum")
+    weight: float = Field(default=1.0, ge=-1e6, le=1e6, description="Factor of this column in the weighted sum")
     label: LogKey | None = Field(
         default=None, description="Name in logs and for shapings; by default the reward's. Lets one reward (`python`) stand twice"
     )

@@ -122,6 +122,12 @@ def memory(device: torch.device) -> dict[str, float]:
 # logged steps. The window is not part of the run's state: it changes nothing that is trained or logged, so a resumed run is the same
 # without it, and simply watches anew.
 
+EARLY = 3
+"""Steps after which it is said that nothing can be learned."""
+NO_SIGNAL = (
+    "there is nothing to learn from; look at answers and their scores, raise rollout.num_generations or rollout.temperature, take easier "
+    "rows, or start from a model that solves some of them"
+)
 WINDOW = 50
 """Steps that are looked at."""
 EDGE = 10
@@ -150,6 +156,30 @@ def constant_columns(window: Window) -> dict[str, str]:
                     "look at some answers, at the row's gold, and at its weight"
                 )
     return out
+
+
+def silent_columns(window: Window) -> dict[str, str]:
+    """Reward columns that have judged no rollout since the run was started, or within a window: they count for nothing."""
+    if len(window) < EARLY:
+        return {}
+    keys = [key for key in window[-1] if key.startswith("rewards/") and key.endswith("/judged")]
+    names = [key.split("/")[1] for key in keys if all(step.get(key) == 0.0 for step in window)]
+    text = "it gave None for each, which means 'cannot judge'; see whether it is for rows like these, and what it reads of them"
+    return {f"silent/{name}": f"reward '{name}' has judged no rollout of the last {len(window)} steps: {text}" for name in names}
+
+
+def no_signal(window: Window) -> dict[str, str]:
+    """In no group did answers differ in worth: the policy gradient of all these steps is zero."""
+    last = window[-EDGE:]
+    if len(last) < EARLY or any(step.get("groups_with_signal") != 0.0 for step in last):
+        return {}
+    return {"signal": f"no group of the last {len(last)} steps had answers that differ in reward ({_means(last)}): {NO_SIGNAL}"}
+
+
+def _means(window: Window) -> str:
+    """Mean of each reward over steps."""
+    keys = [key for key in window[-1] if key.startswith("rewards/") and key.endswith("/mean")]
+    return ", ".join(f"{key.split('/')[1]} {sum(step.get(key, 0.0) for step in window) / len(window):.3g} on average" for key in keys)
 
 
 def rising_faults(window: Window) -> dict[str, str]:
@@ -192,7 +222,15 @@ def longer(window: Window) -> dict[str, str]:
     return {"longer": f"answers grew from {earlier:.0f} to {now:.0f} tokens on average within {len(window)} steps"}
 
 
-RULES: tuple[Callable[[Window], dict[str, str]], ...] = (constant_columns, rising_faults, truncated, unreadable, longer)
+RULES: tuple[Callable[[Window], dict[str, str]], ...] = (
+    constant_columns,
+    silent_columns,
+    no_signal,
+    rising_faults,
+    truncated,
+    unreadable,
+    longer,
+)
 
 
 @dataclass(kw_only=True)

@@ -24,6 +24,10 @@ class StageState:
     """Updates refused in a row because loss or gradient was not finite."""
     empty_in_row: int = 0
     """Steps in a row without any trainable row."""
+    without_signal: int = 0
+    """Steps in which no group had answers that differ in worth."""
+    verdicts: dict[str, int] = field(default_factory=dict)
+    """Reward -> rollouts that it has scored; one that has scored none has 0."""
     max_tokens_per_microbatch: int | None = None
     """Token budget after out-of-memory halvings; None: the recipe's."""
     bad_media: dict[str, str] = field(default_factory=dict)

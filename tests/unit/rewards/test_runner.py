@@ -149,7 +149,7 @@ def test_a_broken_contract_is_no_judgement(returned: Any) -> None:
     assert runner.first_fault["bad"].startswith("bad on row 'row-7': ")
 
 
-@pytest.mark.parametrize("returned", [[1, 0.5, None], (0.0, -3.5, 1e300), [np.float64(0.5)] * 3, [None] * 3])
+@pytest.mark.parametrize("returned", [[1, 0.5, None], (0.0, -3.5, 1e12), [np.float64(0.5)] * 3, [None] * 3])
 def test_a_kept_contract(returned: Any) -> None:
     assert contract_problem(returned, 3) is None
 
@@ -158,8 +158,27 @@ def test_contract_messages_say_what_and_where() -> None:
     assert contract_problem([1.0], 3) == "returned 1 values for 3 rollouts"
     assert contract_problem([1.0, True], 2) == "value 1 is bool True, expected a float or None"
     assert contract_problem([1.0, math.nan], 2) == "value 1 is not a finite float; return None where it cannot be judged"
+    assert contract_problem([1.0, -1.1e12], 2) == (
+        "value 1 is -1.1e+12, beyond 1e+12, where means and deviations overflow; scale the reward, best to [0, 1]"
+    )
     assert "returned Tensor, expected a list" in str(contract_problem(torch.zeros(2), 2))
     assert sys.float_info.max < 10**400
+
+
+def test_a_reward_that_counts_must_score_something() -> None:
+    runner = RewardRunner([("mine", 1.0, by_number), ("format", 0.5, by_number), ("watched", 0.0, by_number)])
+    runner.require_verdicts({"mine": 1, "format": 0}, 50)  # a built-in one may be for other rows
+    with pytest.raises(DataError, match="reward 'mine' scored none of the rollouts of 50 steps"):
+        runner.require_verdicts({"mine": 0, "format": 9, "watched": 0}, 50)
+    with pytest.raises(DataError, match="rewards 'mine', 'format' scored none"):
+        runner.require_verdicts({}, 50)
+    RewardRunner([("watched", 0.0, by_number)]).require_verdicts({}, 50)
+
+
+def test_a_users_function_under_a_built_in_name_counts_as_the_users() -> None:
+    runner = RewardRunner([("score", 1.0, by_number), ("format", 1.0, by_number)], entries={"score": "python", "format": "format"})
+    with pytest.raises(DataError, match="reward 'score' scored none"):
+        runner.require_verdicts({"format": 3}, 50)
 
 
 def test_faults_above_the_bound_stop_the_run() -> None:

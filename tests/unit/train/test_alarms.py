@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vlmrl.train.meter import RULES, Watch, constant_columns, longer, rising_faults, truncated, unreadable
+from vlmrl.train.meter import RULES, Watch, constant_columns, longer, no_signal, rising_faults, silent_columns, truncated, unreadable
 
 
 def series(key, values):
@@ -19,6 +19,26 @@ def test_a_column_that_is_constant_for_a_window():
     assert constant_columns([{"rewards/a/mean": 0.5}, *flat[1:]]) == {}
     assert constant_columns([{}, *flat[1:]]) == {}  # the column came later
     assert constant_columns([{"rewards/a/mean": 9.0}, *flat]) == constant_columns(flat)
+
+
+def test_a_column_that_judges_nothing():
+    none = [{"rewards/a/judged": 0.0, "rewards/b/judged": 0.5, "rewards/a/mean": 0.0}] * 3
+    assert silent_columns(none[:2]) == {}
+    assert list(silent_columns(none)) == ["silent/a"]
+    assert "reward 'a' has judged no rollout of the last 3 steps" in silent_columns(none)["silent/a"]
+    assert silent_columns([{"rewards/a/judged": 0.1, "rewards/b/judged": 1.0}, *none * 5]) == {}, "it has judged within the window"
+
+
+def test_steps_in_which_no_group_has_a_signal():
+    flat = [{"groups_with_signal": 0.0, "rewards/a/mean": 0.5, "rewards/b/mean": 0.1 * n} for n in range(12)]
+    assert no_signal(flat[:2]) == {}
+    assert (
+        "no group of the last 3 steps had answers that differ in reward (a 0.5 on average, b 0.1 on average)"
+        in no_signal(flat[:3])["signal"]
+    )
+    assert "no group of the last 10 steps" in no_signal([{"groups_with_signal": 2.0}, *flat])["signal"]
+    assert no_signal([*flat, {"groups_with_signal": 1.0}]) == {}
+    assert no_signal([*flat[:8], {"groups_with_signal": 1.0}, flat[8]]) == {}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +82,7 @@ def test_length_explosion():
 
 def test_steps_without_rewards_raise_no_alarm():
     window = [{"loss": 1.0, "grad_norm": 0.5}] * 50
-    assert [rule(window) for rule in RULES] == [{}] * 5
+    assert [rule(window) for rule in RULES] == [{}] * len(RULES)
 
 
 def test_an_alarm_is_said_once_per_window_and_the_input_is_kept_apart():

@@ -14,7 +14,7 @@ from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.config.schema import GrpoSection
 from vlmrl.errors import ConfigError
 from vlmrl.train.stage import algorithm as module
-from vlmrl.train.stage.algorithm import Algorithm, Batch, Bound, Selection, credit_tokens
+from vlmrl.train.stage.algorithm import Algorithm, Batch, Bound, Selection, advantage_problem, credit_tokens
 from vlmrl.train.stage.table import RewardTable
 
 
@@ -89,3 +89,18 @@ def test_only_slots_that_act_once_a_step_can_remember(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "bind", with_memory)
     with pytest.raises(ConfigError, match="policy_loss 'ppo_clip' cannot remember: only reward_shaping, advantage"):
         Algorithm.of(section())
+
+
+def test_an_advantage_that_is_not_finite_is_named_with_its_methods_and_rewards() -> None:
+    x = inputs([(1.0, 0, True), (3e11, 0, True), (5.0, 1, False)])
+    batch = batch_of(x, [0, 1, 2], [[1], [1], [1]])
+    algorithm = dataclasses.replace(Algorithm.of(section()), reweight=[bound("reweight", "cubed", lambda x, adv: adv**3)])
+    nan, inf = float("nan"), float("inf")
+    assert advantage_problem(algorithm, batch, torch.tensor([1.0, -2.0, nan])) is None, "nobody judged the last row"
+    text = advantage_problem(algorithm, batch, torch.tensor([1.0, -inf, nan]))
+    assert text is not None
+    assert text.startswith("1 of 3 advantages are not finite, the first is -inf with the rewards task 3e+11; they went through ")
+    assert "advantage g" in text
+    assert "reweight cubed" in text
+    dropped = dataclasses.replace(batch, chosen=dataclasses.replace(batch.chosen, keep_N=torch.tensor([True, False, True])))
+    assert advantage_problem(algorithm, dropped, torch.tensor([1.0, -inf, nan])) is None

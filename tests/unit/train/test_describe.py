@@ -1,4 +1,4 @@
-"""train.stage.table: moments of advantages, by hand and against scipy."""
+"""train.stage.table: what is logged of a step's rewards and advantages, by hand and against scipy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,45 @@ import pytest
 import torch
 from scipy import stats
 
-from vlmrl.train.stage.table import advantage_moments
+from tests.support.builders import group
+from vlmrl.train.stage.table import advantage_moments, describe, reward_table
+from vlmrl.types import ScoredGroup, Scores
+
+
+def logged(groups: list[list[tuple[float | None, ...]]], adv: list[float]) -> dict[str, float]:
+    """What is logged of groups of rollouts with these rewards (a weighs 1, b weighs 0.5)."""
+    scored = [
+        (
+            place,
+            ScoredGroup(
+                group=group(["x"] * len(rewards), answer_format="think"),
+                scores=Scores(columns=("a", "b"), weights=(1.0, 0.5), rewards_GK=tuple(rewards)),
+            ),
+        )
+        for place, rewards in enumerate(groups)
+    ]
+    return describe(scored, reward_table(scored, baseline=lambda _: None, progress=0.0), torch.tensor(adv, dtype=torch.float64))
+
+
+def test_share_of_rollouts_that_a_reward_judged() -> None:
+    out = logged([[(1.0, None), (None, None)], [(0.0, None), (0.0, None)]], [0.0] * 4)
+    assert (out["rewards/a/judged"], out["rewards/b/judged"]) == (0.75, 0.0)
+    assert out["rewards/a/mean"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("groups", "adv", "expected"),
+    [
+        ([[(1.0, 0.0), (1.0, 0.0)], [(0.0, 1.0), (0.0, 1.0)]], [0.0] * 4, 0.0),
+        ([[(1.0, 0.0), (1.0, 0.0)], [(0.0, 1.0), (0.0, 0.0)]], [0.0] * 4, 1.0),
+        ([[(1.0, 0.0), (1.0, 0.0)], [(0.0, 1.0), (0.0, 1.0)]], [0.2, 0.2, -0.2, -0.2], 2.0),  # compared with other groups
+        ([[(1.0, 0.0)], [(0.0, 1.0)]], [0.0, 0.1], 1.0),  # one answer each, against a memory
+        ([[(None, None), (None, None)]], [0.0, 0.0], 0.0),
+    ],
+    ids=["flat", "one differs", "across groups", "single", "unjudged"],
+)
+def test_groups_with_a_signal(groups, adv, expected) -> None:
+    assert logged(groups, adv)["groups_with_signal"] == expected
 
 
 def test_moments_of_all_and_of_each_task() -> None:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+LARGEST = 1e12
+"""Greatest magnitude of a reward. Far above what means anything, and far below where sums of squares overflow, in float32 too."""
 OUTPUT_CHARS = 2000
 """Longest piece of a trace or of printed text that a fault carries."""
 
@@ -15,7 +17,7 @@ class ContractError(ValueError):
 
 
 def contract_problem(returned: Any, n: int) -> str | None:
-    """What is wrong with a reward's return value for `n` rollouts; None if it is one finite real number or None each.
+    """What is wrong with a reward's return value for `n` rollouts; None if it is one real number within `LARGEST` or None each.
 
     Booleans, strings, tensors and numpy scalars that are not Python floats (`np.float32`) are refused: they are more often a
     comparison or a batch that slipped through than a score.
@@ -31,4 +33,6 @@ def contract_problem(returned: Any, n: int) -> str | None:
             return f"value {i} is {type(value).__name__} {value!r:.100}, expected a float or None"
         if not abs(value) <= sys.float_info.max:  # also NaN, and integers that no float can hold
             return f"value {i} is not a finite float; return None where it cannot be judged"
+        if abs(value) > LARGEST:
+            return f"value {i} is {value:.3g}, beyond {LARGEST:g}, where means and deviations overflow; scale the reward, best to [0, 1]"
     return None

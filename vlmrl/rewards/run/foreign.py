@@ -43,7 +43,7 @@ from vlmrl.types import Group, Rollout
 Form = Literal["ours", "trl", "verl", "easyr1", "swift"]
 
 
-@reward("python", worker=True, best=None)
+@reward("python", worker=True, best=None, foreign=True)
 def python(
     group: Group,
     ctx: RewardContext,

@@ -155,6 +155,34 @@ class RewardRunner:
                     f"max_invalid_rewards {self.max_invalid}; first fault:\n{self.first_fault.get(name, '(on another rank)')}"
                 )
 
+    def require_verdicts(self, verdicts: Mapping[str, int], steps: int) -> None:
+        """Called with the rollouts that each column has scored in the `steps` finished steps of a stage, where these are enough to tell.
+
+        A built-in reward may score none: it says None for rows whose ground truth is of another kind, and a general recipe names many.
+
+        Raises:
+            DataError: a column from outside the package that counts in the sum has scored none, or all columns together have.
+        """
+        counting = [name for name, weight, _ in self.columns if weight != 0]
+        silent = [name for name in counting if verdicts.get(name, 0) == 0]
+        wrong = silent if silent == counting else [name for name in silent if self._from_outside(name)]
+        if wrong:
+            raise DataError(
+                f"reward{'s' if len(wrong) > 1 else ''} {', '.join(map(repr, wrong))} scored none of the rollouts of {steps} steps: None, "
+                "which means 'cannot judge', came back for each; look at what the reward reads of a row, give it the weight 0 if it is for "
+                "rows that these steps did not have, or take it out"
+            )
+
+    def _from_outside(self, name: str) -> bool:
+        """Whether a column's function is the user's: of a plug-in, or one that a reward of the package calls."""
+        from vlmrl.protocols import reward as registry
+
+        known = self.entries.get(name, name)
+        if known not in registry.names():
+            return True
+        entry = registry.get(known)
+        return bool(entry.extra.get("foreign", False)) or not entry.function.__module__.startswith("vlmrl.")
+
     def self_test(self, samples: Sequence[Sample], answer_format: str) -> list[str]:
         """Problems found by scoring gold and junk answers: gold must get the highest total of all and junk less.
 

@@ -274,6 +274,22 @@ def credit_tokens(algorithm: Algorithm, batch: Batch) -> tuple[torch.Tensor, tor
     return adv_NT, adv_N
 
 
+def advantage_problem(algorithm: Algorithm, batch: Batch, adv_N: torch.Tensor) -> str | None:
+    """What is wrong where a row that trains has an advantage that is not finite: the methods, and the rewards of the first. The same on
+    every rank."""
+    x, keep_N = batch.table.inputs, batch.chosen.keep_N
+    bad_N = keep_N & x.valid_N & ~adv_N.isfinite()
+    if not bool(bad_N.any()):
+        return None
+    n = int(bad_N.nonzero()[0])
+    rewards = ", ".join(f"{name} {value:.6g}" for name, value in zip(x.columns, x.rewards_NK[n].tolist(), strict=True))
+    methods = [*algorithm.reward_shaping, algorithm.advantage, *algorithm.acting_on("advantage"), *algorithm.reweight]
+    return (
+        f"{int(bad_N.sum())} of {len(bad_N)} advantages are not finite, the first is {float(adv_N[n])} with the rewards {rewards}; they "
+        f"went through {', '.join(f'{m.slot} {m.name}' for m in methods)}: look at their arguments and at the size of the rewards"
+    )
+
+
 def per_token(method: Bound) -> bool:
     """Whether a reweighting acts on token advantages [n, T], behind credit; else on those of rollouts [N], before it."""
     return method.extra.get("per", "rollout") == "token"

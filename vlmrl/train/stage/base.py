@@ -41,6 +41,8 @@ from vlmrl.train.ui import Bar, Ui
 from vlmrl.types import GenerationSettings, Group, ScoredGroup
 
 MAX_SKIPPED_STEPS = 3
+SILENT_STEPS = 50
+"""Steps in which a reward must score something; a shorter stage is asked at its end."""
 SHOWN = ("reward", "loss", "completions/mean_length", "completions/think_rate", "grad_norm")
 """Beside the progress bar."""
 
@@ -120,6 +122,20 @@ class StageRun:
         with bar as self._bar, self.loader.running(), self.profiler or nullcontext(), ended:
             while self.state.step < self.cfg.steps:
                 step()
+            self._conclude()
+
+    def _conclude(self) -> None:
+        """Say how much of the stage could teach nothing.
+
+        Raises:
+            DataError: a reward scored nothing in a stage of fewer than `SILENT_STEPS` steps.
+        """
+        cfg, state = self.cfg, self.state
+        if self.rewards is None:
+            return
+        if state.without_signal:
+            self.ui.say(f"warning: {cfg.name}: {state.without_signal} of {cfg.steps} steps had no group with signal")
+        self.rewards.require_verdicts(state.verdicts, state.step)
 
     def count(self, rows: Sequence[Row]) -> None:
         """Count the tokens of a minibatch that this rank has trained on."""
@@ -246,18 +262,22 @@ class StageRun:
 
     def _watch_rewards(self, groups: Sequence[ScoredGroup]) -> None:
         assert self.rewards is not None
-        counts: dict[str, list[int]] = {name: [0, 0] for name, _, _ in self.rewards.columns}
+        counts: dict[str, list[int]] = {name: [0, 0, 0] for name, _, _ in self.rewards.columns}
         for scored in groups:
-            for name in counts:
-                counts[name][1] += len(scored.group.rollouts)
+            for name, column in zip(scored.scores.columns, zip(*scored.scores.rewards_GK, strict=True), strict=True):
+                counts[name][1] += len(column)
+                counts[name][2] += sum(value is not None for value in column)
             for reason, n in scored.scores.reasons.items():
                 counts[reason.split("/")[0]][0] += n
         merged: dict[str, list[int]] = {}
         for of_rank in dist.gather(counts):
-            for name, (failed, total) in of_rank.items():
-                before = merged.get(name, [0, 0])
-                merged[name] = [before[0] + failed, before[1] + total]
-        self.rewards.observe(merged)
+            for name, added in of_rank.items():
+                merged[name] = [a + b for a, b in zip(merged.get(name, [0, 0, 0]), added, strict=True)]
+        self.rewards.observe({name: [failed, total] for name, (failed, total, _) in merged.items()})
+        verdicts = self.state.verdicts
+        self.state.verdicts = {name: verdicts.get(name, 0) + judged for name, (_, _, judged) in merged.items()}
+        if self.state.step + 1 == SILENT_STEPS:
+            self.rewards.require_verdicts(self.state.verdicts, SILENT_STEPS)
 
     def score_reference(self, rows: Sequence[Row]) -> torch.Tensor:
         """Log-probs of rows under the stage's starting weights, [N, T]."""
@@ -282,6 +302,7 @@ class StageRun:
         state.global_step += 1
         state.policy_version = self.policy.version
         state.max_tokens_per_microbatch = self.learner.max_tokens_per_microbatch
+        state.without_signal += int(values.get("groups_with_signal") == 0.0)
         faults.point("step.after_update")
         rate = float(self.learner.optimizer.param_groups[0]["lr"])
         line = values | {"grad_norm": report.grad_norm, "lr": rate, "step/skipped": float(not report.applied)}

@@ -21,7 +21,7 @@ from vlmrl.rollout.collect import Collector
 from vlmrl.sampling.dynamic_sampling import Refill, refill
 from vlmrl.train import dist
 from vlmrl.train.session import Session
-from vlmrl.train.stage.algorithm import Algorithm, Batch, Selection, credit_tokens
+from vlmrl.train.stage.algorithm import Algorithm, Batch, Selection, advantage_problem, credit_tokens
 from vlmrl.train.stage.base import StageRun
 from vlmrl.train.stage.kinds import stage_kind
 from vlmrl.train.stage.loss import objective_of
@@ -67,6 +67,8 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
         stage.observe(batch.groups)
         batch.table = stage.provide(batch, algorithm.methods())
         adv_NT, adv_N = credit_tokens(algorithm, batch)
+        if problem := advantage_problem(algorithm, batch, adv_N):
+            raise NumericsError(f"stage '{cfg.name}', step {state.step + 1}: {problem}")
         stage.remember(collector.strategy, batch, adv_N)
         values = describe(batch.groups, batch.table, adv_N) | batch.chosen.dropped | batch.measured | algorithm.duals()
 

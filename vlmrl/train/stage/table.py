@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from vlmrl.algo import segments
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.answers.tags import parse
 from vlmrl.errors import ConfigError
@@ -230,11 +231,15 @@ def describe(groups: Sequence[tuple[int, ScoredGroup]], table: RewardTable, adv_
     for k, column in enumerate(x.columns):
         value = x.rewards_NK[keep, k]
         out[f"rewards/{column}/mean"] = float(value[~value.isnan()].mean()) if bool((~value.isnan()).any()) else 0.0
+        scored = ~x.rewards_NK[x.on_policy_N, k].isnan()
+        out[f"rewards/{column}/judged"] = float(scored.double().mean()) if len(scored) else 0.0
     out["reward"] = float(x.reward_N[keep].mean()) if bool(keep.any()) else 0.0
     spreads = [x.reward_N[keep & (x.group_N == g)] for g in x.group_N.unique()]
     spreads = [s for s in spreads if len(s) > 1]
     out["reward_std"] = float(torch.stack([s.std() for s in spreads]).mean()) if spreads else 0.0
     out["frac_reward_zero_std"] = sum(float(s.max() == s.min()) for s in spreads) / max(1, len(spreads))
+    differ_N = ~segments.flat(x.reward_N, x.group_N, x.valid_N) | (adv_N != 0)  # some advantages compare beyond the group
+    out["groups_with_signal"] = float(len(x.group_N[differ_N].unique()))
     out["completions/mean_length"] = float(x.length_N[x.on_policy_N].double().mean()) if bool(x.on_policy_N.any()) else 0.0
     out |= unaided(groups)
     out["advantage/offpolicy_mean"] = float(adv_N[~x.on_policy_N].mean()) if bool((~x.on_policy_N).any()) else 0.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import math
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ MAX_FRAME_PIXELS = 40_000_000
 MAX_SECONDS = 3600.0
 MAX_DECODED_PIXELS = 250_000_000_000
 """Pixels of all frames together: an hour of 1920x1080 at 30 frames per second fits."""
+BACK = 0.5
+"""Seconds by which decoding times may run back within a stream; they never do in a sound one."""
 LEAST_SHARE = 0.9
 """Least share of the promised duration that must be there."""
 
@@ -168,24 +171,36 @@ def _is_upright(container: Any, stream: Any, name: str, file: BinaryIO) -> bool:
 
 
 def scan(file: BinaryIO) -> Packets:
-    """Read all packets, decode none. Counting stops at the first damaged packet.
+    """Read all packets, decode none. A damaged one is the last that counts: a cut file ends so. Gaps, also of minutes, are no damage:
+    a frame stays on screen until the next one comes.
 
     Raises:
-        MediaError: `format`, `corrupt`, `truncated` or `no_frames` (there is no packet at all).
+        MediaError: `format`, `corrupt` (a damaged packet that is not the last, or time stamps that start again: files that were joined),
+            `truncated` or `no_frames` (there is no packet at all).
     """
     shown: list[tuple[float, float]] = []
     everything: list[tuple[float, float]] = []
+    broken: float | None = None
+    clock = -math.inf
     with _opened(file) as (container, stream, name):
         regular = name != "avi"  # AVI stores no presentation times
         for packet in _packets(container):
             with border("video"):
                 damaged, hidden, video = packet.is_corrupt, packet.is_discard, packet.stream_index == stream.index
                 start, length = _packet_times(packet, ordered=name == "avi")
+            if broken is not None and video and start is not None:
+                raise _joined(f"is damaged after {max(0.0, broken):.2f} s, and goes on behind that")
             if damaged:
                 regular = False
-                break
-            if start is None:
+                broken = start - min((first for first, _ in shown), default=start) if video and start is not None else broken
                 continue
+            if start is None or broken is not None:
+                continue
+            if video and packet.dts is not None:
+                decoded = float(packet.dts * packet.time_base)
+                if decoded < clock - BACK:
+                    raise _joined(f"starts again after {clock - min(first for first, _ in shown):.2f} s: its time stamps run back")
+                clock = max(clock, decoded)
             everything.append((start, start + length))
             if video and hidden:
                 regular = False
@@ -201,6 +216,11 @@ def scan(file: BinaryIO) -> Packets:
     end = float(times[-1]) + (shown[-1][1] or mean)
     file_end = max(end, max(stop for _, stop in everything)) - min(start for start, _ in everything)
     return Packets(times=times - first, end=end - first, file_end=file_end, regular=regular)
+
+
+def _joined(what: str) -> MediaError:
+    advice = "write it anew (ffmpeg -i FILE -c copy NEW.mp4), or give the parts as videos of their own"
+    return MediaError("corrupt", f"video: {what}. Files that were joined end to end look so; {advice}")
 
 
 def check_share(header: Header, packets: Packets) -> None:
@@ -237,7 +257,9 @@ def decode(data: bytes, header: Header) -> Iterator[Decoded]:
     with _opened(io.BytesIO(data)) as (container, stream, name):
         for decoded in _decode_stream(container, stream, name, header.orientation):
             if (decoded.frame.width, decoded.frame.height) != (width, height):
-                raise MediaError("corrupt", f"video: a frame has {decoded.frame.width}x{decoded.frame.height} pixels, not {width}x{height}")
+                size, where = f"{decoded.frame.width}x{decoded.frame.height}", f"at {decoded.time:.2f} s"
+                how = "its size changes, cut or scale it ahead of time" if decoded.time else "the header is wrong"
+                raise MediaError("corrupt", f"video: the frame {where} has {size} pixels, not {width}x{height}: {how}")
             yield decoded
 
 
@@ -266,30 +288,28 @@ def _opened(file: BinaryIO) -> Iterator[tuple[Any, Any, str]]:
 
 
 def check_whole(file: BinaryIO) -> None:
-    """Raises MediaError (`truncated`) for an ISO file that ends within its index or has none."""
-    if _iso_is_cut(file):
-        raise MediaError("truncated", "video: the file ends before its contents do, or lacks its index ('moov')")
+    """Raises MediaError for an ISO file that ends within its index or has none (`truncated`), or has a second one (`corrupt`): files
+    that were joined end to end, of which players show the first.
 
-
-def _iso_is_cut(file: BinaryIO) -> bool:
-    """Whether an ISO file has no `moov`, or ends inside a box without any index of what is there.
-
-    A file whose `moov` comes first can be read up to the cut; how much is there is then measured.
+    A file whose `moov` comes first can be read up to where it was cut; how much is there is then measured.
     """
     size = file.seek(0, io.SEEK_END)
-    position = 0
+    position, indexes = 0, 0
     while position + 8 <= size:
         file.seek(position)
         head = file.read(16)
         length, kind = int.from_bytes(head[:4], "big"), head[4:8]
         if length == 1:
             length = int.from_bytes(head[8:16], "big")
-        if kind == b"moov":
-            return position + length > size
-        if length < 8:
-            return True
+        indexes += kind == b"moov"
+        if indexes == 2:
+            raise _joined(f"has a second index ('moov') at byte {position}")
+        if length < 8 or (kind == b"moov" and position + length > size):
+            indexes -= kind == b"moov"
+            break
         position += length
-    return True
+    if not indexes:
+        raise MediaError("truncated", "video: the file ends before its contents do, or lacks its index ('moov')")
 
 
 def _packets(container: Any, *streams: Any) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,9 @@ from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, read_json
 
 IN_PICTURE = "Answer the question that is written in the image."
 """Ours: the text of the version 'Vision Only' may be empty."""
+LETTER = re.compile(r"[A-H]|\([A-H]\)")
+SEVERAL = re.compile(r"[A-H](\s+[A-H])+")
+"""The release has answers `B`, `(B)`, the text of an option, and two with a letter on each of two lines."""
 
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
@@ -33,8 +37,10 @@ def _row(name: str, split: str, item: Record) -> Row:
     answer = item["answer"].strip()
     if item["question_type"] != "multi-choice":
         return {**row, "answer_type": "math", "answer": answer}
-    if len(answer) > 1:  # the text of an option in place of its letter
-        texts = [option[2:].strip() for option in inline_options(item["question_for_eval"])]
+    if SEVERAL.fullmatch(answer):
+        raise RowError("bad_value", f"answer {answer!r} is several letters; a choice has one right option")
+    if not LETTER.fullmatch(answer):  # the text of an option in place of its letter
+        texts = [option[2:].strip() for option in inline_options(item.get("question_for_eval") or item["question"])]
         if texts.count(answer) != 1:
             raise RowError("bad_value", f"answer {answer!r} is neither a letter nor one of the options {texts}")
         answer = "ABCDEFGH"[texts.index(answer)]

@@ -154,6 +154,23 @@ def test_mathvision_takes_bracketed_letters_for_options_in_the_picture(tmp_path:
     assert "options" not in row
 
 
+@pytest.mark.parametrize(("answer", "letter"), [("C", "C"), ("(C)", "C"), ("at a rising rate", "C"), ("A\nC", None), ("at no rate", None)])
+def test_mathverse_answers_are_letters_letters_in_brackets_or_texts(tmp_path: Path, answer: str, letter: str | None) -> None:
+    """As they are in the release; two problems have two right options and are left out."""
+    record = {
+        "sample_index": "1",
+        "problem_index": "517",
+        "problem_version": "Text Lite",
+        "question_type": "multi-choice",
+        "image": "a.png",
+    }
+    question = "How fast?\nChoices:\nA:at a constant rate\nB:at a falling rate\nC:at a rising rate"
+    write(tmp_path, "testmini.json", json.dumps([{**record, "image": "a.png", "question": question, "answer": answer}]))
+    (row,) = rows("mathverse", tmp_path, "testmini")
+    assert row.get("answer") == letter
+    assert letter or "one right option" in row["prompt"] or "neither a letter nor one of the options" in row["prompt"]
+
+
 def test_a_line_ends_at_a_newline_only(tmp_path: Path) -> None:
     """JSON may hold the separators U+2028 and U+0085 as they are."""
     record = {"id": "1", "question": "How\u2028many\u0085 are\x0cthere?\n<image1>", "options": [], "image": "images/1.jpg"}

@@ -1,4 +1,7 @@
-"""Geometry3K: the ten problems that the authors' repository shows unpacked, with their diagrams."""
+"""Geometry3K: the test split unpacked, as a repository of a training project has it, and ten problems of train of the authors' repository.
+
+Both with their diagrams.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,18 @@ from functools import partial
 
 from tests.official.case import Case
 
-_OF = partial(
+_TEST = partial(
+    Case,
+    repository="josephtey/multimodal-reasoning",
+    commit="9e74b976bf76ff109503c0efe34bec15b79c6fb4",
+    date="2024-06-12",
+    copied_from="lupantech/InterGPS",
+    files={"dataset/eval/geometry_3k/raw_data/": "test/"},
+    how="unchanged",
+    split="test",
+    records=601,
+)
+_TRAIN = partial(
     Case,
     repository="lupantech/InterGPS",
     commit="99e6b5293c7bb4a5eaf2a370e6b213c79ab33ebb",
@@ -20,7 +34,26 @@ _OF = partial(
 )
 
 CASES = (
-    _OF(
+    _TEST(
+        options={"form": "open"},
+        rows=601,
+        looks={
+            "geometry3k-test-2401": {
+                "image": "test/2401/img_diagram.png",
+                "prompt": "Find the area of the figure.",
+                "answer": "60",
+                "meta": {"graph": ["Triangle"], "goal": ["Area"]},
+            },
+            "geometry3k-test-2500": {"prompt": r"Find $m \angle 2$.", "answer": "39"},
+            "geometry3k-test-3001": {"answer": "1.05"},
+        },
+    ),
+    _TEST(
+        options={"form": "choice"},
+        rows=601,
+        looks={"geometry3k-test-2401": {"options": ["A. 30", "B. 60", "C. 120", "D. 240"], "answer": "B"}},
+    ),
+    _TRAIN(
         options={"form": "open"},
         looks={
             "geometry3k-train-11": {
@@ -31,13 +64,6 @@ CASES = (
             },
             "geometry3k-train-15": {"prompt": "Find y.", "answer": r"5 \sqrt { 3 }"},
             "geometry3k-train-20": {"answer": "16"},
-        },
-    ),
-    _OF(
-        options={"form": "choice"},
-        looks={
-            "geometry3k-train-11": {"options": ["A. 30", "B. 40", "C. 60", "D. 80"], "answer": "D"},
-            "geometry3k-train-18": {"answer": "C"},
         },
     ),
 )

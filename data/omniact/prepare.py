@@ -3,7 +3,8 @@
 Each split file maps a number to paths below the root: `task` (a text file with the instruction and a PyAutoGUI script), `image`, `box`
 (boxes of elements) and others. Points are (x, y) in pixels of the screenshot, whose size is read from its file; boxes have corners
 `top_left` and `bottom_right` in the same pixels. Scripts are read by a pattern and never run. A script may have several lines: the row
-is about the first, and `meta.more` names the others. The direction of a scroll is where the view moves.
+is about the first, and `meta.more` names the others. The direction of a scroll is where the view moves. Two public readers of the release
+(UGround, AutoGUI) show what its lists do not: web pages lie under other names, a script may begin with a drag, names vary in their case.
 """
 
 from __future__ import annotations
@@ -35,8 +36,13 @@ ACTIONS = {
     "hscroll": "scroll",
 }
 """Functions of PyAutoGUI. `press('enter')` is `enter`; other keys are hotkeys of one key."""
+_NAMES = {name.lower(): name for name in ACTIONS}
+LEFT_OUT = {"action": "a call for which rows have no action", "bad_type": "a script that is not read"}
+"""Fault of one task -> why it is left out."""
 SPACE = action_space(["click", "double_click", "right_click", "hover", "input_text", "hotkey", "enter", "scroll"], moves="view")
-_CALL = re.compile(r"pyautogui\.(\w+)\s*\((.*)\)\s*;?")
+_CALL = re.compile(r"p?yautogui\.(\w+)\s*\((.*)\)\s*;?", re.IGNORECASE)
+_WEB = re.compile(r"screen_(\d+)\.(png|json)$")
+_AMOUNT = re.compile(r"-?\d+(?:\.\d+)?")
 _ARGUMENT = re.compile(r"""\s*(?:(\w+)\s*=\s*)?(?:(-?\d+(?:\.\d+)?)|"([^"]*)"|'([^']*)')\s*(?:,|$)""")
 
 
@@ -45,18 +51,24 @@ def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
 
     Raises:
         DataError: a file or a screenshot is missing.
-        RowError: a task is not as described, or has an unknown action.
+        RowError: a task lacks a key.
     """
     for number, item in read_json(official(root, f"{split}.json")).items():
         place = f"{split}.json, {number}"
-        yield usable(f"{NAME}-{split}-{number}", partial(row_of, item, root, split, number, place))
+        name = f"{NAME}-{split}-{number}"
+        try:
+            yield usable(name, partial(row_of, item, root, split, number, place))
+        except RowError as error:
+            if error.reason not in LEFT_OUT:
+                raise
+            yield Skipped(name, LEFT_OUT[error.reason])
 
 
 def row_of(item: Any, root: Path, split: str, number: str, place: str) -> Row:
-    file, image = field(item, "task", place), field(item, "image", place)
+    file, image = field(item, "task", place), as_stored(root, field(item, "image", place))
     instruction, calls = script([line for _, line in read_lines(official(root, file))], f"{place} ({file})")
     size = screen_size(root, image)
-    boxes = read_json(official(root, item["box"])) if item.get("box") else {}
+    boxes = read_json(official(root, as_stored(root, item["box"]))) if item.get("box") else {}
     action, label = to_action(*calls[0], size, boxes, place)
     name = f"{NAME}-{split}-{number}"
     platform = next((part for part in Path(file).parts if part in PLATFORMS), None)
@@ -84,6 +96,12 @@ def row_of(item: Any, root: Path, split: str, number: str, place: str) -> Row:
     )
 
 
+def as_stored(root: Path, path: str) -> str:
+    """`path`, or the name of web pages: `screen1.png`, `screen1_boxes.json` for the `screen_1.png`, `screen_1.json` of the lists."""
+    stored = _WEB.sub(lambda found: f"screen{found[1]}{'.png' if found[2] == 'png' else '_boxes.json'}", path)
+    return stored if not (root / path).is_file() and (root / stored).is_file() else path
+
+
 def script(lines: list[str], place: str) -> tuple[str, list[tuple[str, str]]]:
     """(instruction, calls as (function, text of its arguments)) of a task file."""
     marks = [i for i, line in enumerate(lines) if line.strip().lower().startswith("output script:")]
@@ -106,8 +124,9 @@ def script(lines: list[str], place: str) -> tuple[str, list[tuple[str, str]]]:
 
 def to_action(name: str, text: str, size: tuple[int, int], boxes: Any, place: str) -> tuple[dict[str, Any], str | None]:
     """(canonical action of a call, label of the smallest element around its point)."""
+    name = _NAMES.get(name.lower(), name)
     kind = kind_of(name, ACTIONS, place)
-    plain, named = arguments(text, f"{place}, {name}")
+    plain, named = arguments(text.strip("[] ") if kind == "scroll" else text, f"{place}, {name}")
     if kind in ("input_text", "hotkey"):
         # Keyword arguments are the pauses between keys.
         keys = [value for value in plain if isinstance(value, str)] or [str(named[key]) for key in ("message", "keys") if key in named]
@@ -118,6 +137,7 @@ def to_action(name: str, text: str, size: tuple[int, int], boxes: Any, place: st
         return {"action": kind, "text": keys[0] if kind == "input_text" else "+".join(keys)}, None
     numbers = [value for value in plain if isinstance(value, float)]
     if kind == "scroll":
+        numbers = numbers or [float(value) for value in plain if isinstance(value, str) and _AMOUNT.fullmatch(value)]
         if not numbers or numbers[0] == 0:
             raise RowError("bad_value", f"{place}: {name}({text[:60]}) does not scroll")
         ways = ("right", "left") if name == "hscroll" else ("up", "down")

@@ -271,7 +271,7 @@ def test_tables_and_cards(name: str) -> None:
 
 def test_counts_that_are_known() -> None:
     assert official_counts(DATA / "aitz" / "card.md") == {"train": 13919, "test": 4724}
-    assert official_counts(DATA / "omniact" / "card.md") == {"train": 6788, "val": 991, "test": 2020}
+    assert official_counts(DATA / "omniact" / "card.md") == {"train": 6788, "val": 991, "test": 2021}
     for name, count in (("screenspot", 1272), ("screenspot_v2", 1272), ("screenspot_pro", 1581)):
         assert official_counts(DATA / name / "card.md") == {"test": count}
 
@@ -559,6 +559,10 @@ def test_gui_act_faults(download) -> None:
         ("hotkey", "'ctrl', 'shift', 't'", {"action": "hotkey", "text": "ctrl+shift+t"}),
         ("hscroll", "3", {"action": "scroll", "direction": "right"}),
         ("scroll", "10", {"action": "scroll", "direction": "up"}),
+        ("hscroll", "'-10'", {"action": "scroll", "direction": "left"}),
+        ("hscroll", "[10]", {"action": "scroll", "direction": "right"}),
+        ("hotKey", "'ctrl','c'", {"action": "hotkey", "text": "ctrl+c"}),
+        ("moveto", "320, 240", {"action": "hover", "coordinate": [500, 500]}),
     ],
 )
 def test_omniact_calls(call: str, text: str, action: dict[str, Any]) -> None:
@@ -584,6 +588,29 @@ def test_omniact_scripts(download) -> None:
     row = prepared("omniact", root, "test")[0]
     assert (row["meta"]["element"], row["meta"]["platform"], row["meta"]["application"]) == ("shopping list", "desktop", "notes")
     assert prepared("omniact", root, "train")[0]["meta"]["more"] == ["write", "press"]
+
+
+def test_omniact_web_pages_lie_under_other_names_than_the_lists_say(download) -> None:
+    root = download("omniact")
+    before = prepared("omniact", root, "test")
+    for folder, name, other in (("data", "screen_2.png", "screen2.png"), ("metadata/web/boxes", "screen_2.json", "screen2_boxes.json")):
+        place = root / "data" / (folder if folder != "data" else "data/web") / "harbour"
+        (place / name).rename(place / other)
+    after = prepared("omniact", root, "test")
+    assert [row["image"] for row in after[1:]] == ["data/data/web/harbour/screen2.png"] * (len(before) - 1)
+    assert [row["gt"] for row in after] == [row["gt"] for row in before]
+
+
+def test_omniact_task_with_a_drag_is_left_out_and_the_others_stay(download) -> None:
+    root = download("omniact")
+    whole = list(load("omniact").rows(root, "test"))
+    for file, call, reason in (
+        ("task_2.1", "pyautogui.dragTo(1, 2)", "a call for which rows have no action"),
+        ("task_2.2", "pyautogui.click(open('x'))", "a script that is not read"),
+    ):
+        (root / f"data/tasks/web/harbour/{file}.txt").write_text(f"Task: a\nOutput Script:\n{call}\n", encoding="utf-8")
+        assert Skipped(f"omniact-test-{8 if file == 'task_2.1' else 9}", reason) in list(load("omniact").rows(root, "test"))
+    assert len(list(load("omniact").rows(root, "test"))) == len(whole)
 
 
 # GUI-Odyssey

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from vlmrl import rng
 from vlmrl.errors import CheckpointError
@@ -98,25 +100,37 @@ class Observed:
     """Global step of the latest group."""
 
 
+class Writes:
+    """Which rows of a ledger were written between two looks. Has no state: the first look, and one at another ledger, gives all rows."""
+
+    def __init__(self) -> None:
+        self._ledger: Ledger | None = None
+        self._mark = 0
+
+    def read(self, ledger: Ledger) -> list[str]:
+        """Ids of the rows, in no order that means anything."""
+        written, self._mark = ledger.written_since(self._mark if ledger is self._ledger else 0)
+        self._ledger = ledger
+        return written
+
+
 class News:
     """Differences of ledger rows between two looks. Its state is what it saw last.
 
-    The first look reports everything that the ledger holds, earlier stages included.
+    The first look reports everything that the ledger holds, earlier stages included. A look costs what was written since the last one.
     """
 
     def __init__(self, ids: Iterable[str]):
-        self._ids = tuple(sorted(ids))
+        self._ids = frozenset(ids)
         self._seen: dict[str, tuple[int, float, int, int]] = {}
-
-    @property
-    def clock(self) -> int:
+        self._writes = Writes()
+        self.clock = -1
         """Latest step at which any of the samples was observed; -1 before."""
-        return max((step for _, _, _, step in self._seen.values()), default=-1)
 
     def read(self, ledger: Ledger) -> list[Observed]:
         """What is new, by id."""
         out: list[Observed] = []
-        for sample_id in self._ids:
+        for sample_id in sorted(self._ids.intersection(self._writes.read(ledger))):
             row = ledger.row(sample_id)
             if row.last_seen is None:
                 continue
@@ -125,6 +139,7 @@ class News:
                 continue
             now = row.count * (row.mean or 0.0)
             self._seen[sample_id] = (row.count, now, row.passes, row.last_seen)
+            self.clock = max(self.clock, row.last_seen)
             out.append(Observed(sample_id, row.count - count, now - total, row.passes - passes, row.last_seen))
         return out
 
@@ -136,6 +151,8 @@ class News:
         """Raises CheckpointError for anything but four numbers of a known sample."""
         check_entries(state, self._ids, 4, "sampler state: news")
         self._seen = {sample_id: (int(v[0]), float(v[1]), int(v[2]), int(v[3])) for sample_id, v in state.items()}
+        self._writes = Writes()
+        self.clock = max((step for _, _, _, step in self._seen.values()), default=-1)
 
 
 class InFlight:
@@ -164,6 +181,39 @@ class InFlight:
         """Raises CheckpointError for anything but a step of a known sample."""
         check_entries({k: [v] for k, v in state.items()}, known, 1, "sampler state: in flight")
         self._since = {k: int(v) for k, v in state.items()}
+
+
+class Powers:
+    """A power by age in whole steps from 0, each computed once and by Python: numpy's powers may differ in the last bit."""
+
+    def __init__(self, power: Callable[[int], float]):
+        self._power = power
+        self._table = np.empty(0)
+
+    def of(self, age_N: np.ndarray) -> np.ndarray:
+        """float64, same shape."""
+        need = int(age_N.max(initial=-1)) + 1
+        have = len(self._table)
+        if need > have:
+            more = [self._power(age) for age in range(have, max(need, 2 * have))]
+            self._table = np.concatenate([self._table, np.array(more)])
+        return self._table[age_N]
+
+
+def first_places(keys: np.ndarray, k: int) -> list[int]:
+    """Places of the k smallest keys, smallest first and earlier places first among equals: the beginning of a stable sort, without
+    sorting the rest. All of them when there are no more. Keys are not NaN."""
+    if k < len(keys):
+        places = np.flatnonzero(keys <= np.partition(keys, k - 1)[k - 1])
+    else:
+        places = np.arange(len(keys))
+    return places[np.argsort(keys[places], kind="stable")][:k].tolist()
+
+
+def looked_at(k: int, last: Sequence[set[str]], n: int) -> int:
+    """How much of a ranking of n `best` must see to choose k: then k that are in no group of `last` are among them, or it is all."""
+    behind = sum(len(group) for group in last)
+    return min(k + behind, n)
 
 
 def best(ranked: Sequence[str], last: Sequence[set[str]], k: int) -> list[str]:

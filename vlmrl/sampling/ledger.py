@@ -63,6 +63,8 @@ class Ledger:
         """`pass_at`: the smallest reward that counts as solved."""
         self.pass_at = pass_at
         self._rows: dict[str, LedgerRow] = {}
+        self._writes = 0
+        self._written: dict[str, int] = {}
 
     def __len__(self) -> int:
         """Samples seen so far."""
@@ -71,6 +73,16 @@ class Ledger:
     def row(self, sample_id: str) -> LedgerRow:
         """What is known about a sample; a row with `count` 0 if it was never seen."""
         return self._rows.get(sample_id, _UNSEEN)
+
+    def written_since(self, mark: int) -> tuple[list[str], int]:
+        """Samples whose rows were written after a mark (0: all), each once, and the mark of now. So a reader of a large ledger looks at
+        what is new only. Marks are of this object: they are not part of its state, and after loading all rows are new."""
+        out: list[str] = []
+        for sample_id in reversed(self._written):  # in the order of the latest write
+            if self._written[sample_id] <= mark:
+                break
+            out.append(sample_id)
+        return out, self._writes
 
     def observe(
         self, sample_id: str, *, rewards: Sequence[float], lengths: Sequence[int], step: int, diversity: float | None = None
@@ -104,6 +116,9 @@ class Ledger:
         for length in lengths:
             answers += 1
             mean_length += (length - mean_length) / answers
+        self._writes += 1
+        self._written.pop(sample_id, None)
+        self._written[sample_id] = self._writes
         self._rows[sample_id] = LedgerRow(
             count=count,
             mean=mean if count else None,
@@ -134,7 +149,10 @@ class Ledger:
         wrong = [sample_id for sample_id, values in state["rows"].items() if len(values) != len(_FIELDS)]
         if wrong:
             raise CheckpointError(f"ledger state: row '{wrong[0]}' does not have {len(_FIELDS)} values")
+        gone = set(self._rows)
         self._rows = {sample_id: LedgerRow(**dict(zip(_FIELDS, values, strict=True))) for sample_id, values in state["rows"].items()}
+        self._writes += 1
+        self._written = dict.fromkeys([*gone, *self._rows], self._writes)
 
 
 def distinct_n(answers: Sequence[Sequence[Hashable]], *, n: int = 2) -> float | None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from vlmrl import rng
 from vlmrl.protocols import PromptSampler, sampler
-from vlmrl.sampling.base import InFlight, News, best, check_entries, check_ids, check_state, digest
+from vlmrl.sampling.base import InFlight, News, best, check_entries, check_ids, check_state, digest, first_places, looked_at
 from vlmrl.sampling.ledger import Ledger
 from vlmrl.sampling.vade import Signal, right
 from vlmrl.types import PlannedPrompt
@@ -44,10 +44,10 @@ def weight(a: float, b: float, *, g: float, eps: float) -> float:
     return math.sqrt(v * (1 - v)) / (a + b) ** g + eps
 
 
-def race(weights: np.ndarray, uniforms: np.ndarray) -> list[int]:
-    """All places in the order of a draw without replacement with chances in proportion to positive `weights`, [n] each; `uniforms`
-    in [0, 1). Exponential clocks: the smallest of -log(1 - u) / w goes first."""
-    return np.argsort(-np.log1p(-uniforms) / weights, kind="stable").tolist()
+def race(weights: np.ndarray, uniforms: np.ndarray, k: int | None = None) -> list[int]:
+    """The first k places (by default all) of a draw without replacement with chances in proportion to positive `weights`, [n] each;
+    `uniforms` in [0, 1). Exponential clocks: the smallest of -log(1 - u) / w goes first."""
+    return first_places(-np.log1p(-uniforms) / weights, len(weights) if k is None else k)
 
 
 @sampler("prioritized", paper="arXiv:2509.13232")
@@ -75,19 +75,23 @@ class PrioritizedSampler:
         if not 0 <= g <= 1 or eps <= 0 or half_life <= 0:
             raise ValueError(f"sampler 'prioritized': needs g {g} in [0, 1], eps {eps} > 0 and half_life {half_life} > 0")
         self._ids = sorted(check_ids(sample_ids, "prioritized"))
+        self._digest = digest(self._ids)
         self._seed, self._g, self._eps, self._half_life = seed, g, eps, half_life
         self._signal: Signal = signal
         self._news, self._flying = News(self._ids), InFlight()
         self._tracker: dict[str, tuple[float, float, int]] = {}
         self._plans = self._planned = 0
+        self._place = {sample_id: place for place, sample_id in enumerate(self._ids)}
+        self._weight_N = np.full(len(self._ids), weight(START, START, g=g, eps=eps))
 
     def plan(self, ledger: Any, *, prompts: int, rollouts: int) -> list[PlannedPrompt]:
         """`prompts` samples drawn by weight, `rollouts` of each."""
         self._learn(ledger)
-        weights = np.array([self.weight_of(sample_id) for sample_id in self._ids])
-        uniforms = rng.generator(self._seed, "prioritized", self._plans).random(len(self._ids))
-        chosen = best([self._ids[i] for i in race(weights, uniforms)], [self._flying.busy(ledger)], prompts)
         n = len(self._ids)
+        uniforms = rng.generator(self._seed, "prioritized", self._plans).random(n)
+        last = [self._flying.busy(ledger)]
+        ranked = race(self._weight_N, uniforms, looked_at(prompts, last, n))
+        chosen = best([self._ids[i] for i in ranked], last, prompts)
         out = [PlannedPrompt(sample_id=k, num_generations=rollouts, epoch=(self._planned + i) // n) for i, k in enumerate(chosen)]
         self._flying.add(chosen, ledger)
         self._plans += 1
@@ -107,6 +111,7 @@ class PrioritizedSampler:
             gain = right(news, self._signal)
             rho = decay(news.step - step, self._half_life)
             self._tracker[news.sample_id] = (*track(a, b, right=gain, count=news.count, rho=rho), news.step)
+            self._weight_N[self._place[news.sample_id]] = self.weight_of(news.sample_id)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -115,7 +120,7 @@ class PrioritizedSampler:
             "tracker": {k: list(v) for k, v in self._tracker.items()},
             "news": self._news.state_dict(),
             "in_flight": self._flying.state_dict(),
-            "samples": digest(self._ids),
+            "samples": self._digest,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -126,3 +131,6 @@ class PrioritizedSampler:
         self._flying.load_state_dict(state["in_flight"], self._ids)
         self._tracker = {k: (float(a), float(b), int(step)) for k, (a, b, step) in state["tracker"].items()}
         self._plans, self._planned = state["plans"], state["planned"]
+        self._weight_N[:] = weight(START, START, g=self._g, eps=self._eps)
+        for sample_id in self._tracker:
+            self._weight_N[self._place[sample_id]] = self.weight_of(sample_id)

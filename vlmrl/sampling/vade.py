@@ -21,7 +21,19 @@ import numpy as np
 
 from vlmrl import rng
 from vlmrl.protocols import PromptSampler, sampler
-from vlmrl.sampling.base import InFlight, News, Observed, best, check_entries, check_ids, check_state, digest
+from vlmrl.sampling.base import (
+    InFlight,
+    News,
+    Observed,
+    Powers,
+    best,
+    check_entries,
+    check_ids,
+    check_state,
+    digest,
+    first_places,
+    looked_at,
+)
 from vlmrl.sampling.ledger import Ledger
 from vlmrl.types import PlannedPrompt
 
@@ -70,22 +82,28 @@ class VadeSampler:
         if max_visits is not None and max_visits < 1:
             raise ValueError(f"sampler 'vade': max_visits {max_visits} must be at least 1, or None")
         self._ids = sorted(check_ids(sample_ids, "vade"))
+        self._digest = digest(self._ids)
         self._seed, self._lam1, self._lam2, self._max_visits = seed, lam1, lam2, max_visits
         self._signal: Signal = signal
         self._news, self._flying = News(self._ids), InFlight()
         self._counts: dict[str, tuple[float, float, int]] = {}
         self._plans = self._planned = 0
         self._visits: dict[str, int] = {}
+        self._place = {sample_id: place for place, sample_id in enumerate(self._ids)}
+        self._a_N, self._b_N = np.zeros(len(self._ids)), np.zeros(len(self._ids))
+        self._step_N = np.full(len(self._ids), -1)
+        self._fades = Powers(lambda age: lam2**age)
 
     def plan(self, ledger: Any, *, prompts: int, rollouts: int) -> list[PlannedPrompt]:
         """The `prompts` samples with the largest drawn information, `rollouts` of each."""
         self._learn(ledger)
-        pairs = [self.posterior(sample_id) for sample_id in self._ids]
-        draws = rng.generator(self._seed, "vade", self._plans).beta([a + 1 for a, _ in pairs], [b + 1 for _, b in pairs])
-        ranked = [self._ids[i] for i in np.argsort(-information(draws), kind="stable")]
+        fade_N = self._fades.of(np.where(self._step_N < 0, 0, self._news.clock - self._step_N))
+        draws = rng.generator(self._seed, "vade", self._plans).beta(self._a_N * fade_N + 1, self._b_N * fade_N + 1)
         out: list[PlannedPrompt] = []
-        capped = {k for k, n in self._visits.items() if self._max_visits is not None and n >= self._max_visits}
-        for sample_id in best(ranked, [capped, self._flying.busy(ledger)], prompts):
+        cap = self._max_visits
+        last = [set[str]() if cap is None else {k for k, n in self._visits.items() if n >= cap}, self._flying.busy(ledger)]
+        ranked = [self._ids[i] for i in first_places(-information(draws), looked_at(prompts, last, len(self._ids)))]
+        for sample_id in best(ranked, last, prompts):
             epoch = self._planned // len(self._ids)
             self._planned += 1
             self._visits[sample_id] = self._visits.get(sample_id, 0) + 1
@@ -114,6 +132,12 @@ class VadeSampler:
                 trained(b, news.count - gain, unselected=unselected, lam1=self._lam1, lam2=self._lam2),
                 news.step,
             )
+            self._keep(news.sample_id)
+
+    def _keep(self, sample_id: str) -> None:
+        """Copy a sample's counts to the arrays from which plans are made."""
+        place = self._place[sample_id]
+        self._a_N[place], self._b_N[place], self._step_N[place] = self._counts[sample_id]
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -123,7 +147,7 @@ class VadeSampler:
             "counts": {k: list(v) for k, v in self._counts.items()},
             "news": self._news.state_dict(),
             "in_flight": self._flying.state_dict(),
-            "samples": digest(self._ids),
+            "samples": self._digest,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -136,3 +160,6 @@ class VadeSampler:
         self._counts = {k: (float(a), float(b), int(step)) for k, (a, b, step) in state["counts"].items()}
         self._visits = {k: int(v) for k, v in state["visits"].items()}
         self._plans, self._planned = state["plans"], state["planned"]
+        self._a_N[:], self._b_N[:], self._step_N[:] = 0.0, 0.0, -1
+        for sample_id in self._counts:
+            self._keep(sample_id)

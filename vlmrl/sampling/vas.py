@@ -22,7 +22,7 @@ import numpy as np
 from vlmrl import rng
 from vlmrl.errors import CheckpointError
 from vlmrl.protocols import PromptSampler, sampler
-from vlmrl.sampling.base import News, Stream, check_entries, check_ids, check_state, digest
+from vlmrl.sampling.base import News, Powers, Stream, Writes, check_entries, check_ids, check_state, digest
 from vlmrl.sampling.ledger import Ledger
 from vlmrl.types import PlannedPrompt
 
@@ -87,12 +87,18 @@ class VasSampler:
                 f"sampler 'vas': needs alpha {alpha} and beta {beta} >= 0, refresh {refresh} >= 1 and half_life {half_life} > 0"
             )
         self._ids = check_ids(sample_ids, "vas")
+        self._digest = digest(self._ids)
         self._order = sorted(self._ids)
         self._seed, self._share, self._alpha, self._beta = seed, share, alpha, beta
         self._refresh, self._momentum, self._half_life = refresh, momentum, half_life
         self._stream, self._news = Stream(self._ids, seed), News(self._ids)
         self._rates: dict[str, tuple[float, int]] = {}
-        self._weights: list[float] = []
+        self._weight_N = np.empty(0)
+        self._place = {sample_id: place for place, sample_id in enumerate(self._order)}
+        self._rate_N, self._step_N = np.full(len(self._order), 0.5), np.full(len(self._order), -1)
+        self._diversity_N = np.full(len(self._order), np.nan)
+        self._writes = Writes()
+        self._fades = Powers(lambda age: 2.0 ** (-age / half_life))
         self._plans = self._position = self._due = 0
 
     def plan(self, ledger: Any, *, prompts: int, rollouts: int) -> list[PlannedPrompt]:
@@ -100,7 +106,7 @@ class VasSampler:
         self._learn(ledger)
         weighted = math.floor(self._share * prompts + 1e-9)
         uniforms = rng.generator(self._seed, "vas", self._plans).random(weighted)
-        chosen = [self._order[i] for i in draw(np.array(self.weights()), uniforms)]
+        chosen = [self._order[i] for i in draw(self._weights_now(), uniforms)]
         out: list[PlannedPrompt] = []
         for i in range(prompts):
             if (i + 1) * weighted // prompts > i * weighted // prompts:
@@ -114,35 +120,46 @@ class VasSampler:
 
     def weights(self) -> list[float]:
         """Current weight of each sample, in order of id."""
-        return self._weights or [1.0] * len(self._order)
+        return self._weights_now().tolist()
+
+    def _weights_now(self) -> np.ndarray:
+        return self._weight_N if len(self._weight_N) else np.ones(len(self._order))
 
     def _learn(self, ledger: Ledger) -> None:
         for news in self._news.read(ledger):
             if news.count:
-                self._rates[news.sample_id] = (news.passes / news.count, news.step)
+                self._keep(news.sample_id, news.passes / news.count, news.step)
+        for sample_id in self._writes.read(ledger):
+            if sample_id in self._place:
+                measured = ledger.row(sample_id).diversity
+                self._diversity_N[self._place[sample_id]] = np.nan if measured is None else measured
         clock = self._news.clock
         if clock < self._due:
             return
-        pairs = [self._rates.get(sample_id, (0.5, clock)) for sample_id in self._order]
-        rates = np.array([0.5 + (rate - 0.5) * 2.0 ** ((step - clock) / self._half_life) for rate, step in pairs])
-        measured = [ledger.row(sample_id).diversity for sample_id in self._order]
-        known = [d for d in measured if d is not None]
+        fade_N = self._fades.of(np.where(self._step_N < 0, 0, clock - self._step_N))
+        rate_N = 0.5 + (self._rate_N - 0.5) * fade_N
+        known = self._diversity_N[~np.isnan(self._diversity_N)].tolist()
         neutral = math.fsum(known) / len(known) if known else 0.0
-        diversity = np.array([neutral if d is None else d for d in measured])
-        fresh = normalise(score(rates, diversity, alpha=self._alpha, beta=self._beta))
-        m = self._momentum if self._weights else 0.0
-        self._weights = [m * old + (1 - m) * new for old, new in zip(self.weights(), fresh.tolist(), strict=True)]
+        diversity_N = np.where(np.isnan(self._diversity_N), neutral, self._diversity_N)
+        fresh = normalise(score(rate_N, diversity_N, alpha=self._alpha, beta=self._beta))
+        m = self._momentum if len(self._weight_N) else 0.0
+        self._weight_N = m * self._weights_now() + (1 - m) * fresh
         self._due = clock + self._refresh
+
+    def _keep(self, sample_id: str, rate: float, step: int) -> None:
+        self._rates[sample_id] = (rate, step)
+        place = self._place[sample_id]
+        self._rate_N[place], self._step_N[place] = rate, step
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "plans": self._plans,
             "position": self._position,
             "due": self._due,
-            "weights": list(self._weights),
+            "weights": self._weight_N.tolist(),
             "rates": {k: list(v) for k, v in self._rates.items()},
             "news": self._news.state_dict(),
-            "samples": digest(self._ids),
+            "samples": self._digest,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -153,6 +170,11 @@ class VasSampler:
         if len(weights) not in (0, len(self._ids)) or any(not isinstance(w, float) or w < 0 for w in weights):
             raise CheckpointError(f"state of sampler 'vas': {len(weights)} weights for {len(self._ids)} samples, or a negative one")
         self._news.load_state_dict(state["news"])
-        self._rates = {k: (float(rate), int(step)) for k, (rate, step) in state["rates"].items()}
-        self._weights = list(weights)
+        self._rates = {}
+        self._rate_N[:], self._step_N[:] = 0.5, -1
+        for sample_id, (rate, step) in state["rates"].items():
+            self._keep(sample_id, float(rate), int(step))
+        self._weight_N = np.array(weights, dtype=np.float64)
+        self._diversity_N[:] = np.nan
+        self._writes = Writes()
         self._plans, self._position, self._due = state["plans"], state["position"], state["due"]

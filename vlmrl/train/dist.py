@@ -8,20 +8,28 @@ and ranks may have different numbers of micro-batches.
 from __future__ import annotations
 
 import atexit
+import os
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as torch_dist
 
 from vlmrl.errors import VlmrlError
 
+if TYPE_CHECKING:
+    from vlmrl.train.watchdog import Watchdog
+
 T = TypeVar("T")
 
 PATIENCE = timedelta(hours=24)
-"""How long a rank waits for the others in a collective."""
+"""How long a rank waits for the others in a collective. It says so after a minute, and a rank without any sign of life is given up after
+half an hour: see `train.watchdog`, which also says how to change both."""
+_watchdog: Watchdog | None = None
+"""Of this process; None where it is the only one."""
 
 
 class RankFailed(VlmrlError):
@@ -34,8 +42,6 @@ class RankFailed(VlmrlError):
 
 def start() -> None:
     """Join the process group when a launcher made one (`accelerate launch`, `torchrun`); else do nothing."""
-    import os
-
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch_dist.is_initialized():
         from accelerate import PartialState
 
@@ -43,6 +49,29 @@ def start() -> None:
         PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
         # a process that ends with the group's threads running aborts now and then, and its exit code with it
         atexit.register(stop)
+        _watch()
+
+
+def _watch() -> None:
+    global _watchdog
+    from vlmrl.train import watchdog  # only here: a run of one process does without
+
+    patience = PATIENCE.total_seconds()
+    warn = watchdog.seconds(watchdog.WARN_VARIABLE, watchdog.WARN_SECONDS)
+    lost = watchdog.seconds(watchdog.LOST_VARIABLE, watchdog.LOST_SECONDS)
+    store: Any = torch_dist.distributed_c10d._get_default_store()
+
+    _watchdog = watchdog.Watchdog(store.clone(), rank=rank(), world=world(), warn=warn, lost=lost, patience=patience)
+
+
+def doing(what: str) -> None:
+    """Say what the run is at (`stage 'rl', step 3`), for the messages of the other ranks should this one hang."""
+    if _watchdog is not None:
+        _watchdog.doing = what
+
+
+def _collective(name: str) -> AbstractContextManager[None]:
+    return nullcontext() if _watchdog is None else _watchdog.collective(name)
 
 
 def world() -> int:
@@ -62,7 +91,8 @@ def gather(value: T) -> list[T]:
     if world() == 1:
         return [value]
     out: list[Any] = [None] * world()
-    torch_dist.all_gather_object(out, value)
+    with _collective("gather"):
+        torch_dist.all_gather_object(out, value)
     return out
 
 
@@ -95,7 +125,8 @@ def on_main(fn: Callable[[], T]) -> T | None:
 def sum_(value: torch.Tensor) -> torch.Tensor:
     """Sum of a small tensor over ranks."""
     if world() > 1:
-        torch_dist.all_reduce(value)
+        with _collective("sum"):
+            torch_dist.all_reduce(value)
     return value
 
 
@@ -121,7 +152,8 @@ def sum_gradients(parameters: Sequence[torch.nn.Parameter], bucket: int = 1 << 2
 
 def _sum_flat(tensors: list[torch.Tensor]) -> None:
     flat = torch.cat([t.reshape(-1) for t in tensors])
-    torch_dist.all_reduce(flat)
+    with _collective("sum of gradients"):
+        torch_dist.all_reduce(flat)
     place = 0
     for t in tensors:
         t.copy_(flat[place : place + t.numel()].view_as(t))
@@ -130,5 +162,9 @@ def _sum_flat(tensors: list[torch.Tensor]) -> None:
 
 def stop() -> None:
     """Leave the process group."""
+    global _watchdog
+    if _watchdog is not None:
+        _watchdog.close()
+        _watchdog = None
     if torch_dist.is_initialized():
         torch_dist.destroy_process_group()

@@ -80,6 +80,7 @@ def evaluate_stage(s: Session, name: str, policy: Policy, vision: VisionCache, c
     The seconds count in `clock`: within a stage that of its steps, else the run's."""
     if s.cfg.eval.source is None and s.cfg.eval.suite is None:
         return
+    dist.doing(f"evaluation of '{name}'")
     values: dict[str, float] = {"eval/failed": 0.0}
     with (clock or s.clock).phase("evaluate"):
         stop = _budget(s.cfg.eval.max_seconds)

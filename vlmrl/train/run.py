@@ -95,6 +95,7 @@ def _stages(s: Session) -> None:
         if s.state.stage != index:
             s.state.start_stage(index)
         kinds.build(s, cfg).run()
+        dist.doing(f"export of '{cfg.name}'")
         with s.clock.phase("export"):
             folder = s.stage_folder(index)
             dist.on_main(lambda folder=folder: export(s.policy, folder))

@@ -121,6 +121,7 @@ class StageRun:
         bar = self.ui.bar(f"{self.cfg.kind} {self.cfg.name}", self.cfg.steps, done=self.state.step)
         with bar as self._bar, self.loader.running(), self.profiler or nullcontext(), ended:
             while self.state.step < self.cfg.steps:
+                dist.doing(f"stage '{self.cfg.name}', step {self.state.step + 1}")
                 step()
             self._conclude()
 

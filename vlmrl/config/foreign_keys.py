@@ -73,7 +73,7 @@ ROWS: tuple[Row, ...] = (
     Row("`source.path`", "dataset_name", "data.train_files", "data.train_files", "dataset"),
     Row("`eval.source.path`", "", "data.val_files", "data.val_files", "val_dataset"),
     Row(
-        "none: rows are recognised by their keys (docs/data.md)",
+        "`source.columns` (rows of known shapes need none: docs/data.md)",
         "",
         "data.prompt_key data.image_key data.video_key",
         "data.prompt_key data.answer_key data.image_key",

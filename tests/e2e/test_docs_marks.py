@@ -1,0 +1,327 @@
+"""Code marks and tables of the documentation agree with the code: snippets of recipes, options, paths, names of methods, exit codes.
+
+A table that no rule knows fails, as a block does (`test_docs.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from tests.support.documents import GENERATED, MINIMAL, PAGES, ROOT, Table, check_recipe, inline, marks, parse_vlmrl, read, tables
+from tests.test_glossary import is_key
+from vlmrl import errors
+from vlmrl.algo.inputs import AdvantageInputs, LossInputs
+from vlmrl.answers.base import ANSWER_TYPES, AnswerType
+from vlmrl.config.methods import SLOTS
+from vlmrl.config.schema import Config, GrpoSection, LoraSection, SourceSection
+from vlmrl.data.adapters import ADAPTERS
+from vlmrl.evals.ask.suite import Suite
+from vlmrl.evals.ask.tasks import Task
+from vlmrl.methods import registries
+from vlmrl.rewards.run.foreign import Form
+
+WRITTEN = [page for page in PAGES if page != GENERATED]
+FIELDS = {**SLOTS, "strategy": "strategy"}
+OTHERS = {
+    "docs/glossary.md": "names of other programs; tests/test_glossary.py",
+    "docs/serving.md": "options of vLLM, and arguments of EndpointEngine",
+    "docs/judges.md": "options of vLLM",
+    "docs/lmms-eval.md": "options and keys of lmms-eval",
+}
+"""Pages whose options (`--x`) and settings (`key: value`) may be another program's."""
+SETTINGS = {
+    "ability: math": "a column of verl's rows",
+    "extraction: lenient": "a key of a task",
+    'prompt: "=Describe the video."': "an entry of `columns` of a source",
+    "transform: sigmoid": "an argument of the reward `reward_model`",
+    "path: /models/my-rm": "an argument of the reward `reward_model`",
+}
+"""Settings that are no keys of a recipe."""
+FOUND = registries(["examples.my_method", "examples.anchor_loss", "examples.entropy_weights", "examples.polygon"])
+EVERY = [(page, line, mark) for page in WRITTEN for line, mark in inline(page)]
+
+
+def where(item: Any) -> str:
+    return f"{item[0]}:{item[1]} {item[2][:40]}" if isinstance(item, tuple) else str(item)
+
+
+def every(pattern: str) -> list[tuple[str, int, str]]:
+    return [item for item in EVERY if re.match(pattern, item[2])]
+
+
+def value_of(mark: str) -> Any:
+    """The YAML of a snippet; `N` stands for a number."""
+    return yaml.safe_load(re.sub(r"(?<=: )N(?=[,}])", "8", mark))
+
+
+def method_problems(slot: str, method: dict[str, Any]) -> list[str]:
+    own = {"name", "weight", "label", "isolate"} if slot == "reward" else {"name", "weight"} if slot == "auxiliary_loss" else {"name"}
+    return FOUND[slot].problems(method["name"], {key: value for key, value in method.items() if key not in own}, slot)
+
+
+def snippet_problems(mark: str) -> list[str]:
+    """What is wrong with `{name: ...}`, `key: {name: ...}` or `key: [{name: ...}]`."""
+    value = value_of(mark)
+    if "name" in value:
+        found = {slot: method_problems(slot, value) for slot in FOUND if value["name"] in FOUND[slot].names()}
+        return [] if any(not problems for problems in found.values()) else [f"{mark}: {found or 'no such method'}"]
+    if "use" in value:
+        return [key for key in value if key != "use" and key not in Task.model_fields]
+    ((key, given),) = value.items()
+    methods = given if isinstance(given, list) else [given]
+    if key in FIELDS:
+        return [problem for method in methods for problem in method_problems(FIELDS[key], method)]
+    return [] if is_key(key, GrpoSection) else [f"{key} is no key of a stage"]
+
+
+@pytest.mark.parametrize("item", [i for i in every(r"(\w+: )?\[?\{(name|use|max_batches): ")], ids=where)
+def test_snippets_of_recipes(item: tuple[str, int, str]) -> None:
+    assert snippet_problems(item[2]) == []
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        '{name: python, arguments: {function: "my.py:score", form: verl}}',
+        "{name: no_such_method}",
+        "advantage: {name: ppo_clip}",
+        "filters: [{name: overlong, wrong: 1}]",
+        "advantag: {name: grpo}",
+        "{use: mmstar, limt: 3}",
+    ],
+)
+def test_a_wrong_snippet_would_be_found(mark: str) -> None:
+    assert snippet_problems(mark)
+
+
+@pytest.mark.parametrize("item", every(r"[a-z_]+(\.[a-z_]+)+=."), ids=where)
+def test_overrides(item: tuple[str, int, str], tmp_path: Any) -> None:
+    check_recipe(yaml.safe_dump(MINIMAL, sort_keys=False), tmp_path, [item[2].replace("length: N", "length: 8")])
+
+
+def known_setting(page: str, mark: str) -> bool:
+    """Whether `key: value` is one of a recipe, of a method, or of a program that the page is about."""
+    if mark in SETTINGS or page in OTHERS:
+        return True
+    models = (Config, GrpoSection, SourceSection, LoraSection, Task, Suite)
+    keys = {key for model in models for key in model.model_fields} | {"weight", "label", "isolate"}
+    keys |= {key for registry in FOUND.values() for name in registry.names() for key in registry.get(name).parameters}
+    return set(value_of("{" + mark + "}")) <= keys
+
+
+@pytest.mark.parametrize("item", [i for i in every(r"[a-z_]+: [^{]") if "{" not in i[2]], ids=where)
+def test_settings_have_keys_that_exist(item: tuple[str, int, str]) -> None:
+    assert known_setting(item[0], item[2])
+
+
+def test_a_setting_that_does_not_exist_would_be_found() -> None:
+    assert not known_setting("README.md", "clip_hihg: 0.28")
+    assert not known_setting("README.md", "clip_high: 0.28, clip_lwo: 0.1")
+
+
+@pytest.mark.parametrize("item", every(r"(vlmrl|torchrun .* -m vlmrl\.cli) "), ids=where)
+def test_commands_parse(item: tuple[str, int, str]) -> None:
+    words = re.sub(r"^torchrun .* -m vlmrl\.cli", "vlmrl", item[2]).split(" > ")[0].split()[1:]
+    if words[-1] == "...":
+        assert words[0] in options()
+    elif len(words) > 1:
+        parse_vlmrl([words[0], "RECIPE", "--html", "x"] if words[-1] == "--html" else words)
+    else:
+        assert words[0] in options(), item
+
+
+def options() -> dict[str, set[str]]:
+    """Command -> its options."""
+    from typer.main import get_command
+
+    from vlmrl.cli import app
+
+    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    found = {name: {option for p in command.params for option in p.opts} for name, command in commands.items()}
+    return found | {"toy": {option for p in commands["toy"].commands["make"].params for option in p.opts}}
+
+
+@pytest.mark.parametrize("item", [i for i in every(r"--[a-z]") if i[0] not in OTHERS], ids=where)
+def test_options_exist(item: tuple[str, int, str]) -> None:
+    known = set().union(*options().values()) | {"--help"} | set(re.findall(r'"(--[a-z-]+)"', read("vlmrl/prepare/prepare.py")))
+    prepared = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "data").glob("*/prepare.py"))
+    known |= {f"--{name}" for one in re.findall(r"options=\{(.*?)\}", prepared) for name in re.findall(r'"([\w-]+)":', one)}
+    assert set(re.findall(r"--[a-z-]+", item[2])) <= known
+
+
+PATHS = [
+    i for i in every(r"[\w.-]+(/[\w.-]+)+\.(py|md|yaml|sh|json|jsonl)$") if not re.match(r"(runs|suites|rows|judges|questions)/", i[2])
+]
+MADE = {"evals/suites/mine.yaml", "docs/benchmarks/README.md"}
+
+
+@pytest.mark.parametrize("item", PATHS, ids=where)
+def test_paths_exist(item: tuple[str, int, str]) -> None:
+    page, _, mark = item
+    if page == "CONTRIBUTING.md":
+        return  # an errand writes the files that it names (tests/e2e/test_errands.py)
+    folders = (ROOT, ROOT / "vlmrl", (ROOT / page).parent, (ROOT / page).parent / "suites")
+    assert mark in MADE or any((folder / mark).exists() for folder in folders)
+
+
+# ---- tables --------------------------------------------------------------------------------------------------------------
+
+
+def methods_of(slot: str) -> Callable[[Table], None]:
+    def check(table: Table) -> None:
+        for row in table.rows:
+            assert [name for name in marks(row[0]) if name not in FOUND[slot].names() and name != "mc_grpo_pivot"] == []
+
+    return check
+
+
+def keys_of(model: type[BaseModel]) -> Callable[[Table], None]:
+    def check(table: Table) -> None:
+        for row in table.rows:
+            assert [name for name in marks(row[0]) if name not in model.model_fields] == []
+
+    return check
+
+
+def in_a_recipe(table: Table) -> None:
+    """Names of methods, or keys."""
+    names = {name for registry in FOUND.values() for name in registry.names()}
+    for row in table.rows:
+        for name in marks(row[0]):
+            assert name in names or is_key(name, GrpoSection) or is_key(name, Config) or name == "thought_dropout", name
+
+
+def lora_defaults(table: Table) -> None:
+    keys_of(LoraSection)(table)
+    given = {name: LoraSection.model_fields[name].default for row in table.rows for name in marks(row[0])}
+    assert table.rows[0][1] == f"{given['rank']}, {given['alpha']:g}"
+    assert table.rows[1][2] == "`" + " ".join(given["targets"]) + "`"
+    assert [row[1] for row in table.rows[2:]] == [str(given["vision"]).lower(), f"{given['dropout']:g}"]
+
+
+def options_of_eval(table: Table) -> None:
+    for row in table.rows:
+        assert set(re.findall(r"--[a-z-]+", row[0].partition("torchrun")[0])) <= options()["eval"], row[0]
+
+
+def inputs_and_providers(table: Table) -> None:
+    fields = {f.name for inputs in (AdvantageInputs, LossInputs) for f in dataclasses.fields(inputs)}
+    for row in table.rows:
+        assert set(marks(row[0])) <= fields, row[0]
+
+
+def parts_of_answer_types(table: Table) -> None:
+    for row in table.rows:
+        assert [name for name in marks(row[0]) if not hasattr(AnswerType, name) and name not in AnswerType.__annotations__] == []
+
+
+def arguments_of_trl(table: Table) -> None:
+    trl = pytest.importorskip("trl")
+    known = {f.name for c in (trl.GRPOConfig, trl.RLOOConfig) for f in dataclasses.fields(c)} | {"RLOOTrainer", "_clip_max"}
+    values = {value for mode in ("token", "sequence") for value in (f'"{mode}_truncate"', f'"{mode}_mask"', f'"{mode}"')}
+    for row in table.rows:
+        for mark in marks(row[0]):
+            assert set(re.findall(r"^[a-z_]+|(?<= / )[a-z_]+", mark.partition("=")[0])) <= known or mark in values | {"cispo", *known}, mark
+
+
+def answer_types_of_rows(table: Table) -> None:
+    row = next(row for row in table.rows if row[0] == "`answer_type`")
+    ours = {name for name, kind in ANSWER_TYPES.items() if type(kind).__module__.startswith("vlmrl.") and not name.startswith("upstream")}
+    assert {*marks(row[2])} - {"docs/adding_an_answer_type.md"} == ours
+
+
+def adapters(table: Table) -> None:
+    ours = {name for name, adapter in ADAPTERS.items() if getattr(adapter, "__name__", type(adapter).__module__).startswith("vlmrl.")}
+    assert {marks(row[0])[0] for row in table.rows} == ours != set()
+
+
+def arguments_of_the_bridge(table: Table) -> None:
+    source = read("vlmrl/evals/bridge/model.py") + read("vlmrl/evals/bridge/options.py") + read("vlmrl/config/schema.py")
+    for row in table.rows:
+        for name in marks(row[0]):
+            assert re.search(rf"\b{name}\b", source), name
+
+
+def forms_of_rewards(table: Table) -> None:
+    assert [marks(row[0])[0] for row in table.rows] == list(get_args(Form))
+
+
+CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
+    ("README.md", "Three commands"): "measured; docs/benchmarks/toy_video.md",
+    ("README.md", "What is in it"): in_a_recipe,
+    ("SECURITY.md", "What vlmrl promises"): "prose; tests/faults and tests/unit hold the promises",
+    ("data/README.md", "Data sets"): "tests/unit/data/test_every_dataset.py",
+    ("data/README.md", "Official files"): "tests/unit/data/test_official_statements.py",
+    ("evals/README.md", "Suites"): "tests/unit/evals/test_evals_tasks.py",
+    ("docs/adding_a_method.md", "What a method needs"): inputs_and_providers,
+    ("docs/adding_an_answer_type.md", "Adding an answer type"): parts_of_answer_types,
+    ("docs/architecture.md", "What lives where"): "tests/test_architecture.py",
+    ("docs/architecture.md", "One training step"): "tests/test_architecture.py",
+    ("docs/coming_from.md", "*"): "tests/unit/config/test_foreign_keys.py",
+    ("docs/compare.md", "What is compared"): "prose; tests/unit/evals/test_evals_compare.py",
+    ("docs/data.md", "Our schema"): answer_types_of_rows,
+    ("docs/data.md", "Rows of other trainers"): adapters,
+    ("docs/data.md", "Boxes, points and times"): keys_of(SourceSection),
+    ("docs/data.md", "*"): "prose and forms of answers; tests/unit/data",
+    ("docs/evaluation.md", "What happens"): options_of_eval,
+    ("docs/glossary.md", "*"): "tests/test_glossary.py",
+    ("docs/judges.md", "Rewards that ask a model"): methods_of("reward"),
+    ("docs/judges.md", "What happens when it goes wrong"): "prose; tests/faults/test_judge_server.py",
+    ("docs/lmms-eval.md", "Their tasks, on our checkpoints"): arguments_of_the_bridge,
+    ("docs/lmms-eval.md", "What goes wrong without care"): "tests/agreement/test_lmms_traps.py",
+    ("docs/lora.md", "Low-rank adapters"): lora_defaults,
+    ("docs/methods.md", "advantage"): methods_of("advantage"),
+    ("docs/methods.md", "loss"): methods_of("policy_loss"),
+    ("docs/methods.md", "reward_shaping"): methods_of("reward_shaping"),
+    ("docs/methods.md", "filters"): methods_of("filter"),
+    ("docs/methods.md", "rewards"): methods_of("reward"),
+    ("docs/methods.md", "Reward functions of yours"): forms_of_rewards,
+    ("docs/serving.md", "Evaluating a served model"): "prose; tests/agreement/test_vllm_endpoint.py",
+    ("docs/trl.md", "Differences in convention"): "numbers; tests/agreement/test_trl.py",
+    ("docs/trl.md", "*"): arguments_of_trl,
+}
+"""(page, heading) -> how the table is checked, or why not here. `*` is every other table of the page."""
+TABLES = [table for page in WRITTEN for table in tables(page)]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=str)
+def test_table(table: Table) -> None:
+    check = CHECKS.get((table.page, table.heading)) or CHECKS.get((table.page, "*"))
+    assert check is not None, f"{table} ({table.heading}): say in CHECKS how it is checked"
+    if callable(check):
+        check(table)
+    else:
+        for path in re.findall(r"(?:tests|docs)/[\w/]+(?:\.\w+)?", check):
+            assert (ROOT / path).exists(), path
+
+
+def test_no_check_is_left_over() -> None:
+    there = {(table.page, table.heading) for table in TABLES}
+    assert {key for key in CHECKS if key[1] != "*"} <= there
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_exit_codes(page: str) -> None:
+    """Every exit code that a page names is one of an error, and README names them all."""
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.VlmrlError)]
+    known = {kind.exit_code for kind in kinds}
+    text = " ".join(read(page).split())
+    assert {int(code) for code in re.findall(r"[Ee]xit codes? (\d+)", text)} <= known | {0, 1}
+    if page == "README.md":
+        listed = re.search(r"Exit codes: (.*?)\.", text)
+        assert listed is not None
+        assert {int(code) for code in re.findall(r"\b\d+\b", listed[1])} == known | {0}
+
+
+def test_modules_named_as_plugins_can_be_imported() -> None:
+    for page, line, mark in every(r"plugins: \["):
+        for name in value_of("{" + mark + "}")["plugins"]:
+            assert importlib.import_module(name), (page, line)

@@ -20,12 +20,15 @@ SEVERAL = re.compile(r"[A-H](\s+[A-H])+")
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
     """One row per problem and version (`meta.category`); the question, without the release's instructions."""
+    known: dict[str, list[str]] = {}  # options of a problem: a version that has them in the picture follows one that has them in the text
     for item in file_or_parquet(root, f"{split}.json", read_json, f"{split}.parquet"):
         name = f"mathverse-{split}-{int(item['sample_index']):04d}"
-        yield made(name, partial(_row, name, split, item))
+        options = inline_options(item.get("question_for_eval") or item["question"]) or known.get(item["problem_index"], [])
+        known[item["problem_index"]] = options
+        yield made(name, partial(_row, name, split, item, options))
 
 
-def _row(name: str, split: str, item: Record) -> Row:
+def _row(name: str, split: str, item: Record, options: list[str]) -> Row:
     hidden, image = item["problem_version"] == "Vision Only", item["image"]
     row = question_row(
         name,
@@ -40,7 +43,7 @@ def _row(name: str, split: str, item: Record) -> Row:
     if SEVERAL.fullmatch(answer):
         raise RowError("bad_value", f"answer {answer!r} is several letters; a choice has one right option")
     if not LETTER.fullmatch(answer):  # the text of an option in place of its letter
-        texts = [option[2:].strip() for option in inline_options(item.get("question_for_eval") or item["question"])]
+        texts = [option[2:].strip() for option in options]
         if texts.count(answer) != 1:
             raise RowError("bad_value", f"answer {answer!r} is neither a letter nor one of the options {texts}")
         answer = "ABCDEFGH"[texts.index(answer)]

@@ -1,4 +1,7 @@
-"""MathVerse: one problem in its five versions; all answers, by the version Vision Only; and the questions of a sixth, without pictures."""
+"""MathVerse: all questions and answers, as a repository of a training project has them, and one problem of the authors' repository.
+
+The former lacks the keys that are for judges, among them `question_for_eval`.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,48 @@ from pathlib import Path
 from tests.official.case import Case
 
 
-def _vision_only(root: Path) -> None:
-    """Records without the keys that are only for judges; `sample_index` counts from 0 there, from 1 in the release."""
-    items = json.loads((root / "vision_only.json").read_text(encoding="utf-8"))
+def _pour(root: Path) -> None:
+    """`sample_index` counts from 0 there, from 1 in the release."""
+    items = json.loads((root / "mathverse.json").read_text(encoding="utf-8"))
     records = [{**item, "sample_index": str(item["sample_index"] + 1)} for item in items]
     (root / "testmini.json").write_text(json.dumps(records), encoding="utf-8")
 
 
-def _text_only(root: Path) -> None:
-    """Only the path of the picture is put in: these have none."""
-    records = json.loads((root / "text_only.json").read_text(encoding="utf-8"))
-    (root / "testmini.json").write_text(json.dumps([{**record, "image": "none.png"} for record in records]), encoding="utf-8")
-
-
-_TEXTS = {r"090^\circ T": 1, r"053 ^\circ T": 1, "False": 2}
-"""Answers by the text of an option: those of `Vision Only` are in the picture."""
-_NO_OPTION = {"bad_value: answer 'A\\nC' is several": 1, "bad_value: answer 'C\\nD' is several": 1}
-
-
 CASES = (
+    Case(
+        repository="josephtey/multimodal-reasoning",
+        commit="9e74b976bf76ff109503c0efe34bec15b79c6fb4",
+        date="2024-06-12",
+        copied_from="AI4Math/MathVerse",
+        files={"dataset/eval/mathverse/mathverse.json": "mathverse.json"},
+        how="poured",
+        pour=_pour,
+        split="testmini",
+        records=3940,
+        rows=3930,
+        skipped={
+            r"bad_value: answer 'A\nC' is several": 5,
+            r"bad_value: answer 'C\nD' is several": 5,
+        },
+        looks={
+            "mathverse-testmini-0001": {
+                "prompt": "As shown in the figure, in triangle ABC, it is known that angle A = 80.0, angle B = 60.0, point D is on AB and "
+                "point E is on AC, DE parallel BC, then the size of angle CED is ()\nChoices:\nA:40°\nB:60°\nC:120°\nD:140°",
+                "answer_type": "choice",
+                "answer": "D",
+                "meta": {"category": "Text Dominant", "problem": "1"},
+            },
+            "mathverse-testmini-1695": {"answer": "A", "meta": {"category": "Vision Only", "problem": "339"}},
+            "mathverse-testmini-2145": {"answer": "B", "meta": {"category": "Vision Only", "problem": "429"}},
+            "mathverse-testmini-2585": {"answer": "C", "meta": {"category": "Vision Only", "problem": "517"}},
+            "mathverse-testmini-3425": {"answer_type": "math", "answer": "14", "meta": {"problem": "685"}},
+            "mathverse-testmini-3940": {
+                "prompt": "Answer the question that is written in the image.",
+                "answer": "D",
+                "meta": {"category": "Vision Only", "problem": "788"},
+            },
+        },
+    ),
     Case(
         repository="ZrrSkywalker/MathVerse",
         commit="937b090597aeafb8e82b35d310a4bc5b9e2ea29d",
@@ -34,7 +60,7 @@ CASES = (
         files={"output_templates/output_testmini.json": "testmini.json"},
         how="renamed",
         split="testmini",
-        part="1 problem in its 5 versions",
+        part="1 problem in its 5 versions, of the template of an output file",
         records=5,
         rows=5,
         looks={
@@ -45,54 +71,6 @@ CASES = (
                 "meta": {"category": "Text Dominant", "problem": "685"},
             },
             "mathverse-testmini-3424": {"prompt": "Find L.", "meta": {"category": "Vision Dominant"}},
-            "mathverse-testmini-3425": {
-                "prompt": "Answer the question that is written in the image.",
-                "answer": "14",
-                "meta": {"category": "Vision Only"},
-            },
-        },
-    ),
-    Case(
-        repository="josephtey/multimodal-reasoning",
-        commit="ad541569d1d07c3e0595674d77b245b8e808f3f7",
-        date="2024-05-19",
-        copied_from="AI4Math/MathVerse",
-        files={"dataset/eval/mathverse/mathverse_visual_only.json": "vision_only.json"},
-        how="poured",
-        pour=_vision_only,
-        split="testmini",
-        part="the version Vision Only, 788 of 3,940",
-        records=788,
-        rows=782,
-        skipped=_NO_OPTION | {f"bad_value: answer {answer!r} is neither": count for answer, count in _TEXTS.items()},
-        looks={
-            "mathverse-testmini-0005": {
-                "prompt": "Answer the question that is written in the image.",
-                "answer_type": "choice",
-                "answer": "D",
-                "meta": {"category": "Vision Only", "problem": "1"},
-            },
-            "mathverse-testmini-3425": {"answer_type": "math", "answer": "14", "meta": {"problem": "685"}},
-            "mathverse-testmini-3940": {"answer": "D", "meta": {"problem": "788"}},
-        },
-    ),
-    Case(
-        repository="ZrrSkywalker/MathVerse",
-        commit="937b090597aeafb8e82b35d310a4bc5b9e2ea29d",
-        date="2025-04-28",
-        files={"data/testmini_text_only.json": "text_only.json"},
-        how="poured",
-        pour=_text_only,
-        split="testmini",
-        part="the version Text Only, which testmini leaves out",
-        records=788,
-        rows=786,
-        skipped=_NO_OPTION,
-        looks={
-            "mathverse-testmini-0339": {"answer_type": "choice", "answer": "A"},
-            "mathverse-testmini-0429": {"answer_type": "choice", "answer": "B"},
-            "mathverse-testmini-0517": {"answer_type": "choice", "answer": "C"},
-            "mathverse-testmini-0685": {"answer_type": "math", "answer": "14"},
         },
     ),
 )

@@ -171,6 +171,16 @@ def test_mathverse_answers_are_letters_letters_in_brackets_or_texts(tmp_path: Pa
     assert letter or "one right option" in row["prompt"] or "neither a letter nor one of the options" in row["prompt"]
 
 
+def test_mathverse_takes_the_options_of_a_picture_from_the_version_before(tmp_path: Path) -> None:
+    records = [
+        {"sample_index": "1", "problem_version": "Text Lite", "question": "Is it so?\nChoices:\nA:True\nB:False"},
+        {"sample_index": "2", "problem_version": "Vision Only", "question": ""},
+    ]
+    same = {"problem_index": "429", "question_type": "multi-choice", "answer": "False", "image": "a.png"}
+    write(tmp_path, "testmini.json", json.dumps([{**record, **same} for record in records]))
+    assert [row.get("answer") for row in rows("mathverse", tmp_path, "testmini")] == ["B", "B"]
+
+
 def test_a_line_ends_at_a_newline_only(tmp_path: Path) -> None:
     """JSON may hold the separators U+2028 and U+0085 as they are."""
     record = {"id": "1", "question": "How\u2028many\u0085 are\x0cthere?\n<image1>", "options": [], "image": "images/1.jpg"}

@@ -12,8 +12,8 @@ from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
 PARTS = ("location", "placement", "unseen")
 FORM = "Your answer should be formatted"
 """Where the release's sentence about the form of the answer begins; what stands before it in `suffix` belongs to the question."""
-ON = 128
-"""Least value of a pixel of the mask: the evaluation code rounds value/255 to 0 or 1."""
+ON = 1
+"""Least value of a pixel of the mask: Evaluation/summarize_acc.py of the authors (Zhoues/RoboRefer) takes every pixel above 0."""
 
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:

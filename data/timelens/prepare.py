@@ -35,7 +35,9 @@ def _train(root: Path) -> Iterator[tuple[str, float, str, str, Any]]:
     folder = "TimeLens-100K"
     for number, entry in read_jsonl(official(root, f"{folder}/timelens-100k.jsonl")):
         for i, event in enumerate(entry["events"]):
-            yield f"{folder}/videos/{entry['video_path']}", entry["duration"], f"{number:05d}-{i}", event["query"], event["span"]
+            span = event["span"]
+            spans = span if span and isinstance(span[0], list) else [span]  # the authors' code reads [s, e] as well as [[s, e]]
+            yield f"{folder}/videos/{entry['video_path']}", entry["duration"], f"{number:05d}-{i}", event["query"], spans
 
 
 def _bench(root: Path, split: str) -> Iterator[tuple[str, float, str, str, Any]]:

@@ -3,6 +3,7 @@ answers score in full, and every task finds what its data folder writes."""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from PIL import Image
 
 from tests.support.fixtures import make_fixture, task_of
 from tests.support.samples import load_dataset, unpack
@@ -335,7 +337,7 @@ def test_realworldqa_answer_that_is_the_text_of_an_option(tmp_path: Path):
 def test_refspatial_masks_are_those_of_the_pictures(tmp_path: Path):
     rows = rows_of("refspatial", "location", tmp_path)
     for number, row in enumerate(rows):
-        expected = standin_pixels(f"mask{number}.png")[..., 0] >= 128
+        expected = standin_pixels(f"mask{number}.png")[..., 0] > 0
         assert (decode_mask(row["gt"]["mask"]) == expected).all()
         assert row["meta"]["frame"] == "norm1000"
         assert "between 0 and 1." not in row["prompt"]
@@ -346,8 +348,18 @@ def test_refspatial_masks_are_those_of_the_pictures(tmp_path: Path):
 
 def test_refspatial_scores_the_share_of_points_on_the_mask(tmp_path: Path):
     """In pixels of the 64 x 48 mask; a point of 0 to 1000 is in pixel floor(x * 64 / 1000), floor(y * 48 / 1000)."""
-    sample = prepared(Case("refspatial", "location", {"point"}, 2, 0), tmp_path)[0]
+    dataset, root, out = download("refspatial", tmp_path / "download"), tmp_path / "download", tmp_path / "out"
+    pixels = np.zeros((48, 64), dtype=np.uint8)
+    pixels[10:20, 30:50] = 40  # grey counts: the authors take every pixel above 0
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="PNG")
+    path = next((root / "data").glob("location-*.parquet"))
+    records = parquet.read_table(path).to_pylist()
+    parquet.write_table(pa.Table.from_pylist([record | {"mask": {"bytes": buffer.getvalue(), "path": None}} for record in records]), path)
+    prepare(dataset, root, out, "location", allow_partial=True)
+    sample = load_source(out / "location.jsonl", media_root=str(out / "media"), dedupe="error", max_bad_rows=0.0, quarantine=None)[0]
     mask = decode_mask(sample.gt["mask"])
+    assert (mask == (pixels > 0)).all()
     (on_y, on_x), (off_y, off_x) = np.argwhere(mask)[0], np.argwhere(~mask)[0]
     on, off = ([round((x + 0.5) * 1000 / 64, 2), round((y + 0.5) * 1000 / 48, 2)] for x, y in ((on_x, on_y), (off_x, off_y)))
     for points, expected in (([on], 1), ([off], 0), ([on, off], 0.5), ([on, [1001, 5]], 0.5), ([on, on, off, off], 0.5)):

@@ -285,6 +285,14 @@ def test_timelens_queries_with_several_spans_are_left_out(tmp_path: Path):
     assert last["gt"]["time"] == [5.0, 10.0]
 
 
+def test_timelens_span_without_a_list_around_it(tmp_path: Path):
+    entry = {"source": "didemo", "video_path": "didemo/a.mp4", "duration": 60.0, "events": [{"query": "a dog runs", "span": [3.0, 7.5]}]}
+    (tmp_path / "TimeLens-100K").mkdir()
+    (tmp_path / "TimeLens-100K/timelens-100k.jsonl").write_text(json.dumps(entry), encoding="utf-8")
+    (row,) = script("timelens").DATASET.rows(tmp_path, "train")
+    assert row["gt"]["time"] == [3.0, 7.5]
+
+
 def test_refcoco_boxes_in_both_frames(tmp_path: Path):
     """COCO box (24, 4.5, 32, 24) in a picture of 64 x 48: corners (24, 4.5, 56, 28.5)."""
     dataset: Dataset = script("refcoco").DATASET
@@ -397,6 +405,36 @@ def test_seed_bench_r1_puts_the_clip_before_the_view(tmp_path: Path):
     assert [ref.path for ref in first.media] == ["videos/EpicKitchens/501.mp4", "images/EpicKitchens/501.png"]
     assert [ref.kind for ref in second.media] == ["image"]
     assert "C. take cup" in first.question
+
+
+def seed_bench_training(root: Path, **changed: Any) -> list[Any]:
+    """Rows of a training file: its records have wrong answers in place of choices."""
+    record = {
+        **{"sample_id": 39, "video_source": "EpicKitchens", "video_id": "P07_113", "question": "What next?", "answer": "grab onion"},
+        **{
+            "video_basename": "39.mp4",
+            "current_observation_basename": "39.png",
+            "task_progress_metadata": [{"narration_text": "open drawer"}],
+        },
+        "negative_answers": ["open drawer", "grab knife", "close drawer", "slice onion", "grab onion", "open drawer"],
+    }
+    (root / "annotations").mkdir(parents=True)
+    lines = [json.dumps(record | changed | {"sample_id": number}) for number in range(200)]
+    (root / "annotations/training_6k.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return list(script("seed_bench_r1").DATASET.rows(root, "train_6k"))
+
+
+def test_seed_bench_r1_training_records_get_three_of_their_wrong_answers(tmp_path: Path):
+    rows = seed_bench_training(tmp_path / "a")
+    assert rows == seed_bench_training(tmp_path / "b")
+    letters = [row["answer"] for row in rows]
+    for row in rows:
+        texts = [option[3:] for option in row["options"]]
+        assert len(set(texts)) == 4
+        assert texts["ABCD".index(row["answer"])] == "grab onion"
+    assert all(30 < letters.count(letter) < 70 for letter in "ABCD")  # of 200: the place tells nothing
+    with pytest.raises(DataError, match=r"training_6k.jsonl:1: fewer than three negative_answers"):
+        seed_bench_training(tmp_path / "c", negative_answers=["a", "b", "grab onion"])
 
 
 @pytest.mark.parametrize("field", ["query", "duration", "saliency_scores"])

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from vlmrl.media import container
-from vlmrl.media.access import IMAGE_BYTES, open_media, read_all
+from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, open_media, read_all
 from vlmrl.media.border import border
 from vlmrl.media.container import VideoInfo
 from vlmrl.media.frames import frames_of, same_sizes, stated_times
@@ -146,6 +146,18 @@ def read_video_info(file: BinaryIO) -> tuple[VideoInfo, IsoTrack | None]:
             container.check_bounds(width, height, track.duration, len(track.times))
             return VideoInfo(width, height, track.duration, len(track.times)), track
     return container.read_header(file, decode=False).info, None
+
+
+def video_duration(ref: MediaRef, root: Path) -> float:
+    """Seconds of a video, from its header; of one given as pictures, until the last one leaves the screen.
+
+    Raises:
+        MediaError: as `read_video_info`, or as `frames.frames_of`.
+    """
+    if ref.as_frames:
+        return stated_times(ref, len(frames_of(ref, root)))[1]
+    with open_media(root, ref.path, max_bytes=VIDEO_BYTES) as file:
+        return read_video_info(file)[0].duration
 
 
 # Images

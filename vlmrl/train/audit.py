@@ -16,6 +16,7 @@ from rich.text import Text
 from vlmrl.config.schema import Config, RolloutStage, SourceSection
 from vlmrl.data.adapters import MIXED
 from vlmrl.data.encode import Encoder
+from vlmrl.data.gold import check_gold
 from vlmrl.data.source import read_source
 from vlmrl.errors import MediaError, RowError
 from vlmrl.evals.pages.check_page import CheckRows
@@ -155,6 +156,7 @@ def _audit_source(
         for n, sample in enumerate(read.samples):
             try:
                 prompt = encoder.encode(sample, found.answer_format)
+                check_gold(sample, prompt, encoder.root(sample))
             except (MediaError, RowError) as error:
                 found.reject(error.reason, f"{sample.source}: {error}")
                 if shown is not None:

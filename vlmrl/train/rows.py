@@ -11,6 +11,7 @@ from vlmrl import fs
 from vlmrl.config.schema import DataSection, SourceSection
 from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.encode import Encoder
+from vlmrl.data.gold import check_gold
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.train import dist
@@ -55,7 +56,8 @@ def import_options(source: SourceSection, root: Path) -> ImportOptions:
 def load_rows(
     source: SourceSection, data: DataSection, root: Path, answer_format: str, encoder: Encoder, *, quarantine: Path, ui: Ui
 ) -> Rows:
-    """Samples by id in file order: parsed, their media present and within limits by header, their prompts short enough.
+    """Samples by id in file order: parsed, their media present and within limits by header, their prompts short enough, their answers in
+    agreement with their ground truth and its times within the video.
 
     Overlong prompts are dropped and counted (data.max_prompt_tokens says so); other faults count against data.max_bad_rows.
 
@@ -77,7 +79,9 @@ def load_rows(
     with ui.bar(f"audit {Path(source.path).name}", len(samples)) as bar:
         for n, sample in enumerate(samples):
             try:
-                tokens[sample.id] = len(encoder.plan(sample, answer_format).ids)
+                prompt = encoder.plan(sample, answer_format)
+                check_gold(sample, prompt, encoder.root(sample))
+                tokens[sample.id] = len(prompt.ids)
                 good[sample.id] = sample
             except (MediaError, RowError) as error:
                 bad.setdefault(error.reason, []).append(f"{sample.source}: {error}")

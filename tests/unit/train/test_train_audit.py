@@ -13,6 +13,7 @@ from tests.support.tiny import make_files
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError, DataError
 from vlmrl.evals.pages.check_page import CheckRows, write_check_page
+from vlmrl.methods import registries
 from vlmrl.train import audit as audit_module
 from vlmrl.train.audit import AuditReport, audit
 from vlmrl.train.ui import Ui
@@ -22,6 +23,7 @@ ROWS = 8
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> tuple[Path, Path]:
+    registries()  # registers the rewards
     return make_files(tmp_path_factory.mktemp("tiny"), train=ROWS, test=3, sft=2)
 
 
@@ -248,3 +250,36 @@ def test_rows_to_look_at_with_the_worst_first(files, tmp_path):
     assert max(places[:2]) < places[2]
     assert "http:" not in text.replace("http://www.w3.org/", "")
     assert "https:" not in text
+
+
+def test_rows_of_fine_tuning_are_held_against_their_own_gold(files):
+    rows = rows_of(files[1])
+    rows[0] |= {"answer": "90.00 to 95.00"}
+    rows[1] |= {"gt": {"time": [1000.0, 2000.0]}, "answer": "1000.00 to 2000.00"}
+    rows[2] |= {"thought": "never mind</think><answer>0.00 to 99.00</answer>"}
+    name = write_rows(files[1], "contradictions.jsonl", rows)
+    stage = {"kind": "sft", "name": "sft", "source": {"path": name}, "steps": 1, "answer_format": "think"}
+    report = run(config(stages=[stage]), files)
+    [source] = report.sources
+    assert (source.good, dict(source.reasons)) == (ROWS - 3, {"answer": 1, "time": 1, "form_tag": 1})
+    [problem] = report.problems
+    for row, told in ((rows[0], "'90.00 to 95.00' scores 0 of 1"), (rows[1], "'gt.time' is [1000, 2000] s, but")):
+        assert f"row '{row['id']}'" in problem
+        assert told in problem
+    assert f"{name}:3: form_tag: 'thought' contains '</think>'" in problem
+
+
+def test_training_leaves_out_what_the_check_leaves_out(files, tmp_path):
+    from vlmrl.policy.load import load_processor
+    from vlmrl.train.media import open_media
+    from vlmrl.train.rows import load_rows
+
+    rows = rows_of(files[1])
+    rows[0] |= {"answer": "90.00 to 95.00"}
+    rows[1] |= {"gt": {"time": [1000.0, 2000.0]}, "answer": "1000.00 to 2000.00"}
+    cfg = config(write_rows(files[1], "contradictions.jsonl", rows), data={"max_bad_rows": 0.5})
+    _, encoder = open_media(cfg, load_processor(str(files[0])), files[1])
+    quarantine = tmp_path / "quarantine.jsonl"
+    kept = load_rows(cfg.stages[0].source, cfg.data, files[1], "think", encoder, quarantine=quarantine, ui=Ui(quiet=True))
+    assert list(kept.samples) == [row["id"] for row in rows[2:]]
+    assert [json.loads(line)["reason"] for line in quarantine.read_text().splitlines()] == ["answer", "time"]

@@ -123,18 +123,34 @@ def train(
 
 @app.command()
 def check(
-    recipe: Recipe,
+    recipe: Annotated[str | None, typer.Argument(help="YAML recipe; with --rows, KEY=VALUE of its source", show_default=False)] = None,
     overrides: Overrides = None,
     no_data: Annotated[bool, typer.Option("--no-data", help="Check the recipe only; read no rows and no media.")] = False,
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a page of rows as the model sees them, worst first.", show_default=False)
     ] = None,
     print_: Annotated[bool, typer.Option("--print", help="Show every value of the resolved recipe and where it comes from.")] = False,
+    rows: Annotated[Path | None, typer.Option(help="Check this file of rows alone, without a recipe.", show_default=False)] = None,
+    answer_type: Annotated[str | None, typer.Option(help="--rows: how answers are read, as choice or math.", show_default=False)] = None,
+    media_root: Annotated[Path | None, typer.Option(help="--rows: folder of the media, if not the file's.", show_default=False)] = None,
+    columns: Annotated[str | None, typer.Option(help="--rows: as {prompt: question, answer: output}.", show_default=False)] = None,
+    turns: Annotated[str | None, typer.Option(help="--rows: first, last or split.", show_default=False)] = None,
+    model: Annotated[str | None, typer.Option(help="--rows: model whose tokens and pixels are meant.", show_default=False)] = None,
+    no_media: Annotated[bool, typer.Option("--no-media", help="--rows: open no media.")] = False,
 ) -> None:
-    """Check a recipe, its methods and all of its data, without loading model weights."""
+    """Check a recipe, its methods and all of its data; or with --rows a file of rows alone. No model weights are loaded."""
+    if rows is not None:
+        if no_data or print_ or (no_media and html is not None):
+            raise ConfigError("--rows goes without --no-data and --print, and --no-media without --html")
+        given = {"answer_type": answer_type, "columns": columns, "turns": turns}
+        settings = [f"{key}={value}" for key, value in given.items() if value is not None]
+        _check_rows(rows, [*settings, *([recipe] if recipe else []), *(overrides or [])], media_root, model, html, media=not no_media)
+        return
+    if recipe is None or any((answer_type, media_root, columns, turns, model, no_media)):
+        raise ConfigError("give a recipe, or rows with --rows FILE; --answer-type and the like belong to --rows")
     from vlmrl.config.load import load
 
-    loaded = load(recipe, overrides or [], also=_method_problems)
+    loaded = load(Path(recipe), overrides or [], also=_method_problems)
     if print_:
         _print_resolved(loaded)
     typer.echo("recipe: ok")
@@ -149,8 +165,25 @@ def check(
     typer.echo("data: ok")
 
 
-def _audit(config: Config, html: Path | None) -> AuditReport:
-    """Audit the data of a recipe, show the table and write the page. A toy model is not pretrained for this."""
+def _check_rows(rows: Path, settings: list[str], media_root: Path | None, model: str | None, html: Path | None, *, media: bool) -> None:
+    """`check --rows`."""
+    from vlmrl.train.check_rows import read_rows, rows_config, told
+
+    config = rows_config(rows, settings, media_root=media_root, model=model)
+    report = _audit(config, html, rows=True) if media else read_rows(config)
+    for line in told(report, counted=media and model is not None):
+        typer.echo(printable(line))
+    (found,) = report.sources
+    if report.problems or not found.good or found.good < found.rows:
+        raise DataError(f"{found.path}: {found.rows - found.good} of {found.rows} rows cannot be used")
+    typer.echo("rows: ok" if media else "rows: ok (no media opened)")
+
+
+def _audit(config: Config, html: Path | None, *, rows: bool = False) -> AuditReport:
+    """Audit the data of a recipe, show the table and write the page. A toy model is not pretrained for this.
+
+    `rows` is for a file without a recipe: all gold answers are scored, and there is no table.
+    """
     import tempfile
 
     from vlmrl.evals.pages.check_page import CheckRows, write_check_page
@@ -170,8 +203,9 @@ def _audit(config: Config, html: Path | None) -> AuditReport:
             model = scratch
             build_model(Path(scratch), seed=config.toy.base_seed, corpus=tokenizer_corpus(config.toy.world.kind))
         page = None if html is None else CheckRows(budget=config.data.max_prompt_tokens)
-        report = audit(config, model=model, data=data, ui=ui, page=page)
-    ui.show(report.table())
+        report = audit(config, model=model, data=data, ui=ui, page=page, all_gold=rows)
+    if not rows:
+        ui.show(report.table())
     if html is not None and page is not None:
         ui.say(f"rows to look at: {write_check_page(html, page)}")
     return report

@@ -197,6 +197,8 @@ def _explain(item: Any, root: Node) -> list[str]:
         return out
     if kind == names.ERROR:
         return [f"{origin}: {where}: {item['msg']}"]
+    if kind == "value_error":  # keys of a section that contradict each other
+        return [f"{origin}: {where}: {str(item['msg']).removeprefix('Value error, ')}"]
     value = node.plain() if node is not None else item["input"]
     if kind in _RANGES and not isinstance(value, list):
         return [f"{origin}: {where}: {item['msg'].replace('Input should', 'must')}, got {_shown_value(value)}"]

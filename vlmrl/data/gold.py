@@ -39,15 +39,18 @@ def check_gold(sample: Sample, prompt: Prompt, root: Path) -> None:
     _check_times(sample, prompt, root)
 
 
-def check_answer(sample: Sample, answer_format: str) -> None:
+def check_answer(sample: Sample, answer_format: str, *, always: bool = False) -> None:
     """Score the row's answer through the parser that training uses, where the row has ground truth beside it.
+
+    Args:
+        always: also where the answer itself is all that it can be compared with; it must then be readable.
 
     Raises:
         RowError: `answer`.
     """
     kind = ANSWER_TYPES[sample.answer_type]
     written = kind.write(sample.gt) if sample.gt else None
-    if not sample.gt or written == sample.answer:
+    if not always and (not sample.gt or written == sample.answer):
         return
 
     def score(answer: str) -> float | None:
@@ -60,6 +63,9 @@ def check_answer(sample: Sample, answer_format: str) -> None:
         raise RowError("answer", f"row '{sample.id}' ({sample.source}): its answer cannot be scored: {str(error)[:200]}") from error
     if got is None or best is None or got >= AGREES * best:
         return
+    if not sample.gt:
+        where = f"row '{sample.id}' ({sample.source})"
+        raise RowError("answer", f"{where}: 'answer' {sample.answer[:_SHOWN]!r} cannot be read as '{kind.name}': it scores {got:.3g}")
     truth = ", ".join(f"{key}: {str(value)[:_SHOWN]}" for key, value in sample.gt.items())
     raise RowError(
         "answer",

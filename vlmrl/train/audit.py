@@ -16,7 +16,7 @@ from rich.text import Text
 from vlmrl.config.schema import Config, RolloutStage, SourceSection
 from vlmrl.data.adapters import MIXED
 from vlmrl.data.encode import Encoder
-from vlmrl.data.gold import check_gold
+from vlmrl.data.gold import check_answer, check_gold
 from vlmrl.data.source import read_source
 from vlmrl.errors import MediaError, RowError
 from vlmrl.evals.pages.check_page import CheckRows
@@ -47,9 +47,14 @@ class SourceAudit:
     """Tokens."""
     reasons: Counter[str] = field(default_factory=Counter[str])
     examples: list[str] = field(default_factory=list)
+    firsts: dict[str, str] = field(default_factory=dict[str, str])
+    """The first row that was left out for each reason."""
+    shape: str | None = None
+    """Adapter that read the rows."""
 
     def reject(self, reason: str, line: str) -> None:
         self.reasons[reason] += 1
+        self.firsts.setdefault(reason, line)
         if len(self.examples) < SHOWN:
             self.examples.append(line)
 
@@ -76,13 +81,14 @@ class AuditReport:
         return table
 
 
-def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None = None) -> AuditReport:
+def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None = None, all_gold: bool = False) -> AuditReport:
     """Check every source of the stages and of the evaluation.
 
     Args:
         model: folder or hub id whose processor makes the prompts.
         data: folder that sources are relative to.
         page: collects rows with their pixels, to look at.
+        all_gold: score the gold answers of all rows, also where no ground truth stands beside them (stages with rewards do so anyway).
 
     Raises:
         ConfigError: the processor cannot be loaded, or a suite to compare with is wrong.
@@ -100,7 +106,7 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None
         key = (source, answer_format)
         if key not in done:
             found = SourceAudit(path=source.path, answer_format=answer_format, used_by=[])
-            done[key] = (found, _audit_source(found, source, cfg, data, encoder, ui, shown))
+            done[key] = (found, _audit_source(found, source, cfg, data, encoder, ui, shown, all_gold=all_gold))
             report.sources.append(found)
             report.problems += _source_problems(found, cfg)
         done[key][0].used_by.append(used_by)
@@ -136,14 +142,22 @@ class Shown:
 
 
 def _audit_source(
-    found: SourceAudit, source: SourceSection, cfg: Config, data: Path, encoder: Encoder, ui: Ui, shown: Shown | None
+    found: SourceAudit,
+    source: SourceSection,
+    cfg: Config,
+    data: Path,
+    encoder: Encoder,
+    ui: Ui,
+    shown: Shown | None,
+    *,
+    all_gold: bool,
 ) -> list[Sample]:
     """Fill `found` and return the good samples."""
     options = import_options(source, data)
     read = read_source(data / source.path, media_root=source.media_root, dedupe=cfg.data.dedupe, options=options)
     if read.note is not None:
         ui.say(read.note)
-    found.rows = read.rows
+    found.rows, found.shape = read.rows, read.shape
     name = f"{found.path} ({found.answer_format})"
     for bad in read.bad:
         found.reject(bad.reason, str(bad))
@@ -157,6 +171,8 @@ def _audit_source(
             try:
                 prompt = encoder.encode(sample, found.answer_format)
                 check_gold(sample, prompt, encoder.root(sample))
+                if all_gold:
+                    check_answer(sample, found.answer_format, always=True)
             except (MediaError, RowError) as error:
                 found.reject(error.reason, f"{sample.source}: {error}")
                 if shown is not None:

@@ -498,3 +498,15 @@ stages:
     for text in ("naem", "max_pixels", "num_generations", "temporal_iuo", "epsilom", "clip_high"):
         assert sum(text in problem for problem in caught.value.problems) == 1, text
     assert len(caught.value.problems) == 6
+
+
+def test_keys_of_a_source_that_contradict_each_other_are_told_with_their_line(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    source = "{path: a.jsonl, adapter: trl, columns: {prompt: question}}"
+    path.write_text(f"model: {{path: m}}\nstages:\n  - kind: sft\n    name: s\n    steps: 1\n    source: {source}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(path, [])
+    [problem] = caught.value.problems
+    assert f"{path}:6: stages.s.source: adapter and columns each say how rows are read; give one of them" in problem
+    with pytest.raises(ConfigError, match=r"'promt' is no key that a column can be mapped to; did you mean 'prompt'\?"):
+        load(path, ["stages.s.source={path: a.jsonl, adapter: null, columns: {promt: question, prompt: q}}"])

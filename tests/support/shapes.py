@@ -477,7 +477,55 @@ _DPO = {
     "rejected": {"from": "gpt", "value": "A cat"},
     "images": ["a.png"],
 }
+_FRAMES = ["f/1.jpg", "f/2.jpg"]
+_DATA_URI = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
 COLUMNS = (
+    Shape(
+        group="Videos as frames",
+        name="Qwen-VL: a list of pictures with its rate",
+        example='`{"type": "video", "video": ["f/1.jpg", "f/2.jpg"], "sample_fps": 2}`',
+        rows=[
+            {
+                "messages": chat(
+                    [{"type": "video", "video": _FRAMES, "sample_fps": 2}, {"type": "text", "text": "What happens?"}], "A dog runs."
+                )
+            }
+        ],
+        set=OPEN,
+        read=(("What happens?", "A dog runs.", ("f/1.jpg",)),),
+    ),
+    Shape(
+        group="Videos as frames",
+        name="ms-swift: lists of pictures without times",
+        example='`{"messages": [...], "videos": [["f/1.jpg", "f/2.jpg"]]}`',
+        rows=[{"messages": chat("<video>What happens?", "A dog runs."), "videos": [_FRAMES]}],
+        set=OPEN,
+        refused="nothing says when each is shown; give 'fps' or 'times' with it, or 'frames_fps' of the source",
+    ),
+    Shape(
+        group="Videos as frames",
+        name="the same with a rate",
+        example="the same",
+        rows=[{"messages": chat("<video>What happens?", "A dog runs."), "videos": [_FRAMES]}],
+        set={**OPEN, "frames_fps": 2.0},
+        read=(("What happens?", "A dog runs.", ("f/1.jpg",)),),
+    ),
+    Shape(
+        group="Base64",
+        name="a data URI or bare base64 for a path",
+        example='`{"prompt": ..., "answer": ..., "image": "data:image/png;base64,..."}`',
+        rows=[{"prompt": "What is it?", "answer": "A dog", "image": _DATA_URI}],
+        set=OPEN,
+        refused="image_bytes: 'image' holds base64; set 'media_folder' of the source to the folder to write it to",
+    ),
+    Shape(
+        group="Base64",
+        name="the same with a folder for the pictures",
+        example="the same",
+        rows=[{"prompt": "What is it?", "answer": "A dog", "image": _DATA_URI}],
+        set={**OPEN, "media_folder": "pictures"},
+        read=(("What is it?", "A dog", ("pictures/*.png",)),),
+    ),
     Shape(
         group="Other columns",
         name="`question`, `answer`",

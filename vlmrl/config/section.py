@@ -84,7 +84,12 @@ class SourceSection(Section):
     columns: dict[str, str | tuple[str, ...]] | None = Field(
         default=None, description="Rows of no known shape: our key -> their column, as {prompt: question, answer: output} (docs/data.md)"
     )
-    media_folder: str | None = Field(default=None, description="Folder below media_root that pictures inside rows are written to")
+    media_folder: str | None = Field(
+        default=None, description="Folder below media_root that pictures inside rows (bytes, base64) are written to"
+    )
+    frames_fps: float | None = Field(
+        default=None, gt=0, le=500, description="Frames per second of videos that rows give as lists of pictures without their times"
+    )
 
     @model_validator(mode="after")
     def _frames_need_a_rate(self) -> SourceSection:

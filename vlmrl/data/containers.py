@@ -8,7 +8,7 @@
                                             Hub's cache (newest `main`), or in the cache of the datasets library
     folder@train#500                        both
 
-A file or folder of exactly that name comes first. Pictures inside rows (`{"bytes": ..., "path": ...}`) are written once, under the
+A file or folder of exactly that name comes first. Pictures inside rows (`{"bytes": ..., "path": ...}`, base64) are written once, under the
 hash of their content, to a folder that the source names (`stored`).
 """
 
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vlmrl import fs
+from vlmrl.data.embedded import content_of, is_embedded
 from vlmrl.data.foreign_files import about_suffix
 from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, check_path
@@ -92,20 +93,27 @@ def drawn(total: int, count: int, name: str) -> frozenset[int]:
 
 
 def stored(value: Any, *, root: Path | None, folder: str | None, place: str = "") -> Any:
-    """A row with each `{"bytes": ..., "path": ...}` replaced by `{"path": "<folder>/<hash>.<kind>", "sha256": ...}`.
+    """A row with each `{"bytes": ..., "path": ...}`, and each text that is the content of a file (`data.embedded`), replaced by
+    `{"path": "<folder>/<hash>.<kind>", "sha256": ...}`.
 
     The file is written below `root` unless it is there already. Bytes elsewhere are left alone, for the schema to refuse.
 
     Raises:
-        RowError: `image_bytes` (the source names no folder), `format`, `too_large`, or `forbidden` (of the folder).
+        RowError: `image_bytes` (the source names no folder), `base64`, `format`, `too_large`, or `forbidden` (of the folder).
         StorageError: it cannot be written.
     """
+    if isinstance(value, str) and is_embedded(value):
+        if root is None or folder is None:
+            raise RowError("image_bytes", f"'{place}' holds base64; set 'media_folder' of the source to the folder to write it to")
+        return _store(content_of(value, place), root, folder, place)
     if isinstance(value, dict):
         data = value.get("bytes")
-        if isinstance(data, bytes) and set(value) <= {"bytes", "path"}:
+        if (isinstance(data, bytes) or (isinstance(data, str) and is_embedded(data))) and set(value) <= {"bytes", "path"}:
             if root is None or folder is None:
                 raise RowError("image_bytes", f"'{place}' holds bytes; set 'media_folder' of the source to the folder to write them to")
-            return _store(data, root, folder, place)
+            return _store(content_of(data, place) if isinstance(data, str) else data, root, folder, place)
+        if isinstance(path := value.get("path"), str) and is_embedded(path):
+            return {**value, **stored(path, root=root, folder=folder, place=f"{place}.path".lstrip("."))}
         return {key: stored(inner, root=root, folder=folder, place=f"{place}.{key}".lstrip(".")) for key, inner in value.items()}
     if isinstance(value, list):
         return [stored(inner, root=root, folder=folder, place=f"{place}[{i}]") for i, inner in enumerate(value)]

@@ -25,6 +25,7 @@ from typing import Any
 
 from vlmrl.answers.base import ANSWER_TYPES, AnswerType
 from vlmrl.answers.frame import frame_problem
+from vlmrl.data.embedded import is_embedded
 from vlmrl.errors import MediaError, RowError
 from vlmrl.media.access import check_path
 from vlmrl.types import MediaKind, MediaRef, Sample, Turn
@@ -276,6 +277,8 @@ def _ref(item: object, kind: MediaKind, place: str) -> MediaRef:
 
 
 def _check_media_path(path: str, place: str) -> None:
+    if is_embedded(path):
+        raise RowError("image_bytes", f"'{place}' holds base64; set 'media_folder' of the source to the folder to write it to")
     try:
         check_path(path)
     except MediaError as error:

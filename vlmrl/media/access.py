@@ -23,6 +23,9 @@ IMAGE_BYTES = 30_000_000
 VIDEO_BYTES = 500_000_000
 """Largest video file that is read."""
 
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+"""Names of pictures end so, where a name has to tell: in folders of frames, and in lists."""
+
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
 
 

@@ -18,12 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from vlmrl.errors import MediaError
-from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, check_path, list_folder, open_media, read_all
+from vlmrl.media.access import IMAGE_BYTES, SUFFIXES, VIDEO_BYTES, check_path, list_folder, open_media, read_all
 from vlmrl.types import MediaRef
 
 MAX_FRAMES = 10_000
 """Most pictures of one video."""
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
 _HEAD = struct.Struct(">I")
 _DIGITS = re.compile(r"(\d+)")

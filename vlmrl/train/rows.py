@@ -50,6 +50,7 @@ def import_options(source: SourceSection, root: Path) -> ImportOptions:
         columns=source.columns,
         media_dir=root / source.media_root,
         media_folder=source.media_folder,
+        frames_fps=source.frames_fps,
     )
 
 

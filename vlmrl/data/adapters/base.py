@@ -6,12 +6,12 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 from urllib.parse import unquote
 
 from vlmrl.answers.coordinates import Axis, Size, Target, TimeUnit
 from vlmrl.errors import MediaError, RowError
-from vlmrl.media.access import IMAGE_BYTES, open_media
+from vlmrl.media.access import IMAGE_BYTES, SUFFIXES, open_media
 from vlmrl.registry import Catalogue
 from vlmrl.types import CoordinateFrame
 
@@ -41,6 +41,8 @@ class ImportOptions:
     """Folder of the media; needed for boxes in pixels (to read the size of their picture) and for rows with image bytes."""
     media_folder: str | None = None
     """Folder below `media_dir` that image bytes in rows are written to."""
+    frames_fps: float | None = None
+    """Frames per second of videos that rows give as lists of pictures without saying it."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -127,7 +129,17 @@ def list_of(row: Mapping[str, Any], one: str, many: str) -> list[object]:
     value = row.get(one) if row.get(one) is not None else row.get(many)
     if value is None:
         return []
+    if one == "video" and is_pictures(value):
+        return [value]
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
+
+
+def is_pictures(value: object) -> bool:
+    """Whether this is a list of pictures and of nothing else: where a video belongs, they are its frames."""
+    if not isinstance(value, list) or not value:
+        return False
+    paths = [item.get("path") if isinstance(item, Mapping) else item for item in cast("list[object]", value)]
+    return all(isinstance(path, str) and path.lower().endswith(SUFFIXES) for path in paths)
 
 
 def id_of(row: Mapping[str, Any], *keys: str) -> str | None:
@@ -159,22 +171,27 @@ def left_over(row: Mapping[str, Any], *used: str) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in used and value is not None}
 
 
-def media_entry(item: object, place: str, root: Path | None = None) -> tuple[str | dict[str, Any], dict[str, Any]]:
+def media_entry(
+    item: object, place: str, root: Path | None = None, frames_fps: float | None = None
+) -> tuple[str | dict[str, Any], dict[str, Any]]:
     """(what our schema takes for a medium, processing keys that it carried).
 
     A leading `./` is dropped, and `file://` and absolute paths below `root` become relative to it. Other URLs, absolute paths and `..`
-    are refused later, by the schema.
+    are refused later, by the schema. A list of pictures is a video, which has `fps` (`sample_fps` of Qwen-VL) or `times` beside it, or
+    `frames_fps`.
 
     Raises:
-        RowError: a list of frames, an object without a path, or with keys of unknown meaning.
+        RowError: a list of pictures of which nothing says when they are shown, an object without a path, or with keys of unknown meaning.
     """
     if isinstance(item, str):
         return _relative(item, root), {}
-    if isinstance(item, Mapping) and "frames" in item:  # a video given as pictures; its form is the schema's to check
-        return dict(item), {}
     if isinstance(item, list):
-        raise RowError("bad_type", f"'{place}' is a list of frames; give one video file, frames are chosen when it is processed")
-    if not isinstance(item, Mapping):
+        return _frames_entry({"frames": cast("list[object]", item)}, "frames", place, root, frames_fps)
+    if isinstance(item, Mapping):
+        key = next((key for key in ("frames", "video", "path") if key == "frames" in item or isinstance(item.get(key), list)), None)
+        if key is not None:
+            return _frames_entry(item, key, place, root, frames_fps)
+    else:
         raise RowError("bad_type", f"'{place}' must be a path, got {type(item).__name__}")
     paths = [(key, item[key]) for key in ("path", "image", "video", "url") if item.get(key) is not None]
     unknown = sorted(set(item) - {"path", "image", "video", "url", "type", "sha256", "bytes", *PROCESSING})
@@ -187,6 +204,33 @@ def media_entry(item: object, place: str, root: Path | None = None) -> tuple[str
     path = _relative(paths[0][1], root)
     extra = {key: item[key] for key in PROCESSING if item.get(key) is not None}
     return ({"path": path, "sha256": item["sha256"]} if item.get("sha256") is not None else path), extra
+
+
+def _frames_entry(
+    item: Mapping[str, Any], key: str, place: str, root: Path | None, frames_fps: float | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A video given as pictures, which stand under `key`: a list, or the folder that holds them."""
+    if place.startswith("image"):
+        raise RowError("bad_type", f"'{place}' is a list of frames; they make a video, which stands under 'videos'")
+    clock = ("times", "fps", "sample_fps")
+    unknown = sorted(set(item) - {key, "type", "raw_fps", *clock, *PROCESSING})
+    if unknown:
+        raise RowError("unknown_key", f"'{place}.{unknown[0]}' (a video given as pictures has 'times', or 'fps' or 'sample_fps')")
+    frames = item[key]
+    if isinstance(frames, list):
+        frames = [media_entry(frame, f"{place}[{i}]", root)[0] for i, frame in enumerate(cast("list[object]", frames))]
+    elif isinstance(frames, str):
+        frames = _relative(frames, root)
+    given = {name: item[name] for name in clock if item.get(name) is not None}
+    if "fps" in given and given.get("sample_fps", given["fps"]) != given["fps"]:
+        raise RowError("bad_value", f"'{place}.fps' is {given['fps']} and '{place}.sample_fps' is {given['sample_fps']}; give one of them")
+    if "sample_fps" in given:
+        given["fps"] = given.pop("sample_fps")
+    if not given and frames_fps is None:
+        how = "give 'fps' or 'times' with it, or 'frames_fps' of the source"
+        raise RowError("missing_key", f"'{place}' is a video given as pictures, and nothing says when each is shown; {how}")
+    extra = {name: item[name] for name in ("raw_fps", *PROCESSING) if name != "fps" and item.get(name) is not None}
+    return {"frames": frames, **(given or {"fps": frames_fps})}, extra
 
 
 def picture_size(path: str, options: ImportOptions) -> Size:

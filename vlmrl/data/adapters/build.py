@@ -94,7 +94,7 @@ def _mean_videos(found: Found, videos: int) -> None:
 def _media(items: list[object], place: str, meta: dict[str, Any], options: ImportOptions) -> list[Any]:
     out: list[Any] = []
     for i, item in enumerate(items):
-        entry, processing = media_entry(item, f"{place}[{i}]", options.media_dir)
+        entry, processing = media_entry(item, f"{place}[{i}]", options.media_dir, options.frames_fps)
         out.append(entry)
         if processing:
             meta.setdefault("media_options", {})[f"{place}[{i}]"] = processing

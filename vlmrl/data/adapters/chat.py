@@ -176,11 +176,13 @@ def _part(part: Any, chat: Chat, here: str, *, media: bool) -> str:
 
 def _medium(part: Mapping[str, Any], type_: str, kind: str) -> object:
     """What a part names as its medium; None where that stands in a column of the row."""
+    if kind == "video" and "frames" in part:
+        return {other: value for other, value in part.items() if other != "type"}
     key = next((key for key in (kind, type_, "path", "url", "value") if part.get(key) is not None), None)
     if key is None:
         return None
     medium = part[key]
-    if isinstance(medium, Mapping) and isinstance(medium.get("url"), str):
+    if isinstance(medium, Mapping) and isinstance(medium.get("url"), str | Mapping):
         medium = medium["url"]  # {"type": "image_url", "image_url": {"url": ..., "detail": ...}}
     rest = {other: value for other, value in part.items() if other not in ("type", key) and value is not None}
     return medium if not rest or key != kind else {kind: medium, **rest}

@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from vlmrl.data.adapters.base import Found, ImportOptions, id_of, optional_text
+from vlmrl.data.adapters.base import Found, ImportOptions, id_of, is_pictures, optional_text
 from vlmrl.data.adapters.build import build
 from vlmrl.data.adapters.chat import Chat, from_text, merged, read_chat, read_prompt
 from vlmrl.errors import DataError, RowError
@@ -122,6 +122,8 @@ class Mapped:
         for key in (kind, f"{kind}s"):
             for value in self._all(row, key) if key in self.columns else ():
                 listed = _list_of_text(value)
+                if kind == "video" and is_pictures(listed):
+                    listed = [listed]
                 out += listed if isinstance(listed, list) else [] if listed is None else [listed]
         return out
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vlmrl.data.adapters.base import Found, ImportOptions, id_of, left_over, list_of, optional_text, options_of, text_of
+from vlmrl.data.adapters.base import Found, ImportOptions, id_of, is_pictures, left_over, list_of, optional_text, options_of, text_of
 from vlmrl.data.adapters.build import build, kind_of
 from vlmrl.data.adapters.text import unwrap
 from vlmrl.errors import RowError
@@ -73,7 +73,8 @@ def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
     if row.get("path") is not None:
         if images or videos:
             raise RowError("bad_value", "'path' and 'images' or 'videos' are both given; use one of them")
-        (videos if kind == "video" else images).extend(list_of(row, "path", "paths"))
+        listed = list_of(row, "path", "paths")
+        (videos if kind == "video" else images).extend([listed] if kind == "video" and is_pictures(listed) else listed)
     if kind == "image" and len(images) > 1:
         kind = "multi_image"
     process = optional_text(row, "process")

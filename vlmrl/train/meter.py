@@ -136,6 +136,8 @@ FAULTY_STEPS = 3
 """So many of the last `EDGE` steps need a fault before a rise is one."""
 TRUNCATED = 0.3
 READABLE = 0.5
+APART = 0.1
+"""Mean |trainer - sampler| log-prob of a token. Rounding makes about 1e-6 in float32 and 0.005 to 0.03 in bfloat16."""
 LONGER = 2.0
 
 Window = Sequence[Mapping[str, float]]
@@ -196,6 +198,17 @@ def rising_faults(window: Window) -> dict[str, str]:
     return {"faults": f"{text} ({kinds})"}
 
 
+def apart(window: Window) -> dict[str, str]:
+    """The sampler's log-probs are not the trainer's: the rollouts are of another policy than the one that they train."""
+    gaps = [step["sampling/logp_gap"] for step in window[-EARLY:] if "sampling/logp_gap" in step]
+    if len(gaps) < EARLY or min(gaps) <= APART:
+        return {}
+    gap = sum(gaps) / len(gaps)
+    text = f"log-probs of the sampler and the trainer differ by {gap:.2g} on average, more than rounding makes (0.03 in bfloat16)"
+    advice = "set importance_correction, and find out with model.dtype: float32 or another model.prefix_backend where it comes from"
+    return {"apart": f"{text}: {advice}"}
+
+
 def truncated(window: Window) -> dict[str, str]:
     """A large share of the answers is cut off at the limit of length."""
     share = _mean(window[-EDGE:], "completions/clipped_ratio")
@@ -227,6 +240,7 @@ RULES: tuple[Callable[[Window], dict[str, str]], ...] = (
     silent_columns,
     no_signal,
     rising_faults,
+    apart,
     truncated,
     unreadable,
     longer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vlmrl.train.meter import RULES, Watch, constant_columns, longer, no_signal, rising_faults, silent_columns, truncated, unreadable
+from vlmrl.train.meter import RULES, Watch, apart, constant_columns, longer, no_signal, rising_faults, silent_columns, truncated, unreadable
 
 
 def series(key, values):
@@ -39,6 +39,15 @@ def test_steps_in_which_no_group_has_a_signal():
     assert "no group of the last 10 steps" in no_signal([{"groups_with_signal": 2.0}, *flat])["signal"]
     assert no_signal([*flat, {"groups_with_signal": 1.0}]) == {}
     assert no_signal([*flat[:8], {"groups_with_signal": 1.0}, flat[8]]) == {}
+
+
+@pytest.mark.parametrize(
+    ("gaps", "alarm"),
+    [([0.2] * 2, False), ([0.2] * 3, True), ([0.2, 0.1, 0.2], False), ([0.03] * 50, False), ([0.0] * 10 + [0.11] * 3, True)],
+)
+def test_a_sampler_that_is_another_policy(gaps, alarm):
+    assert bool(apart(series("sampling/logp_gap", gaps))) == alarm
+    assert apart([*series("sampling/logp_gap", gaps), {"loss": 1.0}]) == {}, "a step without rollouts to compare"
 
 
 @pytest.mark.parametrize(

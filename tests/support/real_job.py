@@ -18,6 +18,8 @@ from vlmrl.toy.model import ModelFamily
 
 LORA = ("model.lora={rank: 4, alpha: 8}",)
 """Overrides that train adapters in place of the weights."""
+GIVEN = "{name: offpolicy_gt, gt_cot: answer_only}"
+"""A ground-truth row in every group: a random model writes no form whose thought could be spliced, and never earns anything itself."""
 ONCE = ("run.trackers=[]", "run.threads=1", "checkpoint.every=2")
 
 
@@ -25,12 +27,13 @@ def tempsamp(*, steps: int = 2, tokens: int = 16) -> list[str]:
     """Overrides that make `video_tempsamp_3b` small: two phases of RL, answers only and with thoughts."""
     stages = ("answer", "think")
     small = {"steps": steps, "rollout.max_new_tokens": tokens, "rollout.prompts_per_step": 2, "rollout.generation_batch_size": 2}
-    return [*ONCE, *(f"stages.{stage}.{key}={value}" for stage in stages for key, value in small.items())]
+    given = f"stages.think.rollout.strategy={GIVEN}"
+    return [*ONCE, *(f"stages.{stage}.{key}={value}" for stage in stages for key, value in small.items()), given]
 
 
 def ton(model: Path, data: Path, *, steps: int = 2, tokens: int = 16) -> list[str]:
     """Overrides that make `ton` small, with its model and rows: SFT with thought dropout, then RL."""
-    paths = [f"model.path='{model}'", f"data.root='{data}'"]
+    paths = [f"model.path={quoted(model)}", f"data.root={quoted(data)}"]
     rollout = {"max_new_tokens": tokens, "num_generations": 4, "prompts_per_step": 2, "generation_batch_size": 2}
     rewards = "stages.rl.rewards=[{name: temporal_iou}, {name: format}]"
     return [
@@ -40,9 +43,14 @@ def ton(model: Path, data: Path, *, steps: int = 2, tokens: int = 16) -> list[st
         "stages.sft.batch=4",
         f"stages.rl.steps={steps}",
         *(f"stages.rl.rollout.{key}={value}" for key, value in rollout.items()),
-        "stages.rl.rollout.strategy={name: offpolicy_gt}",
+        f"stages.rl.rollout.strategy={GIVEN}",
         rewards,
     ]
+
+
+def quoted(path: Path) -> str:
+    """For YAML, whatever the path holds."""
+    return "'" + str(path).replace("'", "''") + "'"
 
 
 def make(folder: Path, family: ModelFamily) -> tuple[Path, Path]:
@@ -62,9 +70,9 @@ def main() -> None:
     runs = asked.folder.absolute() / "runs"
     script = ["bash", "scripts/train_video.sh", "--model", str(model), "--data", str(data / "train.jsonl")]
     print("two phases of RL (add `--gpus 2` for two processes):")
-    print(shlex.join([*script, f"run.root={runs}", *tempsamp()]))
+    print(shlex.join([*script, f"run.root={quoted(runs)}", *tempsamp()]))
     print("SFT with thought dropout, then RL:")
-    print(shlex.join(["vlmrl", "train", "configs/recipes/ton.yaml", f"run.root={runs}", *ton(model, data)]))
+    print(shlex.join(["vlmrl", "train", "configs/recipes/ton.yaml", f"run.root={quoted(runs)}", *ton(model, data)]))
     print("with either, adapters in place of the weights:")
     print(shlex.join(["run.name=lora", *LORA]))
 

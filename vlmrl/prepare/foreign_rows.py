@@ -28,7 +28,7 @@ def foreign_rows(root: Path, file: str, split: str, *, dataset: str, options: Im
     for place, (line, record) in enumerate(_records(path), start=1):
         name = f"{dataset}-{split}-{place:06d}"
         try:
-            row = importer.convert(record, where=f"{path.name}:{line}", place=place)
+            (row,) = importer.rows(record, where=f"{path.name}:{line}", place=place)
         except RowError as error:
             yield Skipped(name, f"not a valid row: {error}")
             continue

@@ -7,6 +7,7 @@ defect and keeps its traceback (exit code 1).
 from __future__ import annotations
 
 import json
+import sys
 import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,6 +59,8 @@ def main() -> None:
         raise SystemExit(USAGE) from error
     except SystemExit as stop:
         # 2 is what the argument parser uses for a usage error; ours is 64, as for a recipe.
+        if stop.code == 2 and "--suite" in sys.argv[-1:]:
+            typer.echo(cli_eval.known_suites(), err=True)
         raise SystemExit(USAGE if stop.code == 2 else stop.code) from None
 
 
@@ -92,7 +95,10 @@ def train(
     overrides: Overrides = None,
     profile: Annotated[int, typer.Option(min=0, help="Trace this many steps of each stage (after one to warm up) to <run>/profile")] = 0,
 ) -> None:
-    """Train. The same command on the same run directory resumes where it stopped."""
+    """Train. The same command on the same run directory resumes where it stopped.
+
+    Example: vlmrl train configs/recipes/toy_video.yaml run.name=mine stages.rl.steps=50
+    """
     from vlmrl.config.load import load
 
     loaded = load(recipe, overrides or [], also=_method_problems)
@@ -138,7 +144,10 @@ def check(
     model: Annotated[str | None, typer.Option(help="--rows: model whose tokens and pixels are meant.", show_default=False)] = None,
     no_media: Annotated[bool, typer.Option("--no-media", help="--rows: open no media.")] = False,
 ) -> None:
-    """Check a recipe, its methods and all of its data; or with --rows a file of rows alone. No model weights are loaded."""
+    """Check a recipe, its methods and all of its data; or with --rows a file of rows alone. No model weights are loaded.
+
+    Example: vlmrl check configs/recipes/toy_video.yaml --html rows.html run.seed=3
+    """
     if rows is not None:
         if no_data or print_ or (no_media and html is not None):
             raise ConfigError("--rows goes without --no-data and --print, and --no-media without --html")
@@ -266,7 +275,10 @@ def thoughts(
     check_: Annotated[bool, typer.Option("--check", help="Refuse thoughts that do not lead the model to the answer.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Also replace thoughts that are there.")] = False,
 ) -> None:
-    """Write thoughts for rows that have an answer but none (reverse thinking of TON), with the recipe's model."""
+    """Write thoughts for rows that have an answer but none (reverse thinking of TON), with the recipe's model.
+
+    Example: vlmrl thoughts configs/recipes/ton.yaml thoughts.jsonl --check
+    """
     from vlmrl.config.load import load
 
     loaded = load(recipe, overrides or [], also=_method_problems)
@@ -302,7 +314,10 @@ def list_(
     plugin: Annotated[list[str] | None, typer.Option(help="Also import this module, for its registrations.", show_default=False)] = None,
     recipe: Annotated[Path | None, typer.Option(help="Also import the plug-ins of this recipe.", show_default=False)] = None,
 ) -> None:
-    """Every method that a recipe can name, with its arguments, what it needs, and its source."""
+    """Every method that a recipe can name, with its arguments, what it needs, and its source.
+
+    Example: vlmrl list advantage --plugin examples.my_method
+    """
     if as_json and as_papers:
         raise ConfigError("--json and --papers: give one of them")
     plugins = list(plugin or [])
@@ -353,7 +368,10 @@ def _method_table(slot: str, methods: list[dict[str, Any]]) -> Table:
 
 @app.command()
 def doctor() -> None:
-    """Versions, devices, video decoders and optional parts of this machine. Exit code 70 when something needed is missing."""
+    """Versions, devices, video decoders and optional parts of this machine. Exit code 70 when something needed is missing.
+
+    Example: vlmrl doctor
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -361,13 +379,21 @@ def doctor() -> None:
     from vlmrl.doctor import Finding, examine
     from vlmrl.evals.bridge.compat import findings as lmms
 
-    findings = [*examine(), *(Finding(area="lmms-eval", item=f.item, found=f.found, status=f.status, advice=f.advice) for f in lmms())]
+    Console(stderr=True).print("looking at packages, devices and decoders; this imports them and may take a minute")
+    findings = examine()
+    known = {f.item for f in findings}
+    bridge = [Finding(area="lmms-eval", item=f.item, found=f.found, status=f.status, advice=f.advice) for f in lmms()]
+    findings = [*findings, *(f for f in bridge if f.item not in known or f.status == "problem")]
     colours = {"ok": "green", "absent": "yellow", "problem": "red"}
-    table = Table("area", "item", "found", "status", "advice")
+    table = Table("area", "item", "found", "status")
     for f in findings:
-        cells = [Text(cell, overflow="fold") for cell in (f.area, f.item, f.found)]
-        table.add_row(*cells, Text(f.status, style=colours[f.status]), Text(f.advice, overflow="fold"))
-    Console().print(table)
+        cells = [Text(f.area, no_wrap=True), Text(f.item, no_wrap=True), Text(f.found, overflow="fold")]
+        table.add_row(*cells, Text(f.status, style=colours[f.status], no_wrap=True))
+    console = Console()
+    console.print(table)
+    for f in findings:
+        if f.advice:  # below the table: a fifth column would break words on a terminal of 80
+            console.print(Text(f"{f.item}: {f.advice}", style=colours[f.status]))
     wrong = [f"{f.item}: {f.advice}" for f in findings if f.status == "problem"]
     if wrong:
         raise VlmrlError("; ".join(wrong))
@@ -375,7 +401,10 @@ def doctor() -> None:
 
 @app.command()
 def report(run: Annotated[Path, typer.Argument(help="Run directory, for example runs/toy_video", show_default=False)]) -> None:
-    """Write report.html of a run: curves, rollouts with their videos, tables. Imports the plug-ins of the run's recipe."""
+    """Write report.html of a run: curves, tables, held-out questions with their videos. Imports the plug-ins of the run's recipe.
+
+    Example: vlmrl report runs/toy_video
+    """
     if not run.is_dir():
         raise ConfigError(f"{run}: no such run directory")
     from vlmrl.evals.pages.runfiles import plugins_of
@@ -398,7 +427,10 @@ def toy_make(
     seed: Annotated[int | None, typer.Option(help="Seed of the world", show_default=False, min=0)] = None,
     kind: Annotated[str, typer.Option(help="video, multitask, spatial, think or gui")] = "video",
 ) -> None:
-    """Generate a world: real media files with exact ground truth, and their rows."""
+    """Generate a world: real media files with exact ground truth, and their rows.
+
+    Example: vlmrl toy make /tmp/world --train 20 --test 5
+    """
     from vlmrl.config.schema import ToyWorldSection
     from vlmrl.toy.kinds import PICTURES, VIDEO, make_world
     from vlmrl.toy.tasks import SPLITS

@@ -33,7 +33,9 @@ def register(app: typer.Typer) -> None:
 
 def eval_(
     checkpoint: Annotated[Path, typer.Argument(help="Model folder such as <run>/final, or a finished run", show_default=False)],
-    suite: Annotated[str, typer.Option(help="A suite of evals/suites by its name, or a YAML file", show_default=False)],
+    suite: Annotated[
+        str | None, typer.Option(help="A suite of evals/suites by its name, or a YAML file; without it they are listed", show_default=False)
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the results  [default: suites/<model>-<suite> beside the model]", show_default=False)
     ] = None,
@@ -66,9 +68,14 @@ def eval_(
     judge_model: Annotated[str | None, typer.Option(help="Name of the judge's model", rich_help_panel=JUDGE, show_default=False)] = None,
     via: Annotated[str, typer.Option(help="native, or lmms: through lmms-eval, in a child process (docs/lmms-eval.md)")] = "native",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16")] = "float32",
+    dtype: Annotated[str, typer.Option(help="auto (bfloat16 on a GPU that has it, else float32), float32 or bfloat16")] = "auto",
 ) -> None:
-    """Evaluate a model on a suite; answers already there are not generated again. Under torchrun the ranks share the questions."""
+    """Evaluate a model on a suite; answers already there are not generated again. Under torchrun the ranks share the questions.
+
+    Example: vlmrl eval runs/toy_video/final --suite toy_video --limit 40
+    """
+    if suite is None:
+        raise ConfigError(f"--suite: which one? {known_suites()}")
     asked = _Asked(checkpoint, rescore=rescore, endpoint=endpoint, served=served_model, label=label, device=device, dtype=dtype)
     asked.check()
     if (judge is None) != (judge_model is None):
@@ -117,7 +124,10 @@ class _Asked:
 
     def check(self) -> None:
         """Raises ConfigError for options that do not fit together."""
-        for name, value, known in (("device", self.device, ("auto", "cpu", "cuda")), ("dtype", self.dtype, ("float32", "bfloat16"))):
+        for name, value, known in (
+            ("device", self.device, ("auto", "cpu", "cuda")),
+            ("dtype", self.dtype, ("auto", "float32", "bfloat16")),
+        ):
             if value not in known:
                 raise ConfigError(f"--{name}: expected one of {', '.join(known)}, got '{value}'")
         if not self.checkpoint.exists():
@@ -128,16 +138,24 @@ class _Asked:
             raise ConfigError("--rescore asks no model; leave out --endpoint")
 
     def model(self) -> Model:
-        from vlmrl.evals.ask.models import LocalModel, RecordedModel, ServedModel, model_folder
+        from vlmrl.evals.ask.models import LocalModel, RecordedModel, ServedModel, compute_dtype, model_folder
         from vlmrl.policy.load import load_processor
 
         if self.endpoint is None and not self.rescore:
-            return LocalModel.load(self.checkpoint, device=self.device, dtype=self.dtype)
+            return LocalModel.load(self.checkpoint, device=self.device, dtype=compute_dtype(self.device, self.dtype))
         bundle = load_processor(str(model_folder(self.checkpoint)))
         name = self.label or self.served or self.checkpoint.absolute().name
         if self.rescore:
             return RecordedModel(name=name, bundle=bundle)
         return ServedModel(name=name, bundle=bundle, endpoint={"url": self.endpoint, "model": self.served})
+
+
+def known_suites() -> str:
+    """One line with the names of our suites."""
+    from vlmrl.evals.ask.suite import DEFINITIONS
+
+    names = sorted(path.stem for path in (DEFINITIONS / "suites").glob("*.yaml"))
+    return f"suites: {', '.join(names) or 'none here'} ('vlmrl suites' says what they are), or a YAML file"
 
 
 def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui, plugins: list[str]) -> tuple[Suite, Path]:
@@ -186,12 +204,12 @@ def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes
 
 
 def _through_lmms(asked: _Asked, suite: Suite, folder: Path, root: Path, limit: int | None, ui: Ui) -> None:
+    from vlmrl.evals.ask.models import compute_dtype
     from vlmrl.evals.bridge.run import evaluate_suite_via_lmms
     from vlmrl.evals.score.table import table
 
-    result = evaluate_suite_via_lmms(
-        asked.checkpoint, suite, out=folder, data_root=root, limit=limit, device=asked.device, dtype=asked.dtype
-    )
+    dtype = compute_dtype(asked.device, asked.dtype)
+    result = evaluate_suite_via_lmms(asked.checkpoint, suite, out=folder, data_root=root, limit=limit, device=asked.device, dtype=dtype)
     rows = [["task", "metric", "value"]]
     for task, numbers in result.upstream.items():
         rows += [[task, name.removeprefix("upstream/"), f"{value:.3f}"] for name, value in numbers.items()]
@@ -207,7 +225,10 @@ def compare(
     plugin: Plugins = None,
     force: Annotated[bool, typer.Option("--force", help="Compare in spite of unlike settings, and say so on top")] = False,
 ) -> None:
-    """Compare two evaluations, question by question. Exit code 1 if B is significantly worse than A on the primary metric of a task."""
+    """Compare two evaluations, question by question. Exit code 1 if B is significantly worse than A on the primary metric of a task.
+
+    Example: vlmrl compare suites/base-canary suites/final-canary --out comparison
+    """
     from vlmrl.evals.pages.eval_page import write_comparison
     from vlmrl.evals.score.compare import compare_folders
     from vlmrl.plugins import import_plugins
@@ -238,7 +259,10 @@ def import_(
     primary: Annotated[str | None, typer.Option(help="Metric that stands for each task", show_default=False)] = None,
     plugin: Plugins = None,
 ) -> None:
-    """Read results of lmms-eval or VLMEvalKit as records, to compare and to look at (docs/compare.md)."""
+    """Read results of lmms-eval or VLMEvalKit as records, to compare and to look at (docs/compare.md).
+
+    Example: vlmrl import work/Model_MMStar.tsv --kind vlmevalkit --out imported/mmstar
+    """
     if join not in ("id", "index"):
         raise ConfigError(f"--join: expected id or index, got '{join}'")
     from vlmrl.evals.importers.command import run_import
@@ -255,7 +279,10 @@ def suites(
     name: Annotated[str | None, typer.Argument(help="Show the tasks of this suite", show_default=False)] = None,
     data_root: Annotated[Path | None, typer.Option(help="Also say which rows are there", show_default=False)] = None,
 ) -> None:
-    """List the suites, or the tasks of one: what is asked, how it is scored, how its rows are made."""
+    """List the suites, or the tasks of one: what is asked, how it is scored, how its rows are made.
+
+    Example: vlmrl suites gui --data-root /data
+    """
     from rich.console import Console
     from rich.table import Table
 

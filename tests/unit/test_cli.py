@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
+import shlex
 import subprocess
 import sys
 import types
@@ -11,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
+from tests.support.documents import parse_vlmrl
 from vlmrl import cli
 from vlmrl import errors as errors_module
 from vlmrl.errors import ConfigError, DataError, MediaError, Preempted, RowError, VlmrlError
@@ -24,9 +29,9 @@ RECIPE = "model: {path: somewhere}\nstages:\n  - {kind: sft, name: s, source: {p
 def run(monkeypatch, capsys):
     """Run the command line in this process: (exit code, stdout, stderr)."""
 
-    def _run(*arguments: str) -> tuple[int, str, str]:
+    def _run(*arguments: str, columns: int = 200) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["vlmrl", *arguments])
-        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setenv("COLUMNS", str(columns))
         with pytest.raises(SystemExit) as stop:
             cli.main()
         out, err = capsys.readouterr()
@@ -301,12 +306,14 @@ def test_toy_make_writes_a_world(run, tmp_path):
 
 def test_doctor_table_and_exit_code(run, monkeypatch):
     from vlmrl import doctor
+    from vlmrl.evals.bridge import compat
 
     findings = [
         doctor.Finding(area="versions", item="torch", found="2.13.0"),
         doctor.Finding(area="optional", item="wandb", found="-", status="absent"),
     ]
     monkeypatch.setattr(doctor, "examine", lambda: findings)
+    monkeypatch.setattr(compat, "findings", list)
     code, out, _ = run("doctor")
     assert code == 0
     assert "2.13.0" in out
@@ -314,6 +321,45 @@ def test_doctor_table_and_exit_code(run, monkeypatch):
     code, _, err = run("doctor")
     assert code == VlmrlError.exit_code
     assert "av: pip install av" in err
+
+
+def test_doctor_breaks_no_word_on_a_narrow_terminal_and_lists_nothing_twice(run, monkeypatch):
+    from vlmrl import doctor
+    from vlmrl.evals.bridge import compat
+
+    advice = "another math-verify does not fit, so it comes without its pins: pip install --no-deps lmms-eval==0.7.3"
+    findings = [
+        doctor.Finding(area="versions", item="pyarrow", found="21.0.0"),
+        doctor.Finding(area="versions", item="huggingface-hub", found="1.3.2 (>=1.3,<2)"),
+        doctor.Finding(area="optional", item="lmms-eval", found="-", status="absent", advice=advice),
+    ]
+    monkeypatch.setattr(doctor, "examine", lambda: findings)
+    monkeypatch.setattr(compat, "findings", lambda: [types.SimpleNamespace(item="pyarrow", found="21.0.0", status="ok", advice="")])
+    code, out, _ = run("doctor", columns=80)
+    assert code == 0
+    assert out.count("pyarrow") == 1
+    assert all(len(line) <= 80 for line in out.splitlines())
+    for word in [*advice.split(), *(word for f in findings for word in (f.area, f.item, *f.found.split()))]:
+        assert word in out, word
+
+
+def test_every_command_has_an_example_that_parses():
+    commands = {name: command for name, command in get_command(cli.app).commands.items() if name != "toy"}
+    commands |= {f"toy {name}": command for name, command in get_command(cli.app).commands["toy"].commands.items()}
+    assert len(commands) >= 11
+    for name, command in commands.items():
+        found = re.search(r"^Example: vlmrl (.+)$", inspect.cleandoc(command.callback.__doc__), re.M)
+        assert found is not None, f"vlmrl {name} --help shows no example"
+        assert found[1].startswith(name)
+        parse_vlmrl(shlex.split(found[1]))
+
+
+def test_eval_without_a_suite_lists_them(run, tmp_path):
+    for arguments in (["eval", str(tmp_path)], ["eval", str(tmp_path), "--suite"]):
+        code, _, err = run(*arguments)
+        assert code == 64
+        assert "suites: canary, counting, " in err
+        assert "vlmrl suites" in err
 
 
 def test_exit_codes_in_the_help_are_those_of_the_errors(run):

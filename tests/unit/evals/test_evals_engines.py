@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from tests.support.tiny import Tiny
 from vlmrl import rng
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.ask.engines import EvalEngine, Generation, LocalEngine, ReplayEngine, answer_seed
+from vlmrl.evals.ask.models import LocalModel, compute_dtype
 from vlmrl.evals.score.records import Record, Think, sample_hash, settings_json
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
@@ -192,3 +194,26 @@ def test_the_reference_engine_answers_the_same_in_any_order(tiny: Tiny):
     assert there == back[::-1]
     assert all(1 <= one.n_out <= 6 for answers in there for one in answers)
     assert len({one.text for answers in there for one in answers}) > 1
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "gpu", "expected"),
+    [
+        ("auto", "auto", True, "bfloat16"),
+        ("auto", "auto", False, "float32"),
+        ("cpu", "auto", True, "float32"),
+        ("cuda", "float32", True, "float32"),
+        ("cpu", "bfloat16", False, "bfloat16"),
+    ],
+)
+def test_the_compute_type_follows_the_device(monkeypatch: pytest.MonkeyPatch, device: str, dtype: str, gpu: bool, expected: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: gpu)
+    assert compute_dtype(device, dtype) == expected
+
+
+def test_answers_in_another_compute_type_are_other_answers(tiny_files: tuple[Path, Path]) -> None:
+    model, _ = tiny_files
+    plain, half = (LocalModel.load(model, device="cpu", dtype=dtype) for dtype in ("float32", "bfloat16"))
+    assert plain.fingerprint == LocalModel.load(model, device="cpu").fingerprint
+    assert half.fingerprint != plain.fingerprint

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.endpoint import EndpointEngine
 from vlmrl.evals.ask.engines import EvalEngine, LocalEngine, ReplayEngine
@@ -52,6 +54,14 @@ def model_folder(checkpoint: Path) -> Path:
     )
 
 
+def compute_dtype(device: str, dtype: str) -> str:
+    """What `auto` means: bfloat16 on a GPU that computes in it, else float32. Other names stay as they are."""
+    if dtype != "auto":
+        return dtype
+    on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    return "bfloat16" if on_gpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "float32"
+
+
 @dataclass(kw_only=True)
 class LocalModel:
     """A policy in this process."""
@@ -70,7 +80,9 @@ class LocalModel:
         folder = model_folder(checkpoint)
         bundle = load_processor(str(folder))
         policy = load_policy(str(folder), bundle, device=device, dtype=dtype, attention=attention)
-        return LocalModel(name=checkpoint.absolute().name, policy=policy, fingerprint=weights_fingerprint(policy))
+        # Answers in another compute type are other answers: an evaluation that goes on does not mix them.
+        computed = "" if dtype == "float32" else f"-{dtype}"
+        return LocalModel(name=checkpoint.absolute().name, policy=policy, fingerprint=weights_fingerprint(policy) + computed)
 
     @property
     def bundle(self) -> ProcessorBundle:

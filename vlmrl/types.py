@@ -8,6 +8,8 @@ columns, B rows of a micro-batch, T tokens.
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -148,6 +150,28 @@ class Prompt:
     """Name of the answer format that the prompt asks for."""
     owners: tuple[int, ...] = ()
     """For each span the index in `media` of the medium that it shows. Empty: every medium has one span."""
+
+    def inputs(self) -> dict[str, Any]:
+        """What an answer and its rewards depend on beside the weights: the `media` (keys of content and processing), and hashes of the
+        `question`, of the `prompt` (its token ids) and of the `gold` (what else a reward may read). JSON values, to be kept with what
+        was sampled."""
+        return {
+            "media": [handle.key for handle in self.media],
+            "question": digest(self.sample.question),
+            "prompt": digest(list(self.ids)),
+            "gold": digest(gold_of(self.sample)),
+        }
+
+
+def gold_of(sample: Sample) -> list[Any]:
+    """What a row says about its answer: everything of it but the question and the media."""
+    return [sample.task, sample.answer_type, sample.answer, sample.gt, sample.thought, sample.meta]
+
+
+def digest(value: Any) -> str:
+    """Hash of a JSON value, in hexadecimal; mappings of any type count as objects."""
+    text = json.dumps(value, sort_keys=True, default=dict, separators=(",", ":"))
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

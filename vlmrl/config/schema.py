@@ -138,6 +138,9 @@ class DataSection(Section):
     max_bad_rows: Probability = Field(default=0.001, description="Largest share of bad rows and media before the run stops")
     dedupe: Literal["error", "keep_first"] = Field(default="error", description="What to do with a repeated id of the same content")
     max_prompt_tokens: PositiveInt = Field(default=8192, description="Longer prompts are dropped and counted, never truncated")
+    changed: Literal["refuse", "accept"] = Field(
+        default="refuse", description="Rows or media that changed since the run began: stop, or go on with the new content and note it"
+    )
     check_against: tuple[str, ...] = Field(
         default=(),
         description="Held-out sets that 'vlmrl check' looks for training rows in: suites (.yaml), or files of rows below data.root",

@@ -5,6 +5,9 @@ the seeds of a rollout belong to that rollout alone, but the last bits of batche
 after a crash, a batch that the journal does not hold completely is generated again with the same prompts. Groups that the journal
 already has are not written twice.
 
+What the journal has is used only for what it was sampled and scored for: a row whose media, question or gold answer changed since is
+refused, or, with `accept_changed`, sampled again.
+
 Scoring may take much longer than generation where a judge is asked. Before such a wait, and when it ends the run, the sampled rollouts
 are journalled without scores; the same command then asks only for the scores that are missing.
 
@@ -22,9 +25,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from vlmrl import faults, rng
-from vlmrl.errors import Preempted, RemoteError
+from vlmrl.errors import CheckpointError, Preempted, RemoteError
 from vlmrl.protocols import GuidingStrategy, RolloutEngine, Strategy
-from vlmrl.rollout.journal import Journal, rollouts_of, sampled_record, scored_group, scored_record
+from vlmrl.rollout.journal import Journal, changed_inputs, rollouts_of, sampled_record, scored_group, scored_record
 from vlmrl.types import GenerationSettings, Group, Prompt, Request, Rollout, ScoredGroup
 
 PATIENCE = 1.0
@@ -42,6 +45,8 @@ class Collected:
     """What hints cost and why some were left out, summed over the groups: `guidance/groups` that asked for any, `guidance/helped` that
     hold a guided rollout, `guidance/rollouts` and `guidance/tokens` sampled, and `guidance/<reason>` of hints that could not be used."""
     replayed: int = 0
+    from_journal: list[str] = field(default_factory=list[str])
+    """Groups whose answers were not sampled by this process."""
     rollout_seconds: float = 0.0
     score_seconds: float = 0.0
 
@@ -110,6 +115,9 @@ class Collector:
     stage: str
     expected_tokens: Callable[[str], float] = field(default=lambda _: 0.0)
     """Predicted answer length of a sample, from the ledger."""
+    accept_changed: bool = False
+    """Sample the groups of changed rows again, instead of refusing to go on (`data.changed`)."""
+    say: Callable[[str], None] = field(default=lambda _: None)
 
     journals_unscored: ClassVar[bool] = True
     """Whether a group may be journalled before it is scored."""
@@ -126,14 +134,17 @@ class Collector:
 
         Raises:
             RemoteError, Preempted: scoring could not go on; what was sampled and scored is in the journal.
+            CheckpointError: rows are not those that the journal's answers were sampled and scored for.
         """
         out = Collected()
         sizes = num_generations or [self.num_generations] * len(prompts)
         notes: Counter[str] = Counter()
-        known = {record["group"]: record for record in journal.replay()}
+        names = [f"{self.stage}/{step}/{place}/{prompt.sample.id}" for place, prompt in prompts]
+        known = self._known(journal, names, [prompt for _, prompt in prompts])
+        out.from_journal = [name for name in names if name in known and known[name]["scores"] is not None]
         for start in range(0, len(prompts), self.generation_batch_size):
             part = slice(start, start + self.generation_batch_size)
-            ids = [f"{self.stage}/{step}/{place}/{prompt.sample.id}" for place, prompt in prompts[part]]
+            ids = names[part]
             batch = GenerationBatch(ids=ids, prompts=prompts[part], num_generations=sizes[part], step=step, journal=journal, known=known)
             if batch.in_journal(scored=True):
                 finished = [self._replayed(batch, number) for number in range(len(ids))]
@@ -148,6 +159,31 @@ class Collector:
         journal.finish()
         out.notes = dict(sorted(notes.items()))
         return out
+
+    def _known(self, journal: Journal, ids: Sequence[str], prompts: Sequence[Prompt]) -> dict[str, dict[str, Any]]:
+        """Group id -> its last record, without those that were sampled or scored for something else.
+
+        Raises:
+            CheckpointError: there are such records and they are not to be sampled again.
+        """
+        known = {record["group"]: record for record in journal.replay()}
+        changed: list[str] = []
+        for group_id, prompt in zip(ids, prompts, strict=True):
+            parts = changed_inputs(known[group_id], prompt) if group_id in known else []
+            if parts:
+                sample = prompt.sample
+                media = f" ({', '.join(ref.path for ref in sample.media)})" if "media" in parts else ""
+                changed.append(f"row '{sample.id}' ({sample.source}): {', '.join(parts)} changed{media}; group {group_id}")
+                del known[group_id]
+        if changed and not self.accept_changed:
+            lines = "".join(f"\n  {line}" for line in changed)
+            raise CheckpointError(
+                f"{journal.path}: {len(changed)} groups were sampled and scored for other rows than there are now:{lines}\n"
+                "  put the data back, or choose another run.name; with data.changed: accept they are sampled again"
+            )
+        for line in changed:
+            self.say(f"data.changed: accept: sampled again: {line}")
+        return known
 
     def _finish(self, batch: GenerationBatch, out: Collected) -> list[PendingGroup]:
         """All groups of a batch with their scores, journalled. Their rollouts are generated, unless the journal has all of them."""
@@ -192,6 +228,7 @@ class Collector:
                 pending[number] = self._pending(batch, number, rollouts_of(batch.known[group_id]))
                 futures.append(thread.submit(self._score_group, pending[number]))
         out.replayed += len(batch.ids)
+        out.from_journal += [group_id for group_id in batch.ids if batch.scored_record(group_id) is None]
         results(futures, out)
 
     def _score_group(self, one: PendingGroup) -> PendingGroup:

@@ -4,6 +4,9 @@ One file per step and rank. A record is a line `<length> <crc32> <JSON>` (two ti
 and rank the file belongs to, and each one after carries its sequence number. What a crash tore off, from the first record that
 does not check on, is cut away at replay: those groups are simply generated again, from the same seeds.
 Floats are written in hexadecimal, so they come back bit for bit, infinities and NaN included.
+
+A record says what its answers were sampled and scored for (`inputs`: media keys, hashes of question, prompt ids and gold answer), so
+that they are never trained under other pixels, another question or another answer (`rollout.collect`).
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from vlmrl import fs
 from vlmrl.errors import CheckpointError
 from vlmrl.types import Group, Guidance, Prompt, Rollout, ScoredGroup, Scores
 
-SCHEMA = 3
+SCHEMA = 4
+"""Version of the records; only this one is read. Those of schema 3 do not say what their answers were sampled for."""
 SYNC_SECONDS = 1.0
 _HEADER = 18
 _NAME = re.compile(r"step-(\d{8})\.rank-(\d+)\.journal")
@@ -38,7 +42,7 @@ class Journal:
         """Open or create the journal of a step.
 
         Raises:
-            CheckpointError: the file is of a newer version, or was renamed from another step or rank.
+            CheckpointError: the file is of another version, or was renamed from another step or rank.
             StorageError: the disk refused.
         """
         self.path = folder / f"step-{global_step:08d}.rank-{rank}.journal"
@@ -180,7 +184,18 @@ def sampled_record(group: Group) -> dict[str, Any]:
 
 
 def _record(group: Group) -> dict[str, Any]:
-    return {"group": group.id, "sample": group.prompt.sample.id, "rollouts": [rollout_to_json(r) for r in group.rollouts]}
+    return {
+        "group": group.id,
+        "sample": group.prompt.sample.id,
+        "inputs": group.prompt.inputs(),
+        "rollouts": [rollout_to_json(r) for r in group.rollouts],
+    }
+
+
+def changed_inputs(record: Mapping[str, Any], prompt: Prompt) -> list[str]:
+    """Which of media, question, prompt and gold are not those that a record's answers were sampled and scored for; empty where all are."""
+    before, now = record["inputs"], prompt.inputs()
+    return [part for part in now if before[part] != now[part]]
 
 
 def rollouts_of(record: Mapping[str, Any]) -> tuple[Rollout, ...]:
@@ -228,8 +243,14 @@ def _frames(raw: bytes) -> list[tuple[dict[str, Any], int]]:
 
 
 def _check_header(path: Path, header: Mapping[str, Any], identity: Mapping[str, int]) -> None:
-    if header.get("journal", 0) > SCHEMA:
-        raise CheckpointError(f"{path}: written with journal schema {header['journal']}, this version reads up to {SCHEMA}; upgrade vlmrl")
+    written = header.get("journal", 0)
+    if written > SCHEMA:
+        raise CheckpointError(f"{path}: written with journal schema {written}, this version reads {SCHEMA}; upgrade vlmrl")
+    if written < SCHEMA:
+        raise CheckpointError(
+            f"{path}: written with journal schema {written}, this version reads {SCHEMA}: it does not say what its answers were sampled "
+            "for; go on with the version that wrote it until the next checkpoint, or delete this file (its step is then sampled again)"
+        )
     found = {key: header.get(key) for key in identity}
     if found != identity:
         raise CheckpointError(f"{path}: belongs to {found}, not to {dict(identity)}; it was renamed or copied from another journal")

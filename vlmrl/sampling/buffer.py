@@ -25,9 +25,11 @@ from vlmrl.types import Guidance, Rollout, Scores
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One past group. The prompt is not kept: it is a function of the sample."""
+    """One past group. The prompt is not kept: it is a function of the sample, and its hash tells whether it still is the same."""
 
     sample_id: str
+    inputs: str
+    """Hash of what it was sampled and scored for (`Prompt.inputs`)."""
     version: int
     """Policy version that sampled it."""
     priority: float
@@ -41,7 +43,7 @@ class Entry:
         return tuple(dataclasses.replace(r, provenance="replay") if r.on_policy else r for r in self.rollouts)
 
 
-_FIELDS = ("sample_id", "version", "priority", "uses", "rollouts", "columns", "weights", "rewards_GK", "reasons")
+_FIELDS = ("sample_id", "inputs", "version", "priority", "uses", "rollouts", "columns", "weights", "rewards_GK", "reasons")
 _ROLLOUT = tuple(f.name for f in dataclasses.fields(Rollout))
 
 
@@ -160,7 +162,7 @@ def _pack(entry: Entry) -> list[Any]:
     rollouts = [[list(v) if isinstance(v, tuple) else v for v in dataclasses.astuple(r)] for r in entry.rollouts]
     s = entry.scores
     rewards = [list(row) for row in s.rewards_GK]
-    own = [entry.sample_id, entry.version, entry.priority, entry.uses]
+    own = [entry.sample_id, entry.inputs, entry.version, entry.priority, entry.uses]
     return [*own, rollouts, list(s.columns), list(s.weights), rewards, dict(s.reasons)]
 
 
@@ -172,7 +174,7 @@ def _unpack(values: Sequence[Any]) -> Entry:
         rewards_GK=tuple(tuple(row) for row in named["rewards_GK"]),
         reasons=dict(named["reasons"]),
     )
-    own = {k: named[k] for k in ("sample_id", "version", "priority", "uses")}
+    own = {k: named[k] for k in ("sample_id", "inputs", "version", "priority", "uses")}
     return Entry(**own, rollouts=tuple(_rollout(row) for row in named["rollouts"]), scores=scores)
 
 

@@ -5,6 +5,8 @@ least `success_at`, and among equals the most likely when they were sampled (the
 ids and log-probs, which are the denominators of their ratios (`Rollout.old_from_sampler`), and are `replay` rows: no logged reward,
 length or ledger row counts them again.
 
+An entry is used only for the media, question and gold answer that it was sampled and scored for.
+
 Freshness: an entry older than `max_age` policy versions is never used; one that was used in `max_uses` groups has left. What enters:
 the sampled rows of groups with non-zero advantages; first in, first out at `capacity` groups.
 
@@ -22,7 +24,7 @@ from typing import Any
 from vlmrl.errors import CheckpointError
 from vlmrl.protocols import strategy
 from vlmrl.sampling.buffer import Entry, SampleBuffer
-from vlmrl.types import Group, Rollout, ScoredGroup
+from vlmrl.types import Group, Prompt, Rollout, ScoredGroup, digest
 
 
 def sampled_rows(scored: ScoredGroup, *, priority: float) -> Entry | None:
@@ -32,6 +34,7 @@ def sampled_rows(scored: ScoredGroup, *, priority: float) -> Entry | None:
         return None
     return Entry(
         sample_id=scored.group.prompt.sample.id,
+        inputs=digest(scored.group.prompt.inputs()),
         version=scored.group.rollouts[places[0]].policy_version,
         priority=priority,
         rollouts=tuple(scored.group.rollouts[i] for i in places),
@@ -51,7 +54,7 @@ class Replay:
         return rollouts
 
     def complete(self, group: Group, score: Callable[[Group], Sequence[float | None]], tokenize: Callable[[str], Sequence[int]]) -> Group:
-        entry = self.entry(group.prompt.sample.id, group.rollouts[0].policy_version)
+        entry = self.entry(group.prompt, group.rollouts[0].policy_version)
         if entry is None:
             return group
         values = {i: v for i, v in enumerate(entry.scores.total()) if v is not None and v >= self.success_at}
@@ -60,9 +63,14 @@ class Replay:
         rows = tuple(dataclasses.replace(entry.rollouts[i], k=first + n, provenance="replay") for n, i in enumerate(best))
         return dataclasses.replace(group, rollouts=(*group.rollouts, *rows))
 
-    def entry(self, sample_id: str, version: int) -> Entry | None:
-        """The newest entry of a sample that is fresh enough for a policy of this version; None without any."""
-        fresh = [e for e in self.buffer.entries if e.sample_id == sample_id and 0 <= version - e.version <= self.max_age]
+    def entry(self, prompt: Prompt, version: int) -> Entry | None:
+        """The newest entry of a prompt's sample that is fresh enough for a policy of this version; None without any.
+
+        An entry that was sampled or scored for other media, another question or another gold answer of the row is none of this prompt.
+        """
+        own = [e for e in self.buffer.entries if e.sample_id == prompt.sample.id and 0 <= version - e.version <= self.max_age]
+        now = digest(prompt.inputs()) if own else ""
+        fresh = [e for e in own if e.inputs == now]
         return fresh[-1] if fresh else None
 
     def observe(self, groups: Sequence[ScoredGroup], priorities: Sequence[float], *, version: int) -> None:

@@ -124,7 +124,8 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
         del out["run"][name]
     for name in ("cache_bytes", "prefetch", "workers", "deadline", "vision_cache_dir", "vision_cache_bytes"):
         del out["media"][name]
-    del out["data"]["check_against"]
+    for name in ("check_against", "changed"):
+        del out["data"][name]
     for name in ("suite", "data_root", "max_seconds", "best"):
         del out["eval"][name]
     if out["toy"] is not None:

@@ -14,18 +14,18 @@ from tests.support.builders import group, sample
 from tests.support.tiny import Tiny
 from vlmrl import faults, rng
 from vlmrl.answers.tags import FREE
-from vlmrl.errors import RowError
+from vlmrl.errors import CheckpointError, RowError
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.pack import Row
 from vlmrl.rewards.format import format_reward
 from vlmrl.rewards.run.runner import RewardContext, RewardRunner
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.guide import GuidedCollector, collector_for
-from vlmrl.rollout.journal import Journal
+from vlmrl.rollout.journal import Journal, sampled_record, scored_record
 from vlmrl.rollout.strategy.hint import guide, sage, scaf_grpo
 from vlmrl.rollout.strategy.offpolicy_gt import offpolicy_gt
 from vlmrl.rollout.strategy.plain import plain
-from vlmrl.types import GenerationSettings, Group, HintRequest, HintRound, Prompt, Rollout, Sample
+from vlmrl.types import GenerationSettings, Group, HintRequest, HintRound, MediaHandle, MediaRef, Prompt, Rollout, Sample
 
 SETTINGS = GenerationSettings(max_new_tokens=8)
 
@@ -333,3 +333,59 @@ def test_guided_rows_train_on_what_was_sampled(tmp_path: Path, tiny: Tiny, layou
         for b, n in enumerate(places):
             own = scored_rows.logp_BT[b][batch.mask_BT[b]]
             assert own.tolist() == pytest.approx(sampled[n], abs=2e-4)
+
+
+CHANGES = {
+    "gold": (replace(PROMPTS[1][1], sample=sample("1.0 to 2.0", {"time": [1.0, 2.0]}, id="b")), "gold changed"),
+    "meta": (replace(PROMPTS[1][1], sample=sample(id="b", meta={"options": ["x"]})), "gold changed"),
+    "question": (replace(PROMPTS[1][1], sample=replace(sample(id="b"), question="Where?"), ids=(2,)), "question, prompt changed"),
+    "prompt": (replace(PROMPTS[1][1], ids=(1, 1)), "prompt changed"),
+    "media": (
+        replace(
+            PROMPTS[1][1],
+            sample=replace(sample(id="b"), media=(MediaRef(kind="image", path="b.png"),)),
+            media=(MediaHandle(kind="image", key="k2", grid_thw=(1, 2, 2), tokens=1),),
+        ),
+        r"media changed \(b.png\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("scored", [True, False])
+@pytest.mark.parametrize("change", sorted(CHANGES))
+def test_answers_to_a_row_that_changed_are_refused_or_sampled_again(tmp_path: Path, change: str, scored: bool):
+    """What was rewarded is what is trained: the journal's answers belong to one prompt, its media and its gold."""
+    whole = collector(Engine()).collect(PROMPTS[:4], step=4, journal=Journal(tmp_path / "whole", 4))
+    journal = Journal(tmp_path / "j", 4)
+    for one in whole.groups:
+        journal.append(scored_record(one, {}) if scored else sampled_record(one.group))
+    now, what = CHANGES[change]
+    prompts = [PROMPTS[0], (1, now), *PROMPTS[2:4]]
+    before = journal.path.read_bytes()
+    with pytest.raises(CheckpointError, match=rf"1 groups were sampled.*\n  row 'b' \(\): {what}; group rl/4/1/b\n.*data.changed: accept"):
+        collector(Engine()).collect(prompts, step=4, journal=Journal(tmp_path / "j", 4))
+    assert journal.path.read_bytes() == before
+    engine, said = Engine(), []
+    out = collector(engine, accept_changed=True, say=said.append).collect(prompts, step=4, journal=Journal(tmp_path / "j", 4))
+    assert engine.asked == [["a", "b"]], "its batch is sampled again, the other is replayed"
+    assert [line.split(": ")[2] for line in said] == ["sampled again"]
+    assert out.groups[1].group.prompt == now
+    assert out.from_journal == (["rl/4/0/a", "rl/4/2/c", "rl/4/3/d"] if scored else ["rl/4/2/c", "rl/4/3/d"])
+    again = collector(Engine()).collect(prompts, step=4, journal=Journal(tmp_path / "j", 4))
+    assert (again.replayed, again.groups) == (4, out.groups), "what was sampled for the new row is replayed for it"
+
+
+def test_guided_groups_of_a_changed_row_are_refused(tmp_path: Path):
+    guided(Student(), sage()).collect(HARD, step=4, journal=Journal(tmp_path, 4))
+    place, prompt = HARD[2]
+    changed = replace(prompt, sample=replace(prompt.sample, meta={**prompt.sample.meta, "solution": "another"}))
+    with pytest.raises(CheckpointError, match=r"row 'c' .*gold changed"):
+        guided(Student(), sage()).collect([*HARD[:2], (place, changed), *HARD[3:]], step=4, journal=Journal(tmp_path, 4))
+
+
+def test_a_journal_that_does_not_say_what_was_sampled_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("vlmrl.rollout.journal.SCHEMA", 3)
+    Journal(tmp_path, 4)
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match=r"schema 3, this version reads 4.*delete this file"):
+        Journal(tmp_path, 4)

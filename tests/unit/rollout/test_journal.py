@@ -115,7 +115,7 @@ def test_a_newer_schema_names_both_versions(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("vlmrl.rollout.journal.SCHEMA", 5)
     filled(tmp_path, 1)
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="schema 5, this version reads up to 3"):
+    with pytest.raises(CheckpointError, match="schema 5, this version reads 4"):
         Journal(tmp_path, 7)
 
 

@@ -20,7 +20,7 @@ def entry(name: str, *, version: int = 0, priority: float = 1.0) -> Entry:
         Rollout(k=1, ids=(7,), logprobs=(), text="b", finish="length", policy_version=version, provenance="ground_truth"),
     )
     scores = Scores(columns=("acc", "fmt"), weights=(1.0, 0.5), rewards_GK=((1.0, None), (0.0, 1.0)), reasons={"fmt/parse": 1})
-    return Entry(sample_id=name, version=version, priority=priority, rollouts=rollouts, scores=scores)
+    return Entry(sample_id=name, inputs=f"of {name}", version=version, priority=priority, rollouts=rollouts, scores=scores)
 
 
 def filled(n: int = 6, **more) -> SampleBuffer:

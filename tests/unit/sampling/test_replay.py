@@ -11,7 +11,7 @@ from tests.support.builders import group, sample
 from vlmrl.errors import CheckpointError
 from vlmrl.protocols import RememberingStrategy, strategy
 from vlmrl.sampling.replay import replay, sampled_rows
-from vlmrl.types import Guidance, ScoredGroup, Scores
+from vlmrl.types import Guidance, MediaHandle, ScoredGroup, Scores
 
 
 def scored(name: str, rewards, *, version: int, texts=None) -> ScoredGroup:
@@ -62,6 +62,21 @@ def test_replay_is_for_the_same_sample_fresh_and_successful():
         assert len(complete(method, now).rollouts) == n
     method.observe([scored("a", [1.0, 0.5], version=4)], [1.0], version=5)
     assert complete(method, scored("a", [0.0], version=5)).rollouts[1].text == "a4-0"
+
+
+def test_replay_is_for_the_row_that_it_was_sampled_for():
+    """A buffer outlives a restart: rows that were edited in between do not meet answers to the former question or gold."""
+    method = replay()
+    method.observe([scored("a", [1.0, 0.0], version=3)], [1.0], version=4)
+    now = scored("a", [0.0], version=4)
+    assert len(complete(method, now).rollouts) == 2
+    for edited in (
+        dataclasses.replace(now.group.prompt, sample=sample("1.0 to 2.0", {"time": [1.0, 2.0]}, id="a")),
+        dataclasses.replace(now.group.prompt, ids=(2,)),
+        dataclasses.replace(now.group.prompt, media=(MediaHandle(kind="image", key="k", grid_thw=(1, 2, 2), tokens=1),)),
+    ):
+        changed = dataclasses.replace(now, group=dataclasses.replace(now.group, prompt=edited))
+        assert len(complete(method, changed).rollouts) == 1
 
 
 def test_only_sampled_rows_of_groups_with_signal_are_remembered():
@@ -116,7 +131,7 @@ def test_a_guided_row_survives_the_buffers_state():
     base = scored("a", [1.0], version=0)
     helped = dataclasses.replace(base.group.rollouts[0], provenance="guided", guidance=Guidance(question="q", tier=2, train="plain"))
     buffer, back = SampleBuffer(capacity=2, seed=0), SampleBuffer(capacity=2, seed=0)
-    buffer.push([Entry(sample_id="a", version=0, priority=1.0, rollouts=(helped,), scores=base.scores)])
+    buffer.push([Entry(sample_id="a", inputs="i", version=0, priority=1.0, rollouts=(helped,), scores=base.scores)])
     back.load_state_dict(json.loads(json.dumps(buffer.state_dict())))
     assert back.entries == buffer.entries
 

@@ -77,6 +77,8 @@ class StageRun:
     stop_requested: Callable[[], bool]
     where_to_go_on: Callable[[], str] = lambda: "start again from finite weights"
     """Said where numbers are not finite: which weights are not, and the last good checkpoint."""
+    accept_changed: bool = False
+    """Whether rows and media may have changed since the run began (`data.changed`)."""
     evaluate: Callable[[Clock], None] | None = None
     """Asks the held-out questions, where it is due within the stage (`evaluate_every`)."""
     evaluate_every: int | None = None
@@ -181,6 +183,8 @@ class StageRun:
             generation_batch_size=rollout.generation_batch_size,
             seed=self.seed,
             stage=cfg.name,
+            accept_changed=self.accept_changed,
+            say=self.ui.say,
             expected_tokens=lambda sample_id: self.state.ledger.row(sample_id).mean_length or 0.0,
         )
 

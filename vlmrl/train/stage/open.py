@@ -114,6 +114,7 @@ def open_stage(
         where_to_go_on=partial(where_to_go_on, s),
         stop_requested=partial(getattr, s.run, "stop_requested"),
         ui=s.ui,
+        accept_changed=s.cfg.data.changed == "accept",
         evaluate=lambda clock: evaluate_stage(s, f"{cfg.name}@{s.state.step}", policy, s.vision, clock),
         evaluate_every=s.cfg.eval.every,
         profiler=_profiler(s, cfg),

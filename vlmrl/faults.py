@@ -25,6 +25,7 @@ POINTS = (
     "ckpt.after_rename",
     "ckpt.after_retention",
     "eval.record",
+    "export.written",
     "stage.exported",
     "stage.finished",
 )

@@ -205,13 +205,14 @@ def _reseal(folder: Path, name: str, raw: bytes, digest: str) -> None:
     import json
 
     from vlmrl.train import checkpoint
+    from vlmrl.train.manifest import sealed
 
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["digest"]
     for entry in manifest["files"]:
         if entry["path"] == name:
             entry |= {"size": len(raw), "sha256": digest}
-    (folder / "manifest.json").write_bytes(checkpoint._sealed(manifest))
+    (folder / "manifest.json").write_bytes(sealed(manifest))
     assert checkpoint.verify(folder) == []
 
 

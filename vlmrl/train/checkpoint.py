@@ -14,7 +14,6 @@ gone and that older checkpoints are untouched, so a loop may go on and save at t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -25,13 +24,13 @@ from typing import Any, TypeVar
 
 from vlmrl import faults, fs
 from vlmrl.errors import CheckpointError, StorageError
+from vlmrl.train.manifest import MANIFEST, DamagedError, differing, files, read_sealed, sha256, write_manifest
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SCHEMA = 1
 """Version of the layout. A newer one is refused; an older one needs a migration here."""
-MANIFEST = "manifest.json"
 STATE = "state.json"
 HEADROOM = 1.2
 """Free space that a save asks for, as a multiple of the last checkpoint."""
@@ -139,23 +138,9 @@ def verify(path: Path) -> list[str]:
     """
     try:
         manifest = read_manifest(path)
-    except _Damaged as error:
+    except DamagedError as error:
         return [str(error)]
-    problems: list[str] = []
-    listed = {entry["path"]: entry for entry in manifest["files"]}
-    present = _files(path)
-    problems += [f"{name}: is not in the manifest" for name in sorted(set(present) - set(listed) - {MANIFEST})]
-    for name, entry in listed.items():
-        file = present.get(name)
-        if file is None:
-            problems.append(f"{name}: missing")
-        elif file.is_symlink() or not file.is_file():
-            problems.append(f"{name}: is not a plain file")
-        elif file.stat().st_size != entry["size"]:
-            problems.append(f"{name}: {file.stat().st_size} bytes instead of {entry['size']}")
-        elif _sha256(file) != entry["sha256"]:
-            problems.append(f"{name}: content differs from its sha256")
-    return problems
+    return differing(path, manifest["files"])
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -164,21 +149,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: missing or damaged, or its schema is newer than this code (both versions are named).
     """
-    file = path / MANIFEST
-    if not file.is_file() or file.is_symlink():
-        raise _Damaged(f"{MANIFEST}: missing")
-    raw = file.read_bytes()
-    try:
-        manifest = json.loads(raw)
-    except ValueError as error:
-        raise _Damaged(f"{MANIFEST}: not JSON: {error}") from error
-    if not isinstance(manifest, dict) or raw != _sealed({k: v for k, v in manifest.items() if k != "digest"}):
-        raise _Damaged(f"{MANIFEST}: content differs from its digest")
+    manifest = read_sealed(path)
     if manifest["schema"] > SCHEMA:
         written = manifest["schema"]
         raise CheckpointError(f"{path}: written with checkpoint schema {written}, this version reads up to {SCHEMA}; upgrade vlmrl")
     if manifest["name"] != path.name:
-        raise _Damaged(f"{MANIFEST}: belongs to '{manifest['name']}'")
+        raise DamagedError(f"{MANIFEST}: belongs to '{manifest['name']}'")
     return manifest
 
 
@@ -190,7 +166,7 @@ def load_state(path: Path) -> dict[str, Any]:
     """
     entry = next((e for e in read_manifest(path)["files"] if e["path"] == STATE), None)
     file = path / STATE
-    if entry is None or not file.is_file() or _sha256(file) != entry["sha256"]:
+    if entry is None or not file.is_file() or sha256(file) != entry["sha256"]:
         raise CheckpointError(f"{file}: missing, or its content differs from the manifest")
     return json.loads(file.read_bytes())
 
@@ -211,10 +187,6 @@ def retain(folder: Path, keep: int) -> list[str]:
     return _discard_all(doomed)
 
 
-class _Damaged(CheckpointError):
-    """A manifest that cannot be trusted; `verify` turns it into a line."""
-
-
 def _save(folder: Path, name: str, write: Callable[[Path], None], state: Mapping[str, Any], extra: Mapping[str, Any], keep: int) -> None:
     faults.point("ckpt.start")
     encoded = _json(state, "state")
@@ -229,8 +201,7 @@ def _save(folder: Path, name: str, write: Callable[[Path], None], state: Mapping
         fs.write_bytes(temporary / STATE, encoded)
         _sync_tree(temporary)
         faults.point("ckpt.after_tensors")
-        files = [{"path": key, "size": p.stat().st_size, "sha256": _sha256(p)} for key, p in sorted(_files(temporary).items())]
-        fs.write_bytes(temporary / MANIFEST, _sealed({"schema": SCHEMA, "name": name, "files": files, "extra": dict(extra)}))
+        write_manifest(temporary, {"schema": SCHEMA, "name": name, "extra": dict(extra)})
         faults.point("ckpt.after_manifest")
         superseded = _make_way(folder / name)
         fs.rename(temporary, folder / name)
@@ -252,7 +223,7 @@ def _check_space(folder: Path) -> None:
     known = steps(folder)
     if not known:
         return
-    need = int(HEADROOM * sum(p.stat().st_size for p in _files(known[-1]).values()))
+    need = int(HEADROOM * sum(p.stat().st_size for p in files(known[-1]).values()))
     free = fs.free_bytes(folder)
     if free < need:
         raise StorageError(f"{folder}: {free} bytes free, a checkpoint needs about {need}; free some space or lower checkpoint.keep")
@@ -313,28 +284,15 @@ def _discard(path: Path) -> None:
     fs.remove_tree(gone)
 
 
-def _files(path: Path) -> dict[str, Path]:
-    """Regular files below a folder by relative name; links count under their own name but never lead anywhere else."""
-    return {p.relative_to(path).as_posix(): p for p in path.rglob("*") if p.is_symlink() or not p.is_dir()}
-
-
 def _sync_tree(path: Path) -> None:
     """Sync what the caller wrote, files and folders, deepest first."""
-    for file in _files(path).values():
+    for file in files(path).values():
         if file.is_symlink() or not file.is_file():
             raise CheckpointError(f"{file}: a checkpoint holds plain files only")
         fs.sync(file)
     for folder in sorted((p for p in path.rglob("*") if p.is_dir()), reverse=True):
         fs.fsync_dir(folder)
     fs.fsync_dir(path)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _json(value: Mapping[str, Any], what: str) -> bytes:
@@ -352,9 +310,3 @@ def _json(value: Mapping[str, Any], what: str) -> bytes:
     if changed:
         raise CheckpointError(f"{what} changes in JSON under {', '.join(changed)}: use lists for tuples and text for keys")
     return text.encode()
-
-
-def _sealed(body: dict[str, Any]) -> bytes:
-    """The only spelling of a manifest: sorted, with a digest of the rest, so that no changed byte goes unnoticed."""
-    plain = json.dumps(body, sort_keys=True)
-    return json.dumps({**body, "digest": hashlib.sha256(plain.encode()).hexdigest()}, sort_keys=True, indent=1).encode()

@@ -1,6 +1,7 @@
 """A stage's weights as a plain transformers folder: opens with `from_pretrained`, no merge step.
 
 Adapters are added to the weights (`policy.lora`); the folder `adapter` in it holds them alone, in peft's format, for the stage's base.
+A `manifest.json` lists size and sha256 of every file, so that a later stage, a resumed run or anybody else can tell damage.
 """
 
 from __future__ import annotations
@@ -8,50 +9,114 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from vlmrl import fs
+from safetensors import SafetensorError
+
+from vlmrl import __version__, faults, fs
+from vlmrl.errors import CheckpointError, StorageError
 from vlmrl.policy.load import SETTINGS
 from vlmrl.policy.lora import merged_state, save_adapter
 from vlmrl.policy.model import Policy
-from vlmrl.train.tensors import require_finite
+from vlmrl.train.manifest import DamagedError, differing, read_sealed, write_manifest
+from vlmrl.train.tensors import require_finite, system_error
 
 ADAPTER_FOLDER = "adapter"
+SCHEMA = 1
+"""Version of the manifest of an exported folder."""
 
 
 def export(policy: Policy, path: Path) -> None:
-    """Write model and processor to `path`, whole or not at all. A folder that is already there is the finished one and stays.
+    """Write model and processor to `path`, whole or not at all. A folder that is already there and as it was written stays; a damaged
+    one is written again.
 
     The live policy is left as it is, adapters included.
 
     Raises:
         NumericsError: a weight is not finite; nothing is written.
+        StorageError: the disk refused; nothing is left under the name, and the same command may try again.
     """
-    if path.exists():
-        return
     weights = merged_state(policy)
+    if path.exists():
+        if not damage(path):
+            return
+        fs.remove_tree(path)
     require_finite(weights, str(path))
-    fs.mkdir(path.parent)
-    temporary = path.parent / fs.temporary_name(path.name)
-    policy.model.save_pretrained(temporary, state_dict=weights)
-    policy.bundle.processor.save_pretrained(temporary)
-    if policy.lora is not None:
-        save_adapter(policy, temporary / ADAPTER_FOLDER)
-    fs.write_text(temporary / SETTINGS, json.dumps({"positions": policy.positions.rule}) + "\n")
-    _commit(temporary, path)
+    with _whole(path) as temporary:
+        policy.model.save_pretrained(temporary, state_dict=weights)
+        faults.point("export.written")
+        policy.bundle.processor.save_pretrained(temporary)
+        if policy.lora is not None:
+            save_adapter(policy, temporary / ADAPTER_FOLDER)
+        fs.write_text(temporary / SETTINGS, json.dumps({"positions": policy.positions.rule}) + "\n")
+        write_manifest(temporary, {"schema": SCHEMA, "kind": "model", "vlmrl": __version__})
+
+
+def damage(path: Path) -> list[str]:
+    """How an exported folder differs from what was written, one line each; empty where every file is as it was.
+
+    Raises:
+        CheckpointError: its manifest is of a newer version.
+    """
+    if not path.is_dir():
+        return ["missing"]
+    try:
+        manifest = read_sealed(path)
+    except DamagedError as error:
+        return [str(error)]
+    if manifest.get("schema", 0) > SCHEMA:
+        raise CheckpointError(f"{path}: exported with schema {manifest['schema']}, this version reads up to {SCHEMA}; upgrade vlmrl")
+    return differing(path, manifest["files"])
+
+
+def seal_of(path: Path) -> str:
+    """The digest of an exported folder's manifest: equal for two folders exactly when their files are.
+
+    Raises:
+        DamagedError: there is no manifest, or it is damaged.
+    """
+    return read_sealed(path)["digest"]
 
 
 def link(source: Path, path: Path) -> None:
-    """The same folder under a second name, without a second copy of the weights where the file system has links."""
+    """The same folder under a second name, without a second copy of the weights where the file system has links.
+
+    Raises:
+        StorageError: the disk refused.
+    """
     if path.exists():
-        return
+        if not damage(path) and seal_of(path) == seal_of(source):
+            return
+        fs.remove_tree(path)
+    with _whole(path) as temporary:
+        try:
+            shutil.copytree(source, temporary, copy_function=os.link)
+        except (OSError, shutil.Error):
+            fs.remove_tree(temporary)
+            shutil.copytree(source, temporary)
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """A temporary folder that gets the name `path`, durably, when the block ends well, and is removed when it does not.
+
+    Raises:
+        StorageError: what the libraries say of a disk that refuses, in one form.
+    """
+    fs.mkdir(path.parent)
     temporary = path.parent / fs.temporary_name(path.name)
     try:
-        shutil.copytree(source, temporary, copy_function=os.link)
-    except (OSError, shutil.Error):
+        yield temporary
+        _commit(temporary, path)
+    except BaseException as error:
         fs.remove_tree(temporary)
-        shutil.copytree(source, temporary)
-    _commit(temporary, path)
+        cause = system_error(error) if isinstance(error, SafetensorError) else error
+        if isinstance(cause, OSError):  # shutil.Error is one
+            why = f"{cause.strerror or cause}; free some space or check the disk, and run the same command again"
+            raise StorageError(f"{path}: not exported: {why}") from error
+        raise
 
 
 def _commit(temporary: Path, path: Path) -> None:

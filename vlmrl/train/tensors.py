@@ -62,12 +62,18 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         try:
             save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, temporary)
         except SafetensorError as error:
-            code = re.search(r"os error (\d+)", str(error))
-            if code is None:
+            cause = system_error(error)
+            if cause is None:
                 raise
-            raise OSError(int(code[1]), str(error)) from error
+            raise cause from error
 
     fs.write_with(path, write)
+
+
+def system_error(error: SafetensorError) -> OSError | None:
+    """The system's error (a full disk, for example) inside one of safetensors, which tells it by its text only; None if there is none."""
+    code = re.search(r"os error (\d+)", str(error))
+    return None if code is None else OSError(int(code[1]), str(error))
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:

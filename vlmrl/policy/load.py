@@ -62,6 +62,20 @@ def _load(loader: Any, path: str, what: str, **kwargs: Any) -> Any:
         ) from error
 
 
+def files_of(path: str, revision: str | None = None) -> Path | None:
+    """Folder that holds the files of a model: the path itself, or where the hub's cache has them; None if they are in neither."""
+    local = Path(path).expanduser()
+    if local.exists():
+        return local if local.is_dir() else None
+    from transformers.utils import cached_file
+
+    try:
+        found = cached_file(path, "config.json", revision=revision, local_files_only=True)
+    except OSError:
+        return None
+    return None if found is None else Path(found).parent
+
+
 def load_processor(path: str, *, revision: str | None = None) -> ProcessorBundle:
     """Load only tokenizer and processors: enough to encode data without any weights.
 

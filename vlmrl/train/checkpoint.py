@@ -29,8 +29,9 @@ from vlmrl.train.manifest import MANIFEST, DamagedError, differing, files, read_
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-SCHEMA = 1
-"""Version of the layout. A newer one is refused; an older one needs a migration here."""
+SCHEMA = 2
+"""Version of the layout and of what the state holds. A newer one is refused. One of schema 1 lacks what the run was begun with: its state
+has no `identity`, `media` and `metrics_marks`, and nothing can be compared with them (`train.session.open_session`)."""
 STATE = "state.json"
 HEADROOM = 1.2
 """Free space that a save asks for, as a multiple of the last checkpoint."""

@@ -16,7 +16,7 @@ import torch
 
 from vlmrl import fs
 from vlmrl.config.schema import Config
-from vlmrl.errors import Preempted, VlmrlError
+from vlmrl.errors import CheckpointError, Preempted, VlmrlError
 from vlmrl.evals.ask.engines import LocalEngine
 from vlmrl.evals.ask.evaluate import EvalOptions, evaluate
 from vlmrl.evals.ask.models import open_store
@@ -74,29 +74,57 @@ def remember_stage(s: Session, name: str) -> None:
         fs.write_text(path, json.dumps([*names, name]))
 
 
+def record_files(s: Session, name: str) -> list[Path]:
+    """Files of the records of an evaluation: of the held-out rows, and of each task of the suite."""
+    held_out = [s.run.eval / f"{name}.jsonl"] if s.cfg.eval.source is not None else []
+    tasks = suite_of(s.cfg.eval.suite, s.cfg.eval.data_root)[0].tasks if s.cfg.eval.suite is not None else ()
+    return [*held_out, *(s.run.eval / "suite" / name / f"{task.id}.jsonl" for task in tasks)]
+
+
+def _parts(s: Session, name: str, policy: Policy, vision: VisionCache, stop: Stop) -> list[Callable[[], Mapping[str, float]]]:
+    """What an evaluation consists of, each giving its metrics."""
+    parts: list[Callable[[], Mapping[str, float]]] = []
+    if s.cfg.eval.source is not None:
+        parts.append(lambda: _held_out(s, name, policy, vision, stop))
+    if s.cfg.eval.suite is not None:
+        parts.append(lambda: _suite(s, name, policy, stop))
+    return parts
+
+
+def ask_again(s: Session, name: str, weights: str) -> None:
+    """Make the lost records of an evaluation again, with the weights that it was of. What is there is not generated again."""
+    policy = s.load_policy(weights)
+    vision = VisionCache(s.store, budget_bytes=s.cfg.media.cache_bytes)
+    for part in _parts(s, name, policy, vision, _budget(s.cfg.eval.max_seconds)):
+        part()
+    dist.on_main(lambda: s.identity.evaluated([path for path in record_files(s, name) if path.is_file()]))
+
+
 def evaluate_stage(s: Session, name: str, policy: Policy, vision: VisionCache, clock: Clock | None = None) -> None:
     """Greedy answers to the held-out rows and the suite; records that are already there are not generated again.
 
-    The seconds count in `clock`: within a stage that of its steps, else the run's."""
+    The seconds count in `clock`: within a stage that of its steps, else the run's.
+
+    Raises:
+        CheckpointError: a held-out row or its media are not those of the evaluations before.
+    """
     if s.cfg.eval.source is None and s.cfg.eval.suite is None:
         return
     dist.doing(f"evaluation of '{name}'")
     values: dict[str, float] = {"eval/failed": 0.0}
     with (clock or s.clock).phase("evaluate"):
         stop = _budget(s.cfg.eval.max_seconds)
-        parts: list[Callable[[], Mapping[str, float]]] = []
-        if s.cfg.eval.source is not None:
-            parts.append(lambda: _held_out(s, name, policy, vision, stop))
-        if s.cfg.eval.suite is not None:
-            parts.append(lambda: _suite(s, name, policy, stop))
-        for part in parts:
+        # a file that is being written has no hash yet
+        dist.on_main(lambda: [s.identity.forget(path) for path in record_files(s, name)])
+        for part in _parts(s, name, policy, vision, stop):
             try:
                 values |= part()
-            except Preempted:
+            except (Preempted, CheckpointError):
                 raise
             except (VlmrlError, OSError, torch.OutOfMemoryError) as error:
                 values["eval/failed"] += 1
                 s.ui.say(f"warning: evaluation of '{name}' failed, training goes on: {error}")
+        dist.on_main(lambda: s.identity.evaluated([path for path in record_files(s, name) if path.is_file()]))
         whole = not any(dist.gather(stop is not None and stop()))  # a part of the questions is no measure of the best
         if whole:
             dist.on_main(lambda: _best(s, name, policy, values))
@@ -158,7 +186,8 @@ def _suite(s: Session, name: str, policy: Policy, stop: Stop) -> dict[str, float
     out: dict[str, float] = {}
     for task in suite.tasks:
         store = open_store(task, s.bundle)
-        prompts, _ = dist.run_synchronized(lambda task=task, store=store: task_prompts(task, root, store, s.bundle, None))
+        media = s.used.of(store, f"suite {task.id}: ")
+        prompts, _ = dist.run_synchronized(lambda task=task, media=media: task_prompts(task, root, media, s.bundle, None))
         vision = VisionCache(store, budget_bytes=task.media.cache_bytes)
         engine = LocalEngine(HFEngine(policy, vision), fingerprint=fingerprint)
         options = eval_options(task, batch_prompts=suite.batch_prompts, seed=s.cfg.run.seed)
@@ -198,8 +227,8 @@ def _best(s: Session, name: str, policy: Policy, values: Mapping[str, float]) ->
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     if before is not None and before["value"] >= value:
         return
-    export(policy, s.run.path / "best" / name)
-    record = {"metric": metric, "value": value, "stage": name, "step": s.state.step, "global_step": s.state.global_step}
+    seal = export(policy, s.run.path / "best" / name)
+    record = {"seal": seal, "metric": metric, "value": value, "stage": name, "step": s.state.step, "global_step": s.state.global_step}
     fs.write_text(path, json.dumps(record, sort_keys=True) + "\n")
     if before is not None and before["stage"] != name:
         fs.remove_tree(s.run.path / "best" / before["stage"])

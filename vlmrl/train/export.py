@@ -28,9 +28,10 @@ SCHEMA = 1
 """Version of the manifest of an exported folder."""
 
 
-def export(policy: Policy, path: Path) -> None:
-    """Write model and processor to `path`, whole or not at all. A folder that is already there and as it was written stays; a damaged
-    one is written again.
+def export(policy: Policy, path: Path, known: str | None = None) -> str:
+    """Write model and processor to `path`, whole or not at all; the digest of its manifest.
+
+    A folder that is already there stays if it has the digest `known` and is as it was written; any other is written again.
 
     The live policy is left as it is, adapters included.
 
@@ -40,8 +41,8 @@ def export(policy: Policy, path: Path) -> None:
     """
     weights = merged_state(policy)
     if path.exists():
-        if not damage(path):
-            return
+        if known is not None and not damage(path, known):
+            return known
         fs.remove_tree(path)
     require_finite(weights, str(path))
     with _whole(path) as temporary:
@@ -51,11 +52,15 @@ def export(policy: Policy, path: Path) -> None:
         if policy.lora is not None:
             save_adapter(policy, temporary / ADAPTER_FOLDER)
         fs.write_text(temporary / SETTINGS, json.dumps({"positions": policy.positions.rule}) + "\n")
-        write_manifest(temporary, {"schema": SCHEMA, "kind": "model", "vlmrl": __version__})
+        seal = write_manifest(temporary, {"schema": SCHEMA, "kind": "model", "vlmrl": __version__})
+    return seal
 
 
-def damage(path: Path) -> list[str]:
+def damage(path: Path, known: str | None = None) -> list[str]:
     """How an exported folder differs from what was written, one line each; empty where every file is as it was.
+
+    Args:
+        known: the digest of its manifest, from elsewhere.
 
     Raises:
         CheckpointError: its manifest is of a newer version.
@@ -68,7 +73,10 @@ def damage(path: Path) -> list[str]:
         return [str(error)]
     if manifest.get("schema", 0) > SCHEMA:
         raise CheckpointError(f"{path}: exported with schema {manifest['schema']}, this version reads up to {SCHEMA}; upgrade vlmrl")
-    return differing(path, manifest["files"])
+    problems = differing(path, manifest["files"])
+    if not problems and known not in (None, manifest["digest"]):
+        return ["is another export than the one that was written here"]
+    return problems
 
 
 def seal_of(path: Path) -> str:
@@ -87,7 +95,7 @@ def link(source: Path, path: Path) -> None:
         StorageError: the disk refused.
     """
     if path.exists():
-        if not damage(path) and seal_of(path) == seal_of(source):
+        if not damage(path, seal_of(source)):
             return
         fs.remove_tree(path)
     with _whole(path) as temporary:

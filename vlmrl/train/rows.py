@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vlmrl import fs
@@ -26,6 +26,8 @@ class Rows:
     samples: Mapping[str, Sample]
     prompt_tokens: Mapping[str, int]
     """Length of each sample's prompt, known from media headers."""
+    left_out: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Id of a row that cannot be used -> where it is and why."""
 
 
 def quarantine_row(path: Path, sample: Sample, reason: str, message: str) -> None:
@@ -77,6 +79,7 @@ def load_rows(
     good: dict[str, Sample] = {}
     tokens: dict[str, int] = {}
     bad: dict[str, list[str]] = {}
+    left_out: dict[str, str] = {}
     with ui.bar(f"audit {Path(source.path).name}", len(samples)) as bar:
         for n, sample in enumerate(samples):
             try:
@@ -86,6 +89,7 @@ def load_rows(
                 good[sample.id] = sample
             except (MediaError, RowError) as error:
                 bad.setdefault(error.reason, []).append(f"{sample.source}: {error}")
+                left_out[sample.id] = f"{sample.source}: {error}"
                 if dist.is_main():
                     quarantine_row(quarantine, sample, error.reason, str(error))
             bar.update(n + 1)
@@ -99,4 +103,4 @@ def load_rows(
             f"{source.path}: {faulty} of {len(samples)} rows have unusable media or prompts, {len(good)} are left; "
             f"data.max_bad_rows is {data.max_bad_rows}; first: {first}; all are in {quarantine}"
         )
-    return Rows(samples=good, prompt_tokens=tokens)
+    return Rows(samples=good, prompt_tokens=tokens, left_out=left_out)

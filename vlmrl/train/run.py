@@ -1,8 +1,8 @@
 """A run from recipe to report: open the directory, restore, go through the stages, evaluate between them, export, report.
 
 Everything durable that happens here is either a function of the recipe (exports, evaluation records: kept when they are already
-there) or in a checkpoint, so the same command after a crash goes on where it was. What a stage is and does, its kind knows
-(`train.stage.kinds`).
+there and as they were written) or in a checkpoint, so the same command after a crash goes on where it was. What a stage is and does,
+its kind knows (`train.stage.kinds`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from vlmrl.train import dist
 from vlmrl.train.evaluate import eval_problems, evaluate_stage, remember_stage
 from vlmrl.train.export import export, link
 from vlmrl.train.results import check_evaluations, show_results
+from vlmrl.train.resume import lost_of_finished, reopen, verify
 from vlmrl.train.rundir import open_run
 from vlmrl.train.session import Places, Session, fixed_options, open_session
 from vlmrl.train.stage import grpo, kinds, sft  # noqa: F401 (registers the kinds of the package)
@@ -62,12 +63,15 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
     ) as run:
         for note in run.notes:
             ui.say(note)
-        if run.finished:
+        lost = dist.gather(dist.on_main(lambda: lost_of_finished(run, cfg)))[0] if run.finished else None
+        if lost == []:
             ui.say(f"{run.path} is already finished")
             dist.on_main(lambda: show_results(run.path, ui))
             dist.on_main(lambda: check_evaluations(run.path))
             return run.path
         session = open_session(cfg, loaded.hash, places, run, ui)
+        if lost:
+            reopen(session, lost)
         session.profile_steps = profile_steps
         judges = Services(run.path / "judges", rank=dist.rank(), timing=Timing(stop=lambda: run.stop_requested))
         try:
@@ -83,7 +87,8 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
 
 
 def _stages(s: Session) -> None:
-    """Evaluate, then each stage: build and run it, export, evaluate."""
+    """Verify what the run goes on from; evaluate; then each stage: build and run it, export, evaluate."""
+    verify(s)
     s.open_policy()
     if s.state.stage == 0 and s.cfg.eval.at_start:
         if s.state.step == 0:
@@ -98,7 +103,7 @@ def _stages(s: Session) -> None:
         dist.doing(f"export of '{cfg.name}'")
         with s.clock.phase("export"):
             folder = s.stage_folder(index)
-            dist.on_main(lambda folder=folder: export(s.policy, folder))
+            dist.on_main(lambda folder=folder: _export(s, folder))
             fold_adapters(s.policy)  # from here on the live weights are those of the folder
         faults.point("stage.exported")
         evaluate_stage(s, cfg.name, s.policy, s.vision)
@@ -106,3 +111,8 @@ def _stages(s: Session) -> None:
         s.base, s.restored = str(folder), None
     dist.on_main(lambda: link(Path(s.base), s.run.path / "final"))
     s.tracker.log(s.clock.metrics(), stage="run", step=s.state.step, global_step=s.state.global_step)
+
+
+def _export(s: Session, folder: Path) -> None:
+    """The stage's weights as a folder whose digest the run remembers."""
+    s.identity.made(folder, export(s.policy, folder, s.identity.exports.get(folder.relative_to(s.run.path).as_posix())))

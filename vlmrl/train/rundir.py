@@ -84,6 +84,17 @@ class RunDir:
         fs.write_text(self.path / "FINISHED", json.dumps({"wall": time.time()}) + "\n")
         self.finished = True
 
+    def reopen(self) -> None:
+        """Take the mark away: something of the run is damaged and will be made again. Only rank 0 calls it."""
+        fs.unlink(self.path / "FINISHED")
+        fs.fsync_dir(self.path)
+
+    def note(self, text: str) -> None:
+        """Add a line to the history of this start in `run.json`. Only rank 0 calls it."""
+        record = _read_record(self.path / "run.json")
+        record["history"][-1]["notes"].append(text)
+        fs.write_text(self.path / "run.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
+
 
 @contextmanager
 def open_run(
@@ -217,11 +228,19 @@ def _compare(run: RunDir, record: Mapping[str, Any], resolved_config: str, fixed
             ]
         )
     if run.config.exists():
-        stored = yaml.safe_load(run.config.read_text(encoding="utf-8"))
-        run.notes += [f"changed at resume: {line}" for line in differences(stored or {}, yaml.safe_load(resolved_config) or {})]
+        try:
+            stored = yaml.safe_load(run.config.read_bytes())
+        except (yaml.YAMLError, ValueError) as error:  # as below: it is written again, and what may not change is in run.json
+            run.notes.append(f"{run.config} is damaged ({str(error).splitlines()[0]}): changed options cannot be told")
+        else:
+            run.notes += [f"changed at resume: {line}" for line in differences(stored or {}, yaml.safe_load(resolved_config) or {})]
     if (run.path / "environment.json").exists():
-        before = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
-        run.notes += [f"not bit-exact: environment {line}" for line in differences(before, now)]
+        try:
+            before = json.loads((run.path / "environment.json").read_bytes())
+        except ValueError as error:  # nothing is computed from it, and it is written again
+            run.notes.append(f"{run.path / 'environment.json'} is damaged ({error}): versions of the last start cannot be compared")
+        else:
+            run.notes += [f"not bit-exact: environment {line}" for line in differences(before, now)]
 
 
 def _read_record(path: Path) -> dict[str, Any]:
@@ -229,6 +248,8 @@ def _read_record(path: Path) -> dict[str, Any]:
         record = json.loads(path.read_bytes())
     except ValueError as error:
         raise CheckpointError(f"{path}: not JSON ({error}); restore it, or choose another run.name") from error
+    if not isinstance(record, dict) or not {"schema", "fixed", "history"} <= set(record):
+        raise CheckpointError(f"{path}: not the record of a run; restore it, or choose another run.name")
     if record["schema"] > _SCHEMA:
         raise CheckpointError(f"{path}: written with run schema {record['schema']}, this version reads up to {_SCHEMA}; upgrade vlmrl")
     return record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.vision import VisionCache
 from vlmrl.policy.vision_disk import FeatureStore
 from vlmrl.train import checkpoint, dist
+from vlmrl.train.identity import FOLDER as INPUTS
+from vlmrl.train.identity import Identity
 from vlmrl.train.media import open_media
 from vlmrl.train.meter import Clock
 from vlmrl.train.rows import Rows, load_rows
 from vlmrl.train.rundir import RunDir
-from vlmrl.train.state import RunState
+from vlmrl.train.state import RunState, UsedMedia
 from vlmrl.train.tracking import Tracker
 from vlmrl.train.ui import Ui
 
@@ -48,6 +50,9 @@ class Session:
     store: MediaStore
     encoder: Encoder
     state: RunState
+    identity: Identity
+    """What the run was begun with and has made; kept up on rank 0."""
+    used: UsedMedia
     base: str
     """Model that the current stage starts from: the recipe's, or what the stage before exported."""
     restored: Path | None = None
@@ -94,6 +99,10 @@ class Session:
         m = self.cfg.media
         disk = FeatureStore(Path(m.vision_cache_dir).expanduser(), budget_bytes=m.vision_cache_bytes) if m.vision_cache_dir else None
         return VisionCache(self.store, budget_bytes=m.cache_bytes, disk=disk)
+
+    def base_of(self, index: int) -> str:
+        """Model that a stage starts from."""
+        return self.places.model if index == 0 else str(self.stage_folder(index - 1))
 
     def stage_folder(self, index: int) -> Path:
         """Where a stage's weights are exported to."""
@@ -144,13 +153,26 @@ def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui:
     assert found is not None
     for note in found.notes:
         ui.say(note)
+    saved: dict[str, Any] = {}
     if found.path is not None:
         saved = checkpoint.load_state(found.path)
         state.load_state_dict(saved["run"])
-        tracker.truncate(saved["metrics_offset"])
         ui.say(f"resuming from {found.path.name}: stage '{cfg.stages[state.stage].name}', step {state.step}")
-    else:
-        tracker.truncate(0)
+        if "identity" not in saved:
+            ui.say(f"{found.path.name} was saved by an earlier version: it does not say from which rows and media, so none can be compared")
+    tracker.restore(saved.get("metrics_offset", 0), saved.get("metrics_marks"), note=note_of(run, ui))
+    used = UsedMedia(
+        run.path / INPUTS,
+        rank=dist.rank(),
+        data_root=places.data,
+        accept=cfg.data.changed == "accept",
+        note=note_of(run, ui),
+        saved=saved.get("media"),
+    )
+    encoder = replace(encoder, media=used.of(store))
+    identity = Identity(folder=run.path)
+    if dist.is_main():
+        identity = Identity.open(run.path, saved.get("identity"), ui.say)
     tracker.start(state.global_step)
     return Session(
         cfg=cfg,
@@ -163,6 +185,19 @@ def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui:
         store=store,
         encoder=encoder,
         state=state,
+        identity=identity,
+        used=used,
         base=places.model if state.stage == 0 else str(stage_folder(run, cfg, state.stage - 1)),
         restored=found.path,
     )
+
+
+def note_of(run: RunDir, ui: Ui) -> Callable[[str], None]:
+    """Says a line and writes it into the run's history."""
+
+    def note(text: str) -> None:
+        ui.say(text)
+        if dist.is_main():
+            run.note(text)
+
+    return note

@@ -6,10 +6,11 @@ for byte, in a run that was killed and resumed, because `truncate` cuts the file
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 Value = float | int | str | bool
 _OWN = ("stage", "step", "global_step", "wall")
+Mark = list[Any]
+"""[end of a part in bytes, hash of the part]"""
+MOST_MARKS = 400
+"""Parts of the metrics file that a checkpoint tells apart."""
 _INSTALL = {"comet_ml": "comet-ml"}
 
 
@@ -39,6 +44,7 @@ class Tracker:
         self._run_path = run_path
         self._is_main = is_main
         self._waiting = _checked(trackers) if is_main else {}
+        self._marks: list[Mark] = []
         self._trackers: list[GeneralTracker] = []
 
     def start(self, global_step: int) -> None:
@@ -78,12 +84,49 @@ class Tracker:
         for tracker in self._trackers:
             tracker.log(dict(values), step=global_step)
 
-    def offset(self) -> int:
-        """Length of the metrics file in bytes, to be stored in a checkpoint; what it covers is durable first."""
+    def mark(self) -> tuple[int, list[Mark]]:
+        """(Length of the metrics file in bytes, hashes of its parts), to be stored in a checkpoint; what they cover is durable first.
+
+        A part reaches from one checkpoint to the next, so that damage is found with the lines that it is in.
+        """
         if self._is_main and self.path.exists():
             fs.sync(self.path)
             fs.fsync_dir(self.path.parent)
-        return fs.length(self.path)
+        length = fs.length(self.path)
+        begin = self._marks[-1][0] if self._marks else 0
+        if length > begin:
+            self._marks.append([length, _hash(self.path, begin, length)])
+        if len(self._marks) > MOST_MARKS:  # join the first half in pairs: what is long past is told less exactly
+            half = len(self._marks) // 2
+            ends = [self._marks[i][0] for i in range(1, half, 2)]
+            joined = [[end, _hash(self.path, start, end)] for start, end in zip([0, *ends], ends, strict=False)]
+            self._marks = [*joined, *self._marks[len(joined) * 2 :]]
+        return length, [list(mark) for mark in self._marks]
+
+    def restore(self, offset: int, marks: Sequence[Mark] | None, note: Callable[[str], None]) -> None:
+        """Cut the file to a checkpoint's offset (`truncate`) and compare what is left with the hashes of its parts.
+
+        Damage is told with the lines that it is in, and the run goes on: nothing is computed from metrics. From then on the file is
+        taken as it is now.
+
+        Args:
+            marks: None, where the checkpoint is of a version without them.
+
+        Raises:
+            CheckpointError: as `truncate`.
+        """
+        self.truncate(offset)
+        if not self._is_main:
+            return
+        begin = 0
+        for end, content in marks or ():
+            found = _hash(self.path, begin, end)
+            if found != content:
+                raw = self.path.read_bytes()
+                first, last = raw[:begin].count(b"\n") + 1, raw[:end].count(b"\n")
+                note(f"warning: {self.path}: lines {first} to {last} are not as they were written; they are left as they are now")
+            self._marks.append([end, found])
+            begin = end
 
     def truncate(self, offset: int) -> None:
         """Cut the file to a checkpoint's offset: lines of steps that will be computed again would be duplicates.
@@ -107,6 +150,13 @@ class Tracker:
         for tracker in self._trackers:
             tracker.finish()
         self._trackers = []
+
+
+def _hash(path: Path, begin: int, end: int) -> str:
+    """Of the bytes from `begin` to `end`."""
+    with open(path, "rb") as file:
+        file.seek(begin)
+        return hashlib.sha256(file.read(end - begin)).hexdigest()[:32]
 
 
 PROCESS_FIELDS = ("time/", "memory/", "resume/", "work/", "cache/", "judge/", "reward/wait_")

@@ -49,7 +49,7 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     assert checkpoint.verify(path) == []
     assert checkpoint.load_state(path) == {"step": 200, "ledger": {"a": [0.1, None]}, "third": 1 / 3}
     manifest = checkpoint.read_manifest(path)
-    assert manifest["schema"] == 1
+    assert manifest["schema"] == 2
     assert manifest["extra"] == {"world_size": 1}
     assert [entry["path"] for entry in manifest["files"]] == ["model.bin", "optimizer/a.bin", "optimizer/b.bin", "state.json"]
     # sha256 of b"model 200", computed with the sha256sum tool.

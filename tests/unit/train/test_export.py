@@ -13,7 +13,7 @@ from tests.support.tiny import Tiny
 from vlmrl import fs
 from vlmrl.errors import CheckpointError, StorageError
 from vlmrl.train.export import damage, export, link, seal_of
-from vlmrl.train.manifest import MANIFEST, sealed
+from vlmrl.train.manifest import MANIFEST, sealed, write_manifest
 
 
 def flip(path: Path) -> None:
@@ -39,13 +39,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
 
 def test_every_damage_is_found_and_written_again(tiny: Tiny, tmp_path: Path) -> None:
     path = tmp_path / "stages" / "sft"
-    export(tiny.policy, path)
+    seal = export(tiny.policy, path)
     whole = contents(path)
-    assert damage(path) == []
+    assert (damage(path, seal), seal) == ([], seal_of(path))
     for how, told in DAMAGE.values():
         how(path)
         assert damage(path)[0].startswith(told)
-        export(tiny.policy, path)
+        assert export(tiny.policy, path, seal) == seal
         assert contents(path) == whole
     assert [p.name for p in path.parent.iterdir()] == ["sft"]
 
@@ -58,6 +58,19 @@ def test_a_second_name_is_the_same_folder(tiny: Tiny, tmp_path: Path) -> None:
     (final / "config.json").unlink()
     link(source, final)
     assert contents(final) == contents(source)
+
+
+def test_only_the_folder_that_is_known_stays(tiny: Tiny, tmp_path: Path) -> None:
+    """A folder of another origin may be whole and still not be what this run made."""
+    path = tmp_path / "sft"
+    seal = export(tiny.policy, path)
+    (path / "generation_config.json").write_text("{}")
+    write_manifest(path, {"schema": 1})
+    assert (damage(path), damage(path, seal)) == ([], ["is another export than the one that was written here"])
+    assert export(tiny.policy, path, seal) == seal
+    (path / "generation_config.json").write_text("{}")
+    write_manifest(path, {"schema": 1})
+    assert export(tiny.policy, path) == seal, "without a known digest, nothing that lies there is trusted"
 
 
 def test_a_newer_manifest_names_both_versions(tmp_path: Path) -> None:

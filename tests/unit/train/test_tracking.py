@@ -65,12 +65,12 @@ def test_truncate_to_the_offset_of_a_checkpoint(tmp_path: Path) -> None:
     broken = Tracker(tmp_path / "broken")
     for folder in ("whole", "broken"):
         (tmp_path / folder).mkdir()
-    assert broken.offset() == 0
+    assert broken.mark()[0] == 0
     for step in range(1, 7):
         log(whole, step)
     log(broken, 1)
     log(broken, 2)
-    offset = broken.offset()
+    offset = broken.mark()[0]
     log(broken, 3)
     log(broken, 4)
     fs.append(broken.path, b'{"torn')
@@ -88,7 +88,7 @@ def test_offset_is_durable_before_it_is_told(tmp_path: Path) -> None:
     tracker = Tracker(tmp_path)
     log(tracker, 1)
     with fs_ops.record() as operations:
-        assert tracker.offset() == tracker.path.stat().st_size
+        assert tracker.mark()[0] == tracker.path.stat().st_size
     assert [op.kind for op in operations] == ["fsync", "fsync_dir"]
 
 
@@ -96,7 +96,7 @@ def test_a_file_that_lost_lines_is_refused(tmp_path: Path) -> None:
     tracker = Tracker(tmp_path)
     log(tracker, 1)
     with pytest.raises(CheckpointError, match="lines were removed"):
-        tracker.truncate(tracker.offset() + 1)
+        tracker.truncate(tracker.mark()[0] + 1)
 
 
 def test_a_full_disk_keeps_the_line_before(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vlmrl import __version__, fs
 from vlmrl.data.adapters import ImportOptions
-from vlmrl.data.encode import Encoder
+from vlmrl.data.encode import Encoder, Media
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.evals.ask.evaluate import JUDGED, SINGLE_PROCESS, Collective, EvalOptions, evaluate
@@ -362,7 +362,7 @@ def _report(task: Task, count: int, problems: Sequence[str]) -> None:
         raise DataError(f"task '{task.id}': {len(problems)} of {count} rows cannot be evaluated; fix or remove them{listing}{more}")
 
 
-def task_prompts(task: Task, root: Path, store: MediaStore, bundle: ProcessorBundle, out: Path | None) -> tuple[list[Prompt], int]:
+def task_prompts(task: Task, root: Path, store: Media, bundle: ProcessorBundle, out: Path | None) -> tuple[list[Prompt], int]:
     """The rows that a task asks as prompts, and how many rows there are in all.
 
     Raises:

@@ -291,12 +291,19 @@ def save(s: Session, learner: Learner, order: list[str], memories: Memories) -> 
         fs.write_text(folder / "optimizer.json", json.dumps(groups, sort_keys=True))
 
     try:
-        offset = dist.on_main(s.tracker.offset) or 0
+        s.used.sync()
+        offset, marks = dist.on_main(s.tracker.mark) or (0, [])
         checkpoint.save(
             s.run.checkpoints,
             step_name=name,
             write_tensors=tensors,
-            state={"run": s.state.state_dict(), "metrics_offset": offset},
+            state={
+                "run": s.state.state_dict(),
+                "metrics_offset": offset,
+                "metrics_marks": marks,
+                "identity": s.identity.body(),
+                "media": s.used.state_dict(),
+            },
             manifest_extra={"config": s.config_hash, "version": __version__, "world": dist.world(), "step": s.state.global_step},
             keep=s.cfg.checkpoint.keep,
             run_synchronized=dist.run_synchronized,

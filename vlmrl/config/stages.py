@@ -62,6 +62,11 @@ class RolloutSection(Section):
     max_num_seqs: PositiveInt = Field(
         default=256, description="Most answers that decode at a time; a place that is free goes to the next prompt"
     )
+    replay_gap: float | None = Field(
+        default=None,
+        gt=0,
+        description="Largest mean |log-prob now - log-prob when sampled| of a group replayed after a crash; none: 1e-4, bfloat16 0.1",
+    )
     strategy: Method = Field(default=default("strategy"), description="How a group's rows are made")
 
 

@@ -67,7 +67,7 @@ def files_of(path: str, revision: str | None = None) -> Path | None:
     local = Path(path).expanduser()
     if local.exists():
         return local if local.is_dir() else None
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
 
     try:
         found = cached_file(path, "config.json", revision=revision, local_files_only=True)

@@ -3,6 +3,9 @@
     <root>/<name>/  LOCK  run.json  config.yaml  environment.json  metrics.jsonl  journal/  checkpoints/  eval/  report.html  FINISHED
 
 The lock is held for the life of the process and vanishes with it, however it dies. Running the same command again resumes.
+
+The lock is on the file and, where the file system can, on the directory itself, so that deleting LOCK lets nobody in. The holder looks
+before each step is written whether both are still the ones that it has locked.
 """
 
 from __future__ import annotations
@@ -50,6 +53,18 @@ class RunDir:
     notes: list[str] = field(default_factory=list)
     """What the user should know: changed options, other versions, leftovers removed."""
     stop_signal: str | None = None
+    lost: Callable[[], str | None] = lambda: None
+    """Why the directory is no longer locked by this process, for rank 0; None while it is."""
+
+    def still_ours(self) -> None:
+        """Ask on rank 0 before something is written.
+
+        Raises:
+            RunBusyError: the directory or its lock was deleted, moved or replaced, so another process may be writing to it.
+        """
+        problem = self.lost()
+        if problem is not None:
+            raise RunBusyError(f"{problem} while this process was using it; another one may have started, so nothing more is written")
 
     @property
     def stop_requested(self) -> bool:
@@ -133,7 +148,7 @@ def open_run(
                 if resume == "must" and not (run.path / "run.json").exists():
                     raise ConfigError(f"{run.path}: no run to resume; check run.root and run.name")
                 fs.mkdir(run.path)
-                stack.enter_context(_locked(run.path / "LOCK"))
+                run.lost = stack.enter_context(_locked(run.path / "LOCK"))
                 _prepare(run, resolved_config, config_hash, fixed, resume)
 
         (run_synchronized or (lambda fn: fn()))(prepare)
@@ -271,28 +286,72 @@ def _leaves(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive `flock`; the file is never removed, since removing it would let two processes lock two files."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise StorageError(f"{path}: cannot open the lock: {error}") from error
-    _locks.add(descriptor)
-    try:
+def _locked(path: Path) -> Iterator[Callable[[], str | None]]:
+    """Hold an exclusive `flock` on a file and on its folder; the file is never removed, since removing it would let two processes lock
+    two files. Yields what tells why they are no longer the ones under their names (None while they are)."""
+    with ExitStack() as opened:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            folder = opened.enter_context(_descriptor(path.parent, os.O_RDONLY | os.O_DIRECTORY))
+            file = opened.enter_context(_descriptor(path, os.O_RDWR | os.O_CREAT))
+        except OSError as error:
+            raise StorageError(f"{path}: cannot open the lock: {error}") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            whole = _lock_folder(folder)
         except BlockingIOError:
-            holder = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "a process that is just starting"
+            holder = (
+                os.pread(file, 1000, 0).decode(errors="replace").strip() or "a process that is just starting, or whose LOCK was deleted"
+            )
             raise RunBusyError(f"{path.parent} is in use by {holder}; wait for it, stop it, or choose another run.name") from None
         except OSError as error:
             raise StorageError(f"{path}: this file system has no locks ({error}); put run.root on one that has") from error
         started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"host {socket.gethostname()}, pid {os.getpid()}, since {started}\n".encode(), 0)
-        yield
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"host {socket.gethostname()}, pid {os.getpid()}, since {started}\n".encode(), 0)
+
+        def lost() -> str | None:
+            if not _is_under(path.parent, folder):
+                return f"{path.parent} was moved, deleted or replaced"
+            if not whole and not _is_under(path, file):
+                return f"{path} was deleted or replaced"
+            return None
+
+        yield lost
+
+
+@contextmanager
+def _descriptor(path: Path, flags: int) -> Iterator[int]:
+    """An open file or folder that forked children close."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    _locks.add(descriptor)
+    try:
+        yield descriptor
     finally:
         _locks.discard(descriptor)
         os.close(descriptor)
+
+
+def _lock_folder(descriptor: int) -> bool:
+    """Lock a folder; False where the file system cannot (NFS).
+
+    Raises:
+        BlockingIOError: another process holds it.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
+def _is_under(path: Path, descriptor: int) -> bool:
+    """Whether a path leads to what is open under a descriptor."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _close_locks_in_child() -> None:

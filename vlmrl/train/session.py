@@ -141,6 +141,8 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
         del out["toy"]["cache"]
     for stage in out["stages"]:
         del stage["checkpoint_every"], stage["max_tokens_per_microbatch"]
+        if "rollout" in stage:
+            del stage["rollout"]["replay_gap"]
     return out
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ import torch
 from vlmrl import faults
 from vlmrl.algo import segments
 from vlmrl.config.schema import RolloutStage, StageBase
-from vlmrl.errors import NumericsError, Preempted
+from vlmrl.errors import CheckpointError, NumericsError, Preempted
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import Row
@@ -43,6 +43,9 @@ from vlmrl.types import GenerationSettings, Group, ScoredGroup
 MAX_SKIPPED_STEPS = 3
 SILENT_STEPS = 50
 """Steps in which a reward must score something; a shorter stage is asked at its end."""
+REPLAY_GAP = {torch.float32: 1e-4, torch.bfloat16: 0.1}
+"""Most nats by which the mean log-prob of a replayed group's tokens may differ, where the recipe does not say (`rollout.replay_gap`). On
+the CPU in float32 the gap is 0; sampling and training kernels that round otherwise have one in every step (`sampling/logp_gap`)."""
 SHOWN = ("reward", "loss", "completions/mean_length", "completions/think_rate", "grad_norm")
 """Beside the progress bar."""
 
@@ -79,6 +82,8 @@ class StageRun:
     """Said where numbers are not finite: which weights are not, and the last good checkpoint."""
     accept_changed: bool = False
     """Whether rows and media may have changed since the run began (`data.changed`)."""
+    still_ours: Callable[[], None] = lambda: None
+    """Raises where another process may be using the run's directory; asked on rank 0 before anything of a step is written."""
     evaluate: Callable[[Clock], None] | None = None
     """Asks the held-out questions, where it is due within the stage (`evaluate_every`)."""
     evaluate_every: int | None = None
@@ -199,13 +204,18 @@ class StageRun:
         with self.timed_loader(self.clock):
             taken = self.loader.next_batch(self.state.ledger, prompts=prompts, rollouts=collector.num_generations)
         places = [first + place for place, _, _ in taken]
-        collect = partial(
-            collector.collect,
-            [(place, prompt) for place, (_, _, prompt) in zip(places, taken, strict=True)],
-            step=self.state.step,
-            journal=journal,
-            num_generations=[planned.num_generations for _, planned, _ in taken],
-        )
+
+        def collect() -> Collected:
+            collected = collector.collect(
+                [(place, prompt) for place, (_, _, prompt) in zip(places, taken, strict=True)],
+                step=self.state.step,
+                journal=journal,
+                num_generations=[planned.num_generations for _, planned, _ in taken],
+            )
+            if collected.from_journal:
+                self._check_replayed(collected, collector.settings.top_p, journal)
+            return collected
+
         try:
             collected = dist.run_synchronized(collect)  # a service that is down stops every rank, and none waits for one that has gone
         except NumericsError as error:
@@ -214,6 +224,36 @@ class StageRun:
         self.clock.add("rollout", collected.rollout_seconds)
         self.clock.add("score", collected.score_seconds)
         return list(zip(places, collected.groups, strict=True)), collected
+
+    def _check_replayed(self, collected: Collected, top_p: float, journal: Journal) -> None:
+        """Hold the answers of the journal against the weights that are to be trained on them: they must give them the log-probs with which
+        they were sampled. Weights or pixels that changed in a way that nobody has seen show here.
+
+        Raises:
+            CheckpointError: a group differs by more than rounding (`rollout.replay_gap`).
+        """
+        assert isinstance(self.cfg, RolloutStage)
+        allowed = self.cfg.rollout.replay_gap
+        if allowed is None:
+            allowed = REPLAY_GAP[self.policy.compute]
+        allowed -= math.log(top_p)  # the sampler's log-probs are over the nucleus, whose share is at least top_p
+        replayed = [scored.group for scored in collected.groups if scored.group.id in set(collected.from_journal)]
+        own = [(n, group, r) for n, group in enumerate(replayed) for r in group.rollouts if r.provenance in ("policy", "guided")]
+        rows = [Row(index=i, group=n, prompt=group.sampled_under(r), response=r.ids) for i, (n, group, r) in enumerate(own)]
+        if not rows:
+            return
+        gaps: dict[str, list[float]] = {}
+        for logp_T, (_, group, rollout) in zip(score_rows(self.learner, rows), own, strict=True):
+            sampled_T = torch.tensor(rollout.logprobs)
+            gaps.setdefault(group.id, []).extend((logp_T[: len(sampled_T)].cpu() - sampled_T).abs().tolist())
+        means = {name: sum(values) / len(values) for name, values in gaps.items()}
+        wrong = [f"{name} (mean gap {mean:.3g})" for name, mean in means.items() if not mean <= allowed]
+        if wrong:
+            raise CheckpointError(
+                f"{journal.path}: the answers of {len(wrong)} of {len(means)} groups do not have the log-probs with which they were "
+                f"sampled: {', '.join(wrong)}; at most {allowed:.3g} is rounding. Weights, pixels or kernels are not those of the process "
+                "that sampled them: put them back, delete this file to sample the step again, or raise rollout.replay_gap"
+            )
 
     def provide(self, batch: Batch, methods: Iterable[Bound]) -> RewardTable:
         """The batch's table with what these methods need."""
@@ -295,8 +335,10 @@ class StageRun:
         Raises:
             NumericsError: several updates in a row were refused.
             Preempted: a signal asked to stop; the state has been saved.
+            RunBusyError: the run's directory or its lock was replaced; nothing more is written.
         """
         state, cfg = self.state, self.cfg
+        dist.on_main(self.still_ours)
         state.skipped_in_row = 0 if report.applied else state.skipped_in_row + 1
         if state.skipped_in_row >= MAX_SKIPPED_STEPS:
             raise NumericsError(

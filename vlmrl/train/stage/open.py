@@ -114,6 +114,7 @@ def open_stage(
         where_to_go_on=partial(where_to_go_on, s),
         stop_requested=partial(getattr, s.run, "stop_requested"),
         ui=s.ui,
+        still_ours=s.run.still_ours,
         accept_changed=s.cfg.data.changed == "accept",
         evaluate=lambda clock: evaluate_stage(s, f"{cfg.name}@{s.state.step}", policy, s.vision, clock),
         evaluate_every=s.cfg.eval.every,
@@ -273,6 +274,7 @@ def save(s: Session, learner: Learner, order: list[str], memories: Memories) -> 
     Raises:
         StorageError: several saves in a row failed.
         NumericsError: a weight or a moment of the optimizer is not finite, on any rank; nothing is written.
+        RunBusyError: the run's directory or its lock was replaced.
     """
     moments, groups = optimizer_tensors(learner.optimizer, order)
     name = checkpoint.step_name(s.state.global_step)
@@ -282,6 +284,8 @@ def save(s: Session, learner: Learner, order: list[str], memories: Memories) -> 
         raise NumericsError(f"stage '{s.cfg.stages[s.state.stage].name}', step {s.state.step}: {error}; {where_to_go_on(s)}") from error
     s.state.memories = memories.state_dict()
     remembered = memories.tensors()
+
+    dist.on_main(s.run.still_ours)
 
     def tensors(folder: Path) -> None:
         write_tensors(folder / "weights.safetensors", dict(learner.named))

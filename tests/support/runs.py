@@ -76,10 +76,17 @@ def _run(config: Mapping[str, Any], fault: str | None, profile_steps: int = 0) -
     from vlmrl.train.run import Places, train_from
     from vlmrl.train.ui import Ui
 
+    class Written(Ui):
+        """Keeps what is said in a file beside the run."""
+
+        def say(self, text: str) -> None:
+            with open(Path(cfg.run.root, "said.txt"), "a") as file:
+                file.write(text + "\n")
+
     torch.set_num_threads(1)
     cfg = Config.model_validate(config)
     try:
-        train_from(loaded(cfg), Places(model=cfg.model.path, data=Path(cfg.data.root)), Ui(quiet=True), profile_steps=profile_steps)
+        train_from(loaded(cfg), Places(model=cfg.model.path, data=Path(cfg.data.root)), Written(quiet=True), profile_steps=profile_steps)
     except VlmrlError as error:
         Path(cfg.run.root, "error.txt").write_text(str(error))
         raise SystemExit(error.exit_code) from None

@@ -189,12 +189,83 @@ def test_a_start_that_died_half_way_starts_again(tmp_path: Path) -> None:
     assert len(log) > 15
 
 
+@pytest.mark.parametrize("name", ["environment.json", "config.yaml"])
+@pytest.mark.parametrize("content", [b"", b'{"py', b"a: [", b"\xff\xfe", b"null"])
+def test_files_that_nothing_is_computed_from_are_written_again(name: str, content: bytes, tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        before = (run.path / name).read_bytes()
+    (run.path / name).write_bytes(content)
+    with opened(tmp_path) as run:
+        assert (run.path / name).read_bytes() == before
+        assert run.notes
+
+
+ELSEWHERE = """
+import sys
+from tests.unit.train.test_rundir import opened
+from vlmrl.errors import RunBusyError
+try:
+    with opened(sys.argv[1]):
+        print("in")
+except RunBusyError as error:
+    print("busy:", error)
+"""
+
+
+def in_another_process(root: Path) -> str:
+    done = subprocess.run([sys.executable, "-c", ELSEWHERE, str(root)], capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout.strip()
+
+
+def test_deleting_the_lock_lets_nobody_in(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        (run.path / "LOCK").unlink()
+        assert in_another_process(tmp_path).startswith(f"busy: {run.path} is in use by a process that is just starting, or whose LOCK was")
+        run.still_ours()
+    assert in_another_process(tmp_path) == "in"
+
+
+def test_without_locks_of_folders_the_holder_sees_that_its_lock_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File systems such as NFS lock files only: a second process gets in, and the first must write nothing more."""
+    real = rundir.fcntl.flock
+
+    def files_only(descriptor: int, flags: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(9, "Bad file descriptor")
+        real(descriptor, flags)
+
+    monkeypatch.setattr(rundir.fcntl, "flock", files_only)
+    with opened(tmp_path) as run:
+        run.still_ours()
+        (run.path / "LOCK").unlink()
+        with pytest.raises(RunBusyError, match="LOCK was deleted or replaced while this process was using it"):
+            run.still_ours()
+        with opened(tmp_path) as second:
+            second.still_ours()
+            with pytest.raises(RunBusyError, match="nothing more is written"):
+                run.still_ours()
+
+
+def test_a_folder_that_was_moved_away_is_not_written_to(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.path.rename(tmp_path / "moved")
+        with pytest.raises(RunBusyError, match="was moved, deleted or replaced"):
+            run.still_ours()
+        with opened(tmp_path) as second:
+            assert second.path == run.path
+            with pytest.raises(RunBusyError):
+                run.still_ours()
+
+
 def test_records_that_are_newer_or_damaged_are_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         pass
     record = run.path / "run.json"
     record.write_text(record.read_text().replace('"schema": 1', '"schema": 3'))
     with pytest.raises(CheckpointError, match="schema 3, this version reads up to 1"), opened(tmp_path):
+        pass
+    record.write_text("[]")
+    with pytest.raises(CheckpointError, match=r"run\.json: not the record of a run"), opened(tmp_path):
         pass
     record.write_text("{")
     with pytest.raises(CheckpointError, match=r"run\.json: not JSON"), opened(tmp_path):

@@ -197,3 +197,44 @@ def test_tensorboard_hides_what_an_interrupted_run_logged(tmp_path: Path) -> Non
     events = EventAccumulator(str(tmp_path / "run" / "trackers" / "run"))
     events.Reload()
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0), (5, 2.0)]
+
+
+def test_damage_before_the_offset_is_told_with_its_lines(tmp_path: Path) -> None:
+    """Nothing is computed from metrics, so the run goes on; but nobody reads a changed number as what was measured."""
+    tracker = Tracker(tmp_path)
+    marks: list[tuple[int, list[Any]]] = []
+    for step in range(6):
+        tracker.log({"loss": 1.0 + step}, stage="rl", step=step, global_step=step)
+        if step % 2:
+            marks.append(tracker.mark())
+    whole = tracker.path.read_bytes()
+    offset, saved = marks[-1]
+    assert (offset, [end for end, _ in saved]) == (len(whole), [m[0] for m in marks])
+
+    def said(raw: bytes, at: tuple[int, list[Any]] | None = None) -> list[str]:
+        tracker.path.write_bytes(raw)
+        notes: list[str] = []
+        again = Tracker(tmp_path)
+        again.restore(*(at or marks[-1]), note=notes.append)
+        assert again.mark()[0] == (at or marks[-1])[0]
+        return notes
+
+    assert said(whole) == []
+    assert said(whole, marks[0]) == []
+    for line in range(6):
+        place = [0, *(i + 1 for i, byte in enumerate(whole) if byte == 10)][line] + 3
+        (note,) = said(whole[:place] + b"X" + whole[place + 1 :])
+        assert f"lines {line // 2 * 2 + 1} to {line // 2 * 2 + 2} are not as they were written" in note
+
+
+def test_long_runs_keep_a_bounded_number_of_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vlmrl.train.tracking.MOST_MARKS", 8)
+    tracker = Tracker(tmp_path)
+    for step in range(40):
+        tracker.log({"loss": 1.0}, stage="rl", step=step, global_step=step)
+        offset, marks = tracker.mark()
+        assert len(marks) <= 8
+        assert marks[-1][0] == offset
+    notes: list[str] = []
+    Tracker(tmp_path).restore(offset, marks, note=notes.append)
+    assert notes == []

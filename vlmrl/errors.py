@@ -88,6 +88,7 @@ class Preempted(VlmrlError):
 
 
 class CheckpointError(VlmrlError):
-    """A checkpoint is damaged, from another recipe, or from a newer version."""
+    """What a run goes on from is damaged, of another recipe or of another version: a checkpoint, an export, a journal; or its model, rows
+    or media are not those that it was begun with (`docs/resume.md`)."""
 
     exit_code = 76

@@ -140,14 +140,17 @@ CASES: dict[str, Case] = {
         change=lambda c: videos(c, "test.jsonl", same_size=True), code=76, told=r"videos/test/.*mp4: the content of this medium"
     ),
     "a video is gone": Case(
-        change=lose_a_video, code=76, told=r"50 rows when the run began, 49 now; row 'toy-train-\d+' was used then.*missing"
+        change=lose_a_video,
+        config={"data": {"max_bad_rows": 0.1}},
+        code=76,
+        told=r"50 rows when the run began, 49 now; row 'toy-train-\d+' was used then.*missing",
     ),
     "a question": Case(
         change=lambda c: edit(c, "train.jsonl", another_question, only="toy-train-000007"),
         code=76,
         told=r"train.jsonl: 1 of 50 rows changed.*\n  row 'toy-train-000007' \(.*train.jsonl:8\): question changed",
     ),
-    "all questions": Case(change=lambda c: edit(c, "train.jsonl", another_question), code=76, told=r"50 of 50 rows changed"),
+    "all questions": Case(change=lambda c: edit(c, "train.jsonl", another_question), code=76, told=r"\d\d of 50 rows changed"),
     "a gold answer": Case(
         change=lambda c: edit(c, "train.jsonl", another_answer, only="toy-train-000007"),
         code=76,
@@ -171,7 +174,7 @@ CASES: dict[str, Case] = {
     "order of rows": Case(change=swap_rows, code=76, told=r"number 1 is row 'toy-train-\d+' \(.*train.jsonl:1\), which was number 2"),
     "a row is gone": Case(change=drop_row, code=76, told=r"50 rows when the run began, 49 now; those from number 50 on are gone"),
     "gold under a sample buffer": Case(
-        change=lambda c: edit(c, "train.jsonl", another_answer), config=BUFFER, code=76, told="50 of 50 rows changed"
+        change=lambda c: edit(c, "train.jsonl", another_answer), config=BUFFER, code=76, told=r"\d\d of 50 rows changed"
     ),
     "a bit of the export, checkpoint there": Case(
         change=lambda c: flip(here(SFT)(c)),
@@ -228,7 +231,7 @@ CASES: dict[str, Case] = {
         change=lambda c: edit_text(here("eval/sft.jsonl")(c)), fault=None, code=0, told=r"eval/sft.jsonl: content differs.*asked again"
     ),
     "a record of the base": Case(
-        change=lambda c: edit_text(here("eval/base.jsonl")(c)), code=0, told=r"eval/base.jsonl: content differs.*asked again", slow=False
+        change=lambda c: edit_text(here("eval/base.jsonl")(c)), code=0, told=r"eval/base.jsonl: content differs.*asked again"
     ),
     "records of a stage are cut": Case(change=lambda c: cut(here("eval/sft.jsonl")(c)), code=0, told=r"eval/sft.jsonl: .*asked again"),
     "records of a stage are gone": Case(
@@ -354,6 +357,48 @@ def test_replayed_answers_must_have_the_log_probs_with_which_they_were_sampled(t
     )
     config["stages"][1]["rollout"]["replay_gap"] = 100.0
     assert runs.run(config) == 0, "an option that may change at resume, for kernels that round otherwise"
+
+
+def as_of_an_earlier_version(run: Path) -> None:
+    """What a version left that kept no hashes of inputs and exports."""
+    from vlmrl.train.manifest import read_sealed, write_manifest
+
+    for folder in (run / "checkpoints").glob("step-*"):
+        body = read_sealed(folder)
+        state = json.loads((folder / "state.json").read_text())
+        kept = {key: state[key] for key in ("run", "metrics_offset")}
+        (folder / "state.json").write_text(json.dumps(kept, sort_keys=True))
+        write_manifest(folder, {"schema": 1, "name": body["name"], "extra": body["extra"]})
+    (run / "identity.json").unlink()
+    (run / "stages/sft/manifest.json").unlink()
+    shutil.rmtree(run / "inputs")
+
+
+@pytest.mark.slow
+def test_a_run_of_an_earlier_version_goes_on_and_says_what_cannot_be_compared(
+    tiny_files: tuple[Path, Path], tmp_path: Path, uninterrupted: Config
+) -> None:
+    config = runs.small_config(*tiny_files, tmp_path)
+    assert runs.run(config, KILL) == -9
+    as_of_an_earlier_version(runs.run_dir(config))
+    (tmp_path / "said.txt").unlink()
+    assert runs.run(config) == 0
+    assert runs.outcome(config) == runs.outcome(uninterrupted)
+    said = (tmp_path / "said.txt").read_text()
+    assert "step-00000005 was saved by an earlier version" in said
+    assert "stages/sft was exported by an earlier version, without hashes" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [1, 2])
+def test_a_full_disk_during_an_export_is_a_storage_error_and_the_restart_has_the_same_bits(
+    which: int, tiny_files: tuple[Path, Path], tmp_path: Path, uninterrupted: Config
+) -> None:
+    config = runs.small_config(*tiny_files, tmp_path)
+    assert runs.run(config, f"export.written@{which}:enospc") == 74
+    assert "not exported: " in (tmp_path / "error.txt").read_text()
+    assert runs.run(config) == 0
+    assert runs.outcome(config) == runs.outcome(uninterrupted)
 
 
 @pytest.mark.slow

@@ -39,12 +39,12 @@ def export(policy: Policy, path: Path, known: str | None = None) -> str:
         NumericsError: a weight is not finite; nothing is written.
         StorageError: the disk refused; nothing is left under the name, and the same command may try again.
     """
+    if known is not None and path.exists() and not damage(path, known):
+        return known
     weights = merged_state(policy)
-    if path.exists():
-        if known is not None and not damage(path, known):
-            return known
-        fs.remove_tree(path)
     require_finite(weights, str(path))
+    if path.exists():
+        fs.remove_tree(path)
     with _whole(path) as temporary:
         policy.model.save_pretrained(temporary, state_dict=weights)
         faults.point("export.written")

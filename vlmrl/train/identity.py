@@ -199,10 +199,12 @@ class SourceRows:
     def hashes(self) -> bytes:
         """32 bytes per row: id, question, gold answer, media."""
         encode = json.JSONEncoder(sort_keys=True, default=dict, separators=(",", ":")).encode
+        first = {sample.media_root: sample for sample in self.samples}
+        roots = {name: str(self.root(sample)) for name, sample in first.items()}
         out = bytearray()
         for sample in self.samples:
-            root = self.root(sample)
-            media = [f"{ref.kind} {ref.path} {ref.sha256} {_size(root, ref.path)}" for ref in sample.media]
+            root = roots[sample.media_root]
+            media = [f"{ref.kind} {ref.path} {ref.sha256} {_size(f'{root}/{ref.path}')}" for ref in sample.media]
             for text in (sample.id, f"{sample.question_first} {sample.question}", encode(gold_of(sample)), "\n".join(media)):
                 out += _hash(text)
         return bytes(out)
@@ -260,10 +262,10 @@ def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_PART).digest()
 
 
-def _size(root: Path, path: str) -> int:
+def _size(path: str) -> int:
     """Another size proves another content; the same size proves nothing. -1: not there."""
     try:
-        return os.stat(os.path.join(root, path)).st_size
+        return os.stat(path).st_size
     except OSError:
         return -1
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from vlmrl.data.encode import Encoder
-from vlmrl.errors import DataError, MediaError, RowError
+from vlmrl.errors import CheckpointError, DataError, MediaError, RowError
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import attention_pairs
 from vlmrl.protocols import PromptSampler
@@ -48,6 +48,7 @@ class PromptLoader:
 
         Raises:
             DataError: more than the allowed share of samples failed.
+            CheckpointError: media are not those that the run used before; all such of this batch are named.
         """
         if self.prefetcher is not None:
             self.prefetcher.stop()
@@ -56,15 +57,21 @@ class PromptLoader:
         numbers = {place: planned.num_generations for place, planned in wanted}
         while wanted:
             failed: list[tuple[int, str, str]] = []
+            refused: list[str] = []
             for place, planned in self._mine(wanted, ledger):
                 sample = self.samples[planned.sample_id]
                 try:
                     out.append((place, planned, self.encoder.encode(sample, self.answer_format)))
+                except CheckpointError as error:
+                    refused.append(str(error))
                 except (MediaError, RowError) as error:
                     failed.append((place, sample.id, error.reason))
                     if sample.id not in self.bad:
                         self.quarantine(sample, error.reason, str(error))
-            everywhere = sorted(f for of_rank in dist.gather(failed) for f in of_rank)
+            told = dist.gather((failed, refused))
+            if any(of_rank for _, of_rank in told):  # raised on every rank, so that none waits for one that has gone
+                raise CheckpointError("\n".join(line for _, of_rank in told for line in of_rank))
+            everywhere = sorted(f for of_rank, _ in told for f in of_rank)
             self.bad.update({sample_id: reason for _, sample_id, reason in everywhere})
             self._check()
             more = self.sampler.plan(ledger, prompts=len(everywhere), rollouts=rollouts) if everywhere else []

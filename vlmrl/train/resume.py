@@ -8,7 +8,7 @@ there, `final/`, and the records of evaluations whose weights are there. What ca
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,14 +49,14 @@ def verify(s: Session) -> None:
 # ---- a run that is marked as finished ----------------------------------------------------------------------------------
 
 
-def lost_of_finished(run: RunDir, cfg: Config) -> list[str]:
+def lost_of_finished(run: RunDir, cfg: Config, say: Callable[[str], None]) -> list[str]:
     """What of a finished run is not as it was written and can be made again, one line each. Call it on rank 0.
 
     Raises:
         CheckpointError: something that cannot be made again is damaged.
     """
-    said: list[str] = []
-    identity = Identity.open(run.path, None, said.append)
+    newest = next((path for path in reversed(checkpoint.steps(run.checkpoints)) if not checkpoint.verify(path)), None)
+    identity = Identity.open(run.path, None if newest is None else checkpoint.load_state(newest).get("identity"), say)
     last, final = stage_folder(run, cfg, len(cfg.stages) - 1), run.path / "final"
     known = identity.exports.get(last.relative_to(run.path).as_posix())
     if known is None and final.is_dir() and not (final / MANIFEST).exists():
@@ -67,7 +67,10 @@ def lost_of_finished(run: RunDir, cfg: Config) -> list[str]:
     if last.is_dir() and (problems := damage(last, known)):
         out.append(f"{last}: {problems[0]}")
     _refuse_unneeded(run, cfg, identity, range(len(cfg.stages) - 1))
-    return out + [f"{path}: {problem}" for path, problem in identity.damaged_records().items()]
+    out += [f"{path}: {problem}" for path, problem in identity.damaged_records().items()]
+    if not out:
+        identity.write()
+    return out
 
 
 def reopen(s: Session, lost: Sequence[str]) -> None:

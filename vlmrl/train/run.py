@@ -63,7 +63,7 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
     ) as run:
         for note in run.notes:
             ui.say(note)
-        lost = dist.gather(dist.on_main(lambda: lost_of_finished(run, cfg)))[0] if run.finished else None
+        lost = dist.gather(dist.on_main(lambda: lost_of_finished(run, cfg, ui.say)))[0] if run.finished else None
         if lost == []:
             ui.say(f"{run.path} is already finished")
             dist.on_main(lambda: show_results(run.path, ui))

@@ -34,7 +34,7 @@ from vlmrl.errors import CheckpointError, ConfigError, RunBusyError, StorageErro
 Resume = Literal["auto", "never", "must"]
 _PACKAGES = ("torch", "transformers", "accelerate", "safetensors", "numpy", "tokenizers")
 _LAYOUT = ("LOCK", "config.yaml", "environment.json", "journal", "checkpoints", "eval")
-_FLAT = ("journal", "checkpoints", "stages", "best", "judges", "profile")
+_FLAT = ("journal", "checkpoints", "inputs", "stages", "best", "judges", "profile")
 _DEEP = ("eval",)
 """Folders of a run in which files are written under a temporary name first; those of `_DEEP` have folders of their own."""
 _SCHEMA = 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -22,6 +24,7 @@ from vlmrl.evals.score.records import (
     prompt_ids_hash,
     prompt_keys,
     read_records,
+    read_verified,
     sample_hash,
 )
 from vlmrl.types import GenerationSettings, MediaHandle, MediaRef, Prompt, Sample
@@ -202,3 +205,24 @@ def test_files_with_earlier_names_can_be_read():
     assert from_json(old) == make_record("a")
     with pytest.raises(TypeError, match="'stage' is the earlier name of 'model', which is there as well"):
         from_json(row | {"stage": "rl"})
+
+
+@pytest.mark.parametrize("keeper", ["run", "evaluation"])
+def test_records_are_compared_with_the_hash_that_is_kept_of_them(keeper: str, tmp_path: Path) -> None:
+    """A letter that was changed leaves the lines well-formed; reports and comparisons would show another answer."""
+    folder = tmp_path / "eval" if keeper == "run" else tmp_path
+    folder.mkdir(exist_ok=True)
+    path = folder / "sft.jsonl"
+    path.write_bytes(b"")
+    assert read_verified(path) == []
+    empty = hashlib.sha256(b"").hexdigest()
+    if keeper == "run":
+        (tmp_path / "identity.json").write_text(json.dumps({"records": [["eval/sft.jsonl", 0, empty]]}))
+    else:
+        (tmp_path / "summary.json").write_text(json.dumps({"files": {"sft.jsonl": empty}}))
+    assert read_verified(path) == []
+    path.write_bytes(b"x")
+    with pytest.raises(StorageError, match=r"sft\.jsonl: content is not what was written"):
+        read_verified(path)
+    (folder / "other.jsonl").write_bytes(b"")
+    assert read_verified(folder / "other.jsonl") == []

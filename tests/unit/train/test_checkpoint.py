@@ -171,7 +171,7 @@ def test_a_newer_schema_is_refused_with_both_versions(tmp_path: Path, monkeypatc
     monkeypatch.setattr(checkpoint, "SCHEMA", 4)
     save(tmp_path, 2)
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="schema 4, this version reads up to 1"):
+    with pytest.raises(CheckpointError, match="schema 4, this version reads up to 2"):
         checkpoint.latest(tmp_path)
     assert names(tmp_path) == ["step-00000001", "step-00000002"]
 

@@ -20,7 +20,7 @@ from vlmrl.evals.ask.models import LocalModel, Model, open_store
 from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.evals.score.measures import LABELS
-from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.records import Record, sha256
 from vlmrl.evals.score.summary import Interval, Summary, summarize
 from vlmrl.evals.score.table import interval_text, markdown, summary_cells, table
 from vlmrl.evals.score.thoughts import answer_key, judge_thoughts, missing_verdicts, with_judged
@@ -217,7 +217,8 @@ def evaluate_model(
         processor=type(model.bundle.processor).__name__,
     )
     if collective.rank() == 0:
-        fs.write_text(out / "summary.json", json.dumps(result.json(), indent=1, sort_keys=True) + "\n")
+        files = {f"{name}.jsonl": sha256((out / f"{name}.jsonl").read_bytes()) for name in records}
+        fs.write_text(out / "summary.json", json.dumps(result.json() | {"files": files}, indent=1, sort_keys=True) + "\n")
         fs.write_text(out / "results.md", result.markdown())
     return result
 

@@ -20,7 +20,7 @@ import yaml
 from vlmrl import fs
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.pages.overlay import Shown, Target, Unit, target_of
-from vlmrl.evals.score.records import Record, read_records
+from vlmrl.evals.score.records import Record, read_verified
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import CoordinateFrame, Sample
 
@@ -125,7 +125,7 @@ def load_run(path: Path) -> RunFiles:
     """
     text, config = _recipe(path)
     order = _json(path / "eval" / "order.json", [])
-    records = {name: read_records(path / "eval" / f"{name}.jsonl") for name in order}
+    records = {name: read_verified(path / "eval" / f"{name}.jsonl") for name in order}
     frames = read_frames(path / "eval" / "frames", records.values())
     return RunFiles(
         path=path,
@@ -157,7 +157,7 @@ def load_eval(path: Path) -> EvalFiles:
         model, fingerprint = str(summary["model"]), str(summary["fingerprint"])
     except (KeyError, TypeError, AttributeError) as error:
         raise StorageError(f"{file}: not the summary of an evaluation ({error!r}); run the evaluation again") from error
-    records = {name: read_records(path / f"{name}.jsonl") for name in names}
+    records = {name: read_verified(path / f"{name}.jsonl") for name in names}
     return EvalFiles(
         path=path,
         model=model,

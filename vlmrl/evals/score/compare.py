@@ -30,7 +30,7 @@ from vlmrl.evals.score.paired import (
     mismatches,
     plain,
 )
-from vlmrl.evals.score.records import Record, by_sample, read_records
+from vlmrl.evals.score.records import Record, by_sample, read_verified
 from vlmrl.evals.score.table import COUNTS, Cells, difference_text, figure, markdown, p_text, table, visible
 from vlmrl.evals.score.values import Of, is_scored
 from vlmrl.metrics.holm import holm
@@ -217,9 +217,9 @@ def load_evaluation(path: Path, *, task: str | None = None) -> Evaluation:
         if found is None:
             raise StorageError(f"{path}: no summary.json; give a folder that `vlmrl eval` wrote to its end, or a records file")
         names = dict.fromkeys([*(one["id"] for one in found["suite"]["tasks"]), *found["tasks"]])
-        records = {name: read_records(folder / f"{name}.jsonl") for name in names}
+        records = {name: read_verified(folder / f"{name}.jsonl") for name in names}
     else:
-        rows = read_records(path)
+        rows = read_verified(path)
         records = {name: [r for r in rows if r.task == name] for name in sorted({r.task for r in rows})} if task is None else {task: rows}
     tasks = {one["id"]: one for one in found["suite"]["tasks"]} if found else {}
     models = list(dict.fromkeys(r.model for rows in records.values() for r in rows))

@@ -204,6 +204,52 @@ def read_records(path: Path) -> list[Record]:
     return out
 
 
+def read_verified(path: Path) -> list[Record]:
+    """`read_records` of a file that is finished, after its content was compared with the hash that is kept of it: by a run in its
+    `identity.json`, by `vlmrl eval` in `summary.json`. Without any it is read as it is.
+
+    Raises:
+        StorageError: as `read_records`, or the content is not what was written.
+    """
+    for keeper, advice in ((_of_run, "run the same `vlmrl train` again"), (_of_evaluation, "run the evaluation again")):
+        known = keeper(path)
+        if known is not None and path.is_file() and sha256(path.read_bytes()) != known:
+            raise StorageError(f"{path}: content is not what was written (its sha256 differs); {advice}, or restore the file")
+    return read_records(path)
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _of_run(path: Path) -> str | None:
+    """What a run directory keeps of a file in its `eval`."""
+    folder = next((parent for parent in path.parents if parent.name == "eval"), None)
+    kept = None if folder is None else _json(folder.parent / "identity.json")
+    if kept is None or folder is None:
+        return None
+    name = path.relative_to(folder.parent).as_posix()
+    return next((content for file, _, content in kept["records"] if file == name), None)
+
+
+def _of_evaluation(path: Path) -> str | None:
+    """What the folder of an evaluation keeps of a file in it."""
+    kept = _json(path.parent / "summary.json")
+    return None if kept is None else kept.get("files", {}).get(path.name)  # summaries of earlier versions have no hashes
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise StorageError(f"{path}: not JSON: {error}; run the same command again") from error
+    if not isinstance(value, dict):
+        raise StorageError(f"{path}: not a JSON object; run the same command again")
+    return value
+
+
 class RecordStore:
     """The records file of one evaluation. Opening it keeps what `keep` wants and makes the file hold exactly that.
 

@@ -195,11 +195,17 @@ def _check_best(run: RunDir) -> None:
 def _check_rows(s: Session) -> None:
     """Rows of the stages that are not over yet, and of the evaluations. They are read here, all before the first step."""
     wanted: list[tuple[SourceSection, str]] = [(cfg.source, cfg.answer_format) for cfg in s.cfg.stages[s.state.stage :]]
-    if s.cfg.eval.source is not None:
-        wanted.append((s.cfg.eval.source, s.cfg.stages[-1].answer_format))
+    held_out = s.cfg.eval.source
+    if held_out is not None:
+        wanted.append((held_out, s.cfg.stages[-1].answer_format))
     accept, note = s.cfg.data.changed == "accept", note_of(s.run, s.ui)
     for source, answer_format in dict.fromkeys(wanted):
-        rows = s.rows_of(source, answer_format)
+        try:
+            rows = s.rows_of(source, answer_format)
+        except DataError:
+            if source != held_out:
+                raise
+            continue  # as for a suite: the evaluation tells it, and training goes on
         given = SourceRows(samples=list(rows.samples.values()), root=s.encoder.root, left_out=rows.left_out)
         key = [answer_format, source.model_dump(mode="json")]
         dist.on_main(lambda source=source, key=key, given=given: s.identity.check_rows(source.path, key, given, accept=accept, note=note))

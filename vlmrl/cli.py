@@ -376,24 +376,20 @@ def doctor() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from vlmrl.doctor import Finding, examine
+    from vlmrl.doctor import COLOURS, Finding, examine
     from vlmrl.evals.bridge.compat import findings as lmms
 
-    Console(stderr=True).print("looking at packages, devices and decoders; this imports them and may take a minute")
+    typer.echo("looking at packages, devices and decoders; this imports them and may take a minute", err=True)
     findings = examine()
-    known = {f.item for f in findings}
-    bridge = [Finding(area="lmms-eval", item=f.item, found=f.found, status=f.status, advice=f.advice) for f in lmms()]
-    findings = [*findings, *(f for f in bridge if f.item not in known or f.status == "problem")]
-    colours = {"ok": "green", "absent": "yellow", "problem": "red"}
-    table = Table("area", "item", "found", "status")
+    new = [f for f in lmms() if f.status == "problem" or f.item not in {known.item for known in findings}]
+    findings += [Finding(area="lmms-eval", item=f.item, found=f.found, status=f.status, advice=f.advice) for f in new]
+    table = Table()
+    for name in ("area", "item", "found", "status"):
+        table.add_column(name, no_wrap=name != "found", overflow="fold")
     for f in findings:
-        cells = [Text(f.area, no_wrap=True), Text(f.item, no_wrap=True), Text(f.found, overflow="fold")]
-        table.add_row(*cells, Text(f.status, style=colours[f.status], no_wrap=True))
-    console = Console()
-    console.print(table)
-    for f in findings:
-        if f.advice:  # below the table: a fifth column would break words on a terminal of 80
-            console.print(Text(f"{f.item}: {f.advice}", style=colours[f.status]))
+        table.add_row(Text(f.area), Text(f.item), Text(f.found), Text(f.status, style=COLOURS[f.status]))
+    advice = [Text(f"{f.item}: {f.advice}", style=COLOURS[f.status]) for f in findings if f.advice]
+    Console().print(table, *advice, sep="\n")  # beside the rest it would break words on a terminal of 80 columns
     wrong = [f"{f.item}: {f.advice}" for f in findings if f.status == "problem"]
     if wrong:
         raise VlmrlError("; ".join(wrong))

@@ -34,6 +34,8 @@ OPTIONAL = {
 }
 """Distribution -> what it is for and how to get it."""
 
+COLOURS: dict[Status, str] = {"ok": "green", "absent": "yellow", "problem": "red"}
+"""How a status is shown."""
 _VARIABLES = ("HF_TOKEN", "WANDB_API_KEY", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES")
 
 

@@ -140,7 +140,7 @@ def vlmrl(block: Block, words: list[str]) -> None:
     """The command parses, and the recipes, suites and methods that it names are there."""
     optional = [word[1:] if word.startswith("[") else word.removesuffix("]") if "[" not in word else word for word in words]
     found = parse_vlmrl([word.removesuffix("]") if word.isupper() else word for word in optional])
-    recipe = found.get("recipe")
+    recipe = None if found.get("rows") else found.get("recipe")  # with --rows, settings of the source stand there
     if recipe is not None and (ROOT / str(recipe)).is_file():
         from vlmrl.methods import method_problems
 

@@ -348,6 +348,8 @@ def test_every_command_has_an_example_that_parses():
     commands |= {f"toy {name}": command for name, command in get_command(cli.app).commands["toy"].commands.items()}
     assert len(commands) >= 11
     for name, command in commands.items():
+        if not command.params:
+            continue  # doctor takes nothing
         found = re.search(r"^Example: vlmrl (.+)$", inspect.cleandoc(command.callback.__doc__), re.M)
         assert found is not None, f"vlmrl {name} --help shows no example"
         assert found[1].startswith(name)

@@ -16,7 +16,7 @@ from vlmrl.config.schema import Config, ToySection
 from vlmrl.errors import ConfigError
 from vlmrl.toy.kinds import make_world, tokenizer_corpus, world_hash
 from vlmrl.toy.model import build_model
-from vlmrl.toy.tasks import SPLITS
+from vlmrl.toy.tasks import SPLITS, Split
 from vlmrl.toy.world import make_world as make_videos
 from vlmrl.toy.world import usable
 from vlmrl.train import dist
@@ -55,7 +55,7 @@ def default_world(ui: Ui, sources: Sequence[str] = ()) -> Path:
     cache = Path(toy.cache).expanduser()
     fs.mkdir(cache)
     files = {source.partition("#")[0] for source in sources}
-    splits = tuple(split for split in SPLITS if f"{split}.jsonl" in files)
+    splits: tuple[Split, ...] = tuple(split for split in SPLITS if f"{split}.jsonl" in files)
     with _locked(cache / "LOCK", ui):
         if len(splits) < max(len(files), 1) or splits == SPLITS:
             return world(toy, cache, ui)

@@ -64,11 +64,13 @@ def small_config(model: Path, world: Path, root: Path, **stage: Any) -> dict[str
     }
 
 
-def _run(config: Mapping[str, Any], fault: str | None, profile_steps: int = 0) -> None:
-    """Body of a child: exit code 0, or that of the error."""
+def _run(config: Mapping[str, Any], fault: str | None, profile_steps: int = 0, said: Path | None = None) -> None:
+    """Body of a child: exit code 0, or that of the error. What it says to a person goes to the file `said`,
+    and the error's message to `error.txt` beside it (by default in the folder of runs)."""
     if fault:
         os.environ["VLMRL_FAULT"] = fault
     import torch
+    from rich.console import Console
 
     from vlmrl.config.load import loaded
     from vlmrl.config.schema import Config
@@ -85,23 +87,26 @@ def _run(config: Mapping[str, Any], fault: str | None, profile_steps: int = 0) -
 
     torch.set_num_threads(1)
     cfg = Config.model_validate(config)
+    ui = Written(quiet=True) if said is None else Ui(Console(file=said.open("w")))
     try:
-        train_from(loaded(cfg), Places(model=cfg.model.path, data=Path(cfg.data.root)), Written(quiet=True), profile_steps=profile_steps)
+        train_from(loaded(cfg), Places(model=cfg.model.path, data=Path(cfg.data.root)), ui, profile_steps=profile_steps)
     except VlmrlError as error:
-        Path(cfg.run.root, "error.txt").write_text(str(error))
+        (Path(cfg.run.root) if said is None else said.parent).joinpath("error.txt").write_text(str(error))
         raise SystemExit(error.exit_code) from None
 
 
-def start(config: Mapping[str, Any], fault: str | None = None, profile_steps: int = 0) -> Any:
+def start(config: Mapping[str, Any], fault: str | None = None, profile_steps: int = 0, said: Path | None = None) -> Any:
     """A running child."""
-    child = _CONTEXT.Process(target=_run, args=(config, fault, profile_steps))
+    child = _CONTEXT.Process(target=_run, args=(config, fault, profile_steps, said))
     child.start()
     return child
 
 
-def run(config: Mapping[str, Any], fault: str | None = None, *, timeout: float = 180.0, profile_steps: int = 0) -> int:
+def run(
+    config: Mapping[str, Any], fault: str | None = None, *, timeout: float = 180.0, profile_steps: int = 0, said: Path | None = None
+) -> int:
     """Run to the end; the exit code (negative: killed by that signal)."""
-    child = start(config, fault, profile_steps)
+    child = start(config, fault, profile_steps, said)
     child.join(timeout)
     if child.is_alive():
         child.kill()

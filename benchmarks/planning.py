@@ -9,6 +9,7 @@ plan by plan): what it costs to look at everything in every step.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import time
@@ -50,8 +51,18 @@ def per_plan(plan: Callable[[Ledger], Sequence[str]], ledger: Ledger, first: int
     return statistics.median(out)
 
 
-def measure(name: str, rows: int, seen: int, steps: int) -> tuple[float, float]:
-    """(now, row by row) in milliseconds."""
+def drawing(rows: int, steps: int) -> float:
+    """Median milliseconds of numpy for one Beta number per row: `vade` cannot plan without."""
+    ones, out = np.ones(rows), list[float]()
+    for step in range(steps):
+        began = time.perf_counter()
+        rng.generator(0, "vade", step).beta(ones, ones)
+        out.append(1000 * (time.perf_counter() - began))
+    return statistics.median(out)
+
+
+def measure(name: str, rows: int, seen: int, steps: int) -> tuple[float, float, float]:
+    """(now, drawing the numbers alone, row by row) in milliseconds."""
     names = [f"sample-{i:07d}" for i in range(rows)]
     first = seen // PROMPTS + 1
     ours, plain = sampler.bind(name)(names, 0), PLAIN[name](names, 0)
@@ -60,29 +71,34 @@ def measure(name: str, rows: int, seen: int, steps: int) -> tuple[float, float]:
         return [one.sample_id for one in ours.plan(ledger, prompts=PROMPTS, rollouts=GENERATIONS)]
 
     now = per_plan(planned, seen_ledger(names, seen), first, steps)
-    return now, per_plan(lambda ledger: plain.plan(ledger, PROMPTS), seen_ledger(names, seen), first, max(5, steps // 5))
+    alone = drawing(rows, steps) if name == "vade" else 0.0
+    return now, alone, per_plan(lambda ledger: plain.plan(ledger, PROMPTS), seen_ledger(names, seen), first, max(5, steps // 5))
 
 
 def page(lines: Sequence[str], command: str) -> str:
     """The Markdown page."""
     where = machine()
     place = f"{where['system']}, {where['cpu']}, {where['cores']} cores; numpy {np.__version__}"
+    busy = (
+        f"load average {os.getloadavg()[0]:.1f} at the end: other programs ran beside it, and a plan's times are as slow as that makes them"
+    )
     return "\n".join(
         [
             "# Planning a step",
             "",
             f"Milliseconds per plan of {PROMPTS} prompts, median, while each planned sample gets {GENERATIONS} rewards before the next.",
-            "`row by row`: the same plans (the tests compare them), from a look at every row in every step. Most of what is left is drawing",
-            "a random number for each row, which decides the plan.",
+            "`row by row`: the same plans (the tests compare them), from a look at every row in every step. `the draw alone`: `vade` draws",
+            "a Beta number for each row, which decides the plan; that is what is left of its time.",
             "",
-            "| sampler | rows | of them seen | ms per plan | row by row | ratio |",
-            "|---|---:|---:|---:|---:|---:|",
+            "| sampler | rows | of them seen | ms per plan | the draw alone | row by row | ratio |",
+            "|---|---:|---:|---:|---:|---:|---:|",
             *lines,
             "",
             "## How it was measured",
             "",
             f"* command: `{command}`",
             f"* machine: {place}",
+            *([f"* {busy}"] if os.getloadavg()[0] > 1.5 else []),
             "",
         ]
     )
@@ -98,8 +114,9 @@ def main() -> None:
     for name in PLAIN:
         for rows in given.rows:
             for seen in (0, rows // 2, rows):
-                now, before = measure(name, rows, seen, given.steps)
-                lines.append(f"| `{name}` | {rows:,} | {seen:,} | {now:.1f} | {before:.1f} | {before / now:.0f}x |")
+                now, alone, before = measure(name, rows, seen, given.steps)
+                drawn = f"{alone:.1f}" if alone else ""
+                lines.append(f"| `{name}` | {rows:,} | {seen:,} | {now:.1f} | {drawn} | {before:.1f} | {before / now:.0f}x |")
                 print(lines[-1], flush=True)
     if given.write:
         fs.write_text(given.write, page(lines, f"python {Path(__file__).relative_to(ROOT)} {' '.join(sys.argv[1:])}"))

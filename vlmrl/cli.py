@@ -379,7 +379,6 @@ def doctor() -> None:
     from vlmrl.doctor import COLOURS, Finding, examine
     from vlmrl.evals.bridge.compat import findings as lmms
 
-    typer.echo("looking at packages, devices and decoders; this imports them and may take a minute", err=True)
     findings = examine()
     new = [f for f in lmms() if f.status == "problem" or f.item not in {known.item for known in findings}]
     findings += [Finding(area="lmms-eval", item=f.item, found=f.found, status=f.status, advice=f.advice) for f in new]
@@ -388,8 +387,7 @@ def doctor() -> None:
         table.add_column(name, no_wrap=name != "found", overflow="fold")
     for f in findings:
         table.add_row(Text(f.area), Text(f.item), Text(f.found), Text(f.status, style=COLOURS[f.status]))
-    advice = [Text(f"{f.item}: {f.advice}", style=COLOURS[f.status]) for f in findings if f.advice]
-    Console().print(table, *advice, sep="\n")  # beside the rest it would break words on a terminal of 80 columns
+    Console().print(table, *(Text(f"{f.item}: {f.advice}", style=COLOURS[f.status]) for f in findings if f.advice), sep="\n")
     wrong = [f"{f.item}: {f.advice}" for f in findings if f.status == "problem"]
     if wrong:
         raise VlmrlError("; ".join(wrong))

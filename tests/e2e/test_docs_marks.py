@@ -154,11 +154,11 @@ def test_options_exist(item: tuple[str, int, str]) -> None:
     known = set().union(*options().values()) | {"--help"} | set(re.findall(r'"(--[a-z-]+)"', read("vlmrl/prepare/prepare.py")))
     prepared = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "data").glob("*/prepare.py"))
     known |= {f"--{name}" for one in re.findall(r"options=\{(.*?)\}", prepared) for name in re.findall(r'"([\w-]+)":', one)}
-    assert set(re.findall(r"--[a-z-]+", item[2])) <= known
+    assert set(re.findall(r"--[a-z_-]+", item[2])) <= known
 
 
 PATHS = [
-    i for i in every(r"[\w.-]+(/[\w.-]+)+\.(py|md|yaml|sh|json|jsonl)$") if not re.match(r"(runs|suites|rows|judges|questions)/", i[2])
+    i for i in every(r"[\w.-]+(/[\w.-]+)+\.(py|md|yaml|sh|json|jsonl)$") if not re.match(r"(runs|suites|rows|judges|questions|eval)/", i[2])
 ]
 MADE = {"evals/suites/mine.yaml", "docs/benchmarks/README.md"}
 
@@ -284,6 +284,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/methods.md", "filters"): methods_of("filter"),
     ("docs/methods.md", "rewards"): methods_of("reward"),
     ("docs/methods.md", "Reward functions of yours"): forms_of_rewards,
+    ("docs/resume.md", "*"): "tests/faults",
     ("docs/serving.md", "Evaluating a served model"): "prose; tests/agreement/test_vllm_endpoint.py",
     ("docs/trl.md", "Differences in convention"): "numbers; tests/agreement/test_trl.py",
     ("docs/trl.md", "*"): arguments_of_trl,

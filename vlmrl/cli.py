@@ -32,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Reinforcement learning for vision-language models.",
     epilog="Exit codes: 0 finished, 64 configuration, 65 data, 69 remote reward, 70 numerics, internal, or a finished run lacks "
-    "an evaluation, 73 run directory in use, 74 storage, 75 stopped by a signal (same command resumes), 76 checkpoint refused.",
+    "an evaluation, 73 run directory in use, 74 storage, 75 stopped by a signal (same command resumes), 76 a run's files or data changed.",
 )
 toy = typer.Typer(no_args_is_help=True, help="The embedded worlds of generated videos and pictures.")
 app.add_typer(toy, name="toy")

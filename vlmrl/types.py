@@ -134,6 +134,8 @@ class MediaHandle:
     step_times: tuple[float, ...] | None = None
     """Video, for a model that reads the time as text (Qwen3-VL): seconds from the first frame of the file for each temporal step,
     the mean of when its first and its last frame come on screen. Each step then has a span of its own in the prompt."""
+    duration: float | None = field(default=None, compare=False)
+    """Video: seconds, as its headers say (when planned) or its packets (when decoded)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ A table that no rule knows fails, as a block does (`test_docs.py`).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import re
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from vlmrl.data.adapters import ADAPTERS
 from vlmrl.evals.ask.suite import Suite
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.methods import registries
+from vlmrl.registry import Registry
 from vlmrl.rewards.run.foreign import Form
 
 WRITTEN = [page for page in PAGES if page != GENERATED]
@@ -45,8 +47,13 @@ SETTINGS = {
     "path: /models/my-rm": "an argument of the reward `reward_model`",
 }
 """Settings that are no keys of a recipe."""
-FOUND = registries(["examples.my_method", "examples.anchor_loss", "examples.entropy_weights", "examples.polygon"])
 EVERY = [(page, line, mark) for page in WRITTEN for line, mark in inline(page)]
+
+
+@functools.cache
+def found() -> dict[str, Registry[Any]]:
+    """All methods, those of the examples too. Asked by tests only: what is registered while tests are collected is in all of them."""
+    return registries(["examples.my_method", "examples.anchor_loss", "examples.entropy_weights", "examples.polygon"])
 
 
 def where(item: Any) -> str:
@@ -64,15 +71,15 @@ def value_of(mark: str) -> Any:
 
 def method_problems(slot: str, method: dict[str, Any]) -> list[str]:
     own = {"name", "weight", "label", "isolate"} if slot == "reward" else {"name", "weight"} if slot == "auxiliary_loss" else {"name"}
-    return FOUND[slot].problems(method["name"], {key: value for key, value in method.items() if key not in own}, slot)
+    return found()[slot].problems(method["name"], {key: value for key, value in method.items() if key not in own}, slot)
 
 
 def snippet_problems(mark: str) -> list[str]:
     """What is wrong with `{name: ...}`, `key: {name: ...}` or `key: [{name: ...}]`."""
     value = value_of(mark)
     if "name" in value:
-        found = {slot: method_problems(slot, value) for slot in FOUND if value["name"] in FOUND[slot].names()}
-        return [] if any(not problems for problems in found.values()) else [f"{mark}: {found or 'no such method'}"]
+        problems = {slot: method_problems(slot, value) for slot in found() if value["name"] in found()[slot].names()}
+        return [] if any(not one for one in problems.values()) else [f"{mark}: {problems or 'no such method'}"]
     if "use" in value:
         return [key for key in value if key != "use" and key not in Task.model_fields]
     ((key, given),) = value.items()
@@ -113,7 +120,7 @@ def known_setting(page: str, mark: str) -> bool:
         return True
     models = (Config, GrpoSection, SourceSection, LoraSection, Task, Suite)
     keys = {key for model in models for key in model.model_fields} | {"weight", "label", "isolate"}
-    keys |= {key for registry in FOUND.values() for name in registry.names() for key in registry.get(name).parameters}
+    keys |= {key for registry in found().values() for name in registry.names() for key in registry.get(name).parameters}
     return set(value_of("{" + mark + "}")) <= keys
 
 
@@ -152,6 +159,7 @@ def options() -> dict[str, set[str]]:
 @pytest.mark.parametrize("item", [i for i in every(r"--[a-z]") if i[0] not in OTHERS], ids=where)
 def test_options_exist(item: tuple[str, int, str]) -> None:
     known = set().union(*options().values()) | {"--help"} | set(re.findall(r'"(--[a-z-]+)"', read("vlmrl/prepare/prepare.py")))
+    known |= set(re.findall(r'"(--[a-z-]+)"', read("tests/faults/drill/__main__.py")))
     prepared = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "data").glob("*/prepare.py"))
     known |= {f"--{name}" for one in re.findall(r"options=\{(.*?)\}", prepared) for name in re.findall(r'"([\w-]+)":', one)}
     assert set(re.findall(r"--[a-z_-]+", item[2])) <= known
@@ -178,7 +186,7 @@ def test_paths_exist(item: tuple[str, int, str]) -> None:
 def methods_of(slot: str) -> Callable[[Table], None]:
     def check(table: Table) -> None:
         for row in table.rows:
-            assert [name for name in marks(row[0]) if name not in FOUND[slot].names() and name != "mc_grpo_pivot"] == []
+            assert [name for name in marks(row[0]) if name not in found()[slot].names() and name != "mc_grpo_pivot"] == []
 
     return check
 
@@ -193,7 +201,7 @@ def keys_of(model: type[BaseModel]) -> Callable[[Table], None]:
 
 def in_a_recipe(table: Table) -> None:
     """Names of methods, or keys."""
-    names = {name for registry in FOUND.values() for name in registry.names()}
+    names = {name for registry in found().values() for name in registry.names()}
     for row in table.rows:
         for name in marks(row[0]):
             assert name in names or is_key(name, GrpoSection) or is_key(name, Config) or name == "thought_dropout", name

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.support import runs, tiny
+from vlmrl.media.video import probe_video
 
 Config = dict[str, Any]
 KILL = "step.before_update@6:kill"
@@ -52,20 +53,20 @@ def edit(config: Config, file: str, change: Callable[[dict[str, Any]], None], on
 
 
 def videos(config: Config, file: str, *, same_size: bool) -> None:
-    """Exchange the videos of a file's rows for others, as a data set that was encoded anew; the same size is padded with a free box."""
+    """Exchange the videos of a file's rows for others of the same length, as a data set that was encoded anew. Where it can be, the same
+    size is padded with a free box."""
     paths = [world(config) / json.loads(line)["video"] for line in (world(config) / file).read_text().splitlines()]
     contents = [path.read_bytes() for path in paths]
+    seconds = [probe_video(data).duration for data in contents]
     size = max(len(data) for data in contents) + 8
     for n, path in enumerate(paths):
-        other = contents[(n + 1) % len(contents)]
-        if same_size:
-            room = path.stat().st_size - len(other)
-            if room < 8:
-                continue
-            other += room.to_bytes(4, "big") + b"free" + b"\0" * (room - 8)
-        else:
-            other += (size - len(other)).to_bytes(4, "big") + b"free" + b"\0" * (size - len(other) - 8)
-        path.write_bytes(other)
+        end = len(contents[n]) if same_size else size
+        rooms = {i: end - len(data) for i, data in enumerate(contents) if i != n and seconds[i] == seconds[n]}
+        fitting = [i for i, room in rooms.items() if room >= 8]
+        if not fitting:
+            continue
+        i = min(fitting, key=lambda i: (i - n) % len(contents))
+        path.write_bytes(contents[i] + rooms[i].to_bytes(4, "big") + b"free" + b"\0" * (rooms[i] - 8))
 
 
 def another_question(row: dict[str, Any]) -> None:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
 
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import gold_text, parse
 from vlmrl.errors import RowError
-from vlmrl.media.headers import video_duration
 from vlmrl.types import Prompt, Sample
 
 AGREES = 0.9
@@ -25,18 +23,16 @@ the rounding of containers. 14 % of the official rows of Charades-STA do, by up 
 _SHOWN = 120
 
 
-def check_gold(sample: Sample, prompt: Prompt, root: Path) -> None:
+def check_gold(sample: Sample, prompt: Prompt) -> None:
     """
     Args:
         prompt: of the sample; its media may be planned only.
-        root: folder that the sample's media paths are relative to.
 
     Raises:
         RowError: `answer` (the answer contradicts the ground truth) or `time` (it lies outside of the video), naming row and both values.
-        MediaError: the video cannot be opened any more.
     """
     check_answer(sample, prompt.answer_format)
-    _check_times(sample, prompt, root)
+    _check_times(sample, prompt)
 
 
 def check_answer(sample: Sample, answer_format: str, *, always: bool = False) -> None:
@@ -74,15 +70,13 @@ def check_answer(sample: Sample, answer_format: str, *, always: bool = False) ->
     )
 
 
-def _check_times(sample: Sample, prompt: Prompt, root: Path) -> None:
+def _check_times(sample: Sample, prompt: Prompt) -> None:
     if len(sample.media) != 1 or sample.media[0].kind != "video":
         return
     times = list(_times(sample.gt))
-    handle = prompt.media[0]
-    # Frames that are asked for every so often reach to the end of the clip, except for less than one step of the grid.
-    if not times or max(end for _, _, end in times) <= (handle.grid_thw[0] - 1) * (handle.seconds_per_grid or 0.0):
+    duration = prompt.media[0].duration
+    if not times or duration is None:
         return
-    duration = video_duration(sample.media[0], root)
     latest = duration + max(LATE_LEAST, min(LATE_SECONDS, LATE_SHARE * duration))
     for key, start, end in times:
         if start >= duration or end > latest:

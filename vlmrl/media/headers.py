@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from vlmrl.media import container
-from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, open_media, read_all
+from vlmrl.media.access import IMAGE_BYTES, open_media, read_all
 from vlmrl.media.border import border
 from vlmrl.media.container import VideoInfo
 from vlmrl.media.frames import frames_of, same_sizes, stated_times
@@ -78,6 +78,8 @@ class Planned(NamedTuple):
     """Videos: seconds between two frames asked for."""
     times: np.ndarray | None
     """Videos, where asked for: float64 [T], when the chosen frames come on screen."""
+    duration: float | None
+    """Videos: seconds; of one given as pictures, until the last one leaves the screen."""
 
 
 def plan_medium(file: BinaryIO, kind: MediaKind, sizing: Sizing, *, name: str = "medium", times: bool = False) -> Planned:
@@ -88,7 +90,7 @@ def plan_medium(file: BinaryIO, kind: MediaKind, sizing: Sizing, *, name: str = 
     """
     if kind == "image":
         height, width = sizing.target(*read_image_size(file, name), frames=1)
-        return _planned((1, height // sizing.patch_size, width // sizing.patch_size), sizing, None, None)
+        return _planned((1, height // sizing.patch_size, width // sizing.patch_size), sizing, None, None, None)
     info, track = read_video_info(file)
     requests, spacing = sizing.requests(info)
     shown = None
@@ -98,7 +100,7 @@ def plan_medium(file: BinaryIO, kind: MediaKind, sizing: Sizing, *, name: str = 
         shown = shown_times(container.scan(file), requests)
     height, width = sizing.target(info.height, info.width, frames=len(requests))
     grid = (len(requests) // sizing.temporal_patch_size, height // sizing.patch_size, width // sizing.patch_size)
-    return _planned(grid, sizing, spacing, shown)
+    return _planned(grid, sizing, spacing, shown, info.duration)
 
 
 def plan_frames(ref: MediaRef, root: Path, sizing: Sizing) -> Planned:
@@ -121,11 +123,11 @@ def plan_frames(ref: MediaRef, root: Path, sizing: Sizing) -> Planned:
     container.check_bounds(width, height, end, len(requests))
     height, width = sizing.target(height, width, frames=len(requests))
     grid = (len(requests) // sizing.temporal_patch_size, height // sizing.patch_size, width // sizing.patch_size)
-    return _planned(grid, sizing, spacing, stamps[places])
+    return _planned(grid, sizing, spacing, stamps[places], end)
 
 
-def _planned(grid: Grid, sizing: Sizing, spacing: float | None, times: np.ndarray | None) -> Planned:
-    return Planned(grid, grid[0] * grid[1] * grid[2] // sizing.merge_size**2, spacing, times)
+def _planned(grid: Grid, sizing: Sizing, spacing: float | None, times: np.ndarray | None, duration: float | None) -> Planned:
+    return Planned(grid, grid[0] * grid[1] * grid[2] // sizing.merge_size**2, spacing, times, duration)
 
 
 # Videos
@@ -146,18 +148,6 @@ def read_video_info(file: BinaryIO) -> tuple[VideoInfo, IsoTrack | None]:
             container.check_bounds(width, height, track.duration, len(track.times))
             return VideoInfo(width, height, track.duration, len(track.times)), track
     return container.read_header(file, decode=False).info, None
-
-
-def video_duration(ref: MediaRef, root: Path) -> float:
-    """Seconds of a video, from its header; of one given as pictures, until the last one leaves the screen.
-
-    Raises:
-        MediaError: as `read_video_info`, or as `frames.frames_of`.
-    """
-    if ref.as_frames:
-        return stated_times(ref, len(frames_of(ref, root)))[1]
-    with open_media(root, ref.path, max_bytes=VIDEO_BYTES) as file:
-        return read_video_info(file)[0].duration
 
 
 # Images

@@ -250,11 +250,11 @@ class MediaStore:
         """
         if ref.as_frames:
             with _named(ref):
-                grid, _, spacing, times = plan_frames(ref, root, self.sizing)
-            return self._handle(ref.kind, "", grid, spacing, times)
+                planned = plan_frames(ref, root, self.sizing)
+            return self._handle(ref.kind, "", planned.grid, planned.spacing, planned.times, planned.duration)
         with open_media(root, ref.path, max_bytes=_limit(ref.kind)) as file, _named(ref):
-            grid, _, spacing, times = plan_medium(file, ref.kind, self.sizing, name=ref.path, times=self.step_times)
-            return self._handle(ref.kind, "", grid, spacing, times)
+            planned = plan_medium(file, ref.kind, self.sizing, name=ref.path, times=self.step_times)
+            return self._handle(ref.kind, "", planned.grid, planned.spacing, planned.times, planned.duration)
 
     def weigh(self, ref: MediaRef, root: Path) -> int:
         """Bytes that the entry of `get` takes in the cache: from the entry if it is there, else from `plan`.
@@ -302,7 +302,7 @@ class MediaStore:
             self.stats["decoded"] += 1
             self.stats["decode_seconds"] += seconds
         return ProcessedMedia(
-            handle=self._handle(ref.kind, key, grid, shown.spacing, shown.times),
+            handle=self._handle(ref.kind, key, grid, shown.spacing, shown.times, shown.duration),
             frames=shown.frames,
             times=shown.times,
             pixel_values=values,
@@ -310,7 +310,9 @@ class MediaStore:
             duration=shown.duration,
         )
 
-    def _handle(self, kind: MediaKind, key: str, grid: Grid, spacing: float | None, times: np.ndarray | None) -> MediaHandle:
+    def _handle(
+        self, kind: MediaKind, key: str, grid: Grid, spacing: float | None, times: np.ndarray | None, duration: float | None
+    ) -> MediaHandle:
         steps = None
         if times is not None and self.step_times:
             frames = times.reshape(grid[0], self.temporal_patch_size)
@@ -322,6 +324,7 @@ class MediaStore:
             tokens=grid[0] * grid[1] * grid[2] // self.merge_size**2,
             seconds_per_grid=None if spacing is None else spacing * self.temporal_patch_size,
             step_times=steps,
+            duration=duration,
         )
 
     def _check_patches(self, ref: MediaRef, frames: np.ndarray, values: np.ndarray, grid: Grid) -> None:

@@ -170,7 +170,7 @@ def _audit_source(
         for n, sample in enumerate(read.samples):
             try:
                 prompt = encoder.encode(sample, found.answer_format)
-                check_gold(sample, prompt, encoder.root(sample))
+                check_gold(sample, prompt)
                 if all_gold:
                     check_answer(sample, found.answer_format, always=True)
             except (MediaError, RowError) as error:

@@ -84,7 +84,7 @@ def load_rows(
         for n, sample in enumerate(samples):
             try:
                 prompt = encoder.plan(sample, answer_format)
-                check_gold(sample, prompt, encoder.root(sample))
+                check_gold(sample, prompt)
                 tokens[sample.id] = len(prompt.ids)
                 good[sample.id] = sample
             except (MediaError, RowError) as error:

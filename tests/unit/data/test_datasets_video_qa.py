@@ -237,7 +237,7 @@ def test_options_get_one_form(options: list[str]) -> None:
 def test_letters_that_are_text_stay() -> None:
     assert with_letters(["B. Franklin", "A. Lincoln"]) == ["A. B. Franklin", "B. A. Lincoln"]
     for options in ([], ["x"], ["x", " "]):
-        with pytest.raises(DataError, match="at least two texts"):
+        with pytest.raises(DataError, match="at least 2 texts"):
             with_letters(options)
 
 

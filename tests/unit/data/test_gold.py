@@ -74,12 +74,11 @@ def test_times_behind_the_clip(tiny: Tiny) -> None:
     duration = tiny.store.get(one.media[0], tiny.encoder.root(one)).duration
     assert duration is not None
     late = min(2.0, 0.15 * duration)
-    root = tiny.encoder.root(one)
 
     def check(**gt: Any) -> None:
         told = with_gt(tiny, **gt)
         for prompt in (tiny.encoder.plan(told, "think"), tiny.encoder.encode(told, "think")):
-            check_gold(told, prompt, root)
+            check_gold(told, prompt)
 
     for good in ([0.0, 1.0], [0.0, duration], [0.5, duration + late - 0.01]):
         check(time=good)
@@ -97,4 +96,4 @@ def test_times_behind_the_clip(tiny: Tiny) -> None:
 def test_rows_without_one_video_have_no_clip(tiny: Tiny) -> None:
     one = with_gt(tiny, time=[1000.0, 2000.0])
     none = dataclasses.replace(one, media=())
-    check_gold(none, tiny.encoder.plan(none, "think"), tiny.encoder.root(none))
+    check_gold(none, tiny.encoder.plan(none, "think"))

@@ -123,7 +123,7 @@ def test_the_environment_has_this_package_and_the_hook_of_torchvision(tmp_path: 
     root = Path(__file__).parents[3]
     assert paths.startswith(f"{folder}{os.pathsep}{root}")
     assert paths.endswith(" more")
-    assert "install_hook()" in (folder / "sitecustomize.py").read_text()
+    assert (folder / "sitecustomize.py").read_text() == "import vlmrl\n", "which looks out for torchvision"
 
 
 def test_which_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -84,10 +84,12 @@ class Decoded:
     time: float
     frame: Any
     orientation: int
+    converter: Any
+    """Of all frames of a stream: to set one up costs more than to convert a small frame."""
 
     def pixels(self) -> np.ndarray:
         with border("video"):
-            stored = self.frame.to_ndarray(format="rgb24")
+            stored = self.converter.reformat(self.frame, format="rgb24").to_ndarray()
         return np.ascontiguousarray(upright(stored, self.orientation))
 
 
@@ -333,10 +335,13 @@ def _packet_times(packet: Any, *, ordered: bool) -> tuple[float | None, float]:
 
 def _decode_stream(container: Any, stream: Any, name: str, orientation: int) -> Iterator[Decoded]:
     """Frames with times from the first one; times never run backwards. Stops at the first packet that is marked as damaged."""
+    from av.video.reformatter import VideoReformatter
+
     stream.codec_context.options = {"max_pixels": str(MAX_FRAME_PIXELS)}
     rate = float(stream.average_rate or 0)
     first = last = None
     count = 0
+    converter = VideoReformatter()
     for packet in _packets(container, stream):
         with border("video"):
             if packet.is_corrupt:
@@ -351,7 +356,7 @@ def _decode_stream(container: Any, stream: Any, name: str, orientation: int) -> 
                 raise MediaError("corrupt", f"video: frame {count - 1} has no time")
             first = time if first is None else first
             last = time if last is None else max(last, time)
-            yield Decoded(float(last - first), frame, orientation)
+            yield Decoded(float(last - first), frame, orientation, converter)
 
 
 def _promise(container: Any, stream: Any, name: str) -> tuple[float | None, bool]:

@@ -180,23 +180,32 @@ def _single(block: Block) -> bool:
     return sum(1 for n in block.suffixes if n) <= 1
 
 
+def _pieces(x: Tensor, layout: PrefixLayout) -> list[tuple[Tensor, ...]]:
+    """[1, H, N, D] cut into the blocks of the row: (row) of a single answer, else (prompt, answers).
+
+    One cut: the gradient of a slice is a tensor as long as the whole row, and a row of many blocks would make one per block.
+    """
+    sizes = [(block.end - block.start,) if _single(block) else (block.prefix, sum(block.suffixes)) for block in layout.blocks]
+    parts = iter(torch.split(x, [n for of_block in sizes for n in of_block], dim=2))
+    return [tuple(next(parts) for _ in of_block) for of_block in sizes]
+
+
 def _two_call(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
     key, value = _heads(key, query.shape[1]), _heads(value, query.shape[1])
     outs: list[Tensor] = []
-    for block in layout.blocks:
-        a, b, e = block.start, block.start + block.prefix, block.end
+    for block, qs, ks, vs in zip(layout.blocks, _pieces(query, layout), _pieces(key, layout), _pieces(value, layout), strict=True):
+        outs.append(_causal(qs[0], ks[0], vs[0], scale))
         if _single(block):
-            outs.append(_causal(query[:, :, a:e], key[:, :, a:e], value[:, :, a:e], scale))
             continue
-        outs.append(_causal(query[:, :, a:b], key[:, :, a:b], value[:, :, a:b], scale))
         columns, places = (t.to(query.device) for t in _padded(block))
         count, width = columns.shape
 
         q = torch.arange(width, device=query.device)
         k = torch.arange(block.prefix + width, device=query.device)
         mask = (k[None, :] <= q[:, None] + block.prefix)[None, None]
-        with_prompt = [torch.cat([x[:, :, a:b].expand(count, -1, -1, -1), _split(x, columns)], dim=2) for x in (key, value)]
-        out = F.scaled_dot_product_attention(_split(query, columns), *with_prompt, attn_mask=mask, scale=scale)
+        columns = columns - (block.start + block.prefix)
+        with_prompt = [torch.cat([prompt.expand(count, -1, -1, -1), _split(own, columns)], dim=2) for prompt, own in (ks, vs)]
+        out = F.scaled_dot_product_attention(_split(qs[1], columns), *with_prompt, attn_mask=mask, scale=scale)
         outs.append(out.transpose(0, 1).reshape(1, query.shape[1], count * width, -1)[:, :, places])
     return torch.cat(outs, dim=2)
 
@@ -204,16 +213,12 @@ def _two_call(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, s
 def _merge(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
     key, value = _heads(key, query.shape[1]), _heads(value, query.shape[1])
     outs: list[Tensor] = []
-    for block in layout.blocks:
-        a, b, e = block.start, block.start + block.prefix, block.end
+    for block, qs, ks, vs in zip(layout.blocks, _pieces(query, layout), _pieces(key, layout), _pieces(value, layout), strict=True):
+        outs.append(_causal(qs[0], ks[0], vs[0], scale))
         if _single(block):
-            outs.append(_causal(query[:, :, a:e], key[:, :, a:e], value[:, :, a:e], scale))
             continue
-        outs.append(_causal(query[:, :, a:b], key[:, :, a:b], value[:, :, a:b], scale))
         columns, places = _padded(block)
-        joined: Any = _Joined.apply(
-            query[:, :, b:e], key[:, :, a:b], value[:, :, a:b], key[:, :, b:e], value[:, :, b:e], columns - b, places, scale
-        )
+        joined: Any = _Joined.apply(qs[1], ks[0], vs[0], ks[1], vs[1], columns - (block.start + block.prefix), places, scale)
         outs.append(joined)
     return torch.cat(outs, dim=2)
 

@@ -51,6 +51,8 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
     if cfg.run.threads:
         torch.set_num_threads(cfg.run.threads)
     torch.use_deterministic_algorithms(cfg.run.deterministic, warn_only=True)
+    # on by default with the former: a write to every fresh tensor, to find reads of what nobody wrote
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 (a property of the module, which has no type)
     main = dist.is_main()
     with open_run(
         cfg.run.root,

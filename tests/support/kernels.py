@@ -20,35 +20,12 @@ MOST_HEAD_DIM = 256
 EMULATED = ("flash", "flex")
 
 
-def flash_varlen(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    softmax_scale: float,
-    causal: bool,
-    deterministic: bool,
-) -> Tensor:
+def flash_varlen(q: Tensor, k: Tensor, v: Tensor, **plan: Any) -> Tensor:
     """`flash_attn_varlen_func`: [total, H, D], causal aligned at the bottom right, computed in float32 and rounded once."""
     assert q.dtype in (torch.bfloat16, torch.float16), f"FlashAttention only support fp16 and bf16 data type, not {q.dtype}"
     assert k.dtype == q.dtype, "query and key must have the same dtype"
     assert v.dtype == q.dtype, "query and value must have the same dtype"
-    return varlen(
-        q,
-        k,
-        v,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        deterministic=deterministic,
-    )
+    return varlen(q, k, v, **plan)
 
 
 def varlen(

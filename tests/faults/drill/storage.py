@@ -75,11 +75,15 @@ def _rows(path: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, An
 
 
 def _videos(world: Path) -> None:
-    """Every training video replaced by the next one."""
-    files = sorted((world / "videos" / "train").iterdir())
-    data = [path.read_bytes() for path in files]
-    for path, other in zip(files, data[1:] + data[:1], strict=True):
-        path.write_bytes(other)
+    """Every training video replaced by the next one that is as long: another length is refused for the times that it makes wrong."""
+    by_length: dict[float, list[Path]] = {}
+    for line in (world / "train.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        by_length.setdefault(row["meta"]["duration"], []).append(world / row["video"])
+    for files in by_length.values():
+        data = [path.read_bytes() for path in files]
+        for path, other in zip(files, data[1:] + data[:1], strict=True):
+            path.write_bytes(other)
 
 
 def _questions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

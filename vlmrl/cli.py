@@ -207,7 +207,7 @@ def _audit(config: Config, html: Path | None, *, rows: bool = False) -> AuditRep
     ui, data, model = Ui(), Path(config.data.root).expanduser(), config.model.path
     with tempfile.TemporaryDirectory() as scratch:
         if config.toy is not None and config.data.root == "toy":
-            data = world(config.toy, Path(config.toy.cache).expanduser(), ui)
+            data = world(config.toy.world, Path(config.toy.cache).expanduser(), ui)
         if config.toy is not None and config.model.path == "toy":
             model = scratch
             build_model(Path(scratch), seed=config.toy.base_seed, corpus=tokenizer_corpus(config.toy.world.kind))
@@ -419,23 +419,23 @@ def toy_make(
     pretrain: Annotated[int | None, typer.Option(help="Scenes of the pretraining split", show_default=False, min=1)] = None,
     sft: Annotated[int | None, typer.Option(help="Scenes of the fine-tuning split", show_default=False, min=1)] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the world", show_default=False, min=0)] = None,
-    kind: Annotated[str, typer.Option(help="video, multitask, spatial, think or gui")] = "video",
+    kind: Annotated[str, typer.Option(help="grounding, shell, multitask, spatial, think or gui")] = "grounding",
 ) -> None:
     """Generate a world: real media files with exact ground truth, and their rows.
 
     Example: vlmrl toy make /tmp/world --train 20 --test 5
     """
     from vlmrl.config.schema import ToyWorldSection
-    from vlmrl.toy.kinds import PICTURES, VIDEO, make_world
+    from vlmrl.toy.kinds import PICTURES, VIDEOS, make_world
     from vlmrl.toy.tasks import SPLITS
     from vlmrl.train.ui import Ui
 
-    if kind not in (VIDEO, *PICTURES):
-        raise ConfigError(f"--kind: unknown kind '{kind}' (known: {', '.join((VIDEO, *PICTURES))})")
+    if kind not in (*VIDEOS, *PICTURES):
+        raise ConfigError(f"--kind: unknown kind '{kind}' (known: {', '.join((*VIDEOS, *PICTURES))})")
     given = {"train": train, "validation": validation, "test": test, "pretrain": pretrain, "sft": sft, "seed": seed}
     section = ToyWorldSection.model_validate({k: v for k, v in given.items() if v is not None} | {"kind": kind})
     total = sum(getattr(section, split) for split in SPLITS)
-    media = "videos" if kind == VIDEO else "images"
+    media = "videos" if kind in VIDEOS else "images"
     try:
         with Ui().bar(media, total) as bar:
             marker = make_world(out, section, lambda done, _: bar.update(done))

@@ -24,6 +24,16 @@ from vlmrl.config.section import (
 from vlmrl.plugins import import_plugins
 
 
+class UntilSection(Section):
+    """The end of a stage by a score on held-out rows, with the stage's `steps` as its bound."""
+
+    source: SourceSection = Field(description="Held-out rows that the score is of")
+    score: Probability = Field(description="Mean score of the greedy answers with which the stage ends")
+    every: PositiveInt = Field(default=20, description="Steps from one look at the score to the next")
+    limit: PositiveInt = Field(default=100, description="Rows that are asked, from the first")
+    max_new_tokens: PositiveInt = Field(default=64, description="Longest answer")
+
+
 class StageBase(Section):
     """What every kind of stage has. A kind of its own derives from this, with `kind: Literal["..."]`, and is registered with
     `train.stage.kinds.stage_kind`."""
@@ -32,7 +42,8 @@ class StageBase(Section):
     """A `Literal` of one name in every section."""
     name: StageName = Field(description="Unique name of letters, digits and . _ -, at most 64; folders, records and tables use it")
     source: SourceSection = Field(description="Rows that this stage trains on")
-    steps: PositiveInt = Field(description="Optimizer steps")
+    steps: PositiveInt = Field(description="Optimizer steps; with `until` the most")
+    until: UntilSection | None = Field(default=None, description="End earlier, once held-out rows are answered this well")
     answer_format: Literal["think", "answer_only", "think_or_not"] = Field(
         default="think_or_not", description="Answer format that the prompt asks for"
     )

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from vlmrl import fs
 from vlmrl.config.load import loaded
-from vlmrl.config.schema import Config, ToySection
+from vlmrl.config.schema import Config, SftSection, ToySection, ToyWorldSection
 from vlmrl.errors import ConfigError
-from vlmrl.toy.kinds import make_world, tokenizer_corpus, world_hash
+from vlmrl.toy.kinds import GROUNDING, VIDEOS, make_world, tokenizer_corpus, world_hash
 from vlmrl.toy.model import build_model
 from vlmrl.toy.tasks import SPLITS, Split
-from vlmrl.toy.world import make_world as make_videos
 from vlmrl.toy.world import usable
 from vlmrl.train import dist
 from vlmrl.train.run import Places, train_from
+from vlmrl.train.stage.base import until_line
 from vlmrl.train.ui import Ui
 
 _VERSION = 1
@@ -40,48 +40,51 @@ def prepare(cfg: Config, ui: Ui) -> Places:
     cache = Path(cfg.toy.cache).expanduser()
     fs.mkdir(cache)
     with _locked(cache / "LOCK", ui):
-        data = world(cfg.toy, cache, ui) if cfg.data.root == "toy" else Path(cfg.data.root).expanduser()
+        made = cfg.model.path != "toy" or (_base_folder(cfg, cfg.toy, cache) / "run" / "FINISHED").exists()
+        sections = [*cfg.stages, *(() if made or cfg.toy.base is None else (cfg.toy.base,))]
+        sources = [section.source for section in sections] + [section.until.source for section in sections if section.until is not None]
+        if cfg.eval.source is not None:
+            sources.append(cfg.eval.source)
+        data = Path(cfg.data.root).expanduser()
+        if cfg.data.root == "toy":
+            data = world(cfg.toy.world, cache, ui, [source.path for source in sources])
         model = str(_base(cfg, cfg.toy, cache, data, ui)) if cfg.model.path == "toy" else cfg.model.path
     return Places(model=model, data=data)
 
 
-def default_world(ui: Ui, sources: Sequence[str] = ()) -> Path:
-    """The world of a recipe that changes nothing about it, made if it is not in the default cache.
+def default_world(ui: Ui, sources: Sequence[str] = (), kind: str = GROUNDING) -> Path:
+    """A world of this kind with the default counts and seed, made if it is not in the default cache.
 
     Args:
         sources: the files of rows that are wanted; only their splits are made, in a folder beside that of the whole world. All by default.
     """
-    toy = ToySection()
+    toy = ToySection.model_validate({"world": {"kind": kind}})
     cache = Path(toy.cache).expanduser()
     fs.mkdir(cache)
+    with _locked(cache / "LOCK", ui):
+        return world(toy.world, cache, ui, sources)
+
+
+def world(recipe: ToyWorldSection, cache: Path, ui: Ui, sources: Sequence[str] = ()) -> Path:
+    """Folder of the generated media and rows: of the whole world, or of the splits that the files `sources` are."""
     files = {source.partition("#")[0] for source in sources}
     splits: tuple[Split, ...] = tuple(split for split in SPLITS if f"{split}.jsonl" in files)
-    with _locked(cache / "LOCK", ui):
-        if len(splits) < max(len(files), 1) or splits == SPLITS:
-            return world(toy, cache, ui)
-        whole, recipe = cache / f"world-{world_hash(toy.world)}", world_hash(toy.world)
-        if usable(whole, recipe, "videos", splits) is not None:
-            return whole
-        folder = cache / f"world-{recipe}-{'-'.join(splits)}"
-        total = sum(getattr(toy.world, split) for split in splits)
-        with ui.bar("make videos", total) as bar:
-            make_videos(folder, toy.world, lambda done, _: bar.update(done), splits=splits)
-            bar.update(total)
-        return folder
-
-
-def world(toy: ToySection, cache: Path, ui: Ui) -> Path:
-    """Folder of the generated media and rows."""
-    folder = cache / f"world-{world_hash(toy.world)}"
-    total = sum(getattr(toy.world, split) for split in SPLITS)
-    with ui.bar("make videos" if toy.world.kind == "video" else "make pictures", total) as bar:
-        make_world(folder, toy.world, lambda done, _: bar.update(done))
+    digest = world_hash(recipe)
+    folder = cache / f"world-{digest}"
+    if len(splits) < max(len(files), 1):  # other files, or none named
+        splits = SPLITS
+    media = "videos" if recipe.kind in VIDEOS else "images"
+    if splits != SPLITS and usable(folder, digest, media, splits) is None:
+        folder = cache / f"world-{digest}-{'-'.join(splits)}"
+    total = sum(getattr(recipe, split) for split in splits)
+    with ui.bar(f"make {'videos' if media == 'videos' else 'pictures'}", total) as bar:
+        make_world(folder, recipe, lambda done, _: bar.update(done), splits=splits)
         bar.update(total)
     return folder
 
 
-def _base(cfg: Config, toy: ToySection, cache: Path, data: Path, ui: Ui) -> Path:
-    """Folder of the pretrained tiny model: a run of its own, with one supervised stage from random weights."""
+def _base_folder(cfg: Config, toy: ToySection, cache: Path) -> Path:
+    """Where the base model of a recipe is kept: named by the hash of what it is made from."""
     assert toy.base is not None
     identity = {
         "version": _VERSION,
@@ -92,9 +95,16 @@ def _base(cfg: Config, toy: ToySection, cache: Path, data: Path, ui: Ui) -> Path
         "media": cfg.media.model_dump(mode="json", exclude=_MACHINE),
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    folder = cache / f"base-{digest}"
+    return cache / f"base-{digest}"
+
+
+def _base(cfg: Config, toy: ToySection, cache: Path, data: Path, ui: Ui) -> Path:
+    """Folder of the pretrained tiny model: a run of its own, with one supervised stage from random weights."""
+    assert toy.base is not None
+    folder = _base_folder(cfg, toy, cache)
     if (folder / "run" / "FINISHED").exists():
         ui.say(f"base model: {folder / 'run' / 'final'} (cached)")
+        _tell_score(folder / "run", toy.base, ui)
         return folder / "run" / "final"
     if dist.world() > 1:
         raise ConfigError("the toy base model is not in the cache yet: run the recipe once without a multi-process launcher")
@@ -118,6 +128,16 @@ def _base(cfg: Config, toy: ToySection, cache: Path, data: Path, ui: Ui) -> Path
     ui.say("no base model in the cache: pretraining the tiny one (once)")
     train_from(loaded(recipe), Places(model=str(start), data=data), ui)
     return folder / "run" / "final"
+
+
+def _tell_score(run: Path, stage: SftSection, ui: Ui) -> None:
+    """Say again of a kept model how well it answered the held-out rows, where that is how its training ended."""
+    if stage.until is None:
+        return
+    lines = (json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    seen = [line for line in lines if "until/score" in line]
+    if seen:
+        ui.say(until_line(stage.name, stage.until.score, seen[-1]["until/score"], seen[-1]["step"]))
 
 
 @contextmanager

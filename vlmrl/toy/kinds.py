@@ -1,4 +1,4 @@
-"""The kinds of toy worlds: one of videos, and several of pictures. Picks by `toy.world.kind`, and builds those of pictures.
+"""The kinds of toy worlds: two of videos, and several of pictures. Picks by `toy.world.kind`, and builds those of pictures.
 
 A world of pictures is built and kept exactly as that of videos (`toy.world`): PNG files next to JSONL rows, in a folder that is
 renamed into place when complete.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,13 +16,14 @@ from typing import Any, Protocol
 from vlmrl import fs
 from vlmrl.data.encode import ANSWER_FORMATS, instruction
 from vlmrl.errors import ConfigError
-from vlmrl.toy import gui, multitask, spatial, tasks, think, world
+from vlmrl.toy import gui, multitask, shell, spatial, tasks, think, world
 from vlmrl.toy.picture import Item, png
 from vlmrl.toy.tasks import SPLITS, Split
 
 FORMAT = 5
 """Raise it when rows or pictures of any picture world change, so that kept worlds are built anew."""
-VIDEO = "video"
+GROUNDING, SHELL = VIDEOS = ("grounding", "shell")
+"""Kinds with videos: temporal grounding, and the shell game."""
 
 
 class KindRecipe(world.WorldRecipe, Protocol):
@@ -51,30 +52,34 @@ PICTURES = {
 }
 
 
-def make_world(out: Path, section: KindRecipe, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+def make_world(
+    out: Path, section: KindRecipe, progress: Callable[[int, int], None] | None = None, *, splits: Sequence[Split] = SPLITS
+) -> dict[str, Any]:
     """Build the world of this recipe in `out`, unless it is there already; return its marker.
 
-    `progress(done, total)` is called after each index of each split.
+    `progress(done, total)` is called after each index of each split. Only `splits` are made, each as it is in the whole world.
 
     Raises:
         ConfigError: unknown kind.
         FileExistsError: `out` is there and is not a world (a world of another recipe is replaced).
     """
-    if section.kind == VIDEO:
-        return world.make_world(out, section, progress)
+    if section.kind == GROUNDING:
+        return world.make_world(out, section, progress, splits=splits)
+    if section.kind == SHELL:
+        return world.make_world(out, section, progress, splits=splits, clip=shell.clip, kind=SHELL)
     kind = _kind(section.kind)
-    counts: dict[Split, int] = {split: int(getattr(section, split)) for split in SPLITS}
+    counts: dict[Split, int] = {split: int(getattr(section, split)) for split in splits}
 
     def build(folder: Path) -> dict[str, Any]:
         return _build(folder, kind, counts, int(section.seed), progress)
 
-    return world.install(out, world_hash(section), build, media="images")
+    return world.install(out, world_hash(section), build, media="images", splits=splits)
 
 
 def world_hash(section: KindRecipe) -> str:
     """Hash of all that decides the rows and pictures of a world; names its folder in the cache."""
-    if section.kind == VIDEO:
-        return world.world_hash(section)
+    if section.kind in VIDEOS:
+        return world.world_hash(section, None if section.kind == GROUNDING else section.kind)
     _kind(section.kind)
     counts = {split: int(getattr(section, split)) for split in SPLITS}
     recipe = {"format": FORMAT, "kind": section.kind, "seed": int(section.seed), **counts}
@@ -87,14 +92,17 @@ def tokenizer_corpus(kind: str) -> Iterable[str]:
     Raises:
         ConfigError: unknown kind.
     """
-    if kind == VIDEO:
+    if kind == GROUNDING:
         return tasks.tokenizer_corpus([instruction(answer_format, "time_span") for answer_format in ANSWER_FORMATS])
-    return _corpus(_kind(kind))
+    if kind == SHELL:
+        return _corpus(shell.corpus(), ("exact_text",))
+    picture = _kind(kind)
+    return _corpus(picture.corpus(), picture.answer_types)
 
 
-def _corpus(kind: PictureKind) -> Iterator[str]:
-    yield from kind.corpus()
-    for answer_type in kind.answer_types:
+def _corpus(texts: Iterable[str], answer_types: Sequence[str]) -> Iterator[str]:
+    yield from texts
+    for answer_type in answer_types:
         for answer_format in ANSWER_FORMATS:
             yield from [f" {instruction(answer_format, answer_type)}"] * 16
     for role in ("user\n", "assistant\n", "system\n"):
@@ -103,7 +111,7 @@ def _corpus(kind: PictureKind) -> Iterator[str]:
 
 def _kind(name: str) -> PictureKind:
     if name not in PICTURES:
-        raise ConfigError(f"toy.world.kind: unknown kind '{name}'; known: {', '.join((VIDEO, *PICTURES))}")
+        raise ConfigError(f"toy.world.kind: unknown kind '{name}'; known: {', '.join((*VIDEOS, *PICTURES))}")
     return PICTURES[name]
 
 

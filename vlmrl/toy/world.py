@@ -1,4 +1,4 @@
-"""Draws the toy world as real H.264 MP4 files, next to JSONL rows with exact ground truth.
+"""Draws worlds of videos as real H.264 MP4 files, next to JSONL rows with exact ground truth.
 
 A world is built in a temporary folder beside its place and renamed into it when complete, with a marker that holds the hash
 of its recipe. Rows are byte-identical on every machine; the bytes of the videos depend on the encoder, so rows do not hash them.
@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
@@ -49,10 +50,37 @@ class WorldRecipe(Protocol):
     def seed(self) -> int: ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Clip:
+    """One video and its row."""
+
+    row: dict[str, Any]
+    frames: Callable[[], Iterator[np.ndarray]]
+    """uint8 RGB [height, width, 3], shown at `i / rate` seconds."""
+    rate: int
+    """Frames per second."""
+    size: tuple[int, int]
+    """Width, height in pixels."""
+
+
+def grounding_clip(seed: int, split: Split, index: int) -> Clip:
+    """The video and the row of the world of temporal grounding at these coordinates."""
+    scene = make_scene(seed, split, index)
+    return Clip(row=make_row(seed, scene), frames=lambda: render(scene, seed), rate=scene.rate, size=scene.size)
+
+
 def make_world(
-    out: Path, section: WorldRecipe, progress: Callable[[int, int], None] | None = None, *, splits: Sequence[Split] = SPLITS
+    out: Path,
+    section: WorldRecipe,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    splits: Sequence[Split] = SPLITS,
+    clip: Callable[[int, Split, int], Clip] = grounding_clip,
+    kind: str | None = None,
 ) -> dict[str, Any]:
     """Build the world in `out`, unless it is there already; return its marker (`recipe`, `rows`, `videos`).
+
+    `clip(seed, split, index)` gives each video and its row; `kind` is the name of what it makes where that is not temporal grounding.
 
     `progress(done, total)` is called after each video, from this thread. Only `splits` are made, each with the rows and pictures that it
     has in the whole world.
@@ -62,7 +90,11 @@ def make_world(
     """
     counts: dict[Split, int] = {split: int(getattr(section, split)) for split in splits}
     return install(
-        out, world_hash(section), lambda folder: _build(folder, counts, int(section.seed), progress), media="videos", splits=splits
+        out,
+        world_hash(section, kind),
+        lambda folder: _build(folder, counts, int(section.seed), clip, progress),
+        media="videos",
+        splits=splits,
     )
 
 
@@ -99,9 +131,10 @@ def install(
     return marker
 
 
-def world_hash(section: WorldRecipe) -> str:
+def world_hash(section: WorldRecipe, kind: str | None = None) -> str:
     """Hash of all that decides the rows and pictures of a world; names its folder in the cache."""
-    recipe = {"format": FORMAT, "seed": int(section.seed), **{split: int(getattr(section, split)) for split in SPLITS}}
+    recipe: dict[str, Any] = {} if kind is None else {"kind": kind}
+    recipe |= {"format": FORMAT, "seed": int(section.seed), **{split: int(getattr(section, split)) for split in SPLITS}}
     return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -165,28 +198,34 @@ def _inside(shape: str, x: np.ndarray, y: np.ndarray, radius: float) -> np.ndarr
     raise ValueError(f"shape '{shape}' cannot be drawn; known: square, circle, triangle")
 
 
-def _build(folder: Path, counts: dict[Split, int], seed: int, progress: Callable[[int, int], None] | None) -> dict[str, Any]:
+def _build(
+    folder: Path,
+    counts: dict[Split, int],
+    seed: int,
+    clip: Callable[[int, Split, int], Clip],
+    progress: Callable[[int, int], None] | None,
+) -> dict[str, Any]:
     marker: dict[str, Any] = {"format": FORMAT, "rows": {}, "videos": {}}
     done, total = 0, sum(counts.values())
 
-    def write_video(scene: Scene) -> int:
-        data = encode_mp4(render(scene, seed), scene.rate, scene.size)
+    def write_video(one: Clip) -> int:
+        data = encode_mp4(one.frames(), one.rate, one.size)
         # Not synced one by one: thousands of syncs cost more than drawing, and `_is_complete` finds files that a crash emptied.
-        (folder / scene.video).write_bytes(data)
+        (folder / one.row["video"]).write_bytes(data)
         return len(data)
 
     # The encoder releases the interpreter lock; more threads than cores would only take memory.
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
         for split, count in counts.items():
             (folder / "videos" / split).mkdir(parents=True)
-            scenes = [make_scene(seed, split, i) for i in range(count)]
+            clips = [clip(seed, split, i) for i in range(count)]
             size = 0
-            for written in pool.map(write_video, scenes):
+            for written in pool.map(write_video, clips):
                 size += written
                 done += 1
                 if progress is not None:
                     progress(done, total)
-            text = "".join(json.dumps(row) + "\n" for row in (make_row(seed, scene) for scene in scenes)).encode()
+            text = "".join(json.dumps(one.row) + "\n" for one in clips).encode()
             fs.write_bytes(folder / f"{split}.jsonl", text)
             marker["rows"][split] = hashlib.sha256(text).hexdigest()
             marker["videos"][split] = {"count": count, "bytes": size}

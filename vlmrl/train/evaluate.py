@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 
 from vlmrl import fs
-from vlmrl.config.schema import Config
+from vlmrl.config.schema import Config, StageBase
+from vlmrl.config.stages import UntilSection
 from vlmrl.errors import CheckpointError, Preempted, VlmrlError
 from vlmrl.evals.ask.engines import LocalEngine
 from vlmrl.evals.ask.evaluate import EvalOptions, evaluate
@@ -23,7 +24,7 @@ from vlmrl.evals.ask.models import open_store
 from vlmrl.evals.ask.run import eval_options, task_prompts
 from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
 from vlmrl.evals.pages.runfiles import save_media
-from vlmrl.evals.score.measures import LABELS
+from vlmrl.evals.score.measures import LABELS, main_score
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import summarize
 from vlmrl.policy.load import weights_fingerprint
@@ -168,6 +169,18 @@ def _held_out(s: Session, name: str, policy: Policy, vision: VisionCache, stop: 
     records = _answers(s, name, f"evaluate {name}", engine, prompts, options, s.run.eval / f"{name}.jsonl", stop)
     dist.on_main(lambda: _keep(s, name, prompts))
     return {"eval/rows": float(len(records))} | _metrics(records, s.cfg.run.seed, "eval")
+
+
+def held_out_score(s: Session, cfg: StageBase, until: UntilSection, policy: Policy) -> float:
+    """Mean main score of greedy answers to the rows of a stage's `until`. Records: `eval/until/<stage>.jsonl`."""
+    samples = list(s.rows_of(until.source, cfg.answer_format).samples.values())[: until.limit]
+    prompts = dist.run_synchronized(lambda: [s.encoder.encode(sample, cfg.answer_format) for sample in samples])
+    engine = LocalEngine(HFEngine(policy, s.vision), fingerprint=weights_fingerprint(policy))
+    options = EvalOptions(
+        settings=GenerationSettings(max_new_tokens=until.max_new_tokens, temperature=0.0), batch_prompts=s.cfg.eval.batch_prompts
+    )
+    records = _answers(s, cfg.name, f"look at {cfg.name}", engine, prompts, options, s.run.eval / "until" / f"{cfg.name}.jsonl", None)
+    return sum(main_score(record) for record in records) / len(records)
 
 
 def _keep(s: Session, name: str, prompts: Sequence[Prompt]) -> None:

@@ -70,7 +70,9 @@ def closing_lines(path: Path, cfg: Config) -> list[str]:
     out = [f"model:    {final}" + (f"   (the best evaluation: {best})" if best.exists() else "")]
     if report.exists():
         out.append(f"report:   {report}")
-    suite = cfg.eval.suite or ("toy_video" if cfg.data.root == "toy" and cfg.toy is not None and cfg.toy.world.kind == "video" else None)
+    suite = cfg.eval.suite or (
+        "toy_video" if cfg.data.root == "toy" and cfg.toy is not None and cfg.toy.world.kind == "grounding" else None
+    )
     evaluate = shlex.join([*_program(), "eval", str(final), "--suite"])
     out.append(
         f"evaluate: {evaluate} {shlex.quote(suite)}" if suite else f"evaluate: {evaluate} NAME   (names: {shlex.join(_program())} suites)"

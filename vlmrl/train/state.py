@@ -35,6 +35,8 @@ class StageState:
     """Updates refused in a row because loss or gradient was not finite."""
     empty_in_row: int = 0
     """Steps in a row without any trainable row."""
+    held_out_score: float | None = None
+    """The last one that the stage's `until` has seen."""
     without_signal: int = 0
     """Steps in which no group had answers that differ in worth."""
     verdicts: dict[str, int] = field(default_factory=dict)

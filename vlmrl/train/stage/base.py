@@ -50,6 +50,14 @@ SHOWN = ("reward", "loss", "completions/mean_length", "completions/think_rate", 
 """Beside the progress bar."""
 
 
+def until_line(stage: str, wanted: float, score: float | None, step: int) -> str:
+    """What is said of a stage with `until` when it ends."""
+    if score is not None and score >= wanted:
+        return f"{stage}: held-out score {score:.3f} after {step} steps ({wanted:g} was asked for)"
+    seen = "not known" if score is None else f"{score:.3f}"
+    return f"warning: {stage}: held-out score {seen} after {step} steps, which are all it has; {wanted:g} was asked for ('until')"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reference:
     """The stage's starting weights, frozen, with features of their own where the tower trains."""
@@ -91,6 +99,8 @@ class StageRun:
     """What the stage's parts remember."""
     providers: Providers = field(default_factory=Providers)
     """Who fetches what the recipe's methods need."""
+    held_out: Callable[[], float] | None = None
+    """Score of the held-out rows of `cfg.until`."""
     profiler: StageProfiler | None = None
     ui: Ui = field(default_factory=lambda: Ui(quiet=True))
     once: dict[str, Callable[[], float]] = field(default_factory=dict[str, Callable[[], float]])
@@ -127,18 +137,40 @@ class StageRun:
         ended = closing(self.rewards) if self.rewards else nullcontext()
         bar = self.ui.bar(f"{self.cfg.kind} {self.cfg.name}", self.cfg.steps, done=self.state.step)
         with bar as self._bar, self.loader.running(), self.profiler or nullcontext(), ended:
-            while self.state.step < self.cfg.steps:
+            while not self.ended:
                 dist.doing(f"stage '{self.cfg.name}', step {self.state.step + 1}")
                 step()
             self._conclude()
 
+    @property
+    def ended(self) -> bool:
+        """Whether the stage has made its steps, or its held-out rows are answered well enough."""
+        return self.state.step >= self.cfg.steps or self.reached
+
+    @property
+    def reached(self) -> bool:
+        """Whether the score of `until` has been seen."""
+        until, score = self.cfg.until, self.state.held_out_score
+        return until is not None and score is not None and score >= until.score
+
+    def _look(self) -> None:
+        """Ask the rows of `until`, where it is time to."""
+        until, state = self.cfg.until, self.state
+        if until is None or self.held_out is None or (state.step % until.every and state.step < self.cfg.steps):
+            return
+        with self.clock.phase("evaluate"):
+            state.held_out_score = self.held_out()
+        self.log({"until/score": state.held_out_score}, stage=self.cfg.name, step=state.step, global_step=state.global_step)
+
     def _conclude(self) -> None:
-        """Say how much of the stage could teach nothing.
+        """Say whether the score of `until` was reached, and how much of the stage could teach nothing.
 
         Raises:
             DataError: a reward scored nothing in a stage of fewer than `SILENT_STEPS` steps.
         """
         cfg, state = self.cfg, self.state
+        if cfg.until is not None:
+            self.ui.say(until_line(cfg.name, cfg.until.score, state.held_out_score, state.step))
         if self.rewards is None:
             return
         if state.without_signal:
@@ -372,10 +404,11 @@ class StageRun:
         # would go on behind the step and never ask. The end of the stage has an evaluation of its own.
         if self.evaluate is not None and self.evaluate_every and state.step % self.evaluate_every == 0 and state.step < self.cfg.steps:
             self.evaluate(self.clock)
-        due = state.step % self.checkpoint_every == 0 or state.step == self.cfg.steps
+        self._look()
+        due = state.step % self.checkpoint_every == 0 or self.ended
         stop = any(dist.gather(self.stop_requested()))
         if due or stop:
             with self.clock.phase("checkpoint"):
                 self.save()
-        if stop and state.step < self.cfg.steps:
+        if stop and not self.ended:
             raise Preempted(f"stopped by a signal after step {state.step} of stage '{cfg.name}'; saved, run the same command to go on")

@@ -28,7 +28,7 @@ from vlmrl.rollout.journal import drop_before
 from vlmrl.sampling.info import describe
 from vlmrl.train import checkpoint, dist
 from vlmrl.train.columns import reward_runner
-from vlmrl.train.evaluate import evaluate_stage
+from vlmrl.train.evaluate import evaluate_stage, held_out_score
 from vlmrl.train.loader import PromptLoader, cost_of
 from vlmrl.train.memory import FILE as MEMORIES
 from vlmrl.train.memory import Memories
@@ -118,6 +118,7 @@ def open_stage(
         accept_changed=s.cfg.data.changed == "accept",
         evaluate=lambda clock: evaluate_stage(s, f"{cfg.name}@{s.state.step}", policy, s.vision, clock),
         evaluate_every=s.cfg.eval.every,
+        held_out=None if cfg.until is None else partial(held_out_score, s, cfg, cfg.until, policy),
         profiler=_profiler(s, cfg),
     )
     used.start(stage)

@@ -1,0 +1,174 @@
+"""A shell game in videos, where a thought pays: a ball is under one of three coloured cups, and the cups exchange what is under them.
+
+Second 0 shows the cup with the ball, each of the next seconds the two cups that exchange what is under them, and the rest of the ten
+seconds nothing: so step k of a thought is as far from second k in every video, which is a rule that attention can learn once. Each cup
+has a quarter of the picture, anew in every video. Two kinds of questions:
+
+* `shell_end`: where is the ball at the end? The answer needs every exchange in turn. The true thought names the place of the ball at
+  the start and after each exchange, in order: `green, red, blue, blue`.
+* `shell_start`: where is it at the start? That can be read off the first second, so a thought is of no use.
+
+`difficulty` is the number of exchanges that have to be followed: 0 for the start, else 2 to 8. `category` names the ranges: `easy` (0),
+`medium` (2 and 3) and `hard` (4 and more). The rows of the split `sft` are a careless annotator's, who misses each exchange of the ball
+with a chance of `MISSED`: thought and answer agree with each other, and not always with the video. All other rows are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vlmrl.rng import generator, key, uniform
+from vlmrl.toy.tasks import COLORS, Split
+from vlmrl.toy.world import Clip
+
+TASKS = ("shell_start", "shell_end")
+CUPS = ("red", "green", "blue")
+QUESTIONS = {"shell_start": "Under which cup is the ball at the start?", "shell_end": "Under which cup is the ball at the end?"}
+MISSED = 0.25
+"""Chance that the careless annotator misses an exchange of the ball."""
+EXCHANGES = {2: 3, 3: 3, 4: 2, 5: 2, 6: 2, 7: 2, 8: 2}
+"""Number of exchanges in a video -> its weight. Fewer than two are left out: where one word is the whole thought, a thought and none
+cost the same."""
+HARD = 4
+"""Least number of exchanges of a hard question."""
+STARTS_OF_8 = 3
+"""Questions of eight that ask for the start."""
+SIDE, QUARTER = 56, 28
+"""Of the picture and of a quarter of it, in pixels: four visual tokens per second of a model that sees two frames a second."""
+RATE = 2
+"""Frames per second."""
+SECONDS = 10
+"""Length of every video: the start, at most eight exchanges, and at least one second of nothing."""
+NOISE = 6
+"""Greatest pixel noise, in levels of 0 to 255."""
+BALL = (235, 235, 235)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Game:
+    """What one video shows, and what is asked."""
+
+    split: Split
+    index: int
+    task: str
+    ball: int
+    """The cup with the ball at the start."""
+    pairs: tuple[tuple[int, int], ...]
+    """The two cups of each exchange."""
+    quarters: tuple[int, ...]
+    """Cup -> its quarter of the picture: top left, top right, bottom left, bottom right."""
+
+    @property
+    def id(self) -> str:
+        return f"toy-shell-{self.split}-{self.index:06d}"
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The cup that the ball is under, at the start and after each exchange."""
+        return follow(self.ball, self.pairs)
+
+    @property
+    def difficulty(self) -> int:
+        """Exchanges that have to be followed."""
+        return len(self.pairs) if self.task == "shell_end" else 0
+
+
+def follow(ball: int, pairs: tuple[tuple[int, int], ...], missed: frozenset[int] = frozenset()) -> tuple[int, ...]:
+    """The ball's cup at the start and after each exchange, where those at the places `missed` (from 0) are not noticed."""
+    out = [ball]
+    for i, pair in enumerate(pairs):
+        now = out[-1]
+        out.append(sum(pair) - now if now in pair and i not in missed else now)
+    return tuple(out)
+
+
+def make_game(seed: int, split: Split, index: int) -> Game:
+    """The game at these coordinates."""
+
+    def draw(n: int, *names: int | str) -> int:
+        return key(seed, "toy-shell", split, index, *names) % n
+
+    levels = [n for n, weight in EXCHANGES.items() for _ in range(weight)]
+    left_out = [draw(len(CUPS), "pair", i) for i in range(levels[draw(len(levels), "exchanges")])]
+    quarters = [0, 1, 2, 3]
+    return Game(
+        split=split,
+        index=index,
+        task=TASKS[draw(8, "task") >= STARTS_OF_8],
+        ball=draw(len(CUPS), "ball"),
+        pairs=tuple((min(two), max(two)) for one in left_out for two in [[cup for cup in range(len(CUPS)) if cup != one]]),
+        quarters=tuple(quarters.pop(draw(len(quarters), "quarter", cup)) for cup in range(len(CUPS))),
+    )
+
+
+def missed(seed: int, game: Game) -> frozenset[int]:
+    """The exchanges that a careless annotator of this game does not notice."""
+    return frozenset(i for i in range(len(game.pairs)) if uniform(seed, "toy-shell", game.split, game.index, "missed", i) < MISSED)
+
+
+def thought(task: str, places: tuple[int, ...]) -> str:
+    """What is written between the tags of a thought."""
+    return ", ".join(CUPS[cup] for cup in places) if task == "shell_end" else f"The ball is under the {CUPS[places[0]]} cup."
+
+
+def category(difficulty: int) -> str:
+    return "easy" if difficulty == 0 else "hard" if difficulty >= HARD else "medium"
+
+
+def make_row(seed: int, game: Game) -> dict[str, Any]:
+    """The data row of a game."""
+    places = follow(game.ball, game.pairs, missed(seed, game)) if game.split == "sft" else game.places
+    return {
+        "id": game.id,
+        "task": game.task,
+        "answer_type": "exact_text",
+        "data_type": "video",
+        "video": f"videos/{game.split}/{game.index:06d}.mp4",
+        "prompt": QUESTIONS[game.task],
+        "answer": CUPS[places[-1] if game.task == "shell_end" else places[0]],
+        "thought": thought(game.task, places),
+        "difficulty": str(game.difficulty),
+        "source": "toy",
+        "meta": {
+            "category": category(game.difficulty),
+            "labels": "careless" if game.split == "sft" else "exact",
+            "exchanges": [[CUPS[a], CUPS[b]] for a, b in game.pairs],
+            "steps": [{"time": second, "text": CUPS[cup]} for second, cup in enumerate(game.places)],
+        },
+    }
+
+
+def render(game: Game, seed: int) -> Iterator[np.ndarray]:
+    """The frames of a game, uint8 RGB [56, 56, 3], at `i / RATE` seconds."""
+    rng = generator(seed, "toy-shell-pixels", game.split, game.index)
+    level = int(rng.integers(15, 60))
+    for second in range(SECONDS):
+        shown = (game.ball,) if second == 0 else game.pairs[second - 1] if second <= len(game.pairs) else ()
+        for _ in range(RATE):
+            frame = rng.integers(-NOISE, NOISE + 1, size=(SIDE, SIDE, 3), dtype=np.int16) + np.int16(level)
+            for cup in shown:
+                y, x = (QUARTER * place for place in divmod(game.quarters[cup], 2))
+                bottom = y + (17 if second == 0 else 25)
+                frame[y + 3 : bottom, x + 4 : x + 24] += np.array(COLORS[CUPS[cup]], dtype=np.int16) - np.int16(level)
+                if second == 0:
+                    frame[bottom : bottom + 8, x + 10 : x + 18] += np.array(BALL, dtype=np.int16) - np.int16(level)
+            yield np.clip(frame, 0, 255).astype(np.uint8)
+
+
+def clip(seed: int, split: Split, index: int) -> Clip:
+    """The video and the row at these coordinates."""
+    game = make_game(seed, split, index)
+    return Clip(row=make_row(seed, game), frames=lambda: render(game, seed), rate=RATE, size=(SIDE, SIDE))
+
+
+def corpus() -> Iterator[str]:
+    """Text in which every word of questions, thoughts and answers occurs, for the tokenizer."""
+    for index in range(256):
+        row = make_row(0, make_game(0, "sft", index))
+        yield row["prompt"]
+        yield f"<think>{row['thought']}</think><answer>{row['answer']}</answer>"
+        yield f"<think>\n\n</think><answer>{row['answer']}</answer>"

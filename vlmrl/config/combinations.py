@@ -5,7 +5,7 @@ A registration says what kind of thing a method is, and rules about kinds stand 
 * advantage: `scale="deviation"` (divides by one), `ranks_only`, `weighs_difficulty` (a sampler too), `min_generations` (2 unless said);
 * reward_shaping: `monotone`, `linear(arguments)` with the `remedy` to name, `moves_reference` (its reference is no fixed one);
 * policy_loss: `unscaled` (derived for advantages without a deviation);
-* constraint: `acts_on`; reward: `form_only`; strategy: `min_generations`.
+* constraint: `acts_on`; reward: `form_only`, `shortens` ("all answers" or "right answers"); strategy: `min_generations`.
 
 A rule of one method about its neighbours is a function in the method's own file: `refuses=rule` or `doubts=rule` in its registration,
 `rule(arguments, stage) -> texts`. Errors are combinations in which a part of the recipe would do nothing, or the opposite of its name.
@@ -164,6 +164,23 @@ def form_outweighs(view: View) -> Told:
         yield view.at("rewards"), text
 
 
+def gives_up_thoughts(view: View) -> Told:
+    """Costs on length that a thought cannot earn back, where the model may leave it out."""
+    if getattr(view.stage, "answer_format", None) != "think_or_not":
+        return
+    shortening = [d for d in view.methods if d.slot == "reward" and d.extra.get("shortens")]
+    for d in shortening:
+        if d.extra["shortens"] == "all answers":
+            text = (
+                f"{d} pays short answers whether they are right or wrong, and with answer_format 'think_or_not' a thought can be left out"
+            )
+            yield d.where, f"{text}: the model may stop thinking before its thoughts are right; let only right answers earn it"
+    for advantage in view.that("advantage", "ranks_only"):
+        for d in shortening:
+            text = f"{advantage} uses ranks only, so the least difference in {d} counts as much as right or wrong"
+            yield advantage.where, f"{text}, and thoughts may be given up; take an advantage that uses the sizes of rewards, or drop {d}"
+
+
 def doubted_by_methods(view: View) -> Told:
     for d in view.methods:
         if "doubts" in d.extra:
@@ -178,7 +195,7 @@ ERRORS: tuple[Rule, ...] = (
     moving_reference,
     refused_by_methods,
 )
-WARNINGS: tuple[Rule, ...] = (unscaled_losses, twice_difficulty, form_outweighs, doubted_by_methods)
+WARNINGS: tuple[Rule, ...] = (unscaled_losses, twice_difficulty, form_outweighs, gives_up_thoughts, doubted_by_methods)
 
 
 def _told(cfg: Config, registries: Mapping[str, Registry[Any]], rules: tuple[Rule, ...]) -> list[str]:

@@ -14,7 +14,7 @@ from vlmrl.rewards.checks import IMPORTS, Check, check_of
 from vlmrl.types import Group
 
 
-@reward("length", paper="arXiv:2604.08539")
+@reward("length", paper="arXiv:2604.08539", shortens="all answers")
 def length(group: Group, ctx: RewardContext, *, low: int, high: int, maximum: int, minimum: int = 0) -> list[float | None]:
     """1 between `low` and `high` tokens, falling linearly to 0 at `minimum` and at `maximum`, 0 beyond: in [0, 1].
 
@@ -53,7 +53,7 @@ def overlong(group: Group, ctx: RewardContext, *, maximum: int, buffer: int) -> 
     return [-min(1.0, share) if share > 0 else 0.0 for share in over]
 
 
-@reward("cosine_length", paper="arXiv:2502.03373", best=None, worker=True, imports=IMPORTS)
+@reward("cosine_length", paper="arXiv:2502.03373", best=None, shortens="right answers", worker=True, imports=IMPORTS)
 def cosine_length(
     group: Group,
     ctx: RewardContext,

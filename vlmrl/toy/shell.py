@@ -11,6 +11,10 @@ has a quarter of the picture, anew in every video. Two kinds of questions:
 `difficulty` is the number of exchanges that have to be followed: 0 for the start, else 2 to 8. `category` names the ranges: `easy` (0),
 `medium` (2 and 3) and `hard` (4 and more). The rows of the split `sft` are a careless annotator's, who misses each exchange of the ball
 with a chance of `MISSED`: thought and answer agree with each other, and not always with the video. All other rows are exact.
+
+Each exchange is of two cups at random, but in the split `pretrain`, where most exchanges move the ball (`MOVED`). At random neither the
+place of the ball nor the two cups alone say anything of the next place, only both together, and a model that learns from nothing finds
+no slope for hundreds of steps, how many depends on its seed. Where the ball moves more often than not, each of the two says something.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ CUPS = ("red", "green", "blue")
 QUESTIONS = {"shell_start": "Under which cup is the ball at the start?", "shell_end": "Under which cup is the ball at the end?"}
 MISSED = 0.25
 """Chance that the careless annotator misses an exchange of the ball."""
+MOVED = 5 / 6
+"""Chance that an exchange of the split `pretrain` moves the ball; at random it is 2/3."""
 EXCHANGES = {2: 3, 3: 3, 4: 2, 5: 2, 6: 2, 7: 2, 8: 2}
 """Number of exchanges in a video -> its weight. Fewer than two are left out: where one word is the whole thought, a thought and none
 cost the same."""
@@ -93,14 +99,23 @@ def make_game(seed: int, split: Split, index: int) -> Game:
         return key(seed, "toy-shell", split, index, *names) % n
 
     levels = [n for n, weight in EXCHANGES.items() for _ in range(weight)]
-    left_out = [draw(len(CUPS), "pair", i) for i in range(levels[draw(len(levels), "exchanges")])]
+    ball = draw(len(CUPS), "ball")
+    pairs: list[tuple[int, int]] = []
+    for i in range(levels[draw(len(levels), "exchanges")]):
+        stays = draw(len(CUPS), "pair", i)  # the cup that has no part in it
+        if split == "pretrain":
+            now = follow(ball, tuple(pairs))[-1]
+            moves = uniform(seed, "toy-shell", split, index, "moved", i) < MOVED
+            stays = (now + 1 + draw(2, "partner", i)) % len(CUPS) if moves else now
+        first, second = (cup for cup in range(len(CUPS)) if cup != stays)
+        pairs.append((first, second))
     quarters = [0, 1, 2, 3]
     return Game(
         split=split,
         index=index,
         task=TASKS[draw(8, "task") >= STARTS_OF_8],
-        ball=draw(len(CUPS), "ball"),
-        pairs=tuple((min(two), max(two)) for one in left_out for two in [[cup for cup in range(len(CUPS)) if cup != one]]),
+        ball=ball,
+        pairs=tuple(pairs),
         quarters=tuple(quarters.pop(draw(len(quarters), "quarter", cup)) for cup in range(len(CUPS))),
     )
 

@@ -161,7 +161,7 @@ CLAIMS: dict[str, Claim] = {
             paper="arXiv:2509.18056",
             says="A ground-truth answer in each group with non-linear shaping of the rewards beats GRPO and beats the ground-truth row "
             "alone in mean IoU, and keeps the skewness of advantages nearer to 0 than either.",
-            recipe="toy_video",
+            recipe="toy_grounding",
             shared_sft=True,
             arms={
                 "TempSamp-R1": _temporal("offpolicy_gt", reward_shaping=[{"name": "tempsamp_nonlinear", "reward": "temporal_iou"}]),

@@ -1,10 +1,10 @@
 """What RL adds on the toy world, over seeds, beside two controls of equal budget.
 
-    python benchmarks/toy_video.py --out runs/bench --seeds 0 1 2
+    python benchmarks/toy_grounding.py --out runs/bench --seeds 0 1 2
 
-For each seed: the recipe `configs/recipes/toy_video.yaml` (base -> SFT -> G2RPO with a ground-truth row); then, from the same SFT
+For each seed: the recipe `configs/recipes/toy_grounding.yaml` (base -> SFT -> G2RPO with a ground-truth row); then, from the same SFT
 weights, plain GRPO, and more SFT on the rows that RL trains on (their exact answers; RL's number of steps and of sequences per
-step). Finished runs are kept, so it can be stopped and goes on. Writes docs/benchmarks/toy_video.md.
+step). Finished runs are kept, so it can be stopped and goes on. Writes docs/benchmarks/toy_grounding.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 SLOTS = threading.Semaphore(2)
 """Runs at a time."""
-RECIPE = ROOT / "configs/recipes/toy_video.yaml"
+RECIPE = ROOT / "configs/recipes/toy_grounding.yaml"
 
 
 def command(seed: int, out: Path, name: str, extra: list[str]) -> list[str]:
@@ -145,7 +145,7 @@ def document(cells: dict[int, dict[str, Path]], arguments: str) -> str:
         f"* command: `{arguments}`",
         f"* machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, no GPU",
         f"* versions: Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}",
-        "* the recipe and its controls: `configs/recipes/toy_video.yaml`, `benchmarks/toy_video.py`",
+        "* the recipe and its controls: `configs/recipes/toy_grounding.yaml`, `benchmarks/toy_grounding.py`",
         "",
         "The SFT rows are annotated loosely (boundaries up to a second off), the rows that RL and the SFT control train on exactly.",
         "The toy world shows that the machinery works; it says nothing about benchmarks of real videos.",
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--set", nargs="*", default=["run.threads=1"], help="overrides for every run (default: one thread each)")
-    parser.add_argument("--write", type=Path, default=ROOT / "docs/benchmarks/toy_video.md")
+    parser.add_argument("--write", type=Path, default=ROOT / "docs/benchmarks/toy_grounding.md")
     args = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     from vlmrl import fs
@@ -169,7 +169,7 @@ def main() -> None:
         for one in [mains.submit(run_seed, seed, out, controls, args.set) for seed in args.seeds]:
             one.result()
     cells = {seed: records_of(seed, out) for seed in args.seeds}
-    text = document(cells, f"python benchmarks/toy_video.py --seeds {' '.join(map(str, args.seeds))}")
+    text = document(cells, f"python benchmarks/toy_grounding.py --seeds {' '.join(map(str, args.seeds))}")
     fs.mkdir(args.write.parent)
     fs.write_text(args.write, text)
     print(text)

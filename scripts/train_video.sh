@@ -2,7 +2,10 @@
 # Train a vision-language model on videos with RL.
 #
 #   bash scripts/train_video.sh [key=value ...]
-#       the embedded world and tiny model, on a CPU, in minutes: generate, pretrain, train, evaluate, report
+#       a generated world and a tiny model, on a CPU, in minutes: generate, pretrain, train, evaluate, report
+#
+#   bash scripts/train_video.sh toy_grounding [key=value ...]
+#       the same with another recipe of configs/recipes/: temporal grounding in generated videos, as TempSamp-R1
 #
 #   bash scripts/train_video.sh --model M --data FILE [--media-root DIR] [--gpus N] [key=value ...]
 #       TempSamp-R1 temporal grounding with your model and rows (configs/recipes/video_tempsamp_3b.yaml)
@@ -15,7 +18,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-model="" data="" media="" gpus=1 overrides=()
+model="" data="" media="" gpus=1 toy="" overrides=()
 while [ $# -gt 0 ]; do
   case "$1" in
     -h | --help) sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
@@ -30,15 +33,20 @@ while [ $# -gt 0 ]; do
       shift 2 ;;
     --*) die "unknown option '$1'; see --help" ;;
     *=*) overrides+=("$1"); shift ;;
+    toy_*)
+      [ -z "$toy" ] || die "two recipes: '$toy' and '$1'"
+      [ -f "$ROOT/configs/recipes/$1.yaml" ] || die "no recipe configs/recipes/$1.yaml; see --help"
+      toy="$1"; shift ;;
     *) die "unexpected argument '$1': options start with --, overrides are key=value; see --help" ;;
   esac
 done
 
 case "$gpus" in "" | *[!0-9]* | 0) die "--gpus: expected a number from 1, got '$gpus'" ;; esac
 if [ -z "$model$data$media" ]; then
-  [ "$gpus" = 1 ] || die "--gpus goes with --model and --data; the embedded world runs in one process"
-  recipe="$ROOT/configs/recipes/toy_video.yaml" settings=()
+  [ "$gpus" = 1 ] || die "--gpus goes with --model and --data; the generated world runs in one process"
+  recipe="$ROOT/configs/recipes/${toy:-toy_video}.yaml" settings=()
 else
+  [ -z "$toy" ] || die "'$toy' is a recipe with a model and data of its own; leave out --model, --data and --media-root"
   [ -n "$model" ] || die "--data needs --model: a folder or hub id of a Qwen2.5-VL model"
   [ -n "$data" ] || die "--model needs --data: a JSONL or Parquet file of rows"
   [ -f "$data" ] || die "--data: no file '$data'; give a JSONL or Parquet file of rows"

@@ -173,7 +173,7 @@ def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui, p
     if data_root is None and suite.data_root == "toy":
         from vlmrl.toy.base import default_world
 
-        data_root = default_world(ui, [task.source for task in suite.tasks])
+        data_root = default_world(ui, [task.source for task in suite.tasks], suite.toy_world)
     return suite, data_root_of(suite, data_root)
 
 

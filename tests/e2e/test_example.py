@@ -88,7 +88,7 @@ def test_it_shares_the_pretrained_model_of_the_toy_recipe():
     """What is cached by its settings is made once for both recipes."""
     from vlmrl.config.load import load
 
-    mine, toy = (load(ROOT / path, []).config for path in (RECIPE, "configs/recipes/toy_video.yaml"))
+    mine, toy = (load(ROOT / path, []).config for path in (RECIPE, "configs/recipes/toy_grounding.yaml"))
     assert (mine.toy, mine.media, mine.model) == (toy.toy, toy.media, toy.model)
 
 

@@ -64,5 +64,5 @@ def test_it_does_not_use_the_trainer() -> None:
 
 def test_it_shares_the_pretrained_model_of_the_toy_recipe() -> None:
     """What is cached by its settings is made once for both recipes."""
-    mine, toy = (load(ROOT / path, []).config for path in ("examples/tiny_loop.yaml", "configs/recipes/toy_video.yaml"))
+    mine, toy = (load(ROOT / path, []).config for path in ("examples/tiny_loop.yaml", "configs/recipes/toy_grounding.yaml"))
     assert (mine.toy, mine.media, mine.model) == (toy.toy, toy.media, toy.model)

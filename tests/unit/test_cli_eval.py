@@ -104,6 +104,6 @@ def test_mistakes(place, tmp_path):
 
 def test_suites_are_listed_with_what_makes_their_rows(tmp_path):
     assert "toy_video" in invoke("suites")
-    assert "toy_grounding" in invoke("suites", "toy_video")
+    assert "toy_shell" in invoke("suites", "toy_video")
     with pytest.raises(VlmrlError, match=r"the rows of 1 task\(s\) are not below"):
         invoke("suites", "toy_video", "--data-root", tmp_path)

@@ -84,6 +84,23 @@ def test_train_video_without_arguments_runs_the_embedded_world(checkout):
     assert done.stdout.splitlines() == ["-m", "vlmrl.cli", "train", str(checkout / "configs/recipes/toy_video.yaml"), "run.seed=3"]
 
 
+def test_train_video_takes_another_recipe_of_the_generated_worlds(checkout):
+    recipe = checkout / "configs/recipes/toy_grounding.yaml"
+    recipe.parent.mkdir(parents=True, exist_ok=True)
+    recipe.write_text("run: {}\n")
+    script = checkout / "scripts" / "train_video.sh"
+    done = bash(script, "toy_grounding", "run.seed=3", VLMRL_PYTHON=str(checkout / "python"))
+    assert done.stdout.splitlines() == ["-m", "vlmrl.cli", "train", str(recipe), "run.seed=3"]
+    for arguments, message in (
+        (["toy_nothing"], "no recipe configs/recipes/toy_nothing.yaml"),
+        (["toy_grounding", "toy_grounding"], "two recipes: 'toy_grounding' and 'toy_grounding'"),
+        (["toy_grounding", "--model", "m"], "'toy_grounding' is a recipe with a model and data of its own"),
+    ):
+        done = bash(script, *arguments)
+        assert done.returncode == 64
+        assert message in done.stderr
+
+
 def test_train_video_with_data_becomes_overrides_that_load(checkout, tmp_path):
     from vlmrl.config.load import load
 

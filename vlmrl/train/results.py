@@ -17,6 +17,8 @@ from vlmrl.evals.score.summary import summarize
 from vlmrl.evals.score.table import comparison_cells, part_cells, summary_cells, table
 from vlmrl.train.ui import Ui
 
+SUITES = {"shell": "toy_video", "grounding": "toy_grounding"}
+"""Kind of generated world -> the suite that asks it."""
 SHOWN = ("miou", "r1@0.3", "r1@0.5", "r1@0.7", "parse_rate", "think_rate", "tokens")
 
 
@@ -70,9 +72,8 @@ def closing_lines(path: Path, cfg: Config) -> list[str]:
     out = [f"model:    {final}" + (f"   (the best evaluation: {best})" if best.exists() else "")]
     if report.exists():
         out.append(f"report:   {report}")
-    suite = cfg.eval.suite or (
-        "toy_video" if cfg.data.root == "toy" and cfg.toy is not None and cfg.toy.world.kind == "grounding" else None
-    )
+    toy = cfg.toy.world.kind if cfg.data.root == "toy" and cfg.toy is not None else None
+    suite = cfg.eval.suite or SUITES.get(toy or "")
     evaluate = shlex.join([*_program(), "eval", str(final), "--suite"])
     out.append(
         f"evaluate: {evaluate} {shlex.quote(suite)}" if suite else f"evaluate: {evaluate} NAME   (names: {shlex.join(_program())} suites)"

@@ -19,7 +19,7 @@ from vlmrl.policy.load import load_processor
 from vlmrl.policy.model import ProcessorBundle
 from vlmrl.types import GenerationSettings, Prompt
 
-SUITES = sorted(p.stem for p in (DEFINITIONS / "suites").glob("*.yaml") if p.stem != "toy_video")
+SUITES = sorted(p.stem for p in (DEFINITIONS / "suites").glob("*.yaml") if not p.stem.startswith("toy_"))
 CEILING = {"highlight_map": 11 / 15}
 """The three annotators of a clip disagree, and the true answer is their mean."""
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from vlmrl.config.load import load
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.suite import data_root_of, load_suite, suite_path, task_names
 from vlmrl.evals.score.measures import COMMON, metrics_of
 
-SUITES = sorted((Path(__file__).parents[3] / "evals" / "suites").glob("*.yaml"))
+ROOT = Path(__file__).parents[3]
+SUITES = sorted((ROOT / "evals" / "suites").glob("*.yaml"))
 TASK = "{id: t, source: a.jsonl, answer_format: think, answer_type: time_span, max_new_tokens: 8}"
 
 
@@ -26,9 +28,19 @@ def test_shipped_suites(path):
     assert suite.tasks
 
 
-def test_there_is_a_toy_suite():
-    suite = load_suite(next(p for p in SUITES if p.stem == "toy_video"))
-    assert (suite.data_root, suite.tasks[0].source, suite.tasks[0].answer_type) == ("toy", "test.jsonl", "time_span")
+@pytest.mark.parametrize(
+    ("name", "world", "answer_type"), [("toy_video", "shell", "exact_text"), ("toy_grounding", "grounding", "time_span")]
+)
+def test_there_are_toy_suites_that_ask_as_their_recipes_do(name, world, answer_type):
+    suite = load_suite(next(p for p in SUITES if p.stem == name))
+    (task,) = suite.tasks
+    assert (suite.data_root, suite.toy_world, task.source, task.answer_type) == ("toy", world, "test.jsonl", answer_type)
+    recipe = load(ROOT / f"configs/recipes/{name}.yaml", []).config
+    assert recipe.toy is not None
+    assert recipe.toy.world.kind == world
+    assert task.answer_format == recipe.stages[-1].answer_format
+    assert task.max_new_tokens == recipe.eval.max_new_tokens
+    assert task.media == recipe.media
 
 
 def test_defaults(tmp_path):

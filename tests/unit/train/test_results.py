@@ -44,7 +44,8 @@ def test_what_is_not_there_is_not_named_and_the_best_weights_are(tmp_path: Path)
 @pytest.mark.parametrize(
     ("more", "suite"),
     [
-        ({"data": {"root": "toy"}, "toy": {}}, "--suite toy_video"),
+        ({"data": {"root": "toy"}, "toy": {}}, "--suite toy_grounding"),
+        ({"data": {"root": "toy"}, "toy": {"world": {"kind": "shell"}}}, "--suite toy_video"),
         ({"data": {"root": "toy"}, "toy": {"world": {"kind": "gui"}}}, "--suite NAME   (names: vlmrl suites)"),
         ({}, "--suite NAME   (names: vlmrl suites)"),
         ({"eval": {"suite": "my suite.yaml"}}, "--suite 'my suite.yaml'"),

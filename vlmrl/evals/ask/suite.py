@@ -42,6 +42,7 @@ class Suite(Section):
     data_root: str = Field(
         default="", description="Folder of the data, relative to the working directory; `toy`: the generated world; by default $VLMRL_DATA"
     )
+    toy_world: str = Field(default="grounding", description="Kind of the generated world, where `data_root` is `toy`")
     batch_prompts: PositiveInt = Field(
         default=32,
         description="Prompts generated for at a time. Part of the suite, because the last bits of batched kernels may depend on it",

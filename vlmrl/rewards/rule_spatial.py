@@ -1,4 +1,4 @@
-"""Rewards `rule_consistency`, `rule_grounding`: rules in place of FGRPO's judges (arXiv:2604.08476), for the toy world (`metrics.spatial`).
+"""Rewards `rule_consistency`, `rule_grounding`: rules in place of FGRPO's judges (arXiv:2604.08476), for the toy worlds (`metrics.spatial`).
 
 A judge reads free text; these read sentences of one form, exactly and at once, so that a constraint can be tried and tested without
 a second model. On any other text they find nothing and give 0. As in the paper, consistency is judged only where the answer is
@@ -7,6 +7,8 @@ out.
 """
 
 from __future__ import annotations
+
+import re
 
 from vlmrl.answers.exact_text import normalise
 from vlmrl.answers.tags import Parsed, parse
@@ -18,10 +20,17 @@ from vlmrl.types import Group, Sample
 def consistency(parsed: Parsed, sample: Sample) -> float | None:
     """1 if the thought's conclusion implies the given answer and its boxes do not contradict it, else 0.
 
-    None for a wrong or missing answer, and for a sample without `gt.relation`.
+    Where the sample lists the possible answers (`meta.choices`), the conclusion is the last of them that the thought names. None for a
+    wrong or missing answer, and for a sample with neither `gt.relation` nor `meta.choices`.
     """
-    if sample.gt.get("relation") is None or parsed.answer is None or normalise(parsed.answer) != normalise(sample.answer):
+    choices: list[str] = [normalise(str(one)) for one in sample.meta.get("choices", ())]
+    if not choices and sample.gt.get("relation") is None:
         return None
+    if parsed.answer is None or normalise(parsed.answer) != normalise(sample.answer):
+        return None
+    if choices:
+        named = [word for word in re.findall(r"\w+", normalise(parsed.thought or "")) if word in choices]
+        return float(named[-1:] == [normalise(parsed.answer)])
     return float(is_consistent(read_thought(parsed.thought or ""), as_relation(sample.gt["relation"]), parsed.answer))
 
 
@@ -36,9 +45,9 @@ def grounding(parsed: Parsed, sample: Sample, *, threshold: float = 0.5) -> floa
 
 @reward("rule_consistency")
 def rule_consistency(group: Group, ctx: RewardContext) -> list[float | None]:
-    """1 if the thought's conclusion implies the given answer and its boxes do not contradict it, else 0; a rule of the toy world.
+    """1 if the thought's conclusion implies the given answer and its boxes do not contradict it, else 0; a rule of the toy worlds.
 
-    None for a wrong or missing answer, and for a sample without `gt.relation`.
+    None for a wrong or missing answer, and for a sample with neither `gt.relation` nor `meta.choices`.
     """
     sample = group.prompt.sample
     return [consistency(parse(rollout.text, group.prompt.answer_format), sample) for rollout in group.rollouts]

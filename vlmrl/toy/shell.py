@@ -150,6 +150,7 @@ def make_row(seed: int, game: Game) -> dict[str, Any]:
         "source": "toy",
         "meta": {
             "category": category(game.difficulty),
+            "choices": list(CUPS),
             "labels": "careless" if game.split == "sft" else "exact",
             "exchanges": [[CUPS[a], CUPS[b]] for a, b in game.pairs],
             "steps": [{"time": second, "text": CUPS[cup]} for second, cup in enumerate(game.places)],

@@ -105,6 +105,11 @@ def test_neighbours_of_refused_ones_are_fine(stage: dict[str, Any]) -> None:
         ({"advantage": {"name": "mc_grpo"}}, "pivot"),
         ({"advantage": {"name": "a_grae"}, "sampler": {"name": "vade"}}, "difficulty"),
         ({"rewards": [{"name": "exact", "weight": 0.5}, {"name": "format", "weight": 0.5}]}, "well-formed wrong"),
+        ({"rewards": [{"name": "exact"}, {"name": "length", "low": 0, "high": 9, "maximum": 9}]}, "before its thoughts are right"),
+        (
+            {"advantage": {"name": "g2rpo"}, "rewards": [{"name": "exact"}, {"name": "right_without_thought", "weight": 0.1}]},
+            "counts as much as right or wrong",
+        ),
     ],
 )
 def test_pointed_out(stage: dict[str, Any], part: str) -> None:
@@ -112,6 +117,20 @@ def test_pointed_out(stage: dict[str, Any], part: str) -> None:
     assert len(found) == 1
     assert part in found[0]
     assert contradictions(config(**stage)) == []
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        {"rewards": [{"name": "exact"}, {"name": "right_without_thought", "weight": 0.2}]},
+        {"rewards": [{"name": "cosine_length", "maximum": 40}]},
+        {"rewards": [{"name": "exact"}, {"name": "length", "low": 0, "high": 9, "maximum": 9}], "answer_format": "answer_only"},
+        {"rewards": [{"name": "exact"}, {"name": "length", "low": 0, "high": 9, "maximum": 9}], "answer_format": "think"},
+        {"advantage": {"name": "g2rpo"}},
+    ],
+)
+def test_costs_on_length_that_lose_no_thoughts_are_not_pointed_out(stage: dict[str, Any]) -> None:
+    assert doubts(config(**stage)) == []
 
 
 def test_loading_a_recipe_refuses_them(tmp_path: Path) -> None:

@@ -47,3 +47,10 @@ def test_reward_rule_grounding() -> None:
 def test_a_row_with_a_bad_relation_is_a_fault() -> None:
     with pytest.raises(ValueError, match=r"gt\.relation"):
         rule_consistency(group(texts(SO), sample("yes", gt={"relation": ["a", "b"]})), CTX)
+
+
+def test_where_the_answers_are_listed_the_conclusion_is_the_last_one_named() -> None:
+    asked = sample("blue", meta={"choices": ["red", "green", "Blue"]})
+    thoughts = ("green, red, blue", "blue, red", "The ball is under the BLUE cup.", "bluer than red", "\n\n", "")
+    assert rule_consistency(group(texts(*thoughts, answer="blue"), asked), CTX) == [1, 0, 1, 0, 0, 0]
+    assert rule_consistency(group(texts("red, blue", answer="red"), asked), CTX) == [None]

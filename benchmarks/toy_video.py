@@ -69,8 +69,24 @@ FROM_BASE = ("answers",)
 
 
 def command(seed: int, out: Path, name: str, extra: Sequence[str]) -> list[str]:
-    seeds = [f"run.seed={seed}", f"toy.base_seed={seed}", f"toy.world.seed={WORLD_SEED}"]
+    seeds = [f"run.seed={seed}", f"toy.base_seed={seed}", f"toy.world.seed={WORLD_SEED}", f"toy.cache={out / f'cache-{seed}'}"]
     return [sys.executable, "-m", "vlmrl", "train", str(RECIPE), *seeds, f"run.name={name}", f"run.root={out}", "run.trackers=[]", *extra]
+
+
+def share_world(seeds: Sequence[int], out: Path, extra: Sequence[str]) -> None:
+    """One world for all seeds, each of which has a cache of its own: a cache is locked while a base model is trained in it."""
+    from vlmrl.config.load import load
+    from vlmrl.toy.kinds import make_world, world_hash
+
+    toy = load(RECIPE, [f"toy.world.seed={WORLD_SEED}", *extra]).config.toy
+    assert toy is not None
+    name = f"world-{world_hash(toy.world)}"
+    make_world(out / name, toy.world)
+    for seed in seeds:
+        cache = out / f"cache-{seed}"
+        cache.mkdir(exist_ok=True)
+        if not (cache / name).exists():
+            (cache / name).symlink_to(out / name)
 
 
 def run_seed(seed: int, out: Path, controls: Sequence[str], pool: ThreadPoolExecutor, extra: list[str]) -> None:
@@ -226,6 +242,7 @@ def main() -> None:
 
     out = args.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
+    share_world(args.seeds, out, args.set)
     with ThreadPoolExecutor() as controls, ThreadPoolExecutor() as mains:
         for one in [mains.submit(run_seed, seed, out, args.controls, controls, args.set) for seed in args.seeds]:
             one.result()

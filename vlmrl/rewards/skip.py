@@ -30,7 +30,8 @@ def _refuses(arguments: Any, stage: Any) -> list[str]:
 def right_without_thought(group: Group, ctx: RewardContext) -> list[float | None]:
     """1 for a right answer with an empty thought, else 0. Right is what the row's answer type counts so (`AnswerType.right_at`).
 
-    Give it a small weight (0.2) beside a reward of the answer with weight 1.
+    Beside a reward of the answer with weight 1, a weight w should leave a right thought worth more than a guess that is right with the
+    chance c: c (1 + w) < 1. With 0.5 and three answers a guess is worth 0.5.
 
     Raises:
         ValueError: the row lacks what scoring its answer type needs.

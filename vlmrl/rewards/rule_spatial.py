@@ -1,4 +1,4 @@
-"""Rewards `rule_consistency`, `rule_grounding`: rules in place of FGRPO's judges (arXiv:2604.08476), for the toy worlds (`metrics.spatial`).
+"""Rewards `rule_consistency`, `rule_grounding`: rules in place of FGRPO's judges (arXiv:2604.08476), for toy worlds (`metrics.spatial`).
 
 A judge reads free text; these read sentences of one form, exactly and at once, so that a constraint can be tried and tested without
 a second model. On any other text they find nothing and give 0. As in the paper, consistency is judged only where the answer is

@@ -291,9 +291,15 @@ def test_toy_make_writes_a_world(run, tmp_path):
     assert code == 0, err
     assert f"{pictures}: images: " in out
     assert {json.loads(line)["task"] for line in (pictures / "train.jsonl").read_text().splitlines()} == {"toy_gui"}
+    shell = tmp_path / "shell"
+    code, out, err = run("toy", "make", str(shell), *sizes, "--kind", "shell")
+    assert code == 0, err
+    assert f"{shell}: videos: " in out
+    assert len(list(shell.rglob("*.mp4"))) == 8
+    assert {json.loads(line)["task"] for line in (shell / "train.jsonl").read_text().splitlines()} <= {"shell_start", "shell_end"}
     code, _, err = run("toy", "make", str(pictures), *sizes, "--kind", "audio")
     assert code == 64
-    assert "unknown kind 'audio'" in err
+    assert "unknown kind 'audio' (known: grounding, shell, " in err
 
     other = tmp_path / "mine"
     other.mkdir()

@@ -17,7 +17,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.toy.kinds import GROUNDING, VIDEOS, make_world, tokenizer_corpus, world_hash
 from vlmrl.toy.model import build_model
 from vlmrl.toy.tasks import SPLITS, Split
-from vlmrl.toy.world import usable
+from vlmrl.toy.world import MARKER, usable
 from vlmrl.train import dist
 from vlmrl.train.run import Places, train_from
 from vlmrl.train.stage.base import until_line
@@ -74,8 +74,11 @@ def world(recipe: ToyWorldSection, cache: Path, ui: Ui, sources: Sequence[str] =
     if len(splits) < max(len(files), 1):  # other files, or none named
         splits = SPLITS
     media = "videos" if recipe.kind in VIDEOS else "images"
-    if splits != SPLITS and usable(folder, digest, media, splits) is None:
-        folder = cache / f"world-{digest}-{'-'.join(splits)}"
+    if splits != SPLITS:
+        # any that has these splits will do: a recipe reads fewer of them once its base model is made
+        kept = [folder, *(marker.parent for marker in sorted(cache.glob(f"{folder.name}-*/{MARKER}")))]
+        own = cache / f"{folder.name}-{'-'.join(splits)}"
+        folder = next((one for one in kept if usable(one, digest, media, splits) is not None), own)
     total = sum(getattr(recipe, split) for split in splits)
     with ui.bar(f"make {'videos' if media == 'videos' else 'pictures'}", total) as bar:
         make_world(folder, recipe, lambda done, _: bar.update(done), splits=splits)
@@ -114,12 +117,14 @@ def _base(cfg: Config, toy: ToySection, cache: Path, data: Path, ui: Ui) -> Path
         temporary = folder / fs.temporary_name("init")
         build_model(temporary, seed=toy.base_seed, corpus=tokenizer_corpus(toy.world.kind))
         fs.rename(temporary, start)
+    # which splits lie where may differ at the next start; a run refuses to go on with another root
+    root = cache / f"world-{world_hash(toy.world)}" if cfg.data.root == "toy" else data
     recipe = Config.model_validate(
         {
             "run": {"name": "run", "root": str(folder), "seed": toy.base_seed, "trackers": [], "threads": cfg.run.threads},
             "model": {"path": str(start), "device": cfg.model.device, "positions": cfg.model.positions},
             "media": cfg.media.model_dump(),
-            "data": cfg.data.model_dump() | {"root": str(data)},
+            "data": cfg.data.model_dump() | {"root": str(root)},
             "stages": [toy.base.model_dump()],
             "eval": {"at_start": False},
             "checkpoint": {"every": 200},

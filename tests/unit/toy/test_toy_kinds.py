@@ -18,8 +18,9 @@ from vlmrl.errors import ConfigError
 from vlmrl.media.image import decode_image
 from vlmrl.methods import require_methods
 from vlmrl.toy import tasks, world
-from vlmrl.toy.kinds import PICTURES, make_world, tokenizer_corpus, world_hash
+from vlmrl.toy.kinds import PICTURES, VIDEOS, make_world, tokenizer_corpus, world_hash
 from vlmrl.toy.model import build_model, build_tokenizer
+from vlmrl.toy.shell import clip
 from vlmrl.toy.tasks import SPLITS
 from vlmrl.train.audit import audit
 from vlmrl.train.ui import Ui
@@ -44,7 +45,7 @@ def tree(folder: Path) -> dict[str, str]:
 def test_the_world_of_videos_is_unchanged() -> None:
     """Its hash, which names its folder and that of the base model, and its tokenizer's text are those from before there were kinds."""
     assert world_hash(ToyWorldSection()) == world.world_hash(ToyWorldSection()) == "04078e2f5b5db107"
-    text = list(tokenizer_corpus("video"))
+    text = list(tokenizer_corpus("grounding"))
     assert text == list(tasks.tokenizer_corpus([instruction(answer_format, "time_span") for answer_format in ANSWER_FORMATS]))
     digest = hashlib.sha256("\n".join(text).encode()).hexdigest()
     assert digest == "77ccbd4f74d2a593015a17c1236acd565a814c55b4d68300c24f7e43072a3793"
@@ -54,8 +55,24 @@ def test_hash_depends_on_kind_counts_and_seed() -> None:
     section = small("gui")
     names = ("pretrain", "sft", "train", "validation", "test", "seed")
     others = [section.model_copy(update={name: getattr(section, name) + 1}) for name in names]
-    others += [section.model_copy(update={"kind": kind}) for kind in ("video", "multitask", "spatial", "think")]
-    assert len({world_hash(s) for s in [section, *others]}) == 11
+    others += [section.model_copy(update={"kind": kind}) for kind in ("grounding", "shell", "multitask", "spatial", "think")]
+    assert len({world_hash(s) for s in [section, *others]}) == 12
+
+
+@pytest.mark.parametrize("kind", [*VIDEOS, *PICTURES])
+def test_a_part_of_a_world_is_as_in_the_whole_world(kind: str, tmp_path: Path) -> None:
+    section = small(kind, pretrain=1, train=2)
+    calls: list[tuple[int, int]] = []
+    part = make_world(tmp_path / "part", section, lambda done, total: calls.append((done, total)), splits=("train", "test"))
+    assert calls == [(i, 5) for i in range(1, 6)]
+    whole = make_world(tmp_path / "whole", section)
+    media = "videos" if kind in VIDEOS else "images"
+    for split in ("train", "test"):
+        assert part["rows"][split] == whole["rows"][split]
+        assert part[media][split] == whole[media][split]
+    assert set(part["rows"]) == {"train", "test"}
+    files = {name: digest for name, digest in tree(tmp_path / "part").items() if name != world.MARKER}
+    assert files == {name: digest for name, digest in tree(tmp_path / "whole").items() if name in files}
 
 
 def test_unknown_kinds() -> None:
@@ -107,12 +124,13 @@ def test_a_damaged_or_different_world_is_built_anew(damage: str, tmp_path: Path)
     assert json.loads((out / world.MARKER).read_text())["recipe"] == world_hash(section)
 
 
-@pytest.mark.parametrize("kind", PICTURES)
+@pytest.mark.parametrize("kind", [*PICTURES, "shell"])
 def test_the_tokenizer_of_a_kind_knows_its_texts(kind: str, tmp_path: Path) -> None:
     tokenizer = build_tokenizer(tokenizer_corpus(kind))
     for index in range(24):
-        for item in PICTURES[kind].items(9, "train", index):
-            sample = _sample(item.row, tmp_path)
+        rows = [clip(9, "train", index).row] if kind == "shell" else [item.row for item in PICTURES[kind].items(9, "train", index)]
+        for row in rows:
+            sample = _sample(row, tmp_path)
             texts = [sample.question, gold_text(sample, "think_or_not", sample.thought), instruction("think_or_not", sample.answer_type)]
             for text in texts:
                 ids = tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -170,6 +171,17 @@ def test_one_split_alone_has_the_bytes_that_it_has_in_the_whole_world(built: Pat
     assert tree(out) == tree(built)
 
 
+def defaults(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """The default world is a small one in this cache."""
+
+    class Small(ToySection):
+        @classmethod
+        def model_validate(cls, given: dict[str, Any], **_: Any) -> ToySection:
+            return ToySection(cache=str(cache), world=SMALL.model_copy(update=given["world"]))
+
+    monkeypatch.setattr(base, "ToySection", Small)
+
+
 @pytest.mark.parametrize(
     ("sources", "folder", "splits"),
     [
@@ -182,14 +194,29 @@ def test_one_split_alone_has_the_bytes_that_it_has_in_the_whole_world(built: Pat
 def test_an_evaluation_makes_only_the_splits_of_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: list[str], folder: str, splits: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(base, "ToySection", lambda: ToySection(cache=str(tmp_path), world=SMALL))
+    defaults(monkeypatch, tmp_path)
     made = base.default_world(Ui(quiet=True), sources)
     assert made == tmp_path / folder.format(world_hash(SMALL))
     assert {f.stem for f in made.glob("*.jsonl")} == set(splits)
 
 
 def test_an_evaluation_takes_the_whole_world_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "ToySection", lambda: ToySection(cache=str(tmp_path), world=SMALL))
+    defaults(monkeypatch, tmp_path)
     whole = base.default_world(Ui(quiet=True))
     assert base.default_world(Ui(quiet=True), ["test.jsonl"]) == whole
     assert [f.name for f in tmp_path.glob("world-*")] == [whole.name]
+
+
+def test_an_evaluation_takes_any_part_of_the_world_that_has_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another kind has a world of its own; folders beside that are no worlds are left alone."""
+    defaults(monkeypatch, tmp_path)
+    (tmp_path / f"world-{world_hash(SMALL)}-a-copy").mkdir()
+    part = base.default_world(Ui(quiet=True), ["test.jsonl", "train.jsonl"])
+    assert base.default_world(Ui(quiet=True), ["test.jsonl"]) == part
+    other = base.default_world(Ui(quiet=True), ["test.jsonl"], "shell")
+    assert other != part
+    assert json.loads((other / "test.jsonl").read_text().splitlines()[0])["id"] == "toy-shell-test-000000"
+    both = base.default_world(Ui(quiet=True), ["test.jsonl", "sft.jsonl"])
+    assert {f.stem for f in both.glob("*.jsonl")} == {"test", "sft"}
+    (part / "test.jsonl").write_text("damaged")
+    assert base.default_world(Ui(quiet=True), ["test.jsonl"]) == both

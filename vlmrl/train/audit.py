@@ -82,7 +82,7 @@ class AuditReport:
 
 
 def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None = None, all_gold: bool = False) -> AuditReport:
-    """Check every source of the stages and of the evaluation.
+    """Check every source of the stages, of their `until` and of the evaluation.
 
     Args:
         model: folder or hub id whose processor makes the prompts.
@@ -117,9 +117,16 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None
         trained.setdefault(stage.source, {}).update((sample.id, sample) for sample in samples)
         if isinstance(stage, RolloutStage) and samples:
             report.problems += _reward_problems(stage, cfg.plugins, samples)
-    # The prompt of the last stage is the one that the trained model is asked with.
-    held_out = None if cfg.eval.source is None else visit(cfg.eval.source, cfg.stages[-1].answer_format, "eval")
-    _check_leaks(report, cfg, data, trained, held_out)
+    held_out: dict[SourceSection, tuple[str, list[Sample]]] = {}
+    if cfg.eval.source is not None:
+        # The prompt of the last stage is the one that the trained model is asked with.
+        _, samples = visit(cfg.eval.source, cfg.stages[-1].answer_format, "eval")
+        held_out[cfg.eval.source] = (f"eval.source ({cfg.eval.source.path})", samples)
+    for stage in cfg.stages:
+        if stage.until is not None:
+            _, samples = visit(stage.until.source, stage.answer_format, f"{stage.name} until")
+            held_out.setdefault(stage.until.source, (f"stages.{stage.name}.until.source ({stage.until.source.path})", samples))
+    _check_leaks(report, cfg, data, trained, list(held_out.values()))
     return report
 
 
@@ -192,16 +199,14 @@ def _check_leaks(
     cfg: Config,
     data: Path,
     trained: Mapping[SourceSection, Mapping[str, Sample]],
-    held_out: tuple[SourceAudit, list[Sample]] | None,
+    held_out: Sequence[tuple[str, Sequence[Sample]]],
 ) -> None:
-    """Add what training rows have in common with held-out ones, and ids that mean different rows."""
+    """Add what training rows have in common with held-out ones (name and rows of each set), and ids that mean different rows."""
     hashes = Hashes()
     sources = {source: list(samples.values()) for source, samples in trained.items()}
     report.problems += repeated_ids(sources, data, hashes)
-    sets = held_out_sets(cfg, data, hashes)
-    if held_out is not None:
-        found, samples = held_out
-        sets.insert(0, HeldOut(name=f"eval.source ({found.path})", rows=[hashes.shown(sample, data) for sample in samples]))
+    own = [HeldOut(name=name, rows=[hashes.shown(sample, data) for sample in samples]) for name, samples in held_out]
+    sets = [*own, *held_out_sets(cfg, data, hashes)]
     if not sets:
         return
     for source, samples in sources.items():

@@ -26,6 +26,7 @@ from vlmrl.train.manifest import MANIFEST
 from vlmrl.train.rundir import RunDir
 from vlmrl.train.session import Session, note_of, stage_folder
 from vlmrl.train.stage import kinds
+from vlmrl.train.stage.base import ended
 from vlmrl.train.state import RunState
 
 LARGE = 4 * 2**30
@@ -154,7 +155,7 @@ def _end_of(s: Session, index: int) -> Path | None:
     for path in reversed(checkpoint.steps(s.run.checkpoints)):
         if not checkpoint.verify(path):
             state = checkpoint.load_state(path)["run"]
-            if (state["stage"], state["step"]) == (index, s.cfg.stages[index].steps):
+            if state["stage"] == index and ended(s.cfg.stages[index], state["step"], state["held_out_score"]):
                 return path
     return None
 
@@ -194,8 +195,10 @@ def _check_best(run: RunDir) -> None:
 
 def _check_rows(s: Session) -> None:
     """Rows of the stages that are not over yet, and of the evaluations. They are read here, all before the first step."""
-    wanted: list[tuple[SourceSection, str]] = [(cfg.source, cfg.answer_format) for cfg in s.cfg.stages[s.state.stage :]]
-    held_out = s.cfg.eval.source
+    coming = s.cfg.stages[s.state.stage :]
+    wanted: list[tuple[SourceSection, str]] = [(cfg.source, cfg.answer_format) for cfg in coming]
+    wanted += [(cfg.until.source, cfg.answer_format) for cfg in coming if cfg.until is not None]
+    needed, held_out = set(wanted), s.cfg.eval.source
     if held_out is not None:
         wanted.append((held_out, s.cfg.stages[-1].answer_format))
     accept, note = s.cfg.data.changed == "accept", note_of(s.run, s.ui)
@@ -203,7 +206,7 @@ def _check_rows(s: Session) -> None:
         try:
             rows = s.rows_of(source, answer_format)
         except DataError:
-            if source != held_out:
+            if (source, answer_format) in needed:
                 raise
             continue  # as for a suite: the evaluation tells it, and training goes on
         given = SourceRows(samples=list(rows.samples.values()), root=s.encoder.root, left_out=rows.left_out)

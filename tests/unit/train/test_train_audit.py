@@ -133,6 +133,25 @@ def test_evaluation_rows_that_are_trained_on_are_a_problem(files):
     assert [s.path for s in held_out.sources] == ["train.jsonl", "test.jsonl"]
 
 
+def with_until(cfg: Config, source: str) -> Config:
+    stage = cfg.stages[0].model_dump() | {"until": {"source": {"path": source}, "score": 0.5}}
+    return Config.model_validate(cfg.model_dump() | {"stages": [stage]})
+
+
+def test_rows_that_end_a_stage_are_held_out_rows(files):
+    good = run(with_until(config(), "test.jsonl"), files)
+    assert (good.problems, good.notes) == ([], [])
+    assert [(s.path, s.used_by) for s in good.sources] == [("train.jsonl", ["rl"]), ("test.jsonl", ["rl until"])]
+    leak = run(with_until(config(), "train.jsonl"), files)
+    [problem] = leak.problems
+    assert "training rows have the media and the question of rows in stages.rl.until.source (train.jsonl): " in problem
+    both = run(with_until(config(eval={"source": {"path": "train.jsonl"}}), "train.jsonl"), files)
+    assert both.sources[0].used_by == ["rl", "eval", "rl until"]
+    assert len(both.problems) == 1, "one set of rows is told of once"
+    bad = write_rows(files[1], "bad.jsonl", ["{not json"])
+    assert "bad.jsonl: none of 1 rows can be used" in run(with_until(config(), bad), files).problems[0]
+
+
 def test_leaks_are_found_by_content_and_not_by_name(files):
     world = files[1]
     rows = rows_of(world)

@@ -58,6 +58,12 @@ def until_line(stage: str, wanted: float, score: float | None, step: int) -> str
     return f"warning: {stage}: held-out score {seen} after {step} steps, which are all it has; {wanted:g} was asked for ('until')"
 
 
+def ended(cfg: StageBase, step: int, held_out_score: float | None) -> bool:
+    """Whether a stage has made its steps, or its held-out rows are answered well enough (`until`)."""
+    reached = cfg.until is not None and held_out_score is not None and held_out_score >= cfg.until.score
+    return step >= cfg.steps or reached
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reference:
     """The stage's starting weights, frozen, with features of their own where the tower trains."""
@@ -144,14 +150,8 @@ class StageRun:
 
     @property
     def ended(self) -> bool:
-        """Whether the stage has made its steps, or its held-out rows are answered well enough."""
-        return self.state.step >= self.cfg.steps or self.reached
-
-    @property
-    def reached(self) -> bool:
-        """Whether the score of `until` has been seen."""
-        until, score = self.cfg.until, self.state.held_out_score
-        return until is not None and score is not None and score >= until.score
+        """Whether the stage is over."""
+        return ended(self.cfg, self.state.step, self.state.held_out_score)
 
     def _look(self) -> None:
         """Ask the rows of `until`, where it is time to."""
@@ -174,7 +174,7 @@ class StageRun:
         if self.rewards is None:
             return
         if state.without_signal:
-            self.ui.say(f"warning: {cfg.name}: {state.without_signal} of {cfg.steps} steps had no group with signal")
+            self.ui.say(f"warning: {cfg.name}: {state.without_signal} of {state.step} steps had no group with signal")
         self.rewards.require_verdicts(state.verdicts, state.step)
 
     def count(self, rows: Sequence[Row]) -> None:

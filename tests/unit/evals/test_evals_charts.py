@@ -51,6 +51,21 @@ def test_places_by_hand():
     assert chart.curves[0].last == "0.5"
 
 
+def test_a_curve_for_each_kind_of_question_that_a_step_had():
+    steps = [{"hard": 0.5, "easy": 0.25}, {"hard": 0.75}]
+    found = [
+        {"stage": "rl", "global_step": n + 1, "completions/think_rate": 0.5, **{f"completions/think_rate/{k}": v for k, v in step.items()}}
+        for n, step in enumerate(steps)
+    ]
+    form, thoughts = charts(found, prefix="p")
+    assert [curve.name for curve in form.curves] == ["completions/think_rate"]
+    assert thoughts.title == "Thoughts by kind of question"
+    assert [(curve.name, curve.last) for curve in thoughts.curves] == [
+        ("completions/think_rate/easy", "0.25"),
+        ("completions/think_rate/hard", "0.75"),
+    ]
+
+
 def test_gaps_and_lonely_points():
     nan = math.nan
     (chart,) = charts(lines([1.0, 2.0, nan, 3.0, nan, math.inf, 4.0, 5.0]), prefix="p")

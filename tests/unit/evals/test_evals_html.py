@@ -122,6 +122,8 @@ def metric_lines(steps: int = 120) -> list[dict[str, object]]:
                 "frac_reward_zero_std": 0.1 + 0.002 * step,
                 "completions/mean_length": 40 - 0.1 * step,
                 "completions/think_rate": 0.9 - 0.005 * step,
+                "completions/think_rate/easy": 0.8 - 0.006 * step,
+                "completions/think_rate/hard": 1.0 - 0.001 * step,
                 "completions/clipped_ratio": 0.02,
                 "kl": "NaN" if step == 60 else 0.001 * step,
                 "clip_ratio": 0.01 + 0.01 * abs(noise),

@@ -1,7 +1,8 @@
-"""Charts of a run's report: the five panels that put several metrics together, as geometry in the units of the SVG's view box.
+"""Charts of a run's report: the panels that put several metrics together, as geometry in the units of the SVG's view box.
 
-Single scalars are for TensorBoard (`run.tracking`). Here are the reward with its parts, the form of the answers, the groups without
-signal, and the time and the tokens of each step, stacked. Nothing here knows HTML, so nothing here has to be escaped.
+Single scalars are for TensorBoard (`run.tracking`). Here are the reward with its parts, the form of the answers, thoughts by kind of
+question, the groups without signal, and the time and the tokens of each step, stacked. Nothing here knows HTML, so nothing here has to
+be escaped.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ LINES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "Form of the answers",
         "share of sampled answers",
         ("completions/think_rate", "completions/parse_rate", "completions/format_rate", "completions/clipped_ratio"),
+    ),
+    (
+        "Thoughts by kind of question",
+        "share of sampled answers with a thought, by what rows say of themselves",
+        ("completions/think_rate/*",),
     ),
     (
         "Groups without signal",

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -34,7 +35,7 @@ from vlmrl.train.meter import Clock, Counters, Tokens, Watch, memory
 from vlmrl.train.profile import StageProfiler
 from vlmrl.train.stage.algorithm import Batch, Bound
 from vlmrl.train.stage.provide import Providers
-from vlmrl.train.stage.table import RewardTable
+from vlmrl.train.stage.table import RewardTable, label_key
 from vlmrl.train.state import RunState
 from vlmrl.train.step import Learner, Minibatch, StepReport, learning_rate, score_rows
 from vlmrl.train.ui import Bar, Ui
@@ -135,6 +136,11 @@ class StageRun:
                 "cache/vision_disk_hits": lambda: sum(cache.disk_hits for cache in caches),
             }
         )
+
+    @cached_property
+    def label_key(self) -> str | None:
+        """What the think rate is told apart by."""
+        return label_key(self.loader.samples.values())
 
     def loop(self, step: Callable[[], None]) -> None:
         """Call `step`, which ends with `after_update`, until the stage's steps are done. Background work, reward workers and the profiler

@@ -70,7 +70,7 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
         if problem := advantage_problem(algorithm, batch, adv_N):
             raise NumericsError(f"stage '{cfg.name}', step {state.step + 1}: {problem}")
         stage.remember(collector.strategy, batch, adv_N)
-        values = describe(batch.groups, batch.table, adv_N) | batch.chosen.dropped | batch.measured | algorithm.duals()
+        values = describe(batch.groups, batch.table, adv_N, key=stage.label_key) | batch.chosen.dropped | batch.measured | algorithm.duals()
 
     kept = batch.kept()
     if not bool(batch.chosen.keep_N.any()):

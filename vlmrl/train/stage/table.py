@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,11 @@ from vlmrl.answers.tags import parse
 from vlmrl.errors import ConfigError
 from vlmrl.train import dist
 from vlmrl.types import Rollout, Sample, ScoredGroup
+
+LABEL_KEYS = ("category", "difficulty")
+"""Keys of `Sample.meta` that the think rate is told apart by: the first that a stage's rows have."""
+MOST_LABELS = 6
+"""With more values than that a key tells nothing apart: each would have a curve of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,8 +228,51 @@ def advantage_moments(adv_N: torch.Tensor, task_N: torch.Tensor, tasks: Sequence
     return out
 
 
-def describe(groups: Sequence[tuple[int, ScoredGroup]], table: RewardTable, adv_N: torch.Tensor) -> dict[str, float]:
-    """Logged statistics over the on-policy rows of all ranks, under TRL's names where TRL has them."""
+def label_key(samples: Iterable[Sample]) -> str | None:
+    """The key of `LABEL_KEYS` with 2 to `MOST_LABELS` values in the rows of a stage; None where there is none."""
+    seen: dict[str, set[str]] = {key: set() for key in LABEL_KEYS}
+    for sample in samples:
+        for key, values in seen.items():
+            if len(values) <= MOST_LABELS and (label := label_of(sample, key)) is not None:
+                values.add(label)
+    return next((key for key, values in seen.items() if 1 < len(values) <= MOST_LABELS), None)
+
+
+def label_of(sample: Sample, key: str | None) -> str | None:
+    """What a row says in that key of its meta, as text."""
+    value = None if key is None else sample.meta.get(key)
+    return None if value is None else str(value)
+
+
+def completions(groups: Sequence[tuple[int, ScoredGroup]], key: str | None) -> dict[str, float]:
+    """Shares of the on-policy completions of all ranks; of those with a thought also by what rows say in `key`, as
+    `completions/think_rate/<label>`."""
+    counts: dict[str | None, list[float]] = {None: [0.0] * 5}
+    for _, scored in groups:
+        label = label_of(scored.group.prompt.sample, key)
+        for rollout in scored.group.rollouts:
+            if rollout.on_policy:
+                parsed = parse(rollout.text, scored.group.prompt.answer_format)
+                thought = parsed.thought is not None and bool(parsed.thought.strip())
+                flags = (1.0, float(thought), float(rollout.finish == "length"), float(parsed.answer is not None), float(parsed.format_ok))
+                for part in {None, label}:
+                    counts[part] = [a + b for a, b in zip(counts.get(part, [0.0] * 5), flags, strict=True)]
+    everywhere = dist.gather(counts)
+    labels = {label for of_rank in everywhere for label in of_rank}
+    summed = {label: [sum(v) for v in zip(*(c[label] for c in everywhere if label in c), strict=True)] for label in labels}
+    names = ("completions/think_rate", "completions/clipped_ratio", "completions/parse_rate", "completions/format_rate")
+    out = {name: value / max(1.0, summed[None][0]) for name, value in zip(names, summed[None][1:], strict=True)}
+    return out | {f"{names[0]}/{label}": summed[label][1] / summed[label][0] for label in sorted(labels - {None}, key=str)}
+
+
+def describe(
+    groups: Sequence[tuple[int, ScoredGroup]], table: RewardTable, adv_N: torch.Tensor, *, key: str | None = None
+) -> dict[str, float]:
+    """Logged statistics over the on-policy rows of all ranks, under TRL's names where TRL has them.
+
+    Args:
+        key: what the think rate is told apart by (`label_key`).
+    """
     x = table.inputs
     keep = x.on_policy_N & x.valid_N
     out: dict[str, float] = {}
@@ -244,20 +292,11 @@ def describe(groups: Sequence[tuple[int, ScoredGroup]], table: RewardTable, adv_
     out |= unaided(groups)
     out["advantage/offpolicy_mean"] = float(adv_N[~x.on_policy_N].mean()) if bool((~x.on_policy_N).any()) else 0.0
     out |= advantage_moments(adv_N, x.task_N, x.tasks)
-    counts = [0.0] * 5
+    out |= completions(groups, key)
     reasons: dict[str, int] = {}
     for _, scored in groups:
-        for rollout in scored.group.rollouts:
-            if rollout.on_policy:
-                parsed = parse(rollout.text, scored.group.prompt.answer_format)
-                thought = parsed.thought is not None and bool(parsed.thought.strip())
-                flags = (1.0, float(thought), float(rollout.finish == "length"), float(parsed.answer is not None), float(parsed.format_ok))
-                counts = [a + b for a, b in zip(counts, flags, strict=True)]
         for reason, n in scored.scores.reasons.items():
             reasons[reason] = reasons.get(reason, 0) + n
-    summed = [sum(values) for values in zip(*dist.gather(counts), strict=True)]
-    names = ("completions/think_rate", "completions/clipped_ratio", "completions/parse_rate", "completions/format_rate")
-    out |= {name: value / max(1.0, summed[0]) for name, value in zip(names, summed[1:], strict=True)}
     for of_rank in dist.gather(reasons):
         for reason, n in of_rank.items():
             out[f"fault/reward/{reason}"] = out.get(f"fault/reward/{reason}", 0.0) + n

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from vlmrl.config.schema import Config
 from vlmrl.errors import EvaluationError
-from vlmrl.evals.pages.run_page import comparisons_of, headline, write_report
+from vlmrl.evals.pages.run_page import comparisons_of, headline, seed_of, write_report
 from vlmrl.evals.pages.runfiles import load_run
 from vlmrl.evals.pages.timeshare import time_cells, time_shares
 from vlmrl.evals.score.baseline import constant_baseline
+from vlmrl.evals.score.levels import level_table
+from vlmrl.evals.score.paired import Comparison
 from vlmrl.evals.score.summary import summarize
-from vlmrl.evals.score.table import comparison_cells, part_cells, summary_cells, table
+from vlmrl.evals.score.table import Pair, comparison_cells, level_cells, part_cells, summary_cells, table
 from vlmrl.train.ui import Ui
 
 SUITES = {"shell": "toy_video", "grounding": "toy_grounding"}
@@ -23,19 +27,25 @@ SHOWN = ("miou", "r1@0.3", "r1@0.5", "r1@0.7", "parse_rate", "think_rate", "toke
 
 
 def show_results(path: Path, ui: Ui) -> None:
-    """Write the report and print the tables. Without evaluation records there is nothing to compare, only time."""
+    """Write the report and print the tables, with the numbers of the report. Without evaluation records
+    there is nothing to compare, only time."""
     files = load_run(path)
     records = {name: rows for name, rows in files.records.items() if rows}
     if records:
         write_report(path)
-        summaries = {name: summarize(rows, 0) for name, rows in records.items()}
+        seed = seed_of(files)
+        summaries = {name: summarize(rows, seed) for name, rows in records.items()}
         spans = any("miou" in summary.metrics for summary in summaries.values())
         ui.show(table(summary_cells(summaries, SHOWN if spans else None), "held-out questions, 95% intervals"))
-        if any(summary.parts for summary in summaries.values()):
+        levels = level_table(records, seed)
+        if levels is not None:
+            ui.show(table(level_cells(levels), "by how hard questions are, 95% intervals"))
+        elif any(summary.parts for summary in summaries.values()):
             ui.show(table(part_cells(summaries), "by task and difficulty, 95% intervals"))
-        comparisons, refused = comparisons_of(records, 0)
+        comparisons, refused = comparisons_of(records, seed)
         compared = (*(("miou", "r1@0.5") if spans else headline(summaries.values())), "think_rate", "tokens")
-        ui.show(table(comparison_cells(comparisons, compared, parts=not spans), "paired differences, 95% intervals"))
+        shown = comparisons if levels is None else coarser(comparisons)
+        ui.show(table(comparison_cells(shown, compared, parts=not spans), "paired differences, 95% intervals"))
         for line in refused:
             ui.say(line)
         golds = [(r.gold[0], r.gold[1]) for r in next(iter(records.values())) if r.answer_type == "time_span"]
@@ -46,6 +56,15 @@ def show_results(path: Path, ui: Ui) -> None:
         if first:
             ui.say(f"seconds from the start of the command to the first RL step: {first[0]:.1f}")
         ui.show(table(time_cells(time_shares(files.metrics)), "where the time went"))
+
+
+def coarser(comparisons: Mapping[Pair, Comparison]) -> dict[Pair, Comparison]:
+    """With the categories as their only parts, or the difficulties where there are no categories."""
+    out: dict[Pair, Comparison] = {}
+    for pair, x in comparisons.items():
+        kind = "category=" if any(part.startswith("category=") for part in x.parts) else "difficulty="
+        out[pair] = dataclasses.replace(x, parts={part: own for part, own in x.parts.items() if part.startswith(kind)})
+    return out
 
 
 def check_evaluations(path: Path) -> None:

@@ -1,17 +1,23 @@
-"""What `vlmrl train` says at its end: where things are and how to go on."""
+"""What `vlmrl train` says at its end: tables, where things are and how to go on."""
 
 from __future__ import annotations
 
+import io
 import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from tests.unit.evals.test_evals_levels import STAGES, make_run, without
 from vlmrl.config.schema import Config
+from vlmrl.evals.score.levels import level_table
+from vlmrl.evals.score.table import level_cells
 from vlmrl.train import results
-from vlmrl.train.results import closing_lines
+from vlmrl.train.results import closing_lines, show_results
+from vlmrl.train.ui import Ui
 
 SFT = {"kind": "sft", "name": "s", "source": {"path": "a"}, "steps": 1}
 
@@ -61,3 +67,31 @@ def test_commands_can_be_copied_where_the_program_is_not_on_the_path(tmp_path: P
     run = tmp_path / "a run"
     (line,) = [line for line in closing_lines(run, config(eval={"suite": "canary"})) if line.startswith("evaluate: ")]
     assert shlex.split(line.removeprefix("evaluate: ")) == [sys.executable, "-m", "vlmrl", "eval", f"{run}/final", "--suite", "canary"]
+
+
+def said(path: Path) -> list[str]:
+    console = Console(file=io.StringIO(), width=160, color_system=None)
+    show_results(path, Ui(console))
+    return console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_labels_of_difficulty_give_one_table_with_the_stages_side_by_side(tmp_path: Path) -> None:
+    lines = said(make_run(tmp_path / "run", STAGES))
+    text = "\n".join(lines)
+    assert "by how hard questions are" in text
+    assert "by task and difficulty" not in text
+    found = level_table(STAGES, 3)  # the seed of the run, as in the report
+    assert found is not None
+    for row in level_cells(found)[1:]:
+        assert any([cell.strip() for cell in line.strip("│").split("│")] == row for line in lines), row
+    assert "(category=hard)" in text
+    assert "difficulty=10" not in text, "paired differences by category are enough"
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_other_runs_keep_the_listing_by_parts(tmp_path: Path) -> None:
+    text = "\n".join(said(make_run(tmp_path / "run", {name: without(rows, "category", "difficulty") for name, rows in STAGES.items()})))
+    assert "by task and difficulty" in text
+    assert "task=last" in text
+    assert "by how hard questions are" not in text
+    assert "questions accuracy" not in text

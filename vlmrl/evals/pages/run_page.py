@@ -18,11 +18,13 @@ from vlmrl.evals.pages.page import render_page
 from vlmrl.evals.pages.runfiles import RunFiles, load_run
 from vlmrl.evals.pages.timeshare import time_shares
 from vlmrl.evals.score.baseline import constant_baseline
+from vlmrl.evals.score.levels import METRICS as LEVEL_METRICS
+from vlmrl.evals.score.levels import level_table
 from vlmrl.evals.score.measures import COMMON, LABELS, present
 from vlmrl.evals.score.paired import Comparison, Gap, Incomparable, compare
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Summary, summarize
-from vlmrl.evals.score.table import difference_text, figure, p_text, visible
+from vlmrl.evals.score.table import difference_text, figure, level_cell, level_labels, p_text, visible
 
 
 def write_report(run_dir: Path) -> Path:
@@ -44,10 +46,11 @@ def render(run: RunFiles) -> str:
 
 def page(run: RunFiles) -> dict[str, Any]:
     """Everything that the template shows, as plain values."""
-    seed = int(_at(run.config, "run", "seed") or 0)
+    seed = seed_of(run)
     colours = model_colours(list(run.records))
     summaries = {name: summarize(rows, seed) for name, rows in run.records.items() if rows}
-    comparisons, refused = comparisons_of({name: run.records[name] for name in summaries}, seed)
+    records = {name: run.records[name] for name in summaries}
+    comparisons, refused = comparisons_of(records, seed)
     panels = panels_of(run)
     answered = by_sample(run.records)
     with_frames = [frames for frames in run.frames if frames.sample_id in answered]
@@ -58,6 +61,7 @@ def page(run: RunFiles) -> dict[str, Any]:
         "subtitle": subtitle(run),
         "tiles": tiles(summaries, comparisons),
         "results": results(summaries, colours, _constant(run.records)),
+        "levels": level_rows(records, colours, seed),
         "comparisons": differences(comparisons),
         "refused": [visible(text) for text in refused],
         "panels": panels,
@@ -73,6 +77,11 @@ def page(run: RunFiles) -> dict[str, Any]:
         "config": visible(run.config_text),
         "plot": {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM, "width": WIDTH, "height": HEIGHT},
     }
+
+
+def seed_of(run: RunFiles) -> int:
+    """Decides the resampling of every interval that is shown of a run."""
+    return int(_at(run.config, "run", "seed") or 0)
 
 
 def comparisons_of(records: Mapping[str, Sequence[Record]], seed: int) -> tuple[dict[tuple[str, str], Comparison], list[str]]:
@@ -154,6 +163,28 @@ def results(summaries: Mapping[str, Summary], colours: Mapping[str, str], consta
         "videos": 0 if first is None else first.clusters,
         "constant": None if constant is None else {"span": constant[0], "miou": figure("miou", constant[1]), "at": 100 * constant[1]},
     }
+
+
+def level_rows(records: Mapping[str, Sequence[Record]], colours: Mapping[str, str], seed: int) -> dict[str, Any] | None:
+    """Table of questions by how hard they are, stages side by side; None where it does not apply (`levels.level_table`)."""
+    x = level_table(records, seed)
+    if x is None:
+        return None
+    rows = [
+        {
+            "name": visible(row.name),
+            "n": row.n,
+            "cells": [
+                {"mean": mean, "interval": interval, "first": m == LEVEL_METRICS[0]}
+                for stage in x.stages
+                for m in LEVEL_METRICS
+                for mean, interval in [level_cell(m, row.stages.get(stage))]
+            ],
+        }
+        for row in x.rows
+    ]
+    stages = [{"name": visible(stage), "colour": colours[stage]} for stage in x.stages]
+    return {"label": x.label, "header": level_labels(x), "stages": stages, "rows": rows}
 
 
 def gap_cell(metric: str, gap: Gap) -> dict[str, Any]:

@@ -48,9 +48,11 @@ class Summary:
         return out | {f"{m}/{part}": x.mean for part, summary in self.parts.items() for m, x in summary.metrics.items()}
 
 
-def summarize(records: Sequence[Record], seed: int) -> Summary:
-    """Every metric that applies with its interval, of all records and of their parts. `seed` decides the resampling."""
-    return _summarize(records, seed, {part: _summarize(rows, seed, {}) for part, rows in parts_of(records).items()})
+def summarize(records: Sequence[Record], seed: int, *, parts: bool = True) -> Summary:
+    """Every metric that applies with its interval, of all records and, unless told otherwise, of their parts. `seed` decides the
+    resampling."""
+    chosen = parts_of(records) if parts else {}
+    return _summarize(records, seed, {part: _summarize(rows, seed, {}) for part, rows in chosen.items()})
 
 
 def _summarize(records: Sequence[Record], seed: int, parts: Mapping[str, Summary]) -> Summary:

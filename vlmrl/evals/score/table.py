@@ -6,6 +6,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from vlmrl.evals.score.levels import METRICS as LEVEL_METRICS
+from vlmrl.evals.score.levels import LevelTable
 from vlmrl.evals.score.measures import LABELS, present
 from vlmrl.evals.score.paired import Comparison, Gap
 from vlmrl.evals.score.summary import Interval, Summary
@@ -56,6 +58,30 @@ def part_cells(summaries: Mapping[str, Summary], metrics: Sequence[str] | None =
     columns = present(summary.metrics for _, _, summary in shown) if metrics is None else metrics
     rows = [["part", "model", "n", *(LABELS[m] for m in columns)]]
     return rows + [[part, name, str(summary.n), *_metric_cells(summary, columns)] for part, name, summary in shown]
+
+
+def level_cells(x: LevelTable) -> Cells:
+    """A row per category and per task and difficulty; of each stage the main score with its interval, and means of the other metrics."""
+    labels = level_labels(x)
+    rows = [["questions", "n", *(f"{stage}\n{label}" for stage in x.stages for label in labels)]]
+    for row in x.rows:
+        cells = [level_cell(m, row.stages.get(stage)) for stage in x.stages for m in LEVEL_METRICS]
+        rows.append([row.name, str(row.n), *(f"{mean} {interval}".strip() for mean, interval in cells)])
+    return rows
+
+
+def level_labels(x: LevelTable) -> list[str]:
+    """Heads of the columns of each stage; short, since there are many."""
+    return [{"score": x.label, "think_rate": "thinks"}.get(m, LABELS[m]) for m in LEVEL_METRICS]
+
+
+def level_cell(metric: str, summary: Summary | None) -> tuple[str, str]:
+    """(mean, interval) as texts; an interval for the main score only."""
+    found = None if summary is None else summary.metrics.get(metric)
+    if found is None:
+        return "-", ""
+    mean, interval = interval_text(metric, found).split(" ", 1)
+    return mean, interval if metric == "score" else ""
 
 
 def _metric_cells(summary: Summary, metrics: Sequence[str]) -> list[str]:

@@ -19,6 +19,7 @@ from vlmrl.evals.score.levels import level_table
 from vlmrl.evals.score.paired import Comparison
 from vlmrl.evals.score.summary import summarize
 from vlmrl.evals.score.table import Pair, comparison_cells, level_cells, part_cells, summary_cells, table
+from vlmrl.evals.score.verdict import verdict
 from vlmrl.train.ui import Ui
 
 SUITES = {"shell": "toy_video", "grounding": "toy_grounding"}
@@ -27,7 +28,7 @@ SHOWN = ("miou", "r1@0.3", "r1@0.5", "r1@0.7", "parse_rate", "think_rate", "toke
 
 
 def show_results(path: Path, ui: Ui) -> None:
-    """Write the report and print the tables, with the numbers of the report. Without evaluation records
+    """Write the report and print the tables, with the numbers of the report, and last what the run has come to. Without evaluation records
     there is nothing to compare, only time."""
     files = load_run(path)
     records = {name: rows for name, rows in files.records.items() if rows}
@@ -56,6 +57,8 @@ def show_results(path: Path, ui: Ui) -> None:
         if first:
             ui.say(f"seconds from the start of the command to the first RL step: {first[0]:.1f}")
         ui.show(table(time_cells(time_shares(files.metrics)), "where the time went"))
+        for line in verdict(records, seed, comparisons):
+            ui.say(line)
 
 
 def coarser(comparisons: Mapping[Pair, Comparison]) -> dict[Pair, Comparison]:

@@ -1,4 +1,4 @@
-"""What `vlmrl train` says at its end: tables, where things are and how to go on."""
+"""What `vlmrl train` says at its end: tables, what the run has come to, where things are and how to go on."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.unit.evals.test_evals_levels import STAGES, make_run, without
 from vlmrl.config.schema import Config
 from vlmrl.evals.score.levels import level_table
 from vlmrl.evals.score.table import level_cells
+from vlmrl.evals.score.verdict import verdict
 from vlmrl.train import results
 from vlmrl.train.results import closing_lines, show_results
 from vlmrl.train.ui import Ui
@@ -75,7 +76,7 @@ def said(path: Path) -> list[str]:
     return console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_labels_of_difficulty_give_one_table_with_the_stages_side_by_side(tmp_path: Path) -> None:
+def test_labels_of_difficulty_give_one_table_with_the_stages_side_by_side_and_a_verdict_at_the_end(tmp_path: Path) -> None:
     lines = said(make_run(tmp_path / "run", STAGES))
     text = "\n".join(lines)
     assert "by how hard questions are" in text
@@ -84,6 +85,7 @@ def test_labels_of_difficulty_give_one_table_with_the_stages_side_by_side(tmp_pa
     assert found is not None
     for row in level_cells(found)[1:]:
         assert any([cell.strip() for cell in line.strip("│").split("│")] == row for line in lines), row
+    assert " ".join(" ".join(lines[-4:]).split()).endswith(" ".join(verdict(STAGES, 3)))
     assert "(category=hard)" in text
     assert "difficulty=10" not in text, "paired differences by category are enough"
     assert (tmp_path / "run" / "report.html").is_file()

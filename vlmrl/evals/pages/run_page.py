@@ -25,6 +25,7 @@ from vlmrl.evals.score.paired import Comparison, Gap, Incomparable, compare
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Summary, summarize
 from vlmrl.evals.score.table import difference_text, figure, level_cell, level_labels, p_text, visible
+from vlmrl.evals.score.verdict import verdict
 
 
 def write_report(run_dir: Path) -> Path:
@@ -59,6 +60,7 @@ def page(run: RunFiles) -> dict[str, Any]:
         "name": visible(run.path.absolute().name),
         "finished": run.finished,
         "subtitle": subtitle(run),
+        "verdict": [visible(text) for text in verdict(records, seed, comparisons)],
         "tiles": tiles(summaries, comparisons),
         "results": results(summaries, colours, _constant(run.records)),
         "levels": level_rows(records, colours, seed),

@@ -37,14 +37,16 @@ def show_results(path: Path, ui: Ui) -> None:
         seed = seed_of(files)
         summaries = {name: summarize(rows, seed) for name, rows in records.items()}
         spans = any("miou" in summary.metrics for summary in summaries.values())
-        ui.show(table(summary_cells(summaries, SHOWN if spans else None), "held-out questions, 95% intervals"))
         levels = level_table(records, seed)
+        own = ("miou", "r1@0.5") if spans else headline(summaries.values())
+        columns = SHOWN if spans else None if levels is None else (*own, "parse_rate", "think_rate", "tokens")
+        ui.show(table(summary_cells(summaries, columns), "held-out questions, 95% intervals"))
         if levels is not None:
             ui.show(table(level_cells(levels), "by how hard questions are, 95% intervals"))
         elif any(summary.parts for summary in summaries.values()):
             ui.show(table(part_cells(summaries), "by task and difficulty, 95% intervals"))
         comparisons, refused = comparisons_of(records, seed)
-        compared = (*(("miou", "r1@0.5") if spans else headline(summaries.values())), "think_rate", "tokens")
+        compared = (*(own if levels is None else own[:1]), "think_rate", "tokens")
         shown = comparisons if levels is None else coarser(comparisons)
         ui.show(table(comparison_cells(shown, compared, parts=not spans), "paired differences, 95% intervals"))
         for line in refused:

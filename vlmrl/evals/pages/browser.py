@@ -15,6 +15,7 @@ from vlmrl.answers.tags import parse
 from vlmrl.evals.pages.charts import COLOURS, nice_ticks, number
 from vlmrl.evals.pages.overlay import OBJECTS, Mark, Marks, Shown, Span, Target, answer_marks, gold_marks
 from vlmrl.evals.pages.runfiles import Frames
+from vlmrl.evals.pages.step_table import StepTable, step_table
 from vlmrl.evals.score.measures import main_score
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.table import visible
@@ -149,6 +150,8 @@ class Question:
     answers: tuple[Answer, ...]
     problems: tuple[str, ...]
     """What of the truth is not drawn, and why."""
+    steps: StepTable | None = None
+    """Of the thoughts, where the row states true ones."""
     tags: tuple[str, ...] = ()
     """For the filters: names of `TAGS`."""
 
@@ -195,10 +198,8 @@ def question(
     timed = bool(gold.spans) or any(marks.spans for _, _, _, marks in drawn)
     length = max(ends) or 1.0
     several = {model for model, rows in answered.items() if len(rows) > 1}
-    answers = tuple(
-        _answer(f"{model} k={record.k}" if model in several else model, layer, colours[model], record, marks, length)
-        for model, layer, record, marks in drawn
-    )
+    named = [(f"{model} k={record.k}" if model in several else model, layer, colours[model], record) for model, layer, record, _ in drawn]
+    answers = tuple(_answer(*name, marks, length) for name, (_, _, _, marks) in zip(named, drawn, strict=True))
     layers = [(0, TRUTH_COLOUR, gold), *((layer, colours[model], marks) for model, layer, _, marks in drawn)]
     return Question(
         index=index,
@@ -212,6 +213,7 @@ def question(
         strip=None if frames is None else strip_of(frames, layers),
         answers=answers,
         problems=problems,
+        steps=step_table(frames, named),
         tags=_tags(answered, bool(problems) or any(a.problems for a in answers)),
     )
 

@@ -21,6 +21,7 @@ from vlmrl import fs
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.pages.overlay import Shown, Target, Unit, target_of
 from vlmrl.evals.score.records import Record, read_verified
+from vlmrl.evals.score.steps import TrueStep, true_steps
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import CoordinateFrame, Sample
 
@@ -51,6 +52,8 @@ class Frames:
     """The kept frames side by side, as PNG in base64."""
     target: Target | None = None
     """What the row says of the answer, for drawing it; None in files from before it was kept."""
+    steps: tuple[TrueStep, ...] = ()
+    """Of the row's true thought, where it states them."""
 
     @property
     def shown(self) -> Shown:
@@ -219,6 +222,7 @@ def frames_of(sample: Sample, media: ProcessedMedia) -> Frames:
         gold=sample.gt.get("time"),
         duration=media.duration,
         target=target_of(sample, media.original_size),
+        steps=true_steps(sample),
     )
 
 
@@ -231,12 +235,14 @@ def make_frames(
     gold: Sequence[float] | None,
     duration: float | None,
     target: Target | None = None,
+    steps: Sequence[TrueStep] = (),
 ) -> Frames:
     """The pixels that the model saw of one question, for a page.
 
     Args:
         frames: uint8 [T, h, w, 3]; times: [T] in seconds, None for images; gold: (start, end) in seconds.
         target: what the row says of the answer (`overlay.target_of`), so that it can be drawn.
+        steps: of the row's true thought.
 
     Raises:
         ValueError: another shape or type, or not one time per frame.
@@ -257,6 +263,7 @@ def make_frames(
         total=len(frames),
         strip=base64.b64encode(_png(np.concatenate([frames[i] for i in kept], axis=1))).decode(),
         target=target,
+        steps=tuple(steps),
     )
 
 
@@ -309,6 +316,7 @@ def _read_frames(path: Path) -> Frames:
             total=int(value["total"]),
             strip=base64.b64encode(base64.b64decode(value["strip"], validate=True)).decode(),
             target=None if value.get("target") is None else _read_target(value["target"]),
+            steps=tuple(TrueStep(time=float(step["time"]), text=str(step["text"])) for step in value.get("steps", [])),
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise StorageError(f"{path}: not frames of a question ({error!r}); remove the file and write the report again") from error

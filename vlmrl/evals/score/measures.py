@@ -16,6 +16,8 @@ for _metric in (
     Metric("judged_faithful", "right and consistent (judge)", lambda r: faithful(r)),
     Metric("judged_grounding", "grounded (judge)", scored("judged_grounding")),
     Metric("judged_spatial", "boxes of thought (judge)", scored("judged_spatial")),
+    Metric("steps_right", "steps right", scored("steps_right")),
+    Metric("steps_all_right", "all steps right", scored("steps_all_right")),
     Metric("parse_rate", "readable", lambda r: float(r.status == "ok"), common=True),
     Metric("format_rate", "right form", lambda r: None if r.format_ok is None else float(r.format_ok), common=True),
     Metric("think_rate", "with thought", lambda r: float(r.think.has), common=True),

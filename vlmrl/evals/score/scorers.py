@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from vlmrl.answers.base import ANSWER_TYPES, Scored
 from vlmrl.answers.tags import Parsed
+from vlmrl.evals.score.steps import step_scores, true_steps
 from vlmrl.registry import Catalogue
 from vlmrl.rewards.rule_spatial import consistency, grounding
 from vlmrl.types import Sample
@@ -51,3 +52,9 @@ def thought_scores(parsed: Parsed, sample: Sample) -> dict[str, float]:
     """What the rules for thoughts say, where the row says what to check against: `consistency` (of right answers) and `grounding`."""
     found = {"consistency": consistency(parsed, sample), "grounding": grounding(parsed, sample)}
     return {name: value for name, value in found.items() if value is not None}
+
+
+@scorer("thought_steps")
+def thought_step_scores(parsed: Parsed, sample: Sample) -> dict[str, float]:
+    """How many of the true steps that a row states its thought has: `steps_right` and `steps_all_right`."""
+    return step_scores(parsed.thought, true_steps(sample))

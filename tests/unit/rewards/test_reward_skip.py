@@ -16,7 +16,7 @@ from vlmrl.rewards.skip import right_without_thought
 EMPTY, FULL = "<think>\n\n</think>", "<think>It is red.</think>"
 
 
-def test_only_a_right_answer_with_an_empty_thought_is_paid() -> None:
+def test_reward_right_without_thought() -> None:
     texts = [
         f"{EMPTY}<answer>red</answer>",
         f"{FULL}<answer>red</answer>",

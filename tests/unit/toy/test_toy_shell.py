@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -90,6 +91,7 @@ def test_rows_are_pinned() -> None:
         "source": "toy",
         "meta": {
             "category": "hard",
+            "choices": ["red", "green", "blue"],
             "labels": "exact",
             "exchanges": exchanges,
             "steps": [{"time": second, "text": text} for second, text in enumerate(places)],
@@ -97,11 +99,11 @@ def test_rows_are_pinned() -> None:
     }
     digests = {split: hashlib.sha256("".join(json.dumps(row) + "\n" for row in rows(split, 200)).encode()).hexdigest() for split in SPLITS}
     assert digests == {
-        "pretrain": "82cab223919f394bec15326c155e7260f772325c579b986e04ce42ecdc16086e",
-        "sft": "039c71bc254f4670d1d2dc6e15ac4220c6ab3aa7428ac545cb932b08b5cc63b8",
-        "train": "f05f2695705f3f687069948aa1693d667093b4acbe9287af5207b9ed0964a57f",
-        "validation": "26031767e70af7526414d2b87aedd27757cf6216b2de1317ff5eb7d36ec8df0b",
-        "test": "1b72b829a9fa5c45d3235bc05e4bd93b2e2d9788577d6826f330b7b034bc2f55",
+        "pretrain": "9f1b7a77a35053c746bf485aff9d43933905c8ff92895bb70caa0e1929789953",
+        "sft": "d2c79aae7652042af3ac4201184bb2e890cbfadb526b7d7c64078ce760dfc16d",
+        "train": "abd716a4523a259fe4f725088d2263e564771ab7dca8d9c835273d975d00dd9e",
+        "validation": "7f7c7de09c5948e8d6f27133bd09e254c19ae66dea8e60785fcd6c705054b141",
+        "test": "f7676c88a48cae164c2968f90647fb215403974b7a288fde4456f0bb151cd24d",
     }
 
 
@@ -265,3 +267,15 @@ def test_a_world_is_built_once_and_knows_its_splits(built: Path) -> None:
     assert {file: file.stat().st_mtime_ns for file in built.rglob("*")} == before
     assert marker["recipe"] == world_hash(SMALL)
     assert {split: entry["count"] for split, entry in marker["videos"].items()} == {split: getattr(SMALL, split) for split in SPLITS}
+
+
+def test_pretraining_moves_the_ball_more_often_than_chance() -> None:
+    """At random two of three exchanges move it; in the other splits they are at random."""
+
+    def moved(split: Any) -> float:
+        walks = [[step["text"] for step in row["meta"]["steps"]] for row in rows(split, 600)]
+        steps = [a != b for walk in walks for a, b in itertools.pairwise(walk)]
+        return sum(steps) / len(steps)
+
+    assert abs(moved("pretrain") - 5 / 6) < 0.02
+    assert all(abs(moved(split) - 2 / 3) < 0.03 for split in SPLITS if split != "pretrain")

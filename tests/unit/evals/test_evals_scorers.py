@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -144,3 +145,15 @@ def test_boxes_and_actions_agree_with_their_rewards(answer: str) -> None:
     rewarded = gui_action(group([text], row, "answer_only"), RewardContext())[0]
     assert rewarded is not None
     assert (found["step"] == 1) == (rewarded == 1)
+
+
+@pytest.mark.parametrize(
+    ("thought", "scores"),
+    [("green, blue", {"consistency": 1.0}), ("blue, green", {"consistency": 0.0}), ("\n\n", {}), ("", {})],
+)
+def test_a_thought_that_was_left_out_is_neither_consistent_nor_inconsistent(thought: str, scores: dict[str, float]) -> None:
+    """Where answers are listed, so that thoughts may be left out; the reward gives 0 there, or leaving out would be a way around it."""
+    row = dataclasses.replace(sample("exact_text", {}, answer="blue"), meta={"choices": ["red", "green", "blue"]})
+    text = f"<think>{thought}</think><answer>blue</answer>"
+    assert thought_scores(parse(text, "think_or_not"), row) == scores
+    assert rule_consistency(group([text], row, "think_or_not"), RewardContext()) == [scores.get("consistency", 0.0)]

@@ -49,8 +49,12 @@ def score(answer: str | None, parsed: Parsed, sample: Sample) -> Scored:
 
 @scorer("thought_rules")
 def thought_scores(parsed: Parsed, sample: Sample) -> dict[str, float]:
-    """What the rules for thoughts say, where the row says what to check against: `consistency` (of right answers) and `grounding`."""
-    found = {"consistency": consistency(parsed, sample), "grounding": grounding(parsed, sample)}
+    """What the rules for thoughts say, where the row says what to check against: `consistency` (of right answers) and `grounding`.
+
+    Where a row lists the possible answers (`meta.choices`) and the thought was left out, there is nothing to be consistent.
+    """
+    skipped = "choices" in sample.meta and not (parsed.thought or "").strip()
+    found = {"consistency": None if skipped else consistency(parsed, sample), "grounding": grounding(parsed, sample)}
     return {name: value for name, value in found.items() if value is not None}
 
 

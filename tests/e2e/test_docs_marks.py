@@ -280,6 +280,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/data.md", "Boxes, points and times"): keys_of(SourceSection),
     ("docs/data.md", "*"): "prose and forms of answers; tests/unit/data",
     ("docs/evaluation.md", "What happens"): options_of_eval,
+    ("docs/evaluation.md", "What rows say of themselves"): "tests/unit/evals/test_evals_levels.py, tests/unit/evals/test_evals_steps.py",
     ("docs/glossary.md", "*"): "tests/test_glossary.py",
     ("docs/judges.md", "Rewards that ask a model"): methods_of("reward"),
     ("docs/judges.md", "What happens when it goes wrong"): "prose; tests/faults/test_judge_server.py",

@@ -340,7 +340,7 @@ TABLE = [
     ("checkpoint.keep=0", "checkpoint.keep: must be greater than 0, got int 0"),
     (
         "stages=[]",
-        "stages: expected a list of a mapping with kind, name, source, steps, answer_format, freeze, optim, max_tokens_per_microbatch, ",
+        "stages: expected a list of a mapping with kind, name, source, steps, until, answer_format, freeze, optim, ",
     ),
     ("stages=3", "stages: expected a list of"),
     ("stages.rl=3", "stages.1: expected a mapping"),

@@ -1,13 +1,15 @@
 """Reward `right_without_thought`: a right answer that needed no thought. Ours; TON (arXiv:2505.16854) has no such term.
 
-Next to a reward of the answer it teaches when to think: where the answer is right either way, leaving the thought out is worth a little
-more, and where it is not, being right is worth far more than the little. Two other ways to pay for short answers lose the thoughts:
+Next to a reward of the answer it teaches when to think: where the answer is right either way, leaving the thought out is worth more, and
+where it is not, a thought is worth more than a lucky guess. It is paid for right answers only, and about the thought instead of the number
+of tokens, because other costs can lose the thoughts or their meaning:
 
-* A cost on length that every answer pays, right or wrong (`length`). While a thought is right only about as often as a guess, the short
-  guess is the better deal, and the model stops thinking before its thoughts have become right.
-* Any column about length under an advantage that uses ranks only (`g2rpo`): a difference of a hundredth counts as much as right or wrong.
+* A cost on length that every answer pays, right or wrong (`length`), pays the short guess too. Where a thought is not yet right much more
+  often than a guess, that can be the better deal.
+* Under an advantage that uses ranks only (`g2rpo`) the least difference in length counts as much as right or wrong.
+* Where right answers pay by length (`cosine_length`), a thought of one word that means nothing costs as much as none.
 
-Where a right answer pays a cost by length (`cosine_length`), the thought shrinks to a word that costs as much as none and means nothing.
+What happens in the generated world is in `docs/benchmarks/toy_video.md`.
 """
 
 from __future__ import annotations

@@ -70,6 +70,7 @@ def lost_of_finished(run: RunDir, cfg: Config, say: Callable[[str], None]) -> li
     _refuse_unneeded(run, cfg, identity, range(len(cfg.stages) - 1))
     out += [f"{path}: {problem}" for path, problem in identity.damaged_records().items()]
     if not out:
+        _check_order(run, cfg, identity, say)
         identity.write()
     return out
 
@@ -237,7 +238,7 @@ def _check_records(s: Session) -> None:
     for name, weights in again.items():
         s.ui.say(f"asking the held-out questions of '{name}' again")
         ask_again(s, name, weights)
-    dist.on_main(lambda: _check_order(s))
+    dist.on_main(lambda: _check_order(s.run, s.cfg, s.identity, s.ui.say))
 
 
 def _lost_evaluations(s: Session) -> dict[str, str]:
@@ -286,24 +287,24 @@ def _give_up(s: Session, name: str, path: Path) -> None:
     note_of(s.run, s.ui)(f"{path} is missing: the evaluation '{name}' is left out from here on")
 
 
-def _check_order(s: Session) -> None:
+def _check_order(run: RunDir, cfg: Config, identity: Identity, say: Callable[[str], None]) -> None:
     """The list of evaluations is written again from the files where it is damaged or misses some."""
-    stages = [cfg.name for cfg in s.cfg.stages]
+    stages = [stage.name for stage in cfg.stages]
 
     def place(name: str) -> tuple[int, float]:
         stage, _, step = name.partition("@")
         at = stages.index(stage) if stage in stages else -1
         return at, float(step) if step.isdecimal() else float("inf")
 
-    path = s.run.eval / "order.json"
-    there = [Path(name).stem for name, _, _ in s.identity.records if Path(name).parent.name == "eval"]
+    path = run.eval / "order.json"
+    there = [Path(name).stem for name, _, _ in identity.records if Path(name).parent.name == "eval"]
     names = _names(path)
     if names is None and not path.exists() and not there:
         return
     if names is None or not set(there) <= set(names):
         every: list[str] = [*there, *(names or [])]
         fs.write_text(path, json.dumps(sorted(dict.fromkeys(every), key=place)))
-        s.ui.say(f"{path} was damaged or missing; it was written again from the records of evaluations")
+        say(f"{path} was damaged or missing; it was written again from the records of evaluations")
 
 
 def _names(path: Path) -> list[str] | None:

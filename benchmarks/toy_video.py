@@ -95,7 +95,7 @@ def run_seed(seed: int, out: Path, controls: Sequence[str], pool: ThreadPoolExec
 
     main = out / f"main-{seed}"
     _run(command(seed, out, main.name, extra), main)
-    stages = load(RECIPE, []).config.model_dump(mode="json")["stages"]
+    stages = load(RECIPE, extra).config.model_dump(mode="json")["stages"]
     waiting = []
     for name in controls:
         start = [] if name in FROM_BASE else [f"model.path={main / 'stages' / 'sft'}"]

@@ -51,6 +51,7 @@ def test_killed_and_resumed_with_the_same_bits(tiny_files: tuple[Path, Path], sh
     assert "On hard questions accuracy" in text
 
 
+@pytest.mark.slow
 def test_the_benchmark_from_the_command_to_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of two steps: nothing is learnt, everything is exercised."""
     sizes = {"pretrain": 12, "sft": 8, "train": 24, "validation": 2, "test": 24}

@@ -121,12 +121,12 @@ def best_constant(cell: Cell, out: Path, extra: Sequence[str]) -> dict[str, tupl
     from vlmrl.answers.base import ANSWER_TYPES
     from vlmrl.config.load import load
     from vlmrl.data.source import load_source
-    from vlmrl.toy.kinds import world_hash
+    from vlmrl.toy.base import world_folder
 
     config = load(Path(cell.recipe), [*cell.overrides, *extra]).config
     assert config.toy is not None
     assert config.eval.source is not None
-    folder = Path(config.toy.cache).expanduser() / f"world-{world_hash(config.toy.world)}"
+    folder, _ = world_folder(config.toy.world, Path(config.toy.cache).expanduser(), [config.eval.source.path])
     if not folder.exists():
         return {}
     rows_file, bad = folder / config.eval.source.path, out / "quarantine.jsonl"

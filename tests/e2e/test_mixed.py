@@ -122,7 +122,7 @@ def make_model(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     types = sorted({row["answer_type"] for row in rows})
     told = [f" {instruction(answer_format, kind)}" for answer_format in ANSWER_FORMATS for kind in types] * 16
     texts = [text for row in rows for text in (row["prompt"], f"<answer>{row.get('answer', '')}</answer>")]
-    corpora = (tokenizer_corpus("video"), multitask.corpus(), gui.corpus(), told, texts * 4)
+    corpora = (tokenizer_corpus("grounding"), multitask.corpus(), gui.corpus(), told, texts * 4)
     build_model(folder, seed=0, corpus=itertools.chain(*corpora))
 
 

@@ -67,23 +67,33 @@ def default_world(ui: Ui, sources: Sequence[str] = (), kind: str = GROUNDING) ->
 
 def world(recipe: ToyWorldSection, cache: Path, ui: Ui, sources: Sequence[str] = ()) -> Path:
     """Folder of the generated media and rows: of the whole world, or of the splits that the files `sources` are."""
+    folder, splits = world_folder(recipe, cache, sources)
+    media = _media(recipe)
+    total = sum(getattr(recipe, split) for split in splits)
+    with ui.bar(f"make {'videos' if media == 'videos' else 'pictures'}", total) as bar:
+        make_world(folder, recipe, lambda done, _: bar.update(done), splits=splits)
+        bar.update(total)
+    return folder
+
+
+def world_folder(recipe: ToyWorldSection, cache: Path, sources: Sequence[str] = ()) -> tuple[Path, tuple[Split, ...]]:
+    """Where `world` keeps or will keep the splits that the files `sources` are, and these splits (all of them where none is named)."""
     files = {source.partition("#")[0] for source in sources}
     splits: tuple[Split, ...] = tuple(split for split in SPLITS if f"{split}.jsonl" in files)
     digest = world_hash(recipe)
     folder = cache / f"world-{digest}"
     if len(splits) < max(len(files), 1):  # other files, or none named
         splits = SPLITS
-    media = "videos" if recipe.kind in VIDEOS else "images"
     if splits != SPLITS:
         # any that has these splits will do: a recipe reads fewer of them once its base model is made
         kept = [folder, *(marker.parent for marker in sorted(cache.glob(f"{folder.name}-*/{MARKER}")))]
         own = cache / f"{folder.name}-{'-'.join(splits)}"
-        folder = next((one for one in kept if usable(one, digest, media, splits) is not None), own)
-    total = sum(getattr(recipe, split) for split in splits)
-    with ui.bar(f"make {'videos' if media == 'videos' else 'pictures'}", total) as bar:
-        make_world(folder, recipe, lambda done, _: bar.update(done), splits=splits)
-        bar.update(total)
-    return folder
+        folder = next((one for one in kept if usable(one, digest, _media(recipe), splits) is not None), own)
+    return folder, splits
+
+
+def _media(recipe: ToyWorldSection) -> str:
+    return "videos" if recipe.kind in VIDEOS else "images"
 
 
 def _base_folder(cfg: Config, toy: ToySection, cache: Path) -> Path:

@@ -88,22 +88,23 @@ def open_stage(cfg: Any, journal: Path, log: Any) -> Any:
     from vlmrl.rewards.run.runner import RewardRunner
     from vlmrl.train.loader import PromptLoader
     from vlmrl.train.media import open_media
+    from vlmrl.train.shard.adamw import make_optimizer
+    from vlmrl.train.shard.ddp import ReplicaUpdates
     from vlmrl.train.stage.base import StageRun
     from vlmrl.train.state import RunState
-    from vlmrl.train.step import Learner, make_optimizer
+    from vlmrl.train.step import Learner
 
     stage, root = cfg.stages[0], Path(cfg.data.root)
     bundle = open_bundle(cfg.model.path)
     store, encoder = open_media(cfg, bundle, root)
     policy = open_policy(cfg, bundle)
     named = freeze(policy, stage.freeze)
-    optimizer, _ = make_optimizer(named, stage.optim)
     samples = {s.id: s for s in load_source(root / stage.source.path, media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None)}
     state = RunState()
     learner = Learner(
         policy=policy,
         vision=VisionCache(store, budget_bytes=cfg.media.cache_bytes),
-        optimizer=optimizer,
+        updates=ReplicaUpdates(named, *make_optimizer(named, stage.optim)),
         named=named,
         max_grad_norm=stage.optim.max_grad_norm,
         max_tokens_per_microbatch=stage.max_tokens_per_microbatch,

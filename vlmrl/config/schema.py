@@ -34,6 +34,7 @@ from vlmrl.config.stages import (
     know_kinds,
     register_section,
 )
+from vlmrl.config.train import TrainSection
 
 __all__ = [
     "SECTIONS",
@@ -59,6 +60,7 @@ __all__ = [
     "StageBase",
     "ToySection",
     "ToyWorldSection",
+    "TrainSection",
     "know_kinds",
     "register_section",
     "validate",
@@ -194,6 +196,7 @@ class Config(Section):
 
     run: RunSection = RunSection()
     model: ModelSection
+    train: TrainSection = TrainSection()
     media: MediaSection = MediaSection()
     data: DataSection = DataSection()
     stages: tuple[Stage, ...] = Field(min_length=1, description="Phases, in order")

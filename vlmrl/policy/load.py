@@ -258,9 +258,9 @@ def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.P
 
 
 def weights_fingerprint(policy: Policy) -> str:
-    """Hash of all weights; equal exactly when the weights are bit-identical."""
+    """Hash of all weights; equal exactly when the weights are bit-identical. Every rank calls it (`Policy.state`)."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(policy.model.state_dict().items()):
+    for name, tensor in policy.state(ordered=True):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
     return digest.hexdigest()

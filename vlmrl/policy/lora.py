@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,21 +72,22 @@ def add_adapters(policy: Policy, spec: LoraSpec, *, seed_of: Callable[[str], int
     policy.lora = Adapters(spec=spec, tuner=tuner, layers=layers, names=names)
 
 
-def merged_state(policy: Policy) -> dict[str, torch.Tensor]:
+def merged_state(policy: Policy, *, keep: bool = True) -> dict[str, torch.Tensor]:
     """State of the model as one without adapters, by its own names, with the adapters added to the weights they belong to.
 
-    The live model is left as it is. Tensors without an adapter are the live ones, the others fresh and on the CPU.
+    The live model is left as it is. Tensors without an adapter are the live ones, the others fresh and on the CPU. Weights in shards are
+    gathered, on every rank in the same order, and with `keep` they are on the CPU; without it nothing is kept.
     """
-    if policy.lora is None:
-        return policy.model.state_dict()
     out: dict[str, torch.Tensor] = {}
-    for key, tensor in policy.model.state_dict().items():
-        if any(part in key for part in _TENSORS):
+    shards = policy.shards
+    for key, tensor in policy.state():
+        if policy.lora is not None and any(part in key for part in _TENSORS):
             continue
         layer, inside, rest = key.partition(".base_layer.")
-        if inside and rest == "weight":
-            tensor = policy.lora.merged(layer).cpu()
-        out[f"{layer}.{rest}" if inside else key] = tensor
+        if policy.lora is not None and inside and rest == "weight":
+            tensor = policy.lora.merged(layer, shards.full).cpu()
+        if keep:
+            out[f"{layer}.{rest}" if policy.lora is not None and inside else key] = tensor.cpu() if shards.collective else tensor
     return out
 
 
@@ -105,10 +106,21 @@ def fold_adapters(policy: Policy) -> None:
     policy.vision_trains = False
 
 
-def save_adapter(policy: Policy, folder: Path) -> None:
+def adapter_state(policy: Policy) -> dict[str, torch.Tensor]:
+    """Whole tensors of the adapters by name, empty without any. Every rank calls it where weights lie in shards."""
+    if policy.lora is None:
+        return {}
+    named = dict(policy.model.named_parameters())
+    return {name: policy.shards.full(named[name].detach()) for name in sorted(policy.lora.names)}
+
+
+def save_adapter(policy: Policy, folder: Path, state: Mapping[str, torch.Tensor]) -> None:
     """Write the adapter alone in peft's format (`adapter_config.json`, `adapter_model.safetensors`) into a new folder.
 
     `peft.PeftModel.from_pretrained(base_model, folder)` opens it. The caller makes the files durable.
+
+    Args:
+        state: what `adapter_state` gave.
 
     Raises:
         ValueError: the policy has no adapters.
@@ -118,8 +130,7 @@ def save_adapter(policy: Policy, folder: Path) -> None:
     config = copy.copy(policy.lora.tuner.peft_config[ADAPTER])
     config.inference_mode = True
     config.save_pretrained(folder)
-    named = dict(policy.model.named_parameters())
-    tensors = {f"base_model.model.{name.replace(f'.{ADAPTER}.', '.')}": named[name] for name in sorted(policy.lora.names)}
+    tensors = {f"base_model.model.{name.replace(f'.{ADAPTER}.', '.')}": tensor for name, tensor in state.items()}
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     save_file(on_cpu, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from vlmrl.policy.attention import Backend
 from vlmrl.policy.pack import PositionSpec
+from vlmrl.policy.root import Shards, Unsharded
 from vlmrl.types import MediaKind
 
 ADAPTER = "default"
@@ -114,11 +116,11 @@ class Adapters:
             for parameter, flag in trains:  # switching on makes all of them train, frozen parts too
                 parameter.requires_grad_(flag)
 
-    def merged(self, name: str) -> torch.Tensor:
-        """W + (alpha / rank) B A of one layer, [out, in], a fresh tensor of W's type; summed in float64."""
+    def merged(self, name: str, full: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor) -> torch.Tensor:
+        """W + (alpha / rank) B A of one layer, [out, in], a fresh tensor of W's type; summed in float64. `full` gathers shards."""
         layer = self.layers[name]
-        weight = layer.get_base_layer().weight.detach()
-        a, b = (part[ADAPTER].weight.detach().double() for part in (layer.lora_A, layer.lora_B))
+        weight = full(layer.get_base_layer().weight.detach())
+        a, b = (full(part[ADAPTER].weight.detach()).double() for part in (layer.lora_A, layer.lora_B))
         return torch.addmm(weight.double(), b, a, alpha=self.spec.alpha / self.spec.rank).to(weight.dtype)
 
 
@@ -148,6 +150,8 @@ class Policy:
     """Low-rank adapters in `model` (`policy.lora`); then they alone train."""
     adapters_on: bool = True
     """False: a view of the model under its adapters."""
+    shards: Shards = field(default_factory=Unsharded)
+    """Where the weights are; a training engine puts them there (`train.shard`)."""
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
@@ -167,6 +171,22 @@ class Policy:
         if self.lora is None:
             raise ValueError("the policy has no adapters, so its own weights are the ones that train: load the others beside it")
         return replace(self, adapters_on=False, vision_trains=False)
+
+    def state(self, *, ordered: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
+        """Name and whole tensor of everything that the model's `state_dict` holds, in its order or by name; tied ones are one tensor.
+
+        Where weights lie in shards they are gathered one by one: every rank goes through all of them.
+        """
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        uses = Counter(map(id, parameters.values()))
+        tied: dict[int, torch.Tensor] = {}
+        state = self.model.state_dict()
+        for name in sorted(state) if ordered else state:
+            own = id(parameters.get(name))
+            whole = tied[own] if own in tied else self.shards.full(parameters.get(name, state[name])).detach()
+            if uses[own] > 1:
+                tied[own] = whole
+            yield name, whole
 
     @property
     def core(self) -> Any:

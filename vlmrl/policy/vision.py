@@ -81,21 +81,46 @@ class VisionCache:
             RuntimeError: a medium has more or fewer features than placeholder tokens.
             StorageError: the folder of `disk` cannot be read or written.
         """
+        return self.look(policy, handles, train=train).features(policy, handles, train=train)
+
+    def get_ready(self, policy: Policy) -> None:
+        """Do what needs all ranks: where weights lie in shards, they are read together for the name of the features on disk."""
+        if self.disk is not None and policy.shards.collective and not policy.vision_trains:
+            self.fingerprint(policy)
+
+    def look(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> Seen:
+        """What is known of these media, in memory or on disk, and what has to be encoded."""
         distinct = {handle.key: handle for handle in handles}
         if train and policy.vision_trains:
-            return self._encode(policy, list(distinct.values()))
+            return Seen(self, {}, list(distinct.values()))
         if self._version != policy.vision_version:
             self._features.clear()
             self._bytes, self._version = 0, policy.vision_version
-        missing = [handle for key, handle in distinct.items() if key not in self._features]
-        self.hits += len(distinct) - len(missing)
-        out = self._fetch(policy, missing)
-        for key in distinct:
-            if key in out:
-                self._keep(key, out[key])
-            else:
-                self._features.move_to_end(key)
-                out[key] = self._features[key]
+        known = {key: self._features[key] for key in distinct if key in self._features}
+        self.hits += len(known)
+        for key in known:
+            self._features.move_to_end(key)
+        missing = [handle for key, handle in distinct.items() if key not in known]
+        if missing and self.disk is not None and not policy.vision_trains:
+            for handle in missing:
+                found = self.disk.get(handle.key, self.fingerprint(policy), policy.compute)
+                if found is not None:
+                    _check(handle, found)
+                    known[handle.key] = found.to(policy.device)
+                    self._keep(handle.key, known[handle.key])
+                    self.disk_hits += 1
+        return Seen(self, known, [handle for handle in missing if handle.key not in known])
+
+    def encode(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> dict[str, Features]:
+        """Pass media through the tower; without gradient they are kept, in memory and on disk."""
+        if train and policy.vision_trains:
+            return self._encode(policy, handles)
+        with torch.no_grad():
+            out = {key: value.owned() for key, value in self._encode(policy, handles).items()}
+        for key, value in out.items():
+            if self.disk is not None and not policy.vision_trains:
+                self.disk.put(key, self.fingerprint(policy), policy.compute, value)
+            self._keep(key, value)
         return out
 
     def fingerprint(self, policy: Policy) -> str:
@@ -105,27 +130,6 @@ class VisionCache:
             known = (policy.vision_version, tower_fingerprint(policy))
             self._fingerprints[policy.model] = known
         return known[1]
-
-    def _fetch(self, policy: Policy, handles: Sequence[MediaHandle]) -> dict[str, Features]:
-        """Features without gradient of media that are not in memory: from disk if they are there, else encoded."""
-        out: dict[str, Features] = {}
-        if not handles:
-            return out
-        disk = None if policy.vision_trains else self.disk
-        if disk is not None:
-            for handle in handles:
-                found = disk.get(handle.key, self.fingerprint(policy), policy.compute)
-                if found is not None:
-                    _check(handle, found)
-                    out[handle.key] = found.to(policy.device)
-            self.disk_hits += len(out)
-        with torch.no_grad():
-            encoded = self._encode(policy, [handle for handle in handles if handle.key not in out])
-        for key, value in encoded.items():
-            out[key] = value.owned()
-            if disk is not None:
-                disk.put(key, self.fingerprint(policy), policy.compute, out[key])
-        return out
 
     def _keep(self, key: str, value: Features) -> None:
         if value.nbytes > self.budget:
@@ -155,11 +159,29 @@ class VisionCache:
         return out
 
 
+@dataclass(frozen=True)
+class Seen:
+    """Media of one pass: the features of those that are known, and the others."""
+
+    cache: VisionCache
+    known: Mapping[str, Features]
+    unknown: Sequence[MediaHandle]
+
+    @property
+    def passes(self) -> int:
+        """Passes of the tower that `features` makes: one per kind of media that has to be encoded."""
+        return len({handle.kind for handle in self.unknown})
+
+    def features(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> Mapping[str, Features]:
+        """As the cache's, for the media that were looked at."""
+        return {**self.known, **self.cache.encode(policy, self.unknown, train=train)}
+
+
 def tower_fingerprint(policy: Policy) -> str:
     """Hash of all that turns pixels into features: the tower's weights with its mergers, its settings, its code and where it runs.
 
     Kernels of another device or attention implementation round differently, and another version of transformers may compute
-    something else, so these count as other features.
+    something else, so these count as other features. Every rank calls it where weights lie in shards.
     """
     from transformers import __version__
 
@@ -174,6 +196,7 @@ def tower_fingerprint(policy: Policy) -> str:
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
     for name, tensor in sorted(tower.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        tensor = policy.shards.full(tensor)
         if tensor.numel():
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

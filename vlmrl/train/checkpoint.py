@@ -5,8 +5,8 @@ It is written as `tmp-...`, synced, and renamed, so that at any instant a power 
 There is no "latest" file: the latest is the highest step whose manifest verifies. Steps are counted over the whole run, so the
 names order across stages. Hashes detect damage, not a forger.
 
-Only rank 0 writes. `run_synchronized` (see `train.dist`) makes its failure the failure of all ranks. Inside `save` no collective is run:
-gather sharded tensors before.
+Rank 0 makes the folder, writes the manifest and renames; in between every rank may write files of its own into it. What fails on one rank
+fails on all of them (`Collective`).
 
 What a failed save means is the caller's decision: `StorageError` says that this step was not saved, that the temporary folder is
 gone and that older checkpoints are untouched, so a loop may go on and save at the next step.
@@ -20,13 +20,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from vlmrl import faults, fs
 from vlmrl.errors import CheckpointError, StorageError
 from vlmrl.train.manifest import MANIFEST, DamagedError, differing, files, read_sealed, sha256, write_manifest
 
 T = TypeVar("T")
+Known = Mapping[str, dict[str, Any]] | None
+"""Path -> its entry in the manifest."""
 log = logging.getLogger(__name__)
 
 SCHEMA = 2
@@ -64,30 +66,50 @@ def step_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def single_process(fn: Callable[[], T]) -> T:
-    """The `together` of a single process."""
-    return fn()
+class Collective(Protocol):
+    """The processes that save together (`train.dist`)."""
+
+    def on_main(self, fn: Callable[[], T]) -> T | None:
+        """Run `fn` on the first one; its failure is that of all."""
+        ...
+
+    def gather(self, value: T) -> list[T]:
+        """`value` of every process, on every process."""
+        ...
+
+
+class _Alone:
+    def on_main(self, fn: Callable[[], T]) -> T | None:
+        return fn()
+
+    def gather(self, value: T) -> list[T]:
+        return [value]
+
+
+ALONE: Collective = _Alone()
+"""The collective of one process."""
 
 
 def save(
     folder: Path,
     *,
     step_name: str,
-    write_tensors: Callable[[Path], None],
+    write_tensors: Callable[[Path], Known],
     state: Mapping[str, Any],
     manifest_extra: Mapping[str, Any],
     keep: int,
-    run_synchronized: Callable[[Callable[[], None]], None] = single_process,
-    is_main: bool = True,
+    collective: Collective = ALONE,
 ) -> Path:
     """Write `folder/<step_name>` durably, then delete all but the newest `keep` checkpoints.
 
     Args:
         folder: the run's folder of checkpoints.
-        write_tensors: writes any files below the temporary folder that it is given (`train.tensors.write_tensors` makes safetensors).
+        write_tensors: writes any files below the temporary folder that it is given (`train.tensors.write_tensors` makes safetensors). It is
+            called on every rank, and what it raises on one it must raise on all. It returns the manifest's entries of files whose hashes
+            the ranks know already, or None.
         state: everything else that must survive; plain JSON values with text keys and finite numbers.
         manifest_extra: stored under `extra` in the manifest (step, world size, config hash, versions).
-        run_synchronized: runs local work on all ranks and raises on all of them if it raises on one.
+        collective: the ranks; all of them call this with the same arguments.
 
     Raises:
         StorageError: the disk refused. If the new folder was not complete, it is removed and the former checkpoints are as before.
@@ -96,15 +118,20 @@ def save(
     if step_number(step_name) is None or keep < 1:
         raise ValueError(f"step_name {step_name!r} must be like 'step-00000200' and keep ({keep}) at least 1")
 
-    def write() -> None:
-        if not is_main:
-            return
-        try:
-            _save(folder, step_name, write_tensors, state, manifest_extra, keep)
-        except OSError as error:  # from `write_tensors` of the caller; what goes through `fs` already is a StorageError
+    encoded = _json(state, "state")
+    _json(manifest_extra, "manifest_extra")
+    made = collective.on_main(lambda: _begin(folder, step_name))
+    temporary = collective.gather(made)[0]
+    assert temporary is not None
+    try:
+        known = write_tensors(temporary)
+        collective.on_main(lambda: _commit(folder, step_name, temporary, encoded, manifest_extra, keep, known))
+    except BaseException as error:
+        if made is not None:
+            fs.remove_tree(made)
+        if isinstance(error, OSError):  # from `write_tensors` of the caller; what goes through `fs` already is a StorageError
             raise StorageError(f"{folder / step_name}: not saved: {error}; free some space or check the disk") from error
-
-    run_synchronized(write)
+        raise
     return folder / step_name
 
 
@@ -188,30 +215,34 @@ def retain(folder: Path, keep: int) -> list[str]:
     return _discard_all(doomed)
 
 
-def _save(folder: Path, name: str, write: Callable[[Path], None], state: Mapping[str, Any], extra: Mapping[str, Any], keep: int) -> None:
+def _begin(folder: Path, name: str) -> Path:
+    """A new temporary folder."""
     faults.point("ckpt.start")
-    encoded = _json(state, "state")
-    _json(extra, "manifest_extra")
     fs.mkdir(folder)
     _check_space(folder)
     temporary = folder / fs.temporary_name(name)
-    superseded: Path | None = None
     try:
         fs.mkdir(temporary)
-        write(temporary)
-        fs.write_bytes(temporary / STATE, encoded)
+    except BaseException:
+        fs.remove_tree(temporary)
+        raise
+    return temporary
+
+
+def _commit(folder: Path, name: str, temporary: Path, state: bytes, extra: Mapping[str, Any], keep: int, known: Known) -> None:
+    """Seal the temporary folder and give it its name, in place of one of the same step."""
+    superseded: Path | None = None
+    try:
+        fs.write_bytes(temporary / STATE, state)
         _sync_tree(temporary)
         faults.point("ckpt.after_tensors")
-        write_manifest(temporary, {"schema": SCHEMA, "name": name, "extra": dict(extra)})
+        write_manifest(temporary, {"schema": SCHEMA, "name": name, "extra": dict(extra)}, known)
         faults.point("ckpt.after_manifest")
         superseded = _make_way(folder / name)
         fs.rename(temporary, folder / name)
     except BaseException:
-        try:
-            fs.remove_tree(temporary)
-        finally:
-            if superseded is not None:
-                fs.rename(superseded, folder / name)
+        if superseded is not None:
+            fs.rename(superseded, folder / name)
         raise
     fs.fsync_dir(folder)
     faults.point("ckpt.after_rename")

@@ -70,7 +70,8 @@ def doing(what: str) -> None:
         _watchdog.doing = what
 
 
-def _collective(name: str) -> AbstractContextManager[None]:
+def collective(name: str) -> AbstractContextManager[None]:
+    """Context of a collective that other code makes, so that the watchdog knows of it."""
     return nullcontext() if _watchdog is None else _watchdog.collective(name)
 
 
@@ -91,7 +92,7 @@ def gather(value: T) -> list[T]:
     if world() == 1:
         return [value]
     out: list[Any] = [None] * world()
-    with _collective("gather"):
+    with collective("gather"):
         torch_dist.all_gather_object(out, value)
     return out
 
@@ -125,7 +126,7 @@ def on_main(fn: Callable[[], T]) -> T | None:
 def sum_(value: torch.Tensor) -> torch.Tensor:
     """Sum of a small tensor over ranks."""
     if world() > 1:
-        with _collective("sum"):
+        with collective("sum"):
             torch_dist.all_reduce(value)
     return value
 
@@ -152,7 +153,7 @@ def sum_gradients(parameters: Sequence[torch.nn.Parameter], bucket: int = 1 << 2
 
 def _sum_flat(tensors: list[torch.Tensor]) -> None:
     flat = torch.cat([t.reshape(-1) for t in tensors])
-    with _collective("sum of gradients"):
+    with collective("sum of gradients"):
         torch_dist.all_reduce(flat)
     place = 0
     for t in tensors:

@@ -95,6 +95,8 @@ def _parts(s: Session, name: str, policy: Policy, vision: VisionCache, stop: Sto
 def ask_again(s: Session, name: str, weights: str) -> None:
     """Make the lost records of an evaluation again, with the weights that it was of. What is there is not generated again."""
     policy = s.load_policy(weights)
+    policy.model.requires_grad_(False)
+    s.engine.wrap(policy)
     vision = VisionCache(s.store, budget_bytes=s.cfg.media.cache_bytes)
     for part in _parts(s, name, policy, vision, _budget(s.cfg.eval.max_seconds)):
         part()
@@ -128,7 +130,7 @@ def evaluate_stage(s: Session, name: str, policy: Policy, vision: VisionCache, c
         dist.on_main(lambda: s.identity.evaluated([path for path in record_files(s, name) if path.is_file()]))
         whole = not any(dist.gather(stop is not None and stop()))  # a part of the questions is no measure of the best
         if whole:
-            dist.on_main(lambda: _best(s, name, policy, values))
+            _best(s, name, policy, values)
     s.tracker.log(values, stage=name, step=s.state.step, global_step=s.state.global_step)
 
 
@@ -141,9 +143,20 @@ def _budget(seconds: float | None) -> Stop:
 
 
 def _answers(
-    s: Session, name: str, label: str, engine: LocalEngine, prompts: Sequence[Prompt], options: EvalOptions, out: Path, stop: Stop
+    s: Session,
+    name: str,
+    label: str,
+    policy: Policy,
+    vision: VisionCache,
+    engine: LocalEngine,
+    prompts: Sequence[Prompt],
+    options: EvalOptions,
+    out: Path,
+    stop: Stop,
 ) -> list[Record]:
-    with s.ui.bar(label, len(prompts)) as bar:
+    vision.get_ready(policy)
+    # generation asks no other rank for weights, so ranks may differ in the number of tokens
+    with s.ui.bar(label, len(prompts)) as bar, policy.shards.whole():
         return evaluate(
             engine,
             prompts,
@@ -166,7 +179,7 @@ def _held_out(s: Session, name: str, policy: Policy, vision: VisionCache, stop: 
     engine = LocalEngine(HFEngine(policy, vision), fingerprint=weights_fingerprint(policy))
     settings = GenerationSettings(max_new_tokens=s.cfg.eval.max_new_tokens, temperature=0.0)
     options = EvalOptions(settings=settings, batch_prompts=s.cfg.eval.batch_prompts)
-    records = _answers(s, name, f"evaluate {name}", engine, prompts, options, s.run.eval / f"{name}.jsonl", stop)
+    records = _answers(s, name, f"evaluate {name}", policy, vision, engine, prompts, options, s.run.eval / f"{name}.jsonl", stop)
     dist.on_main(lambda: _keep(s, name, prompts))
     return {"eval/rows": float(len(records))} | _metrics(records, s.cfg.run.seed, "eval")
 
@@ -179,7 +192,9 @@ def held_out_score(s: Session, cfg: StageBase, until: UntilSection, policy: Poli
     options = EvalOptions(
         settings=GenerationSettings(max_new_tokens=until.max_new_tokens, temperature=0.0), batch_prompts=s.cfg.eval.batch_prompts
     )
-    records = _answers(s, cfg.name, f"look at {cfg.name}", engine, prompts, options, s.run.eval / "until" / f"{cfg.name}.jsonl", None)
+    records = _answers(
+        s, cfg.name, f"look at {cfg.name}", policy, s.vision, engine, prompts, options, s.run.eval / "until" / f"{cfg.name}.jsonl", None
+    )
     return sum(main_score(record) for record in records) / len(records)
 
 
@@ -204,7 +219,9 @@ def _suite(s: Session, name: str, policy: Policy, stop: Stop) -> dict[str, float
         vision = VisionCache(store, budget_bytes=task.media.cache_bytes)
         engine = LocalEngine(HFEngine(policy, vision), fingerprint=fingerprint)
         options = eval_options(task, batch_prompts=suite.batch_prompts, seed=s.cfg.run.seed)
-        records = _answers(s, name, f"evaluate {name}: {task.id}", engine, prompts, options, folder / f"{task.id}.jsonl", stop)
+        records = _answers(
+            s, name, f"evaluate {name}: {task.id}", policy, vision, engine, prompts, options, folder / f"{task.id}.jsonl", stop
+        )
         store.close()
         out[f"eval/{task.id}/rows"] = float(len(records))
         out |= _metrics(records, s.cfg.run.seed, f"eval/{task.id}")
@@ -234,14 +251,19 @@ def _best(s: Session, name: str, policy: Policy, values: Mapping[str, float]) ->
     """Where `eval.best` names a metric and this is its largest value so far: note it in `eval/best.json` and keep the weights in
     `best/<stage>`, in place of the ones before."""
     metric = s.cfg.eval.best
-    if metric is None or (value := values.get(f"eval/{metric}")) is None:
+    value = dist.gather(values.get(f"eval/{metric}"))[0]  # rank 0 has the metrics
+    if metric is None or value is None:
         return
     path = s.run.eval / "best.json"
-    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    before = dist.gather(dist.on_main(lambda: json.loads(path.read_text(encoding="utf-8")) if path.exists() else None))[0]
     if before is not None and before["value"] >= value:
         return
     seal = export(policy, s.run.path / "best" / name)
     record = {"seal": seal, "metric": metric, "value": value, "stage": name, "step": s.state.step, "global_step": s.state.global_step}
-    fs.write_text(path, json.dumps(record, sort_keys=True) + "\n")
-    if before is not None and before["stage"] != name:
-        fs.remove_tree(s.run.path / "best" / before["stage"])
+
+    def note() -> None:
+        fs.write_text(path, json.dumps(record, sort_keys=True) + "\n")
+        if before is not None and before["stage"] != name:
+            fs.remove_tree(s.run.path / "best" / before["stage"])
+
+    dist.on_main(note)

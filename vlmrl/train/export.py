@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 
 from vlmrl import __version__, faults, fs
 from vlmrl.errors import CheckpointError, StorageError
 from vlmrl.policy.load import SETTINGS
-from vlmrl.policy.lora import merged_state, save_adapter
+from vlmrl.policy.lora import adapter_state, merged_state, save_adapter
 from vlmrl.policy.model import Policy
+from vlmrl.train import dist
 from vlmrl.train.manifest import DamagedError, differing, read_sealed, write_manifest
 from vlmrl.train.tensors import require_finite, system_error
 
@@ -33,24 +35,31 @@ def export(policy: Policy, path: Path, known: str | None = None) -> str:
 
     A folder that is already there stays if it has the digest `known` and is as it was written; any other is written again.
 
-    The live policy is left as it is, adapters included.
+    The live policy is left as it is, adapters included. Every rank calls this: weights in shards are gathered, and rank 0 writes.
 
     Raises:
         NumericsError: a weight is not finite; nothing is written.
         StorageError: the disk refused; nothing is left under the name, and the same command may try again.
     """
-    if known is not None and path.exists() and not damage(path, known):
+    kept = dist.gather(dist.on_main(lambda: known is not None and path.exists() and not damage(path, known)))[0]
+    if known is not None and kept:
         return known
-    weights = merged_state(policy)
+    weights, adapter = merged_state(policy, keep=dist.is_main()), adapter_state(policy)
+    seal = dist.gather(dist.on_main(lambda: _write(policy, path, weights, adapter)))[0]
+    assert seal is not None
+    return seal
+
+
+def _write(policy: Policy, path: Path, weights: Mapping[str, torch.Tensor], adapter: Mapping[str, torch.Tensor]) -> str:
     require_finite(weights, str(path))
     if path.exists():
         fs.remove_tree(path)
     with _whole(path) as temporary:
-        policy.model.save_pretrained(temporary, state_dict=weights)
+        policy.model.save_pretrained(temporary, state_dict=dict(weights))
         faults.point("export.written")
         policy.bundle.processor.save_pretrained(temporary)
         if policy.lora is not None:
-            save_adapter(policy, temporary / ADAPTER_FOLDER)
+            save_adapter(policy, temporary / ADAPTER_FOLDER, adapter)
         fs.write_text(temporary / SETTINGS, json.dumps({"positions": policy.positions.rule}) + "\n")
         seal = write_manifest(temporary, {"schema": SCHEMA, "kind": "model", "vlmrl": __version__})
     return seal

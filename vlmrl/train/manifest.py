@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -42,16 +42,22 @@ def unsealed(raw: bytes, name: str) -> dict[str, Any]:
     return body
 
 
-def listing(folder: Path) -> list[dict[str, Any]]:
-    """Path, size and sha256 of every file below a folder but its manifest."""
-    found = {name: path for name, path in sorted(files(folder).items()) if name != MANIFEST}
+def listing(folder: Path, only: Callable[[str], bool] = lambda name: name != MANIFEST) -> list[dict[str, Any]]:
+    """Path, size and sha256 of every file below a folder but its manifest, or of those whose relative names `only` takes."""
+    found = {name: path for name, path in sorted(files(folder).items()) if only(name)}
     hashes = sha256_of(found.values())
     return [{"path": name, "size": path.stat().st_size, "sha256": hashes[path]} for name, path in found.items()]
 
 
-def write_manifest(folder: Path, body: Mapping[str, Any]) -> str:
-    """Write `manifest.json` of all files in a folder, with `body` beside them; its digest."""
-    raw = sealed({**body, "files": listing(folder)})
+def write_manifest(folder: Path, body: Mapping[str, Any], known: Mapping[str, dict[str, Any]] | None = None) -> str:
+    """Write `manifest.json` of all files in a folder, with `body` beside them; its digest.
+
+    Args:
+        known: entries of files whose hashes are known already, by path: the ranks that wrote them have read them.
+    """
+    known = known or {}
+    entries = [*known.values(), *listing(folder, only=lambda name: name != MANIFEST and name not in known)]
+    raw = sealed({**body, "files": sorted(entries, key=lambda entry: entry["path"])})
     fs.write_bytes(folder / MANIFEST, raw)
     return json.loads(raw)["digest"]
 

@@ -169,7 +169,8 @@ def _export_again(s: Session, index: int, source: Path) -> None:
     then.open_policy()
     kinds.build(then, s.cfg.stages[index]).run()
     folder = s.stage_folder(index)
-    dist.on_main(lambda: s.identity.made(folder, export(then.policy, folder)))
+    seal = export(then.policy, folder)
+    dist.on_main(lambda: s.identity.made(folder, seal))
 
 
 def _check_best(run: RunDir) -> None:

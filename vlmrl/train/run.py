@@ -17,7 +17,6 @@ from vlmrl.config.schema import validate
 from vlmrl.errors import ConfigError
 from vlmrl.methods import method_doubts, method_problems
 from vlmrl.policy.load import quiet_transformers
-from vlmrl.policy.lora import fold_adapters
 from vlmrl.rewards.remote.services import Services
 from vlmrl.rewards.remote.services import session as services_of_run
 from vlmrl.rewards.remote.throttle import Timing
@@ -105,8 +104,8 @@ def _stages(s: Session) -> None:
         dist.doing(f"export of '{cfg.name}'")
         with s.clock.phase("export"):
             folder = s.stage_folder(index)
-            dist.on_main(lambda folder=folder: _export(s, folder))
-            fold_adapters(s.policy)  # from here on the live weights are those of the folder
+            _export(s, folder)
+            s.take_in(folder)
         faults.point("stage.exported")
         evaluate_stage(s, cfg.name, s.policy, s.vision)
         faults.point("stage.finished")
@@ -117,4 +116,6 @@ def _stages(s: Session) -> None:
 
 def _export(s: Session, folder: Path) -> None:
     """The stage's weights as a folder whose digest the run remembers."""
-    s.identity.made(folder, export(s.policy, folder, s.identity.exports.get(folder.relative_to(s.run.path).as_posix())))
+    known = s.identity.exports.get(folder.relative_to(s.run.path).as_posix())
+    seal = export(s.policy, folder, known)
+    dist.on_main(lambda: s.identity.made(folder, seal))

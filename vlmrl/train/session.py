@@ -12,7 +12,8 @@ from vlmrl import STARTED
 from vlmrl.config.schema import Config, SourceSection
 from vlmrl.data.encode import Encoder
 from vlmrl.media.store import MediaStore
-from vlmrl.policy.load import load_policy, load_processor
+from vlmrl.policy.load import load_policy, load_processor, pick_device
+from vlmrl.policy.lora import fold_adapters
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.vision import VisionCache
 from vlmrl.policy.vision_disk import FeatureStore
@@ -23,6 +24,8 @@ from vlmrl.train.media import open_media
 from vlmrl.train.meter import Clock
 from vlmrl.train.rows import Rows, load_rows
 from vlmrl.train.rundir import RunDir
+from vlmrl.train.shard import engines  # noqa: F401 (registers the package's)
+from vlmrl.train.shard.base import Engine, open_engine
 from vlmrl.train.state import RunState, UsedMedia
 from vlmrl.train.tracking import Tracker
 from vlmrl.train.ui import Ui
@@ -50,6 +53,8 @@ class Session:
     store: MediaStore
     encoder: Encoder
     state: RunState
+    engine: Engine
+    """How weights and moments lie on the ranks."""
     identity: Identity
     """What the run was begun with and has made; kept up on rank 0."""
     used: UsedMedia
@@ -72,13 +77,37 @@ class Session:
 
     def open_policy(self) -> None:
         """Load the weights that the current stage starts from."""
-        with self.clock.phase("load"):
-            self.policy = self.load_policy(self.base)
+        self._load(self.base)
         self.ui.say(f"attention over packed rows: {self.policy.prefix_backend} ({self.policy.prefix_reason})")
         self.vision = self.open_vision()
-        self.policy.version = self.state.policy_version
-        if self.cfg.model.gradient_checkpointing:
-            self.policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def begin_stage(self, add: Callable[[Policy], None] | None) -> None:
+        """Give the policy the adapters of a stage. The weights are loaded again where an engine has taken the model and must take it anew."""
+        if self.policy.shards.taken and (add is not None or self.engine.per_stage):
+            self._load(self.base, add)
+        elif add is not None:
+            add(self.policy)
+
+    def take_in(self, folder: Path) -> None:
+        """After a stage: from here on the live weights are those of its export."""
+        if self.policy.lora is not None and self.policy.shards.taken:
+            self._load(str(folder))
+        else:
+            fold_adapters(self.policy)
+
+    def _load(self, path: str, add: Callable[[Policy], None] | None = None) -> None:
+        with self.clock.phase("load"):
+            policy = self.load_policy(path)
+            if add is not None:
+                add(policy)
+            if self.cfg.model.gradient_checkpointing:
+                policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+            self.engine.wrap(policy)
+        policy.version = self.state.policy_version
+        before = getattr(self, "policy", None)
+        if before is not None:  # the cache of features knows versions only
+            policy.vision_version = before.vision_version + 1
+        self.policy = policy
 
     def load_policy(self, path: str) -> Policy:
         """A model under the recipe's settings."""
@@ -187,6 +216,7 @@ def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui:
         store=store,
         encoder=encoder,
         state=state,
+        engine=open_engine(cfg.train, pick_device(cfg.model.device)),
         identity=identity,
         used=used,
         base=places.model if state.stage == 0 else str(stage_folder(run, cfg, state.stage - 1)),

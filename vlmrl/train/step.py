@@ -1,4 +1,4 @@
-"""One optimizer step: micro-batches, gradient sum over ranks, the finite gate, and the update; AdamW and its learning rate.
+"""One optimizer step: micro-batches, gradient sum over ranks, the finite gate, and the update; its learning rate.
 
 The loss of a row is divided by denominators that are counted over the whole step and all ranks before the first forward, so any
 split into micro-batches or ranks gives the same gradient up to summation order. Weights change only if loss and gradient are
@@ -17,13 +17,14 @@ import torch
 
 from vlmrl.algo.behaviour import old_logprobs
 from vlmrl.algo.inputs import LossInputs
-from vlmrl.config.schema import OptimSection
 from vlmrl.errors import NumericsError
 from vlmrl.policy.forward import LAYOUTS, Layout, Scored
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, response_mask
 from vlmrl.policy.vision import VisionCache
 from vlmrl.train import dist
+from vlmrl.train.shard import lockstep
+from vlmrl.train.shard.base import Updates
 
 MAX_OOM_RETRIES = 3
 Sums = dict[str, tuple[float, float]]
@@ -36,7 +37,7 @@ class Learner:
 
     policy: Policy
     vision: VisionCache
-    optimizer: torch.optim.Optimizer
+    updates: Updates
     named: list[tuple[str, torch.nn.Parameter]]
     max_grad_norm: float
     max_tokens_per_microbatch: int
@@ -123,9 +124,11 @@ def score_tokens(learner: Learner, rows: Sequence[Row], *, policy: Policy | None
     policy, vision = policy or learner.policy, vision or learner.vision
     logp_NT, entropy_NT = (torch.zeros(response_mask(rows).shape) for _ in range(2))
     layout = LAYOUTS[learner.layout]
-    for n, part in _numbered(layout, rows, learner.max_tokens_per_microbatch):
+    for n, part in lockstep.same_number(policy, _numbered(layout, rows, learner.max_tokens_per_microbatch)):
         batch = layout.pack(part, policy.positions, policy.device, pad_id=policy.bundle.end_ids[0])
-        scored = layout.forward(policy, batch, vision, temperature=learner.temperature, forbidden=learner.forbidden, train=False)
+        scored = lockstep.forward(layout, policy, batch, vision, temperature=learner.temperature, forbidden=learner.forbidden, train=False)
+        if not len(n):
+            continue
         width = scored.logp_BT.shape[1]
         logp_NT[n, :width], entropy_NT[n, :width] = scored.logp_BT.cpu(), scored.entropy_BT.cpu()
     return TokenScores(logp_NT, entropy_NT)
@@ -144,20 +147,23 @@ def _numbered(layout: Layout, rows: Sequence[Row], budget: int) -> list[tuple[to
 def optimizer_step(learner: Learner, batch: Minibatch, objective: Objective) -> StepReport:
     """Accumulate the gradient of the objective over the minibatch and apply it.
 
-    Out of memory on any rank: all ranks halve their token budget and start the step again, at most three times.
+    Out of memory on any rank: all ranks halve their token budget and start the step again, at most three times. With an engine that cannot
+    do that (`Updates.recovers`) it is an error at once.
 
     Raises:
         NumericsError: out of memory even at an eighth of the budget.
     """
-    for _ in range(MAX_OOM_RETRIES + 1):
-        learner.optimizer.zero_grad(set_to_none=True)
+    for _ in range(MAX_OOM_RETRIES + 1 if learner.updates.recovers else 1):
+        learner.updates.zero()
         sums: Sums = {}
         failed = False
         tokens = 0
         learner.policy.model.train(learner.checkpointing)
         try:
             tokens = _accumulate(learner, batch, objective, sums)
-        except torch.OutOfMemoryError:
+        except torch.OutOfMemoryError as error:
+            if not learner.updates.recovers:  # the others wait in the middle of a forward pass, and none can go back
+                raise _too_large(learner) from error
             failed = True
         finally:
             learner.policy.model.eval()
@@ -166,9 +172,14 @@ def optimizer_step(learner: Learner, batch: Minibatch, objective: Objective) -> 
         learner.max_tokens_per_microbatch = max(1, learner.max_tokens_per_microbatch // 2)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-    raise NumericsError(
-        f"out of memory with max_tokens_per_microbatch down to {learner.max_tokens_per_microbatch}; "
-        "lower rollout.max_new_tokens or media.max_pixels"
+    raise _too_large(learner)
+
+
+def _too_large(learner: Learner) -> NumericsError:
+    how = "down to" if learner.updates.recovers else "at"
+    return NumericsError(
+        f"out of memory with max_tokens_per_microbatch {how} {learner.max_tokens_per_microbatch}; "
+        f"lower {'' if learner.updates.recovers else 'it, '}rollout.max_new_tokens or media.max_pixels"
     )
 
 
@@ -177,11 +188,13 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective, sums: 
     total = objective.total(batch.mask_NT)
     tokens = 0
     layout = LAYOUTS[learner.layout]
-    for n, part in _numbered(layout, batch.rows, learner.max_tokens_per_microbatch):
-        micro = layout.pack(part, learner.policy.positions, learner.policy.device, pad_id=learner.policy.bundle.end_ids[0])
+    policy = learner.policy
+    for n, part in lockstep.same_number(policy, _numbered(layout, batch.rows, learner.max_tokens_per_microbatch)):
+        micro = layout.pack(part, policy.positions, policy.device, pad_id=policy.bundle.end_ids[0])
         tokens += micro.tokens
-        scored = layout.forward(
-            learner.policy,
+        scored = lockstep.forward(
+            layout,
+            policy,
             micro,
             learner.vision,
             temperature=learner.temperature,
@@ -189,10 +202,13 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective, sums: 
             train=True,
             entropy_gradient=learner.entropy_gradient,
         )
+        if not len(n):
+            learner.updates.backward(scored.logp_BT.sum() * 0)
+            continue
         x = loss_inputs(batch, n, micro, scored)
         slices = _slices(batch, n, micro)
         scalar, metrics = objective(x, slices, total)
-        scalar.backward()
+        learner.updates.backward(scalar)
         if slices.sampled_BT is not None:
             _add_gap(sums, x.logp_old_BT, slices.sampled_BT)
         _add(sums, "loss", scalar.item(), 0.0)
@@ -272,40 +288,26 @@ def _add(sums: Sums, name: str, number: float, of: float) -> None:
 
 
 def _apply(learner: Learner, sums: Sums, tokens: int) -> StepReport:
-    """Sum gradients over ranks, check that everything is finite everywhere, clip, update."""
-    parameters = [p for _, p in learner.named]
-    dist.sum_gradients(parameters)
+    """Sum gradients over ranks, clip, check that everything is finite everywhere, update."""
+    norm = learner.updates.finish(learner.max_grad_norm)
     merged: Sums = {}
     for of_rank in dist.gather(sums):
         for name, (number, of) in of_rank.items():
             _add(merged, name, number, of)
     loss = merged.pop("loss", (0.0, 0.0))[0]
     metrics = {name: number / of for name, (number, of) in merged.items() if of > 0}
-    norm = torch.nn.utils.clip_grad_norm_([p for p in parameters if p.grad is not None], learner.max_grad_norm).item()
     finite = all(dist.gather(bool(torch.isfinite(torch.tensor([loss, norm])).all())))
     if finite:
-        learner.optimizer.step()
+        learner.updates.apply()
         learner.policy.version += 1
         learner.policy.vision_version += int(learner.policy.vision_trains)
-    learner.optimizer.zero_grad(set_to_none=True)
+    learner.updates.zero()
     return StepReport(applied=finite, grad_norm=norm, loss=loss, metrics=metrics, tokens=tokens)
 
 
 def masked_sum(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> tuple[float, float]:
     """(sum, count) over a mask, without gradient."""
     return float(torch.where(mask_BT, value_BT.detach(), torch.zeros_like(value_BT)).sum()), float(mask_BT.sum())
-
-
-# ---- optimizer ---------------------------------------------------------------------------------------------------------
-
-
-def make_optimizer(named: list[tuple[str, torch.nn.Parameter]], cfg: OptimSection) -> tuple[torch.optim.AdamW, list[str]]:
-    """AdamW in which only matrices decay, as is usual for transformers, and the parameter names in its order."""
-    decay = [(n, p) for n, p in named if p.ndim >= 2]
-    rest = [(n, p) for n, p in named if p.ndim < 2]
-    groups = [(decay, cfg.weight_decay), (rest, 0.0)]
-    optimizer = torch.optim.AdamW([{"params": [p for _, p in g], "weight_decay": w} for g, w in groups if g], lr=cfg.lr, betas=cfg.betas)
-    return optimizer, [n for n, _ in decay + rest]
 
 
 def learning_rate(step: int, total: int, *, peak: float, schedule: Literal["constant", "linear", "cosine"], warmup: float) -> float:

@@ -27,7 +27,7 @@ from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.train.export import export
-from vlmrl.train.step import make_optimizer
+from vlmrl.train.shard.adamw import make_optimizer
 from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, write_tensors
 from vlmrl.types import GenerationSettings, Request
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_put_in_is_refused(tiny: Tiny, monkeypatch: pytest.Monkey
     with pytest.raises(ValueError, match="no adapters"):
         tiny.policy.without_adapters()
     with pytest.raises(ValueError, match="no adapters"):
-        save_adapter(tiny.policy, Path("nowhere"))
+        save_adapter(tiny.policy, Path("nowhere"), {})
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ConfigError, match=r"peft package.*vlmrl\[lora\]"):
         adapted(tiny)

@@ -235,18 +235,29 @@ def test_too_little_space_is_noticed_before_writing(tmp_path: Path, monkeypatch:
 
 
 def test_other_ranks_write_nothing_and_learn_of_failure(tmp_path: Path) -> None:
-    def never(folder: Path) -> None:
-        raise AssertionError("rank 1 must not write")
+    class Second:
+        """Rank 1 of two; rank 0 has made the folder `there`."""
 
-    assert save(tmp_path, 1, write_tensors=never, is_main=False) == tmp_path / "step-00000001"
-    assert names(tmp_path) == []
+        def __init__(self, failed: bool):
+            self.failed = failed
 
-    def failed_elsewhere(fn: Callable[[], None]) -> None:
-        fn()
-        raise StorageError("rank 0 failed")
+        def on_main(self, fn: Callable[[], Any]) -> None:
+            if self.failed:
+                raise StorageError("rank 0 failed")
 
+        def gather(self, value: Any) -> list[Any]:
+            assert value is None
+            return [tmp_path / "there", value]
+
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "of-rank-0").write_bytes(b"")
+    seen: list[Path] = []
+    assert save(tmp_path, 1, write_tensors=seen.append, collective=Second(failed=False)) == tmp_path / "step-00000001"
+    assert seen == [tmp_path / "there"]
+    assert names(tmp_path) == ["there"]
     with pytest.raises(StorageError, match="rank 0 failed"):
-        save(tmp_path, 1, write_tensors=never, is_main=False, run_synchronized=failed_elsewhere)
+        save(tmp_path, 1, write_tensors=seen.append, collective=Second(failed=True))
+    assert (tmp_path / "there" / "of-rank-0").exists()  # its own rank takes it away
 
 
 def test_errors_of_the_writer_rise_and_leave_nothing(tmp_path: Path) -> None:

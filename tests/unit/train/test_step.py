@@ -16,6 +16,7 @@ from vlmrl.errors import NumericsError
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.train import step as step_module
+from vlmrl.train.shard.ddp import ReplicaUpdates
 from vlmrl.train.stage.loss import TokenObjective
 from vlmrl.train.step import Learner, Minibatch, optimizer_step, score_rows
 
@@ -28,7 +29,7 @@ def learner(tiny: Tiny, max_tokens_per_microbatch: int = 10**6, layout: str = "s
     return Learner(
         policy=policy,
         vision=tiny.vision,
-        optimizer=optimizer,
+        updates=ReplicaUpdates(named, optimizer, [name for name, _ in named]),
         named=named,
         max_grad_norm=1e9,
         max_tokens_per_microbatch=max_tokens_per_microbatch,

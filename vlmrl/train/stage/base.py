@@ -204,7 +204,7 @@ class StageRun:
         """Learning rate of the coming update."""
         o = self.cfg.optim
         rate = learning_rate(self.state.step, self.cfg.steps, peak=o.lr, schedule=o.schedule, warmup=o.warmup)
-        for group in self.learner.optimizer.param_groups:
+        for group in self.learner.updates.optimizer.param_groups:
             group["lr"] = rate
 
     def collector(self, cfg: RolloutStage, strategy: Strategy) -> Collector:
@@ -255,7 +255,9 @@ class StageRun:
             return collected
 
         try:
-            collected = dist.run_synchronized(collect)  # a service that is down stops every rank, and none waits for one that has gone
+            self.learner.vision.get_ready(self.policy)
+            with self.policy.shards.whole():  # so that no rank asks another for weights, and each generates as many tokens as it likes
+                collected = dist.run_synchronized(collect)  # a service that is down stops every rank, and none waits for one that has gone
         except NumericsError as error:
             where = f"stage '{self.cfg.name}', step {self.state.step + 1}"
             raise NumericsError(f"{where}: {error}; {self.where_to_go_on()}") from error
@@ -389,7 +391,7 @@ class StageRun:
         state.max_tokens_per_microbatch = self.learner.max_tokens_per_microbatch
         state.without_signal += int(values.get("groups_with_signal") == 0.0)
         faults.point("step.after_update")
-        rate = float(self.learner.optimizer.param_groups[0]["lr"])
+        rate = float(self.learner.updates.optimizer.param_groups[0]["lr"])
         line = values | {"grad_norm": report.grad_norm, "lr": rate, "step/skipped": float(not report.applied)}
         line |= self.tokens.read(report.tokens)
         once = {name: read() for name, read in self.once.items()}

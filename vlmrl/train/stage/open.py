@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,14 +9,14 @@ from typing import Any
 
 import torch
 
-from vlmrl import __version__, faults, fs, rng
+from vlmrl import __version__, faults, rng
 from vlmrl.config.schema import Method, RolloutStage, StageBase
 from vlmrl.config.section import default
-from vlmrl.errors import CheckpointError, ConfigError, NumericsError, StorageError
+from vlmrl.errors import ConfigError, NumericsError, StorageError
 from vlmrl.policy.attention import require
 from vlmrl.policy.load import freeze
 from vlmrl.policy.lora import add_adapters
-from vlmrl.policy.model import LoraSpec
+from vlmrl.policy.model import LoraSpec, Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import budget as budgets
 from vlmrl.protocols import reward as rewards_registry
@@ -36,12 +35,13 @@ from vlmrl.train.prefetch import Prefetcher
 from vlmrl.train.profile import StageProfiler
 from vlmrl.train.rows import quarantine_row
 from vlmrl.train.session import Session
+from vlmrl.train.shard.base import Updates
 from vlmrl.train.stage import providers  # noqa: F401 (registers the package's providers)
 from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Reference, StageRun
 from vlmrl.train.stage.provide import Providers
-from vlmrl.train.step import Learner, make_optimizer
-from vlmrl.train.tensors import listed, load_optimizer, not_finite, optimizer_tensors, read_tensors, require_finite, write_tensors
+from vlmrl.train.step import Learner
+from vlmrl.train.tensors import listed, not_finite, read_tensors, write_tensors
 from vlmrl.types import Sample
 
 MAX_FAILED_SAVES = 3
@@ -71,14 +71,13 @@ def open_stage(
         asks_services: whether a reward asks a service, whose costs are then logged.
     """
     faults.point("stage.started")
-    policy = s.policy
     rows = s.rows_of(cfg.source, cfg.answer_format)
     if cfg.forward == "shared_prefix":
-        require(policy.model.config.get_text_config())
-    _add_adapters(s, cfg)
+        require(s.policy.model.config.get_text_config())
+    s.begin_stage(_adapters_of(s, cfg))
+    policy = s.policy
     named = freeze(policy, cfg.freeze)
-    optimizer, order = make_optimizer(named, cfg.optim)
-    learner = _learner(s, cfg, named, optimizer, temperature, forbidden)
+    learner = _learner(s, cfg, named, s.engine.updates(policy, named, cfg.optim), temperature, forbidden)
     learner.entropy_gradient = any("entropy_BT" in method.needs for method in methods)
     memories = _memories(s)
     make_sampler = _sampler(s, cfg, sampler or default("sampler"), rows.samples)
@@ -88,9 +87,10 @@ def open_stage(
     for method in methods:
         if method.remembers:
             memories.keep(f"{method.slot}.{method.name}", method.memory)
-    if s.restored is not None and s.state.step > 0:
-        with s.clock.phase("load"):
-            _restore_tensors(s.restored, learner, order)
+    resumed = s.restored if s.state.step > 0 else None
+    with s.clock.phase("load"):
+        learner.updates.start(resumed)
+    policy.vision_version += int(resumed is not None)
     used = Providers.of(methods)
     compares = reference or used.reference or any("logp_ref_BT" in method.needs for method in methods)
     stage = StageRun(
@@ -110,7 +110,7 @@ def open_stage(
         log=s.tracker.log,
         once=s.first_rl_step if generates else {},
         read_services=services().read if asks_services else None,
-        save=lambda: save(s, learner, order, memories),
+        save=lambda: save(s, learner, memories),
         where_to_go_on=partial(where_to_go_on, s),
         stop_requested=partial(getattr, s.run, "stop_requested"),
         ui=s.ui,
@@ -148,14 +148,14 @@ def _learner(
     s: Session,
     cfg: StageBase,
     named: list[tuple[str, torch.nn.Parameter]],
-    optimizer: torch.optim.Optimizer,
+    updates: Updates,
     temperature: float,
     forbidden: tuple[int, ...],
 ) -> Learner:
     return Learner(
         policy=s.policy,
         vision=s.vision,
-        optimizer=optimizer,
+        updates=updates,
         named=named,
         max_grad_norm=cfg.optim.max_grad_norm,
         max_tokens_per_microbatch=s.state.max_tokens_per_microbatch or cfg.max_tokens_per_microbatch,
@@ -182,12 +182,13 @@ def _loader(s: Session, cfg: StageBase, sampler: Any, budget: Method | None, mak
     )
 
 
-def _add_adapters(s: Session, cfg: StageBase) -> None:
-    """Fresh adapters for a stage, from coordinates of the run, so that a resumed process starts from the same ones."""
+def _adapters_of(s: Session, cfg: StageBase) -> Callable[[Policy], None] | None:
+    """Puts fresh adapters into a policy, from coordinates of the run, so that a resumed process starts from the same ones."""
     m = s.cfg.model.lora
-    if m is not None:
-        spec = LoraSpec(rank=m.rank, alpha=m.alpha, targets=m.targets, vision=m.vision)
-        add_adapters(s.policy, spec, seed_of=lambda layer: rng.key(s.cfg.run.seed, "lora", cfg.name, layer), base=s.base)
+    if m is None:
+        return None
+    spec = LoraSpec(rank=m.rank, alpha=m.alpha, targets=m.targets, vision=m.vision)
+    return partial(add_adapters, spec=spec, seed_of=lambda layer: rng.key(s.cfg.run.seed, "lora", cfg.name, layer), base=s.base)
 
 
 def _sampler(s: Session, cfg: StageBase, method: Method, samples: Mapping[str, Sample]) -> Callable[[], Any]:
@@ -220,7 +221,8 @@ def _reference(s: Session) -> Reference:
         return Reference(policy=trained.without_adapters(), vision=own)
     with s.clock.phase("load"):
         policy = s.load_policy(s.base)
-    policy.model.requires_grad_(False)
+        policy.model.requires_grad_(False)
+        s.engine.wrap(policy)
     if trained.vision_trains:
         return Reference(policy=policy, vision=s.open_vision())
     # the same tower on both sides: one set of features
@@ -243,23 +245,9 @@ def _memories(s: Session) -> Memories:
     return Memories(s.state.memories, read_tensors(path) if path is not None and path.exists() else None)
 
 
-def _restore_tensors(path: Path, learner: Learner, order: list[str]) -> None:
-    """Weights that train and optimizer moments, strictly by name."""
-    weights = read_tensors(path / "weights.safetensors")
-    parameters = dict(learner.named)
-    if set(weights) != set(parameters):
-        raise CheckpointError(f"{path}: its weights are not those that this stage trains (freeze or model changed)")
-    with torch.no_grad():
-        for name, value in weights.items():
-            parameters[name].copy_(value)
-    learner.policy.vision_version += 1
-    state = json.loads((path / "optimizer.json").read_text(encoding="utf-8"))
-    load_optimizer(learner.optimizer, order, read_tensors(path / "optimizer.safetensors"), state)
-
-
 def where_to_go_on(s: Session) -> str:
     """For messages about numbers that are not finite: which weights are not, and which checkpoint the run can go on from."""
-    named = dict(s.policy.model.named_parameters())
+    named = {name: s.policy.shards.local(value) for name, value in s.policy.model.named_parameters()}
     bad = not_finite(named)
     text = f"weights: {listed(bad, len(named))}" if bad else "all weights are finite, so they have grown too large or the inputs are wrong"
     saved = [path.name for path in checkpoint.steps(s.run.checkpoints)]
@@ -269,7 +257,7 @@ def where_to_go_on(s: Session) -> str:
     return f"{text}; the last good checkpoint is {saved[-1]}, and the same command goes on from there{before}, with a lower optim.lr"
 
 
-def save(s: Session, learner: Learner, order: list[str], memories: Memories) -> None:
+def save(s: Session, learner: Learner, memories: Memories) -> None:
     """Write a checkpoint. A full disk is survived a few times; the run goes on with the older one.
 
     Raises:
@@ -277,23 +265,21 @@ def save(s: Session, learner: Learner, order: list[str], memories: Memories) -> 
         NumericsError: a weight or a moment of the optimizer is not finite, on any rank; nothing is written.
         RunBusyError: the run's directory or its lock was replaced.
     """
-    moments, groups = optimizer_tensors(learner.optimizer, order)
     name = checkpoint.step_name(s.state.global_step)
     try:
-        dist.run_synchronized(lambda: require_finite({**dict(learner.named), **moments}, name))
+        dist.run_synchronized(lambda: learner.updates.require_finite(name))
     except NumericsError as error:
         raise NumericsError(f"stage '{s.cfg.stages[s.state.stage].name}', step {s.state.step}: {error}; {where_to_go_on(s)}") from error
     s.state.memories = memories.state_dict()
-    remembered = memories.tensors()
+    remembered = {key: s.policy.shards.full(value) for key, value in memories.tensors().items()}
 
     dist.on_main(s.run.still_ours)
 
-    def tensors(folder: Path) -> None:
-        write_tensors(folder / "weights.safetensors", dict(learner.named))
-        write_tensors(folder / "optimizer.safetensors", moments)
+    def tensors(folder: Path) -> dict[str, dict[str, Any]]:
+        known = learner.updates.save(folder)
         if remembered:
-            write_tensors(folder / MEMORIES, remembered)
-        fs.write_text(folder / "optimizer.json", json.dumps(groups, sort_keys=True))
+            dist.on_main(lambda: write_tensors(folder / MEMORIES, remembered))
+        return known
 
     try:
         s.used.sync()
@@ -311,8 +297,7 @@ def save(s: Session, learner: Learner, order: list[str], memories: Memories) -> 
             },
             manifest_extra={"config": s.config_hash, "version": __version__, "world": dist.world(), "step": s.state.global_step},
             keep=s.cfg.checkpoint.keep,
-            run_synchronized=dist.run_synchronized,
-            is_main=dist.is_main(),
+            collective=dist,
         )
     except (StorageError, dist.RankFailed) as error:
         s.failed_saves += 1

@@ -23,8 +23,8 @@ def within_reach(stage: StageRun, batch: Batch, method: Bound) -> dict[str, torc
     rollouts = batch.rollouts
     guided = [n for n in batch.kept() if rollouts[n].old_from_sampler and rollouts[n].provenance == "guided"]
     counts = [0.0, 0.0, 0.0]
+    logp_NT = score_rows(stage.learner, [batch.rows[n] for n in guided])  # on every rank, also one that has none: it may gather weights
     if guided:
-        logp_NT = score_rows(stage.learner, [batch.rows[n] for n in guided])
         width = logp_NT.shape[1]
         _, old_NT = sampler_logprobs([rollouts[n] for n in guided], batch.mask_NT.shape[1])
         mask_NT, old_NT = batch.mask_NT[torch.tensor(guided)][:, :width], old_NT[:, :width]

@@ -1,0 +1,19 @@
+"""The section `train`: how a run is spread over ranks."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from vlmrl.config.section import PositiveInt, Section
+
+
+class TrainSection(Section):
+    sharding: Literal["ddp", "fsdp", "zero2", "zero3"] = Field(
+        default="ddp",
+        description="Where weights and moments lie: ddp, whole on every rank; fsdp, in shards (FSDP2); zero2, zero3, by DeepSpeed",
+    )
+    shard_size: PositiveInt | None = Field(
+        default=None, description="fsdp: ranks that share one copy of the weights, a divisor of all; none: all ranks"
+    )

@@ -1,0 +1,83 @@
+"""How the weights of a policy lie on the ranks, as far as a forward pass sees it: whole, or in shards behind one root module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+class Root(torch.nn.Module):
+    """What FSDP2 and DeepSpeed see as the outermost module: any function of the model runs inside its forward, so that their hooks fire.
+
+    The packed forward calls the parts of a transformers model one by one (tower, embeddings, decoder, output matrix) and never the whole.
+    Its own hooks would gather the weights of the whole only, and an embedding would be looked up in a shard.
+    """
+
+    def __init__(self, model: torch.nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, fn: Callable[[], T]) -> T:
+        """`fn()`, which must return a tensor or a tuple of tensors: the hooks of the backward pass hang on them."""
+        return fn()
+
+
+class Shards(Protocol):
+    """Where the weights of one policy are."""
+
+    @property
+    def taken(self) -> bool:
+        """Whether an engine has taken the model in, so that it gets no other parameters any more."""
+        ...
+
+    @property
+    def collective(self) -> bool:
+        """Whether a forward pass gathers weights: then all ranks make the same passes in the same order (`train.shard.lockstep`)."""
+        ...
+
+    def run(self, fn: Callable[[], T]) -> T:
+        """Call `fn`, in which the parts of the model may be called. Where `collective` holds, every rank makes this call."""
+        ...
+
+    def whole(self) -> AbstractContextManager[None]:
+        """Context with all weights on every rank, in the compute type: inside, `collective` is False. Every rank enters and leaves it."""
+        ...
+
+    def full(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A parameter, moment or average as one whole tensor, on every rank. Every rank calls it for the same ones in the same order."""
+        ...
+
+    def local(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What this rank holds of a tensor, as a plain one over the same memory."""
+        ...
+
+    def put(self, value: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Copy a whole tensor into a parameter, moment or average."""
+        ...
+
+
+class Unsharded:
+    """Every rank holds everything."""
+
+    taken = False
+    collective = False
+
+    def run(self, fn: Callable[[], T]) -> T:
+        return fn()
+
+    def whole(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def full(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def local(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def put(self, value: torch.Tensor, tensor: torch.Tensor) -> None:
+        tensor.copy_(value)

@@ -1,0 +1,114 @@
+"""What every training engine does: place a policy's weights on the ranks, sum gradients, update, save. One file per engine beside this.
+
+The trainer knows the two protocols here and nothing of any engine: `Engine` lives as long as the process and wraps policies,
+`Updates` lives as long as a stage and owns its optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from vlmrl.config.section import OptimSection
+from vlmrl.config.train import TrainSection
+from vlmrl.errors import ConfigError
+from vlmrl.policy.model import Policy
+from vlmrl.registry import nearest
+
+Named = Sequence[tuple[str, torch.nn.Parameter]]
+
+
+class Updates(Protocol):
+    """The optimizer of a stage and the gradients that it works on."""
+
+    optimizer: Any
+    """Has `param_groups`, whose `lr` the stage sets."""
+
+    recovers: bool
+    """Whether a step that ran out of memory can be tried again with smaller micro-batches. It cannot where the other ranks are waiting in
+    the middle of a forward pass."""
+
+    def zero(self) -> None:
+        """Drop all gradients."""
+        ...
+
+    def backward(self, scalar: torch.Tensor) -> None:
+        """Add the gradient of one micro-batch. The scalar is this rank's share of a loss that is a sum over all ranks."""
+        ...
+
+    def finish(self, max_norm: float) -> float:
+        """Sum the gradients over all ranks and clip them; their norm before. Called on every rank."""
+        ...
+
+    def apply(self) -> None:
+        """Make the update."""
+        ...
+
+    def require_finite(self, what: str) -> None:
+        """Look at the weights that train and their moments, as far as this rank holds them.
+
+        Raises:
+            NumericsError: one is not finite.
+        """
+        ...
+
+    def save(self, folder: Path) -> dict[str, dict[str, Any]]:
+        """Write weights that train and moments into a new folder. Called on every rank; `folder` is the same on all of them.
+
+        Returns what is known of the files already: path -> its entry in the manifest.
+
+        Raises:
+            StorageError: the disk refused, on this or on another rank.
+        """
+        ...
+
+    def start(self, path: Path | None) -> None:
+        """Called once, before the stage's first pass, on every rank: read what `save` wrote, where the stage is resumed from a checkpoint.
+
+        Raises:
+            CheckpointError: the weights are not those that this stage trains.
+        """
+        ...
+
+
+class Engine(Protocol):
+    """How weights, gradients and moments lie on the ranks (`train.sharding`)."""
+
+    per_stage: bool
+    """Whether a stage needs weights that no earlier stage has trained with this engine, and so loads its own."""
+
+    def wrap(self, policy: Policy) -> None:
+        """Place the weights of a policy that has just been loaded, adapters included. Called on every rank."""
+        ...
+
+    def updates(self, policy: Policy, named: Named, cfg: OptimSection) -> Updates:
+        """The optimizer of a stage that trains the parameters `named`."""
+        ...
+
+
+Make = Callable[[TrainSection, torch.device], Engine]
+ENGINES: dict[str, Make] = {}
+
+
+def engine_kind(*names: str) -> Callable[[Make], Make]:
+    """Register how an engine is made, under the names that `train.sharding` knows it by."""
+
+    def register(make: Make) -> Make:
+        ENGINES.update(dict.fromkeys(names, make))
+        return make
+
+    return register
+
+
+def open_engine(cfg: TrainSection, device: torch.device) -> Engine:
+    """The engine of a recipe.
+
+    Raises:
+        ConfigError: unknown, or it cannot run here.
+    """
+    if cfg.sharding not in ENGINES:
+        raise ConfigError(f"train.sharding: unknown '{cfg.sharding}'{nearest(cfg.sharding, list(ENGINES))}")
+    return ENGINES[cfg.sharding](cfg, device)

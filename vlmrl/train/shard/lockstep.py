@@ -1,0 +1,71 @@
+"""The same passes on every rank, where a pass is a collective: equal numbers of micro-batches, and equal numbers of tower passes in each.
+
+With weights in shards every forward pass gathers them, layer by layer, and every rank must take part. A rank that has fewer
+micro-batches than another makes idle ones; a rank whose micro-batch has fewer kinds of new media than another's passes a patch of zeros
+through the tower, as often as it takes. That comes *before* the language model, where the other ranks' passes are: collectives must
+agree in their order, too. Idle results enter with weight zero, so that the backward pass is the same as well.
+
+Where every rank holds all weights nothing of this happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+
+from vlmrl.policy.forward import Layout, Scored
+from vlmrl.policy.model import Policy
+from vlmrl.policy.pack import MicroBatch, PackedBatch, Row
+from vlmrl.policy.vision import VisionCache
+from vlmrl.train import dist
+from vlmrl.types import Prompt
+
+Numbered = tuple[torch.Tensor, list[Row]]
+"""The rows of a micro-batch with their places in the step; an idle one has no places."""
+
+
+def same_number(policy: Policy, own: list[Numbered]) -> list[Numbered]:
+    """This rank's micro-batches, and idle ones behind them until it has as many as any rank."""
+    if not policy.shards.collective:
+        return own
+    most = max(dist.gather(len(own)))
+    return own + [(torch.zeros(0, dtype=torch.int64), [_idle_row(policy)])] * (most - len(own))
+
+
+def forward(layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, vision: VisionCache, *, train: bool, **options: Any) -> Scored:
+    """`layout.forward`, together with all ranks where that is needed."""
+    if not policy.shards.collective:
+        return layout.forward(policy, batch, vision, train=train, **options)
+    seen = vision.look(policy, [handle for row in batch.rows for handle in row.prompt.media], train=train)
+    idle = max(dist.gather(seen.passes)) - seen.passes
+
+    def run() -> tuple[torch.Tensor, torch.Tensor]:
+        zeros = [_idle_pass(policy, train=train) for _ in range(idle)]
+        scored = layout.forward(policy, batch, seen, train=train, **options)
+        return scored.logp_BT + sum(zeros), scored.entropy_BT
+
+    logp_BT, entropy_BT = policy.shards.run(run)
+    return Scored(logp_BT=logp_BT, entropy_BT=entropy_BT)
+
+
+def _idle_row(policy: Policy) -> Row:
+    """A row without media whose one answer token nobody looks at."""
+    end = policy.bundle.end_ids[0]
+    prompt = Prompt(sample=cast(Any, None), ids=(end,), media=(), spans=(), answer_format="answer_only")
+    return Row(index=0, group=0, prompt=prompt, response=(end,))
+
+
+def _idle_pass(policy: Policy, *, train: bool) -> torch.Tensor:
+    """0, from one merged patch of zeros through the tower; with gradient where the tower's would have one."""
+    bundle = policy.bundle
+    side = bundle.merge_size
+    values = torch.zeros(side * side, 3 * bundle.temporal_patch_size * bundle.patch_size**2, device=policy.device)
+    grid = torch.tensor([[1, side, side]], device=policy.device)
+    with policy.autocast(), torch.set_grad_enabled(train and policy.vision_trains):
+        encoded = policy.core.get_image_features(values, grid, return_dict=True)
+    outputs: Sequence[torch.Tensor] = [*encoded.pooler_output]
+    for layer in getattr(encoded, "deepstack_features", None) or ():
+        outputs = [*outputs, *([layer] if isinstance(layer, torch.Tensor) else layer)]
+    return sum((part.float().sum() for part in outputs), torch.zeros((), device=policy.device)) * 0

@@ -1,0 +1,175 @@
+"""FSDP2: weights, gradients and moments in shards, one per rank, gathered layer by layer for a forward pass.
+
+Every block of the tower, the tower, every layer of the decoder and the rest are units that are gathered and freed one after the other.
+Master weights stay float32 in the shards; what is gathered has the compute type. With `train.shard_size` below the number of ranks the
+shards are kept several times (HSDP): gathered within a group, gradients summed over all. Checkpoints hold the shards
+(`train.shard.files`).
+
+Our loss is a sum over ranks that is divided already, so gradients are summed and never averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from vlmrl.config.section import OptimSection
+from vlmrl.config.train import TrainSection
+from vlmrl.errors import ConfigError
+from vlmrl.policy.model import Policy
+from vlmrl.policy.root import Root
+from vlmrl.train import dist
+from vlmrl.train.shard import files
+from vlmrl.train.shard.adamw import make_optimizer
+from vlmrl.train.shard.base import Named, engine_kind
+from vlmrl.train.tensors import optimizer_tensors, require_finite
+
+T = TypeVar("T")
+
+
+@engine_kind("fsdp")
+class Fsdp:
+    """Shards over all ranks, or over groups of `train.shard_size`."""
+
+    per_stage = False
+
+    def __init__(self, cfg: TrainSection, device: torch.device):
+        """
+        Raises:
+            ConfigError: one process, or a `shard_size` that does not divide the ranks.
+        """
+        from torch.distributed.device_mesh import init_device_mesh
+
+        world = dist.world()
+        if world == 1:
+            raise ConfigError("train.sharding: 'fsdp' needs several processes (torchrun, accelerate launch); one process is ddp")
+        size = cfg.shard_size or world
+        if world % size:
+            raise ConfigError(f"train.shard_size: {size} does not divide the {world} ranks")
+        if size == world:
+            self._mesh = init_device_mesh(device.type, (world,))
+        else:
+            self._mesh = init_device_mesh(device.type, (world // size, size), mesh_dim_names=("replicate", "shard"))
+
+    def wrap(self, policy: Policy) -> None:
+        from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+        half = policy.compute if policy.compute != torch.float32 else None
+        # inputs are left alone: rotary factors stay float32, as without shards
+        precision = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32, cast_forward_inputs=False)
+        options: dict[str, Any] = {"mesh": self._mesh, "mp_policy": precision}
+        core = policy.core
+        for block in core.visual.blocks:
+            fully_shard(block, **options)
+        fully_shard(core.visual, **options)
+        for layer in core.language_model.layers:
+            fully_shard(layer, **options)
+        root = Root(policy.model)
+        fully_shard(root, **options)
+        for module in root.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)  # gloo knows no other
+        policy.shards = FsdpShards(root)
+
+    def updates(self, policy: Policy, named: Named, cfg: OptimSection) -> FsdpUpdates:
+        return FsdpUpdates(named, *make_optimizer(named, cfg))
+
+
+class FsdpShards:
+    """The weights of one policy."""
+
+    taken = True
+
+    def __init__(self, root: Root):
+        from torch.distributed.fsdp import FSDPModule
+
+        self._root: Any = root
+        self._units: list[Any] = [module for module in root.modules() if isinstance(module, FSDPModule)]
+        self._gathered = False
+
+    @property
+    def collective(self) -> bool:
+        return not self._gathered
+
+    def run(self, fn: Callable[[], T]) -> T:
+        if self._gathered:
+            return fn()
+        out = self._root(fn)
+        if not torch.is_grad_enabled():
+            self._root.reshard()  # else the backward pass does it
+        return out
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        if self._gathered:
+            yield
+            return
+        if self._units[0]._get_fsdp_state()._is_root is None:
+            self._root(lambda: ())  # FSDP learns in its first forward which of its modules is the outermost
+        for unit in self._units:
+            unit.unshard()
+            unit.set_reshard_after_forward(False, recurse=False)
+        self._gathered = True
+        try:
+            yield
+        finally:
+            self._gathered = False
+            for unit in self._units:
+                unit.set_reshard_after_forward(unit is not self._root, recurse=False)
+                unit.reshard()
+
+    def full(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor
+
+    def local(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+    def put(self, value: torch.Tensor, tensor: torch.Tensor) -> None:
+        if isinstance(tensor, DTensor):
+            from torch.distributed.tensor import distribute_tensor
+
+            value = distribute_tensor(value.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
+        tensor.copy_(value)
+
+
+class FsdpUpdates:
+    """AdamW over shards."""
+
+    recovers = False
+
+    def __init__(self, named: Named, optimizer: torch.optim.Optimizer, order: list[str]):
+        self.optimizer = optimizer
+        self._named, self._order = dict(named), order
+
+    def zero(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def backward(self, scalar: torch.Tensor) -> None:
+        scalar.backward()
+
+    def finish(self, max_norm: float) -> float:
+        """Backward has summed the gradients; the norm of shards is that of the whole."""
+        parameters = [p for p in self._named.values() if p.grad is not None]
+        norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+        return (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
+
+    def apply(self) -> None:
+        self.optimizer.step()
+
+    def require_finite(self, what: str) -> None:
+        moments, _ = optimizer_tensors(self.optimizer, self._order)
+        tensors = {**self._named, **moments}
+        require_finite({name: t.to_local() if isinstance(t, DTensor) else t for name, t in tensors.items()}, what)
+
+    def save(self, folder: Path) -> dict[str, dict[str, Any]]:
+        return files.save(folder, self._named, self.optimizer, self._order)
+
+    def start(self, path: Path | None) -> None:
+        if path is not None:
+            files.restore(path, self._named, self.optimizer, self._order)

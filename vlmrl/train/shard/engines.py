@@ -1,3 +1,3 @@
 """The engines of the package, by their registration."""
 
-from vlmrl.train.shard import ddp, fsdp  # noqa: F401
+from vlmrl.train.shard import ddp, fsdp, zero  # noqa: F401

@@ -1,0 +1,276 @@
+"""DeepSpeed ZeRO: moments and gradients in shards on the ranks (stage 2), or weights too (stage 3).
+
+Weights and moments are float32; the forward pass casts, as without shards. DeepSpeed keeps one optimizer from `initialize` on, so a stage
+starts from freshly loaded weights. It clips and updates in one call and refuses gradients that are not finite by itself: `finish` makes
+the update and `apply` has nothing left to do. Checkpoints hold whole tensors, gathered one by one and written by rank 0, in the files of
+`train.shard.ddp`: slower than FSDP's shards, and readable by any number of ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from vlmrl import fs
+from vlmrl.config.section import OptimSection
+from vlmrl.config.train import TrainSection
+from vlmrl.errors import ConfigError
+from vlmrl.policy.model import Policy
+from vlmrl.policy.root import Root
+from vlmrl.train import dist
+from vlmrl.train.shard.adamw import make_optimizer
+from vlmrl.train.shard.base import Named, engine_kind
+from vlmrl.train.shard.ddp import GROUPS, MOMENTS, WEIGHTS, require_same_names
+from vlmrl.train.tensors import read_tensors, require_finite, write_tensors
+
+T = TypeVar("T")
+STAGES = {"zero2": 2, "zero3": 3}
+MOMENT = ("exp_avg", "exp_avg_sq")
+
+
+@engine_kind("zero2", "zero3")
+class Zero:
+    """DeepSpeed's engine, over all ranks."""
+
+    per_stage = True
+
+    def __init__(self, cfg: TrainSection, device: torch.device):
+        """
+        Raises:
+            ConfigError: one process, or DeepSpeed does not load here.
+        """
+        if dist.world() == 1:
+            raise ConfigError(f"train.sharding: '{cfg.sharding}' needs several processes (torchrun, accelerate launch); one process is ddp")
+        if device.type == "cpu":
+            os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        try:
+            import deepspeed  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise ConfigError(
+                f"train.sharding: '{cfg.sharding}' needs the deepspeed package, which does not load here ({error}); "
+                "pip install 'vlmrl[deepspeed]', or take fsdp"
+            ) from error
+        deepspeed.logger.setLevel("ERROR")
+        self._stage = STAGES[cfg.sharding]
+
+    def wrap(self, policy: Policy) -> None:
+        """Nothing yet for weights that train: DeepSpeed takes them with their optimizer. Others are cut up at once by stage 3."""
+        if self._stage == 3 and not any(p.requires_grad for p in policy.model.parameters()):
+            root = Root(policy.model)
+            policy.shards = ZeroShards(_initialize(root, 3, None), root, self._stage)
+
+    def updates(self, policy: Policy, named: Named, cfg: OptimSection) -> ZeroUpdates:
+        return ZeroUpdates(policy, named, cfg, self._stage)
+
+
+def _initialize(root: Root, stage: int, optimizer: torch.optim.Optimizer | None) -> Any:
+    import deepspeed  # pyright: ignore[reportMissingImports]
+
+    zero = {
+        "stage": stage,
+        "overlap_comm": False,
+        "contiguous_gradients": False,
+        # a bucket per rank and length would add up in another order; one that holds everything small is as good
+        "reduce_bucket_size": 50_000_000,
+    }
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": 1.0,  # set before every step
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+    return deepspeed.initialize(model=root, optimizer=optimizer, config=config)[0]
+
+
+class ZeroShards:
+    """The weights of one policy that DeepSpeed has taken."""
+
+    taken = True
+
+    def __init__(self, engine: Any, root: Root, stage: int):
+        self._engine, self._root, self._stage = engine, root, stage
+        self._gathered = False
+
+    @property
+    def collective(self) -> bool:
+        """Also with stage 2: it sums gradients while the backward pass runs."""
+        return not self._gathered
+
+    def run(self, fn: Callable[[], T]) -> T:
+        return fn() if self._gathered else self._engine(fn)
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        if self._gathered or self._stage < 3:
+            before, self._gathered = self._gathered, True
+            try:
+                yield
+            finally:
+                self._gathered = before
+            return
+        import deepspeed  # pyright: ignore[reportMissingImports]
+
+        offload = self._offload()
+        with deepspeed.zero.GatheredParameters(list(self._root.parameters())):
+            # its hooks would gather and free layer by layer
+            parameters: Any = self._root.parameters()
+            for parameter in parameters:
+                parameter.ds_active_sub_modules.clear()
+            for hook in (*offload.forward_hooks, *offload.backward_hooks):
+                hook.remove()
+            offload.forward_hooks, offload.backward_hooks = [], []
+            self._gathered = True
+            try:
+                yield
+            finally:
+                self._gathered = False
+                offload._register_deepspeed_module(offload.module)
+
+    def _offload(self) -> Any:
+        optimizer = self._engine.optimizer
+        return optimizer.parameter_offload if hasattr(optimizer, "parameter_offload") else optimizer
+
+    def full(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._stage < 3 or not hasattr(tensor, "ds_id"):
+            return tensor.detach()
+        import deepspeed  # pyright: ignore[reportMissingImports]
+
+        with deepspeed.zero.GatheredParameters([tensor]):
+            return tensor.detach().clone()
+
+    def local(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.ds_tensor if hasattr(tensor, "ds_tensor") else tensor  # pyright: ignore[reportAttributeAccessIssue]
+
+    def put(self, value: torch.Tensor, tensor: torch.Tensor) -> None:
+        if self._stage < 3 or not hasattr(tensor, "ds_id"):
+            tensor.copy_(value)
+            return
+        import deepspeed  # pyright: ignore[reportMissingImports]
+
+        with deepspeed.zero.GatheredParameters([tensor], modifier_rank=0):
+            tensor.copy_(value)
+
+
+class ZeroUpdates:
+    """DeepSpeed's optimizer of one stage."""
+
+    recovers = False
+
+    def __init__(self, policy: Policy, named: Named, cfg: OptimSection, stage: int):
+        self._policy, self._named, self._cfg, self._stage = policy, dict(named), cfg, stage
+        self._world = dist.world()
+        self._engine: Any = None
+
+    @property
+    def optimizer(self) -> Any:
+        return self._engine.optimizer
+
+    def zero(self) -> None:
+        self._engine.zero_grad()
+
+    def backward(self, scalar: torch.Tensor) -> None:
+        """DeepSpeed divides by the number of ranks. A loss that is not finite must not count even if its gradient is."""
+        scale = self._world if bool(torch.isfinite(scalar)) else float("nan")
+        self._engine.backward(scalar * scale, scale_wrt_gas=False)
+
+    def finish(self, max_norm: float) -> float:
+        self.optimizer.clip_grad = max_norm
+        self._engine.step()
+        norm = self._engine.get_global_grad_norm()
+        return float("inf") if self.optimizer.overflow or norm is None else float(norm)
+
+    def apply(self) -> None:
+        """`finish` has made the update."""
+
+    def start(self, path: Path | None) -> None:
+        tensors: dict[str, torch.Tensor] = {}
+        if path is not None:
+            weights, tensors = read_tensors(path / WEIGHTS), read_tensors(path / MOMENTS)
+            require_same_names(path, weights, self._named)
+            with torch.no_grad():
+                for name, value in weights.items():
+                    self._named[name].copy_(value)
+        optimizer, _ = make_optimizer(list(self._named.items()), self._cfg)
+        root = Root(self._policy.model)
+        self._engine = _initialize(root, self._stage, optimizer)
+        self._policy.shards = ZeroShards(self._engine, root, self._stage)
+        if tensors:
+            self._put_moments(tensors)
+
+    def _put_moments(self, tensors: dict[str, torch.Tensor]) -> None:
+        for flat in self._flat():
+            moments = {kind: torch.zeros_like(flat) for kind in MOMENT}
+            self.optimizer.optimizer.state[flat] = {"step": tensors["step"].clone(), **moments}
+        for name, parameter in self._named.items():
+            for kind in MOMENT:
+                value = tensors[f"{kind}/{name}"].flatten()
+                for own, of_whole in self._parts(parameter, kind):
+                    own.copy_(value[of_whole])
+
+    def _parts(self, parameter: Any, kind: str) -> Iterator[tuple[torch.Tensor, slice]]:
+        """What this rank holds of a moment: (view into the optimizer's memory, its place in the flattened parameter)."""
+        state = self.optimizer.optimizer.state
+        if self._stage == 2:
+            mapping = parameter._hp_mapping
+            if mapping is not None:
+                flat = self._flat()[mapping.param_group_index]
+                at, of = mapping.hp_fragment_address, mapping.lp_fragment_address
+                yield state[flat][kind][at.start : at.start + at.numel], slice(of.start, of.start + of.numel)
+            return
+        group, start, size = self.optimizer.grad_position[self.optimizer.get_param_id(parameter)]
+        begin = size * dist.rank()
+        filled = max(0, min(size, parameter.ds_numel - begin))  # the last ones are padded
+        yield state[self._flat()[group]][kind][start : start + filled], slice(begin, begin + filled)
+
+    def _moment(self, parameter: Any, kind: str) -> torch.Tensor:
+        """A whole moment, on every rank."""
+        shape = parameter.ds_shape if self._stage == 3 else parameter.shape
+        value = torch.zeros(shape.numel(), device=self._policy.device)
+        for own, of_whole in self._parts(parameter, kind):
+            value[of_whole] = own
+        return dist.sum_(value).view(shape)
+
+    def _flat(self) -> list[torch.Tensor]:
+        """The float32 tensors that AdamW works on."""
+        zero = self.optimizer
+        return list(zero.single_partition_of_fp32_groups if self._stage == 2 else zero.fp32_partitioned_groups_flat)
+
+    def require_finite(self, what: str) -> None:
+        own = {f"partition {i}": flat for i, flat in enumerate(self._flat())}
+        for i, flat in enumerate(self._flat()):
+            own |= {f"{kind} {i}": value for kind, value in self.optimizer.optimizer.state.get(flat, {}).items() if kind in MOMENT}
+        require_finite(own, what)
+
+    def save(self, folder: Path) -> dict[str, dict[str, Any]]:
+        weights: dict[str, torch.Tensor] = {}
+        moments: dict[str, torch.Tensor] = {}
+        inner = self.optimizer.optimizer.state
+        begun = all(flat in inner and inner[flat] for flat in self._flat())
+        for name, parameter in self._named.items():
+            self._keep(weights, name, self._policy.shards.full(parameter))
+            for kind in MOMENT if begun else ():
+                self._keep(moments, f"{kind}/{name}", self._moment(parameter, kind))
+        if begun:
+            moments["step"] = next(iter(inner.values()))["step"]
+
+        def write() -> None:
+            write_tensors(folder / WEIGHTS, weights)
+            write_tensors(folder / MOMENTS, moments)
+            fs.write_text(folder / GROUPS, json.dumps({"groups": []}))
+
+        dist.on_main(write)
+        return {}
+
+    @staticmethod
+    def _keep(out: dict[str, torch.Tensor], name: str, value: torch.Tensor) -> None:
+        """Only rank 0 keeps what was gathered."""
+        if dist.is_main():
+            out[name] = value.detach().cpu().clone()

@@ -82,7 +82,7 @@ class Session:
         self.vision = self.open_vision()
 
     def begin_stage(self, add: Callable[[Policy], None] | None) -> None:
-        """Give the policy the adapters of a stage. The weights are loaded again where an engine has taken the model and must take it anew."""
+        """Give the policy the adapters of a stage. Where an engine has to take the model anew, the weights are loaded again."""
         if self.policy.shards.taken and (add is not None or self.engine.per_stage):
             self._load(self.base, add)
         elif add is not None:
@@ -189,6 +189,12 @@ def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui:
         saved = checkpoint.load_state(found.path)
         state.load_state_dict(saved["run"])
         ui.say(f"resuming from {found.path.name}: stage '{cfg.stages[state.stage].name}', step {state.step}")
+        written = checkpoint.read_manifest(found.path)["extra"].get("world")
+        if written not in (None, dist.world()):
+            ui.say(
+                f"{found.path.name} was saved by {written} ranks and {dist.world()} go on from it: weights and moments are equal, but sums "
+                "are made in another order, so the bits are not those of an uninterrupted run from here on"
+            )
         if "identity" not in saved:
             ui.say(f"{found.path.name} was saved by an earlier version: it does not say from which rows and media, so none can be compared")
     tracker.restore(saved.get("metrics_offset", 0), saved.get("metrics_marks"), note=note_of(run, ui))

@@ -189,7 +189,8 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective, sums: 
     tokens = 0
     layout = LAYOUTS[learner.layout]
     policy = learner.policy
-    for n, part in lockstep.same_number(policy, _numbered(layout, batch.rows, learner.max_tokens_per_microbatch)):
+    parts = lockstep.same_number(policy, _numbered(layout, batch.rows, learner.max_tokens_per_microbatch))
+    for number, (n, part) in enumerate(parts, start=1):
         micro = layout.pack(part, policy.positions, policy.device, pad_id=policy.bundle.end_ids[0])
         tokens += micro.tokens
         scored = lockstep.forward(
@@ -203,12 +204,12 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective, sums: 
             entropy_gradient=learner.entropy_gradient,
         )
         if not len(n):
-            learner.updates.backward(scored.logp_BT.sum() * 0)
+            _backward(learner, scored.logp_BT.sum() * 0, last=number == len(parts))
             continue
         x = loss_inputs(batch, n, micro, scored)
         slices = _slices(batch, n, micro)
         scalar, metrics = objective(x, slices, total)
-        learner.updates.backward(scalar)
+        _backward(learner, scalar, last=number == len(parts))
         if slices.sampled_BT is not None:
             _add_gap(sums, x.logp_old_BT, slices.sampled_BT)
         _add(sums, "loss", scalar.item(), 0.0)
@@ -216,6 +217,12 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective, sums: 
         for name, (number, of) in metrics.items():
             _add(sums, name, number, of)
     return tokens
+
+
+def _backward(learner: Learner, scalar: torch.Tensor, *, last: bool) -> None:
+    """Nothing that trains may have taken part: rows without media where only the tower or its projector trains."""
+    if scalar.requires_grad:
+        learner.updates.backward(scalar, last=last)
 
 
 def loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch, scored: Scored) -> LossInputs:

@@ -35,8 +35,9 @@ class Updates(Protocol):
         """Drop all gradients."""
         ...
 
-    def backward(self, scalar: torch.Tensor) -> None:
-        """Add the gradient of one micro-batch. The scalar is this rank's share of a loss that is a sum over all ranks."""
+    def backward(self, scalar: torch.Tensor, *, last: bool) -> None:
+        """Add the gradient of one micro-batch; `last` tells the last one of a step. The scalar is this rank's share of a loss that is a sum
+        over all ranks."""
         ...
 
     def finish(self, max_norm: float) -> float:

@@ -55,7 +55,7 @@ class ReplicaUpdates:
     def zero(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
-    def backward(self, scalar: torch.Tensor) -> None:
+    def backward(self, scalar: torch.Tensor, *, last: bool) -> None:
         scalar.backward()
 
     def finish(self, max_norm: float) -> float:

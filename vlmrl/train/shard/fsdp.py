@@ -150,7 +150,7 @@ class FsdpUpdates:
     def zero(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
-    def backward(self, scalar: torch.Tensor) -> None:
+    def backward(self, scalar: torch.Tensor, *, last: bool) -> None:
         scalar.backward()
 
     def finish(self, max_norm: float) -> float:

@@ -10,7 +10,8 @@ Where every rank holds all weights nothing of this happens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -42,12 +43,27 @@ def forward(layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, vis
     idle = max(dist.gather(seen.passes)) - seen.passes
 
     def run() -> tuple[torch.Tensor, torch.Tensor]:
-        zeros = [_idle_pass(policy, train=train) for _ in range(idle)]
-        scored = layout.forward(policy, batch, seen, train=train, **options)
-        return scored.logp_BT + sum(zeros), scored.entropy_BT
+        zero = sum(_idle_pass(policy, train=train) for _ in range(idle))
+        # at the place where features enter, so that the backward pass goes through the same layers as on the other ranks
+        with _added_to_embeddings(policy, zero):
+            scored = layout.forward(policy, batch, seen, train=train, **options)
+        return scored.logp_BT, scored.entropy_BT
 
     logp_BT, entropy_BT = policy.shards.run(run)
     return Scored(logp_BT=logp_BT, entropy_BT=entropy_BT)
+
+
+@contextmanager
+def _added_to_embeddings(policy: Policy, zero: torch.Tensor | int) -> Iterator[None]:
+    """Context in which the embeddings of tokens carry the gradient of a value that is 0."""
+    if isinstance(zero, int):
+        yield
+        return
+    hook = policy.core.get_input_embeddings().register_forward_hook(lambda _, __, out: out + zero.to(out.dtype))
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _idle_row(policy: Policy) -> Row:

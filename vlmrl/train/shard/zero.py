@@ -168,6 +168,8 @@ class ZeroUpdates:
         self._policy, self._named, self._cfg, self._stage = policy, dict(named), cfg, stage
         self._world = dist.world()
         self._engine: Any = None
+        self._any = False
+        """Whether the step has a gradient."""
 
     @property
     def optimizer(self) -> Any:
@@ -176,12 +178,17 @@ class ZeroUpdates:
     def zero(self) -> None:
         self._engine.zero_grad()
 
-    def backward(self, scalar: torch.Tensor) -> None:
+    def backward(self, scalar: torch.Tensor, *, last: bool) -> None:
         """DeepSpeed divides by the number of ranks. A loss that is not finite must not count even if its gradient is."""
         scale = self._world if bool(torch.isfinite(scalar)) else float("nan")
+        self._engine.set_gradient_accumulation_boundary(last)
         self._engine.backward(scalar * scale, scale_wrt_gas=False)
+        self._any = True
 
     def finish(self, max_norm: float) -> float:
+        if not self._any:  # no row that anything that trains has seen, on any rank
+            return 0.0
+        self._any = False
         self.optimizer.clip_grad = max_norm
         self._engine.step()
         norm = self._engine.get_global_grad_norm()

@@ -1,0 +1,192 @@
+"""Every training engine makes the same update as one process, whatever the rows and media of its ranks, and resumes to the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.e2e.test_two_ranks import SCRIPT
+from tests.support import runs, shard_ranks
+from tests.support.shard_ranks import CASES, FOUR, SHARDINGS
+from vlmrl.train import checkpoint
+from vlmrl.train.tracking import read_metrics
+
+ROUNDING = {"float32": 2e-5, "bfloat16": 0.05}
+"""Largest difference of a tensor's gradient to that of one process, by its largest element. FSDP gathers bfloat16 weights, so embeddings
+are rounded as well."""
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
+
+
+def ranks(number: int, *arguments: str, timeout: float = 400) -> subprocess.CompletedProcess[str]:
+    command = [*TORCHRUN, f"--nproc-per-node={number}", "-m", "tests.support.shard_ranks", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=os.environ | ENVIRONMENT, check=False)
+
+
+def made(folder: Path, family: str, number: int, cases: Mapping[str, Any]) -> Path:
+    """Gradients of all cases by one process and by `number` ranks."""
+    shard_ranks.make_files(folder, family)
+    for of in (1, number):
+        done = ranks(of, str(folder), ",".join(cases))
+        assert done.returncode == 0, done.stderr[-4000:]
+    return folder / "gradients"
+
+
+def difference(folder: Path, case: str, one: str, other: str) -> float:
+    a, b = (load_file(folder / f"{case} {name}.safetensors") for name in (one, other))
+    assert set(a) == set(b)
+    assert max(float(value.abs().max()) for value in a.values()) > 0.01
+    return max(float((a[name] - b[name]).abs().max() / a[name].abs().max().clamp(min=1e-3)) for name in a)
+
+
+@pytest.fixture(scope="module", params=["qwen2_5_vl", pytest.param("qwen3_vl", marks=pytest.mark.slow)])
+def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp(request.param), request.param, 2, CASES)
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+@pytest.mark.parametrize("case", CASES)
+def test_the_gradient_of_one_process(two: Path, case: str, sharding: str) -> None:
+    assert difference(two, case, "ddp 1", f"{sharding} 2") < ROUNDING[CASES[case].dtype]
+
+
+def test_shards_sum_as_replicas_do(two: Path) -> None:
+    """One micro-batch per rank: the same two numbers are added for every weight, in shards as in replicas. Gathered weights lie elsewhere in
+    memory, and the CPU's kernels round by alignment."""
+    for case in ("alike", "apart", "frozen tower"):
+        assert difference(two, case, "ddp 2", "fsdp 2") < 1e-6, case
+
+
+@pytest.mark.slow
+def test_groups_of_ranks_that_share_a_copy(tmp_path: Path) -> None:
+    folder = made(tmp_path, "qwen2_5_vl", 4, FOUR)
+    for sharding in SHARDINGS:
+        assert difference(folder, "groups of two", "ddp 1", f"{sharding} 4") < ROUNDING["float32"], sharding
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("control", ["left out", "behind"])
+def test_without_idle_passes_in_their_place_it_fails(control: str, tmp_path: Path) -> None:
+    shard_ranks.make_files(tmp_path, "qwen2_5_vl")
+    done = ranks(2, str(tmp_path), "apart", f"{control}/fsdp")
+    assert done.returncode != 0
+    assert not (tmp_path / "gradients").exists()
+
+
+# ---- whole runs ------------------------------------------------------------------------------------------------------------
+
+
+def configured(files: tuple[Path, Path], folder: Path, sharding: str, **more: Any) -> dict[str, Any]:
+    folder.mkdir()
+    config = runs.small_config(*files, folder) | {"train": {"sharding": sharding}}
+    for section, values in more.items():
+        config[section] = config.get(section, {}) | values
+    (folder / "run.py").write_text(SCRIPT)
+    (folder / "config.json").write_text(json.dumps(config))
+    return config
+
+
+def launched(folder: Path, number: int = 2) -> subprocess.Popen[str]:
+    command = [*TORCHRUN, f"--nproc-per-node={number}", str(folder / "run.py"), str(folder / "config.json")]
+    log = (folder / "log.txt").open("a")
+    return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True, env=os.environ | ENVIRONMENT)
+
+
+def finish(folder: Path, number: int = 2) -> None:
+    assert launched(folder, number).wait(timeout=400) == 0, (folder / "log.txt").read_text()[-4000:]
+
+
+def steps(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [line for line in read_metrics(runs.run_dir(config) / "metrics.jsonl") if "grad_norm" in line]
+
+
+def weights(config: Mapping[str, Any]) -> dict[str, Any]:
+    return load_file(runs.run_dir(config) / "final" / "model.safetensors")
+
+
+def digest(config: Mapping[str, Any]) -> str:
+    """Of the last checkpoint's tensors and the final weights."""
+    out = hashlib.sha256()
+    last = checkpoint.steps(runs.run_dir(config) / "checkpoints")[-1]
+    for path in [*sorted(last.rglob("*.safetensors")), runs.run_dir(config) / "final" / "model.safetensors"]:
+        out.update(path.name.encode() + path.read_bytes())
+    return out.hexdigest()
+
+
+def test_a_run_in_shards_is_the_run_of_replicas(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    check_same_run(tiny_files, tmp_path, ("fsdp",))
+
+
+@pytest.mark.slow
+def test_a_run_of_zero_is_the_run_of_replicas(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    check_same_run(tiny_files, tmp_path, ("zero2", "zero3"))
+
+
+@pytest.mark.slow
+def test_adapters_in_shards(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    check_same_run(tiny_files, tmp_path, ("fsdp", "zero2", "zero3"), model={"lora": {"rank": 4, "alpha": 8.0}})
+
+
+def check_same_run(files: tuple[Path, Path], folder: Path, shardings: tuple[str, ...], **more: Any) -> None:
+    configs = {name: configured(files, folder / name, name, **more) for name in ("ddp", *shardings)}
+    for name in configs:
+        finish(folder / name)
+    base = (runs.run_dir(configs["ddp"]) / "eval" / "base.jsonl").read_bytes()
+    for name in shardings:
+        assert (runs.run_dir(configs[name]) / "eval" / "base.jsonl").read_bytes() == base
+        assert len(steps(configs[name])) == 7
+        for a, b in zip(steps(configs["ddp"]), steps(configs[name]), strict=True):
+            for key in ("loss", "grad_norm", "reward", "completions/mean_length", "entropy", "kl"):
+                if key in a:
+                    assert b[key] == pytest.approx(a[key], rel=1e-4, abs=1e-5), (name, a["stage"], a["step"], key)
+        assert set(weights(configs[name])) == set(weights(configs["ddp"]))
+        for key, value in weights(configs["ddp"]).items():
+            assert (value - weights(configs[name])[key]).abs().max() < 1e-4, (name, key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["fsdp", "zero2", "zero3"])
+def test_killed_three_times_it_ends_with_the_same_bits(sharding: str, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    whole, cut = (configured(tiny_files, tmp_path / name, sharding, checkpoint={"every": 1}) for name in ("whole", "cut"))
+    finish(tmp_path / "whole")
+    for lines in (2, 4, 6):
+        kill_a_rank_after(tmp_path / "cut", cut, lines)
+    finish(tmp_path / "cut")
+    assert digest(cut) == digest(whole)
+    assert [line["loss"] for line in steps(cut)] == [line["loss"] for line in steps(whole)]
+
+
+def kill_a_rank_after(folder: Path, config: Mapping[str, Any], lines: int) -> None:
+    """Start the run and kill one of its ranks when it has logged so many steps."""
+    launcher = launched(folder)
+    metrics = runs.run_dir(config) / "metrics.jsonl"
+    end = time.monotonic() + 300
+    while not metrics.exists() or len(steps(config)) < lines:
+        assert launcher.poll() is None, (folder / "log.txt").read_text()[-4000:]
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    os.kill(int(children[lines % len(children)]), signal.SIGKILL)
+    assert launcher.wait(timeout=120) != 0
+
+
+@pytest.mark.slow
+def test_shards_of_two_ranks_are_read_by_four(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    config = configured(tiny_files, tmp_path / "run", "fsdp", checkpoint={"every": 1, "keep": 20})
+    kill_a_rank_after(tmp_path / "run", config, 5)
+    before = checkpoint.steps(runs.run_dir(config) / "checkpoints")
+    finish(tmp_path / "run", 4)
+    said = (tmp_path / "run" / "said.txt").read_text()
+    assert f"{before[-1].name} was saved by 2 ranks and 4 go on from it" in said
+    assert len(steps(config)) == 7

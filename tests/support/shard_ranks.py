@@ -1,0 +1,173 @@
+"""One update of a tiny model by every training engine, on the ranks of a launcher: rows differ from rank to rank in media and number.
+
+    torchrun --nproc-per-node 2 -m tests.support.shard_ranks FOLDER CASE [control]
+
+Plain gradient descent with a rate of 1 takes the place of AdamW, so that the update is the gradient. Rank 0 writes it to FOLDER/<case>.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from tests.support import preload, tiny
+from vlmrl.algo.registries import reducer
+from vlmrl.config.section import OptimSection
+from vlmrl.config.train import TrainSection
+from vlmrl.policy.forward import Scored
+from vlmrl.policy.load import freeze
+from vlmrl.policy.pack import Row, response_mask
+from vlmrl.train import dist
+from vlmrl.train.shard import ddp, engines, fsdp, lockstep, zero
+from vlmrl.train.shard.base import Named, open_engine
+from vlmrl.train.stage.loss import TokenObjective
+from vlmrl.train.stage.sft import negative_log_likelihood
+from vlmrl.train.step import Learner, Minibatch, optimizer_step
+from vlmrl.types import MediaRef
+
+assert preload is not None
+assert engines is not None
+SHARDINGS: tuple[str, ...] = get_args(TrainSection.model_fields["sharding"].annotation)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Kinds of the rows' media by rank, and how they are trained."""
+
+    ranks: tuple[tuple[str, ...], ...]
+    budget: int = 10**6
+    """Tokens of a micro-batch."""
+    freeze: tuple[str, ...] = ()
+    recompute: bool = False
+    dtype: str = "float32"
+    shard_size: int | None = None
+
+
+APART = (("image", "video", "two_images", "text"), ("text",))
+CASES = {
+    "alike": Case((("video", "text"), ("text", "video"))),
+    "apart": Case(APART),
+    "unequal": Case(APART, budget=60),
+    "idle rank": Case((("video", "image"), ())),
+    "frozen tower": Case(APART, freeze=("vision", "projector")),
+    "only the projector": Case(APART, freeze=("vision", "language")),
+    "recomputed": Case(APART, budget=60, recompute=True),
+    "bfloat16": Case(APART, dtype="bfloat16"),
+}
+FOUR = {"groups of two": Case((("video",), ("text", "image"), ("image",), ("text",)), shard_size=2)}
+ALL = CASES | FOUR
+
+
+def make_files(folder: Path, family: Any) -> None:
+    """Model, rows and two pictures."""
+    _, data = tiny.make_files(folder, sft=2, train=4, test=2, family=family)
+    draws = np.random.default_rng(0)
+    for name, size in (("a.png", (112, 84)), ("b.png", (56, 112))):
+        Image.fromarray(draws.integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)).save(data / name)
+
+
+def _rows(world: tiny.Tiny, ranks: Sequence[Sequence[str]]) -> list[list[Row]]:
+    pictures = {"image": ("a.png",), "two_images": ("a.png", "b.png"), "text": ()}
+    out: list[list[Row]] = []
+    group = 0
+    for kinds in ranks:
+        rows: list[Row] = []
+        for kind in kinds:
+            sample = world.samples[0]
+            if kind != "video":
+                media = tuple(MediaRef(kind="image", path=name) for name in pictures[kind])
+                sample = dataclasses.replace(sample, id=kind, media=media)
+            prompt = world.encoder.encode(sample, "think_or_not")
+            for k in range(2):
+                text = "12.5 red" * (1 + (group + k) % 3)
+                rows.append(Row(index=len(rows), group=group, prompt=prompt, response=tuple(world.bundle.tokenize(text))))
+            group += 1
+        out.append(rows)
+    return out
+
+
+def _descent(named: Named, cfg: OptimSection) -> tuple[torch.optim.Optimizer, list[str]]:
+    del cfg
+    return torch.optim.SGD([p for _, p in named], lr=1.0), [name for name, _ in named]
+
+
+def gradient(folder: Path, case: Case, sharding: str) -> tuple[dict[str, torch.Tensor], float]:
+    """What one update subtracts from every weight, on rank 0, and the norm of the gradient. One process trains on the rows of all ranks."""
+    world = tiny.load(folder / "model", folder / "world")
+    policy = world.policy
+    policy.compute = {"float32": torch.float32, "bfloat16": torch.bfloat16}[case.dtype]
+    if case.recompute:
+        policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+    before = {name: value.clone() for name, value in policy.state()}
+    engine = open_engine(TrainSection(sharding=sharding, shard_size=case.shard_size if sharding == "fsdp" else None), policy.device)  # pyright: ignore[reportArgumentType]
+    engine.wrap(policy)
+    named = freeze(policy, case.freeze)
+    updates = engine.updates(policy, named, OptimSection())
+    updates.start(None)
+    learner = Learner(
+        policy=policy,
+        vision=world.vision,
+        updates=updates,
+        named=named,
+        max_grad_norm=1e9,
+        max_tokens_per_microbatch=case.budget,
+        checkpointing=case.recompute,
+    )
+    of_ranks = _rows(world, case.ranks)
+    rows = of_ranks[dist.rank()] if dist.world() > 1 else [row for rows in of_ranks for row in rows]
+    mask_NT = response_mask(rows) if rows else torch.zeros(0, 1, dtype=torch.bool)
+    objective = TokenObjective(loss=negative_log_likelihood, reducer=reducer.bind("token_mean"))
+    report = optimizer_step(learner, Minibatch(rows=tuple(rows), adv_NT=torch.ones(mask_NT.shape), mask_NT=mask_NT), objective)
+    assert report.applied
+    after = {name: value.clone() for name, value in policy.state()}
+    return {name: before[name] - after[name] for name in before}, report.grad_norm
+
+
+def _without_idle_passes(control: str) -> None:
+    """Break lockstep: idle passes of the tower left out, or made behind the language model."""
+
+    def forward(layout: Any, policy: Any, batch: Any, vision: Any, *, train: bool, **options: Any) -> Any:
+        seen = vision.look(policy, [handle for row in batch.rows for handle in row.prompt.media], train=train)
+        idle = max(dist.gather(seen.passes)) - seen.passes
+
+        def run() -> tuple[torch.Tensor, torch.Tensor]:
+            scored = layout.forward(policy, batch, seen, train=train, **options)
+            zeros = [lockstep._idle_pass(policy, train=train) for _ in range(idle)] if control == "behind" else []
+            return scored.logp_BT + sum(zeros), scored.entropy_BT
+
+        logp_BT, entropy_BT = policy.shards.run(run)
+        return Scored(logp_BT=logp_BT, entropy_BT=entropy_BT)
+
+    lockstep.forward = forward
+
+
+def main() -> None:
+    folder, names = Path(sys.argv[1]), sys.argv[2].split(",")
+    dist.start()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    for module in (ddp, fsdp, zero):
+        module.make_optimizer = _descent  # pyright: ignore[reportPrivateImportUsage]
+    shardings = SHARDINGS if dist.world() > 1 else ("ddp",)
+    if len(sys.argv) > 3:
+        control, shardings = sys.argv[3].split("/")[0], (sys.argv[3].split("/")[1],)
+        _without_idle_passes(control)
+    for name in names:
+        for sharding in shardings:
+            found, norm = gradient(folder, ALL[name], sharding)
+            if dist.is_main():
+                out = folder / "gradients" / f"{name} {sharding} {dist.world()}.safetensors"
+                out.parent.mkdir(exist_ok=True)
+                save_file(found | {"norm": torch.tensor(norm)}, out)
+    dist.stop()
+
+
+if __name__ == "__main__":
+    main()

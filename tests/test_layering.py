@@ -86,7 +86,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "rapidfuzz": ("metrics",),
     "packaging": ("doctor",),
     "vllm": ("rollout.engine_vllm",),
-    "deepspeed": ("train.dist",),
+    "deepspeed": ("train.shard.zero",),
     "lmms_eval": ("evals.bridge",),
     "loguru": ("evals.bridge",),
     "math_verify": ("metrics", "rewards"),

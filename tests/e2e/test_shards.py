@@ -62,8 +62,8 @@ def test_the_gradient_of_one_process(two: Path, case: str, sharding: str) -> Non
 
 
 def test_shards_sum_as_replicas_do(two: Path) -> None:
-    """One micro-batch per rank: the same two numbers are added for every weight, in shards as in replicas. Gathered weights lie elsewhere in
-    memory, and the CPU's kernels round by alignment."""
+    """One micro-batch per rank: the same two numbers are added for every weight, in shards as in replicas. Gathered weights lie elsewhere
+    in memory, and the kernels of a CPU round by alignment."""
     for case in ("alike", "apart", "frozen tower"):
         assert difference(two, case, "ddp 2", "fsdp 2") < 1e-6, case
 

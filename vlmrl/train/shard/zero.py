@@ -243,7 +243,9 @@ class ZeroUpdates:
         value = torch.zeros(shape.numel(), device=self._policy.device)
         for own, of_whole in self._parts(parameter, kind):
             value[of_whole] = own
-        return dist.sum_(value).view(shape)
+        with dist.collective("checkpoint"):
+            torch.distributed.all_reduce(value)
+        return value.view(shape)
 
     def _flat(self) -> list[torch.Tensor]:
         """The float32 tensors that AdamW works on."""

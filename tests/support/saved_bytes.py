@@ -1,0 +1,182 @@
+"""What the trainer's packed forward keeps for backward, measured: saved-tensor hooks over tiny models of any width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from vlmrl.compat import ensure_torchvision
+from vlmrl.policy.attention import attach
+from vlmrl.policy.forward import shared_prefix
+from vlmrl.policy.load import freeze
+from vlmrl.policy.lora import add_adapters
+from vlmrl.policy.model import LoraSpec, Policy, ProcessorBundle
+from vlmrl.policy.pack import PositionSpec, Row, pack_shared
+from vlmrl.policy.vision import VisionCache
+from vlmrl.types import MediaHandle, Prompt, Sample
+
+PAD = {"image": 60, "video": 61}
+
+
+def text_config(family: str, *, hidden: int, layers: int, heads: int, kv_heads: int, mlp: int, vocab: int = 64) -> dict[str, Any]:
+    size = hidden // heads
+    section = [size // 2 - 2 * (size // 6), size // 6, size // 6]
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": section}
+    out: dict[str, Any] = {
+        "vocab_size": vocab,
+        "hidden_size": hidden,
+        "intermediate_size": mlp,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "rope_parameters": rope,
+        "bos_token_id": None,
+        "eos_token_id": 0,
+        "pad_token_id": 0,
+    }
+    if family == "qwen3_vl":
+        out["head_dim"] = size
+        rope["mrope_interleaved"] = True
+    return out
+
+
+def vision_config(family: str, out: int, *, hidden: int, depth: int, heads: int, mlp: int) -> dict[str, Any]:
+    if family == "qwen2_vl":
+        return {"depth": depth, "embed_dim": hidden, "hidden_size": out, "num_heads": heads, "mlp_ratio": mlp // hidden, "patch_size": 14}
+    shared = {"depth": depth, "hidden_size": hidden, "out_hidden_size": out, "num_heads": heads, "intermediate_size": mlp}
+    if family == "qwen2_5_vl":
+        return shared | {"window_size": 112, "fullatt_block_indexes": [depth - 1], "patch_size": 14, "tokens_per_second": 2}
+    return shared | {"patch_size": 16, "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]}
+
+
+def build(family: str, *, tied: bool = False, vision: dict[str, Any] | None = None, **text: Any) -> Any:
+    """A model of transformers, float32, with random weights."""
+    ensure_torchvision()
+    import transformers
+
+    sizes = {"hidden": 128, "layers": 4, "heads": 4, "kv_heads": 2, "mlp": 256} | text
+    tower = {"hidden": 64, "depth": 3, "heads": 4, "mlp": 128} | (vision or {})
+    name = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL"}[family]
+    config = getattr(transformers, f"{name}Config")(
+        text_config=text_config(family, **sizes),
+        vision_config=vision_config(family, sizes["hidden"], **tower),
+        image_token_id=PAD["image"],
+        video_token_id=PAD["video"],
+        tie_word_embeddings=tied,
+    )
+    return getattr(transformers, f"{name}ForConditionalGeneration")(config)
+
+
+@dataclass(frozen=True)
+class Patches:
+    pixel_values: np.ndarray
+
+
+class Store:
+    """Random patches under keys."""
+
+    def __init__(self, width: int):
+        self.width = width
+        self.held: dict[str, Patches] = {}
+
+    def get_key(self, key: str) -> Patches:
+        return self.held[key]
+
+    def image(self, grid: tuple[int, int, int]) -> MediaHandle:
+        key = f"{len(self.held)}"
+        self.held[key] = Patches(np.random.default_rng(len(self.held)).random((int(np.prod(grid)), self.width), dtype=np.float32))
+        return MediaHandle(kind="image", key=key, grid_thw=grid, tokens=int(np.prod(grid)) // 4)
+
+
+def policy_of(model: Any, *, compute: torch.dtype, backend: str = "merge") -> Policy:
+    attach(model, "sdpa")
+    bundle = ProcessorBundle(
+        processor=None,
+        tokenizer=None,
+        patch_size=14,
+        merge_size=2,
+        temporal_patch_size=2,
+        pad_ids=PAD,  # pyright: ignore[reportArgumentType]
+        special_ids=frozenset(),
+        forbidden_ids=(),
+        end_ids=(0,),
+        fingerprint="",
+    )
+    return Policy(
+        model=model,
+        bundle=bundle,
+        positions=PositionSpec(merge_size=2, tokens_per_second=None, per_step=model.config.model_type == "qwen3_vl"),
+        device=torch.device("cpu"),
+        deepstack=len(getattr(model.config.vision_config, "deepstack_visual_indexes", ())),
+        compute=compute,
+        prefix_backend=backend,  # pyright: ignore[reportArgumentType]
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """Bytes that forward kept."""
+
+    activations: int
+    weights: int
+    """16-bit copies of weights."""
+
+
+def measure(
+    model: Any,
+    groups: list[tuple[int, tuple[int, ...]]],
+    *,
+    compute: torch.dtype = torch.float32,
+    native: bool = False,
+    recompute: bool = False,
+    backend: str = "merge",
+    grid: tuple[int, int, int] | None = None,
+    frozen: tuple[str, ...] = (),
+    lora: LoraSpec | None = None,
+) -> Saved:
+    """Run the packed forward over groups of (prompt, answers) tokens; with `grid` every prompt holds a picture. `native`: parameters in
+    `compute` instead of autocast."""
+    policy = policy_of(model, compute=torch.float32 if native else compute, backend=backend)
+    vision = model.config.vision_config
+    store = Store(3 * 2 * vision.patch_size**2)
+    if lora is not None:
+        add_adapters(policy, lora, seed_of=lambda _: 0, base="")
+    freeze(policy, frozen)
+    if native:
+        model.to(compute)
+    if recompute:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train(recompute)
+    rows: list[Row] = []
+    for g, (length, answers) in enumerate(groups):
+        media, spans, ids = (), (), [1 + i % 50 for i in range(length)]
+        if grid is not None:
+            handle = store.image(grid)
+            media, spans = (handle,), ((1, 1 + handle.tokens),)
+            ids[1 : 1 + handle.tokens] = [PAD["image"]] * handle.tokens
+        sample = Sample(id=f"{g}", question="", task="", answer_type="", answer="", gt={}, media=())
+        prompt = Prompt(sample=sample, ids=tuple(ids), media=media, spans=spans, answer_format="")
+        rows += [Row(index=0, group=g, prompt=prompt, response=tuple(1 + i % 50 for i in range(n))) for n in answers]
+    batch = pack_shared(rows, policy.positions, policy.device, pad_id=0)
+    cache = VisionCache(store, budget_bytes=0)
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    shapes = {tuple(p.shape) for p in model.parameters() if p.ndim >= 2}
+    shapes |= {s[::-1] for s in shapes}
+    seen: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            seen[storage.data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        shared_prefix(policy, batch, cache, temperature=1.0, forbidden=(), train=True)
+    size = {True: 0, False: 0}
+    for tensor in seen.values():
+        cast = not native and tensor.dtype == torch.bfloat16 and tuple(tensor.shape) in shapes
+        size[cast] += tensor.untyped_storage().nbytes()
+    return Saved(activations=size[False], weights=size[True])

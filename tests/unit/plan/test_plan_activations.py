@@ -1,0 +1,96 @@
+"""The predicted activations against saved-tensor hooks over the trainer's packed forward: three families, widths, types, recomputation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support import saved_bytes
+from vlmrl.plan import activations as acts
+from vlmrl.plan.model import FAMILIES, Lora, shape_of
+from vlmrl.policy.model import LoraSpec
+
+GROUPS: list[tuple[int, tuple[int, ...]]] = [(137, (41, 41, 30)), (75, (29,))]
+"""Uneven answers, and a group with one."""
+GRID = (1, 8, 14)
+PATCHES = 112
+WITHIN = 0.05
+TYPES = {"float32": acts.FLOAT32, "autocast": acts.AUTOCAST, "bfloat16": acts.BFLOAT16}
+WIDTHS: list[dict[str, Any]] = [
+    {},
+    {"layers": 7},
+    {"mlp": 640},
+    {"hidden": 256, "heads": 8, "kv_heads": 2},
+    {"hidden": 192, "heads": 6, "kv_heads": 6, "mlp": 480, "layers": 3, "vision": {"hidden": 96, "depth": 4, "heads": 6, "mlp": 192}},
+]
+
+
+def both(family: str, kind: str, widths: dict[str, Any], *, media: bool, **how: Any) -> tuple[int, int]:
+    """(measured, predicted) bytes."""
+    model = saved_bytes.build(family, **widths)
+    shape, row, numbers = shape_of(model.config.to_dict()), acts.Row(tuple(GROUPS)), TYPES[kind]
+    recompute, backend, lora = how.get("recompute", False), how.get("backend", "merge"), how.get("lora")
+    measured = saved_bytes.measure(
+        model,
+        GROUPS,
+        compute=torch.float32 if kind == "float32" else torch.bfloat16,
+        native=kind == "bfloat16",
+        grid=GRID if media else None,
+        frozen=how.pop("frozen", () if media else ("vision", "projector")),
+        **how,
+    )
+    adapters = None if lora is None else Lora(rank=lora.rank, targets=lora.targets)
+    kept, _ = acts.decoder(shape, row, numbers, backend=backend, recompute=recompute, lora=adapters)
+    if not recompute:
+        kept += acts.rotary(shape, row, numbers)
+    visual = len(GROUPS) * PATCHES // 4 if media else 0
+    kept += acts.ends(shape, row, numbers, trained=lora is None, visual=visual) + acts.head(shape, row, numbers)
+    if media and lora is None:
+        kept += acts.tower(shape, len(GROUPS) * PATCHES, numbers, recompute=recompute)[0]
+        kept += 0 if recompute else acts.tower_rotary(shape, len(GROUPS) * PATCHES)
+    return measured.activations, kept
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", list(TYPES))
+@pytest.mark.parametrize("widths", WIDTHS, ids=lambda w: "-".join(w) or "plain")
+def test_text(family: str, kind: str, widths: dict[str, Any]) -> None:
+    """Layers, width of the MLP, hidden size and heads, one after the other."""
+    measured, predicted = both(family, kind, widths, media=False)
+    assert predicted == pytest.approx(measured, rel=WITHIN)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", list(TYPES))
+@pytest.mark.parametrize("widths", [WIDTHS[0], WIDTHS[4]], ids=["plain", "wide"])
+def test_text_recomputed(family: str, kind: str, widths: dict[str, Any]) -> None:
+    measured, predicted = both(family, kind, widths, media=False, recompute=True)
+    assert predicted == pytest.approx(measured, rel=WITHIN)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", list(TYPES))
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("widths", [WIDTHS[0], WIDTHS[4]], ids=["plain", "wide"])
+def test_with_media(family: str, kind: str, recompute: bool, widths: dict[str, Any]) -> None:
+    """A tower that trains, mergers and deep features included."""
+    measured, predicted = both(family, kind, widths, media=True, recompute=recompute)
+    assert predicted == pytest.approx(measured, rel=WITHIN)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", ["float32", "autocast"])
+@pytest.mark.parametrize("targets", [("q_proj", "v_proj"), acts.TARGETS], ids=["two", "all"])
+def test_with_adapters(family: str, kind: str, targets: tuple[str, ...]) -> None:
+    lora = LoraSpec(rank=8, alpha=16.0, targets=targets)
+    measured, predicted = both(family, kind, WIDTHS[1], media=True, lora=lora)
+    assert predicted == pytest.approx(measured, rel=WITHIN)
+
+
+@pytest.mark.parametrize("kind", list(TYPES))
+@pytest.mark.parametrize("backend", ["merge", "two_call", "dense"])
+def test_backends(kind: str, backend: str) -> None:
+    measured, predicted = both("qwen2_5_vl", kind, {}, media=False, backend=backend)
+    assert predicted == pytest.approx(measured, rel=WITHIN)

@@ -1,0 +1,171 @@
+"""Memory by part: the state of real models to the byte, 16-bit copies of weights, packed rows as the trainer deals them, and the phases."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support import saved_bytes
+from vlmrl.config.schema import OptimSection
+from vlmrl.plan import memory as mem
+from vlmrl.plan.gpus import GPUS, gpu_of
+from vlmrl.plan.model import FAMILIES, Lora, named_shape, shape_of, tensors
+from vlmrl.plan.settings import Settings, deal
+from vlmrl.policy.load import freeze
+from vlmrl.policy.lora import add_adapters
+from vlmrl.policy.model import LoraSpec
+from vlmrl.policy.pack import partition
+from vlmrl.train.step import make_optimizer
+
+
+def settings(**changes: Any) -> Settings:
+    values: dict[str, Any] = {"shape": named_shape("qwen2.5-vl-7b"), "gpu": gpu_of("h100"), "gpus": 1, "dtype": "bfloat16"}
+    return Settings(**values | changes)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(("frozen", "lora"), [((), None), (("vision",), None), (("language",), None), ((), 4)])
+def test_state_is_exact(family: str, tied: bool, frozen: tuple[str, ...], lora: int | None) -> None:
+    """Weights, gradients and moments of a real model behind the trainer's own optimizer."""
+    policy = saved_bytes.policy_of(saved_bytes.build(family, tied=tied), compute=torch.float32)
+    shape = shape_of(policy.model.config.to_dict())
+    if lora is not None:
+        add_adapters(policy, LoraSpec(rank=lora, alpha=8.0), seed_of=lambda _: 0, base="")
+    named = freeze(policy, frozen)
+    optimizer, _ = make_optimizer(named, OptimSection())
+    sum(p.sum() for _, p in named).backward()
+    optimizer.step()
+    weights = sum(p.nbytes for p in policy.model.parameters())
+    gradients = sum(p.grad.nbytes for _, p in named if p.grad is not None)
+    moments = sum(v.nbytes for held in optimizer.state.values() for k, v in held.items() if k != "step")
+    found = mem.state(settings(shape=shape, freeze=frozen, lora=None if lora is None else Lora(rank=lora)), 1)
+    assert (found.weights, found.gradients, found.moments) == (weights, gradients, moments)
+    assert found.total == weights + gradients + moments
+
+
+@pytest.mark.parametrize("degree", [2, 3, 8])
+def test_shards_are_those_of_the_first_rank(degree: int) -> None:
+    """Every tensor is cut along its first dimension, as torch does for FSDP."""
+    model = saved_bytes.build("qwen3_vl")
+    first = sum(p.chunk(degree)[0].numel() for p in model.parameters())
+    assert mem.shard(tensors(shape_of(model.config.to_dict())), degree) == first
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_copies_of_weights_under_autocast(family: str) -> None:
+    """What autocast keeps of matrices that train, without recomputation; the last layers' copies among them."""
+    model = saved_bytes.build(family)
+    measured = saved_bytes.measure(model, [(40, (9, 9))], compute=torch.bfloat16, frozen=("vision", "projector"))
+    s = settings(shape=shape_of(model.config.to_dict()), freeze=("vision", "projector"))
+    assert mem.casts(s) == measured.weights
+
+
+def test_sharded_state() -> None:
+    n = sum(t.count for t in tensors(named_shape("qwen2.5-vl-7b")))
+    assert mem.state(settings(), 1).total == 16 * n
+    assert mem.state(settings(gpus=8, sharding="fsdp"), 8).total == pytest.approx(16 * n / 8, rel=1e-3)
+    zero3 = mem.state(settings(gpus=8, sharding="zero3"), 8)
+    assert zero3.total == pytest.approx(16 * n / 8, rel=1e-3)
+    zero2 = mem.state(settings(gpus=8, sharding="zero2"), 8)
+    assert zero2.total == pytest.approx(2 * n + 14 * n / 8, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "offload", "left", "host"),
+    [
+        ("none", "optimizer", 8, 8),
+        ("fsdp", "optimizer", 8, 8),
+        ("fsdp", "all", 0, 16),
+        ("zero3", "optimizer", 2, 14),
+        ("zero3", "all", 0, 16),
+    ],
+)
+def test_offload(sharding: str, offload: str, left: int, host: int) -> None:
+    """Bytes per parameter on the GPU and in the machine's memory, over all ranks."""
+    n = sum(t.count for t in tensors(named_shape("qwen2.5-vl-7b")))
+    degree = 1 if sharding == "none" else 8
+    found = mem.state(settings(gpus=8, sharding=sharding, offload=offload), degree)
+    assert found.total * degree == pytest.approx(left * n, rel=1e-3)
+    assert found.host * degree == pytest.approx(host * n, rel=1e-3)
+
+
+def test_a_reference_is_a_second_model_but_not_with_adapters() -> None:
+    n = sum(t.count for t in tensors(named_shape("qwen2.5-vl-7b")))
+    assert mem.state(settings(reference=True), 1).reference == 4 * n
+    assert mem.state(settings(reference=True, lora=Lora(rank=8)), 1).reference == 0
+
+
+@pytest.mark.parametrize(
+    ("groups", "prompt", "answers", "answer", "budget"),
+    [c for c in itertools.product((1, 3, 7), (5, 100), (1, 4, 9), (1, 30), (8, 150, 10_000))],
+)
+def test_rows_are_those_of_the_trainer(groups: int, prompt: int, answers: int, answer: int, budget: int) -> None:
+    ours = deal(groups, prompt, answers, answer, budget)
+    theirs = partition([(prompt, [answer] * answers)] * groups, budget)
+    assert sorted(row.tokens for row in ours) == sorted(sum(prompt + answer * len(held) for _, held in row) for row in theirs)
+    assert ours[0].tokens == max(row.tokens for row in ours)
+
+
+def test_pairs_are_those_of_the_layout() -> None:
+    from vlmrl.policy.pack import layout_of
+
+    row = deal(3, 50, 4, 7, 120)[0]
+    assert row.pairs == layout_of(row.groups).pairs
+    assert row.tokens == layout_of(row.groups).tokens
+
+
+def test_shards_inside_a_node_where_that_fits() -> None:
+    small = settings(gpus=64, sharding="fsdp", recompute=True, prompt=1024)
+    assert mem.memory(small).shard == 8
+    large = small.changed(shape=named_shape("qwen2.5-vl-72b"))
+    assert mem.memory(large).shard == 64
+    assert mem.memory(small.changed(shard_size=16)).shard == 16
+
+
+def test_a_frozen_tower_keeps_nothing_but_features() -> None:
+    s = settings(freeze=("vision", "projector"))
+    assert mem.tower(s) == 0
+    assert mem.features(s) == s.vision_cache
+    assert mem.tower(settings()) > 0
+    only_mergers = settings(freeze=("vision",))
+    assert 0 < mem.tower(only_mergers) < mem.tower(settings()) / 10
+
+
+def test_the_peak_is_that_of_the_worst_phase() -> None:
+    training = mem.memory(settings(recompute=True))
+    assert training.worst == "forward/backward"
+    assert training.peak == training.phases["forward/backward"]
+    assert training.phases["rollout"] == training.state.between + training.rollout + training.features + mem.SLACK
+    many = mem.memory(settings(lora=Lora(rank=8), recompute=True, prompt=8192, answers=64, groups=16, running=1024, budget=8192))
+    assert many.worst == "rollout"
+    supervised = mem.memory(settings(engine="none"))
+    assert "rollout" not in supervised.phases
+
+
+def test_what_the_reference_engine_gathers() -> None:
+    """With shards every rank holds all weights while it generates; vLLM divides them over tp."""
+    n = sum(t.count for t in tensors(named_shape("qwen2.5-vl-72b")))
+    s = settings(shape=named_shape("qwen2.5-vl-72b"), gpus=64, sharding="fsdp")
+    assert mem.memory(s).rollout > 2 * n
+    vllm = mem.memory(s.changed(engine="vllm"))
+    assert 2 * n / 8 < vllm.rollout < 2 * n / 2
+
+
+def test_vllm_takes_the_fewest_gpus_with_room_for_a_group() -> None:
+    s = settings(engine="vllm", gpus=8, sharding="fsdp", shape=named_shape("qwen2.5-vl-32b"))
+    between = mem.state(s, 8).between
+    tp = mem.tensor_parallel(s, between)
+    assert mem.vllm_room(s, between, tp) >= mem.group_kv(s, tp)
+    assert tp == 1 or mem.vllm_room(s, between, tp // 2) < mem.group_kv(s, tp // 2)
+    assert mem.tensor_parallel(s.changed(tp=8), between) == 8
+
+
+def test_gpus_name_their_source() -> None:
+    for gpu in GPUS.values():
+        assert "NVIDIA" in gpu.source
+        assert gpu.bf16 > gpu.fp32
+        assert gpu.link >= gpu.host or gpu.link == gpu.host

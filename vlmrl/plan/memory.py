@@ -1,0 +1,293 @@
+"""Memory of one rank by part, in bytes: state, working set, activations, tower, head, features and rollout, and the peak of each phase.
+
+Measured parts: state and activations (tests/unit/plan). Counted parts: everything else. Nothing here ran on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from vlmrl.plan import activations as acts
+from vlmrl.plan.model import Tensor, count, decoder_layer
+from vlmrl.plan.settings import Settings
+
+SLACK = 2 * 10**9
+"""Bytes of the driver's context and of what the allocator cannot use: a guess, not measured."""
+USABLE = 0.9
+"""Share of a GPU's memory up to which a plan fits; between this and all of it, it is tight."""
+BUCKET = 2**26
+"""Numbers that gradients are summed by (`train.dist.sum_gradients`)."""
+ZERO_LIVE, ZERO_BUCKET = 10**9, 5 * 10**8
+"""DeepSpeed's defaults: stage3_max_live_parameters and reduce_bucket_size, in numbers."""
+PREFILL = 32768
+"""Prompt tokens that the reference engine prefills in one pass (`rollout.engine_hf`)."""
+AHEAD = 2
+"""Layers that FSDP holds whole at a time: the one that runs and the next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What stays from step to step on one rank."""
+
+    weights: int
+    gradients: int
+    moments: int
+    reference: int
+    host: int
+    """Bytes in the machine's memory instead, for each rank."""
+
+    @property
+    def total(self) -> int:
+        """Bytes on the GPU while gradients are there."""
+        return self.weights + self.gradients + self.moments + self.reference
+
+    @property
+    def between(self) -> int:
+        """Bytes on the GPU between steps, when gradients are gone."""
+        return self.total - self.gradients
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes of one rank by part."""
+
+    state: State
+    working: int
+    """Layers that are gathered or cast, gradients on their way, and what the update needs beside the state."""
+    activations: int
+    tower: int
+    head: int
+    features: int
+    """Cached features of media."""
+    rollout: int
+    update: int
+    shard: int
+    """Ranks that share one copy of the state."""
+
+    @property
+    def phases(self) -> dict[str, int]:
+        """Bytes of one rank in each phase."""
+        always = self.features + SLACK
+        out = {
+            "forward/backward": self.state.total + self.working + self.activations + self.tower + self.head + always,
+            "update": self.state.total + self.update + always,
+        }
+        return out | ({"rollout": self.state.between + self.rollout + always} if self.rollout else {})
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the worst phase."""
+        return max(self.phases.values())
+
+    @property
+    def worst(self) -> str:
+        """The phase of the peak."""
+        return max(self.phases, key=lambda name: self.phases[name])
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Every part, for tables."""
+        return {
+            "state": self.state.total,
+            "working set": self.working,
+            "activations": self.activations,
+            "tower": self.tower,
+            "head": self.head,
+            "features": self.features,
+            "rollout": self.rollout,
+        }
+
+
+def shard(tensors: Iterable[Tensor], degree: int) -> int:
+    """Numbers that the first of `degree` ranks holds where every tensor is cut along its first dimension (FSDP2)."""
+    return sum(-(-t.size[0] // degree) * (t.count // t.size[0]) for t in tensors)
+
+
+def state(s: Settings, degree: int) -> State:
+    """State of one rank under `degree` shards.
+
+    none, ddp: 4 n weights + 4 n_train gradients + 8 n_train moments. fsdp: the same, divided. zero: 16-bit weights (2 n, whole in
+    stage 2) and gradients (2 n_train / S), and 12 n_train / S for float32 weights and moments. Float32 runs have 4 for each 2.
+    """
+    p, c = s.parameters, s.numbers.compute
+    if s.sharding in ("zero2", "zero3"):
+        own, rest = -(-p.n_trained // degree), -(-p.n_frozen // degree)
+        whole = s.sharding == "zero2"
+        weights = c * ((p.n_trained + p.n_frozen) if whole else own + rest)
+        gradients, moments = c * own, 12 * own
+    else:
+        own, rest = shard(p.trained, degree), shard(p.frozen, degree)
+        weights, gradients, moments = 4 * (own + rest), 4 * own, 8 * own
+    reference = 4 * (own + rest) if s.reference and s.lora is None else 0
+    host = 0
+    if s.offload != "none":
+        host, moments = host + moments, 0
+        if s.sharding in ("zero2", "zero3") or (s.offload == "all" and s.sharding == "fsdp"):
+            host, gradients = host + gradients, 0
+        if s.offload == "all" and s.sharding in ("fsdp", "zero3"):
+            host, weights = host + weights, 0
+    return State(weights=weights, gradients=gradients, moments=moments, reference=reference, host=host)
+
+
+def layer_numbers(s: Settings) -> int:
+    """Parameters of one decoder layer."""
+    return count(decoder_layer(s.shape, 0))
+
+
+def root_numbers(s: Settings) -> int:
+    """Parameters outside the layers that FSDP gathers for the whole pass: embedding and head."""
+    return s.shape.vocab * s.shape.hidden * (1 if s.shape.tied else 2)
+
+
+def casts(s: Settings) -> int:
+    """Bytes of 16-bit copies of weights under autocast. Those that train are cached for the whole pass; frozen ones of the decoder are
+    kept for backward too, or with recomputation for one layer at a time."""
+    if not s.numbers.casts:
+        return 0
+    trained = sum(t.count for t in s.parameters.trained if t.matrix)
+    frozen = sum(t.count for t in s.parameters.frozen if t.matrix and t.part == "language")
+    return 2 * (trained + (min(frozen, layer_numbers(s)) if s.recompute else frozen))
+
+
+def working(s: Settings) -> int:
+    """Bytes that a pass needs beside state and activations: whole or cast weights, and gradients on their way through one layer."""
+    c, row = s.numbers.compute, s.row
+    passing = row.tokens * (3 * c * s.shape.mlp + 2 * s.numbers.residual * s.shape.hidden)
+    layer, root = layer_numbers(s), root_numbers(s)
+    n = s.parameters.n_trained + s.parameters.n_frozen
+    if s.sharding == "fsdp":
+        trains = s.language_trains and s.lora is None
+        gathered = c * AHEAD * layer + c * root * (2 if trains else 1)
+        return passing + gathered + ((c + 4) * layer if trains else 0)
+    if s.sharding == "zero3":
+        return passing + c * (min(n, ZERO_LIVE) + 2 * min(n, ZERO_BUCKET))
+    if s.sharding == "zero2":
+        return passing + 2 * c * min(n, ZERO_BUCKET)
+    flat = 4 * min(BUCKET, s.parameters.n_trained) if s.gpus > 1 else 0
+    return passing + casts(s) + flat
+
+
+def activations(s: Settings) -> int:
+    """Bytes that the decoder keeps for the largest row, with the one layer that is recomputed."""
+    own = s.language_trains
+    kept, live = acts.decoder(
+        s.shape, s.row, s.numbers, backend=s.backend, recompute=s.recompute, trained=own, lora=s.lora if own else None
+    )
+    visual = len(s.row.groups) * s.visual_tokens
+    kept += acts.rotary(s.shape, s.row, s.numbers)
+    return kept + live + acts.ends(s.shape, s.row, s.numbers, trained=own and s.lora is None, visual=visual)
+
+
+def tower(s: Settings) -> int:
+    """Bytes that the tower keeps for the media of the largest row; 0 where it does not train."""
+    if not s.vision_trains:
+        return 0
+    patches = len(s.row.groups) * s.patches
+    kept, live = acts.tower(s.shape, patches, s.numbers, recompute=s.recompute, blocks=s.vision_blocks)
+    return kept + live + (acts.tower_rotary(s.shape, patches) if s.vision_blocks else 0)
+
+
+def head(s: Settings) -> int:
+    """Bytes of the log-probs of the largest row, forward and backward."""
+    return acts.head(s.shape, s.row, s.numbers) + acts.head_backward(s.shape, s.row, s.numbers)
+
+
+def features(s: Settings) -> int:
+    """Bytes of cached features: those of a step while the tower trains, up to the budget."""
+    step = s.groups * acts.features(s.shape, s.visual_tokens, s.numbers)
+    return min(s.vision_cache, step) if s.vision_trains else (s.vision_cache if s.visual_tokens else 0)
+
+
+def running(s: Settings) -> int:
+    """Prompts whose answers decode at a time on one rank."""
+    return max(1, min(s.groups, s.together, s.running // s.answers))
+
+
+def kv_token(s: Settings) -> int:
+    """Bytes of keys and values of one token in all layers."""
+    return 2 * s.numbers.compute * s.shape.layers * s.shape.kv
+
+
+def group_kv(s: Settings, tp: int) -> int:
+    """Bytes that keys and values of one prompt with all its answers take on each of `tp` GPUs; there are no more parts than key heads."""
+    return (s.prompt + s.answers * s.answer) * kv_token(s) // min(tp, s.shape.kv_heads)
+
+
+def vllm_room(s: Settings, between: int, tp: int) -> float:
+    """Bytes left for keys and values beside the trainer's state, the weights and vLLM's own needs."""
+    n = s.parameters.n_trained + s.parameters.n_frozen
+    return USABLE * s.gpu.memory - between - features(s) - 2 * SLACK - 2 * n / tp
+
+
+def tensor_parallel(s: Settings, between: int) -> int:
+    """GPUs that share one copy of the weights in vLLM: the fewest of 1, 2, 4, ... in a node that leave room for one group."""
+    if s.tp is not None:
+        return s.tp
+    tp = 1
+    while 2 * tp <= s.node and group_kv(s, tp) > vllm_room(s, between, tp):
+        tp *= 2
+    return tp
+
+
+def vllm_groups(s: Settings, between: int) -> int:
+    """Groups that one replica of vLLM holds at a time: all of its own, or as many as there is room for, but one."""
+    tp = tensor_parallel(s, between)
+    return max(1, min(s.groups * tp, int(vllm_room(s, between, tp) // group_kv(s, tp))))
+
+
+def rollout(s: Settings, between: int) -> int:
+    """Bytes of generation beside the state.
+
+    hf: the policy generates in place: keys and values of the running prompts, one pass of prefill, logits of one token with their sums in
+    float64, and weights gathered whole (sharded) or cast (autocast). vllm: 16-bit weights / tp, and keys and values of the groups that
+    there is room for.
+    """
+    if s.engine == "none":
+        return 0
+    n, numbers, shape = s.parameters.n_trained + s.parameters.n_frozen, s.numbers, s.shape
+    if s.engine == "vllm":
+        tp = tensor_parallel(s, between)
+        return 2 * n // tp + vllm_groups(s, between) * group_kv(s, tp) + SLACK
+    prompts = running(s)
+    kept = prompts * (s.prompt + s.answers * s.answer) * kv_token(s)
+    tokens = min(prompts * s.prompt, max(s.prompt, PREFILL))
+    prefill = tokens * (2 * numbers.residual * shape.hidden + numbers.compute * (2 * shape.q + 2 * shape.kv + 3 * shape.mlp))
+    logits = prompts * s.answers * shape.vocab * (2 * 4 + 2 * 8)
+    scores = 4 * prompts * (shape.kv * s.prompt + 2 * shape.heads * s.answers * (s.prompt + s.answer))
+    whole = numbers.compute * n if s.sharding in ("fsdp", "zero3") else 0
+    cast = 2 * sum(t.count for t in s.parameters.trained if t.matrix) if numbers.casts else 0
+    return kept + max(prefill, logits + scores) + whole + cast
+
+
+def update(s: Settings, degree: int) -> int:
+    """Bytes that AdamW's update of all tensors at once needs beside the state: one more set of float32 numbers (torch's `foreach`)."""
+    return 0 if s.offload != "none" else 4 * -(-s.parameters.n_trained // degree)
+
+
+def measured_at(s: Settings, degree: int) -> Memory:
+    """Memory under `degree` shards."""
+    held = state(s, degree)
+    return Memory(
+        state=held,
+        working=working(s),
+        activations=activations(s),
+        tower=tower(s),
+        head=head(s),
+        features=features(s),
+        rollout=rollout(s, held.between),
+        update=update(s, degree),
+        shard=degree,
+    )
+
+
+def memory(s: Settings) -> Memory:
+    """Memory of one rank. `shard_size: auto` shares the state inside a node where that fits, else over all ranks."""
+    if s.sharding in ("none", "ddp"):
+        return measured_at(s, 1)
+    if s.sharding in ("zero2", "zero3"):
+        return measured_at(s, s.gpus)
+    if s.shard_size is not None:
+        return measured_at(s, min(s.shard_size, s.gpus))
+    inside = measured_at(s, s.node)
+    return inside if inside.peak <= USABLE * s.gpu.memory or s.gpus == s.node else measured_at(s, s.gpus)

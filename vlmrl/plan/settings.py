@@ -1,0 +1,212 @@
+"""What a plan depends on: the model, the machine and the recipe's numbers, and how they are read from a recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, cast, get_args
+
+from vlmrl.config.schema import Config, GrpoSection, LoraSection, RolloutStage, SftSection, StageBase
+from vlmrl.errors import ConfigError
+from vlmrl.plan.activations import AUTOCAST, BFLOAT16, FLOAT32, Numbers, Row
+from vlmrl.plan.gpus import NETWORK, Gpu
+from vlmrl.plan.model import Lora, Parameters, Shape, parameters
+
+Sharding = Literal["none", "ddp", "fsdp", "zero2", "zero3"]
+Offload = Literal["none", "optimizer", "all"]
+TEXT = 64
+"""Text tokens of a prompt that is otherwise pictures, where nothing else is said."""
+UTILISATION = 0.4
+"""Share of a GPU's rate that products reach: a goal. Published trainers of vision-language models reach 0.08 to 0.23."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One stage on one machine."""
+
+    shape: Shape
+    gpu: Gpu
+    gpus: int
+    gpus_per_node: int = 8
+    network: float = NETWORK
+    """Bytes per second between nodes for one GPU, one direction."""
+    utilisation: float = UTILISATION
+    sharding: Sharding = "none"
+    shard_size: int | None = None
+    """Ranks that share one copy of the state; none: a node's where that fits, else all."""
+    offload: Offload = "none"
+    recompute: bool = False
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    backend: str = "flash"
+    """Attention over packed rows."""
+    budget: int = 16384
+    """Tokens of a micro-batch."""
+    freeze: tuple[str, ...] = ()
+    lora: Lora | None = None
+    groups: int = 2
+    """Prompts per rank and step."""
+    answers: int = 8
+    """Answers of a prompt."""
+    prompt: int = 8192
+    """Tokens of the longest prompt."""
+    answer: int = 1024
+    """Tokens of the longest answer."""
+    visual: int | None = None
+    """Placeholder tokens of a prompt; none: all but 64."""
+    engine: Literal["none", "hf", "vllm"] = "hf"
+    """What generates; `none` in supervised fine-tuning."""
+    tp: int | None = None
+    """GPUs that share one copy of the weights in vLLM; none: the fewest that fit."""
+    running: int = 256
+    """Answers that decode at a time."""
+    together: int = 16
+    """Prompts that are generated together."""
+    passes: float = 0.0
+    """Scoring passes over all rows in a step: old log-probs and the reference's."""
+    reference: bool = False
+    """Whether a second model is kept to compare with."""
+    vision_cache: int = 2**30
+    """Bytes that the cache of features may take."""
+
+    @property
+    def numbers(self) -> Numbers:
+        """Sizes of numbers in the forward pass: autocast where every rank holds the parameters, 16-bit parameters under sharding."""
+        if self.dtype == "float32":
+            return FLOAT32
+        return AUTOCAST if self.sharding in ("none", "ddp") else BFLOAT16
+
+    @cached_property
+    def parameters(self) -> Parameters:
+        """Which tensors train."""
+        return parameters(self.shape, freeze=self.freeze, lora=self.lora)
+
+    @property
+    def vision_blocks(self) -> bool:
+        """Whether the tower's blocks train."""
+        return any(t.part == "vision" for t in self.parameters.trained)
+
+    @property
+    def vision_trains(self) -> bool:
+        """Whether features of media carry gradient."""
+        return any(t.part != "language" for t in self.parameters.trained)
+
+    @property
+    def language_trains(self) -> bool:
+        """Whether the decoder's own weights or adapters train."""
+        return any(t.part == "language" for t in self.parameters.trained)
+
+    @property
+    def visual_tokens(self) -> int:
+        """Placeholder tokens of a prompt."""
+        return max(0, self.prompt - TEXT) if self.visual is None else min(self.visual, self.prompt)
+
+    @property
+    def patches(self) -> int:
+        """Patches of a prompt's media."""
+        return self.visual_tokens * self.shape.tower.merge**2
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The packed rows of a step on one rank, the largest first."""
+        return deal(self.groups, self.prompt, self.answers, self.answer, self.budget)
+
+    @property
+    def row(self) -> Row:
+        """The largest packed row."""
+        return self.rows[0]
+
+    @property
+    def node(self) -> int:
+        """GPUs of a node that are used."""
+        return min(self.gpus, self.gpus_per_node)
+
+    def changed(self, **changes: Any) -> Settings:
+        """The same with other values."""
+        return replace(self, **changes)
+
+
+def deal(groups: int, prompt: int, answers: int, answer: int, budget: int) -> tuple[Row, ...]:
+    """Equal groups in packed rows of at most `budget` tokens, as `policy.pack.partition` deals them: first fit, largest first; a group over
+    the budget is cut between its answers, and a single answer with its prompt may exceed it. The largest row comes first."""
+    held = max(1, min(answers, (budget - prompt) // answer)) if answer else answers
+    sizes = [held] * (answers // held) + ([answers % held] if answers % held else [])
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for count in sorted((n for _ in range(groups) for n in sizes), reverse=True):
+        size = prompt + count * answer
+        place = next((r for r, left in enumerate(room) if left >= size), None)
+        if place is None:
+            rows.append([])
+            room.append(budget)
+            place = len(rows) - 1
+        rows[place].append(count)
+        room[place] -= size
+    out = [Row(tuple((prompt, (answer,) * count) for count in row)) for row in rows]
+    return tuple(sorted(out, key=lambda row: -row.tokens))
+
+
+# ---- from a recipe -------------------------------------------------------------------------------------------------------
+
+
+def settings_of(
+    cfg: Config, stage: StageBase, *, shape: Shape, gpu: Gpu, gpus: int, gpus_per_node: int = 8, given: dict[str, Any] | None = None
+) -> Settings:
+    """The settings of a stage. `given`: values of the command's options, which win over the recipe's.
+
+    Raises:
+        ConfigError: a value that is not known.
+    """
+    model = cfg.model
+    # CONNECT: the `train` section of the recipe; until it is there its values come from `given` or are the defaults below
+    train = getattr(cfg, "train", None)
+    size = getattr(train, "shard_size", "auto")
+    recompute = getattr(train, "recompute", "auto")
+    values: dict[str, Any] = {
+        "sharding": getattr(train, "sharding", None) or ("ddp" if gpus > 1 else "none"),
+        "shard_size": None if size in ("auto", None) else int(size),
+        "offload": getattr(train, "offload", "none"),
+        "recompute": model.gradient_checkpointing if recompute in ("auto", None) else recompute not in (False, "none"),
+        "dtype": model.dtype,
+        "backend": "flash" if model.prefix_backend == "auto" else model.prefix_backend,
+        "budget": stage.max_tokens_per_microbatch,
+        "freeze": tuple(stage.freeze),
+        "lora": lora_of(model.lora),
+        "prompt": cfg.data.max_prompt_tokens,
+        "vision_cache": cfg.media.cache_bytes,
+        **_work(stage, gpus),
+    }
+    values |= {key: value for key, value in (given or {}).items() if value is not None}
+    for key, known in (("sharding", get_args(Sharding)), ("offload", get_args(Offload))):
+        if values[key] not in known:
+            raise ConfigError(f"--{key}: expected one of {', '.join(known)}, got '{values[key]}'")
+    return Settings(shape=shape, gpu=gpu, gpus=gpus, gpus_per_node=gpus_per_node, **values)
+
+
+def lora_of(section: LoraSection | None) -> Lora | None:
+    """Adapters of a recipe."""
+    return None if section is None else Lora(rank=section.rank, targets=tuple(section.targets), vision=section.vision)
+
+
+def _work(stage: StageBase, gpus: int) -> dict[str, Any]:
+    """What a step of a stage does on one rank."""
+    if not isinstance(stage, RolloutStage):
+        batch = cast(SftSection, stage).batch if isinstance(stage, SftSection) else gpus
+        return {"groups": -(-batch // gpus), "answers": 1, "engine": "none"}
+    rollout = stage.rollout
+    out: dict[str, Any] = {
+        "groups": -(-rollout.prompts_per_step // gpus),
+        "answers": rollout.num_generations,
+        "answer": rollout.max_new_tokens,
+        "engine": rollout.engine,
+        "tp": _number(getattr(rollout, "tp", None)),  # CONNECT: rollout.tp
+        "running": rollout.max_num_seqs,
+        "together": rollout.generation_batch_size,
+    }
+    if isinstance(stage, GrpoSection):
+        compared = 1.0 if stage.beta > 0 else 1 / stage.kl_every if stage.kl_every else 0.0
+        out |= {"reference": compared > 0, "passes": compared + (1.0 if stage.updates_per_step > 1 else 0.0)}
+    return out
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) else None

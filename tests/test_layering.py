@@ -50,13 +50,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "methods": {"config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "algo", "rewards", "sampling"}
     | {"rollout.strategy"},
     "doctor": {"compat", "errors"},
+    "plan": {"config", "errors"},
     "__main__": {"cli"},
-    "cli": BELOW | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval"},
+    "cli": BELOW | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval", "cli_plan"},
     "cli_eval": BELOW | {"train", "evals", "toy", "policy"},
+    "cli_plan": {"config", "errors", "plan", "policy"},
 }
 ONLY_IMPORTED_BY = {
     "cli": {"__main__"},
     "cli_eval": {"cli"},
+    "cli_plan": {"cli"},
+    "plan": {"cli_plan"},
     "toy": {"cli", "cli_eval"},
     "methods": {"cli", "train"},
     "doctor": {"cli"},
@@ -78,8 +82,8 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "pydantic_core": ("config",),
     "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks"),
     "yaml": ("config", "train", "evals"),
-    "typer": ("cli", "cli_eval"),
-    "rich": ("cli", "cli_eval", "train", "evals"),
+    "typer": ("cli", "cli_eval", "cli_plan"),
+    "rich": ("cli", "cli_eval", "cli_plan", "train", "evals"),
     "matplotlib": ("evals",),
     "jinja2": ("evals", "rewards.remote"),
     "httpx": ("rewards.remote", "evals.ask.endpoint"),
@@ -113,6 +117,8 @@ NO_TORCH = {
     "doctor",
     "cli",
     "cli_eval",
+    "cli_plan",
+    "plan",
 }
 """Parts without torch at import time (`doctor` and `rng` import it inside a function)."""
 

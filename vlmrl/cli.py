@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vlmrl import __version__, cli_eval
+from vlmrl import __version__, cli_eval, cli_plan
 from vlmrl.errors import ConfigError, DataError, VlmrlError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ app = typer.Typer(
 toy = typer.Typer(no_args_is_help=True, help="The embedded worlds of generated videos and pictures.")
 app.add_typer(toy, name="toy")
 cli_eval.register(app)
+cli_plan.register(app)
 
 Recipe = Annotated[Path, typer.Argument(help="YAML recipe, for example configs/recipes/toy_video.yaml", show_default=False)]
 Overrides = Annotated[
@@ -132,9 +133,8 @@ def check(
     recipe: Annotated[str | None, typer.Argument(help="YAML recipe; with --rows, KEY=VALUE of its source", show_default=False)] = None,
     overrides: Overrides = None,
     no_data: Annotated[bool, typer.Option("--no-data", help="Check the recipe only; read no rows and no media.")] = False,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Write a page of rows as the model sees them, worst first.", show_default=False)
-    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page of rows as the model sees them, worst first.", show_default=False)] = None,
+    gpu: Annotated[str | None, typer.Option(help="Warn if it does not fit this GPU, as h100 or h100:8.", show_default=False)] = None,
     print_: Annotated[bool, typer.Option("--print", help="Show every value of the resolved recipe and where it comes from.")] = False,
     rows: Annotated[Path | None, typer.Option(help="Check this file of rows alone, without a recipe.", show_default=False)] = None,
     answer_type: Annotated[str | None, typer.Option(help="--rows: how answers are read, as choice or math.", show_default=False)] = None,
@@ -151,8 +151,7 @@ def check(
     if rows is not None:
         if no_data or print_ or (no_media and html is not None):
             raise ConfigError("--rows goes without --no-data and --print, and --no-media without --html")
-        given = {"answer_type": answer_type, "columns": columns, "turns": turns}
-        settings = [f"{key}={value}" for key, value in given.items() if value is not None]
+        settings = [f"{k}={v}" for k, v in (("answer_type", answer_type), ("columns", columns), ("turns", turns)) if v is not None]
         _check_rows(rows, [*settings, *([recipe] if recipe else []), *(overrides or [])], media_root, model, html, media=not no_media)
         return
     if recipe is None or any((answer_type, media_root, columns, turns, model, no_media)):
@@ -163,6 +162,7 @@ def check(
     if print_:
         _print_resolved(loaded)
     typer.echo("recipe: ok")
+    cli_plan.warn(loaded, gpu)
     if not _check_methods(loaded):
         return
     if no_data:

@@ -1,0 +1,195 @@
+"""The command `plan`: memory of a rank by part, time of a step by phase, and what to change. Registered by `vlmrl.cli`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vlmrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vlmrl.config.load import Loaded
+    from vlmrl.config.schema import Config, StageBase
+    from vlmrl.plan.model import Shape
+    from vlmrl.plan.result import Plan
+    from vlmrl.plan.settings import Settings
+
+PANEL = "What is planned otherwise than the recipe says"
+_GIVEN = {"rich_help_panel": PANEL, "show_default": False}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("plan")(plan_)
+
+
+def plan_(
+    recipe: Annotated[Path, typer.Argument(help="YAML recipe", show_default=False)],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Overrides", show_default=False)] = None,
+    gpus: Annotated[int, typer.Option(help="GPUs of the run, one rank each", min=1)] = 1,
+    gpu: Annotated[str, typer.Option(help="Type: h100, h200, a100, l40s, rtx4090 or a10")] = "h100",
+    gpus_per_node: Annotated[int, typer.Option(help="GPUs of one machine", min=1)] = 8,
+    network: Annotated[float, typer.Option(help="GB/s between machines for one GPU, one direction", min=0.001)] = 40.0,
+    stage: Annotated[str | None, typer.Option(help="Only this stage  [default: the one with the largest peak]", show_default=False)] = None,
+    shape: Annotated[str | None, typer.Option(help="A published model in place of model.path, as qwen2.5-vl-7b", **_GIVEN)] = None,
+    sharding: Annotated[str | None, typer.Option(help="none, ddp, fsdp, zero2 or zero3", **_GIVEN)] = None,
+    shard_size: Annotated[int | None, typer.Option(help="Ranks that share one copy of the state", min=1, **_GIVEN)] = None,
+    offload: Annotated[str | None, typer.Option(help="none, optimizer or all", **_GIVEN)] = None,
+    recompute: Annotated[bool | None, typer.Option("--recompute/--no-recompute", help="Activations in backward", **_GIVEN)] = None,
+    prompt: Annotated[int | None, typer.Option(help="Tokens of the longest prompt", min=1, **_GIVEN)] = None,
+    visual: Annotated[int | None, typer.Option(help="Placeholder tokens of a prompt; all but 64", min=0, **_GIVEN)] = None,
+    answer: Annotated[int | None, typer.Option(help="Tokens of an answer", min=1, **_GIVEN)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, in bytes and seconds.")] = False,
+) -> None:
+    """What a run needs before it is started: GB per GPU by part, seconds per step by phase, and what to change if it does not fit.
+
+    Example: vlmrl plan configs/recipes/video_tempsamp_3b.yaml --gpus 8 --gpu h100
+    """
+    from vlmrl.config.load import load
+    from vlmrl.plan.gpus import gpu_of
+
+    cfg = load(recipe, overrides or []).config
+    given = {"sharding": sharding, "shard_size": shard_size, "offload": offload, "recompute": recompute}
+    given |= {"prompt": prompt, "visual": visual, "answer": answer, "network": network * 1e9}
+    found = _shape(cfg, shape)
+    stages = [one for one in cfg.stages if stage in (None, one.name)]
+    if not stages:
+        raise ConfigError(f"--stage: no stage '{stage}' (there are: {', '.join(one.name for one in cfg.stages)})")
+    name, worst = heaviest(cfg, stages, shape=found, gpu=gpu_of(gpu), gpus=gpus, gpus_per_node=gpus_per_node, given=given)
+    if as_json:
+        from vlmrl.plan.advice import changes
+
+        ways = [{"change": c.what, "peak": c.peak, "step_seconds": c.after.time.step, "fits": c.fits} for c in changes(worst, name)]
+        typer.echo(json.dumps({"stage": name, **worst.json(), "changes": ways}, indent=1))
+        return
+    show(name, worst)
+
+
+def heaviest(cfg: Config, stages: list[StageBase], **machine: Any) -> tuple[str, Plan]:
+    """The stage with the largest peak, and its plan."""
+    from vlmrl.plan.result import plan
+    from vlmrl.plan.settings import settings_of
+
+    plans = [(one.name, plan(settings_of(cfg, one, **machine))) for one in stages]
+    return max(plans, key=lambda pair: pair[1].memory.peak)
+
+
+def _shape(cfg: Config, name: str | None) -> Shape:
+    """The shape of a published model, or of the recipe's.
+
+    Raises:
+        ConfigError: the model's config.json is not on this machine.
+    """
+    from vlmrl.plan.model import known_shapes, named_shape, shape_of
+
+    if name is not None:
+        return named_shape(name)
+    path = cfg.model.path
+    folder = Path(path).expanduser()
+    if not (folder / "config.json").is_file():
+        published = {one["source"].rpartition(" ")[2]: one["config"] for one in known_shapes().values()}
+        if path in published:
+            return shape_of(published[path])
+        if path != "toy":
+            from vlmrl.policy.load import files_of
+
+            folder = files_of(path, cfg.model.revision) or folder
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ConfigError(f"model.path: no config.json of '{path}' on this machine; give --shape, one of {', '.join(known_shapes())}")
+    try:
+        return shape_of(json.loads(file.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def show(name: str, found: Plan) -> None:
+    """Tables and advice on the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console, s, m, t = Console(), found.settings, found.memory, found.time
+    console.print(Text(_title(name, s, m.shard)), soft_wrap=True)
+    left = Table("memory of a rank", "GB", title="computed, not measured", title_justify="left")
+    for part, size in m.parts.items():
+        left.add_row(part, _gb(size))
+    left.add_section()
+    for phase, size in m.phases.items():
+        left.add_row(f"peak in {phase}", _gb(size), style="bold" if phase == m.worst else "")
+    right = Table("time of a step", "s")
+    for phase, seconds in t.phases.items():
+        right.add_row(phase, f"{seconds:.2f}", style="bold" if phase == t.dominates else "")
+    right.add_section()
+    right.add_row("step", f"{t.step:.2f}")
+    console.print(left, right)
+    for line in _verdict(name, found):
+        console.print(Text(line), soft_wrap=True)
+
+
+def _title(name: str, s: Settings, shard: int) -> str:
+    p = s.parameters
+    sharing = f"{s.sharding} over {shard}" if shard > 1 else s.sharding
+    batches = ", ".join(str(row.tokens) for row in s.rows[:4]) + (", ..." if len(s.rows) > 4 else "")
+    return (
+        f"stage {name}: {(p.n_trained + p.n_frozen) / 1e9:.2f} B parameters, {p.n_trained / 1e9:.3g} B train; {s.gpus} x {s.gpu.name}, "
+        f"{sharing}, {s.dtype}{', recomputation' if s.recompute else ''}; micro-batches of {batches} tokens"
+    )
+
+
+def _verdict(name: str, found: Plan) -> list[str]:
+    """Whether it fits, what dominates, and what to change."""
+    from vlmrl.plan.advice import changes, enough_gpus, remedy
+
+    m, gpu = found.memory, found.settings.gpu
+    word = {"yes": "fits", "tight": "is tight", "no": "does not fit"}[found.fits]
+    out = [
+        f"{_gb(m.peak)} of {_gb(gpu.memory)} GB: {word}. Most memory: {found.largest_part}; most time: {found.time.dominates}; "
+        f"{found.tokens_per_second:,.0f} tokens/s per GPU"
+    ]
+    if m.state.host:
+        out.append(f"{_gb(m.state.host)} GB of the machine's memory for each rank")
+    if found.fits == "yes":
+        return out
+    out.append("each change by itself:")
+    for change in changes(found, name):
+        out.append(
+            f"  {change.what}: {_gb(change.peak)} GB, {change.after.time.step:.1f} s a step{'; fits' if change.fits == 'yes' else ''}"
+        )
+    steps = remedy(found, name)
+    if steps:
+        last = steps[-1].after
+        out.append(f"together: {' '.join(step.what for step in steps)}: {_gb(last.memory.peak)} GB, {last.time.step:.1f} s a step")
+    count = enough_gpus(found)
+    if count is not None and count > found.settings.gpus:
+        out.append(f"as it is, with train.sharding=fsdp: {count} GPUs")
+    return out
+
+
+def warn(loaded: Loaded, gpu: str | None) -> None:
+    """`vlmrl check`: one line where a stage does not fit a GPU. Nothing is said where neither the option nor the recipe names one."""
+    wanted = gpu or getattr(getattr(loaded.config, "train", None), "gpu", None)  # CONNECT: train.gpu
+    if wanted is None:
+        return
+    from vlmrl.plan.gpus import gpu_of
+
+    kind, _, number = str(wanted).partition(":")
+    if number and not (number.isdecimal() and int(number)):
+        raise ConfigError(f"--gpu: expected TYPE or TYPE:NUMBER, as h100:8, got '{wanted}'")
+    card = gpu_of(kind)
+    try:
+        shape = _shape(loaded.config, None)
+    except ConfigError as error:
+        typer.echo(f"plan: skipped, {error}")
+        return
+    name, found = heaviest(loaded.config, list(loaded.config.stages), shape=shape, gpu=card, gpus=int(number or 1))
+    if found.fits != "yes":
+        typer.echo(f"warning: stage '{name}' (computed, not measured): {_verdict(name, found)[0]}; vlmrl plan says what to change")
+
+
+def _gb(size: float) -> str:
+    """Decimal gigabytes."""
+    return f"{size / 1e9:.1f}"

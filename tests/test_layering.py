@@ -417,7 +417,17 @@ def test_every_method_has_a_test_of_its_name():
 
 @pytest.mark.not_fast
 @pytest.mark.parametrize(
-    "name", ["vlmrl", "vlmrl.config.load", "vlmrl.config.methods", "vlmrl.cli", "vlmrl.protocols", "vlmrl.faults", "vlmrl.doctor"]
+    "name",
+    [
+        "vlmrl",
+        "vlmrl.config.load",
+        "vlmrl.config.methods",
+        "vlmrl.cli",
+        "vlmrl.protocols",
+        "vlmrl.faults",
+        "vlmrl.doctor",
+        "vlmrl.plan.advice",
+    ],
 )
 def test_imports_without_heavy_packages(name):
     code = (

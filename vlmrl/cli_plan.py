@@ -39,6 +39,7 @@ def plan_(
     shard_size: Annotated[int | None, typer.Option(help="Ranks that share one copy of the state", min=1, **_GIVEN)] = None,
     offload: Annotated[str | None, typer.Option(help="none, optimizer or all", **_GIVEN)] = None,
     recompute: Annotated[bool | None, typer.Option("--recompute/--no-recompute", help="Activations in backward", **_GIVEN)] = None,
+    engine: Annotated[str | None, typer.Option(help="What generates: hf or vllm", **_GIVEN)] = None,
     prompt: Annotated[int | None, typer.Option(help="Tokens of the longest prompt", min=1, **_GIVEN)] = None,
     visual: Annotated[int | None, typer.Option(help="Placeholder tokens of a prompt; all but 64", min=0, **_GIVEN)] = None,
     answer: Annotated[int | None, typer.Option(help="Tokens of an answer", min=1, **_GIVEN)] = None,
@@ -53,7 +54,7 @@ def plan_(
 
     cfg = load(recipe, overrides or []).config
     given = {"sharding": sharding, "shard_size": shard_size, "offload": offload, "recompute": recompute}
-    given |= {"prompt": prompt, "visual": visual, "answer": answer, "network": network * 1e9}
+    given |= {"engine": engine, "prompt": prompt, "visual": visual, "answer": answer, "network": network * 1e9}
     found = _shape(cfg, shape)
     stages = [one for one in cfg.stages if stage in (None, one.name)]
     if not stages:

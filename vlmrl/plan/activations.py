@@ -205,11 +205,11 @@ def head(shape: Shape, row: Row, numbers: Numbers) -> int:
     return row.scored * (numbers.residual * shape.hidden + 4 * INDEX + 5 + (4 * shape.vocab if whole else 0))
 
 
-def head_backward(shape: Shape, row: Row, numbers: Numbers) -> int:
-    """Bytes that the head's backward holds beside the gradients of parameters: chunks of logits, and the gradient of the hidden states;
-    with a tied embedding also its own gradient until that is added to the embedding's."""
+def head_backward(shape: Shape, row: Row, numbers: Numbers, *, trained: bool = True) -> int:
+    """Bytes that the head's backward holds: chunks of logits, the gradient of the hidden states, and if the output matrix trains its
+    whole gradient, beside the one of the micro-batches before."""
     chunk = 2 * 4 * min(row.scored, CHUNK_ROWS) * min(shape.vocab, CHUNK_VOCAB)
-    return chunk + 4 * row.scored * shape.hidden + (numbers.residual * shape.vocab * shape.hidden if shape.tied else 0)
+    return chunk + 4 * row.scored * shape.hidden + (numbers.residual * shape.vocab * shape.hidden if trained else 0)
 
 
 # ---- the tower -----------------------------------------------------------------------------------------------------------

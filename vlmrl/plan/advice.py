@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from vlmrl.plan.memory import features
 from vlmrl.plan.model import Lora
 from vlmrl.plan.result import Fits, Plan, plan
 from vlmrl.plan.settings import Settings
 
 MOST_GPUS = 1024
+SMALL_CACHE = 2**28
+"""Bytes of a cache of features that is small, but keeps the media of a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,8 @@ def candidates(s: Settings, stage: str) -> Iterator[tuple[str, Settings]]:
             yield f"stages.{stage}.max_tokens_per_microbatch={least}", s.changed(budget=least)
     if s.engine == "hf" and s.together > 1 and s.groups > 1:
         yield f"stages.{stage}.rollout.generation_batch_size=1", s.changed(together=1)
+    if features(s) > SMALL_CACHE:
+        yield f"media.cache_bytes={SMALL_CACHE}", s.changed(vision_cache=SMALL_CACHE)
     if s.gpus > 1 and s.sharding != "fsdp":
         yield "train.sharding=fsdp", s.changed(sharding="fsdp", shard_size=None)
     if s.gpus > s.node and s.sharding == "fsdp" and s.shard_size != s.gpus:

@@ -189,8 +189,9 @@ def tower(s: Settings) -> int:
 
 
 def head(s: Settings) -> int:
-    """Bytes of the log-probs of the largest row, forward and backward."""
-    return acts.head(s.shape, s.row, s.numbers) + acts.head_backward(s.shape, s.row, s.numbers)
+    """Bytes of the log-probs of the largest row, forward and backward. Under fsdp the matrix's gradient is in the working set."""
+    trained = s.language_trains and s.lora is None and s.sharding != "fsdp"
+    return acts.head(s.shape, s.row, s.numbers) + acts.head_backward(s.shape, s.row, s.numbers, trained=trained)
 
 
 def features(s: Settings) -> int:

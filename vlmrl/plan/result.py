@@ -55,6 +55,7 @@ class Plan:
                 "offload": s.offload,
                 "recompute": s.recompute,
                 "dtype": s.dtype,
+                "engine": s.engine,
                 "lora_rank": None if s.lora is None else s.lora.rank,
                 "freeze": list(s.freeze),
                 "max_tokens_per_microbatch": s.budget,

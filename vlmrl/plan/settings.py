@@ -14,6 +14,7 @@ from vlmrl.plan.model import Lora, Parameters, Shape, parameters
 
 Sharding = Literal["none", "ddp", "fsdp", "zero2", "zero3"]
 Offload = Literal["none", "optimizer", "all"]
+Engine = Literal["none", "hf", "vllm"]
 TEXT = 64
 """Text tokens of a prompt that is otherwise pictures, where nothing else is said."""
 UTILISATION = 0.4
@@ -53,7 +54,7 @@ class Settings:
     """Tokens of the longest answer."""
     visual: int | None = None
     """Placeholder tokens of a prompt; none: all but 64."""
-    engine: Literal["none", "hf", "vllm"] = "hf"
+    engine: Engine = "hf"
     """What generates; `none` in supervised fine-tuning."""
     tp: int | None = None
     """GPUs that share one copy of the weights in vLLM; none: the fewest that fit."""
@@ -167,7 +168,7 @@ def settings_of(
         "offload": getattr(train, "offload", "none"),
         "recompute": model.gradient_checkpointing if recompute in ("auto", None) else recompute not in (False, "none"),
         "dtype": model.dtype,
-        "backend": "flash" if model.prefix_backend == "auto" else model.prefix_backend,
+        "backend": ("flash" if model.dtype == "bfloat16" else "flex") if model.prefix_backend == "auto" else model.prefix_backend,
         "budget": stage.max_tokens_per_microbatch,
         "freeze": tuple(stage.freeze),
         "lora": lora_of(model.lora),
@@ -176,7 +177,9 @@ def settings_of(
         **_work(stage, gpus),
     }
     values |= {key: value for key, value in (given or {}).items() if value is not None}
-    for key, known in (("sharding", get_args(Sharding)), ("offload", get_args(Offload))):
+    if not isinstance(stage, RolloutStage):
+        values["engine"] = "none"
+    for key, known in (("sharding", get_args(Sharding)), ("offload", get_args(Offload)), ("engine", get_args(Engine))):
         if values[key] not in known:
             raise ConfigError(f"--{key}: expected one of {', '.join(known)}, got '{values[key]}'")
     return Settings(shape=shape, gpu=gpu, gpus=gpus, gpus_per_node=gpus_per_node, **values)

@@ -75,7 +75,9 @@ def test_options_win_over_the_recipe(run: Run, recipe: str) -> None:
     assert (found["settings"]["prompt"], found["settings"]["answer"], found["settings"]["recompute"]) == (1000, 100, False)
     assert found["stage"] == "rl"
     assert found["microbatches"] == [3 * 1400]
-    assert planned(run, recipe, "--stage", "warm")["stage"] == "warm"
+    warm = planned(run, recipe, "--stage", "warm", "--engine", "vllm")
+    assert (warm["stage"], warm["settings"]["engine"], warm["seconds"]["rollout"]) == ("warm", "none", 0)
+    assert planned(run, recipe, "--engine", "vllm")["settings"]["engine"] == "vllm"
     assert planned(run, recipe, "data.max_prompt_tokens=2000")["settings"]["prompt"] == 2000
 
 
@@ -122,7 +124,15 @@ def test_tables_and_advice(run: Run, recipe: str) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--gpu", "h1000"], ["--shape", "gpt"], ["--sharding", "zero1"], ["--offload", "some"], ["--stage", "no"], ["--gpus", "0"]],
+    [
+        ["--gpu", "h1000"],
+        ["--shape", "gpt"],
+        ["--sharding", "zero1"],
+        ["--offload", "some"],
+        ["--engine", "sglang"],
+        ["--stage", "no"],
+        ["--gpus", "0"],
+    ],
 )
 def test_wrong_options(run: Run, recipe: str, arguments: list[str]) -> None:
     code, _, err = run("plan", recipe, *arguments)

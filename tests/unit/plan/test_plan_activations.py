@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from tests.support import saved_bytes
 from vlmrl.plan import activations as acts
 from vlmrl.plan.model import FAMILIES, Lora, shape_of
+from vlmrl.policy import attention
 from vlmrl.policy.model import LoraSpec
 
 GROUPS: list[tuple[int, tuple[int, ...]]] = [(137, (41, 41, 30)), (75, (29,))]
@@ -32,24 +34,28 @@ def both(family: str, kind: str, widths: dict[str, Any], *, media: bool, **how: 
     model = saved_bytes.build(family, **widths)
     shape, row, numbers = shape_of(model.config.to_dict()), acts.Row(tuple(GROUPS)), TYPES[kind]
     recompute, backend, lora = how.get("recompute", False), how.get("backend", "merge"), how.get("lora")
+    frozen = how.pop("frozen", () if media else ("vision", "projector"))
     measured = saved_bytes.measure(
         model,
         GROUPS,
         compute=torch.float32 if kind == "float32" else torch.bfloat16,
         native=kind == "bfloat16",
         grid=GRID if media else None,
-        frozen=how.pop("frozen", () if media else ("vision", "projector")),
+        frozen=frozen,
         **how,
     )
     adapters = None if lora is None else Lora(rank=lora.rank, targets=lora.targets)
-    kept, _ = acts.decoder(shape, row, numbers, backend=backend, recompute=recompute, lora=adapters)
+    kept, _ = acts.decoder(shape, row, numbers, backend=backend, recompute=recompute, trained="language" not in frozen, lora=adapters)
     if not recompute:
         kept += acts.rotary(shape, row, numbers)
     visual = len(GROUPS) * PATCHES // 4 if media else 0
-    kept += acts.ends(shape, row, numbers, trained=lora is None, visual=visual) + acts.head(shape, row, numbers)
+    kept += acts.ends(shape, row, numbers, trained=lora is None and "language" not in frozen, visual=visual) + acts.head(
+        shape, row, numbers
+    )
     if media and lora is None:
-        kept += acts.tower(shape, len(GROUPS) * PATCHES, numbers, recompute=recompute)[0]
-        kept += 0 if recompute else acts.tower_rotary(shape, len(GROUPS) * PATCHES)
+        blocks = "vision" not in frozen
+        kept += acts.tower(shape, len(GROUPS) * PATCHES, numbers, recompute=recompute, blocks=blocks)[0]
+        kept += 0 if recompute or not blocks else acts.tower_rotary(shape, len(GROUPS) * PATCHES)
     return measured.activations, kept
 
 
@@ -93,4 +99,34 @@ def test_with_adapters(family: str, kind: str, targets: tuple[str, ...]) -> None
 @pytest.mark.parametrize("backend", ["merge", "two_call", "dense"])
 def test_backends(kind: str, backend: str) -> None:
     measured, predicted = both("qwen2_5_vl", kind, {}, media=False, backend=backend)
+    assert predicted == pytest.approx(measured, rel=WITHIN)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("frozen", [("language",), ("vision",)])
+def test_with_frozen_parts(family: str, frozen: tuple[str, ...]) -> None:
+    """A decoder that only passes gradients on, or mergers that train alone."""
+    measured, predicted = both(family, "float32", WIDTHS[1], media=True, frozen=frozen)
+    assert predicted == pytest.approx(measured, rel=WITHIN)
+
+
+class _Kernel(torch.autograd.Function):
+    """What flash-attn keeps of a call: query, key, value, output and log-sum-exp. Its values are of no interest here."""
+
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        out = q.clone()
+        ctx.save_for_backward(q, k, v, out, torch.zeros(q.shape[1], q.shape[0]))
+        return out
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_flash_through_a_stand_in(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copies around the kernel are the trainer's own."""
+
+    def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **plan: Any) -> Any:
+        return _Kernel.apply(q, k, v)
+
+    monkeypatch.setitem(attention._BACKENDS, "flash", functools.partial(attention.varlen, kernel=kernel))
+    measured, predicted = both(family, "autocast", WIDTHS[3], media=False, backend="flash")
     assert predicted == pytest.approx(measured, rel=WITHIN)

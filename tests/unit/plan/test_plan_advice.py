@@ -54,6 +54,11 @@ def test_nothing_is_taken_that_is_not_needed() -> None:
         assert now is None or plan(now).fits != "yes"
 
 
+def test_a_smaller_cache_of_features_is_a_change() -> None:
+    before = planned(lora=Lora(rank=8))
+    assert "media.cache_bytes=268435456" in [change.what for change in changes(before, "rl")]
+
+
 def test_what_fits_needs_no_change() -> None:
     assert remedy(planned(gpus=8, sharding="fsdp", recompute=True), "rl") == []
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.policy.attention import attach
@@ -14,7 +17,7 @@ from vlmrl.policy.forward import shared_prefix
 from vlmrl.policy.load import freeze
 from vlmrl.policy.lora import add_adapters
 from vlmrl.policy.model import LoraSpec, Policy, ProcessorBundle
-from vlmrl.policy.pack import PositionSpec, Row, pack_shared
+from vlmrl.policy.pack import PackedBatch, PositionSpec, Row, pack_shared
 from vlmrl.policy.vision import VisionCache
 from vlmrl.types import MediaHandle, Prompt, Sample
 
@@ -117,15 +120,19 @@ def policy_of(model: Any, *, compute: torch.dtype, backend: str = "merge") -> Po
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved:
-    """Bytes that forward kept."""
+class Ready:
+    """A policy with one packed row."""
 
-    activations: int
-    weights: int
-    """16-bit copies of weights."""
+    policy: Policy
+    batch: PackedBatch
+    cache: VisionCache
+
+    def forward(self) -> torch.Tensor:
+        """The training forward."""
+        return shared_prefix(self.policy, self.batch, self.cache, temperature=1.0, forbidden=(), train=True).logp_BT
 
 
-def measure(
+def ready(
     model: Any,
     groups: list[tuple[int, tuple[int, ...]]],
     *,
@@ -136,12 +143,11 @@ def measure(
     grid: tuple[int, int, int] | None = None,
     frozen: tuple[str, ...] = (),
     lora: LoraSpec | None = None,
-) -> Saved:
-    """Run the packed forward over groups of (prompt, answers) tokens; with `grid` every prompt holds a picture. `native`: parameters in
-    `compute` instead of autocast."""
+) -> Ready:
+    """The packed row of groups of (prompt, answers) tokens; with `grid` every prompt holds a picture. `native`: parameters in `compute`
+    instead of autocast."""
     policy = policy_of(model, compute=torch.float32 if native else compute, backend=backend)
-    vision = model.config.vision_config
-    store = Store(3 * 2 * vision.patch_size**2)
+    store = Store(3 * 2 * model.config.vision_config.patch_size**2)
     if lora is not None:
         add_adapters(policy, lora, seed_of=lambda _: 0, base="")
     freeze(policy, frozen)
@@ -161,7 +167,21 @@ def measure(
         prompt = Prompt(sample=sample, ids=tuple(ids), media=media, spans=spans, answer_format="")
         rows += [Row(index=0, group=g, prompt=prompt, response=tuple(1 + i % 50 for i in range(n))) for n in answers]
     batch = pack_shared(rows, policy.positions, policy.device, pad_id=0)
-    cache = VisionCache(store, budget_bytes=0)
+    return Ready(policy=policy, batch=batch, cache=VisionCache(store, budget_bytes=0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """Bytes that forward kept."""
+
+    activations: int
+    weights: int
+    """16-bit copies of weights."""
+
+
+def measure(model: Any, groups: list[tuple[int, tuple[int, ...]]], **how: Any) -> Saved:
+    """What one forward keeps, each storage once. Arguments as `ready`."""
+    run = ready(model, groups, **how)
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     shapes = {tuple(p.shape) for p in model.parameters() if p.ndim >= 2}
     shapes |= {s[::-1] for s in shapes}
@@ -174,9 +194,49 @@ def measure(
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        shared_prefix(policy, batch, cache, temperature=1.0, forbidden=(), train=True)
+        run.forward()
     size = {True: 0, False: 0}
     for tensor in seen.values():
-        cast = not native and tensor.dtype == torch.bfloat16 and tuple(tensor.shape) in shapes
+        cast = not how.get("native") and tensor.dtype == torch.bfloat16 and tuple(tensor.shape) in shapes
         size[cast] += tensor.untyped_storage().nbytes()
     return Saved(activations=size[False], weights=size[True])
+
+
+class Live(TorchDispatchMode):
+    """Bytes of all storages that are alive, and the most there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: dict[int, int] = {}
+        self.now = 0
+        self.most = 0
+
+    def add(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self.held:
+            self.held[key] = storage.nbytes()
+            self.now += storage.nbytes()
+            self.most = max(self.most, self.now)
+            weakref.finalize(storage, self._gone, key)
+
+    def _gone(self, key: int) -> None:
+        self.now -= self.held.pop(key, 0)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        tree_map_only(torch.Tensor, self.add, out)
+        return out
+
+
+def peak(model: Any, groups: list[tuple[int, tuple[int, ...]]], **how: Any) -> int:
+    """Most bytes alive in forward and backward of a micro-batch that is not the first: gradients are there. Arguments as `ready`."""
+    run, live = ready(model, groups, **how), Live()
+    for parameter in model.parameters():
+        live.add(parameter.data)
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
+            live.add(parameter.grad)
+    with live:
+        run.forward().sum().backward()
+    return live.most

@@ -1,6 +1,7 @@
 """Memory of one rank by part, in bytes: state, working set, activations, tower, head, features and rollout, and the peak of each phase.
 
-Measured parts: state and activations (tests/unit/plan). Counted parts: everything else. Nothing here ran on a GPU.
+tests/unit/plan holds the state, kept activations and the peak of forward and backward against real models on the CPU. Shards, buckets,
+generation and slack are counted. Nothing here ran on a GPU.
 """
 
 from __future__ import annotations
@@ -49,19 +50,59 @@ class State:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pass:
+    """Forward and backward of the largest row by part, without the state. Not all of it is there at the same time."""
+
+    gathered: int
+    """Whole layers under sharding, or what sums gradients without."""
+    casts: int
+    """16-bit copies of weights that last from forward to backward."""
+    cached: int
+    """Those that autocast caches until the end of forward."""
+    one_layer: int
+    """Those of a layer that is recomputed."""
+    kept: int
+    """What the decoder keeps."""
+    layer: int
+    """One layer that is recomputed, and gradients on their way through it."""
+    tower: int
+    """What the tower keeps."""
+    block: int
+    """One block of the tower that is recomputed."""
+    head: int
+    """What the log-probs keep."""
+    head_forward: int
+    head_backward: int
+
+    @property
+    def moments(self) -> dict[str, int]:
+        """Bytes when forward ends, when the head's backward runs, when a decoder layer's does, and when the tower's does."""
+        both = self.gathered + self.tower
+        decoder = both + self.kept + self.casts
+        return {
+            "end of forward": decoder + self.cached + self.head + self.head_forward,
+            "head": decoder + self.head + self.head_backward,
+            "decoder": decoder + self.one_layer + self.layer,
+            "tower": both + self.block,
+        }
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the worst moment."""
+        return max(self.moments.values())
+
+
+@dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes of one rank by part."""
+    """Bytes of one rank."""
 
     state: State
-    working: int
-    """Layers that are gathered or cast, gradients on their way, and what the update needs beside the state."""
-    activations: int
-    tower: int
-    head: int
+    training: Pass
     features: int
     """Cached features of media."""
     rollout: int
     update: int
+    """What AdamW needs beside the state."""
     shard: int
     """Ranks that share one copy of the state."""
 
@@ -69,10 +110,7 @@ class Memory:
     def phases(self) -> dict[str, int]:
         """Bytes of one rank in each phase."""
         always = self.features + SLACK
-        out = {
-            "forward/backward": self.state.total + self.working + self.activations + self.tower + self.head + always,
-            "update": self.state.total + self.update + always,
-        }
+        out = {"forward/backward": self.state.total + self.training.peak + always, "update": self.state.total + self.update + always}
         return out | ({"rollout": self.state.between + self.rollout + always} if self.rollout else {})
 
     @property
@@ -87,13 +125,14 @@ class Memory:
 
     @property
     def parts(self) -> dict[str, int]:
-        """Every part, for tables."""
+        """Every part at its largest, for tables; they are not all there at the same time."""
+        t = self.training
         return {
             "state": self.state.total,
-            "working set": self.working,
-            "activations": self.activations,
-            "tower": self.tower,
-            "head": self.head,
+            "working set": t.gathered + t.casts + max(t.cached, t.one_layer),
+            "activations": t.kept + t.layer,
+            "tower": t.tower + t.block,
+            "head": t.head + max(t.head_forward, t.head_backward),
             "features": self.features,
             "rollout": self.rollout,
         }
@@ -140,58 +179,57 @@ def root_numbers(s: Settings) -> int:
     return s.shape.vocab * s.shape.hidden * (1 if s.shape.tied else 2)
 
 
-def casts(s: Settings) -> int:
-    """Bytes of 16-bit copies of weights under autocast. Those that train are cached for the whole pass; frozen ones of the decoder are
-    kept for backward too, or with recomputation for one layer at a time."""
+def casts(s: Settings) -> tuple[int, int, int]:
+    """16-bit copies of weights under autocast: (bytes that last until backward, bytes that are cached until forward ends, bytes of one
+    layer). Those of matrices that train are cached; without recomputation the graph keeps them, and those of frozen matrices of the
+    decoder too."""
     if not s.numbers.casts:
-        return 0
+        return 0, 0, 0
     trained = sum(t.count for t in s.parameters.trained if t.matrix)
     frozen = sum(t.count for t in s.parameters.frozen if t.matrix and t.part == "language")
-    return 2 * (trained + (min(frozen, layer_numbers(s)) if s.recompute else frozen))
+    return (0, 2 * trained, 2 * layer_numbers(s)) if s.recompute else (2 * (trained + frozen), 0, 0)
 
 
-def working(s: Settings) -> int:
-    """Bytes that a pass needs beside state and activations: whole or cast weights, and gradients on their way through one layer."""
-    c, row = s.numbers.compute, s.row
-    passing = row.tokens * (3 * c * s.shape.mlp + 2 * s.numbers.residual * s.shape.hidden)
-    layer, root = layer_numbers(s), root_numbers(s)
+def gathered(s: Settings) -> int:
+    """Bytes that a pass needs whole: layers, embedding and head under fsdp, buckets of DeepSpeed, or the buffer that sums gradients."""
+    c, layer, root = s.numbers.compute, layer_numbers(s), root_numbers(s)
     n = s.parameters.n_trained + s.parameters.n_frozen
     if s.sharding == "fsdp":
         trains = s.language_trains and s.lora is None
-        gathered = c * AHEAD * layer + c * root * (2 if trains else 1)
-        return passing + gathered + ((c + 4) * layer if trains else 0)
+        return c * AHEAD * layer + c * root * (2 if trains else 1) + ((c + 4) * layer if trains else 0)
     if s.sharding == "zero3":
-        return passing + c * (min(n, ZERO_LIVE) + 2 * min(n, ZERO_BUCKET))
+        return c * (min(n, ZERO_LIVE) + 2 * min(n, ZERO_BUCKET))
     if s.sharding == "zero2":
-        return passing + 2 * c * min(n, ZERO_BUCKET)
-    flat = 4 * min(BUCKET, s.parameters.n_trained) if s.gpus > 1 else 0
-    return passing + casts(s) + flat
+        return 2 * c * min(n, ZERO_BUCKET)
+    return 4 * min(BUCKET, s.parameters.n_trained) if s.gpus > 1 else 0
 
 
-def activations(s: Settings) -> int:
-    """Bytes that the decoder keeps for the largest row, with the one layer that is recomputed."""
-    own = s.language_trains
-    kept, live = acts.decoder(
-        s.shape, s.row, s.numbers, backend=s.backend, recompute=s.recompute, trained=own, lora=s.lora if own else None
+def training(s: Settings) -> Pass:
+    """Forward and backward of the largest row."""
+    own, shape, row, numbers = s.language_trains, s.shape, s.row, s.numbers
+    full = own and s.lora is None
+    kept, live = acts.decoder(shape, row, numbers, backend=s.backend, recompute=s.recompute, trained=own, lora=s.lora if own else None)
+    visual, patches = len(row.groups) * s.visual_tokens, len(row.groups) * s.patches
+    kept += acts.rotary(shape, row, numbers) + acts.ends(shape, row, numbers, trained=full, visual=visual)
+    tower, block = 0, 0
+    if s.vision_trains:
+        tower, block = acts.tower(shape, patches, numbers, recompute=s.recompute, blocks=s.vision_blocks)
+        tower += acts.tower_rotary(shape, patches) if s.vision_blocks else 0
+    lasting, cached, one_layer = casts(s)
+    return Pass(
+        gathered=gathered(s),
+        casts=lasting,
+        cached=cached,
+        one_layer=one_layer,
+        kept=kept,
+        layer=live + acts.passing(shape, row, numbers),
+        tower=tower,
+        block=block,
+        head=acts.head(shape, row, numbers),
+        head_forward=acts.head_forward(shape, row),
+        # under fsdp the gradient of the output matrix is among what is gathered
+        head_backward=acts.head_backward(shape, row, numbers, trained=full and s.sharding != "fsdp"),
     )
-    visual = len(s.row.groups) * s.visual_tokens
-    kept += acts.rotary(s.shape, s.row, s.numbers)
-    return kept + live + acts.ends(s.shape, s.row, s.numbers, trained=own and s.lora is None, visual=visual)
-
-
-def tower(s: Settings) -> int:
-    """Bytes that the tower keeps for the media of the largest row; 0 where it does not train."""
-    if not s.vision_trains:
-        return 0
-    patches = len(s.row.groups) * s.patches
-    kept, live = acts.tower(s.shape, patches, s.numbers, recompute=s.recompute, blocks=s.vision_blocks)
-    return kept + live + (acts.tower_rotary(s.shape, patches) if s.vision_blocks else 0)
-
-
-def head(s: Settings) -> int:
-    """Bytes of the log-probs of the largest row, forward and backward. Under fsdp the matrix's gradient is in the working set."""
-    trained = s.language_trains and s.lora is None and s.sharding != "fsdp"
-    return acts.head(s.shape, s.row, s.numbers) + acts.head_backward(s.shape, s.row, s.numbers, trained=trained)
 
 
 def features(s: Settings) -> int:
@@ -271,10 +309,7 @@ def measured_at(s: Settings, degree: int) -> Memory:
     held = state(s, degree)
     return Memory(
         state=held,
-        working=working(s),
-        activations=activations(s),
-        tower=tower(s),
-        head=head(s),
+        training=training(s),
         features=features(s),
         rollout=rollout(s, held.between),
         update=update(s, degree),

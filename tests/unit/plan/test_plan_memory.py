@@ -61,7 +61,7 @@ def test_copies_of_weights_under_autocast(family: str) -> None:
     model = saved_bytes.build(family)
     measured = saved_bytes.measure(model, [(40, (9, 9))], compute=torch.bfloat16, frozen=("vision", "projector"))
     s = settings(shape=shape_of(model.config.to_dict()), freeze=("vision", "projector"))
-    assert mem.casts(s) == measured.weights
+    assert mem.casts(s) == (measured.weights, 0, 0)
 
 
 def test_sharded_state() -> None:
@@ -128,20 +128,22 @@ def test_shards_inside_a_node_where_that_fits() -> None:
 
 def test_a_frozen_tower_keeps_nothing_but_features() -> None:
     s = settings(freeze=("vision", "projector"))
-    assert mem.tower(s) == 0
+    assert (mem.training(s).tower, mem.training(s).block) == (0, 0)
     assert mem.features(s) == s.vision_cache
-    assert mem.tower(settings()) > 0
-    only_mergers = settings(freeze=("vision",))
-    assert 0 < mem.tower(only_mergers) < mem.tower(settings()) / 10
+    only_mergers = mem.training(settings(freeze=("vision",)))
+    assert 0 < only_mergers.tower < mem.training(settings()).tower / 10
 
 
 def test_the_peak_is_that_of_the_worst_phase() -> None:
-    training = mem.memory(settings(recompute=True))
+    training = mem.memory(settings(gpus=8, sharding="fsdp", recompute=True))
     assert training.worst == "forward/backward"
     assert training.peak == training.phases["forward/backward"]
     assert training.phases["rollout"] == training.state.between + training.rollout + training.features + mem.SLACK
     many = mem.memory(settings(lora=Lora(rank=8), recompute=True, prompt=8192, answers=64, groups=16, running=1024, budget=8192))
     assert many.worst == "rollout"
+    alone = mem.memory(settings(recompute=True))
+    assert alone.worst == "update"
+    assert alone.peak == 20 * settings().parameters.n_trained + alone.features + mem.SLACK
     supervised = mem.memory(settings(engine="none"))
     assert "rollout" not in supervised.phases
 

@@ -1,0 +1,76 @@
+"""The predicted peak of forward and backward against all that is alive on the CPU: state, kept tensors, and what comes and goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support import saved_bytes
+from vlmrl.plan.gpus import gpu_of
+from vlmrl.plan.memory import SLACK, memory
+from vlmrl.plan.model import FAMILIES, Lora, shape_of
+from vlmrl.plan.settings import Settings
+from vlmrl.policy.model import LoraSpec
+
+PROMPT, ANSWERS, ANSWER = 400, 4, 60
+GRID = (1, 24, 40)
+WIDTHS: dict[str, Any] = {"hidden": 192, "layers": 5, "heads": 6, "kv_heads": 2, "mlp": 512}
+WITHIN = 0.05
+
+
+def both(family: str, kind: str, *, recompute: bool, vocab: int, media: bool = False, rank: int | None = None) -> tuple[int, int]:
+    """(alive at most, predicted) bytes."""
+    model = saved_bytes.build(family, vocab=vocab, vision={"hidden": 96, "mlp": 192}, **WIDTHS)
+    shape, frozen = shape_of(model.config.to_dict()), () if media else ("vision", "projector")
+    settings = Settings(
+        shape=shape,
+        gpu=gpu_of("h100"),
+        gpus=1,
+        dtype="float32" if kind == "float32" else "bfloat16",
+        backend="merge",
+        recompute=recompute,
+        freeze=frozen,
+        lora=None if rank is None else Lora(rank=rank),
+        groups=1,
+        answers=ANSWERS,
+        prompt=PROMPT,
+        answer=ANSWER,
+        visual=GRID[1] * GRID[2] // 4 if media else 0,
+        engine="none",
+    )
+    most = saved_bytes.peak(
+        model,
+        [(PROMPT, (ANSWER,) * ANSWERS)],
+        compute=torch.float32 if kind == "float32" else torch.bfloat16,
+        recompute=recompute,
+        grid=GRID if media else None,
+        frozen=frozen,
+        lora=None if rank is None else LoraSpec(rank=rank, alpha=16.0),
+    )
+    found = memory(settings)
+    return most, found.phases["forward/backward"] - found.state.moments - found.features - SLACK
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", ["float32", "autocast"])
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("media", [False, True], ids=["text", "media"])
+def test_peak(family: str, kind: str, recompute: bool, media: bool) -> None:
+    most, predicted = both(family, kind, recompute=recompute, media=media, vocab=6000)
+    assert predicted == pytest.approx(most, rel=WITHIN)
+
+
+@pytest.mark.parametrize("kind", ["float32", "autocast"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_peak_in_a_layer(family: str, kind: str) -> None:
+    """With a small vocabulary the layer that is recomputed is the worst moment."""
+    most, predicted = both(family, kind, recompute=True, vocab=300)
+    assert predicted == pytest.approx(most, rel=WITHIN)
+
+
+@pytest.mark.parametrize("kind", ["float32", "autocast"])
+def test_peak_with_adapters(kind: str) -> None:
+    most, predicted = both("qwen2_5_vl", kind, recompute=True, vocab=6000, rank=8)
+    assert predicted == pytest.approx(most, rel=WITHIN)

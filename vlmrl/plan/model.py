@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,19 +109,24 @@ class Lora:
     vision: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Parameters:
     """A model's tensors, told apart by whether they train."""
 
     trained: tuple[Tensor, ...]
     frozen: tuple[Tensor, ...]
 
-    @property
+    @cached_property
+    def parts(self) -> frozenset[Part]:
+        """Parts of which something trains."""
+        return frozenset(t.part for t in self.trained)
+
+    @cached_property
     def n_trained(self) -> int:
         """Numbers that train."""
         return count(self.trained)
 
-    @property
+    @cached_property
     def n_frozen(self) -> int:
         """Numbers that do not."""
         return count(self.frozen)
@@ -198,12 +204,13 @@ def _tower(family: Family, vision: Mapping[str, Any]) -> Tower:
 # ---- tensors -----------------------------------------------------------------------------------------------------------
 
 
-def tensors(shape: Shape) -> list[Tensor]:
+@lru_cache(maxsize=16)
+def tensors(shape: Shape) -> tuple[Tensor, ...]:
     """Every parameter, under the name that transformers gives it. A tied head is the embedding and stands once."""
     found = [*_decoder(shape), *_vision(shape)]
     if not shape.tied:
         found.append(Tensor("lm_head.weight", (shape.vocab, shape.hidden)))
-    return found
+    return tuple(found)
 
 
 def _linear(name: str, out: int, inner: int, *, bias: bool) -> Iterator[Tensor]:
@@ -291,7 +298,8 @@ def adapters(shape: Shape, lora: Lora) -> list[Tensor]:
     return out
 
 
-def parameters(shape: Shape, *, freeze: Iterable[str] = (), lora: Lora | None = None) -> Parameters:
+@lru_cache(maxsize=64)
+def parameters(shape: Shape, *, freeze: tuple[str, ...] = (), lora: Lora | None = None) -> Parameters:
     """Which tensors train: those of the parts that are left; with adapters the adapters of those parts, and nothing else."""
     frozen_parts, base = set(freeze), tensors(shape)
     own = base if lora is None else adapters(shape, lora)

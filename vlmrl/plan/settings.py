@@ -84,17 +84,17 @@ class Settings:
     @property
     def vision_blocks(self) -> bool:
         """Whether the tower's blocks train."""
-        return any(t.part == "vision" for t in self.parameters.trained)
+        return "vision" in self.parameters.parts
 
     @property
     def vision_trains(self) -> bool:
         """Whether features of media carry gradient."""
-        return any(t.part != "language" for t in self.parameters.trained)
+        return bool(self.parameters.parts - {"language"})
 
     @property
     def language_trains(self) -> bool:
         """Whether the decoder's own weights or adapters train."""
-        return any(t.part == "language" for t in self.parameters.trained)
+        return "language" in self.parameters.parts
 
     @property
     def visual_tokens(self) -> int:

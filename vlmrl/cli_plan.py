@@ -172,7 +172,7 @@ def _verdict(name: str, found: Plan) -> list[str]:
 
 def warn(loaded: Loaded, gpu: str | None) -> None:
     """`vlmrl check`: one line where a stage does not fit a GPU. Nothing is said where neither the option nor the recipe names one."""
-    wanted = gpu or getattr(getattr(loaded.config, "train", None), "gpu", None)  # CONNECT: train.gpu
+    wanted = gpu
     if wanted is None:
         return
     from vlmrl.plan.gpus import gpu_of

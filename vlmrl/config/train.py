@@ -14,6 +14,10 @@ class TrainSection(Section):
         default="ddp",
         description="Where weights and moments lie: ddp, whole on every rank; fsdp, in shards (FSDP2); zero2, zero3, by DeepSpeed",
     )
+    offload: Literal["none", "optimizer", "all"] = Field(
+        default="none",
+        description="What lies in the machine's memory: optimizer (zero2, zero3), or all that is in shards (fsdp, zero3)",
+    )
     shard_size: PositiveInt | None = Field(
         default=None, description="fsdp: ranks that share one copy of the weights, a divisor of all; none: all ranks"
     )

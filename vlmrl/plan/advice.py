@@ -53,7 +53,7 @@ def candidates(s: Settings, stage: str) -> Iterator[tuple[str, Settings]]:
         yield "train.sharding=fsdp", s.changed(sharding="fsdp", shard_size=None)
     if s.gpus > s.node and s.sharding == "fsdp" and s.shard_size != s.gpus:
         yield f"train.shard_size={s.gpus}", s.changed(shard_size=s.gpus)
-    if s.offload == "none":
+    if s.offload == "none" and s.sharding in ("zero2", "zero3"):
         yield "train.offload=optimizer", s.changed(offload="optimizer")
     if s.offload != "all" and s.sharding in ("fsdp", "zero3"):
         yield "train.offload=all", s.changed(offload="all")

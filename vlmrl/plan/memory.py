@@ -19,8 +19,8 @@ USABLE = 0.9
 """Share of a GPU's memory up to which a plan fits; between this and all of it, it is tight."""
 BUCKET = 2**26
 """Numbers that gradients are summed by (`train.dist.sum_gradients`)."""
-ZERO_LIVE, ZERO_BUCKET = 10**9, 5 * 10**8
-"""DeepSpeed's defaults: stage3_max_live_parameters and reduce_bucket_size, in numbers."""
+ZERO_LIVE, ZERO_BUCKET = 10**9, 5 * 10**7
+"""DeepSpeed's stage3_max_live_parameters and our reduce_bucket_size (`train.shard.zero`), in numbers."""
 PREFILL = 32768
 """Prompt tokens that the reference engine prefills in one pass (`rollout.engine_hf`)."""
 AHEAD = 2
@@ -146,15 +146,15 @@ def shard(tensors: Iterable[Tensor], degree: int) -> int:
 def state(s: Settings, degree: int) -> State:
     """State of one rank under `degree` shards.
 
-    none, ddp: 4 n weights + 4 n_train gradients + 8 n_train moments. fsdp: the same, divided. zero: 16-bit weights (2 n, whole in
-    stage 2) and gradients (2 n_train / S), and 12 n_train / S for float32 weights and moments. Float32 runs have 4 for each 2.
+    none, ddp: 4 n weights + 4 n_train gradients + 8 n_train moments. fsdp: the same, divided. zero: 4 n weights (whole in stage 2),
+    4 n_train / S gradients, and 12 n_train / S for the copy of the weights that the optimizer works on and its moments.
     """
-    p, c = s.parameters, s.numbers.compute
+    p = s.parameters
     if s.sharding in ("zero2", "zero3"):
         own, rest = -(-p.n_trained // degree), -(-p.n_frozen // degree)
         whole = s.sharding == "zero2"
-        weights = c * ((p.n_trained + p.n_frozen) if whole else own + rest)
-        gradients, moments = c * own, 12 * own
+        weights = 4 * ((p.n_trained + p.n_frozen) if whole else own + rest)
+        gradients, moments = 4 * own, 12 * own
     else:
         own, rest = shard(p.trained, degree), shard(p.frozen, degree)
         weights, gradients, moments = 4 * (own + rest), 4 * own, 8 * own
@@ -198,9 +198,9 @@ def gathered(s: Settings) -> int:
         trains = s.language_trains and s.lora is None
         return c * AHEAD * layer + c * root * (2 if trains else 1) + ((c + 4) * layer if trains else 0)
     if s.sharding == "zero3":
-        return c * (min(n, ZERO_LIVE) + 2 * min(n, ZERO_BUCKET))
+        return 4 * (min(n, ZERO_LIVE) + 2 * min(n, ZERO_BUCKET))
     if s.sharding == "zero2":
-        return 2 * c * min(n, ZERO_BUCKET)
+        return 2 * 4 * min(n, ZERO_BUCKET)
     return 4 * min(BUCKET, s.parameters.n_trained) if s.gpus > 1 else 0
 
 
@@ -294,7 +294,7 @@ def rollout(s: Settings, between: int) -> int:
     prefill = tokens * (2 * numbers.residual * shape.hidden + numbers.compute * (2 * shape.q + 2 * shape.kv + 3 * shape.mlp))
     logits = prompts * s.answers * shape.vocab * (2 * 4 + 2 * 8)
     scores = 4 * prompts * (shape.kv * s.prompt + 2 * shape.heads * s.answers * (s.prompt + s.answer))
-    whole = numbers.compute * n if s.sharding in ("fsdp", "zero3") else 0
+    whole = {"fsdp": numbers.compute, "zero3": 4}.get(s.sharding, 0) * n
     cast = 2 * sum(t.count for t in s.parameters.trained if t.matrix) if numbers.casts else 0
     return kept + max(prefill, logits + scores) + whole + cast
 

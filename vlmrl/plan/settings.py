@@ -71,10 +71,10 @@ class Settings:
 
     @property
     def numbers(self) -> Numbers:
-        """Sizes of numbers in the forward pass: autocast where every rank holds the parameters, 16-bit parameters under sharding."""
+        """Sizes of numbers in the forward pass: 16-bit parameters with fsdp, autocast over float32 ones with the others."""
         if self.dtype == "float32":
             return FLOAT32
-        return AUTOCAST if self.sharding in ("none", "ddp") else BFLOAT16
+        return BFLOAT16 if self.sharding == "fsdp" else AUTOCAST
 
     @cached_property
     def parameters(self) -> Parameters:
@@ -158,15 +158,11 @@ def settings_of(
         ConfigError: a value that is not known.
     """
     model = cfg.model
-    # CONNECT: the `train` section of the recipe; until it is there its values come from `given` or are the defaults below
-    train = getattr(cfg, "train", None)
-    size = getattr(train, "shard_size", "auto")
-    recompute = getattr(train, "recompute", "auto")
     values: dict[str, Any] = {
-        "sharding": getattr(train, "sharding", None) or ("ddp" if gpus > 1 else "none"),
-        "shard_size": None if size in ("auto", None) else int(size),
-        "offload": getattr(train, "offload", "none"),
-        "recompute": model.gradient_checkpointing if recompute in ("auto", None) else recompute not in (False, "none"),
+        "sharding": cfg.train.sharding if gpus > 1 else "none",
+        "shard_size": cfg.train.shard_size,
+        "offload": cfg.train.offload,
+        "recompute": model.gradient_checkpointing,
         "dtype": model.dtype,
         "backend": ("flash" if model.dtype == "bfloat16" else "flex") if model.prefix_backend == "auto" else model.prefix_backend,
         "budget": stage.max_tokens_per_microbatch,
@@ -201,7 +197,6 @@ def _work(stage: StageBase, gpus: int) -> dict[str, Any]:
         "answers": rollout.num_generations,
         "answer": rollout.max_new_tokens,
         "engine": rollout.engine,
-        "tp": _number(getattr(rollout, "tp", None)),  # CONNECT: rollout.tp
         "running": rollout.max_num_seqs,
         "together": rollout.generation_batch_size,
     }
@@ -209,7 +204,3 @@ def _work(stage: StageBase, gpus: int) -> dict[str, Any]:
         compared = 1.0 if stage.beta > 0 else 1 / stage.kl_every if stage.kl_every else 0.0
         out |= {"reference": compared > 0, "passes": compared + (1.0 if stage.updates_per_step > 1 else 0.0)}
     return out
-
-
-def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) else None

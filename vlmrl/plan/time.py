@@ -160,17 +160,18 @@ def traffic(s: Settings, memory: Memory) -> tuple[float, float]:
     """(seconds of shard traffic that may hide behind computing, seconds that cannot) of a step.
 
     fsdp, zero3: the weights are gathered for forward and for backward of each micro-batch and each scoring pass, and once for the
-    reference engine; gradients are reduced per micro-batch (float32 under fsdp). Between nodes that hold whole copies, gradients are
+    reference engine; gradients are reduced per micro-batch in float32. Between nodes that hold whole copies, gradients are
     summed once. ddp sums all gradients once, after the last backward. Offloading moves gradients down and weights up once.
     """
     p, c, degree = s.parameters, s.numbers.compute, memory.shard
+    c = c if s.sharding == "fsdp" else 4  # DeepSpeed's weights and gradients are float32
     n, batches = p.n_trained + p.n_frozen, len(s.rows)
     share, fast = (degree - 1) / degree, link(s, degree)
     hides, stays = 0.0, 0.0
     if s.sharding in ("fsdp", "zero3"):
         gathers = 2 * batches + s.passes * batches + (1 if s.engine == "hf" else 0)
         hides += c * n * gathers * share / fast
-        hides += (4 if s.sharding == "fsdp" else c) * p.n_trained * batches * share / fast
+        hides += 4 * p.n_trained * batches * share / fast
         copies = s.gpus // degree
         hides += 8 * p.n_trained / degree * (copies - 1) / copies / link(s, s.gpus)
     elif s.sharding == "zero2":

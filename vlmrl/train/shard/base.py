@@ -90,6 +90,8 @@ class Engine(Protocol):
         ...
 
 
+OFFLOADS = {"ddp": ("none",), "fsdp": ("none", "all"), "zero2": ("none", "optimizer"), "zero3": ("none", "optimizer", "all")}
+"""What an engine can keep in the machine's memory."""
 Make = Callable[[TrainSection, torch.device], Engine]
 ENGINES: dict[str, Make] = {}
 
@@ -112,4 +114,6 @@ def open_engine(cfg: TrainSection, device: torch.device) -> Engine:
     """
     if cfg.sharding not in ENGINES:
         raise ConfigError(f"train.sharding: unknown '{cfg.sharding}'{nearest(cfg.sharding, list(ENGINES))}")
+    if cfg.offload not in OFFLOADS[cfg.sharding]:
+        raise ConfigError(f"train.offload: '{cfg.offload}' is not for '{cfg.sharding}', which has {', '.join(OFFLOADS[cfg.sharding])}")
     return ENGINES[cfg.sharding](cfg, device)

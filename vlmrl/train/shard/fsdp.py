@@ -45,6 +45,7 @@ class Fsdp:
         """
         from torch.distributed.device_mesh import init_device_mesh
 
+        self._offload = cfg.offload == "all"
         world = dist.world()
         if world == 1:
             raise ConfigError("train.sharding: 'fsdp' needs several processes (torchrun, accelerate launch); one process is ddp")
@@ -57,12 +58,14 @@ class Fsdp:
             self._mesh = init_device_mesh(device.type, (world // size, size), mesh_dim_names=("replicate", "shard"))
 
     def wrap(self, policy: Policy) -> None:
-        from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+        from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 
         half = policy.compute if policy.compute != torch.float32 else None
         # inputs are left alone: rotary factors stay float32, as without shards
         precision = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32, cast_forward_inputs=False)
         options: dict[str, Any] = {"mesh": self._mesh, "mp_policy": precision}
+        if self._offload:
+            options["offload_policy"] = CPUOffloadPolicy(pin_memory=policy.device.type == "cuda")
         core = policy.core
         for block in core.visual.blocks:
             fully_shard(block, **options)

@@ -57,28 +57,32 @@ class Zero:
                 "pip install 'vlmrl[deepspeed]', or take fsdp"
             ) from error
         deepspeed.logger.setLevel("ERROR")
-        self._stage = STAGES[cfg.sharding]
+        self._stage, self._offload = STAGES[cfg.sharding], cfg.offload
 
     def wrap(self, policy: Policy) -> None:
         """Nothing yet for weights that train: DeepSpeed takes them with their optimizer. Others are cut up at once by stage 3."""
         if self._stage == 3 and not any(p.requires_grad for p in policy.model.parameters()):
             root = Root(policy.model)
-            policy.shards = ZeroShards(_initialize(root, 3, None), root, self._stage)
+            policy.shards = ZeroShards(_initialize(root, 3, self._offload, None), root, self._stage)
 
     def updates(self, policy: Policy, named: Named, cfg: OptimSection) -> ZeroUpdates:
-        return ZeroUpdates(policy, named, cfg, self._stage)
+        return ZeroUpdates(policy, named, cfg, self._stage, self._offload)
 
 
-def _initialize(root: Root, stage: int, optimizer: torch.optim.Optimizer | None) -> Any:
+def _initialize(root: Root, stage: int, offload: str, optimizer: torch.optim.Optimizer | None) -> Any:
     import deepspeed  # pyright: ignore[reportMissingImports]
 
-    zero = {
+    zero: dict[str, Any] = {
         "stage": stage,
         "overlap_comm": False,
         "contiguous_gradients": False,
         # a bucket per rank and length would add up in another order; one that holds everything small is as good
         "reduce_bucket_size": 50_000_000,
     }
+    if offload != "none" and optimizer is not None:
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if offload == "all":
+        zero["offload_param"] = {"device": "cpu"}
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
@@ -164,8 +168,8 @@ class ZeroUpdates:
 
     recovers = False
 
-    def __init__(self, policy: Policy, named: Named, cfg: OptimSection, stage: int):
-        self._policy, self._named, self._cfg, self._stage = policy, dict(named), cfg, stage
+    def __init__(self, policy: Policy, named: Named, cfg: OptimSection, stage: int, offload: str):
+        self._policy, self._named, self._cfg, self._stage, self._offload = policy, dict(named), cfg, stage, offload
         self._world = dist.world()
         self._engine: Any = None
         self._any = False
@@ -207,7 +211,7 @@ class ZeroUpdates:
                     self._named[name].copy_(value)
         optimizer, _ = make_optimizer(list(self._named.items()), self._cfg)
         root = Root(self._policy.model)
-        self._engine = _initialize(root, self._stage, optimizer)
+        self._engine = _initialize(root, self._stage, self._offload, optimizer)
         self._policy.shards = ZeroShards(self._engine, root, self._stage)
         if tensors:
             self._put_moments(tensors)

@@ -24,11 +24,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vlmrl.errors import ConfigError
+from vlmrl.policy.flex import flex
 from vlmrl.policy.pack import Block, PrefixLayout
 
 Backend = Literal["dense", "merge", "two_call", "flash", "flex"]
 NAME = "vlmrl_{kernel}"
-FLEX_BLOCK = 128
 
 
 class Decoding(Protocol):
@@ -329,43 +329,10 @@ def _varlen_plan(layout: PrefixLayout) -> list[tuple[Tensor, Tensor, list[int], 
     return [(first, first, a_lengths, a_lengths), (torch.cat(b_queries or empty), torch.cat(b_keys or empty), b_q, b_k)]
 
 
-def _flex(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    n = layout.tokens
-    pad = -n % FLEX_BLOCK
-    mask = _flex_mask(layout, query.device)
-    q, k, v = (F.pad(x, (0, 0, 0, pad)) for x in (query, key, value))
-    run: Any = _compiled_flex() if query.device.type == "cuda" else flex_attention
-    return run(q, k, v, block_mask=mask, scale=scale, enable_gqa=query.shape[1] != key.shape[1])[:, :, :n]
-
-
-@functools.lru_cache(maxsize=1)
-def _compiled_flex() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention, dynamic=False)  # pyright: ignore[reportUnknownMemberType]
-
-
-@functools.lru_cache(maxsize=8)
-def _flex_mask(layout: PrefixLayout, device: torch.device) -> Any:
-    """Block mask of a layout; all layers of a forward and its recomputation share it. Padding is a group of its own."""
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    pad = -layout.tokens % FLEX_BLOCK
-    group, answer = (F.pad(x, (0, pad), value=-1).to(device) for x in layout.owners)
-
-    def allow(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return (k <= q) & (group[q] == group[k]) & ((answer[k] <= 0) | (answer[k] == answer[q]))
-
-    n = layout.tokens + pad
-    return create_block_mask(allow, None, None, n, n, device=str(device), BLOCK_SIZE=FLEX_BLOCK)
-
-
 _BACKENDS: dict[str, Callable[[Tensor, Tensor, Tensor, PrefixLayout, float], Tensor]] = {
     "dense": _dense,
     "merge": _merge,
     "two_call": _two_call,
     "flash": _flash,
-    "flex": _flex,
+    "flex": flex,
 }

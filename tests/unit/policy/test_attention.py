@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.support import kernels
 from vlmrl.errors import ConfigError
-from vlmrl.policy import attention
 from vlmrl.policy.attention import _BACKENDS, choose, prefix_attention, require, varlen
 from vlmrl.policy.pack import PrefixLayout, layout_of
 
@@ -38,14 +37,6 @@ def test_equals_the_dense_definition(backend, groups: list[tuple[int, list[int]]
     layout = layout_of(groups)
     for got, expected in zip(run(backend, layout, seed), run(_BACKENDS["dense"], layout, seed), strict=True):
         assert torch.allclose(got, expected, atol=1e-12)
-
-
-def test_flex_forward_equals_the_dense_definition() -> None:
-    layout = layout_of([(5, (3, 1, 4)), (130, (2, 9))])
-    g = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, h, layout.tokens, 16, generator=g) for h in (4, 2, 2))
-    got = attention._flex(q, k, v, layout, 0.25)
-    assert torch.allclose(got, _BACKENDS["dense"](q, k, v, layout, 0.25), atol=1e-5)
 
 
 def test_every_backend_has_a_name_in_the_schema() -> None:

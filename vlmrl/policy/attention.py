@@ -5,7 +5,8 @@
   by log-sum-exp. Nothing is copied or masked, no pair is computed in vain. Exact in gradient too: a flash kernel's backward, given
   the *joined* output and log-sum-exp, returns that part's share of the gradient. CPU kernel of torch.
 * `two_call`: the same two sets of queries, the prompt's keys and values copied once per answer (GQA keeps them small). Any device.
-* `flash`: as `two_call` without padding, through flash-attn's variable-length kernel. GPU, 16-bit.
+* `flash`: `merge` on CUDA in 16 bits, by torch's own flash attention over many lengths (`policy.kernels`); where the flash-attn package
+  is installed, that package's kernel, which has the prompt's keys and values copied once per answer.
 * `flex`: torch's FlexAttention with a block mask; empty blocks are skipped. GPU.
 
 A model takes part by `attach`: its language model calls `prefix_attention` through transformers' attention registry, and the layout
@@ -24,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vlmrl.errors import ConfigError
+from vlmrl.policy import kernels
 from vlmrl.policy.flex import flex
 from vlmrl.policy.pack import Block, PrefixLayout
 
@@ -38,28 +40,36 @@ class Decoding(Protocol):
 
 
 def choose(wanted: str, device: torch.device, compute: torch.dtype) -> tuple[Backend, str]:
-    """(backend, why). `auto`: CPU `merge`; CUDA `flash` in 16 bits where flash-attn is installed, else `flex`.
+    """(backend, why). `auto`: CPU `merge`; CUDA `flash` in 16 bits where the GPU or a package has it, else `flex`.
 
     Raises:
         ConfigError: a backend that cannot run here.
     """
-    flash = importlib.util.find_spec("flash_attn") is not None
     half = compute == torch.bfloat16
+    missing = "no CUDA device" if device.type != "cuda" else None if _flash_package() else kernels.lacks(device)
+    flash = half and missing is None
+    which = "by flash-attn, which is installed" if _flash_package() else "by torch's own kernels"
     if wanted == "auto":
         if device.type == "cpu":
             return "merge", "CPU: two flash calls joined by log-sum-exp"
-        if flash and half:
-            return "flash", "flash-attn is installed and the forward runs in 16 bits"
-        return "flex", "CUDA without flash-attn or in 32 bits"
+        if flash:
+            return "flash", f"CUDA in 16 bits, {which}"
+        return "flex", f"CUDA, {missing}" if half else "CUDA in 32 bits"
     if wanted == "merge" and device.type != "cpu":
         raise ConfigError("model.prefix_backend: 'merge' uses torch's CPU kernel; on CUDA use 'flash', 'flex' or 'two_call'")
-    if wanted == "flash" and (device.type != "cuda" or not flash or not half):
-        raise ConfigError("model.prefix_backend: 'flash' needs CUDA, the flash-attn package and model.dtype: bfloat16")
+    if wanted == "flash" and not flash:
+        raise ConfigError(f"model.prefix_backend: 'flash' needs CUDA and model.dtype: bfloat16{f' ({missing})' if missing else ''}")
     if wanted == "flex" and device.type != "cuda":
         raise ConfigError("model.prefix_backend: 'flex' has no backward on the CPU; use 'merge'")
     if wanted not in _BACKENDS:
         raise ConfigError(f"model.prefix_backend: unknown '{wanted}' (known: auto, {', '.join(_BACKENDS)})")
-    return wanted, "asked for"  # pyright: ignore[reportReturnType]
+    reason = f"asked for; {which}" if wanted == "flash" else "asked for"
+    return wanted, reason  # pyright: ignore[reportReturnType]
+
+
+@functools.cache
+def _flash_package() -> bool:
+    return importlib.util.find_spec("flash_attn") is not None
 
 
 def require(text_config: Any) -> None:
@@ -127,7 +137,7 @@ def prefix_attention(
     Raises:
         RuntimeError: a mask, a cache or dropout came along with a layout: the packed row would not mean what it says.
     """
-    query, key, value = _one_type(query, key, value)
+    query, key, value = kernels.one_type(query, key, value)
     if decoding is not None:
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         return decoding.attend(module.layer_idx, query, key, value, scale), None
@@ -141,13 +151,6 @@ def prefix_attention(
         raise RuntimeError(f"the packed row has {query.shape[2]} tokens but its layout describes {prefix_layout.tokens}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return _BACKENDS[prefix_backend](query, key, value, prefix_layout, scale).transpose(1, 2).contiguous(), None
-
-
-def _one_type(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The three in the autocast type where autocast is on, else in that of `value`, which no rotary embedding has touched."""
-    kind = value.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
-    return query.to(dtype), key.to(dtype), value.to(dtype)
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:
@@ -264,6 +267,8 @@ def _split(x: Tensor, columns: Tensor) -> Tensor:
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
+    if not _flash_package():
+        return kernels.segments(query, key, value, layout, scale)
     from flash_attn import flash_attn_varlen_func  # pyright: ignore[reportMissingImports]
 
     return varlen(query, key, value, layout, scale, flash_attn_varlen_func)

@@ -1,0 +1,178 @@
+"""Flash attention over sequences of many lengths, by the operations that torch has itself.
+
+A packed row is two calls on one set of tensors, of which nothing is copied or padded:
+
+    own     every prompt and every answer against itself, causal
+    cross   the answers of a group against its prompt, all of it
+
+and the answers' two outputs are joined by log-sum-exp, as in the backend `merge` of the CPU: backward gives each call the joined output
+and the joined log-sum-exp, and gets that call's share of the gradient. Both calls see the whole row. In `cross` a group is three
+sequences of (queries, keys): (prompt, none), (answers, prompt), (none, answers), so that boundaries alone say who meets whom. The kernel
+writes 0 and log-sum-exp inf for queries without keys, and gradients of 0 for keys without queries.
+
+The operations need CUDA and 16 bits. Tests put others with the same contract in their place (`FLASH`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vlmrl.policy.pack import PrefixLayout
+
+
+class Operations(NamedTuple):
+    """torch's forward and backward, or what stands for them; signatures of `aten::_flash_attention_forward` and `_backward`."""
+
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+
+
+FLASH = Operations(torch.ops.aten._flash_attention_forward, torch.ops.aten._flash_attention_backward)
+
+
+class Lengths(NamedTuple):
+    """Which queries meet which keys: sequence i is queries [q[i], q[i+1]) and keys [k[i], k[i+1])."""
+
+    q: Tensor
+    """int32 [sequences + 1]."""
+    k: Tensor
+    longest_q: int
+    longest_k: int
+    causal: bool
+
+    @staticmethod
+    def of(pairs: Sequence[tuple[int, int]], *, causal: bool, device: torch.device) -> Lengths:
+        """From (number of queries, number of keys) of each sequence; one copy to the device."""
+        ends = torch.tensor([(0, 0), *pairs]).cumsum(0).T.to(dtype=torch.int32, device=device).contiguous()
+        # of single queries the kernel makes a batch of its own, in another layout: told that there may be two, it does not
+        return Lengths(ends[0], ends[1], max(2, *(q for q, _ in pairs)), max(k for _, k in pairs), causal)
+
+
+def lacks(device: torch.device) -> str | None:
+    """Why torch's own flash attention cannot run on a CUDA device; None where it can."""
+    if not torch.backends.cuda.is_flash_attention_available():
+        return "this torch has no flash attention"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return "flash attention needs a GPU of compute capability 8.0"
+    return None
+
+
+def one_type(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The three in the autocast type where autocast is on, else in that of `value`, which no rotary embedding has touched."""
+    kind = value.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
+    return query.to(dtype), key.to(dtype), value.to(dtype)
+
+
+# ---- packed rows -------------------------------------------------------------------------------------------------------
+
+
+class Segments(NamedTuple):
+    """What the calls of a layout need, on the device."""
+
+    own: Lengths
+    cross: Lengths | None
+    """None: no group has two answers."""
+    answers: Tensor
+    """Columns of the tokens that `cross` gives keys to."""
+
+
+@functools.lru_cache(maxsize=2)
+def segments_of(layout: PrefixLayout, device: torch.device) -> Segments:
+    """A group with one answer is an ordinary causal row, and no part of `cross`. All layers share the tensors."""
+    own: list[int] = []
+    cross: list[tuple[int, int]] = []
+    columns = [torch.zeros(0, dtype=torch.int64)]
+    for block in layout.blocks:
+        answers = [n for n in block.suffixes if n]
+        if len(answers) < 2:
+            size = block.end - block.start
+            own.append(size)
+            cross += [(size, 0), (0, size)]
+            continue
+        own += [block.prefix, *answers]
+        cross += [(block.prefix, 0), (sum(answers), block.prefix), (0, sum(answers))]
+        columns.append(torch.arange(block.start + block.prefix, block.end))
+    return Segments(
+        own=Lengths.of([(n, n) for n in own], causal=True, device=device),
+        cross=Lengths.of(cross, causal=False, device=device) if len(columns) > 1 else None,
+        answers=torch.cat(columns).to(device),
+    )
+
+
+def segments(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
+    """The grouped attention of a packed row: query [1, Hq, N, D], key and value [1, Hkv, N, D] -> [1, Hq, N, D]."""
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    out: Any = _Segments.apply(q, k, v, segments_of(layout, query.device), scale)
+    return out.transpose(0, 1)[None]
+
+
+class _Segments(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Segments, scale: float) -> Tensor:
+        out, lse, state = _forward(q, k, v, plan.own, scale)
+        if plan.cross is not None:
+            out_p, lse_p, _ = _forward(q, k, v, plan.cross, scale)
+            out, lse = _joined(out, lse, out_p, lse_p, plan.answers)
+        ctx.save_for_backward(q, k, v, out, lse, *state)
+        ctx.plan, ctx.scale = plan, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        q, k, v, out, lse, *state = ctx.saved_tensors
+        parts = _backward(grads[0], q, k, v, out, lse, ctx.plan.own, ctx.scale, state)
+        if ctx.plan.cross is not None:
+            more = _backward(grads[0], q, k, v, out, lse, ctx.plan.cross, ctx.scale, state)
+            parts = [a + b for a, b in zip(parts, more, strict=True)]
+        return *parts, None, None
+
+
+def _joined(out: Tensor, lse: Tensor, out_p: Tensor, lse_p: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
+    """Output [N, H, D] and log-sum-exp [H, N] over the keys of both calls, in the columns that have keys in both."""
+    own, prompt = lse.index_select(1, answers), lse_p.index_select(1, answers)
+    both = torch.logaddexp(own, prompt)
+    of_own, of_prompt = ((part - both).exp().T[..., None] for part in (own, prompt))
+    joined = out.index_select(0, answers) * of_own + out_p.index_select(0, answers) * of_prompt
+    return out.index_copy(0, answers, joined.to(out.dtype)), lse.index_copy(1, answers, both)
+
+
+# ---- the operations ----------------------------------------------------------------------------------------------------
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, at: Lengths, scale: float) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """(output [N, H, D], log-sum-exp [H, N], the state of the random numbers, which backward asks for)."""
+    out, lse, seed, unused, _ = FLASH.forward(q, k, v, at.q, at.k, at.longest_q, at.longest_k, 0.0, at.causal, False, scale=scale)
+    return out, lse, (seed, unused)
+
+
+def _backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, at: Lengths, scale: float, state: Sequence[Tensor]
+) -> list[Tensor]:
+    """Gradients of query, key and value."""
+    with _in_order():
+        return list(
+            FLASH.backward(
+                grad.contiguous(), q, k, v, out, lse, at.q, at.k, at.longest_q, at.longest_k, 0.0, at.causal, *state, scale=scale
+            )
+        )
+
+
+@contextmanager
+def _in_order() -> Iterator[None]:
+    """In deterministic mode: errors instead of warnings. torch's flash backward adds up in a fixed order only where errors are asked for;
+    where warnings are, it warns and does not."""
+    if not (torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()):
+        yield
+        return
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=True)

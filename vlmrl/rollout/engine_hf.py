@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +25,7 @@ from vlmrl.policy.forward import embed
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import layout_of, prompt_positions
 from vlmrl.policy.vision import VisionCache
+from vlmrl.rollout.draw import sample, uniforms
 from vlmrl.types import FinishReason, GenerationSettings, Request, Rollout
 
 GROW = 64
@@ -182,32 +182,6 @@ PREFILL_TOKENS = 32768
 """Prompt tokens that are prefilled in one pass; one longer prompt goes alone."""
 
 Done = Callable[[int, list[Rollout]], None]
-
-
-def uniforms(seeds: Sequence[int], tokens: int) -> np.ndarray:
-    """The draws of each rollout, float64 [len(seeds), tokens] in [0, 1)."""
-    return np.stack([np.random.Generator(np.random.Philox(seed)).random(tokens) for seed in seeds])
-
-
-def sample(logits_NV: torch.Tensor, draws_N: torch.Tensor, settings: GenerationSettings) -> tuple[torch.Tensor, torch.Tensor]:
-    """(token [N], its log-prob [N] under the distribution it was drawn from). Greedy takes the first of equal maxima.
-
-    Nucleus: the smallest set of most likely tokens whose mass reaches `top_p`, renormalised.
-    """
-    if settings.temperature == 0:
-        logp_NV = torch.log_softmax(logits_NV, dim=-1)
-        token_N = logits_NV.argmax(dim=-1)
-        return token_N, logp_NV.gather(1, token_N[:, None])[:, 0]
-    logp_NV = torch.log_softmax(logits_NV / settings.temperature, dim=-1)
-    if settings.top_p < 1:
-        ordered, order = logp_NV.sort(dim=-1, descending=True, stable=True)
-        before = ordered.exp().cumsum(-1) - ordered.exp()
-        ordered = ordered.masked_fill(before >= settings.top_p, float("-inf"))
-        logp_NV = torch.log_softmax(torch.full_like(logp_NV, float("-inf")).scatter(1, order, ordered), dim=-1)
-    cdf_NV = logp_NV.double().exp().cumsum(-1)
-    draw_N1 = (draws_N * cdf_NV[:, -1])[:, None]
-    token_N = torch.searchsorted(cdf_NV, draw_N1, right=True)[:, 0].clamp(max=cdf_NV.shape[1] - 1)
-    return token_N, logp_NV.gather(1, token_N[:, None])[:, 0]
 
 
 @dataclass

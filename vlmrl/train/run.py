@@ -7,6 +7,7 @@ its kind knows (`train.stage.kinds`).
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
@@ -49,6 +50,8 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
     quiet_transformers()
     if cfg.run.threads:
         torch.set_num_threads(cfg.run.threads)
+    if cfg.run.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # products on CUDA have no fixed order without it
     torch.use_deterministic_algorithms(cfg.run.deterministic, warn_only=True)
     # on by default with the former: a write to every fresh tensor, to find reads of what nobody wrote
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 (a property of the module, which has no type)

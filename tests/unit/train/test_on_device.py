@@ -1,0 +1,243 @@
+"""Rollout, scoring, every loss and the update on a device that is not the host's: nothing mixes the two, and little waits."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support import kernels as emulated
+from tests.support import tiny as tiny_module
+from tests.support.pretend import Pretend
+from vlmrl.algo import registries
+from vlmrl.algo.constraint.registry import constraint as constraints
+from vlmrl.algo.inputs import LossInputs
+from vlmrl.config.schema import Method, OptimSection
+from vlmrl.policy.average import AveragedWeights
+from vlmrl.policy.load import freeze
+from vlmrl.policy.pack import Row, response_mask
+from vlmrl.policy.vision import VisionCache
+from vlmrl.rollout.engine_hf import HFEngine
+from vlmrl.train.stage.algorithm import bind
+from vlmrl.train.stage.loss import Auxiliary, TokenObjective, constrained, group_objective
+from vlmrl.train.step import Learner, MicroSlices, Minibatch, make_optimizer, optimizer_step, score_rows
+from vlmrl.types import GenerationSettings, Request, Rollout
+
+HALF = ("flash", "flash-attn")
+
+
+@dataclasses.dataclass
+class There:
+    """A tiny model on the pretended device, and its twin on the CPU."""
+
+    fake: Pretend
+    policy: Any
+    here: Any
+    tiny: tiny_module.Tiny
+    vision: VisionCache
+
+    def hidden(self) -> list[str]:
+        """Copies of indices that nobody wrote down, but for transformers' order of the tower's windows and its backward."""
+        lines = self.fake.lines("hidden")
+        return [line for line in lines if not line.startswith("policy/vision.py") and not (line.startswith("train/step") and "put" in line)]
+
+    def learner(self, layout: str = "shared_prefix", budget: int = 400) -> Learner:
+        named = freeze(self.policy, ())
+        optimizer, names = make_optimizer(named, OptimSection())
+        assert len(names) == len(named)
+        return Learner(
+            policy=self.policy,
+            vision=self.vision,
+            optimizer=optimizer,
+            named=named,
+            max_grad_norm=1.0,
+            max_tokens_per_microbatch=budget,
+            layout=layout,
+            forbidden=self.tiny.bundle.forbidden_ids,
+        )
+
+    def batch(self) -> Minibatch:
+        """Four prompts with two answers each, all that a minibatch may have."""
+        prompts = self.tiny.prompts(4)
+        texts = ["12.5 red" * (1 + n % 3) for n in range(8)]
+        rows = tuple(
+            Row(index=n, group=n // 2, prompt=prompts[n // 2], response=tuple(self.tiny.bundle.tokenize(text)))
+            for n, text in enumerate(texts)
+        )
+        mask = response_mask(rows)
+        old = torch.full(mask.shape, -1.0)
+        return Minibatch(
+            rows=rows,
+            adv_NT=torch.linspace(-1, 1, 8)[:, None] * mask,
+            mask_NT=mask,
+            logp_old_NT=old,
+            logp_ref_NT=old - 0.1,
+            logp_sampled_NT=old + 0.1,
+            statistics_N=torch.ones(8, dtype=torch.bool),
+            given_old_NT=torch.full(mask.shape, float("nan")),
+            fields={"offpolicy_B": torch.zeros(8, dtype=torch.bool), "task_B": torch.arange(8) % 2},
+            tasks=("a", "b"),
+        )
+
+    def generate(self, policy: Any, settings: GenerationSettings, count: int = 3, answers: int = 4) -> list[list[Rollout]]:
+        requests = [
+            Request(prompt=p, ks=tuple(range(answers)), seeds=tuple(100 * n + k for k in range(answers)))
+            for n, p in enumerate(self.tiny.prompts(count))
+        ]
+        vision = self.vision if policy is self.policy else VisionCache(self.tiny.store, budget_bytes=2**26)
+        return HFEngine(policy, vision, max_num_seqs=8).generate(requests, settings)
+
+
+@pytest.fixture
+def there(tiny: tiny_module.Tiny) -> Iterator[There]:
+    here = copy.copy(tiny.policy)
+    here.prefix_backend = "two_call"
+    policy = copy.copy(here)
+    policy.model = copy.deepcopy(tiny.policy.model)
+    with Pretend() as fake:
+        fake.move(policy.model)
+        policy.device = fake.device
+        yield There(fake, policy, here, tiny, VisionCache(tiny.store, budget_bytes=2**26))
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(0.0, 1.0), (1.0, 1.0), (1.3, 0.8)])
+def test_rollouts_are_those_of_the_cpu(there: There, temperature: float, top_p: float) -> None:
+    settings = GenerationSettings(max_new_tokens=16, temperature=temperature, top_p=top_p)
+    got, expected = there.generate(there.policy, settings), there.generate(there.here, settings)
+    assert [[r.ids for r in group] for group in got] == [[r.ids for r in group] for group in expected]
+    for one, other in zip((r for g in got for r in g), (r for g in expected for r in g), strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+    assert there.hidden() == []
+
+
+@pytest.mark.parametrize("backend", ["dense", "two_call", "flex", "flash", "flash-attn", "repeat"])
+def test_a_step_with_every_backend(there: There, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scoring, forward, loss with all that may be added to it, backward, clipping and AdamW."""
+    called = emulated.install(monkeypatch, flash_attn=backend == "flash-attn")
+    if backend in HALF:
+        there.policy.compute = torch.bfloat16
+    if backend != "repeat":
+        there.policy.prefix_backend = "flash" if backend in HALF else backend
+    learner = there.learner("repeat" if backend == "repeat" else "shared_prefix")
+    batch = there.batch()
+    batch = dataclasses.replace(batch, logp_old_NT=score_rows(learner, batch.rows))
+    objective = TokenObjective(
+        loss=registries.policy_loss.bind("ppo_clip"),
+        reducer=registries.reducer.bind("token_mean"),
+        divergence=registries.kl_estimator.bind("k3"),
+        beta=0.1,
+        importance_correction=registries.importance_correction.bind("tis"),
+    )
+    before = torch.cat([p.detach().reshape(-1) for _, p in learner.named]).cpu()
+    report = optimizer_step(learner, batch, objective)
+    assert report.applied
+    assert not torch.equal(before, torch.cat([p.detach().reshape(-1) for _, p in learner.named]).cpu())
+    assert all(value.device == there.fake.device for state in learner.optimizer.state.values() for k, value in state.items() if k != "step")
+    assert there.hidden() == []
+    assert bool(called) == (backend in (*HALF, "flex"))
+    assert optimizer_step(learner, batch, objective).applied, "again, on the moments of the first"
+
+
+def inputs(there: There) -> LossInputs:
+    """All fields that a loss may need, on the device, with gradient where they have one."""
+    g = torch.Generator().manual_seed(0)
+    mask = torch.arange(5)[None] < torch.tensor([5, 3, 4, 1, 5, 2])[:, None]
+
+    def put(x: torch.Tensor) -> torch.Tensor:
+        return there.fake.put(x)
+
+    logp = torch.rand(6, 5, generator=g) - 2
+    return LossInputs(
+        logp_BT=put(logp).requires_grad_(),
+        logp_old_BT=put(logp + 0.2 * torch.randn(6, 5, generator=g)),
+        logp_ref_BT=put(logp - 0.1),
+        adv_BT=put(torch.randn(6, 1, generator=g).expand(6, 5).contiguous()),
+        mask_BT=put(mask),
+        group_B=put(torch.tensor([0, 0, 0, 1, 1, 1])),
+        offpolicy_B=put(torch.tensor([False, False, True, False, False, True])),
+        task_B=put(torch.tensor([0, 0, 0, 1, 1, 1])),
+        tasks=("a", "b"),
+        entropy_BT=put(torch.rand(6, 5, generator=g)).requires_grad_(),
+        score_mean_B=put(torch.zeros(6)),
+    )
+
+
+def objective_step(there: There, objective: TokenObjective) -> None:
+    x = inputs(there)
+    slices = MicroSlices(place_B=torch.arange(6), counted_BT=x.mask_BT, sampled_BT=(x.logp_old_BT + 0.1).detach())
+    scalar, _ = objective(x, slices, objective.total(x.mask_BT.cpu()))
+    scalar.backward()
+    assert x.logp_BT.grad is not None
+    assert bool(x.logp_BT.grad.isfinite().all())
+    assert there.hidden() == []
+
+
+def arguments(registry: Any, name: str) -> dict[str, Any]:
+    """Something for each argument that has no default."""
+    return {p.name: 1 if p.annotation is int else 1.0 for p in registry.get(name).parameters.values() if p.required}
+
+
+@pytest.mark.parametrize("name", registries.policy_loss.names())
+def test_every_loss(there: There, name: str) -> None:
+    loss = registries.policy_loss.bind(name, arguments(registries.policy_loss, name))
+    objective_step(there, TokenObjective(loss=loss, reducer=registries.reducer.bind("token_mean")))
+
+
+@pytest.mark.parametrize("slot", ["reducer", "kl_estimator", "importance_correction", "auxiliary_loss"])
+def test_everything_beside_a_loss(there: There, slot: str) -> None:
+    registry = getattr(registries, slot)
+    for name in registry.names():
+        call, more = registry.bind(name, arguments(registry, name)), {}
+        if slot == "kl_estimator":
+            more = {"divergence": call, "beta": 0.1, "divergence_needs_old": "logp_old_BT" in registry.get(name).extra.get("needs", ())}
+        elif slot == "importance_correction":
+            more = {"importance_correction": call}
+        elif slot == "auxiliary_loss":
+            more = {"auxiliary": [Auxiliary(name=name, loss=call, plain_sum=registry.get(name).extra.get("plain_sum", False))]}
+        reducer = call if slot == "reducer" else registries.reducer.bind("seq_mean")
+        objective_step(there, TokenObjective(loss=registries.policy_loss.bind("ppo_clip"), reducer=reducer, **more))
+
+
+@pytest.mark.parametrize("name", registries.group_loss.names())
+def test_every_loss_that_compares_rollouts(there: There, name: str) -> None:
+    learner, batch = there.learner(), there.batch()
+    objective = group_objective(learner, bind(registries.group_loss, Method(name=name)), batch)
+    assert optimizer_step(learner, batch, objective).applied
+    assert there.hidden() == []
+
+
+@pytest.mark.parametrize("name", [name for name in constraints.names() if constraints.get(name).extra["acts_on"] == "loss"])
+def test_every_constraint_on_the_loss(there: There, name: str) -> None:
+    learner, batch = there.learner(), there.batch()
+    term = constrained(learner, bind(constraints, Method(name=name)), batch)
+    objective = TokenObjective(
+        loss=registries.policy_loss.bind("ppo_clip"), reducer=registries.reducer.bind("token_mean"), auxiliary=[term]
+    )
+    assert optimizer_step(learner, batch, objective).applied
+    assert there.hidden() == []
+
+
+def test_averaged_reference(there: There) -> None:
+    """It follows weights of its own device, takes what a checkpoint read on the CPU, and follows weights of another device."""
+    weights = {name: p.detach() for name, p in there.policy.model.named_parameters()}
+    average = AveragedWeights({name: p.clone() for name, p in weights.items()}, every=1, decay=0.5)
+    assert average.step({name: p * 3 for name, p in weights.items()})
+    name, p = next(iter(weights.items()))
+    assert torch.allclose(average.tensors()[f"average/{name}"].cpu(), p.cpu() * 2)
+    saved = {key: value.cpu() for key, value in average.tensors().items()}
+    average.load_state_dict(average.state_dict(), saved)
+    assert all(value.device == there.fake.device for value in average.tensors().values())
+    on_host = AveragedWeights({name: p.cpu() for name, p in weights.items()}, every=1, decay=0.5)
+    assert on_host.step(weights)
+
+
+def test_old_and_saved_log_probs_come_back_to_the_host(there: There, tmp_path: Path) -> None:
+    learner, batch = there.learner(), there.batch()
+    scores = score_rows(learner, batch.rows)
+    assert scores.device.type == "cpu"
+    assert torch.allclose(scores, torch.zeros_like(scores).where(~batch.mask_NT, scores)), "zero behind the answers"

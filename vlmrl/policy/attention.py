@@ -9,6 +9,8 @@
   is installed, that package's kernel, which has the prompt's keys and values copied once per answer.
 * `flex`: torch's FlexAttention with a block mask; empty blocks are skipped. GPU.
 
+What a layout needs on its device (indices, boundaries, masks) is made once for all layers and their recomputation.
+
 A model takes part by `attach`: its language model calls `prefix_attention` through transformers' attention registry, and the layout
 travels as the keyword `prefix_layout` of the forward call. Without that keyword the model's own kernel runs, as before.
 """
@@ -18,7 +20,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -159,19 +161,50 @@ def _heads(x: Tensor, heads: int) -> Tensor:
 
 
 def _dense(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
-    mask = layout.allow().to(query.device)[None, None]
+    mask = _dense_mask(layout, query.device)
     heads = query.shape[1]
     return F.scaled_dot_product_attention(query, _heads(key, heads), _heads(value, heads), attn_mask=mask, scale=scale)
 
 
-def _padded(block: Block) -> tuple[Tensor, Tensor]:
-    """(columns [G, C] of the answers, padded with the last column of each; places [sum C] of the real ones in G * C)."""
-    width = max(block.suffixes)
-    columns = torch.stack(
-        [at + torch.arange(width).clamp(max=n - 1) for at, n in zip(block.suffix_starts, block.suffixes, strict=True) if n]
-    )
-    places = torch.cat([g * width + torch.arange(n) for g, n in enumerate(n for n in block.suffixes if n)])
-    return columns, places
+@functools.lru_cache(maxsize=1)
+def _dense_mask(layout: PrefixLayout, device: torch.device) -> Tensor:
+    return layout.allow().to(device)[None, None]
+
+
+class _Answers(NamedTuple):
+    """Where the answers of one group stand, as padded rows. G answers that are not empty, C tokens of the longest."""
+
+    columns_GC: Tensor
+    """Counted from the first answer token; behind an answer's end its last one."""
+    places: Tensor
+    """Of the real tokens in G * C."""
+
+    def mask(self, prefix: int) -> Tensor:
+        """Which key of [prompt; answer] each token of an answer may see, bool [1, 1, C, prefix + C]."""
+        width, device = self.columns_GC.shape[1], self.columns_GC.device
+        q, k = (torch.arange(n, device=device) for n in (width, prefix + width))
+        return (k[None, :] <= q[:, None] + prefix)[None, None]
+
+
+@functools.lru_cache(maxsize=2)
+def _answers(layout: PrefixLayout, device: torch.device) -> tuple[_Answers | None, ...]:
+    """Of every group; None for those that are ordinary causal rows."""
+    return tuple(None if _single(block) else _padded(block, device) for block in layout.blocks)
+
+
+@functools.lru_cache(maxsize=2)
+def _masks(layout: PrefixLayout, device: torch.device) -> tuple[Tensor | None, ...]:
+    pairs = zip(layout.blocks, _answers(layout, device), strict=True)
+    return tuple(None if answers is None else answers.mask(block.prefix) for block, answers in pairs)
+
+
+def _padded(block: Block, device: torch.device) -> _Answers:
+    lengths = [n for n in block.suffixes if n]
+    width, ends = max(lengths), torch.tensor(lengths).cumsum(0)
+    within = torch.arange(width)[None]
+    columns = (ends - torch.tensor(lengths))[:, None] + within.minimum(torch.tensor(lengths)[:, None] - 1)
+    places = torch.cat([g * width + torch.arange(n) for g, n in enumerate(lengths)])
+    return _Answers(columns.to(device), places.to(device))
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -196,33 +229,28 @@ def _pieces(x: Tensor, layout: PrefixLayout) -> list[tuple[Tensor, ...]]:
 def _two_call(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
     key, value = _heads(key, query.shape[1]), _heads(value, query.shape[1])
     outs: list[Tensor] = []
-    for block, qs, ks, vs in zip(layout.blocks, _pieces(query, layout), _pieces(key, layout), _pieces(value, layout), strict=True):
+    pieces = (_pieces(x, layout) for x in (query, key, value))
+    for answers, mask, qs, ks, vs in zip(_answers(layout, query.device), _masks(layout, query.device), *pieces, strict=True):
         outs.append(_causal(qs[0], ks[0], vs[0], scale))
-        if _single(block):
+        if answers is None:
             continue
-        columns, places = (t.to(query.device) for t in _padded(block))
+        columns = answers.columns_GC
         count, width = columns.shape
-
-        q = torch.arange(width, device=query.device)
-        k = torch.arange(block.prefix + width, device=query.device)
-        mask = (k[None, :] <= q[:, None] + block.prefix)[None, None]
-        columns = columns - (block.start + block.prefix)
         with_prompt = [torch.cat([prompt.expand(count, -1, -1, -1), _split(own, columns)], dim=2) for prompt, own in (ks, vs)]
         out = F.scaled_dot_product_attention(_split(qs[1], columns), *with_prompt, attn_mask=mask, scale=scale)
-        outs.append(out.transpose(0, 1).reshape(1, query.shape[1], count * width, -1)[:, :, places])
+        outs.append(out.transpose(0, 1).reshape(1, query.shape[1], count * width, -1)[:, :, answers.places])
     return torch.cat(outs, dim=2)
 
 
 def _merge(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
     key, value = _heads(key, query.shape[1]), _heads(value, query.shape[1])
     outs: list[Tensor] = []
-    for block, qs, ks, vs in zip(layout.blocks, _pieces(query, layout), _pieces(key, layout), _pieces(value, layout), strict=True):
+    pieces = (_pieces(x, layout) for x in (query, key, value))
+    for answers, qs, ks, vs in zip(_answers(layout, query.device), *pieces, strict=True):
         outs.append(_causal(qs[0], ks[0], vs[0], scale))
-        if _single(block):
-            continue
-        columns, places = _padded(block)
-        joined: Any = _Joined.apply(qs[1], ks[0], vs[0], ks[1], vs[1], columns - (block.start + block.prefix), places, scale)
-        outs.append(joined)
+        if answers is not None:
+            joined: Any = _Joined.apply(qs[1], ks[0], vs[0], ks[1], vs[1], *answers, scale)
+            outs.append(joined)
     return torch.cat(outs, dim=2)
 
 
@@ -277,26 +305,20 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scal
 def varlen(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float, kernel: Callable[..., Tensor]) -> Tensor:
     """The grouped attention through a variable-length kernel with flash-attn's signature: call A prompts against themselves, call B
     answers against [prompt; answer], causal and aligned at the bottom right."""
-    plan = _varlen_plan(layout)
-    device = query.device
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     out = torch.empty_like(q)
     results: list[tuple[Tensor, Tensor]] = []
-    for columns_q, columns_k, lengths_q, lengths_k in plan:
-        if not columns_q.numel():
-            continue
-        where = columns_q.to(device)
-        keys = columns_k.to(device)
+    for where, keys, at in _varlen_plan(layout, query.device):
         got = kernel(
             q[where],
             k[keys],
             v[keys],
-            cu_seqlens_q=_cumulative(lengths_q, device),
-            cu_seqlens_k=_cumulative(lengths_k, device),
-            max_seqlen_q=max(lengths_q),
-            max_seqlen_k=max(lengths_k),
+            cu_seqlens_q=at.q,
+            cu_seqlens_k=at.k,
+            max_seqlen_q=at.longest_q,
+            max_seqlen_k=at.longest_k,
             softmax_scale=scale,
-            causal=True,
+            causal=at.causal,
             # its backward adds up with atomics unless it is told not to, and torch's own switch does not reach it
             deterministic=torch.are_deterministic_algorithms_enabled(),
         )
@@ -306,32 +328,29 @@ def varlen(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scal
     return out.transpose(0, 1)[None]
 
 
-def _cumulative(lengths: list[int], device: torch.device) -> Tensor:
-    return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device=device)
-
-
-def _varlen_plan(layout: PrefixLayout) -> list[tuple[Tensor, Tensor, list[int], list[int]]]:
-    """(query columns, key columns, query lengths, key lengths) of calls A and B."""
-    a_columns: list[Tensor] = []
-    a_lengths: list[int] = []
-    b_queries: list[Tensor] = []
-    b_keys: list[Tensor] = []
-    b_q: list[int] = []
-    b_k: list[int] = []
+@functools.lru_cache(maxsize=2)
+def _varlen_plan(layout: PrefixLayout, device: torch.device) -> list[tuple[Tensor, Tensor, kernels.Lengths]]:
+    """(query columns, key columns, lengths) of call A, and of call B where there are answers."""
+    prompts: list[Tensor] = []
+    queries: list[Tensor] = []
+    keys: list[Tensor] = []
+    pairs: list[tuple[int, int]] = []
     for block in layout.blocks:
         prompt = torch.arange(block.start, block.start + block.prefix)
-        a_columns.append(prompt)
-        a_lengths.append(block.prefix)
+        prompts.append(prompt)
         for at, n in zip(block.suffix_starts, block.suffixes, strict=True):
             if n:
                 own = torch.arange(at, at + n)
-                b_queries.append(own)
-                b_keys += [prompt, own]
-                b_q.append(n)
-                b_k.append(block.prefix + n)
-    empty = [torch.zeros(0, dtype=torch.int64)]
-    first = torch.cat(a_columns)
-    return [(first, first, a_lengths, a_lengths), (torch.cat(b_queries or empty), torch.cat(b_keys or empty), b_q, b_k)]
+                queries.append(own)
+                keys += [prompt, own]
+                pairs.append((n, block.prefix + n))
+    first = torch.cat(prompts).to(device)
+    of_prompts = [(block.prefix, block.prefix) for block in layout.blocks]
+    calls = [(first, first, kernels.Lengths.of(of_prompts, causal=True, device=device))]
+    if pairs:
+        of_answers = kernels.Lengths.of(pairs, causal=True, device=device)
+        calls.append((torch.cat(queries).to(device), torch.cat(keys).to(device), of_answers))
+    return calls
 
 
 _BACKENDS: dict[str, Callable[[Tensor, Tensor, Tensor, PrefixLayout, float], Tensor]] = {

@@ -18,6 +18,7 @@ from vlmrl.algo import registries
 from vlmrl.algo.constraint.registry import constraint as constraints
 from vlmrl.algo.inputs import LossInputs
 from vlmrl.config.schema import Method, OptimSection
+from vlmrl.policy import attention
 from vlmrl.policy.average import AveragedWeights
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, response_mask
@@ -141,6 +142,28 @@ def test_a_step_with_every_backend(there: There, backend: str, monkeypatch: pyte
     assert there.hidden() == []
     assert bool(called) == (backend in (*HALF, "flex"))
     assert optimizer_step(learner, batch, objective).applied, "again, on the moments of the first"
+
+
+def test_index_tensors_are_copied_once_for_a_micro_batch(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two micro-batches through a model of several layers, forward and backward: as many copies as with one layer."""
+    layers = len(there.policy.core.language_model.layers)
+    assert layers >= 2
+    emulated.install(monkeypatch)
+    most = {"two_call": 4, "flex": 16, "flash": 3, "dense": 1}
+    for backend, of_one in most.items():
+        there.policy.compute = torch.bfloat16 if backend == "flash" else torch.float32
+        there.policy.prefix_backend = backend
+        learner, batch = there.learner(budget=10**6), there.batch()
+        halves = [dataclasses.replace(batch, rows=batch.rows[:4]), dataclasses.replace(batch, rows=batch.rows[4:])]
+        there.fake.reset()
+        for half in halves:
+            score_rows(learner, half.rows)
+        copies = sum(
+            n for line, n in there.fake.lines("to device").items() if line.startswith(("policy/attention", "policy/flex", "policy/kern"))
+        )
+        assert copies <= 2 * of_one, (backend, there.fake.lines("to device"))
+        for cached in (attention._answers, attention._masks, attention._dense_mask):
+            cached.cache_clear()
 
 
 def inputs(there: There) -> LossInputs:

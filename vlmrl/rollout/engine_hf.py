@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,20 +44,18 @@ class DecodeGrid:
         """The caller's number of each prompt in the grid."""
         self._prompt: list[tuple[Tensor, Tensor]] = []
         self._answer: list[tuple[Tensor, Tensor]] = []
-        self._length_A = torch.zeros(0, dtype=torch.int64, device=device)
-        self._age_A = torch.zeros(0, dtype=torch.int64, device=device)
-        self.alive_AG = torch.zeros((0, width), dtype=torch.bool, device=device)
+        self._lengths: list[int] = []
+        self._ages: list[int] = []
+        self._alive_AG = np.zeros((0, width), dtype=np.bool_)
+        self._moved = True
+        """Whether rows or prompts have come or gone since the tensors below were made. What is decided here is decided on numbers of
+        the host: asking the device would wait for it, in every token."""
         self._place_N = torch.zeros(0, dtype=torch.int64, device=device)
-        self._at_N = self._place_N
+        self._length_A = self._age_A = self._at_N = self._place_N
         self._mask = torch.zeros(0, device=device)
         self._seen = 0
         self._together: int | None = None
         """Where the new token goes, when all places are taken by rows of one age."""
-
-    @property
-    def rows(self) -> int:
-        """Rows alive."""
-        return int(self.alive_AG.sum())
 
     def admit(self, slots: Sequence[int], counts: Sequence[int], lengths: Sequence[int], layers: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Add prompts behind those in the grid.
@@ -84,31 +83,34 @@ class DecodeGrid:
                 self._prompt.append((k, v))
                 self._answer.append(own)
         self.slots += slots
-        self._length_A = torch.cat([self._length_A, torch.tensor(lengths, device=self.device)])
-        self._age_A = torch.cat([self._age_A, torch.zeros(len(slots), dtype=torch.int64, device=self.device)])
-        alive = torch.arange(self.width, device=self.device)[None] < torch.tensor(counts, device=self.device)[:, None]
-        self.alive_AG = torch.cat([self.alive_AG, alive])
+        self._lengths += lengths
+        self._ages += [0] * len(slots)
+        self._alive_AG = np.concatenate([self._alive_AG, np.arange(self.width)[None] < np.asarray(counts)[:, None]])
+        self._moved = True
 
-    def finish(self, ended_N: Tensor) -> None:
-        """Take rows out: bool [N] over the rows alive, in their order (prompts, then answers)."""
-        where = self.alive_AG.flatten().nonzero(as_tuple=True)[0][ended_N]
-        self.alive_AG.view(-1)[where] = False
+    def finish(self, ended: Sequence[bool]) -> None:
+        """Take rows out: one bool for each of the rows alive, in their order (prompts, then answers)."""
+        self._alive_AG.reshape(-1)[np.flatnonzero(self._alive_AG)[np.asarray(ended, dtype=np.bool_)]] = False
+        self._moved = True
 
     def advance(self) -> None:
         """Make ready for one more token of every row that is alive."""
-        if 2 * int(self.alive_AG.any(dim=1).sum()) <= len(self.slots):
+        if 2 * int(self._alive_AG.any(axis=1).sum()) <= len(self.slots):
             self._drop_finished()
-        self._seen = int(self._age_A.max()) + 1
+        self._seen = max(self._ages) + 1
         if self._seen > self._answer[0][0].shape[3]:
             self._answer = [(_longer(k, GROW), _longer(v, GROW)) for k, v in self._answer]
-        self._place_N = self.alive_AG.flatten().nonzero(as_tuple=True)[0]
+        if self._moved:
+            self._place_N = torch.from_numpy(np.flatnonzero(self._alive_AG)).to(self.device)
+            self._length_A, self._age_A = torch.tensor([self._lengths, self._ages], device=self.device)
+            self._moved = False
         self._at_N = self._age_A[self._place_N // self.width]
-        same = len(self._place_N) == self.alive_AG.numel() and bool((self._age_A == self._age_A[0]).all())
-        self._together = self._seen - 1 if same else None
+        self._together = self._seen - 1 if self._alive_AG.all() and min(self._ages) == self._seen - 1 else None
         prompt = torch.arange(self._prompt[0][0].shape[2], device=self.device)[None] >= self._length_A[:, None]
         answer = torch.arange(self._seen, device=self.device)[None] > self._age_A[:, None]
         hidden = torch.cat([prompt, answer], dim=1)
         self._mask = torch.zeros(hidden.shape, device=self.device).masked_fill(hidden, float("-inf"))[:, None, None]
+        self._ages = [age + 1 for age in self._ages]
         self._age_A = self._age_A + 1
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -143,13 +145,15 @@ class DecodeGrid:
 
     def _drop_finished(self) -> None:
         """Remove prompts without a row alive."""
-        keep = self.alive_AG.any(dim=1).nonzero(as_tuple=True)[0]
+        keep = np.flatnonzero(self._alive_AG.any(axis=1))
         if len(keep) == len(self.slots):
             return
-        self.slots = [self.slots[i] for i in keep.tolist()]
-        self._prompt = [(k[keep], v[keep]) for k, v in self._prompt]
-        self._answer = [(k[keep], v[keep]) for k, v in self._answer]
-        self._length_A, self._age_A, self.alive_AG = self._length_A[keep], self._age_A[keep], self.alive_AG[keep]
+        self.slots, self._lengths, self._ages = ([x[i] for i in keep] for x in (self.slots, self._lengths, self._ages))
+        kept = torch.from_numpy(keep).to(self.device)
+        self._prompt = [(k[kept], v[kept]) for k, v in self._prompt]
+        self._answer = [(k[kept], v[kept]) for k, v in self._answer]
+        self._alive_AG = self._alive_AG[keep]
+        self._moved = True
 
 
 def _products(q: Tensor, k: Tensor) -> Tensor:
@@ -188,8 +192,10 @@ Done = Callable[[int, list[Rollout]], None]
 class Running:
     """The rollouts that decode now, in the grid's order. N rows."""
 
-    row_N: torch.Tensor
+    rows: list[int]
     """Row of the output buffers."""
+    row_N: torch.Tensor
+    """The same on the device."""
     hidden_NH: torch.Tensor
     """State that the next token is drawn from."""
     position_N: torch.Tensor
@@ -197,11 +203,15 @@ class Running:
     t_N: torch.Tensor
     """Tokens drawn so far."""
 
-    def select(self, which: torch.Tensor) -> Running:
-        return Running(self.row_N[which], self.hidden_NH[which], self.position_N[which], self.t_N[which])
+    def select(self, which: Sequence[int]) -> Running:
+        """These places. By numbers and not by a mask, whose count the host would have to wait for."""
+        index = torch.tensor(which, dtype=torch.int64, device=self.row_N.device)
+        rows = [self.rows[n] for n in which]
+        return Running(rows, self.row_N[index], self.hidden_NH[index], self.position_N[index], self.t_N[index])
 
     def concat(self, more: Running) -> Running:
         return Running(
+            self.rows + more.rows,
             torch.cat([self.row_N, more.row_N]),
             torch.cat([self.hidden_NH, more.hidden_NH]),
             torch.cat([self.position_N, more.position_N]),
@@ -277,7 +287,7 @@ class _Run:
 
     def _admit(self, rows: Running | None) -> Running:
         """Let in as many waiting prompts as there is room for, at least one into an empty grid, and prefill them."""
-        alive = 0 if rows is None else len(rows.row_N)
+        alive = 0 if rows is None else len(rows.rows)
         while self.queue:
             chosen: list[int] = []
             tokens = 0
@@ -321,45 +331,52 @@ class _Run:
         self.engine.prefilled_prompts += len(prompts)
         last = torch.tensor([block.end - 1 for block in layout.blocks], device=device)
         owner = torch.repeat_interleave(torch.arange(len(chosen)), torch.tensor(counts)).to(device)
-        row_N = torch.tensor([self.first[i] + k for i, n in zip(chosen, counts, strict=True) for k in range(n)], device=device)
-        return Running(row_N, hidden[last][owner], positions[0, 0, last][owner] + 1, torch.zeros_like(row_N))
+        rows = [self.first[i] + k for i, n in zip(chosen, counts, strict=True) for k in range(n)]
+        row_N = torch.tensor(rows, device=device)
+        return Running(rows, row_N, hidden[last][owner], positions[0, 0, last][owner] + 1, torch.zeros_like(row_N))
 
     def _draw(self, rows: Running) -> tuple[Running | None, torch.Tensor]:
         """Draw the next token of every row, and retire the rows that it ends.
 
         A NaN or +inf among a row's logits makes the log-prob of whatever is drawn from them NaN, and nothing is kept of such a draw: all
-        tokens would count as likely, those of `forbidden` too. That is asked together with whether a row has ended, in one wait.
+        tokens would count as likely, those of `forbidden` too. That is asked together with whether a row has ended, in one wait: the
+        only one of a token.
         """
         logits = (rows.hidden_NH @ self.policy.head.T).float().index_fill(1, self.forbidden, float("-inf"))
         token, logp = sample(logits, self.draws[rows.row_N, rows.t_N], self.settings)
-        stopped = torch.isin(token, self.ends)
-        ended = stopped | (rows.t_N + 1 >= self.settings.max_new_tokens)
-        broken = ~logp.isfinite()
-        any_broken, any_ended = torch.stack([broken.any(), ended.any()]).tolist()
-        if any_broken:
+        flags = torch.stack([~logp.isfinite(), torch.isin(token, self.ends)]).tolist()
+        broken: list[bool] = flags[0]
+        stopped: list[bool] = flags[1]
+        if any(broken):
             self._refuse(rows, broken)
         self.ids[rows.row_N, rows.t_N] = token
         self.logps[rows.row_N, rows.t_N] = logp
         rows.t_N = rows.t_N + 1
-        if any_ended:
-            gone = rows.select(ended)
-            for row, n, stop in zip(gone.row_N.tolist(), gone.t_N.tolist(), stopped[ended].tolist(), strict=True):
-                self._retire(row, n, stop)
+        for row in rows.rows:
+            self.lengths[row] += 1
+        ended = [stop or self.lengths[row] >= self.settings.max_new_tokens for row, stop in zip(rows.rows, stopped, strict=True)]
+        if any(ended):
+            for row, end, stop in zip(rows.rows, ended, stopped, strict=True):
+                if end:
+                    self._retire(row, stop)
             self.grid.finish(ended)
-            rows, token = rows.select(~ended), token[~ended]
-        return (rows if len(rows.row_N) else None), token
+            left = [n for n, end in enumerate(ended) if not end]
+            if not left:
+                return None, token
+            rows, token = rows.select(left), token[torch.tensor(left, device=token.device)]
+        return rows, token
 
-    def _refuse(self, rows: Running, broken_N: torch.Tensor) -> None:
+    def _refuse(self, rows: Running, broken: Sequence[bool]) -> None:
         """Stop: what these rows would go on with is not a draw from the policy."""
-        n = int(broken_N.nonzero()[0])
-        prompt = self.requests[self.owner[int(rows.row_N[n])]].prompt
+        row = rows.rows[broken.index(True)]
+        prompt = self.requests[self.owner[row]].prompt
         raise NumericsError(
-            f"logits not finite: {int(broken_N.sum())} of {len(broken_N)} running answers, first at token {int(rows.t_N[n]) + 1} of an "
+            f"logits not finite: {sum(broken)} of {len(broken)} running answers, first at token {self.lengths[row] + 1} of an "
             f"answer to '{prompt.sample.id}'"
         )
 
-    def _retire(self, row: int, length: int, stopped: bool) -> None:
-        self.lengths[row], self.stopped[row] = length, stopped
+    def _retire(self, row: int, stopped: bool) -> None:
+        self.stopped[row] = stopped
         request = self.owner[row]
         self.left[request] -= 1
         if self.left[request] == 0:
@@ -369,13 +386,14 @@ class _Run:
 
     def _rollouts(self, request: int) -> list[Rollout]:
         out: list[Rollout] = []
-        for place, k in enumerate(self.requests[request].ks):
-            row = self.first[request] + place
-            ids = self.ids[row, : self.lengths[row]].tolist()
-            finish: FinishReason = "stop" if self.stopped[row] else "length"
-            logps = self.logps[row, : self.lengths[row]].tolist()
+        ks = self.requests[request].ks
+        rows = slice(self.first[request], self.first[request] + len(ks))
+        found = zip(ks, self.ids[rows].tolist(), self.logps[rows].tolist(), self.lengths[rows], self.stopped[rows], strict=True)
+        for k, ids, logps, length, stopped in found:
+            ids, logps = tuple(ids[:length]), tuple(logps[:length])
+            finish: FinishReason = "stop" if stopped else "length"
             text = self.policy.bundle.decode(ids)
-            out.append(Rollout(k=k, ids=tuple(ids), logprobs=tuple(logps), text=text, finish=finish, policy_version=self.engine.version))
+            out.append(Rollout(k=k, ids=ids, logprobs=logps, text=text, finish=finish, policy_version=self.engine.version))
         return out
 
     def _decode(self, rows: Running, token: torch.Tensor) -> Running:
@@ -389,4 +407,4 @@ class _Run:
             use_cache=False,
             decoding=self.grid,
         ).last_hidden_state[0]
-        return Running(rows.row_N, hidden, rows.position_N + 1, rows.t_N)
+        return Running(rows.rows, rows.row_N, hidden, rows.position_N + 1, rows.t_N)

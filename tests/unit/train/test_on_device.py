@@ -116,6 +116,22 @@ def test_rollouts_are_those_of_the_cpu(there: There, temperature: float, top_p: 
     assert there.hidden() == []
 
 
+def test_a_token_waits_once(there: There) -> None:
+    """Two lengths of the same rollouts: what the longer one has more is decoding."""
+    seen: list[tuple[int, int, int]] = []
+    for tokens in (4, 20):
+        engine = HFEngine(there.policy, there.vision)
+        requests = [Request(prompt=p, ks=(0, 1), seeds=(n, 50 + n)) for n, p in enumerate(there.tiny.prompts(2))]
+        there.fake.reset()
+        engine.generate(requests, GenerationSettings(max_new_tokens=tokens))
+        seen.append((engine.decoded_steps, there.fake.total("wait", "rollout/"), there.fake.total("to device", "rollout/")))
+    (few, waits, copies), (many, more_waits, more_copies) = seen
+    assert many > few
+    assert more_waits - waits == many - few, there.fake.lines("wait")
+    # one for those that are left and three for the grid, whenever answers end
+    assert more_copies - copies <= 4 * 4, there.fake.lines("to device")
+
+
 @pytest.mark.parametrize("backend", ["dense", "two_call", "flex", "flash", "flash-attn", "repeat"])
 def test_a_step_with_every_backend(there: There, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scoring, forward, loss with all that may be added to it, backward, clipping and AdamW."""

@@ -13,7 +13,8 @@ R query heads per key head (GQA), K key heads, D head size.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -249,8 +250,22 @@ class HFEngine:
         """
         if not requests:
             return []
-        with self.policy.autocast():
+        with self.policy.autocast(), _cast_once(self.policy):
             return _Run(self, requests, settings, done).loop()
+
+
+@contextmanager
+def _cast_once(policy: Policy) -> Iterator[None]:
+    """Autocast keeps the 16-bit copies of weights that want gradients until it ends, and makes those of all others anew in every token.
+    Here all want them; nothing that needs them runs."""
+    frozen = [p for p in policy.model.parameters() if not p.requires_grad and p.is_floating_point()]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
 
 
 class _Run:
@@ -274,6 +289,8 @@ class _Run:
         self.out: list[list[Rollout]] = [[] for _ in requests]
         self.ends = torch.tensor(self.policy.bundle.end_ids, device=device)
         self.forbidden = torch.tensor(self.policy.bundle.forbidden_ids, device=device)
+        # transposed, it is nothing that autocast would keep a 16-bit copy of
+        self.head = self.policy.head if self.policy.compute == torch.float32 else self.policy.head.to(self.policy.compute)
 
     def loop(self) -> list[list[Rollout]]:
         """Admit, draw, retire, decode, until nothing waits and nothing runs."""
@@ -342,7 +359,7 @@ class _Run:
         tokens would count as likely, those of `forbidden` too. That is asked together with whether a row has ended, in one wait: the
         only one of a token.
         """
-        logits = (rows.hidden_NH @ self.policy.head.T).float().index_fill(1, self.forbidden, float("-inf"))
+        logits = (rows.hidden_NH @ self.head.T).float().index_fill(1, self.forbidden, float("-inf"))
         token, logp = sample(logits, self.draws[rows.row_N, rows.t_N], self.settings)
         flags = torch.stack([~logp.isfinite(), torch.isin(token, self.ends)]).tolist()
         broken: list[bool] = flags[0]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support import kernels
 from tests.support import tiny as tiny_module
@@ -150,3 +152,35 @@ def test_one_type_is_left_alone() -> None:
 def test_other_types_are_refused(tiny_files: tuple[Path, Path], tiny: tiny_module.Tiny, dtype: str) -> None:
     with pytest.raises(ConfigError, match=f"expected one of float32, bfloat16, got '{dtype}'"):
         load_policy(str(tiny_files[0]), tiny.bundle, device="cpu", dtype=dtype)
+
+
+class Casts(TorchDispatchMode):
+    """How often each of some tensors is brought to 16 bits."""
+
+    def __init__(self, watched: Iterable[torch.Tensor]):
+        super().__init__()
+        self.counts = {t.data_ptr(): 0 for t in watched}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func._schema.name == "aten::_to_copy" and args[0].data_ptr() in self.counts:
+            self.counts[args[0].data_ptr()] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("trains", [(), ("vision",), ("vision", "language")])
+def test_a_weight_is_cast_once_in_a_rollout(half: Half, trains: tuple[str, ...]) -> None:
+    """Frozen or not, the output matrix too, however many tokens are drawn; and none is left to train that did not."""
+    policy = copy.copy(half.policy)
+    policy.model = copy.deepcopy(half.policy.model)
+    for name, p in policy.model.named_parameters():
+        p.requires_grad_(("vision" if "visual" in name else "language") in trains)
+    before = [p.requires_grad for p in policy.model.parameters()]
+    matrices = [p for name, p in policy.model.named_parameters() if p.ndim == 2 and "language_model" in name and "embed" not in name]
+    request = Request(prompt=half.rows[0].prompt, ks=(0, 1), seeds=(1, 2))
+    with Casts([*matrices, policy.head]) as casts:
+        answers = HFEngine(policy, half.vision).generate([request], GenerationSettings(max_new_tokens=12))
+    assert max(len(r.ids) for r in answers[0]) > 2
+    assert len(casts.counts) >= 14
+    assert set(casts.counts.values()) == {1}
+    assert [p.requires_grad for p in policy.model.parameters()] == before
+    assert all(p.grad is None for p in policy.model.parameters())

@@ -95,8 +95,8 @@ def require(text_config: Any) -> None:
         )
 
 
-def attach(model: Any, kernel: str) -> None:
-    """Route the language model's attention through `prefix_attention`; the vision tower keeps `kernel`.
+def attach(model: Any, kernel: str, *, device: torch.device, compute: torch.dtype) -> None:
+    """Route the language model's attention through `prefix_attention`; the vision tower keeps `kernel`, or what `tower_kernel` says.
 
     `eager` is left alone: it adds its mask and would take a boolean one for numbers, and it is a reference of its own.
     """
@@ -109,7 +109,16 @@ def attach(model: Any, kernel: str) -> None:
     name = NAME.format(kernel=kernel)
     AttentionInterface.register(name, functools.partial(prefix_attention, fallback=ALL_ATTENTION_FUNCTIONS[kernel]))
     AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[kernel])
-    model.set_attn_implementation({"text_config": name, "vision_config": kernel})
+    AttentionInterface.register(kernels.TOWER, kernels.tower_attention)
+    model.set_attn_implementation({"text_config": name, "vision_config": tower_kernel(kernel, device, compute)})
+
+
+def tower_kernel(kernel: str, device: torch.device, compute: torch.dtype) -> str:
+    """transformers' name of the vision tower's attention. `sdpa` is one call for each window, some thousand for a long video; on CUDA in
+    16 bits all windows go through torch's own flash attention at once."""
+    if kernel == "sdpa" and device.type == "cuda" and compute == torch.bfloat16 and kernels.lacks(device) is None:
+        return kernels.TOWER
+    return kernel
 
 
 def prefix_attention(

@@ -1,4 +1,4 @@
-"""Flash attention over sequences of many lengths, by the operations that torch has itself.
+"""Flash attention over sequences of many lengths, by the operations that torch has itself: for packed rows and for the vision tower.
 
 A packed row is two calls on one set of tensors, of which nothing is copied or padded:
 
@@ -24,6 +24,10 @@ import torch
 from torch import Tensor
 
 from vlmrl.policy.pack import PrefixLayout
+
+TOWER = "vlmrl_flash_varlen"
+"""Name of `tower_attention` among transformers' attention functions. A name with `flash` in it gets the boundaries of the windows; for
+others the tower calls once per window."""
 
 
 class Operations(NamedTuple):
@@ -141,6 +145,53 @@ def _joined(out: Tensor, lse: Tensor, out_p: Tensor, lse_p: Tensor, answers: Ten
     of_own, of_prompt = ((part - both).exp().T[..., None] for part in (own, prompt))
     joined = out.index_select(0, answers) * of_own + out_p.index_select(0, answers) * of_prompt
     return out.index_copy(0, answers, joined.to(out.dtype)), lse.index_copy(1, answers, both)
+
+
+# ---- vision tower ------------------------------------------------------------------------------------------------------
+
+
+def tower_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    cu_seq_lens_q: Tensor,
+    cu_seq_lens_k: Tensor,
+    max_length_q: int,
+    max_length_k: int,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention function of a vision tower: all its windows in one call. [1, H, N, D] each -> ([1, N, H, D], None).
+
+    Raises:
+        RuntimeError: a mask or dropout, which a tower of the supported families does not have.
+    """
+    if attention_mask is not None or dropout:
+        raise RuntimeError("the vision tower's attention takes no mask and no dropout")
+    q, k, v = (x[0].transpose(0, 1) for x in one_type(query, key, value))
+    lengths = Lengths(cu_seq_lens_q, cu_seq_lens_k, max(2, max_length_q), max_length_k, causal=False)
+    out: Any = _Varlen.apply(q, k, v, lengths, query.shape[-1] ** -0.5 if scaling is None else scaling)
+    return out[None], None
+
+
+class _Varlen(torch.autograd.Function):
+    """What `torch.nn.attention.varlen.varlen_attn` is, with a backward that keeps its order where the run is deterministic."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, scale: float) -> Tensor:
+        out, lse, state = _forward(q, k, v, lengths, scale)
+        ctx.save_for_backward(q, k, v, out, lse, *state)
+        ctx.lengths, ctx.scale = lengths, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        q, k, v, out, lse, *state = ctx.saved_tensors
+        return *_backward(grads[0], q, k, v, out, lse, ctx.lengths, ctx.scale, state), None, None
 
 
 # ---- the operations ----------------------------------------------------------------------------------------------------

@@ -152,8 +152,8 @@ def load_policy(
     if where.type == "cpu":
         _own_memory(model)
     model.eval()
-    attach(model, attention)
     compute = COMPUTE[dtype]
+    attach(model, attention, device=where, compute=compute)
     backend, reason = choose(prefix_backend, where, compute)
     return Policy(
         model=model,

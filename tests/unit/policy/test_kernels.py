@@ -1,7 +1,8 @@
-"""torch's flash attention over packed rows, by kernels with the same contract on the CPU."""
+"""torch's flash attention over packed rows and over the windows of the vision tower, by kernels with the same contract on the CPU."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import kernels as emulated
+from tests.support import tiny as tiny_module
 from vlmrl.errors import ConfigError
 from vlmrl.policy import attention, kernels
-from vlmrl.policy.attention import _BACKENDS, choose
+from vlmrl.policy.attention import _BACKENDS, choose, tower_kernel
+from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import PrefixLayout, layout_of
+from vlmrl.policy.vision import VisionCache
 
 GROUPS = st.lists(st.tuples(st.integers(1, 6), st.lists(st.integers(0, 5), min_size=0, max_size=4)), min_size=1, max_size=4)
-CUDA = torch.device("cuda")
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
 
 @pytest.fixture
@@ -109,3 +113,61 @@ def test_choice_on_cuda(package: bool, lack: str | None, monkeypatch: pytest.Mon
     else:
         with pytest.raises(ConfigError, match="no flash attention"):
             choose("flash", CUDA, torch.bfloat16)
+
+
+def test_choice_of_the_towers_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "lacks", lambda device: None)
+    assert tower_kernel("sdpa", CUDA, torch.bfloat16) == kernels.TOWER
+    assert tower_kernel("sdpa", CUDA, torch.float32) == "sdpa"
+    assert tower_kernel("sdpa", CPU, torch.bfloat16) == "sdpa"
+    assert tower_kernel("flash_attention_2", CUDA, torch.bfloat16) == "flash_attention_2"
+    monkeypatch.setattr(kernels, "lacks", lambda device: "an old GPU")
+    assert tower_kernel("sdpa", CUDA, torch.bfloat16) == "sdpa"
+
+
+@pytest.fixture(scope="module", params=["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+def towered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tiny_module.Tiny:
+    files = tiny_module.make_files(tmp_path_factory.mktemp(request.param), sft=1, train=3, test=1, family=request.param)
+    loaded = tiny_module.load(*files)
+    freeze(loaded.policy, ("language",))
+    return loaded
+
+
+def encoded(tiny: tiny_module.Tiny, name: str) -> list[torch.Tensor]:
+    """Features of three videos and the gradients of the tower, with an attention function of that name."""
+    policy = tiny.policy
+    policy.model.set_attn_implementation({"text_config": "vlmrl_sdpa", "vision_config": name})
+    handles = [handle for prompt in tiny.prompts(3) for handle in prompt.media]
+    features = VisionCache(tiny.store, budget_bytes=2**26).features(policy, handles, train=True)
+    parts = [part for feature in features.values() for part in (feature.merged, *feature.deepstack)]
+    weights = [torch.randn(part.shape, generator=torch.Generator().manual_seed(n)) for n, part in enumerate(parts)]
+    policy.model.zero_grad(set_to_none=True)
+    torch.stack([(part * weight).sum() for part, weight in zip(parts, weights, strict=True)]).sum().backward()
+    gradients = [p.grad for p in policy.core.visual.parameters() if p.grad is not None]
+    policy.model.set_attn_implementation({"text_config": "vlmrl_sdpa", "vision_config": "sdpa"})
+    return [part.detach() for part in parts] + gradients
+
+
+def test_the_tower_in_one_call_equals_one_call_for_each_window(towered: tiny_module.Tiny, flash: list[dict[str, Any]]) -> None:
+    expected = encoded(towered, "sdpa")
+    assert flash == []
+    got = encoded(towered, kernels.TOWER)
+    assert len(flash) == len(towered.policy.core.visual.blocks), "one call for each block of the tower"
+    assert len(got) == len(expected) > 10
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_on_cuda_in_16_bits_takes_it(
+    tiny_files: tuple[Path, Path], tiny: tiny_module.Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`attach` names it for the tower only; here by a device that says it is CUDA's."""
+    monkeypatch.setattr(kernels, "lacks", lambda device: None)
+    model = tiny.policy.model
+    try:
+        attention.attach(model, "sdpa", device=CUDA, compute=torch.bfloat16)
+        assert model.config.vision_config._attn_implementation == kernels.TOWER
+        assert model.config.text_config._attn_implementation == "vlmrl_sdpa"
+    finally:
+        attention.attach(model, "sdpa", device=CPU, compute=torch.float32)
+    assert model.config.vision_config._attn_implementation == "sdpa"

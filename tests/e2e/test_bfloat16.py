@@ -120,7 +120,7 @@ def test_what_lies_beside_the_policy_in_bfloat16(media, rl, files, tmp_path) -> 
 def test_the_model_feeds_the_attention_two_types(files, tmp_path, monkeypatch) -> None:
     """What the kernels' checks stand for: rotary embeddings leave query and key in float32 beside a value in 16 bits."""
     seen: set[tuple[torch.dtype, ...]] = set()
-    real = attention._one_type
+    real = attention.kernels.one_type
 
     def spy(*three: torch.Tensor) -> tuple[torch.Tensor, ...]:
         out = real(*three)
@@ -128,6 +128,6 @@ def test_the_model_feeds_the_attention_two_types(files, tmp_path, monkeypatch) -
         assert {x.dtype for x in out} == {torch.bfloat16}
         return out
 
-    monkeypatch.setattr(attention, "_one_type", spy)
+    monkeypatch.setattr(attention.kernels, "one_type", spy)
     steps(recipe(files["qwen2_5_vl"], tmp_path))
     assert seen == {(torch.float32, torch.float32, torch.bfloat16)}

@@ -167,6 +167,7 @@ def aten_backward(
     wide = torch.promote_types(query.dtype, torch.float32)
     assert logsumexp.dtype == wide
     assert logsumexp.shape == (query.shape[1], query.shape[0])
+    assert logsumexp.is_contiguous(), "read by its address, a row of all tokens for each head"
     assert grad_out.shape == out.shape == query.shape
     assert rng_state.dtype == torch.uint64
     assert rng_state.shape == (2,)

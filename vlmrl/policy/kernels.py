@@ -60,8 +60,8 @@ class Lengths(NamedTuple):
 
 def lacks(device: torch.device) -> str | None:
     """Why torch's own flash attention cannot run on a CUDA device; None where it can."""
-    if not torch.backends.cuda.is_flash_attention_available():
-        return "this torch has no flash attention"
+    if not torch.backends.cuda.is_flash_attention_available() or torch.version.hip:
+        return "this torch has no flash attention of CUDA"
     if torch.cuda.get_device_capability(device) < (8, 0):
         return "flash attention needs a GPU of compute capability 8.0"
     return None

@@ -97,7 +97,7 @@ def test_the_kernel_of_the_cpu_has_the_signature_of_torchs() -> None:
         }
 
 
-@pytest.mark.parametrize("lack", [None, "this torch has no flash attention"])
+@pytest.mark.parametrize("lack", [None, "this torch has no flash attention of CUDA"])
 @pytest.mark.parametrize("package", [True, False])
 def test_choice_on_cuda(package: bool, lack: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "_flash_package", lambda: package)
@@ -111,7 +111,7 @@ def test_choice_on_cuda(package: bool, lack: str | None, monkeypatch: pytest.Mon
     if name == "flash":
         assert choose("flash", CUDA, torch.bfloat16)[0] == "flash"
     else:
-        with pytest.raises(ConfigError, match="no flash attention"):
+        with pytest.raises(ConfigError, match="no flash attention of CUDA"):
             choose("flash", CUDA, torch.bfloat16)
 
 

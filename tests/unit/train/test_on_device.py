@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ from vlmrl.algo.constraint.registry import constraint as constraints
 from vlmrl.algo.inputs import LossInputs
 from vlmrl.config.schema import Method, OptimSection
 from vlmrl.policy import attention
+from vlmrl.policy import kernels as library
 from vlmrl.policy.average import AveragedWeights
 from vlmrl.policy.load import freeze
+from vlmrl.policy.lora import add_adapters
+from vlmrl.policy.model import LoraSpec
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
@@ -96,10 +100,18 @@ class There:
 
 @pytest.fixture
 def there(tiny: tiny_module.Tiny) -> Iterator[There]:
+    with moved(tiny) as there:
+        yield there
+
+
+@contextmanager
+def moved(tiny: tiny_module.Tiny, lora: LoraSpec | None = None) -> Iterator[There]:
     here = copy.copy(tiny.policy)
     here.prefix_backend = "two_call"
     policy = copy.copy(here)
     policy.model = copy.deepcopy(tiny.policy.model)
+    if lora is not None:
+        add_adapters(policy, lora, seed_of=len, base="the-base")
     with Pretend() as fake:
         fake.move(policy.model)
         policy.device = fake.device
@@ -180,6 +192,29 @@ def test_index_tensors_are_copied_once_for_a_micro_batch(there: There, monkeypat
         assert copies <= 2 * of_one, (backend, there.fake.lines("to device"))
         for cached in (attention._answers, attention._masks, attention._dense_mask):
             cached.cache_clear()
+
+
+@pytest.mark.parametrize("case", ["qwen2_vl", "qwen3_vl", "adapters", "tower"])
+def test_other_models(case: str, tmp_path: Path, tiny: tiny_module.Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features for several layers, adapters with the weights under them as reference, and a tower whose windows go in one call."""
+    emulated.install(monkeypatch)
+    if case.startswith("qwen"):
+        tiny = tiny_module.load(*tiny_module.make_files(tmp_path, sft=1, train=4, test=1, family=case))  # pyright: ignore[reportArgumentType]
+    with moved(tiny, LoraSpec(rank=4, alpha=8.0, vision=True) if case == "adapters" else None) as there:
+        if case == "tower":
+            there.policy.compute, there.policy.prefix_backend = torch.bfloat16, "flash"
+            there.policy.model.set_attn_implementation({"text_config": "vlmrl_sdpa", "vision_config": library.TOWER})
+        learner, batch = there.learner(), there.batch()
+        groups = there.generate(there.policy, GenerationSettings(max_new_tokens=8), count=2)
+        assert all(r.ids for group in groups for r in group)
+        if case == "adapters":
+            reference = score_rows(
+                learner, batch.rows, policy=there.policy.without_adapters(), vision=VisionCache(tiny.store, budget_bytes=2**26)
+            )
+            batch = dataclasses.replace(batch, logp_ref_NT=reference)
+        objective = TokenObjective(loss=registries.policy_loss.bind("ppo_clip"), reducer=registries.reducer.bind("token_mean"))
+        assert optimizer_step(learner, batch, objective).applied
+        assert there.hidden() == []
 
 
 def inputs(there: There) -> LossInputs:

@@ -61,7 +61,7 @@ def spoil_head(stage: StageRun) -> None:
 
 
 def spoil_moment(stage: StageRun) -> None:
-    stage.learner.optimizer.state[dict(stage.learner.named)[HEAD]]["exp_avg_sq"][0, 0] = float("inf")
+    stage.learner.updates.optimizer.state[dict(stage.learner.named)[HEAD]]["exp_avg_sq"][0, 0] = float("inf")
 
 
 def saved(run: Path) -> dict[str, dict[str, torch.Tensor]]:

@@ -95,7 +95,7 @@ class Store:
 
 
 def policy_of(model: Any, *, compute: torch.dtype, backend: str = "merge") -> Policy:
-    attach(model, "sdpa")
+    attach(model, "sdpa", device=torch.device("cpu"), compute=compute)
     bundle = ProcessorBundle(
         processor=None,
         tokenizer=None,

@@ -30,7 +30,9 @@ from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.train.stage.algorithm import bind
 from vlmrl.train.stage.loss import Auxiliary, TokenObjective, constrained, group_objective
-from vlmrl.train.step import Learner, MicroSlices, Minibatch, make_optimizer, optimizer_step, score_rows
+from vlmrl.train.shard.adamw import make_optimizer
+from vlmrl.train.shard.ddp import ReplicaUpdates
+from vlmrl.train.step import Learner, MicroSlices, Minibatch, optimizer_step, score_rows
 from vlmrl.types import GenerationSettings, Request, Rollout
 
 HALF = ("flash", "flash-attn")
@@ -49,7 +51,9 @@ class There:
     def hidden(self) -> list[str]:
         """Copies of indices that nobody wrote down, but for transformers' order of the tower's windows and its backward."""
         lines = self.fake.lines("hidden")
-        return [line for line in lines if not line.startswith("policy/vision.py") and not (line.startswith("train/step") and "put" in line)]
+        return [
+            line for line in lines if not line.startswith("policy/vision.py") and not (line.startswith("train/shard/ddp") and "put" in line)
+        ]
 
     def learner(self, layout: str = "shared_prefix", budget: int = 400) -> Learner:
         named = freeze(self.policy, ())
@@ -58,7 +62,7 @@ class There:
         return Learner(
             policy=self.policy,
             vision=self.vision,
-            optimizer=optimizer,
+            updates=ReplicaUpdates(named, optimizer, names),
             named=named,
             max_grad_norm=1.0,
             max_tokens_per_microbatch=budget,
@@ -166,7 +170,9 @@ def test_a_step_with_every_backend(there: There, backend: str, monkeypatch: pyte
     report = optimizer_step(learner, batch, objective)
     assert report.applied
     assert not torch.equal(before, torch.cat([p.detach().reshape(-1) for _, p in learner.named]).cpu())
-    assert all(value.device == there.fake.device for state in learner.optimizer.state.values() for k, value in state.items() if k != "step")
+    assert all(
+        value.device == there.fake.device for state in learner.updates.optimizer.state.values() for k, value in state.items() if k != "step"
+    )
     assert there.hidden() == []
     assert bool(called) == (backend in (*HALF, "flex"))
     assert optimizer_step(learner, batch, objective).applied, "again, on the moments of the first"

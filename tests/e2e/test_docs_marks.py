@@ -159,7 +159,7 @@ def options() -> dict[str, set[str]]:
 @pytest.mark.parametrize("item", [i for i in every(r"--[a-z]") if i[0] not in OTHERS], ids=where)
 def test_options_exist(item: tuple[str, int, str]) -> None:
     known = set().union(*options().values()) | {"--help"} | set(re.findall(r'"(--[a-z-]+)"', read("vlmrl/prepare/prepare.py")))
-    known |= set(re.findall(r'"(--[a-z-]+)"', read("tests/faults/drill/__main__.py")))
+    known |= set(re.findall(r'"(--[a-z-]+)"', read("tests/faults/drill/__main__.py") + read("benchmarks/gpu_check/__main__.py")))
     prepared = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "data").glob("*/prepare.py"))
     known |= {f"--{name}" for one in re.findall(r"options=\{(.*?)\}", prepared) for name in re.findall(r'"([\w-]+)":', one)}
     assert set(re.findall(r"--[a-z_-]+", item[2])) <= known
@@ -251,6 +251,12 @@ def adapters(table: Table) -> None:
     assert {marks(row[0])[0] for row in table.rows} == ours != set()
 
 
+def lines_of_the_gpu_check(table: Table) -> None:
+    from benchmarks.gpu_check.base import all_checks
+
+    assert [marks(row[0])[0] for row in table.rows] == list(all_checks())
+
+
 def arguments_of_the_bridge(table: Table) -> None:
     source = read("vlmrl/evals/bridge/model.py") + read("vlmrl/evals/bridge/options.py") + read("vlmrl/config/schema.py")
     for row in table.rows:
@@ -282,6 +288,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/evaluation.md", "What happens"): options_of_eval,
     ("docs/evaluation.md", "What rows say of themselves"): "tests/unit/evals/test_evals_levels.py, tests/unit/evals/test_evals_steps.py",
     ("docs/glossary.md", "*"): "tests/test_glossary.py",
+    ("docs/gpu_check.md", "What the lines mean"): lines_of_the_gpu_check,
     ("docs/judges.md", "Rewards that ask a model"): methods_of("reward"),
     ("docs/judges.md", "What happens when it goes wrong"): "prose; tests/faults/test_judge_server.py",
     ("docs/lmms-eval.md", "Their tasks, on our checkpoints"): arguments_of_the_bridge,

@@ -1,0 +1,177 @@
+"""A check, the numbers that it measures, and the limits that they are held against."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Status = Literal["ok", "FAIL", "skip"]
+Value = float | int | str | bool
+GROUPS = ("environment", "kernels", "runs", "exactness", "profiles", "sizes", "limits", "ranks")
+"""Modules with checks, in the order in which they run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a check is told."""
+
+    device: Literal["cpu", "cuda"]
+    gpus: int
+    """CUDA devices that may be used."""
+    quick: bool
+    work: Path
+    """Folder for files; it goes away at the end."""
+
+    @property
+    def cuda(self) -> bool:
+        return self.device == "cuda"
+
+    def pick(self, *, gpu: Any, cpu: Any, quick: Any) -> Any:
+        """An amount of work: that of a GPU, of a CPU, or of `--quick`."""
+        return quick if self.quick else gpu if self.cuda else cpu
+
+    def as_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"work": str(self.work)}
+
+    @staticmethod
+    def of_json(given: dict[str, Any]) -> Settings:
+        return Settings(**given | {"work": Path(given["work"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """One measured value, and what it may be."""
+
+    name: str
+    value: Value
+    unit: str = ""
+    limit: str = ""
+    """Empty: it is told and not judged."""
+    ok: bool = True
+
+    def __str__(self) -> str:
+        shown = f"{self.value:.3g}" if isinstance(self.value, float) else str(self.value)
+        return f"{self.name} {shown}{f' {self.unit}' if self.unit else ''}{f' ({self.limit})' if self.limit else ''}"
+
+
+def at_most(name: str, value: float, limit: float, unit: str = "") -> Number:
+    """A number that is not a number is over every limit."""
+    return Number(name=name, value=value, unit=unit, limit=f"<= {limit:g}", ok=value <= limit)
+
+
+def at_least(name: str, value: float, limit: float, unit: str = "") -> Number:
+    return Number(name=name, value=value, unit=unit, limit=f">= {limit:g}", ok=value >= limit)
+
+
+def equals(name: str, value: Value, wanted: Value) -> Number:
+    return Number(name=name, value=value, limit=f"= {wanted}", ok=value == wanted)
+
+
+def told(name: str, value: Value, unit: str = "") -> Number:
+    """Measured, and not judged."""
+    return Number(name=name, value=value, unit=unit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of the report."""
+
+    check: str
+    part: str
+    status: Status
+    numbers: tuple[Number, ...] = ()
+    note: str = ""
+    """Why it was skipped or failed, or what to know about the numbers."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.check}.{self.part}" if self.part else self.check
+
+    def value(self, name: str) -> Value | None:
+        return next((number.value for number in self.numbers if number.name == name), None)
+
+    def __str__(self) -> str:
+        return f"{self.status:<5} {self.name:<34} {'  '.join([*map(str, self.numbers), *([self.note] if self.note else [])])}"
+
+    def as_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def of_json(given: dict[str, Any]) -> Line:
+        return Line(**given | {"numbers": tuple(Number(**number) for number in given["numbers"])})
+
+
+@dataclass
+class Report:
+    """What a check writes its lines to."""
+
+    check: str
+    emit: Callable[[Line], None]
+
+    def line(self, part: str, *numbers: Number, note: str = "", failed: bool = False) -> None:
+        """FAIL if a number is beyond its limit, or as told."""
+        status: Status = "FAIL" if failed or not all(number.ok for number in numbers) else "ok"
+        self.emit(Line(check=self.check, part=part, status=status, numbers=numbers, note=note))
+
+    def skip(self, part: str, why: str) -> None:
+        self.emit(Line(check=self.check, part=part, status="skip", note=why))
+
+    def attempt(self, part: str, measure: Callable[[], None]) -> None:
+        """Run a part that must not take the others with it: what it raises is its line."""
+        try:
+            measure()
+        except Exception as error:  # noqa: BLE001 (whatever goes wrong is what the line tells)
+            self.line(part, note=f"{type(error).__name__}: {first_line(error)}", failed=True)
+
+
+def first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), "no message")[:300]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """A registered check."""
+
+    name: str
+    minutes: float
+    """What it takes on a GPU, about; it is stopped after several times that."""
+    about: str
+    group: str
+    """Module that it is in."""
+    run: Callable[[Settings, Report], None]
+
+
+CHECKS: dict[str, Check] = {}
+"""By name, as they were registered."""
+
+
+def check(name: str, *, minutes: float) -> Callable[[Callable[[Settings, Report], None]], Callable[[Settings, Report], None]]:
+    """Register a check. The first line of its docstring says what it is about."""
+
+    def register(run: Callable[[Settings, Report], None]) -> Callable[[Settings, Report], None]:
+        about, group = (run.__doc__ or "").splitlines()[0], run.__module__.rpartition(".")[2]
+        CHECKS[name] = Check(name=name, minutes=minutes, about=about, group=group, run=run)
+        return run
+
+    return register
+
+
+def all_checks() -> dict[str, Check]:
+    """All checks by name, in the order in which they run."""
+    for group in GROUPS:
+        importlib.import_module(f"benchmarks.gpu_check.{group}")
+    return dict(sorted(CHECKS.items(), key=lambda item: GROUPS.index(item[1].group)))
+
+
+@dataclass
+class Collected:
+    """Lines in memory, for tests and for callers in this process."""
+
+    lines: list[Line] = field(default_factory=list)
+
+    def report(self, name: str) -> Report:
+        return Report(name, self.lines.append)

@@ -1,0 +1,101 @@
+"""Whole RL steps on the toy world, and what sampler, trainer and CPU say of the same tokens."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu_check import toy
+from benchmarks.gpu_check.base import Report, Settings, at_least, at_most, check, equals, told
+from vlmrl.config.load import loaded
+from vlmrl.config.schema import Config
+from vlmrl.policy.pack import Row
+from vlmrl.train.run import train_from
+from vlmrl.train.session import Places
+from vlmrl.train.step import score_rows
+from vlmrl.train.tracking import read_metrics
+from vlmrl.train.ui import Ui
+
+TYPES = ("float32", "bfloat16")
+GAP = {"float32": 1e-4, "bfloat16": 0.05}
+"""Most mean |log-prob of the trainer - of the sampler|: the kernels differ, the weights do not."""
+WORST = {"float32": 1e-3, "bfloat16": 0.5}
+"""The same for one token."""
+
+
+def train(cfg: Config) -> Path:
+    """Run a recipe in this process; its folder."""
+    return train_from(loaded(cfg), Places(model=cfg.model.path, data=Path(cfg.data.root)), Ui(quiet=True))
+
+
+@check("steps", minutes=2)
+def check_steps(settings: Settings, report: Report) -> None:
+    """The toy recipe in both types: RL steps on text, pictures and videos, with the tower training."""
+    files = toy.make(settings.work)
+    steps = settings.pick(gpu=20, cpu=5, quick=2)
+    for dtype in TYPES:
+        report.attempt(dtype, lambda d=dtype: _steps(settings, files, d, steps, report))
+
+
+def _steps(settings: Settings, files: toy.Files, dtype: str, steps: int, report: Report) -> None:
+    root = settings.work / f"steps-{dtype}"
+    began = time.perf_counter()
+    path = train(toy.recipe(files, root, device=settings.device, dtype=dtype, steps=steps))
+    seconds = time.perf_counter() - began
+    lines = [line for line in read_metrics(path / "metrics.jsonl") if "grad_norm" in line]
+    gaps = [float(line.get("sampling/logp_gap", math.nan)) for line in lines]
+    walls = [float(line["wall"]) for line in lines]
+    each = (walls[-1] - walls[0]) / (len(walls) - 1) if len(walls) > 1 else seconds
+    report.line(
+        dtype,
+        equals("updates", sum(line["step/skipped"] == 0.0 for line in lines), steps),
+        at_least("smallest gradient", min((float(line["grad_norm"]) for line in lines), default=0.0), 1e-8),
+        at_most("worst gap", max(gaps, default=math.nan) if all(map(math.isfinite, gaps)) else math.nan, GAP[dtype]),
+        told("step", each, "s"),
+    )
+
+
+@check("logprobs", minutes=1)
+def check_logprobs(settings: Settings, report: Report) -> None:
+    """Log-probs of the same answers: sampler against trainer by modality, and the trainer against plain rows in float32 on the CPU."""
+    files = toy.make(settings.work)
+    reference = toy.open_toy(files, device="cpu", backend="dense")
+    for dtype in TYPES:
+        report.attempt(dtype, lambda d=dtype: _logprobs(settings, files, d, reference, report))
+
+
+def _logprobs(settings: Settings, files: toy.Files, dtype: str, reference: toy.Toy, report: Report) -> None:
+    opened = toy.open_toy(files, device=settings.device, dtype=dtype)
+    count = settings.pick(gpu=toy.ROWS, cpu=2, quick=1)
+    learner = toy.learner(opened.policy, opened.vision, budget=4096)
+    for modality, prompts in opened.prompts.items():
+        groups = toy.generate(opened, prompts[:count], answers=4, tokens=16)
+        of = [
+            Row(index=0, group=group, prompt=prompts[group], response=rollout.ids)
+            for group, rollouts in enumerate(groups)
+            for rollout in rollouts
+        ]
+        sampled = [rollout.logprobs for rollouts in groups for rollout in rollouts]
+        trainer = score_rows(learner, of)
+        gap = torch.cat([(trainer[n, : len(own)] - torch.tensor(own)).abs() for n, own in enumerate(sampled)])
+        plain = difference(reference, trainer, of, reference.prompts[modality])
+        report.line(
+            f"{dtype}.{modality}",
+            at_most("mean gap", float(gap.mean()), GAP[dtype]),
+            at_most("worst gap", float(gap.max()), WORST[dtype]),
+            at_most("mean off plain", float(plain.mean()), GAP[dtype]),
+            at_most("worst off plain", float(plain.max()), WORST[dtype]),
+            told("tokens", int(gap.numel())),
+        )
+
+
+def difference(reference: toy.Toy, trainer: Tensor, of: list[Row], prompts: list[Any]) -> Tensor:
+    """|log-prob - that of the reference policy with one padded row per answer|, of all answer tokens."""
+    own = [Row(index=row.index, group=row.group, prompt=prompts[row.group], response=row.response) for row in of]
+    wanted = toy.logprobs(reference, own, layout="repeat")
+    return torch.cat([(trainer[n, : len(row.response)] - wanted[n, : len(row.response)]).abs() for n, row in enumerate(of)])

@@ -1,0 +1,459 @@
+"""The checks of `benchmarks.gpu_check` on a CPU: sound code passes every line, and for every line there is a fault that it finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.gpu_check import __main__ as command
+from benchmarks.gpu_check import environment, kernels, limits, models, profiles, ranks, sizes, toy
+from benchmarks.gpu_check.advice import advise
+from benchmarks.gpu_check.base import Collected, Line, Settings, all_checks, at_least, at_most, equals, told
+from benchmarks.gpu_check.faulty import VARIABLE
+from vlmrl import doctor
+from vlmrl.policy import attention, forward
+from vlmrl.rollout import engine_hf
+from vlmrl.train import step
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return Settings(device="cpu", gpus=0, quick=True, work=tmp_path_factory.mktemp("gpu_check"))
+
+
+def lines_of(name: str, settings: Settings) -> dict[str, Line]:
+    """Run a check in this process."""
+    collected = Collected()
+    all_checks()[name].run(settings, collected.report(name))
+    return {line.name.removeprefix(f"{name}."): line for line in collected.lines}
+
+
+IN_PROCESS = ("environment", "attention", "types", "lengths", "steps", "logprobs", "profile", "size", "memory")
+
+
+@pytest.mark.parametrize("name", IN_PROCESS)
+def test_sound_code_passes(name: str, settings: Settings) -> None:
+    found = lines_of(name, settings)
+    assert found
+    assert [str(line) for line in found.values() if line.status == "FAIL"] == []
+    for line in found.values():
+        assert (line.status == "ok") == bool(line.numbers)
+        assert line.status == "ok" or line.note, "what is skipped says why"
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------------
+
+
+def scaled(patch: pytest.MonkeyPatch) -> None:
+    """One per cent too much."""
+    real = attention._BACKENDS["two_call"]
+    patch.setitem(attention._BACKENDS, "two_call", lambda *args: real(*args) * 1.01)
+
+
+def sees_other_answers(patch: pytest.MonkeyPatch) -> None:
+    """Answers of a group see each other."""
+    real = attention._BACKENDS["dense"]
+
+    def one_row(query: Any, key: Any, value: Any, layout: Any, scale: float) -> Any:
+        if query.dtype == torch.float64:
+            return real(query, key, value, layout, scale)
+        heads = query.shape[1] // key.shape[1]
+        key, value = (x.repeat_interleave(heads, 1) for x in (key, value))
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+
+    patch.setitem(attention._BACKENDS, "merge", one_row)
+
+
+def half_a_gradient(patch: pytest.MonkeyPatch) -> None:
+    """The gradient of the values is half of what it is."""
+    real = attention._BACKENDS["merge"]
+
+    def half(query: Any, key: Any, value: Any, *rest: Any) -> Any:
+        return real(query, key, 0.5 * value + 0.5 * value.detach(), *rest)
+
+    patch.setitem(attention._BACKENDS, "merge", half)
+
+
+def two_types(patch: pytest.MonkeyPatch) -> None:
+    """Query and key stay as rotary embeddings leave them."""
+    patch.setattr(attention, "_one_type", lambda *three: three)
+
+
+def other_logprobs_drawn(patch: pytest.MonkeyPatch) -> None:
+    """The sampler reports log-probs of another distribution."""
+    real = engine_hf.sample
+
+    def sample(*args: Any) -> Any:
+        token, logp = real(*args)
+        return token, logp - 0.2
+
+    patch.setattr(engine_hf, "sample", sample)
+
+
+def trainer_off(patch: pytest.MonkeyPatch) -> None:
+    """Packed rows score with a little more heat than plain ones."""
+    real = forward.LAYOUTS["shared_prefix"]
+
+    def hot(*args: Any, **kwargs: Any) -> Any:
+        return real.forward(*args, **kwargs | {"temperature": 1.3 * kwargs["temperature"]})
+
+    patch.setitem(forward.LAYOUTS, "shared_prefix", forward.Layout(real.split, real.pack, hot))
+
+
+def nothing_applied(patch: pytest.MonkeyPatch) -> None:
+    """No gradient is finite."""
+    patch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, most: torch.tensor(float("nan")))
+
+
+def waits_per_token(patch: pytest.MonkeyPatch) -> None:
+    real = engine_hf.DecodeGrid.advance
+
+    def advance(self: Any) -> None:
+        real(self)
+        for row in self.alive_AG:
+            for one in row:
+                one.item()
+
+    patch.setattr(engine_hf.DecodeGrid, "advance", advance)
+
+
+def waits_per_update(patch: pytest.MonkeyPatch) -> None:
+    real = toy.Plain.__call__
+
+    def call(self: Any, x: Any, slices: Any, total: float) -> Any:
+        for value in x.logp_BT.detach().flatten():
+            value.item()
+        return real(self, x, slices, total)
+
+    patch.setattr(toy.Plain, "__call__", call)
+
+
+def slow(patch: pytest.MonkeyPatch) -> None:
+    """Everything that is clocked takes two minutes longer."""
+    patch.setattr(sizes, "product_rate", lambda device, dtype: 1e11)
+    patch.setattr(sizes, "timed", lambda act, device, warm=True: (act(), 120.0, 0.0))
+
+
+def three_moments(patch: pytest.MonkeyPatch) -> None:
+    """The optimizer keeps one tensor more than was counted on."""
+    real = torch.optim.AdamW
+    patch.setattr(torch.optim, "AdamW", lambda *args, **kwargs: real(*args, amsgrad=True, **kwargs))
+
+
+def half_loaded(patch: pytest.MonkeyPatch) -> None:
+    """The weights are there in a larger type."""
+    real = sizes.open_model
+
+    def load(*args: Any) -> Any:
+        policy = real(*args)
+        policy.model.double()
+        return policy
+
+    patch.setattr(sizes, "open_model", load)
+
+
+def answers_end(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(engine_hf._Run, "_rollouts", lambda self, request: [SimpleNamespace(ids=(1,))])
+
+
+def not_finite(patch: pytest.MonkeyPatch) -> None:
+    from vlmrl.policy import vision
+
+    real = vision._per_medium
+
+    def broken(*args: Any) -> Any:
+        out = real(*args)
+        out[0].merged[0, 0] = float("nan")
+        return out
+
+    patch.setattr(vision, "_per_medium", broken)
+
+
+def no_second_try(patch: pytest.MonkeyPatch) -> None:
+    """Out of memory ends the step."""
+    patch.setattr(step, "MAX_OOM_RETRIES", 0)
+
+
+def memory_kept(patch: pytest.MonkeyPatch) -> None:
+    """What a try that ran out of memory had allocated stays."""
+    kept: list[Any] = []
+    real = limits.Refusing.__call__
+
+    def call(self: Any, x: Any, slices: Any, total: float) -> Any:
+        kept.append(torch.zeros(4_000_000))
+        return real(self, x, slices, total)
+
+    patch.setattr(limits.Refusing, "__call__", call)
+
+
+def other_update(patch: pytest.MonkeyPatch) -> None:
+    """The second try forgets to start from an empty gradient."""
+    patch.setattr(torch.optim.AdamW, "zero_grad", lambda self, set_to_none=True: None)
+
+
+def old_version(patch: pytest.MonkeyPatch) -> None:
+    problem = doctor.Finding(area="versions", item="torch", found="1.0", status="problem", advice="torch>=2.8 is needed")
+    patch.setattr(doctor, "examine", lambda: [problem])
+
+
+def no_memory(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(environment, "available_memory", lambda: 2**20)
+
+
+def unseen_device(patch: pytest.MonkeyPatch) -> None:
+    """A build for CUDA that sees no device."""
+    patch.setattr(torch.version, "cuda", "13.0")
+    patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def broken_package(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    (folder / "wheel_of_another_torch.py").write_text("raise ImportError('undefined symbol: _ZN5torch')\n")
+    patch.syspath_prepend(str(folder))
+    patch.setenv("PYTHONPATH", str(folder))
+    patch.setattr(environment, "PACKAGES", {"wheel_of_another_torch": "wheel"})
+
+
+Fault = Callable[[pytest.MonkeyPatch], None]
+FAULTS: list[tuple[str, Fault, set[str]]] = [
+    ("environment", old_version, {"versions"}),
+    ("environment", no_memory, {"host"}),
+    ("environment", unseen_device, {"device"}),
+    ("attention", scaled, {"two_call.float32", "two_call.bfloat16"}),
+    ("attention", sees_other_answers, {"merge.float32", "merge.bfloat16"}),
+    ("attention", half_a_gradient, {"merge.float32", "merge.bfloat16"}),
+    ("types", two_types, {"dense", "merge", "two_call"}),
+    ("steps", other_logprobs_drawn, {"float32", "bfloat16"}),
+    ("steps", nothing_applied, {"float32", "bfloat16"}),
+    ("logprobs", other_logprobs_drawn, {f"{dtype}.{task}" for dtype in ("float32", "bfloat16") for task in toy.MODALITIES}),
+    ("logprobs", trainer_off, {f"{dtype}.{task}" for dtype in ("float32", "bfloat16") for task in toy.MODALITIES}),
+    ("profile", waits_per_token, {"token"}),
+    ("profile", waits_per_update, {"update"}),
+    ("size", slow, {"score-64", "update-64", "update-64.recomputed", "tower-256"}),
+    ("size", three_moments, {"update-64", "update-64.recomputed"}),
+    ("size", half_loaded, {"load", "update-64", "update-64.recomputed"}),
+    ("size", answers_end, {"rollout-64"}),
+    ("size", not_finite, {"tower-256"}),
+    ("memory", no_second_try, {"halving"}),
+    ("memory", memory_kept, {"halving"}),
+    ("memory", other_update, {"halving"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "failing"), FAULTS, ids=lambda item: getattr(item, "__name__", item if isinstance(item, str) else "")
+)
+def test_a_fault_fails_its_line(name: str, fault: Fault, failing: set[str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy.make(settings.work)
+    fault(monkeypatch)
+    found = lines_of(name, settings)
+    assert {part for part, line in found.items() if line.status == "FAIL"} == failing
+
+
+def test_an_installed_package_that_does_not_import_fails(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken_package(monkeypatch, tmp_path)
+    line = lines_of("environment", settings)["package-wheel"]
+    assert line.status == "FAIL"
+    assert "undefined symbol" in line.note
+
+
+@pytest.mark.parametrize(("dynamic", "status"), [(True, "ok"), (False, "FAIL")])
+def test_compilations_of_many_lengths_are_counted(dynamic: bool, status: str) -> None:
+    compiled = torch.compile(lambda x: (x * 2).sum(), dynamic=dynamic, backend="eager")
+    collected = Collected()
+    with torch.no_grad():
+        numbers = kernels.count_compilations(lambda n: compiled(torch.ones(n)), range(10, 60, 4))
+    kernels.judge_lengths(numbers[0], [0.0] * len(numbers[1]), collected.report("lengths"))
+    assert collected.lines[0].status == status
+    kernels.judge_lengths(1, [0.0] * 9 + [9000.0], collected.report("lengths"))
+    assert collected.lines[1].status == "FAIL"
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "failing"),
+    [
+        pytest.param("", set(), marks=pytest.mark.slow),
+        pytest.param("drawn_anew", {"auto.twice", "auto.killed"}, marks=pytest.mark.slow),
+        ("changed_by_resume", {"auto.killed"}),
+    ],
+)
+def test_resume(fault: str, failing: set[str], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if fault:
+        monkeypatch.setenv(VARIABLE, f"tests.support.gpu_faults:{fault}")
+    found = lines_of("resume", Settings(**vars(settings) | {"work": tmp_path}))
+    assert {part for part, line in found.items() if line.status == "FAIL"} == failing
+    assert {part for part, line in found.items() if line.status == "ok"} == {"auto.twice", "auto.killed"} - failing
+    if fault == "changed_by_resume":
+        assert "differ, first" in str(found["auto.killed"].value("weights"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "failing"),
+    [
+        ("", set()),
+        pytest.param("sums_of_one", {"sums", "text-only"}, marks=pytest.mark.slow),
+        pytest.param("forgotten_gradients", {"text-only"}, marks=pytest.mark.slow),
+        pytest.param("never_gives_up", {"killed"}, marks=pytest.mark.slow),
+    ],
+)
+def test_ranks(fault: str, failing: set[str], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if fault:
+        monkeypatch.setenv(VARIABLE, f"tests.support.gpu_faults:{fault}")
+    if fault == "never_gives_up":
+        monkeypatch.setattr(ranks, "NOTICED", 0.0)
+    found = lines_of("ranks", Settings(**vars(settings) | {"work": tmp_path}))
+    assert {part: str(line) for part, line in found.items() if line.status == "FAIL"}.keys() == failing
+    assert set(found) == {"sums", "text-only", "killed"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "says", "limit"),
+    [
+        ("raises", "ValueError: broken", 120),
+        ("ends", "ended with 7", 120),
+        ("crashes", "ended with -11", 120),
+        ("measures_nothing", "measured nothing", 120),
+        ("hangs", "not done after 3 s", 3),
+    ],
+)
+def test_a_check_that_breaks_is_a_failed_line(fault: str, says: str, limit: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, f"tests.support.gpu_faults:{fault}")
+    told_lines: list[Line] = []
+    settings = Settings(device="cpu", gpus=0, quick=True, work=tmp_path)
+    command.run_one(all_checks()["memory"], settings, told_lines.append, limit=limit)
+    assert [(line.name, line.status) for line in told_lines] == [("memory", "FAIL")]
+    assert says in told_lines[0].note
+
+
+def gpu_check(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu_check", "--device", "cpu", "--out", str(folder / "out.json"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=ROOT,
+        env=os.environ | environment,
+        check=False,
+    )
+
+
+def test_the_command(tmp_path: Path) -> None:
+    done = gpu_check("--only", "attention", "memory", "--quick", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert content["failures"] == 0
+    assert {line["check"] for line in content["lines"]} == {"attention", "memory"}
+    assert {"override": "model.prefix_backend=auto", "why": "takes merge, which is sound here"} in content["overrides"]
+    printed = done.stdout.splitlines()
+    assert sum(line.startswith(("ok ", "FAIL", "skip ")) for line in printed) == len(content["lines"])
+
+
+def test_failures_are_the_exit_code_and_other_checks_still_run(tmp_path: Path) -> None:
+    fault = {VARIABLE: "tests.support.gpu_faults:scaled_backend"}
+    done = gpu_check("--only", "attention", "memory", "--quick", folder=tmp_path, **fault)
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = json.loads((tmp_path / "out.json").read_text())["lines"]
+    assert [line["part"] for line in lines if line["status"] == "FAIL"] == ["two_call.float32", "two_call.bfloat16"]
+    assert [line["status"] for line in lines if line["check"] == "memory"] == ["ok"]
+
+
+def test_usage(tmp_path: Path) -> None:
+    done = gpu_check("--list", folder=tmp_path)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(all_checks())
+    done = gpu_check("--only", "atention", folder=tmp_path)
+    assert done.returncode == 2
+    assert "unknown check atention (known: environment, attention" in done.stderr
+
+
+# ---- numbers and advice ----------------------------------------------------------------------------------------------------
+
+
+def test_limits() -> None:
+    assert at_most("a", 1.0, 1.0).ok
+    assert at_least("a", 1.0, 1.0).ok
+    assert not at_most("a", float("nan"), 1.0).ok
+    assert not at_least("a", float("nan"), 1.0).ok
+    assert not equals("a", "x", "y").ok
+    assert str(at_most("gap", 0.01234, 0.05, "s")) == "gap 0.0123 s (<= 0.05)"
+    line = Line(check="a", part="b", status="ok", numbers=(told("n", 3),))
+    assert Line.of_json(json.loads(json.dumps(line.as_json()))) == line
+
+
+def made(name: str, status: str = "ok", **values: Any) -> Line:
+    check, _, part = name.partition(".")
+    return Line(check=check, part=part, status=status, numbers=tuple(told(k.replace("_", " "), v) for k, v in values.items()))
+
+
+def test_overrides_of_a_gpu() -> None:
+    device = made("environment.device-0", memory=80.0)
+    fits = made("size.update-1024", fits=True, peak=70.0, state=60.0, tokens=3072)
+    not_long = made("size.update-8192", fits=False)
+    again = made("size.update-8192.recomputed", fits=True, peak=65.0, state=60.0, tokens=10240)
+    lines = [device, made("steps.bfloat16"), made("attention.flash.bfloat16"), made("attention.flex.bfloat16"), fits, not_long, again]
+    found = dict(advise(lines, cuda=True))
+    assert {"model.dtype=bfloat16", "model.prefix_backend=auto", "model.gradient_checkpointing=true"} <= set(found)
+    # 17 of the 20 GiB that are left, at 5 GiB for 10,240 tokens, in whole thousands of 1,024
+    assert "stages.rl.max_tokens_per_microbatch=34816" in found
+    assert "flash" in found["model.prefix_backend=auto"]
+
+
+def test_overrides_leave_out_what_failed() -> None:
+    lines = [
+        made("attention.flash.bfloat16", "FAIL"),
+        made("attention.flex.bfloat16"),
+        made("lengths.flex", "FAIL"),
+        made("attention.two_call.bfloat16"),
+        made("steps.bfloat16", "FAIL"),
+        made("resume.auto.killed", "FAIL"),
+        made("size.update-1024", fits=True),
+    ]
+    found = dict(advise(lines, cuda=True))
+    assert {"model.prefix_backend=two_call", "model.dtype=float32", "model.gradient_checkpointing=false", "run.deterministic=true"} <= set(
+        found
+    )
+
+
+def test_overrides_are_those_of_a_recipe(tmp_path: Path) -> None:
+    import yaml
+
+    from tests.support.documents import MINIMAL, check_recipe
+
+    lines = [made("attention.two_call.float32"), made("size.update-64", fits=True), made("size.rollout-64", **{"decoded tokens/s": 5.0})]
+    overrides = [override for override, _ in advise(lines, cuda=False)]
+    assert len(overrides) == 4
+    check_recipe(yaml.safe_dump(MINIMAL, sort_keys=False), tmp_path, overrides)
+
+
+def test_layers_that_fit() -> None:
+    shape = {"layers": 36, "per_layer": 77_000_000, "rest": 980_000_000}
+    assert models.layers_that_fit(141 * 10**9, **shape) == 36
+    assert 20 < models.layers_that_fit(80 * 10**9, **shape) < 36
+    assert models.layers_that_fit(8 * 10**9, **shape) == 2
+
+
+def test_the_shape_of_3b_is_cut_to_the_device() -> None:
+    workload = models._workload()
+    name, label = models._cut(workload, 60 * 10**9)
+    layers = workload.SIZES[name]["text"]["num_hidden_layers"]
+    assert name == f"3b-{layers}"
+    assert f"{layers} of 36 layers" in label
+    assert models._cut(workload, 200 * 10**9)[0] == "3b"
+
+
+def test_sums_are_counted_once_per_profile() -> None:
+    per = profiles.count(lambda: torch.ones(3).sum().item(), cuda=False)
+    assert per.waits == 1
+    assert per.launched >= 3

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_check.advice import advise
-from benchmarks.gpu_check.base import Check, Line, Report, Settings, all_checks, first_line
+from benchmarks.gpu_check.base import CHECKS, Check, Line, Report, Settings, first_line
 from benchmarks.gpu_check.faulty import install
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,15 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.child is not None:
         return child(*given.child)
-    checks = all_checks()
     if given.list:
-        for one in checks.values():
+        for one in CHECKS.values():
             print(f"{one.name:<12} {one.minutes:>4g} min  {one.about}")
         return 0
-    unknown = [name for name in given.only or () if name not in checks]
+    unknown = [name for name in given.only or () if name not in CHECKS]
     if unknown:
-        parser.error(f"unknown check {', '.join(unknown)} (known: {', '.join(checks)})")
-    chosen = [one for one in checks.values() if given.only is None or one.name in given.only]
+        parser.error(f"unknown check {', '.join(unknown)} (known: {', '.join(CHECKS)})")
+    chosen = [one for one in CHECKS.values() if given.only is None or one.name in given.only]
     with contextlib.ExitStack() as stack:
         work = given.work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpu_check-")))
         work.mkdir(parents=True, exist_ok=True)
@@ -165,7 +164,7 @@ def child(name: str, settings: str, lines: str) -> int:
     report = Report(name, emit)
     given: dict[str, Any] = json.loads(settings)
     try:
-        all_checks()[name].run(Settings.of_json(given), report)
+        CHECKS[name].load()(Settings.of_json(given), report)
     except Exception as error:  # noqa: BLE001 (whatever goes wrong outside of a part is a line of the report)
         report.line("", note=f"{type(error).__name__}: {first_line(error)}", failed=True)
     return 0

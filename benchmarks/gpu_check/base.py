@@ -11,8 +11,6 @@ from typing import Any, Literal
 
 Status = Literal["ok", "FAIL", "skip"]
 Value = float | int | str | bool
-GROUPS = ("environment", "kernels", "runs", "exactness", "profiles", "sizes", "limits", "ranks")
-"""Modules with checks, in the order in which they run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,39 +130,39 @@ def first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), "no message")[:300]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Check:
-    """A registered check."""
+    """A check: the function `check_<name>` of a module, which only the check's own process imports."""
 
     name: str
+    module: str
     minutes: float
     """What it takes on a GPU, about; it is stopped after several times that."""
     about: str
-    group: str
-    """Module that it is in."""
-    run: Callable[[Settings, Report], None]
+
+    def load(self) -> Callable[[Settings, Report], None]:
+        return getattr(importlib.import_module(f"benchmarks.gpu_check.{self.module}"), f"check_{self.name}")
 
 
-CHECKS: dict[str, Check] = {}
-"""By name, as they were registered."""
-
-
-def check(name: str, *, minutes: float) -> Callable[[Callable[[Settings, Report], None]], Callable[[Settings, Report], None]]:
-    """Register a check. The first line of its docstring says what it is about."""
-
-    def register(run: Callable[[Settings, Report], None]) -> Callable[[Settings, Report], None]:
-        about, group = (run.__doc__ or "").splitlines()[0], run.__module__.rpartition(".")[2]
-        CHECKS[name] = Check(name=name, minutes=minutes, about=about, group=group, run=run)
-        return run
-
-    return register
-
-
-def all_checks() -> dict[str, Check]:
-    """All checks by name, in the order in which they run."""
-    for group in GROUPS:
-        importlib.import_module(f"benchmarks.gpu_check.{group}")
-    return dict(sorted(CHECKS.items(), key=lambda item: GROUPS.index(item[1].group)))
+CHECKS = {
+    check.name: check
+    for check in (
+        Check("environment", "environment", 1, "versions, devices, memory, disk, links between GPUs, optional packages"),
+        Check("attention", "kernels", 1, "every backend in both types over random rows: output and gradients against float64 on the CPU"),
+        Check(
+            "types", "runs", 0.5, "the real forward and backward in bfloat16: the types that reach each backend, log-probs against float32"
+        ),
+        Check("lengths", "kernels", 1, "fifty different lengths through flex: programs compiled, slowest call"),
+        Check("steps", "runs", 2, "RL steps of the toy recipe in both types, on text, pictures and videos, with the tower training"),
+        Check("logprobs", "runs", 1, "the same answers: sampler against trainer by modality, trainer against plain rows on the CPU"),
+        Check("resume", "exactness", 2, "the same five steps twice, then killed and resumed: are the weights equal to the bit"),
+        Check("profile", "profiles", 1, "one decoded token and one update under the profiler: kernels, waits of the host, copies"),
+        Check("size", "sizes", 3, "a 3B-shaped random model (CPU: a tiny one): memory and speed of load, score, update, rollout, tower"),
+        Check("memory", "limits", 1, "a token budget far too large: halved until it fits, the same update, the memory back"),
+        Check("ranks", "ranks", 2, "two ranks: sums, a rank with text alone, seconds until a rank notices that another died"),
+    )
+}
+"""By name, in the order in which they run."""
 
 
 @dataclass

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.gpu_check.base import Number, Report, Settings, at_least, check, equals, told
+from benchmarks.gpu_check.base import Number, Report, Settings, at_least, equals, told
 
 PACKAGES = {"flash_attn": "flash-attn", "vllm": "vllm", "deepspeed": "deepspeed", "peft": "peft", "liger_kernel": "liger-kernel"}
 """Optional: module -> distribution."""
@@ -20,8 +20,7 @@ GIB = 2**30
 IMPORT_SECONDS = 180.0
 
 
-@check("environment", minutes=1)
-def environment(settings: Settings, report: Report) -> None:
+def check_environment(settings: Settings, report: Report) -> None:
     """Versions, devices, memory, disk, links between GPUs, optional packages."""
     report.attempt("versions", lambda: _versions(report))
     report.attempt("device", lambda: _devices(settings, report))

@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 
 from benchmarks.gpu_check import kernels, toy, training
-from benchmarks.gpu_check.base import Report, Settings, check, equals, told
+from benchmarks.gpu_check.base import Report, Settings, equals, told
 
 KILL = "step.after_update@4:kill"
 """Behind the update of the fourth step; the checkpoint is that of the second."""
@@ -19,7 +19,6 @@ BACKENDS = ("auto", "flash")
 """`flash` again by itself: its backward adds up in any order unless it is told not to."""
 
 
-@check("resume", minutes=2)
 def check_resume(settings: Settings, report: Report) -> None:
     """Five steps twice, and again with kill -9 behind the fourth: digests of the weights, and the first tensor that differs."""
     files = toy.make(settings.work)

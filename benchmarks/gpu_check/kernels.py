@@ -1,4 +1,4 @@
-"""Attention over packed rows: every backend against the definition in float64, the types that reach it, and compilations of flex."""
+"""Attention over packed rows: every backend against the definition in float64, and the programs that flex compiles."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_check import toy
-from benchmarks.gpu_check.base import Report, Settings, at_most, check, equals, told
+from benchmarks.gpu_check.base import Report, Settings, at_most, told
 from vlmrl.errors import ConfigError
 from vlmrl.policy import attention
 from vlmrl.policy.pack import PrefixLayout, layout_of
@@ -25,8 +24,6 @@ BIAS = {"float32": 1e-4, "bfloat16": 3e-3}
 MOST_COMPILATIONS = 4
 """One or two for each of forward and backward: a length of its own must not be a program of its own."""
 LATE_MS = 500.0
-AGREES = 0.15
-"""Most mean |log-prob in bfloat16 - in float32|."""
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -83,7 +80,6 @@ def compare(got: Sequence[Tensor], wanted: Sequence[Tensor]) -> tuple[list[float
     return worst, max(abs(factor - 1) for factor in factors)
 
 
-@check("attention", minutes=1)
 def check_attention(settings: Settings, report: Report) -> None:
     """Every backend in both types over random layouts: output and gradients against `dense` in float64 on the CPU."""
     device = torch.device(settings.device)
@@ -118,50 +114,6 @@ def _judge(
     )
 
 
-def watch(backend: str, seen: set[str]) -> Callable[[], None]:
-    """Note the types that reach a backend; the result ends it."""
-    table: dict[str, Any] = attention._BACKENDS  # pyright: ignore[reportPrivateUsage]
-    real = table[backend]
-
-    def noted(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
-        seen.add(", ".join(str(x.dtype).removeprefix("torch.") for x in (query, key, value)))
-        return real(query, key, value, *rest)
-
-    table[backend] = noted
-    return lambda: table.__setitem__(backend, real)
-
-
-@check("types", minutes=0.5)
-def check_types(settings: Settings, report: Report) -> None:
-    """The production forward and backward in bfloat16: the types that reach each backend, and its log-probs against float32."""
-    device = torch.device(settings.device)
-    files = toy.make(settings.work)
-    reference = toy.open_toy(files, device="cpu", backend="dense")
-    rows = toy.rows(reference, answers=3, tokens=12)
-    wanted = toy.logprobs(reference, rows)
-    for backend, why in available(device, torch.bfloat16).items():
-        if why is not None:
-            report.skip(backend, why)
-        else:
-            report.attempt(backend, lambda b=backend: _types(settings, files, b, rows, wanted, report))
-
-
-def _types(settings: Settings, files: toy.Files, backend: str, rows: list[Any], wanted: Tensor, report: Report) -> None:
-    opened = toy.open_toy(files, device=settings.device, dtype="bfloat16", backend=backend)
-    seen: set[str] = set()
-    end = watch(backend, seen)
-    try:
-        got, finite = toy.logprobs_with_gradient(opened, rows)
-    finally:
-        end()
-    report.line(
-        backend,
-        equals("types", " | ".join(sorted(seen)), "bfloat16, bfloat16, bfloat16"),
-        equals("gradients finite", finite, True),
-        at_most("gap to float32", float((got - wanted).abs().sum() / toy.tokens(rows)), AGREES),
-    )
-
-
 def count_compilations(call: Callable[[int], None], lengths: Sequence[int]) -> tuple[int, list[float]]:
     """(programs that torch compiled, milliseconds of each call) over calls with these lengths."""
     from torch._dynamo.utils import counters
@@ -187,7 +139,6 @@ def judge_lengths(compiled: int, times: Sequence[float], report: Report) -> None
     )
 
 
-@check("lengths", minutes=1)
 def check_lengths(settings: Settings, report: Report) -> None:
     """Fifty different lengths through flex, forward and backward: programs compiled, and the slowest call."""
     if not settings.cuda:

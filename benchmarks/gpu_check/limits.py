@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_check import toy
-from benchmarks.gpu_check.base import Report, Settings, at_most, check, equals, told
+from benchmarks.gpu_check.base import Report, Settings, at_most, equals, told
 from vlmrl.policy.pack import Row
 from vlmrl.train.step import Minibatch, optimizer_step
 
@@ -55,7 +55,6 @@ def _is_tensor(value: Any) -> bool:
     return issubclass(type(value), Tensor) and value.device.type == "cpu" and value.layout == torch.strided
 
 
-@check("memory", minutes=1)
 def check_memory(settings: Settings, report: Report) -> None:
     """A token budget far too large: it is halved until it fits, the update is the same, and the memory comes back."""
     files = toy.make(settings.work)

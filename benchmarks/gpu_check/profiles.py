@@ -10,7 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu_check import toy
-from benchmarks.gpu_check.base import Report, Settings, at_most, check, told
+from benchmarks.gpu_check.base import Report, Settings, at_most, told
 from vlmrl.train.step import optimizer_step
 
 WAITS_CUDA = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
@@ -53,7 +53,6 @@ def count(act: Callable[[], Any], *, cuda: bool) -> Counted:
     return Counted(len(kernels), waits, len(copies), sum(event.device_time_total for event in on_device) / 1e6)
 
 
-@check("profile", minutes=1)
 def check_profile(settings: Settings, report: Report) -> None:
     """One decoded token and one update of the toy model under the profiler: kernels (CPU: operations), waits of the host, copies."""
     files = toy.make(settings.work)

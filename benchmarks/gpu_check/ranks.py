@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_check import toy
-from benchmarks.gpu_check.base import Report, Settings, at_most, check, equals, told
+from benchmarks.gpu_check.base import Report, Settings, at_most, equals, told
 from benchmarks.gpu_check.training import ROOT
 
 CLOSE = 1e-4
@@ -27,7 +27,6 @@ KILL_AFTER = "working"
 """File that says that the ranks are at work."""
 
 
-@check("ranks", minutes=2)
 def check_ranks(settings: Settings, report: Report) -> None:
     """Two ranks (NCCL with two GPUs, else gloo on the CPU): sums, a rank with text alone, and one rank killed."""
     toy.make(settings.work)

@@ -1,19 +1,21 @@
-"""Whole RL steps on the toy world, and what sampler, trainer and CPU say of the same tokens."""
+"""The real forward on the toy world: types that reach the kernels, RL steps, and what sampler, trainer and CPU say of the same tokens."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_check import toy
-from benchmarks.gpu_check.base import Report, Settings, at_least, at_most, check, equals, told
+from benchmarks.gpu_check import kernels, toy
+from benchmarks.gpu_check.base import Report, Settings, at_least, at_most, equals, told
 from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config
+from vlmrl.policy import attention
 from vlmrl.policy.pack import Row
 from vlmrl.train.run import train_from
 from vlmrl.train.session import Places
@@ -26,6 +28,51 @@ GAP = {"float32": 1e-4, "bfloat16": 0.05}
 """Most mean |log-prob of the trainer - of the sampler|: the kernels differ, the weights do not."""
 WORST = {"float32": 1e-3, "bfloat16": 0.5}
 """The same for one token."""
+AGREES = 0.15
+"""Most mean |log-prob in bfloat16 - in float32|."""
+
+
+def watch(backend: str, seen: set[str]) -> Callable[[], None]:
+    """Note the types that reach a backend; the result ends it."""
+    table: dict[str, Any] = attention._BACKENDS  # pyright: ignore[reportPrivateUsage]
+    real = table[backend]
+
+    def noted(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
+        seen.add(", ".join(str(x.dtype).removeprefix("torch.") for x in (query, key, value)))
+        return real(query, key, value, *rest)
+
+    table[backend] = noted
+    return lambda: table.__setitem__(backend, real)
+
+
+def check_types(settings: Settings, report: Report) -> None:
+    """The production forward and backward in bfloat16: the types that reach each backend, and its log-probs against float32."""
+    device = torch.device(settings.device)
+    files = toy.make(settings.work)
+    reference = toy.open_toy(files, device="cpu", backend="dense")
+    rows = toy.rows(reference, answers=3, tokens=12)
+    wanted = toy.logprobs(reference, rows)
+    for backend, why in kernels.available(device, torch.bfloat16).items():
+        if why is not None:
+            report.skip(backend, why)
+        else:
+            report.attempt(backend, lambda b=backend: _types(settings, files, b, rows, wanted, report))
+
+
+def _types(settings: Settings, files: toy.Files, backend: str, rows: list[Any], wanted: Tensor, report: Report) -> None:
+    opened = toy.open_toy(files, device=settings.device, dtype="bfloat16", backend=backend)
+    seen: set[str] = set()
+    end = watch(backend, seen)
+    try:
+        got, finite = toy.logprobs_with_gradient(opened, rows)
+    finally:
+        end()
+    report.line(
+        backend,
+        equals("types", " | ".join(sorted(seen)), "bfloat16, bfloat16, bfloat16"),
+        equals("gradients finite", finite, True),
+        at_most("gap to float32", float((got - wanted).abs().sum() / toy.tokens(rows)), AGREES),
+    )
 
 
 def train(cfg: Config) -> Path:
@@ -33,7 +80,6 @@ def train(cfg: Config) -> Path:
     return train_from(loaded(cfg), Places(model=cfg.model.path, data=Path(cfg.data.root)), Ui(quiet=True))
 
 
-@check("steps", minutes=2)
 def check_steps(settings: Settings, report: Report) -> None:
     """The toy recipe in both types: RL steps on text, pictures and videos, with the tower training."""
     files = toy.make(settings.work)
@@ -60,7 +106,6 @@ def _steps(settings: Settings, files: toy.Files, dtype: str, steps: int, report:
     )
 
 
-@check("logprobs", minutes=1)
 def check_logprobs(settings: Settings, report: Report) -> None:
     """Log-probs of the same answers: sampler against trainer by modality, and the trainer against plain rows in float32 on the CPU."""
     files = toy.make(settings.work)

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.flops import decoder_flops, model_shape, tower_flops, update_flops
 from benchmarks.gpu_check import toy
-from benchmarks.gpu_check.base import Number, Report, Settings, at_least, at_most, check, equals, first_line, told
+from benchmarks.gpu_check.base import Number, Report, Settings, at_least, at_most, equals, first_line, told
 from benchmarks.gpu_check.models import build, open_model
 from vlmrl.errors import NumericsError
 from vlmrl.policy.pack import Row, attention_pairs
@@ -80,7 +80,6 @@ def _peak(sized: Sized, peak: float) -> list[Number]:
     return [told("peak", peak, "GiB")] if sized.device == "cuda" else []
 
 
-@check("size", minutes=3)
 def check_size(settings: Settings, report: Report) -> None:
     """A 3B-shaped random model (CPU: a tiny one): memory and speed of load, score, update, rollout, and the vision tower."""
     sized = _load(settings, report)

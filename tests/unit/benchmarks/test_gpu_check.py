@@ -17,7 +17,7 @@ import torch
 from benchmarks.gpu_check import __main__ as command
 from benchmarks.gpu_check import environment, kernels, limits, models, profiles, ranks, sizes, toy
 from benchmarks.gpu_check.advice import advise
-from benchmarks.gpu_check.base import Collected, Line, Settings, all_checks, at_least, at_most, equals, told
+from benchmarks.gpu_check.base import CHECKS, Collected, Line, Settings, at_least, at_most, equals, told
 from benchmarks.gpu_check.faulty import VARIABLE
 from vlmrl import doctor
 from vlmrl.policy import attention, forward
@@ -41,7 +41,7 @@ def _few_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 def lines_of(name: str, settings: Settings) -> dict[str, Line]:
     """Run a check in this process."""
     collected = Collected()
-    all_checks()[name].run(settings, collected.report(name))
+    CHECKS[name].load()(settings, collected.report(name))
     return {line.name.removeprefix(f"{name}."): line for line in collected.lines}
 
 
@@ -339,7 +339,7 @@ def test_a_check_that_breaks_is_a_failed_line(fault: str, says: str, limit: floa
     monkeypatch.setenv(VARIABLE, f"tests.support.gpu_faults:{fault}")
     told_lines: list[Line] = []
     settings = Settings(device="cpu", gpus=0, quick=True, work=tmp_path)
-    command.run_one(all_checks()["memory"], settings, told_lines.append, limit=limit)
+    command.run_one(CHECKS["memory"], settings, told_lines.append, limit=limit)
     assert [(line.name, line.status) for line in told_lines] == [("memory", "FAIL")]
     assert says in told_lines[0].note
 
@@ -356,32 +356,31 @@ def gpu_check(*arguments: str, folder: Path, **environment: str) -> subprocess.C
     )
 
 
-def test_the_command(tmp_path: Path) -> None:
-    done = gpu_check("--only", "attention", "memory", "--quick", folder=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--device", "cpu", "--only", "lengths", "--out", str(tmp_path / "out.json")]) == 0
     content = json.loads((tmp_path / "out.json").read_text())
-    assert content["failures"] == 0
-    assert {line["check"] for line in content["lines"]} == {"attention", "memory"}
-    assert {"override": "model.prefix_backend=auto", "why": "takes merge, which is sound here"} in content["overrides"]
-    printed = done.stdout.splitlines()
-    assert sum(line.startswith(("ok ", "FAIL", "skip ")) for line in printed) == len(content["lines"])
+    assert [(line["check"], line["part"], line["status"]) for line in content["lines"]] == [("lengths", "flex", "skip")]
+    printed = capsys.readouterr().out
+    assert "skip  lengths.flex" in printed
+    assert "0 failures" in printed
 
 
 def test_failures_are_the_exit_code_and_other_checks_still_run(tmp_path: Path) -> None:
     fault = {VARIABLE: "tests.support.gpu_faults:scaled_backend"}
-    done = gpu_check("--only", "attention", "memory", "--quick", folder=tmp_path, **fault)
+    done = gpu_check("--only", "attention", "lengths", "--quick", folder=tmp_path, **fault)
     assert done.returncode == 2, done.stdout + done.stderr
-    lines = json.loads((tmp_path / "out.json").read_text())["lines"]
-    assert [line["part"] for line in lines if line["status"] == "FAIL"] == ["two_call.float32", "two_call.bfloat16"]
-    assert [line["status"] for line in lines if line["check"] == "memory"] == ["ok"]
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert [line["part"] for line in content["lines"] if line["status"] == "FAIL"] == ["two_call.float32", "two_call.bfloat16"]
+    assert {line["check"] for line in content["lines"]} == {"attention", "lengths"}
+    assert {"override": "model.prefix_backend=auto", "why": "takes merge, which is sound here"} in content["overrides"]
 
 
-def test_usage(tmp_path: Path) -> None:
-    done = gpu_check("--list", folder=tmp_path)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == list(all_checks())
-    done = gpu_check("--only", "atention", folder=tmp_path)
-    assert done.returncode == 2
-    assert "unknown check atention (known: environment, attention" in done.stderr
+def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(CHECKS)
+    with pytest.raises(SystemExit):
+        command.main(["--only", "atention"])
+    assert "unknown check atention (known: environment, attention" in capsys.readouterr().err
 
 
 # ---- numbers and advice ----------------------------------------------------------------------------------------------------

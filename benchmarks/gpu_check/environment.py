@@ -14,8 +14,8 @@ from benchmarks.gpu_check.base import Number, Report, Settings, at_least, equals
 
 PACKAGES = {"flash_attn": "flash-attn", "vllm": "vllm", "deepspeed": "deepspeed", "peft": "peft", "liger_kernel": "liger-kernel"}
 """Optional: module -> distribution."""
-PREPARED = "from vlmrl.compat import ensure_torchvision; ensure_torchvision()"
-"""What runs before any import of ours, too."""
+PREPARED = "import vlmrl"
+"""Puts right what torchvision may lack, as in every process of ours."""
 GIB = 2**30
 IMPORT_SECONDS = 180.0
 

@@ -33,7 +33,7 @@ def check_resume(settings: Settings, report: Report) -> None:
 
 
 def _resume(settings: Settings, files: toy.Files, dtype: str, backend: str, report: Report) -> None:
-    folder = settings.work / f"resume-{backend}"
+    folder = toy.fresh(settings.work / f"resume-{backend}")
 
     def run(name: str, fault: str = "") -> tuple[Path, int]:
         cfg = toy.recipe(files, folder / name, device=settings.device, dtype=dtype, backend=backend, steps=STEPS, every=EVERY)

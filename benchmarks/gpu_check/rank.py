@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from benchmarks.gpu_check import toy
 from benchmarks.gpu_check.faulty import install
 from vlmrl.train import dist
+from vlmrl.train.shard.ddp import ReplicaUpdates
 from vlmrl.train.step import optimizer_step
 
 
@@ -32,7 +33,10 @@ def sums(device: str, work: Path) -> None:
     """Sums of both kinds of memory, then an update in which the last rank has text alone."""
     mine = float(dist.rank() + 1)
     host = float(dist.sum_(torch.tensor(mine)))
-    on_device = float(dist.sum_(torch.tensor(mine, device=device)))
+    value = torch.tensor(mine, device=device)
+    if dist.world() > 1:
+        torch.distributed.all_reduce(value)  # not `dist.sum_`, which may go by way of the CPU
+    on_device = float(value)
     opened = toy.open_toy(toy.make(work), device=device)
     rows = toy.rows(opened, answers=2, tokens=10)
     if dist.world() > 1:
@@ -41,7 +45,8 @@ def sums(device: str, work: Path) -> None:
     # plain gradient descent: the change of a weight is its gradient. Advantages change sign from row to row, and each rank has pairs
     learner = toy.learner(opened.policy, opened.vision, budget=4096)
     learner.max_grad_norm = float("inf")
-    learner.optimizer = torch.optim.SGD([p for _, p in learner.named], lr=1.0)
+    plain = torch.optim.SGD([p for _, p in learner.named], lr=1.0)
+    learner.updates = ReplicaUpdates(learner.named, plain, [name for name, _ in learner.named])
     before = {name: p.detach().cpu().clone() for name, p in learner.named}
     report = optimizer_step(learner, toy.minibatch(rows), toy.Plain())
     change = {name: p.detach().cpu() - before[name] for name, p in learner.named}
@@ -53,11 +58,12 @@ def sums(device: str, work: Path) -> None:
 
 
 def work_until_killed(device: str, work: Path) -> None:
-    """Sum for ever; the check kills one rank."""
-    value = torch.ones(1024, device=device)
+    """What ranks do in a step, for ever: agree on a count, sum gradients. The check kills one of them."""
+    weight = torch.nn.Parameter(torch.ones(1024, device=device))
     for step in range(1_000_000):
-        dist.sum_(value)
-        value.fill_(1.0)
+        dist.sum_(torch.ones(()))
+        weight.grad = torch.ones_like(weight)
+        dist.sum_gradients([weight])
         if step == 20 and dist.is_main():
             (work / "working").write_text("")
         time.sleep(0.01)

@@ -89,7 +89,7 @@ def check_steps(settings: Settings, report: Report) -> None:
 
 
 def _steps(settings: Settings, files: toy.Files, dtype: str, steps: int, report: Report) -> None:
-    root = settings.work / f"steps-{dtype}"
+    root = toy.fresh(settings.work / f"steps-{dtype}")
     began = time.perf_counter()
     path = train(toy.recipe(files, root, device=settings.device, dtype=dtype, steps=steps))
     seconds = time.perf_counter() - began

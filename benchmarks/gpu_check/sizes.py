@@ -189,7 +189,7 @@ def _update(sized: Sized, part: str, prompt: int, recompute: bool, report: Repor
     done, seconds, peak = timed(lambda: optimizer_step(learner, batch, toy.Plain()), sized.device)
     tokens = prompt + sized.group * sized.completion
     work = update_flops(sized.shape, prompt=prompt, group=sized.group, completion=sized.completion, layout="shared_prefix")
-    states = learner.optimizer.state.values()
+    states = learner.updates.optimizer.state.values()
     moments = sum(t.numel() * t.element_size() for state in states for t in state.values() if isinstance(t, torch.Tensor) and t.ndim)
     fits = learner.max_tokens_per_microbatch == asked
     state = BYTES_OF_STATE * sized.weights

@@ -27,7 +27,9 @@ from vlmrl.toy.model import build_model
 from vlmrl.toy.picture import png
 from vlmrl.toy.world import encode_mp4, grounding_clip
 from vlmrl.train.media import open_media
-from vlmrl.train.step import Learner, Minibatch, Sums, make_optimizer
+from vlmrl.train.shard.adamw import make_optimizer
+from vlmrl.train.shard.ddp import ReplicaUpdates
+from vlmrl.train.step import Learner, Minibatch, Sums
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 MODALITIES = {"text": (), "image": ("image",), "video": ("video",), "mixed": ("image", "video")}
@@ -78,6 +80,13 @@ def _make_world(folder: Path) -> None:
             question = f"What is {n + 1} and {n + 2}?" if task == "text" else "How many red things are there?"
             rows.append({"id": f"{task}-{n}", "task": task, "answer_type": "number", "prompt": question, "answer": str(2 * n + 3)} | media)
     fs.write_text(folder / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def fresh(folder: Path) -> Path:
+    """A folder that an earlier check may have left is emptied: a finished run would be found, and nothing would be measured."""
+    if folder.exists():
+        fs.remove_tree(folder)
+    return folder
 
 
 def recipe(
@@ -197,11 +206,10 @@ def learner(policy: Policy, vision: VisionCache, *, budget: int, lr: float = 1e-
     named = freeze(policy, ())
     if checkpointing:
         policy.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    optimizer, _ = make_optimizer(named, OptimSection(lr=lr))
     return Learner(
         policy=policy,
         vision=vision,
-        optimizer=optimizer,
+        updates=ReplicaUpdates(named, *make_optimizer(named, OptimSection(lr=lr))),
         named=named,
         max_grad_norm=1.0,
         max_tokens_per_microbatch=budget,

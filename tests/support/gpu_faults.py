@@ -5,6 +5,8 @@ What is heavy is imported where it is broken: some faults need nothing of it.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import signal
 import time
@@ -24,30 +26,29 @@ def scaled_backend() -> None:
 
 
 def drawn_anew() -> None:
-    """Answers are drawn with other numbers in every process."""
-    from vlmrl.rollout import engine_hf
+    """Answers are drawn from other seeds in every process."""
+    from vlmrl.rollout.engine_hf import HFEngine
 
-    real = engine_hf.uniforms
+    real = HFEngine.generate
 
-    def draws(seeds: Any, tokens: int) -> Any:
-        import numpy as np
+    def generate(self: Any, requests: Any, *rest: Any) -> Any:
+        own = [dataclasses.replace(one, seeds=tuple(int.from_bytes(os.urandom(7), "big") for _ in one.seeds)) for one in requests]
+        return real(self, own, *rest)
 
-        return np.random.Generator(np.random.Philox(int.from_bytes(os.urandom(8), "big"))).random(real(seeds, tokens).shape)
-
-    engine_hf.uniforms = draws
+    HFEngine.generate = generate
 
 
 def changed_by_resume() -> None:
     """What a resumed run starts from is not what was saved."""
-    from vlmrl.train.stage import open as stage_open
+    from vlmrl.train.shard import ddp
 
-    real = stage_open.read_tensors
+    real = ddp.read_tensors
 
     def read(path: Path) -> dict[str, Any]:
         out = real(path)
         return {name: value * 1.001 for name, value in out.items()} if path.name == "weights.safetensors" else out
 
-    stage_open.read_tensors = read
+    ddp.read_tensors = read
 
 
 def sums_of_one() -> None:
@@ -65,18 +66,32 @@ def forgotten_gradients() -> None:
 
 
 def never_gives_up() -> None:
-    """A rank goes on although its neighbour is gone."""
-    from vlmrl.train import dist
+    """A rank goes on although its neighbour is gone, and nobody watches."""
+    from vlmrl.train import dist, watchdog
 
-    real = dist.sum_
+    def patient(real: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def call(value: Any) -> Any:
+            try:
+                return real(value)
+            except RuntimeError:
+                return value
 
-    def patient(value: Any) -> Any:
-        try:
-            return real(value)
-        except RuntimeError:
-            return value
+        return call
 
-    dist.sum_ = patient
+    watchdog.Watchdog = lambda *args, **kwargs: _Nobody()
+    dist.sum_, dist.sum_gradients = patient(dist.sum_), patient(dist.sum_gradients)
+
+
+class _Nobody:
+    """Watches over nothing."""
+
+    doing = ""
+
+    def collective(self, name: str) -> Any:
+        return contextlib.nullcontext()
+
+    def close(self) -> None:
+        pass
 
 
 def _instead(run: Callable[[], Any]) -> None:

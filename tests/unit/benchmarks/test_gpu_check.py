@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,18 +92,19 @@ def half_a_gradient(patch: pytest.MonkeyPatch) -> None:
 
 def two_types(patch: pytest.MonkeyPatch) -> None:
     """Query and key stay as rotary embeddings leave them."""
-    patch.setattr(attention, "_one_type", lambda *three: three)
+    where, name = (attention, "_one_type") if hasattr(attention, "_one_type") else (attention.kernels, "one_type")
+    patch.setattr(where, name, lambda *three: three)
+
+
+def told_otherwise(patch: pytest.MonkeyPatch, **changes: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
+    """The engine's rollouts have other fields than it sampled."""
+    real = engine_hf.Rollout
+    patch.setattr(engine_hf, "Rollout", lambda **kw: real(**kw | {name: change(kw[name]) for name, change in changes.items()}))
 
 
 def other_logprobs_drawn(patch: pytest.MonkeyPatch) -> None:
     """The sampler reports log-probs of another distribution."""
-    real = engine_hf.sample
-
-    def sample(*args: Any) -> Any:
-        token, logp = real(*args)
-        return token, logp - 0.2
-
-    patch.setattr(engine_hf, "sample", sample)
+    told_otherwise(patch, logprobs=lambda values: tuple(value - 0.2 for value in values))
 
 
 def trainer_off(patch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def loaded_in_double(patch: pytest.MonkeyPatch) -> None:
 
 
 def answers_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(engine_hf._Run, "_rollouts", lambda self, request: [SimpleNamespace(ids=(1,))])
+    told_otherwise(patch, ids=lambda ids: tuple(ids[:1]), logprobs=lambda values: tuple(values[:1]))
 
 
 def not_finite(patch: pytest.MonkeyPatch) -> None:

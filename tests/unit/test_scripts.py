@@ -41,7 +41,7 @@ def test_scripts_parse(script):
     assert subprocess.run([str(BASH), "-n", str(script)], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["setup.sh", "test.sh", "train_video.sh", "eval.sh"])
+@pytest.mark.parametrize("name", ["setup.sh", "test.sh", "train_video.sh", "eval.sh", "gpu_check.sh"])
 def test_help(name):
     done = bash(SCRIPTS / name, "--help")
     assert done.returncode == 0
@@ -241,3 +241,9 @@ def test_setup_leaves_nothing_that_runs_at_every_start_of_python(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "setup: done" in done.stdout
     assert [path.name for path in packages.glob("*.pth")] == []
+
+
+def test_gpu_check_passes_its_arguments_on(checkout):
+    done = bash(checkout / "scripts" / "gpu_check.sh", "--quick", "--only", "attention", VLMRL_PYTHON=str(checkout / "python"))
+    assert done.returncode == 0
+    assert done.stdout.split() == ["-m", "benchmarks.gpu_check", "--quick", "--only", "attention"]

@@ -41,7 +41,7 @@ def test_scripts_parse(script):
     assert subprocess.run([str(BASH), "-n", str(script)], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["setup.sh", "test.sh", "train_video.sh", "eval.sh", "gpu_check.sh"])
+@pytest.mark.parametrize("name", ["setup.sh", "test.sh", "train_video.sh", "eval.sh"])
 def test_help(name):
     done = bash(SCRIPTS / name, "--help")
     assert done.returncode == 0
@@ -151,6 +151,13 @@ def test_eval_usage_errors_are_one_line(checkout, arguments, message):
     assert message in done.stderr
 
 
+def test_gpu_check_passes_its_arguments_on(checkout):
+    script = checkout / "scripts" / "gpu_check.sh"
+    done = bash(script, "--quick", "--only", "attention", VLMRL_PYTHON=str(checkout / "python"))
+    assert (done.returncode, done.stdout.split()) == (0, ["-m", "benchmarks.gpu_check", "--quick", "--only", "attention"])
+    assert "bash scripts/gpu_check.sh [--only NAME ...]" in bash(script, "--help").stdout
+
+
 def test_setup_refuses_unknown_arguments_and_bad_interpreters():
     assert "unknown argument 'prod'" in bash(SCRIPTS / "setup.sh", "prod").stderr
     done = bash(SCRIPTS / "setup.sh", VLMRL_PYTHON="/no/such/python")
@@ -241,9 +248,3 @@ def test_setup_leaves_nothing_that_runs_at_every_start_of_python(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "setup: done" in done.stdout
     assert [path.name for path in packages.glob("*.pth")] == []
-
-
-def test_gpu_check_passes_its_arguments_on(checkout):
-    done = bash(checkout / "scripts" / "gpu_check.sh", "--quick", "--only", "attention", VLMRL_PYTHON=str(checkout / "python"))
-    assert done.returncode == 0
-    assert done.stdout.split() == ["-m", "benchmarks.gpu_check", "--quick", "--only", "attention"]

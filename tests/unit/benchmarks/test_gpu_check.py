@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from benchmarks.gpu_check import __main__ as command
-from benchmarks.gpu_check import environment, kernels, limits, models, profiles, ranks, sizes, toy
+from benchmarks.gpu_check import environment, exactness, kernels, limits, models, profiles, ranks, sizes, toy
 from benchmarks.gpu_check.advice import advise
 from benchmarks.gpu_check.base import CHECKS, Collected, Line, Settings, at_least, at_most, equals, told
 from benchmarks.gpu_check.faulty import VARIABLE
@@ -285,6 +286,21 @@ def test_compilations_of_many_lengths_are_counted(dynamic: bool, status: str) ->
     assert collected.lines[1].status == "FAIL"
 
 
+def test_the_first_tensor_that_differs_is_named(tmp_path: Path) -> None:
+    def write(name: str, **tensors: torch.Tensor) -> Path:
+        save_file(tensors, tmp_path / name)
+        return tmp_path / name
+
+    one = write("one", b=torch.zeros(3), a=torch.ones(2), c=torch.ones(1))
+    assert exactness.differs(one, write("same", a=torch.ones(2), b=torch.zeros(3), c=torch.ones(1))) == "equal"
+    assert (
+        exactness.differs(one, write("other", a=torch.ones(2), b=torch.full((3,), 1e-3), c=torch.zeros(1)))
+        == "2 differ, first b by 1.0e-03"
+    )
+    assert exactness.differs(one, write("more", a=torch.ones(2))) == "other names"
+    assert exactness.digest(one) == exactness.digest(tmp_path / "same") != exactness.digest(tmp_path / "other")
+
+
 # ---- processes -------------------------------------------------------------------------------------------------------------
 
 
@@ -309,9 +325,9 @@ def test_resume(fault: str, failing: set[str], settings: Settings, tmp_path: Pat
 @pytest.mark.parametrize(
     ("fault", "failing"),
     [
-        ("", set()),
+        pytest.param("", set(), marks=pytest.mark.slow),
         pytest.param("sums_of_one", {"sums", "text-only"}, marks=pytest.mark.slow),
-        pytest.param("forgotten_gradients", {"text-only"}, marks=pytest.mark.slow),
+        ("forgotten_gradients", {"text-only"}),
         pytest.param("never_gives_up", {"killed"}, marks=pytest.mark.slow),
     ],
 )

@@ -65,7 +65,7 @@ def _update(settings: Settings, files: toy.Files, budget: int, objective: Any, m
     """One update from the same weights. `most`: bytes that the device may hold, for a GPU."""
     without = held(settings.device)
     opened = toy.open_toy(files, device=settings.device)
-    answers, length = settings.pick(gpu=(64, 256), cpu=(6, 12), quick=(6, 12))
+    answers, length = settings.pick(gpu=(16, 128), cpu=(6, 12), quick=(6, 12))
     rows = _rows(opened, answers, length)
     learner = toy.learner(opened.policy, opened.vision, budget=budget)
     before = {name: p.detach().cpu().clone() for name, p in learner.named}
@@ -100,7 +100,7 @@ def _rows(opened: toy.Toy, answers: int, length: int) -> list[Row]:
 def _halving(settings: Settings, files: toy.Files, report: Report) -> None:
     """Three updates from the same weights: with small micro-batches, with as much as it likes, and with too little for that."""
     probe = toy.open_toy(files, device="cpu")
-    answers, length = settings.pick(gpu=(64, 256), cpu=(6, 12), quick=(6, 12))
+    answers, length = settings.pick(gpu=(16, 128), cpu=(6, 12), quick=(6, 12))
     rows = _rows(probe, answers, length)
     whole = sum(len(row.response) for row in rows) + sum(len(prompts[0].ids) for prompts in probe.prompts.values())
     del probe

@@ -28,10 +28,10 @@ from vlmrl.policy.model import LoraSpec
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.train.stage.algorithm import bind
-from vlmrl.train.stage.loss import Auxiliary, TokenObjective, constrained, group_objective
 from vlmrl.train.shard.adamw import make_optimizer
 from vlmrl.train.shard.ddp import ReplicaUpdates
+from vlmrl.train.stage.algorithm import bind
+from vlmrl.train.stage.loss import Auxiliary, TokenObjective, constrained, group_objective
 from vlmrl.train.step import Learner, MicroSlices, Minibatch, optimizer_step, score_rows
 from vlmrl.types import GenerationSettings, Request, Rollout
 

@@ -1,14 +1,20 @@
 """Data parallelism: who am I, gradient sums, and a barrier that carries errors.
 
-accelerate launches the processes and names the device; every rank holds the whole model. Gradients are summed by hand after the
-last micro-batch, since the loss is already divided by denominators counted over all ranks. So no rank waits inside a forward,
-and ranks may have different numbers of micro-batches.
+A launcher starts the processes (`torchrun`, `accelerate launch`, or slurm through `torchrun`: `docs/launch.md`); every rank holds the
+whole model. Gradients are summed by hand after the last micro-batch, since the loss is already divided by denominators counted over all
+ranks. So no rank waits inside a forward, and ranks may have different numbers of micro-batches.
+
+There are two groups. Control traffic (objects, counts, errors) goes over gloo on the CPU, in a group of its own: there a rank may wait for
+another as long as that one lives, since it may rightly wait for a judge. Tensors of the device go over its own library (NCCL on CUDA),
+where a call may take no longer than the run's patience; the ranks meet in the first group before they enter the second, so no rank ever
+waits for a judge, a disk or a long answer within a call of the device.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,13 +27,13 @@ import torch.distributed as torch_dist
 from vlmrl.errors import VlmrlError
 
 if TYPE_CHECKING:
-    from vlmrl.train.watchdog import Watchdog
+    from vlmrl.train.watchdog import Waits, Watchdog
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(hours=24)
-"""How long a rank waits for the others in a collective. It says so after a minute, and a rank without any sign of life is given up after
-half an hour: see `train.watchdog`, which also says how to change both."""
+_LIMIT = timedelta(hours=24)
+"""Of a collective of the control group. Whoever is lost is given up within seconds (`train.watchdog`); who lives is waited for."""
+_control: torch_dist.ProcessGroup | None = None
 _watchdog: Watchdog | None = None
 """Of this process; None where it is the only one."""
 
@@ -40,28 +46,51 @@ class RankFailed(VlmrlError):
         self.exit_code = exit_code
 
 
-def start() -> None:
-    """Join the process group when a launcher made one (`accelerate launch`, `torchrun`); else do nothing."""
+def start(patience: float | None = None) -> None:
+    """Join the process group when a launcher made one; else do nothing.
+
+    Args:
+        patience: seconds that a collective may take once all ranks have come to it (default: ten minutes). The environment comes first.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch_dist.is_initialized():
         from accelerate import PartialState
 
-        # a rank may wait for a judge for as long as its recipe allows, and the others for it
-        PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
+        from vlmrl.train import watchdog  # only here: a run of one process does without
+
+        waits = watchdog.waits(patience)
+        cuda = torch.cuda.is_available()
+        if cuda and (local := int(os.environ.get("LOCAL_RANK", "0"))) < torch.cuda.device_count():
+            torch.cuda.set_device(local)
+        # a call of NCCL that takes longer than the patience ends the process, and does not hang on
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+        torch_dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=timedelta(seconds=waits.patience))
+        PartialState(cpu=not cuda)  # for accelerate's trackers
         # a process that ends with the group's threads running aborts now and then, and its exit code with it
         atexit.register(stop)
-        _watch()
+        _start_control(waits)
 
 
-def _watch() -> None:
-    global _watchdog
-    from vlmrl.train import watchdog  # only here: a run of one process does without
+def _start_control(waits: Waits) -> None:
+    """The group of the control traffic, and who watches over the ranks."""
+    global _control, _watchdog
+    from vlmrl.train import watchdog
 
-    patience = PATIENCE.total_seconds()
-    warn = watchdog.seconds(watchdog.WARN_VARIABLE, watchdog.WARN_SECONDS)
-    lost = watchdog.seconds(watchdog.LOST_VARIABLE, watchdog.LOST_SECONDS)
-    store: Any = torch_dist.distributed_c10d._get_default_store()
+    group = torch_dist.new_group(backend="gloo", timeout=_LIMIT)
+    assert not isinstance(group, int), "every rank is a member"
+    _control = group
+    listener = watchdog.listen() if is_main() else None
+    told: list[Any] = [None]
+    if listener is not None:
+        own = watchdog.address(os.environ.get("MASTER_ADDR", "localhost"))
+        told = [(own, listener.getsockname()[1], secrets.token_hex(16))]
+    torch_dist.broadcast_object_list(told, src=0, group=_control)
+    host, port, token = told[0]
+    _watchdog = watchdog.Watchdog(rank=rank(), world=world(), address=(host, port), token=token, listener=listener, waits=waits)
 
-    _watchdog = watchdog.Watchdog(store.clone(), rank=rank(), world=world(), warn=warn, lost=lost, patience=patience)
+
+def control() -> torch_dist.ProcessGroup | None:
+    """The group of the control traffic: gloo, on the CPU, whatever the device is. None in a run of one process."""
+    return _control
 
 
 def doing(what: str) -> None:
@@ -71,8 +100,15 @@ def doing(what: str) -> None:
 
 
 def collective(name: str) -> AbstractContextManager[None]:
-    """Context of a collective that other code makes, so that the watchdog knows of it."""
+    """Around every block in which this rank waits for the others, in the same order on all ranks (`watchdog.Watchdog.collective`)."""
     return nullcontext() if _watchdog is None else _watchdog.collective(name)
+
+
+def meet(name: str) -> None:
+    """Wait until all ranks are here. Before calls of the device's library, in which nobody should wait for a rank that is still at work."""
+    if world() > 1:
+        with collective(f"meeting for {name}"):
+            torch_dist.barrier(group=_control)
 
 
 def world() -> int:
@@ -93,7 +129,7 @@ def gather(value: T) -> list[T]:
         return [value]
     out: list[Any] = [None] * world()
     with collective("gather"):
-        torch_dist.all_gather_object(out, value)
+        torch_dist.all_gather_object(out, value, group=_control)
     return out
 
 
@@ -124,10 +160,13 @@ def on_main(fn: Callable[[], T]) -> T | None:
 
 
 def sum_(value: torch.Tensor) -> torch.Tensor:
-    """Sum of a small tensor over ranks."""
+    """Sum of a small tensor over ranks, in place; on the CPU, wherever the tensor is."""
     if world() > 1:
+        here = value.cpu()
         with collective("sum"):
-            torch_dist.all_reduce(value)
+            torch_dist.all_reduce(here, group=_control)
+        if here is not value:
+            value.copy_(here)
     return value
 
 
@@ -138,6 +177,7 @@ def sum_gradients(parameters: Sequence[torch.nn.Parameter], bucket: int = 1 << 2
     for p in parameters:
         if p.grad is None:
             p.grad = torch.zeros_like(p)
+    meet("the sum of gradients")
     waiting: list[torch.Tensor] = []
     size = 0
     for p in parameters:
@@ -163,9 +203,10 @@ def _sum_flat(tensors: list[torch.Tensor]) -> None:
 
 def stop() -> None:
     """Leave the process group."""
-    global _watchdog
+    global _control, _watchdog
     if _watchdog is not None:
         _watchdog.close()
         _watchdog = None
     if torch_dist.is_initialized():
         torch_dist.destroy_process_group()
+    _control = None

@@ -1,212 +1,190 @@
 """Watches the ranks of a run: who keeps the others waiting, where that rank was last seen, and when to give it up.
 
-A collective returns when all ranks have come to it. If one hangs (a stopped process, a dead disk, a frozen host), the others wait without
-a word for as long as the process group allows, which is a day, because a rank may rightly wait for a judge that long. So every rank
-publishes a sign of life: a number that grows, the number of the collective that it has reached, and the line of our code at which its main
-thread is. A rank that waits for long reads what the others have published and says whom it waits for. A rank that is alive is waited for
-until `dist.PATIENCE`; one without any sign of life is given up after `LOST_SECONDS`, and the job ends with exit code 70. What was saved
-stays, and the same command resumes.
+A collective returns when all ranks have come to it. If one does not come any more (killed, stopped, a dead host or network), the others
+would wait without a word for as long as the process group allows. So a small process beside each rank (`train.beacon`) gives signs of life
+for it, and this module tells that process what the rank is doing: the number of the collective that it has reached, and the line of our
+code at which its main thread is.
 
-Nothing here runs in a run of one process. The signs of life go through the store with which the process group was opened, on a
-connection of their own; if the store itself does not answer, that is said as well.
+* A rank that is lost (ended without a word, stopped, or not heard of for `LOST_SECONDS`) ends the job with exit code 70 and its name.
+* A rank that lives and has not come yet is waited for: a judge, a big file or a long answer may take their time. It is said after
+  `WARN_SECONDS`, and again at longer and longer intervals, whom the others wait for and where it is.
+* A collective to which all ranks have come and which does not end within the patience of the run ends the job as well.
+
+What was saved stays, and the same command resumes. Nothing here runs in a run of one process.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import selectors
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from vlmrl.errors import ConfigError, VlmrlError
+from vlmrl.train import beacon
+from vlmrl.train.beacon import Settings, Wire
 
+BEAT_SECONDS = 2.0
+"""Between two signs of life; shorter where the two below are."""
 WARN_VARIABLE, WARN_SECONDS = "VLMRL_RANK_WARN_SECONDS", 60.0
 """How long a rank waits for another before it says so; then again after twice the time, and so on."""
-LOST_VARIABLE, LOST_SECONDS = "VLMRL_RANK_LOST_SECONDS", 1800.0
-"""How long a rank may be waited for that gives no sign of life."""
+LOST_VARIABLE, LOST_SECONDS = "VLMRL_RANK_LOST_SECONDS", 10.0
+"""How long nothing may be heard of a rank, or its process be stopped, until it is given up."""
+PATIENCE_VARIABLE, PATIENCE_SECONDS = "VLMRL_RANK_PATIENCE_SECONDS", 600.0
+"""How long a collective may take once all ranks have come to it."""
 _PACKAGE = str(Path(__file__).parents[1])
 _NOT_A_PLACE = {str(Path(__file__)), str(Path(__file__).with_name("dist.py"))}
-_BEATS_PER_WARNING = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sign:
-    """A rank's sign of life, as it was published."""
-
-    beat: int
-    """Grows with every sign."""
-    reached: int
-    """How many collectives the rank has come to."""
-    place: str
-    """Line of our code, and what the run was doing."""
-    host: str
-    pid: int
-    wall: float
-    """The rank's clock, for people."""
-
-
-@dataclass(kw_only=True)
-class _Seen:
-    """The latest sign of a rank, and when (our monotonic clock) it was new."""
-
-    sign: Sign | None
-    since: float
+_RESTARTS = 3
+_OF_THE_NETWORK = re.compile(r"connection|gloo|nccl|socket|peer|timed? ?out", re.I)
+"""What an error of a collective says when it is not the caller's: another rank has gone, or the network."""
 
 
 class Watchdog:
-    """Two threads beside the main thread of a rank: one talks to the store, the other judges. `doing` says what the run is at."""
+    """A thread beside the main thread of a rank, and the rank's beacon."""
 
     def __init__(
         self,
-        store: Any,
         *,
         rank: int,
         world: int,
-        warn: float,
-        lost: float,
-        patience: float,
-        say: Callable[[str], None] | None = None,
+        address: tuple[str, int],
+        token: str,
+        listener: socket.socket | None = None,
+        waits: Waits,
         end: Callable[[int], None] = os._exit,
     ):
         """
         Args:
-            store: a `torch.distributed.Store` that no other thread uses.
-            warn, lost, patience: seconds of waiting until it is said, until a silent rank is given up, and until any is.
-            say: gets each message; by default standard error.
+            address: host and port at which rank 0's beacon listens, as the other ranks reach it.
+            token: known to the ranks of this job alone.
+            listener: on rank 0, the socket that listens there.
             end: ends the process with an exit code; the main thread is in a collective and cannot.
         """
-        self._store, self._rank, self._world = store, rank, world
-        self._warn, self._lost, self._patience = warn, lost, patience
-        self._say, self._end = say or _to_stderr, end
-        self._pause = warn / _BEATS_PER_WARNING
+        self._listener, self._end = listener, end
+        beat = min(BEAT_SECONDS, waits.lost / 4, waits.warn / 4)
+        self._settings = Settings(
+            rank=rank,
+            world=world,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            address=address,
+            token=token,
+            parent=-1,
+            listener=-1 if listener is None else listener.fileno(),
+            beat=beat,
+            **asdict(waits),
+        )
         self._main = threading.main_thread().ident
         self._stopped = threading.Event()
         self._reached = 0
         self._waiting: tuple[str, float] | None = None
-        now = time.monotonic()
-        self._seen = {other: _Seen(sign=None, since=now) for other in range(world) if other != rank}
-        self._answered = self._awake = now
-        self.doing = "start"
-        self._threads = [threading.Thread(target=work, name=f"watchdog-{work.__name__}", daemon=True) for work in (self._talk, self._judge)]
-        for thread in self._threads:
-            thread.start()
+        self._doing, self._news = "start", False
+        self._starts = 0
+        self._start()
+        self._thread = threading.Thread(target=self._talk, name="watchdog", daemon=True)
+        self._thread.start()
 
     @contextmanager
     def collective(self, name: str) -> Iterator[None]:
-        """A block in which this rank waits for the others. All ranks come to the same blocks in the same order."""
+        """A block in which this rank waits for the others. All ranks come to the same blocks in the same order.
+
+        Raises:
+            RankLost: the connection to the others broke within the block. Where the beacons know who is lost, the process has ended before.
+        """
         self._reached += 1
         self._waiting = (name, time.monotonic())
         try:
             yield
+        except RuntimeError as error:
+            if not _OF_THE_NETWORK.search(str(error)):
+                raise
+            said = str(error).strip().splitlines()[0]
+            self._stopped.wait(self._settings.lost + 2 * self._settings.beat + beacon.TAKES)
+            raise RankLost(f"{name} failed, {self.doing}: {said}; run the same command to go on") from error
         finally:
             self._waiting = None
 
+    @property
+    def doing(self) -> str:
+        """What the run is at."""
+        return self._doing
+
+    @doing.setter
+    def doing(self, what: str) -> None:
+        self._doing, self._news = what, True
+
     def close(self) -> None:
-        """End both threads; one that hangs in the store ends with the process."""
+        """Say goodbye, and let the beacon and the thread end."""
         self._stopped.set()
-        for thread in self._threads:
-            thread.join(timeout=1.0)
+        self._wire.send({"left": True})
+        self._thread.join(timeout=1.0)
+        try:
+            self._beacon.wait(timeout=beacon.TAKES)
+        except subprocess.TimeoutExpired:
+            self._beacon.kill()
+            self._beacon.wait()
+        self._wire.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    def _start(self) -> None:
+        """Start the beacon: the file alone, without the packages of the environment."""
+        ours, its = socket.socketpair()
+        listener = () if self._listener is None else (self._listener.fileno(),)
+        settings = asdict(self._settings) | {"parent": its.fileno()}
+        with its:
+            self._beacon = subprocess.Popen(
+                [sys.executable, "-I", "-S", beacon.__file__, json.dumps(settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(its.fileno(), *listener),
+                start_new_session=True,  # a signal to the rank's group is for the rank
+            )
+        self._wire = Wire(ours)
+        self._starts += 1
 
     def _talk(self) -> None:
-        """Publish signs of life, and read those of the others: while this rank waits at once, else now and then."""
-        beat = 0
-        try:
-            while not self._stopped.wait(self._pause if beat else 0.0):
-                beat += 1
-                sign = {"beat": beat, "reached": self._reached, "place": self._place(), "host": socket.gethostname(), "pid": os.getpid()}
-                self._store.set(_key(self._rank), json.dumps(sign | {"wall": time.time()}))
-                if self._waiting is not None or beat % _BEATS_PER_WARNING == 0 or any(seen.sign is None for seen in self._seen.values()):
-                    self._read()
-                self._answered = time.monotonic()
-        except RuntimeError as error:  # the store has gone with the process that held it; the collective fails or the judge ends it
-            if not self._stopped.is_set():
-                self._say(f"rank {self._rank}: the ranks cannot be watched any more: {str(error).splitlines()[0]}")
-
-    def _read(self) -> None:
-        for other, seen in self._seen.items():
-            if self._store.check([_key(other)]):
-                sign = Sign(**json.loads(self._store.get(_key(other))))
-                if seen.sign is None or sign.beat != seen.sign.beat:
-                    self._seen[other] = _Seen(sign=sign, since=time.monotonic())
-
-    def _judge(self) -> None:
-        """Say whom this rank waits for, at longer and longer intervals, and end the process when it is time."""
-        said_of, due = 0, self._warn
-        looked = time.monotonic()
-        while not self._stopped.wait(self._pause):
-            before, looked = looked, time.monotonic()
-            if looked - before > self._warn / 2:
-                self._awake = looked
-            waiting, reached = self._waiting, self._reached
-            if waiting is None:
+        """Tell the beacon what the rank is doing, and end the process when it says so."""
+        due = 0.0
+        while not self._stopped.is_set():
+            now = time.monotonic()
+            if now >= due or self._news:
+                due, self._news = now + self._settings.beat, False
+                self._wire.send(self._status(now))
+            if not self._wire.open:
+                self._again()
                 continue
-            if said_of != reached:
-                said_of, due = reached, self._warn
-            name, since = waiting
-            waited = self._since(since)
-            missing = {other: seen for other, seen in self._seen.items() if seen.sign is None or seen.sign.reached < reached}
-            if waited >= due:
-                due = 2 * due
-                self._report(name, waited, missing)
-            self._give_up(name, waited, missing)
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._wire.sock, selectors.EVENT_READ)
+                heard = selector.select(min(0.2, self._settings.beat))
+            for line in self._wire.lines() if heard and self._wire.open else ():
+                if "lost" in line:
+                    self._end(RankLost.exit_code)
 
-    def _report(self, name: str, waited: float, missing: dict[int, _Seen]) -> None:
-        mute = self._since(self._answered)
-        whom = "; ".join(self._describe(other, seen, waited) for other, seen in sorted(missing.items()))
-        if mute > self._warn / 2:
-            held = f"the store of the process group ({_holder()}) has not answered for {mute:.0f} s, so who holds it hangs"
-            self._say(f"warning: {self._head(name, waited)} others; {held}; last known: {whom or 'all ranks had come'}")
-        elif missing and self._speaks(missing):
-            self._say(f"warning: {self._head(name, waited)} {whom}")
+    def _again(self) -> None:
+        """The beacon has ended without being told to: start another. The others give this rank up if that does not help."""
+        self._beacon.kill()
+        code = self._beacon.wait()
+        if not self._stopped.is_set():
+            beacon.say(f"warning: the process that gives signs of life for rank {self._settings.rank} has ended (exit code {code})")
+            if self._starts > _RESTARTS:
+                self._stopped.wait()
+            else:
+                self._start()
 
-    def _give_up(self, name: str, waited: float, missing: dict[int, _Seen]) -> None:
-        if waited < min(self._lost, self._patience):
-            return
-        dead = {other: seen for other, seen in missing.items() if self._since(seen.since) >= self._lost}
-        mute = self._since(self._answered) >= self._lost
-        if waited >= self._patience:
-            why = f"waited for longer than {self._patience:.0f} s"
-        elif dead or mute:
-            why = f"no sign of life for longer than {self._lost:.0f} s ({LOST_VARIABLE} says how long)"
-        else:
-            return
-        whom = "; ".join(self._describe(other, seen, waited) for other, seen in sorted((dead or missing).items()))
-        lost = RankLost(f"{self._head(name, waited)} {whom or _holder()}: {why}; the job ends here, run the same command to go on")
-        self._say(f"error: {lost}")
-        self._end(lost.exit_code)
-
-    def _speaks(self, missing: dict[int, _Seen]) -> bool:
-        """The first rank that waits and lives speaks for all that wait."""
-        waiting = [other for other, seen in self._seen.items() if other not in missing and self._since(seen.since) < self._warn]
-        return self._rank < min(waiting, default=self._world)
-
-    def _head(self, name: str, waited: float) -> str:
-        return (
-            f"rank {self._rank} (host {socket.gethostname()}, pid {os.getpid()}) has waited {waited:.0f} s in {name}, {self._place()}, for"
-        )
-
-    def _describe(self, other: int, seen: _Seen, waited: float) -> str:
-        if seen.sign is None:
-            return f"rank {other}, which has never been seen"
-        sign, silent = seen.sign, self._since(seen.since)
-        who = f"rank {other} (host {sign.host}, pid {sign.pid})"
-        if silent < self._warn / 2:
-            return f"{who}, which is at work: {sign.place}"
-        clock = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(sign.wall))
-        return (
-            f"{who}, which has given no sign of life since {clock} ({min(silent, waited):.0f} s or more); last seen at work: {sign.place}"
-        )
-
-    def _since(self, moment: float) -> float:
-        """Seconds since a moment, in which this process ran: one that was stopped itself does not blame the others."""
-        return time.monotonic() - max(moment, self._awake)
+    def _status(self, now: float) -> dict[str, object]:
+        waiting = self._waiting
+        name, since = waiting or ("", now)
+        return {"reached": self._reached, "waiting": name, "waited": now - since, "doing": self._place()}
 
     def _place(self) -> str:
         """What the run is doing, and the innermost line of our code in the main thread."""
@@ -225,6 +203,50 @@ class RankLost(VlmrlError):
     exit_code = 70
 
 
+def listen() -> socket.socket:
+    """A socket at which rank 0's beacon hears the others, on a free port of every network of this host."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
+        except OSError:  # a kernel with IPv6 whose interfaces have none
+            return socket.create_server(("", 0), backlog=1024)
+    return socket.create_server(("", 0), backlog=1024)
+
+
+def address(master: str) -> str:
+    """This host as the others reach it: where its route to the first host begins, which may be this host itself."""
+    try:
+        family, _, _, _, place = socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(place)  # sends nothing
+            own = str(probe.getsockname()[0])
+    except OSError:
+        return master
+    return master if own.startswith("127.") or own == "::1" else own  # a host's own name is often a loopback address to itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """How long is waited: see the constants of this module."""
+
+    warn: float
+    lost: float
+    patience: float
+
+
+def waits(patience: float | None = None) -> Waits:
+    """As the environment says, or the defaults.
+
+    Raises:
+        ConfigError: a variable holds no positive number.
+    """
+    return Waits(
+        warn=seconds(WARN_VARIABLE, WARN_SECONDS),
+        lost=seconds(LOST_VARIABLE, LOST_SECONDS),
+        patience=seconds(PATIENCE_VARIABLE, patience or PATIENCE_SECONDS),
+    )
+
+
 def seconds(variable: str, default: float) -> float:
     """A number of seconds from the environment.
 
@@ -239,18 +261,3 @@ def seconds(variable: str, default: float) -> float:
     if not 0 < value < float("inf"):
         raise ConfigError(f"{variable}: {text!r} is not a positive number of seconds")
     return value
-
-
-def _key(rank: int) -> str:
-    return f"vlmrl/sign-of-life/{rank}"
-
-
-def _holder() -> str:
-    """Who keeps the store: the launcher where it offers one, else rank 0."""
-    who = "the launcher" if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else "rank 0"
-    return f"{who} at {os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
-
-
-def _to_stderr(text: str) -> None:
-    sys.stderr.write(f"\n{text}\n")
-    sys.stderr.flush()

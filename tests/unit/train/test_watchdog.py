@@ -1,4 +1,4 @@
-"""train.watchdog: a rank that hangs is named while the others wait, and given up in the end; nobody else is."""
+"""train.watchdog and train.beacon: a rank that is lost is named and ends the job within seconds; one that lives is waited for."""
 
 from __future__ import annotations
 
@@ -6,81 +6,29 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed import HashStore
 
+from tests.support.ranks import Ranks, total
 from vlmrl.errors import ConfigError
 from vlmrl.train import watchdog
-from vlmrl.train.watchdog import Watchdog, seconds
+from vlmrl.train.beacon import LIMIT, Seen, Settings, Table, Wire
+from vlmrl.train.watchdog import seconds
 
-WORK = """
-import sys, time
-import torch
-torch.set_num_threads(1)
-from vlmrl.train import dist
-dist.start()
-total = 0
-for step in range(int(sys.argv[1])):
-    dist.doing(f"step {step}")
-    total = total * 3 % 1000003 + sum(dist.gather(step * 7 + dist.rank())) + int(dist.sum_(torch.tensor([step])))
-    if step == 3:
-        print("READY", flush=True)
-    time.sleep(0.02)
-print("TOTAL", total, flush=True)
-dist.stop()
-"""
-
-
-class Job:
-    """Two ranks over gloo, each a process of this test; rank 0 holds the store."""
-
-    def __init__(self, folder: Path, steps: int, warn: float, lost: float):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        script = folder / "work.py"
-        script.write_text(WORK)
-        given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
-        given |= {watchdog.WARN_VARIABLE: str(warn), watchdog.LOST_VARIABLE: str(lost)}
-        self.ranks: list[subprocess.Popen[str]] = []
-        self.logs = [folder / f"rank{rank}.log" for rank in range(2)]
-        for rank in range(2):
-            with self.logs[rank].open("w") as log:
-                env = os.environ | given | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                command = [sys.executable, str(script), str(steps)]
-                self.ranks.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env, text=True))
-
-    def wait_for(self, rank: int, pattern: str, timeout: float = 90) -> str:
-        """The first line of a rank's output in which the pattern is found."""
-        end = time.monotonic() + timeout
-        while time.monotonic() < end:
-            found = [line for line in self.logs[rank].read_text().splitlines() if re.search(pattern, line)]
-            if found:
-                return found[0]
-            time.sleep(0.05)
-        raise AssertionError(f"no {pattern!r} in: {self.logs[rank].read_text()[-3000:]}")
-
-    def close(self) -> None:
-        for process in self.ranks:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+HOST = socket.gethostname()
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
-    made: list[Job] = []
+def job(tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
+    made: list[Ranks] = []
 
-    def start(**kw: Any) -> Job:
-        made.append(Job(tmp_path, **kw))
+    def start(work: str = "count", *, warn: float = 60.0, lost: float, patience: float = 600.0, **kw: Any) -> Ranks:
+        waits = {watchdog.WARN_VARIABLE: warn, watchdog.LOST_VARIABLE: lost, watchdog.PATIENCE_VARIABLE: patience}
+        made.append(Ranks(work, tmp_path, **waits, **kw))
         return made[-1]
 
     yield start
@@ -88,94 +36,182 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         one.close()
 
 
-def test_a_stopped_rank_is_named_and_goes_on_as_if_nothing_had_been(job: Callable[..., Job]) -> None:
-    running = job(steps=60, warn=1.0, lost=600.0)
+def test_a_stopped_rank_is_named_and_goes_on_as_if_nothing_had_been(job: Callable[..., Ranks]) -> None:
+    running = job(STEPS=100, warn=1.0, lost=600.0)
     running.wait_for(1, "READY")
-    stopped = running.ranks[1]
-    stopped.send_signal(signal.SIGSTOP)
+    time.sleep(0.5)
+    running.send(1, signal.SIGSTOP)
     line = running.wait_for(0, "has waited")
-    assert re.search(rf"warning: rank 0 \(host .+, pid {running.ranks[0].pid}\) has waited \d+ s in (gather|sum), step \d+", line)
-    assert re.search(
-        rf"for rank 1 \(host {re.escape(socket.gethostname())}, pid {stopped.pid}\), which has given no sign of life since", line
-    )
-    assert re.search(r"last seen at work: (start|step \d+)", line)
+    assert re.search(rf"warning: rank 0 \(host .+, pid {running.pid(0)}\) has waited \d+ s in (gather|sum), step \d+", line)
+    assert re.search(rf"for rank 1 \(host {re.escape(HOST)}, pid {running.pid(1)}\), which is stopped \(SIGSTOP\) since \d+ s", line)
+    assert re.search(r"last seen at work: step \d+", line)
     running.wait_for(0, "has waited [2-9] s")  # again, after twice the time
-    stopped.send_signal(signal.SIGCONT)
-    assert [process.wait(timeout=60) for process in running.ranks] == [0, 0]
-    expected = 0
-    for step in range(60):
-        expected = expected * 3 % 1000003 + 14 * step + 1 + 2 * step
-    assert [log.read_text().splitlines()[-1] for log in running.logs] == [f"TOTAL {expected}"] * 2
-    assert "has waited" not in running.logs[1].read_text()
+    running.send(1, signal.SIGCONT)
+    assert [running.code(rank) for rank in range(2)] == [0, 0]
+    assert [running.text(rank).splitlines()[-1] for rank in range(2)] == [f"TOTAL {total(100)}"] * 2
+    assert "has waited" not in running.text(1)
 
 
-@pytest.mark.parametrize("hangs", [0, 1])
-def test_a_rank_without_a_sign_of_life_is_given_up_with_the_promised_code(job: Callable[..., Job], hangs: int) -> None:
-    """Rank 0 holds the store: where it hangs, the other one hears of nobody, and says so."""
-    running = job(steps=2000, warn=0.5, lost=2.5)
-    running.wait_for(hangs, "READY")
-    running.ranks[hangs].send_signal(signal.SIGSTOP)
-    assert running.ranks[1 - hangs].wait(timeout=60) == 70
-    line = running.wait_for(1 - hangs, "error: ")
-    assert re.search(rf"error: rank {1 - hangs} .+ has waited \d+ s in (gather|sum), .+ rank {hangs}\b", line), line
-    assert "no sign of life for longer than 2 s (VLMRL_RANK_LOST_SECONDS says how long); the job ends here, run the same command" in line
-    assert f"rank {hangs} (host {socket.gethostname()}, pid {running.ranks[hangs].pid})" in line
-    if hangs == 0:
-        assert "has not answered for" in running.wait_for(1, "warning: ")
+@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL], ids=lambda number: number.name)
+def test_a_rank_that_is_stopped_or_killed_ends_the_job_with_its_name(job: Callable[..., Ranks], number: signal.Signals, lost: int) -> None:
+    """Rank 0 is where the table is kept: it is no exception."""
+    running = job(STEPS=20000, world=3, lost=2.0)
+    running.wait_for(lost, "READY")
+    running.send(lost, number)
+    began = time.monotonic()
+    others = [rank for rank in range(3) if rank != lost]
+    assert [running.code(rank, timeout=15) for rank in others] == [70, 70]
+    assert time.monotonic() - began < (8 if number == signal.SIGSTOP else 4)
+    assert running.code(lost, timeout=10) == -signal.SIGKILL, "a stopped rank would keep its memory and the lock of the run"
+    why = "its process has been stopped (SIGSTOP) for" if number == signal.SIGSTOP else "its process has ended without a word"
+    for rank in others:
+        line = running.wait_for(rank, "error: ")
+        assert f"error: rank {lost} (host {HOST}, pid {running.pid(lost)}) is lost: {why}" in line
+        assert re.search(r"last seen at work: (start|step \d+)", line)
+        assert f"; rank {rank} (host {HOST}, pid {running.pid(rank)}) ends here, run the same command to go on" in line
 
 
-def pair(said: list[str], ended: list[int], *, lost: float, patience: float) -> tuple[Watchdog, Watchdog]:
-    store = HashStore()
-    kw: dict[str, Any] = {"world": 2, "warn": 0.2, "lost": lost, "patience": patience, "end": ended.append}
-    return Watchdog(store, rank=0, say=said.append, **kw), Watchdog(store, rank=1, say=said.append, **kw)
+def test_a_host_that_is_silent_ends_the_job(job: Callable[..., Ranks]) -> None:
+    """Nothing runs there any more, as where a machine has no power or no network."""
+    running = job(STEPS=20000, lost=2.0)
+    running.wait_for(1, "READY")
+    for pid in (running.beacon(1), running.pid(1)):
+        os.kill(pid, signal.SIGSTOP)
+    assert running.code(0, timeout=15) == 70
+    assert re.search(r"error: rank 1 \(.+\) is lost: no sign of life for [23] s \(its host is down", running.wait_for(0, "error: "))
 
 
-def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+def test_a_rank_that_works_or_waits_for_a_judge_is_not_given_up(job: Callable[..., Ranks]) -> None:
+    """Not while a C call keeps all of its threads from running, nor after the patience of the collectives."""
+    running = job("slow", LONG=5, warn=1.0, lost=2.0, patience=2.0)
+    assert [running.code(rank) for rank in range(2)] == [0, 0], running.text(0) + running.text(1)
+    assert [running.text(rank).splitlines()[-1] for rank in range(2)] == ["DONE", "DONE"]
+    assert "which is at work: " in running.wait_for(0, "has waited")
+    assert "error" not in running.text(0) + running.text(1)
 
 
-def test_a_rank_at_work_is_said_to_be_and_is_not_given_up_before_patience_ends() -> None:
-    said: list[str] = []
-    ended: list[int] = []
-    first, second = pair(said, ended, lost=0.5, patience=3.0)
-    second.doing = "asking a judge"
-    try:
-        with first.collective("gather"):
-            until(lambda: len(said) >= 2)
-            assert re.search(r"rank 1 \(host .+\), which is at work: asking a judge", said[0])
-            began = time.monotonic()
-            while time.monotonic() - began < 0.5:  # longer than a silent rank would get
-                assert ended == []
-                time.sleep(0.02)
-            until(lambda: ended)
-        assert ended[0] == 70
-        assert any("waited for longer than 3 s" in line for line in said)
-    finally:
-        first.close()
-        second.close()
+def test_ranks_that_wait_for_each_other_are_ended_when_patience_is(job: Callable[..., Ranks]) -> None:
+    running = job("astray", lost=2.0, patience=2.0)
+    assert [running.code(rank) for rank in range(2)] == [70, 70]
+    line = running.wait_for(0, "error: ")
+    assert "all ranks have waited for longer than 2 s, each for the others: rank 0 " in line
+    assert re.search(r"in gather, start.*; rank 1 .+ in another one, start", line)
 
 
-def test_nobody_is_named_while_all_come() -> None:
-    said: list[str] = []
-    first, second = pair(said, [], lost=5.0, patience=5.0)
-    meet = threading.Barrier(2)
+def test_a_rank_that_leaves_with_an_error_is_not_waited_for(job: Callable[..., Ranks]) -> None:
+    running = job("leaves", lost=2.0)
+    assert running.code(1) == 1
+    assert "a defect" in running.text(1)
+    assert running.code(0, timeout=20) == 70
 
-    def work(dog: Watchdog) -> None:
-        for _ in range(20):
-            with dog.collective("gather"):
-                meet.wait(timeout=30)
-                time.sleep(0.04)
 
-    other = threading.Thread(target=work, args=(second,))
-    other.start()
-    work(first)
-    other.join()
-    first.close()
-    second.close()
-    assert said == []
+def test_signs_of_life_go_on_when_their_process_is_killed(job: Callable[..., Ranks]) -> None:
+    running = job(STEPS=400, lost=4.0)
+    for rank in range(2):
+        running.wait_for(rank, "READY")
+        os.kill(running.beacon(rank), signal.SIGKILL)
+        running.wait_for(rank, f"warning: the process that gives signs of life for rank {rank} has ended")
+    assert [running.code(rank) for rank in range(2)] == [0, 0]
+    assert [running.text(rank).splitlines()[-1] for rank in range(2)] == [f"TOTAL {total(400)}"] * 2
+
+
+# ---- the table -----------------------------------------------------------------------------------------------------------
+
+
+def table(**seen: dict[str, Any]) -> Table:
+    """Three ranks that are at work in their second collective; `r1={...}` changes rank 1."""
+    address = ("127.0.0.1", 1)
+    settings = Settings(
+        rank=0, world=3, pid=1, host="h0", address=address, token="t", parent=0, listener=0, beat=2, warn=60, lost=10, patience=600
+    )
+    base: dict[str, Any] = {"heard": 100.0, "known": True, "reached": 2}
+    return Table(settings=settings, seen={n: Seen(**base | {"host": f"h{n}", "pid": n} | seen.get(f"r{n}", {})) for n in range(3)})
+
+
+def waits(reached: int = 2, waited: float = 5.0) -> dict[str, Any]:
+    return {"reached": reached, "waiting": "gather", "waited": waited}
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({}, None),
+        ({"heard": 91.0}, None),
+        ({"heard": 90.0}, "rank 1 (host h1, pid 1) is lost: no sign of life for 10 s"),
+        ({"state": "T", "stuck": 91.0}, None),
+        ({"state": "T", "stuck": 90.0}, "is lost: its process has been stopped (SIGSTOP) for 10 s"),
+        ({"state": "D", "stuck": 90.0}, None),
+        ({"state": "D", "stuck": -500.0}, "its process has hung in the kernel for 600 s"),
+        ({"known": False, "heard": 41.0}, None),
+        ({"known": False, "heard": 40.0}, "rank 1, which has never been seen, is lost: no sign of life in 60 s"),
+        ({"gone": "dead"}, "its process has ended without a word"),
+        ({"gone": "left"}, None),
+        ({"gone": "left", "reached": 1}, None),
+    ],
+)
+def test_who_is_lost(changed: dict[str, Any], says: str | None) -> None:
+    found = table(r1=changed).verdict(100.0)
+    assert (found is None) == (says is None), found
+    assert says is None or says in str(found)
+
+
+def test_a_rank_that_has_left_is_missed_by_those_that_wait_for_it() -> None:
+    assert table(r0=waits(waited=4.0), r1={"gone": "left", "reached": 1}).verdict(100.0) is None
+    assert "rank 1 (host h1, pid 1) is lost: it has left the job" in str(
+        table(r0=waits(waited=6.0), r1={"gone": "left", "reached": 1}).verdict(100.0)
+    )
+    assert table(r0=waits(waited=6.0), r1={"gone": "left"}).verdict(100.0) is None, "it had come to that collective"
+
+
+def test_patience_is_for_collectives_to_which_all_have_come() -> None:
+    long = waits(waited=700.0)
+    assert table(r0=long, r2=long).verdict(100.0) is None, "rank 1 is at work, and may wait for a judge"
+    assert table(r0=long, r1=waits(waited=599.0), r2=long).verdict(100.0) is None
+    assert "all ranks have waited for longer than 600 s" in str(table(r0=long, r1=long, r2=long).verdict(100.0))
+    assert "rank 0 (host h0, pid 0) has waited for a day" in str(table(r0=waits(waited=LIMIT)).verdict(100.0))
+
+
+def test_who_is_cut_off_says_so() -> None:
+    silent = {"heard": 80.0}
+    assert "or h0, from where this was seen, is cut off" in str(table(r1=silent, r2=silent).verdict(100.0))
+    assert "cut off" not in str(table(r1=silent).verdict(100.0))
+
+
+def test_warnings_come_at_longer_and_longer_intervals_and_name_who_has_not_come() -> None:
+    one = table(r0=waits(3, 59.0), r2=waits(3, 20.0), r1={"doing": "step 7"})
+    said: list[float] = []
+    for waited in range(50, 500, 10):
+        one.seen[0].waited = float(waited)
+        text = one.warning(100.0)
+        if text is not None:
+            said.append(waited)
+            assert text.endswith("in gather, start, for rank 1 (host h1, pid 1), which is at work: step 7")
+    assert said == [60, 120, 240, 480]
+    one.seen[0].reached, one.seen[0].waited = 4, 60.0
+    assert "for rank 1 (host h1, pid 1), which is at work: step 7; rank 2 " in str(one.warning(100.0)), "a new wait begins anew"
+
+
+def test_many_missing_ranks_are_one_line() -> None:
+    some = table()
+    some.seen |= {n: Seen(heard=0.0, known=True) for n in range(3, 503)}
+    assert "; and 492 more" in str(some.verdict(100.0))
+
+
+def test_a_wire_takes_lines_of_ours_alone() -> None:
+    for sent, heard, stays in (
+        (b'{"a": 1}\n{"b": 2}\n{"c"', [{"a": 1}, {"b": 2}], True),
+        (b"GET / HTTP/1.1\r\n\r\n", [], False),
+        (b"[1]\n", [], False),
+        (b"x" * 70000, [], False),
+    ):
+        ours, theirs = socket.socketpair()
+        wire = Wire(ours)
+        theirs.setblocking(False)
+        theirs.send(sent)
+        assert (list(wire.lines()), wire.open) == (heard, stays)
+        wire.close()
+        theirs.close()
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "inf", "nan"])
@@ -185,3 +221,12 @@ def test_seconds_that_are_none_are_refused(text: str, monkeypatch: pytest.Monkey
         seconds(watchdog.WARN_VARIABLE, 60.0)
     monkeypatch.setenv(watchdog.WARN_VARIABLE, "")
     assert seconds(watchdog.WARN_VARIABLE, 60.0) == 60.0
+
+
+def test_the_patience_of_a_run_and_what_the_environment_says_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in (watchdog.WARN_VARIABLE, watchdog.LOST_VARIABLE, watchdog.PATIENCE_VARIABLE):
+        monkeypatch.delenv(variable, raising=False)
+    assert watchdog.waits() == watchdog.Waits(warn=60.0, lost=10.0, patience=600.0)
+    assert watchdog.waits(1200.0).patience == 1200.0
+    monkeypatch.setenv(watchdog.PATIENCE_VARIABLE, "30")
+    assert watchdog.waits(1200.0).patience == 30.0

@@ -1,0 +1,51 @@
+"""train.dist: control traffic goes over gloo on the CPU, tensors of the device over its own library."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.ranks import Ranks
+from vlmrl.train import dist
+
+
+def test_control_traffic_needs_no_backend_for_the_cpu_in_the_group_of_the_device(tmp_path: Path) -> None:
+    """With a group for a device alone, as accelerate makes with NCCL, a tensor on the CPU cannot be reduced."""
+    job = Ranks("device_only", tmp_path)
+    try:
+        assert [job.code(rank) for rank in range(2)] == [0, 0], job.text(0) + job.text(1)
+        assert "ASKED gloo 600.0" in job.text(0)
+        assert "CPU TENSOR: No backend type associated with device type cpu" in job.text(0), "the control: this group is of that kind"
+        assert "DONE" in job.text(1).splitlines()
+    finally:
+        job.close()
+
+
+def test_on_a_gpu_the_group_speaks_nccl_and_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arguments alone: nothing is started."""
+    asked: list[tuple[Any, ...]] = []
+
+    def started(*args: Any, **options: Any) -> None:
+        asked.append((*args, options))
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # put back afterwards
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: started("device", device))
+    monkeypatch.setattr(dist.torch_dist, "init_process_group", started)
+    monkeypatch.setattr("accelerate.PartialState", lambda **options: started("accelerate", **options))
+    monkeypatch.setattr(dist.atexit, "register", lambda function: None)
+    monkeypatch.setattr(dist, "_start_control", lambda waits: started("control", waits.patience))
+    dist.start(patience=120.0)
+    assert asked == [
+        ("device", 1, {}),
+        ("cpu:gloo,cuda:nccl", {"timeout": timedelta(seconds=120)}),
+        ("accelerate", {"cpu": False}),
+        ("control", 120.0, {}),
+    ]

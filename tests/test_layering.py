@@ -52,17 +52,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "doctor": {"compat", "errors"},
     "plan": {"config", "errors"},
     "__main__": {"cli"},
-    "cli": BELOW | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval", "cli_plan"},
+    "cli": BELOW
+    | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval", "cli_plan", "cli_launch", "cli_toy"},
     "cli_eval": BELOW | {"train", "evals", "toy", "policy"},
     "cli_plan": {"config", "errors", "plan", "policy"},
+    "cli_launch": BELOW | {"config", "methods", "train"},
+    "cli_toy": BELOW | {"config", "policy", "toy", "train"},
 }
 ONLY_IMPORTED_BY = {
     "cli": {"__main__"},
     "cli_eval": {"cli"},
     "cli_plan": {"cli"},
     "plan": {"cli_plan"},
-    "toy": {"cli", "cli_eval"},
-    "methods": {"cli", "train"},
+    "cli_launch": {"cli"},
+    "cli_toy": {"cli"},
+    "toy": {"cli", "cli_eval", "cli_toy"},
+    "methods": {"cli", "cli_launch", "train"},
     "doctor": {"cli"},
 }
 """Modules that (almost) nobody imports."""
@@ -82,7 +87,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "pydantic_core": ("config",),
     "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks"),
     "yaml": ("config", "train", "evals"),
-    "typer": ("cli", "cli_eval", "cli_plan"),
+    "typer": ("cli", "cli_eval", "cli_plan", "cli_launch", "cli_toy"),
     "rich": ("cli", "cli_eval", "cli_plan", "train", "evals"),
     "matplotlib": ("evals",),
     "jinja2": ("evals", "rewards.remote"),
@@ -119,6 +124,8 @@ NO_TORCH = {
     "cli_eval",
     "cli_plan",
     "plan",
+    "cli_launch",
+    "cli_toy",
 }
 """Parts without torch at import time (`doctor` and `rng` import it inside a function)."""
 

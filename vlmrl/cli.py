@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vlmrl import __version__, cli_eval, cli_plan
+from vlmrl import __version__, cli_eval, cli_launch, cli_plan, cli_toy
 from vlmrl.errors import ConfigError, DataError, VlmrlError
 
 if TYPE_CHECKING:
@@ -34,10 +34,8 @@ app = typer.Typer(
     epilog="Exit codes: 0 finished, 64 configuration, 65 data, 69 remote reward, 70 numerics, internal, or a finished run lacks "
     "an evaluation, 73 run directory in use, 74 storage, 75 stopped by a signal (same command resumes), 76 a run's files or data changed.",
 )
-toy = typer.Typer(no_args_is_help=True, help="The embedded worlds of generated videos and pictures.")
-app.add_typer(toy, name="toy")
-cli_eval.register(app)
-cli_plan.register(app)
+for part in (cli_toy, cli_eval, cli_launch, cli_plan):
+    part.register(app)
 
 Recipe = Annotated[Path, typer.Argument(help="YAML recipe, for example configs/recipes/toy_video.yaml", show_default=False)]
 Overrides = Annotated[
@@ -52,6 +50,7 @@ def main() -> None:
         app()
     except VlmrlError as error:
         show_error(error)
+        cli_launch.ended(error.exit_code)
         raise SystemExit(error.exit_code) from error
     except ModuleNotFoundError as error:
         if error.name != "torch":
@@ -408,42 +407,6 @@ def report(run: Annotated[Path, typer.Argument(help="Run directory, for example 
     from vlmrl.evals.pages.run_page import write_report
 
     typer.echo(str(write_report(run)))
-
-
-@toy.command("make")
-def toy_make(
-    out: Annotated[Path, typer.Argument(help="Folder to write the world to", show_default=False)],
-    train: Annotated[int | None, typer.Option(help="Scenes of the training split", show_default=False, min=1)] = None,
-    validation: Annotated[int | None, typer.Option(help="Scenes of the validation split", show_default=False, min=1)] = None,
-    test: Annotated[int | None, typer.Option(help="Scenes of the held-out split", show_default=False, min=1)] = None,
-    pretrain: Annotated[int | None, typer.Option(help="Scenes of the pretraining split", show_default=False, min=1)] = None,
-    sft: Annotated[int | None, typer.Option(help="Scenes of the fine-tuning split", show_default=False, min=1)] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the world", show_default=False, min=0)] = None,
-    kind: Annotated[str, typer.Option(help="grounding, shell, multitask, spatial, think or gui")] = "grounding",
-) -> None:
-    """Generate a world: real media files with exact ground truth, and their rows.
-
-    Example: vlmrl toy make /tmp/world --train 20 --test 5
-    """
-    from vlmrl.config.schema import ToyWorldSection
-    from vlmrl.toy.kinds import PICTURES, VIDEOS, make_world
-    from vlmrl.toy.tasks import SPLITS
-    from vlmrl.train.ui import Ui
-
-    if kind not in (*VIDEOS, *PICTURES):
-        raise ConfigError(f"--kind: unknown kind '{kind}' (known: {', '.join((*VIDEOS, *PICTURES))})")
-    given = {"train": train, "validation": validation, "test": test, "pretrain": pretrain, "sft": sft, "seed": seed}
-    section = ToyWorldSection.model_validate({k: v for k, v in given.items() if v is not None} | {"kind": kind})
-    total = sum(getattr(section, split) for split in SPLITS)
-    media = "videos" if kind in VIDEOS else "images"
-    try:
-        with Ui().bar(media, total) as bar:
-            marker = make_world(out, section, lambda done, _: bar.update(done))
-            bar.update(total)
-    except FileExistsError as error:
-        raise ConfigError(str(error)) from error
-    counts = ", ".join(f"{files['count']} {split}" for split, files in marker[media].items())
-    typer.echo(f"{out}: {media}: {counts}")
 
 
 if __name__ == "__main__":

@@ -97,16 +97,16 @@ def json_block(block: Block, folder: Path) -> None:
 
 
 def shell_block(block: Block, folder: Path) -> None:
-    for words in commands(block.text):
+    for words in commands(re.sub(r" > \S+$", "", block.text, flags=re.M)):
         command(block, [word for word in words if not re.fullmatch(r"[A-Z][A-Z0-9_]*=.*", word)])
 
 
 def command(block: Block, words: list[str]) -> None:
     """One command line."""
     program, rest = words[0], words[1:]
-    if program == "torchrun":
+    if program in ("torchrun", "accelerate"):  # their own options: tests/unit/train/test_launch.py
         rest = rest[rest.index("-m") :]
-    if program in ("python", "torchrun") and rest[:1] == ["-m"]:
+    if program in ("python", "torchrun", "accelerate") and rest[:1] == ["-m"]:
         program, rest = rest[1].removesuffix(".cli"), rest[2:]
     if program == "vlmrl":
         vlmrl(block, rest)

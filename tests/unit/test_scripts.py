@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.documents import parse_vlmrl
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 BASH = shutil.which("bash")
@@ -41,7 +43,7 @@ def test_scripts_parse(script):
     assert subprocess.run([str(BASH), "-n", str(script)], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["setup.sh", "test.sh", "train_video.sh", "eval.sh"])
+@pytest.mark.parametrize("name", ["setup.sh", "test.sh", "train_video.sh", "eval.sh", "launch.sh"])
 def test_help(name):
     done = bash(SCRIPTS / name, "--help")
     assert done.returncode == 0
@@ -60,7 +62,9 @@ def test_help(name):
         (["stray"], "unexpected argument 'stray'"),
         (["--gpus", "two"], "--gpus: expected a number from 1, got 'two'"),
         (["--gpus", "0"], "--gpus: expected a number from 1, got '0'"),
-        (["--gpus", "2"], "--gpus goes with --model and --data"),
+        (["--nodes", "x"], "--nodes: expected a number from 1, got 'x'"),
+        (["--nodes", "2"], "--nodes needs --host"),
+        (["--host"], "--host needs a value"),
     ],
 )
 def test_train_video_usage_errors_are_one_line(checkout, arguments, message):
@@ -81,7 +85,7 @@ def test_media_root_must_exist(checkout):
 
 def test_train_video_without_arguments_runs_the_embedded_world(checkout):
     done = bash(checkout / "scripts" / "train_video.sh", "run.seed=3", VLMRL_PYTHON=str(checkout / "python"))
-    assert done.stdout.splitlines() == ["-m", "vlmrl.cli", "train", str(checkout / "configs/recipes/toy_video.yaml"), "run.seed=3"]
+    assert done.stdout.splitlines() == ["-m", "vlmrl", "train", str(checkout / "configs/recipes/toy_video.yaml"), "run.seed=3"]
 
 
 def test_train_video_takes_another_recipe_of_the_generated_worlds(checkout):
@@ -90,7 +94,7 @@ def test_train_video_takes_another_recipe_of_the_generated_worlds(checkout):
     recipe.write_text("run: {}\n")
     script = checkout / "scripts" / "train_video.sh"
     done = bash(script, "toy_grounding", "run.seed=3", VLMRL_PYTHON=str(checkout / "python"))
-    assert done.stdout.splitlines() == ["-m", "vlmrl.cli", "train", str(recipe), "run.seed=3"]
+    assert done.stdout.splitlines() == ["-m", "vlmrl", "train", str(recipe), "run.seed=3"]
     for arguments, message in (
         (["toy_nothing"], "no recipe configs/recipes/toy_nothing.yaml"),
         (["toy_grounding", "toy_grounding"], "two recipes: 'toy_grounding' and 'toy_grounding'"),
@@ -110,7 +114,7 @@ def test_train_video_with_data_becomes_overrides_that_load(checkout, tmp_path):
     arguments = ["--model", "my/model", "--data", f"{folder.name}/rows.jsonl", "--media-root", f"{folder.name}/videos", "run.seed=3"]
     done = bash(checkout / "scripts" / "train_video.sh", *arguments, cwd=checkout, VLMRL_PYTHON=str(checkout / "python"))
     words = done.stdout.splitlines()
-    assert words[:3] == ["-m", "vlmrl.cli", "train"]
+    assert words[:3] == ["-m", "vlmrl", "train"]
     cfg = load(ROOT / "configs" / "recipes" / Path(words[3]).name, words[4:]).config
     assert cfg.model.path == "my/model"
     assert Path(cfg.data.root) == folder
@@ -120,15 +124,35 @@ def test_train_video_with_data_becomes_overrides_that_load(checkout, tmp_path):
     assert cfg.run.seed == 3
 
 
-def test_train_video_on_several_gpus_goes_through_accelerate(checkout):
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (["--gpus", "4"], {"gpus": 4, "nodes": 1, "host": ""}),
+        (["--gpus", "8", "--nodes", "2", "--host", "10.0.0.1:29500"], {"gpus": 8, "nodes": 2, "host": "10.0.0.1:29500"}),
+        (["--nodes", "2", "--host", "first"], {"gpus": 1, "nodes": 2, "host": "first"}),
+    ],
+)
+@pytest.mark.parametrize("mine", [True, False])
+def test_train_video_on_several_gpus_or_machines_is_launched(checkout, arguments, options, mine):
+    """With a model and rows of one's own, and with a generated world; the words parse as the command's."""
     (checkout / "rows.jsonl").write_text("{}\n")
-    arguments = ["--model", "m", "--data", "rows.jsonl", "--gpus", "4"]
-    words = bash(
-        checkout / "scripts" / "train_video.sh", *arguments, cwd=checkout, VLMRL_PYTHON=str(checkout / "python")
-    ).stdout.splitlines()
-    assert words[:2] == ["-m", "accelerate.commands.launch"]
-    assert words[words.index("--num_processes") + 1] == "4"
-    assert words[words.index("vlmrl.cli") - 1 : words.index("vlmrl.cli") + 2] == ["-m", "vlmrl.cli", "train"]
+    given = ["--model", "m", "--data", "rows.jsonl"] if mine else []
+    done = bash(
+        checkout / "scripts" / "train_video.sh", *arguments, *given, "run.seed=3", cwd=checkout, VLMRL_PYTHON=str(checkout / "python")
+    )
+    words = done.stdout.splitlines()
+    assert words[:3] == ["-m", "vlmrl", "launch"]
+    found = parse_vlmrl(words[2:])
+    assert found["run"] is True
+    assert {name: found[name] for name in options} == options
+    assert Path(found["recipe"]).name == ("video_tempsamp_3b.yaml" if mine else "toy_video.yaml")
+    assert found["overrides"][-1] == "run.seed=3"
+
+
+def test_launch_passes_its_arguments_on(checkout):
+    given = ["--gpus", "8", "--run", "recipe.yaml", "run.seed=3"]
+    done = bash(checkout / "scripts" / "launch.sh", *given, cwd=checkout, VLMRL_PYTHON=str(checkout / "python"))
+    assert done.stdout.splitlines() == ["-m", "vlmrl", "launch", *given]
 
 
 def test_eval_takes_the_toy_suite_unless_told_otherwise(checkout):

@@ -1,0 +1,89 @@
+"""`vlmrl launch`: the lines that start a run on several GPUs and machines, and on this machine the run itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vlmrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vlmrl.config.load import Loaded
+    from vlmrl.train.launch import Job
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(launch)
+
+
+def launch(
+    recipe: Annotated[Path, typer.Argument(help="YAML recipe, for example configs/recipes/toy_video.yaml", show_default=False)],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, for example run.seed=3", show_default=False),
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs of each machine: one process for each.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
+    with_: Annotated[str, typer.Option("--with", help="torchrun, accelerate or slurm")] = "torchrun",
+    host: Annotated[str, typer.Option(help="Of several machines, the first one: name or address, as HOST or HOST:PORT.")] = "",
+    restarts: Annotated[int, typer.Option(min=0, help="How often all processes are started again after one has ended with an error.")] = 3,
+    run: Annotated[bool, typer.Option("--run", help="Do not print the line: run this machine's part of it.")] = False,
+) -> None:
+    """Print the line that trains a recipe on several GPUs, or run it here with --run. Without a GPU the processes run on the CPU.
+
+    Example: vlmrl launch configs/recipes/toy_video.yaml --gpus 2 --run run.name=mine
+    """
+    from vlmrl.train.launch import LAUNCHERS, Job, text
+
+    if with_ not in LAUNCHERS:
+        raise ConfigError(f"--with: expected one of {', '.join(LAUNCHERS)}, got '{with_}'")
+    loaded = _checked(recipe, overrides or [])
+    job = Job(gpus=gpus, nodes=nodes, host=host, restarts=restarts, train=(str(recipe), *(overrides or [])))
+    if not run:
+        typer.echo(text(job, with_), nl=False)
+        return
+    if with_ != "torchrun":
+        raise ConfigError(f"--run goes through torchrun; run the lines that --with {with_} prints without --run yourself")
+    if nodes > 1 and not host:
+        raise ConfigError("--nodes: which machine is the first? give its name or address with --host, the same on every machine")
+    _run(job, loaded)
+
+
+def ended(code: int) -> None:
+    """A command has ended with an error; see `train.launch.stop_restarts`."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from vlmrl.train.launch import stop_restarts
+
+        stop_restarts(code)
+
+
+def _checked(recipe: Path, overrides: list[str]) -> Loaded:
+    """A recipe without problems: each of the processes would find them again."""
+    from vlmrl.config.load import load
+    from vlmrl.methods import method_problems
+
+    return load(recipe, overrides, also=method_problems)
+
+
+def _run(job: Job, loaded: Loaded) -> None:
+    import torch
+
+    from vlmrl.train.launch import run
+
+    there = torch.cuda.device_count()
+    if there == 0:
+        typer.echo(f"no GPU on this machine: {job.gpus} processes on its CPU, which talk over gloo", err=True)
+    elif job.gpus > there:
+        raise ConfigError(f"--gpus: {job.gpus} asked for, this machine has {there}")
+    code = 0
+    if loaded.config.toy is not None:  # a generated world and its base model are made by one process, which leaves the GPU again
+        code = subprocess.run([sys.executable, "-m", "vlmrl", "toy", "prepare", *job.train], check=False).returncode
+    code = code or run(job)
+    if code:
+        raise typer.Exit(code)

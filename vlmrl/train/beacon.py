@@ -257,7 +257,7 @@ class Beacon:
         self.places: list[Any] = []
         self.heard = 0.0
         self.first_left = False
-        self.first_is = f"rank 0 (at {settings.address[0]})"
+        self.first_is, self.first_does = f"rank 0 (at {settings.address[0]})", "start"
         self.due = 0.0
         self.table = Table(settings=settings, seen={rank: Seen(heard=0.0) for rank in range(settings.world)})
         self.table.seen[settings.rank] = self.own
@@ -324,9 +324,8 @@ class Beacon:
 
     def _beat(self) -> None:
         if self.s.rank == 0:
-            self.first_is = f"{self.table.name(0)}, last seen at work: {self.own.doing}"
             for wire in self.clients:
-                wire.send({"alive": self.first_is})
+                wire.send({"alive": self.table.name(0), "doing": self.own.doing})
         elif not self.first_left:
             if self.first is None or not self.first.open:
                 self._connect()
@@ -393,7 +392,7 @@ class Beacon:
             elif "left" in line:
                 self.first_left = True
             else:
-                self.first_is = str(line["alive"])
+                self.first_is, self.first_does = str(line["alive"]), str(line["doing"])
 
     def _judge(self) -> None:
         if self.why:
@@ -413,7 +412,7 @@ class Beacon:
                 self._end(f"{self.first_is}: it has left the job, and others wait for it")
         elif self.clock - self.heard >= (self.s.lost if self.first is not None else max(STARTING, self.s.lost)):
             silent = f"no sign of life for {self.clock - self.heard:.0f} s (its host is down, or the network, or this host is cut off)"
-            self._end(f"{self.first_is} is lost: {silent}")
+            self._end(f"{self.first_is} is lost: {silent}; last seen at work: {self.first_does}")
 
     def _end(self, why: str) -> None:
         """The job is over: say why, once, and have this rank's process end."""

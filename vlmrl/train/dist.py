@@ -13,8 +13,10 @@ waits for a judge, a disk or a long answer within a call of the device.
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import secrets
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_KEY = "vlmrl/store"
 _LIMIT = timedelta(hours=24)
 """Of a collective of the control group. Whoever is lost is given up within seconds (`train.watchdog`); who lives is waited for."""
 _control: torch_dist.ProcessGroup | None = None
@@ -63,11 +66,48 @@ def start(patience: float | None = None) -> None:
             torch.cuda.set_device(local)
         # a call of NCCL that takes longer than the patience ends the process, and does not hang on
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-        torch_dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=timedelta(seconds=waits.patience))
+        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+        longest = timedelta(seconds=waits.patience)
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            own, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            torch_dist.init_process_group(backend, store=_fresh_store(own, longest), rank=own, world_size=count, timeout=longest)
+        else:
+            torch_dist.init_process_group(backend, timeout=longest)
         PartialState(cpu=not cuda)  # for accelerate's trackers
         # a process that ends with the group's threads running aborts now and then, and its exit code with it
         atexit.register(stop)
         _start_control(waits)
+
+
+def _fresh_store(number: int, patience: timedelta) -> Any:
+    """A store of this start alone, held by rank 0.
+
+    The launcher's outlives its ranks: after a restart a rank would find there where the others were before, and call at ports where nobody
+    is any more. So rank 0 opens another one and says there where. Who reads what an earlier one said finds nobody, and reads again.
+    """
+    from vlmrl.train import watchdog
+
+    library: Any = torch_dist
+    master = os.environ["MASTER_ADDR"]
+    launcher = library.TCPStore(master, int(os.environ["MASTER_PORT"]), is_master=False, timeout=patience)
+    if number == 0:
+        host, token = watchdog.address(master), secrets.token_hex(16)
+        own = library.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=patience)
+        own.set(_KEY, token)
+        launcher.set(_KEY, json.dumps([host, own.port, token]))
+        return own
+    end = time.monotonic() + patience.total_seconds()
+    while True:
+        host, port, token = json.loads(launcher.get(_KEY))
+        try:
+            own = library.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=2))
+            if own.get(_KEY).decode() == token:
+                own.set_timeout(patience)
+                return own
+        except RuntimeError:  # that rank 0 has gone; the new one has not spoken yet
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.2)
 
 
 def _start_control(waits: Waits) -> None:

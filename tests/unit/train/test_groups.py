@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ def test_on_a_gpu_the_group_speaks_nccl_and_gloo(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # put back afterwards
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -49,3 +52,28 @@ def test_on_a_gpu_the_group_speaks_nccl_and_gloo(monkeypatch: pytest.MonkeyPatch
         ("accelerate", {"cpu": False}),
         ("control", 120.0, {}),
     ]
+
+
+def test_a_restart_does_not_find_what_the_start_before_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher's store is the same for all starts, so a rank may read there where a rank 0 listened that has gone."""
+    library: Any = torch.distributed
+    launcher = library.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(launcher.port))
+    patience = timedelta(seconds=60)
+    before = dist._fresh_store(0, patience)
+    before.set("where", "of the start before")
+    del before  # its process has gone, and with it its port
+    found: list[bytes] = []
+
+    def other() -> None:
+        found.append(dist._fresh_store(1, patience).get("where"))
+
+    rank_1 = threading.Thread(target=other)
+    rank_1.start()
+    time.sleep(0.5)
+    assert found == []
+    now = dist._fresh_store(0, patience)
+    now.set("where", "here")
+    rank_1.join(60)
+    assert found == [b"here"]

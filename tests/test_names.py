@@ -37,6 +37,7 @@ WORDS = {
     "overlong": "why a prompt was left out",
     "format": "an answer format, in a table's head",
     "highlight": "an option of rich",
+    "listener": "a socket that listens (`train.beacon`)",
 }
 """Methods that are called like an ordinary word, and what the word means where it stands in these files."""
 

@@ -199,14 +199,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class JudgeServer:
-    """A scripted server on a free port of 127.0.0.1.
+    """A scripted server on a free port of 127.0.0.1, or on a port of all networks of its host.
 
     Attributes:
         requests: (body, headers, path) of every request, canaries included, in the order of arrival.
         answered: ids of real questions in the order of arrival.
     """
 
-    def __init__(self, script: Sequence[Act] = (), *, otherwise: Act | None = None, canary: Act | None = None):
+    def __init__(self, script: Sequence[Act] = (), *, otherwise: Act | None = None, canary: Act | None = None, port: int = 0):
         self.script = list(script)
         self.otherwise = otherwise or score(1.0)
         self.canary = canary
@@ -215,7 +215,7 @@ class JudgeServer:
         self.ending = threading.Event()
         self._lock = threading.Lock()
         self._server: _Server | None = None
-        self._port = 0
+        self._port, self._host = port, "0.0.0.0" if port else "127.0.0.1"
 
     @property
     def url(self) -> str:
@@ -230,7 +230,7 @@ class JudgeServer:
     def start(self) -> None:
         """Listen, after `stop` on the same port as before."""
         self.ending.clear()
-        self._server = _Server(("127.0.0.1", self._port), _Handler)
+        self._server = _Server((self._host, self._port), _Handler)
         self._server.owner = self
         self._port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()

@@ -50,7 +50,7 @@ def main() -> None:
         app()
     except VlmrlError as error:
         show_error(error)
-        cli_launch.ended(error.exit_code)
+        cli_launch.ended(error)
         raise SystemExit(error.exit_code) from error
     except ModuleNotFoundError as error:
         if error.name != "torch":

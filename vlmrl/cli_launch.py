@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vlmrl.errors import ConfigError
+from vlmrl.errors import ConfigError, VlmrlError
 
 if TYPE_CHECKING:
     from vlmrl.config.load import Loaded
@@ -55,12 +55,14 @@ def launch(
     _run(job, loaded)
 
 
-def ended(code: int) -> None:
-    """A command has ended with an error; see `train.launch.stop_restarts`."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+def ended(error: VlmrlError) -> None:
+    """A command has ended with an error: the other ranks hear of it, and the launcher, should a restart be in vain."""
+    if "WORLD_SIZE" in os.environ:
+        from vlmrl.train import dist
         from vlmrl.train.launch import stop_restarts
 
-        stop_restarts(code)
+        dist.leaving(error)
+        stop_restarts(error.exit_code)
 
 
 def _checked(recipe: Path, overrides: list[str]) -> Loaded:

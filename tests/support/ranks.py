@@ -155,7 +155,9 @@ def leaves() -> None:
 
     dist.gather(0)
     if dist.rank() == 1:
-        raise ValueError("a defect")
+        error = ValueError("a defect")
+        dist.leaving(error)
+        raise error
     time.sleep(0.5)
     dist.gather(1)
 

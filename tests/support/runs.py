@@ -75,6 +75,7 @@ def _run(config: Mapping[str, Any], fault: str | None, profile_steps: int = 0, s
     from vlmrl.config.load import loaded
     from vlmrl.config.schema import Config
     from vlmrl.errors import VlmrlError
+    from vlmrl.train import dist
     from vlmrl.train.run import Places, train_from
     from vlmrl.train.ui import Ui
 
@@ -91,6 +92,7 @@ def _run(config: Mapping[str, Any], fault: str | None, profile_steps: int = 0, s
     try:
         train_from(loaded(cfg), Places(model=cfg.model.path, data=Path(cfg.data.root)), ui, profile_steps=profile_steps)
     except VlmrlError as error:
+        dist.leaving(error)
         (Path(cfg.run.root) if said is None else said.parent).joinpath("error.txt").write_text(str(error))
         raise SystemExit(error.exit_code) from None
 

@@ -139,6 +139,12 @@ def doing(what: str) -> None:
         _watchdog.doing = what
 
 
+def leaving(error: BaseException) -> None:
+    """Say why this rank is about to leave, for the others should they wait for it."""
+    if _watchdog is not None:
+        _watchdog.doing = f"{_watchdog.doing}; it ended with: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
+
+
 def collective(name: str) -> AbstractContextManager[None]:
     """Around every block in which this rank waits for the others, in the same order on all ranks (`watchdog.Watchdog.collective`)."""
     return nullcontext() if _watchdog is None else _watchdog.collective(name)

@@ -125,6 +125,7 @@ class Watchdog:
     def close(self) -> None:
         """Say goodbye, and let the beacon and the thread end."""
         self._stopped.set()
+        self._wire.send(self._status(time.monotonic()))
         self._wire.send({"left": True})
         self._thread.join(timeout=1.0)
         try:

@@ -104,6 +104,8 @@ def test_a_rank_that_leaves_with_an_error_is_not_waited_for(job: Callable[..., R
     assert running.code(1) == 1
     assert "a defect" in running.text(1)
     assert running.code(0, timeout=20) == 70
+    line = running.wait_for(0, "error: ")
+    assert "it has left the job, and others wait for it; last seen at work: start; it ended with: a defect;" in line
 
 
 def test_signs_of_life_go_on_when_their_process_is_killed(job: Callable[..., Ranks]) -> None:

@@ -303,6 +303,8 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/methods.md", "Reward functions of yours"): forms_of_rewards,
     ("docs/plan.md", "*"): "tests/unit/plan/test_plan_page.py, tests/unit/plan/test_plan_memory.py, tests/unit/plan/test_plan_time.py",
     ("docs/resume.md", "*"): "tests/faults",
+    ("docs/scaling.md", "What ran where"): "tests/e2e/test_shards.py; prose",
+    ("docs/scaling.md", "Recipes for four machines"): "tests/unit/plan/test_plan_recipes.py",
     ("docs/scaling.md", "Which engine when"): "prose; tests/unit/plan/test_plan_memory.py",
     ("docs/scaling.md", "Four models on 1, 8 and 64 GPUs"): "tests/unit/plan/test_plan_page.py",
     ("docs/serving.md", "Evaluating a served model"): "prose; tests/agreement/test_vllm_endpoint.py",

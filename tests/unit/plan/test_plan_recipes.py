@@ -1,0 +1,30 @@
+"""The recipes for given machines fit them by the plan, with the numbers that the page shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from vlmrl.cli_plan import _shape, heaviest
+from vlmrl.config.load import load
+from vlmrl.plan.gpus import gpu_of
+
+ROOT = Path(__file__).parents[3]
+ROWS = re.findall(
+    r"^\| `(\w+)` \| (\d+) x (\w+): .* \| ([\d.]+) \| (\d+) \|$", (ROOT / "docs" / "scaling.md").read_text(), flags=re.MULTILINE
+)
+
+
+def test_every_recipe_for_a_machine_is_shown() -> None:
+    assert {name for name, *_ in ROWS} == {path.stem for path in (ROOT / "configs" / "recipes").glob("video_*x*gb.yaml")}
+
+
+@pytest.mark.parametrize(("name", "gpus", "gpu", "peak", "step"), ROWS)
+def test_it_fits(name: str, gpus: str, gpu: str, peak: str, step: str) -> None:
+    cfg = load(ROOT / "configs" / "recipes" / f"{name}.yaml", []).config
+    _, found = heaviest(cfg, list(cfg.stages), shape=_shape(cfg, None), gpu=gpu_of(gpu), gpus=int(gpus))
+    assert found.fits == "yes"
+    assert f"{found.memory.peak / 1e9:.1f}" == peak
+    assert f"{found.time.step:.0f}" == step

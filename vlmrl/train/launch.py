@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -115,13 +116,16 @@ def run(job: Job) -> int:
         # so long may ranks that are asked to stop take to save, where this torch lets us say it; else it gives them half a minute
         options = {option for action in elastic.get_args_parser()._actions for option in action.option_strings}
         ours = ["--shutdown-timeout", str(SAVING)] if "--shutdown-timeout" in options else []
-        if job.nodes > 1:  # not by its name, which not every host knows of itself
-            ours += ["--local-addr", address(job.endpoint.rpartition(":")[0])]
+        if job.nodes > 1:  # not by their names, which not every host knows of itself
+            first = job.endpoint.rpartition(":")[0]
+            own = address(first)
+            is_first = own == first or own in {str(place[0]) for *_, place in socket.getaddrinfo(first, None)}
+            ours += ["--local-addr", own, "--rdzv-conf", f"is_host={int(is_first)}"]
         try:
             elastic.main([*ours, *torchrun(job)[1:]])
         except ChildFailedError as failed:
-            _, first = failed.get_first_failure()
-            return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+            _, cause = failed.get_first_failure()
+            return cause.exitcode if cause.exitcode > 0 else 128 - cause.exitcode
         except SignalException:
             return int(said.read_text()) if said.exists() else Preempted.exit_code
     return 0

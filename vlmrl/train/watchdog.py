@@ -108,7 +108,7 @@ class Watchdog:
             if not _OF_THE_NETWORK.search(str(error)):
                 raise
             said = str(error).strip().splitlines()[0]
-            self._stopped.wait(self._settings.lost + 2 * self._settings.beat + beacon.TAKES)
+            self._stopped.wait(max(self._settings.lost, beacon.LEFT) + 2 * self._settings.beat + beacon.TAKES)
             raise RankLost(f"{name} failed, {self.doing}: {said}; run the same command to go on") from error
         finally:
             self._waiting = None

@@ -106,7 +106,7 @@ def train(
     from vlmrl.train import dist
     from vlmrl.train.ui import Ui
 
-    dist.start()
+    dist.start(loaded.config.train.patience)
     ui = Ui(quiet=not dist.is_main())
     for name in loaded.config.plugins:
         ui.say(f"plug-in: {name}")

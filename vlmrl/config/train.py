@@ -22,5 +22,7 @@ class TrainSection(Section):
         default=None, description="fsdp: ranks that share one copy of the weights, a divisor of all; none: all ranks"
     )
     patience: float = Field(
-        default=600.0, gt=0, description="Seconds that a collective may take once all ranks have come to it; then the job ends (docs/launch.md)"
+        default=600.0,
+        gt=0,
+        description="Seconds that a collective may take once all ranks have come to it; then the job ends (docs/launch.md)",
     )

@@ -95,7 +95,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "rapidfuzz": ("metrics",),
     "packaging": ("doctor",),
     "vllm": ("rollout.engine_vllm",),
-    "deepspeed": ("train.shard.zero",),
+    "deepspeed": ("train.shard.zero", "train.shard.zero_shards"),
     "lmms_eval": ("evals.bridge",),
     "loguru": ("evals.bridge",),
     "math_verify": ("metrics", "rewards"),

@@ -7,7 +7,7 @@ tokens under these weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -30,8 +30,15 @@ class AveragedWeights:
     `steps` is its only other memory. Load order: make it, then `load_state_dict`.
     """
 
-    def __init__(self, average: Mapping[str, Tensor], *, every: int = 10, decay: float = 0.995):
-        """`average` is changed in place by `step`, and has the values to start from.
+    def __init__(
+        self,
+        average: Mapping[str, Tensor],
+        *,
+        every: int = 10,
+        decay: float = 0.995,
+        put: Callable[[Tensor, Tensor], object] = lambda value, average: average.copy_(value),
+    ):
+        """`average` is changed in place by `step`, and has the values to start from. `put` copies a saved tensor into one of it.
 
         Raises:
             ValueError: a number is out of range, or a tensor is of less than 32 bits: 0.5% of a difference would be rounded away.
@@ -42,7 +49,7 @@ class AveragedWeights:
         if short:
             raise ValueError(f"averaged weights: '{short[0]}' is {average[short[0]].dtype}; an average needs float32")
         self._average = dict(average)
-        self.every, self.decay = every, decay
+        self.every, self.decay, self._put = every, decay, put
         self.steps = 0
         """Optimizer steps seen."""
 
@@ -88,7 +95,7 @@ class AveragedWeights:
         except ValueError as error:
             raise CheckpointError(str(error)) from error
         for name, average in self._average.items():
-            average.copy_(tensors[PREFIX + name])
+            self._put(tensors[PREFIX + name], average)
         self.steps = int(state["steps"])
 
 

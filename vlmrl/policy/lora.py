@@ -111,7 +111,7 @@ def adapter_state(policy: Policy) -> dict[str, torch.Tensor]:
     if policy.lora is None:
         return {}
     named = dict(policy.model.named_parameters())
-    return {name: policy.shards.full(named[name].detach()) for name in sorted(policy.lora.names)}
+    return {name: policy.shards.full(named[name]).detach() for name in sorted(policy.lora.names)}
 
 
 def save_adapter(policy: Policy, folder: Path, state: Mapping[str, torch.Tensor]) -> None:

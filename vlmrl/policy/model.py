@@ -119,8 +119,8 @@ class Adapters:
     def merged(self, name: str, full: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor) -> torch.Tensor:
         """W + (alpha / rank) B A of one layer, [out, in], a fresh tensor of W's type; summed in float64. `full` gathers shards."""
         layer = self.layers[name]
-        weight = full(layer.get_base_layer().weight.detach())
-        a, b = (full(part[ADAPTER].weight.detach()).double() for part in (layer.lora_A, layer.lora_B))
+        weight = full(layer.get_base_layer().weight).detach()
+        a, b = (full(part[ADAPTER].weight).detach().double() for part in (layer.lora_A, layer.lora_B))
         return torch.addmm(weight.double(), b, a, alpha=self.spec.alpha / self.spec.rank).to(weight.dtype)
 
 

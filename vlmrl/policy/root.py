@@ -40,6 +40,11 @@ class Shards(Protocol):
         """Whether a forward pass gathers weights: then all ranks make the same passes in the same order (`train.shard.lockstep`)."""
         ...
 
+    @property
+    def open(self) -> bool:
+        """Whether parameters can be read and changed in place, each rank its own part: what all ranks do alike to every number of them."""
+        ...
+
     def run(self, fn: Callable[[], T]) -> T:
         """Call `fn`, in which the parts of the model may be called. Where `collective` holds, every rank makes this call."""
         ...
@@ -49,7 +54,7 @@ class Shards(Protocol):
         ...
 
     def full(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A parameter, moment or average as one whole tensor, on every rank. Every rank calls it for the same ones in the same order."""
+        """A parameter as one whole tensor, on every rank. Every rank calls it for the same ones in the same order."""
         ...
 
     def local(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -57,7 +62,7 @@ class Shards(Protocol):
         ...
 
     def put(self, value: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Copy a whole tensor into a parameter, moment or average."""
+        """Copy a whole tensor into a parameter. For weights that are `open`."""
         ...
 
 
@@ -66,6 +71,7 @@ class Unsharded:
 
     taken = False
     collective = False
+    open = True
 
     def run(self, fn: Callable[[], T]) -> T:
         return fn()

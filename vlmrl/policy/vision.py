@@ -194,9 +194,10 @@ def tower_fingerprint(policy: Policy) -> str:
         "config": tower.config.to_dict(),
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+    parameters = dict(tower.named_parameters())
     for name, tensor in sorted(tower.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        tensor = policy.shards.full(tensor)
+        tensor = policy.shards.full(parameters.get(name, tensor))
         if tensor.numel():
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -88,6 +88,7 @@ class FsdpShards:
     """The weights of one policy."""
 
     taken = True
+    open = True
 
     def __init__(self, root: Root):
         from torch.distributed.fsdp import FSDPModule

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -27,9 +26,9 @@ from vlmrl.train import dist
 from vlmrl.train.shard.adamw import make_optimizer
 from vlmrl.train.shard.base import Named, engine_kind
 from vlmrl.train.shard.ddp import GROUPS, MOMENTS, WEIGHTS, require_same_names
+from vlmrl.train.shard.zero_shards import ZeroShards, initialize
 from vlmrl.train.tensors import read_tensors, require_finite, write_tensors
 
-T = TypeVar("T")
 STAGES = {"zero2": 2, "zero3": 3}
 MOMENT = ("exp_avg", "exp_avg_sq")
 
@@ -63,104 +62,10 @@ class Zero:
         """Nothing yet for weights that train: DeepSpeed takes them with their optimizer. Others are cut up at once by stage 3."""
         if self._stage == 3 and not any(p.requires_grad for p in policy.model.parameters()):
             root = Root(policy.model)
-            policy.shards = ZeroShards(_initialize(root, 3, self._offload, None), root, self._stage)
+            policy.shards = ZeroShards(initialize(root, 3, self._offload, None), root, self._stage)
 
     def updates(self, policy: Policy, named: Named, cfg: OptimSection) -> ZeroUpdates:
         return ZeroUpdates(policy, named, cfg, self._stage, self._offload)
-
-
-def _initialize(root: Root, stage: int, offload: str, optimizer: torch.optim.Optimizer | None) -> Any:
-    import deepspeed  # pyright: ignore[reportMissingImports]
-
-    zero: dict[str, Any] = {
-        "stage": stage,
-        "overlap_comm": False,
-        "contiguous_gradients": False,
-        # a bucket per rank and length would add up in another order; one that holds everything small is as good
-        "reduce_bucket_size": 50_000_000,
-    }
-    if offload != "none" and optimizer is not None:
-        zero["offload_optimizer"] = {"device": "cpu"}
-    if offload == "all":
-        zero["offload_param"] = {"device": "cpu"}
-    config = {
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 1,
-        "gradient_clipping": 1.0,  # set before every step
-        "zero_optimization": zero,
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-    }
-    return deepspeed.initialize(model=root, optimizer=optimizer, config=config)[0]
-
-
-class ZeroShards:
-    """The weights of one policy that DeepSpeed has taken."""
-
-    taken = True
-
-    def __init__(self, engine: Any, root: Root, stage: int):
-        self._engine, self._root, self._stage = engine, root, stage
-        self._gathered = False
-
-    @property
-    def collective(self) -> bool:
-        """Also with stage 2: it sums gradients while the backward pass runs."""
-        return not self._gathered
-
-    def run(self, fn: Callable[[], T]) -> T:
-        return fn() if self._gathered else self._engine(fn)
-
-    @contextmanager
-    def whole(self) -> Iterator[None]:
-        if self._gathered or self._stage < 3:
-            before, self._gathered = self._gathered, True
-            try:
-                yield
-            finally:
-                self._gathered = before
-            return
-        import deepspeed  # pyright: ignore[reportMissingImports]
-
-        offload = self._offload()
-        with deepspeed.zero.GatheredParameters(list(self._root.parameters())):
-            # its hooks would gather and free layer by layer
-            parameters: Any = self._root.parameters()
-            for parameter in parameters:
-                parameter.ds_active_sub_modules.clear()
-            for hook in (*offload.forward_hooks, *offload.backward_hooks):
-                hook.remove()
-            offload.forward_hooks, offload.backward_hooks = [], []
-            self._gathered = True
-            try:
-                yield
-            finally:
-                self._gathered = False
-                offload._register_deepspeed_module(offload.module)
-
-    def _offload(self) -> Any:
-        optimizer = self._engine.optimizer
-        return optimizer.parameter_offload if hasattr(optimizer, "parameter_offload") else optimizer
-
-    def full(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self._stage < 3 or not hasattr(tensor, "ds_id"):
-            return tensor.detach()
-        import deepspeed  # pyright: ignore[reportMissingImports]
-
-        with deepspeed.zero.GatheredParameters([tensor]):
-            return tensor.detach().clone()
-
-    def local(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.ds_tensor if hasattr(tensor, "ds_tensor") else tensor  # pyright: ignore[reportAttributeAccessIssue]
-
-    def put(self, value: torch.Tensor, tensor: torch.Tensor) -> None:
-        if self._stage < 3 or not hasattr(tensor, "ds_id"):
-            tensor.copy_(value)
-            return
-        import deepspeed  # pyright: ignore[reportMissingImports]
-
-        with deepspeed.zero.GatheredParameters([tensor], modifier_rank=0):
-            tensor.copy_(value)
 
 
 class ZeroUpdates:
@@ -211,7 +116,7 @@ class ZeroUpdates:
                     self._named[name].copy_(value)
         optimizer, _ = make_optimizer(list(self._named.items()), self._cfg)
         root = Root(self._policy.model)
-        self._engine = _initialize(root, self._stage, self._offload, optimizer)
+        self._engine = initialize(root, self._stage, self._offload, optimizer)
         self._policy.shards = ZeroShards(self._engine, root, self._stage)
         if tensors:
             self._put_moments(tensors)

@@ -95,7 +95,7 @@ def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, colle
     Groups beyond the wanted number are left out of the update, in plan order; they count in the ledger and in the log.
     """
     state, clock = stage.state, stage.clock
-    journal = stage.journal()
+    journal = dist.run_synchronized(stage.journal)
     groups: list[tuple[int, ScoredGroup]] = []
     wanted, generated, replayed, attempts = cfg.rollout.prompts_per_step, 0, 0, 0
     notes: Counter[str] = Counter()

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from vlmrl.errors import ConfigError
 from vlmrl.policy.average import PREFIX, AveragedWeights, answer_likelihood
 from vlmrl.rollout.answer_span import answer_mask
 from vlmrl.train.stage.algorithm import Batch, Bound
@@ -24,8 +25,13 @@ class AveragedReference:
         assert stage.reference is not None
         own = dict(stage.reference.policy.model.named_parameters())
         self._stage, self._reference = stage, stage.reference.policy
+        shards = self._reference.shards
+        if not shards.open:
+            raise ConfigError(
+                f"{method.slot} '{method.name}': its averaged reference cannot be kept with this train.sharding; take fsdp or zero2"
+            )
         average = {name: own[name] for name, _ in stage.learner.named}
-        self._average = AveragedWeights(average, every=method.argument("every"), decay=method.argument("decay"))
+        self._average = AveragedWeights(average, every=method.argument("every"), decay=method.argument("decay"), put=shards.put)
 
     def after_update(self) -> None:
         if self._average.step(dict(self._stage.learner.named)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,7 +30,7 @@ from vlmrl.train.shard import ddp, engines, fsdp, lockstep, zero
 from vlmrl.train.shard.base import Named, open_engine
 from vlmrl.train.stage.loss import TokenObjective
 from vlmrl.train.stage.sft import negative_log_likelihood
-from vlmrl.train.step import Learner, Minibatch, optimizer_step
+from vlmrl.train.step import Learner, Minibatch, StepReport, optimizer_step
 from vlmrl.types import MediaRef
 
 assert preload is not None
@@ -102,12 +102,25 @@ def _descent(named: Named, cfg: OptimSection) -> tuple[torch.optim.Optimizer, li
 def gradient(folder: Path, case: Case, sharding: str) -> tuple[dict[str, torch.Tensor], float]:
     """What one update subtracts from every weight, on rank 0, and the norm of the gradient. One process trains on the rows of all ranks."""
     world = tiny.load(folder / "model", folder / "world")
+    before = {name: value.clone() for name, value in world.policy.state()}
+    report = _update(world, case, sharding)()
+    assert report.applied
+    after = {name: value.clone() for name, value in world.policy.state()}
+    return {name: before[name] - after[name] for name in before}, report.grad_norm
+
+
+def updater(folder: Path, case: Case, sharding: str) -> Callable[[], StepReport]:
+    """Makes one update at each call, always on the same rows."""
+    return _update(tiny.load(folder / "model", folder / "world"), case, sharding)
+
+
+def _update(world: tiny.Tiny, case: Case, sharding: Any) -> Callable[[], StepReport]:
     policy = world.policy
     policy.compute = {"float32": torch.float32, "bfloat16": torch.bfloat16}[case.dtype]
     if case.recompute:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
-    before = {name: value.clone() for name, value in policy.state()}
-    engine = open_engine(TrainSection(sharding=sharding, shard_size=case.shard_size if sharding == "fsdp" else None), policy.device)  # pyright: ignore[reportArgumentType]
+    of_fsdp = sharding == "fsdp"
+    engine = open_engine(TrainSection(sharding=sharding, shard_size=case.shard_size if of_fsdp else None), policy.device)
     engine.wrap(policy)
     named = freeze(policy, case.freeze)
     updates = engine.updates(policy, named, OptimSection())
@@ -125,10 +138,8 @@ def gradient(folder: Path, case: Case, sharding: str) -> tuple[dict[str, torch.T
     rows = of_ranks[dist.rank()] if dist.world() > 1 else [row for rows in of_ranks for row in rows]
     mask_NT = response_mask(rows) if rows else torch.zeros(0, 1, dtype=torch.bool)
     objective = TokenObjective(loss=negative_log_likelihood, reducer=reducer.bind("token_mean"))
-    report = optimizer_step(learner, Minibatch(rows=tuple(rows), adv_NT=torch.ones(mask_NT.shape), mask_NT=mask_NT), objective)
-    assert report.applied
-    after = {name: value.clone() for name, value in policy.state()}
-    return {name: before[name] - after[name] for name in before}, report.grad_norm
+    batch = Minibatch(rows=tuple(rows), adv_NT=torch.ones(mask_NT.shape), mask_NT=mask_NT)
+    return lambda: optimizer_step(learner, batch, objective)
 
 
 def _without_idle_passes(control: str) -> None:

@@ -120,10 +120,11 @@ def save(
 
     encoded = _json(state, "state")
     _json(manifest_extra, "manifest_extra")
-    made = collective.on_main(lambda: _begin(folder, step_name))
-    temporary = collective.gather(made)[0]
-    assert temporary is not None
+    made: Path | None = None
     try:
+        made = collective.on_main(lambda: _begin(folder, step_name))
+        temporary = collective.gather(made)[0]
+        assert temporary is not None
         known = write_tensors(temporary)
         collective.on_main(lambda: _commit(folder, step_name, temporary, encoded, manifest_extra, keep, known))
     except BaseException as error:

@@ -41,9 +41,9 @@ def export(policy: Policy, path: Path, known: str | None = None) -> str:
         NumericsError: a weight is not finite; nothing is written.
         StorageError: the disk refused; nothing is left under the name, and the same command may try again.
     """
-    kept = dist.gather(dist.on_main(lambda: known is not None and path.exists() and not damage(path, known)))[0]
-    if known is not None and kept:
-        return known
+    kept = dist.gather(dist.on_main(lambda: known if known is not None and path.exists() and not damage(path, known) else None))[0]
+    if kept is not None:  # rank 0 decides: only it knows what the run has made
+        return kept
     weights, adapter = merged_state(policy, keep=dist.is_main()), adapter_state(policy)
     seal = dist.gather(dist.on_main(lambda: _write(policy, path, weights, adapter)))[0]
     assert seal is not None

@@ -116,11 +116,12 @@ def weights(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest(config: Mapping[str, Any]) -> str:
-    """Of the last checkpoint's tensors and the final weights."""
+    """Of all tensors of the last checkpoint, by file and name, and of the final weights. Headers of shards are not in one order."""
     out = hashlib.sha256()
     last = checkpoint.steps(runs.run_dir(config) / "checkpoints")[-1]
     for path in [*sorted(last.rglob("*.safetensors")), runs.run_dir(config) / "final" / "model.safetensors"]:
-        out.update(path.name.encode() + path.read_bytes())
+        for name, tensor in sorted(load_file(path).items()):
+            out.update(f"{path.name} {name} {tuple(tensor.shape)}".encode() + tensor.numpy().tobytes())
     return out.hexdigest()
 
 

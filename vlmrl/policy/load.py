@@ -16,6 +16,7 @@ from vlmrl.errors import CheckpointError, ConfigError
 from vlmrl.policy.attention import attach, choose
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.pack import PositionSpec, Rule
+from vlmrl.policy.root import Read
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,8 +137,10 @@ def load_policy(
     revision: str | None = None,
     positions: Literal["auto", "max", "grid"] = "auto",
     prefix_backend: str = "auto",
+    read: Read = "placed",
 ) -> Policy:
-    """Load the weights. `positions="auto"` takes the rule that the folder's `vlmrl.json` names, else `max`.
+    """Load the weights. `positions="auto"` takes the rule that the folder's `vlmrl.json` names, else `max`. What is not `placed` has to be
+    given to an engine (`train.shard`) before it is used.
 
     Raises:
         ConfigError: not found, unsupported family, a type that is not in `COMPUTE`, or a device that is not there.
@@ -148,9 +151,11 @@ def load_policy(
     where = pick_device(device)
     config = _config(path, bundle, revision)
     family = FAMILIES[config.model_type]
-    model = _weights(path, revision, attention).to(where)
-    if where.type == "cpu":
-        _own_memory(model)
+    model = _empty(config, attention) if read == "none" else _weights(path, revision, attention)
+    if read == "placed":
+        model = model.to(where)
+        if where.type == "cpu":
+            _own_memory(model)
     model.eval()
     compute = COMPUTE[dtype]
     attach(model, attention, device=where, compute=compute)
@@ -206,6 +211,14 @@ def _weights(path: str, revision: str | None, attention: str) -> Any:
     if left_out:
         raise CheckpointError(f"'{path}': {len(left_out)} tensors are missing, unexpected or of another shape: {', '.join(left_out[:5])}")
     return model
+
+
+def _empty(config: Any, attention: str) -> Any:
+    """The same model without memory, on the meta device. No file is read."""
+    from transformers import AutoModelForImageTextToText
+
+    with torch.device("meta"):
+        return AutoModelForImageTextToText.from_config(config, dtype=torch.float32, attn_implementation=attention)
 
 
 def _own_memory(model: Any) -> None:

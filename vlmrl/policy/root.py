@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 
 T = TypeVar("T")
+
+Read = Literal["placed", "host", "none"]
+"""What loading a model gives a rank: its weights on the device; its weights in the machine's memory, for an engine that takes them to the
+device itself; or no weights, names and shapes on the meta device, for an engine that gets them from rank 0."""
 
 
 class Root(torch.nn.Module):

@@ -110,17 +110,20 @@ class Session:
         self.policy = policy
 
     def load_policy(self, path: str) -> Policy:
-        """A model under the recipe's settings."""
+        """A model under the recipe's settings, as the engine takes it. Every rank calls this, and the engine's `wrap` after it."""
         m = self.cfg.model
-        return load_policy(
-            path,
-            self.bundle,
-            device=m.device,
-            dtype=m.dtype,
-            attention=m.attention,
-            revision=m.revision,
-            positions=m.positions,
-            prefix_backend=m.prefix_backend,
+        return dist.run_synchronized(  # where rank 0 alone reads, the others must learn that it could not
+            lambda: load_policy(
+                path,
+                self.bundle,
+                device=m.device,
+                dtype=m.dtype,
+                attention=m.attention,
+                revision=m.revision,
+                positions=m.positions,
+                prefix_backend=m.prefix_backend,
+                read=self.engine.read,
+            )
         )
 
     def open_vision(self) -> VisionCache:

@@ -16,6 +16,7 @@ from vlmrl.config.section import OptimSection
 from vlmrl.config.train import TrainSection
 from vlmrl.errors import ConfigError
 from vlmrl.policy.model import Policy
+from vlmrl.policy.root import Read
 from vlmrl.registry import nearest
 
 Named = Sequence[tuple[str, torch.nn.Parameter]]
@@ -80,6 +81,11 @@ class Engine(Protocol):
 
     per_stage: bool
     """Whether a stage needs weights that no earlier stage has trained with this engine, and so loads its own."""
+
+    @property
+    def read(self) -> Read:
+        """What this rank reads of a policy that is given to `wrap`."""
+        ...
 
     def wrap(self, policy: Policy) -> None:
         """Place the weights of a policy that has just been loaded, adapters included. Called on every rank."""

@@ -18,6 +18,7 @@ from vlmrl.config.section import OptimSection
 from vlmrl.config.train import TrainSection
 from vlmrl.errors import CheckpointError
 from vlmrl.policy.model import Policy
+from vlmrl.policy.root import Read
 from vlmrl.train import dist
 from vlmrl.train.shard.adamw import make_optimizer
 from vlmrl.train.shard.base import Named, engine_kind
@@ -31,6 +32,7 @@ class Replicas:
     """All of it on every rank, also where there is one only."""
 
     per_stage = False
+    read: Read = "placed"
 
     def __init__(self, cfg: TrainSection, device: torch.device):
         del cfg, device

@@ -2,8 +2,8 @@
 
 Every block of the tower, the tower, every layer of the decoder and the rest are units that are gathered and freed one after the other.
 Master weights stay float32 in the shards; what is gathered has the compute type. With `train.shard_size` below the number of ranks the
-shards are kept several times (HSDP): gathered within a group, gradients summed over all. Checkpoints hold the shards
-(`train.shard.files`).
+shards are kept several times (HSDP): gathered within a group, gradients summed over all. Rank 0 alone reads a model
+(`train.shard.spread`). Checkpoints hold the shards (`train.shard.files`).
 
 Our loss is a sum over ranks that is divided already, so gradients are summed and never averaged.
 """
@@ -22,11 +22,12 @@ from vlmrl.config.section import OptimSection
 from vlmrl.config.train import TrainSection
 from vlmrl.errors import ConfigError
 from vlmrl.policy.model import Policy
-from vlmrl.policy.root import Root
+from vlmrl.policy.root import Read, Root
 from vlmrl.train import dist
 from vlmrl.train.shard import files
 from vlmrl.train.shard.adamw import make_optimizer
 from vlmrl.train.shard.base import Named, engine_kind
+from vlmrl.train.shard.spread import fill
 from vlmrl.train.tensors import optimizer_tensors, require_finite
 
 T = TypeVar("T")
@@ -37,6 +38,10 @@ class Fsdp:
     """Shards over all ranks, or over groups of `train.shard_size`."""
 
     per_stage = False
+
+    @property
+    def read(self) -> Read:
+        return "host" if dist.is_main() else "none"
 
     def __init__(self, cfg: TrainSection, device: torch.device):
         """
@@ -66,14 +71,11 @@ class Fsdp:
         options: dict[str, Any] = {"mesh": self._mesh, "mp_policy": precision}
         if self._offload:
             options["offload_policy"] = CPUOffloadPolicy(pin_memory=policy.device.type == "cuda")
-        core = policy.core
-        for block in core.visual.blocks:
-            fully_shard(block, **options)
-        fully_shard(core.visual, **options)
-        for layer in core.language_model.layers:
-            fully_shard(layer, **options)
-        root = Root(policy.model)
-        fully_shard(root, **options)
+        core, root = policy.core, Root(policy.model)
+        dist.meet("the weights of the model")
+        for unit in (*core.visual.blocks, core.visual, *core.language_model.layers, root):
+            fill(unit, policy.device)
+            fully_shard(unit, **options)
         for module in root.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)

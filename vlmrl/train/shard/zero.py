@@ -21,7 +21,7 @@ from vlmrl.config.section import OptimSection
 from vlmrl.config.train import TrainSection
 from vlmrl.errors import ConfigError
 from vlmrl.policy.model import Policy
-from vlmrl.policy.root import Root
+from vlmrl.policy.root import Read, Root
 from vlmrl.train import dist
 from vlmrl.train.shard.adamw import make_optimizer
 from vlmrl.train.shard.base import Named, engine_kind
@@ -38,6 +38,7 @@ class Zero:
     """DeepSpeed's engine, over all ranks."""
 
     per_stage = True
+    read: Read = "placed"
 
     def __init__(self, cfg: TrainSection, device: torch.device):
         """

@@ -1,0 +1,73 @@
+"""FSDP: rank 0 alone reads a model's weights, and every rank has the parameters and buffers of a model that was loaded whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.spread_ranks import CASES
+from vlmrl.errors import ConfigError
+from vlmrl.policy.load import load_policy, load_processor
+from vlmrl.toy.model import build_model
+
+CORPUS = ["Where is the red ball? 12.5 seconds"]
+
+
+def model(folder: Path, family: Any, tied: bool) -> None:
+    """`rank0` with weights, `rank1` with every other file."""
+    build_model(folder / "rank0", seed=0, corpus=CORPUS, family=family)
+    if tied:
+        one = load_policy(str(folder / "rank0"), load_processor(str(folder / "rank0")), device="cpu").model
+        one.config.tie_word_embeddings = one.config.text_config.tie_word_embeddings = True
+        one.tie_weights()
+        one.save_pretrained(folder / "rank0")
+    shutil.copytree(folder / "rank0", folder / "rank1", ignore=shutil.ignore_patterns("*.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two ranks report of all cases; they compare every tensor themselves."""
+    folder = tmp_path_factory.mktemp("spread")
+    for name, (family, tied, _) in CASES.items():
+        model(folder / name, family, tied)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    done = subprocess.run(
+        [*command, "-m", "tests.support.spread_ranks", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_rank_without_weight_files_has_the_same_model(case: str, reports: Path) -> None:
+    first, second = (json.loads((reports / case / f"report{rank}.json").read_text()) for rank in (0, 1))
+    assert first["loaded"] >= 0.9 * second["whole"], "rank 0 reads the model"
+    assert second["loaded"] <= 0.05 * second["whole"], "only fresh adapters, if any"
+    assert second["after"] <= 0.6 * second["whole"]
+    assert second["most"] <= second["after"] + second["unit"] + second["loaded"], "beside its shards, rank 1 holds one unit at a time"
+
+
+def test_a_model_without_weights_reads_no_file_of_them(tmp_path: Path) -> None:
+    model(tmp_path, "qwen2_5_vl", False)
+    folder = str(tmp_path / "rank1")
+    empty = load_policy(folder, load_processor(folder), device="cpu", read="none")
+    assert all(tensor.is_meta for tensor in (*empty.model.parameters(), *empty.model.buffers()))
+    with pytest.raises(ConfigError, match="cannot load the weights"):
+        load_policy(folder, load_processor(folder), device="cpu")
+    full = load_policy(str(tmp_path / "rank0"), load_processor(str(tmp_path / "rank0")), device="cpu")
+    shapes = [{name: (tuple(t.shape), t.dtype) for name, t in of.model.state_dict().items()} for of in (empty, full)]
+    assert shapes[0] == shapes[1]
+    assert not any(isinstance(value, torch.Tensor) and value.is_meta for m in full.model.modules() for value in vars(m).values())

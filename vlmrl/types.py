@@ -12,13 +12,16 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 MediaKind = Literal["image", "video"]
 Provenance = Literal["policy", "ground_truth", "guided", "replay"]
 FinishReason = Literal["stop", "length"]
 TrainedUnder = Literal["plain", "guided"]
 OldFrom = Literal["policy", "sampler"]
+Part = Literal["vision", "projector", "language"]
+PARTS: tuple[Part, ...] = get_args(Part)
+"""Parts of a model: the vision tower without its mergers, the mergers, and the decoder with embeddings and head."""
 CoordinateFrame = Literal["pixel", "norm1", "norm1000"]
 """What points and boxes count: pixels of the picture as it is shown, shares of its sides (0 to 1), or thousandths of them (0 to 1000)."""
 COLUMN_KEYS = (

@@ -19,8 +19,10 @@ from safetensors.torch import load_file
 from tests.e2e.test_two_ranks import SCRIPT
 from tests.support import runs, shard_ranks
 from tests.support.shard_ranks import CASES, FOUR, SHARDINGS
+from vlmrl.policy.model import part_of
 from vlmrl.train import checkpoint
 from vlmrl.train.tracking import read_metrics
+from vlmrl.types import PARTS
 
 ROUNDING = {"float32": 2e-5, "bfloat16": 0.05}
 """Largest difference of a tensor's gradient to that of one process, by its largest element. FSDP gathers bfloat16 weights, so embeddings
@@ -59,6 +61,17 @@ def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.parametrize("case", CASES)
 def test_the_gradient_of_one_process(two: Path, case: str, sharding: str) -> None:
     assert difference(two, case, "ddp 1", f"{sharding} 2") < ROUNDING[CASES[case].dtype]
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_every_part_moves_at_its_own_rate(two: Path, sharding: str) -> None:
+    one, other = (load_file(two / f"{case} {sharding} 2.safetensors") for case in ("apart", "rates of parts"))
+    moved = dict.fromkeys(PARTS, 0)
+    for name in sorted(set(one) - {"norm"}):
+        rate = {"vision": 0.5, "projector": 2.0, "language": 1.0}[part_of(name)]
+        moved[part_of(name)] += int(bool(one[name].abs().max() > 1e-4))
+        assert (other[name] - rate * one[name]).abs().max() <= 1e-5 * max(1.0, float(one[name].abs().max())), name
+    assert all(moved.values())
 
 
 def test_shards_sum_as_replicas_do(two: Path) -> None:

@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 2 -m tests.support.shard_ranks FOLDER CASE [control]
 
-Plain gradient descent with a rate of 1 takes the place of AdamW, so that the update is the gradient. Rank 0 writes it to FOLDER/<case>.
+Plain gradient descent with a rate of 1 takes the place of AdamW, so that the update is the gradient (times the rate of a part that has
+one). Rank 0 writes it to FOLDER/<case>.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.train import dist
 from vlmrl.train.shard import ddp, engines, fsdp, lockstep, zero
+from vlmrl.train.shard.adamw import groups_of
 from vlmrl.train.shard.base import Named, open_engine
 from vlmrl.train.stage.loss import TokenObjective
 from vlmrl.train.stage.sft import negative_log_likelihood
@@ -48,6 +50,8 @@ class Case:
     freeze: tuple[str, ...] = ()
     recompute: bool = False
     dtype: str = "float32"
+    parts: dict[str, float] = dataclasses.field(default_factory=dict[str, float])
+    """Rates of parts; the rate of the others is 1."""
     shard_size: int | None = None
 
 
@@ -61,6 +65,7 @@ CASES = {
     "only the projector": Case(APART, freeze=("vision", "language")),
     "recomputed": Case(APART, budget=60, recompute=True),
     "bfloat16": Case(APART, dtype="bfloat16"),
+    "rates of parts": Case(APART, parts={"vision": 0.5, "projector": 2.0}),
 }
 FOUR = {"groups of two": Case((("video",), ("text", "image"), ("image",), ("text",)), shard_size=2)}
 ALL = CASES | FOUR
@@ -95,8 +100,9 @@ def _rows(world: tiny.Tiny, ranks: Sequence[Sequence[str]]) -> list[list[Row]]:
 
 
 def _descent(named: Named, cfg: OptimSection) -> tuple[torch.optim.Optimizer, list[str]]:
-    del cfg
-    return torch.optim.SGD([p for _, p in named], lr=1.0), [name for name, _ in named]
+    groups = groups_of(named, cfg)
+    order = [name for group in groups for name in group.pop("names")]
+    return torch.optim.SGD(groups, lr=cfg.lr), order
 
 
 def gradient(folder: Path, case: Case, sharding: str) -> tuple[dict[str, torch.Tensor], float]:
@@ -123,7 +129,7 @@ def _update(world: tiny.Tiny, case: Case, sharding: Any) -> Callable[[], StepRep
     engine = open_engine(TrainSection(sharding=sharding, shard_size=case.shard_size if of_fsdp else None), policy.device)
     engine.wrap(policy)
     named = freeze(policy, case.freeze)
-    updates = engine.updates(policy, named, OptimSection())
+    updates = engine.updates(policy, named, OptimSection.model_validate({"lr": 1.0, "parts": case.parts}))
     updates.start(None)
     learner = Learner(
         policy=policy,

@@ -35,6 +35,7 @@ from vlmrl.config.stages import (
     register_section,
 )
 from vlmrl.config.train import TrainSection
+from vlmrl.types import PARTS, Part
 
 __all__ = [
     "SECTIONS",
@@ -249,6 +250,7 @@ def validate(cfg: Config) -> list[str]:
     if cfg.model.path == "toy" and cfg.toy is not None and cfg.toy.base is None:
         out.append("model.path is 'toy' but toy.base does not say how to pretrain it")
     out += _lora_problems(cfg)
+    out += _part_problems(cfg)
     out += [f"stages[{i}] ({stage.name}): {problem}" for i, stage in enumerate(cfg.stages) for problem in stage.problems()]
     return out
 
@@ -263,8 +265,27 @@ def _lora_problems(cfg: Config) -> list[str]:
             f"model.lora.dropout ({lora.dropout}): must be 0, because the policy ratio compares log-probs of the same tokens from "
             "passes that would each drop other units; use optim.weight_decay or a smaller model.lora.rank against overfitting"
         )
-    parts = {"language", "vision", "projector"} if lora.vision else {"language"}
     for i, stage in enumerate(cfg.stages):
-        if parts <= set(stage.freeze):
-            out.append(f"stages[{i}] ({stage.name}): freeze ({', '.join(stage.freeze)}) leaves none of the adapters of model.lora to train")
+        if _parts_of_adapters(lora) <= set(stage.frozen):
+            out.append(f"stages[{i}] ({stage.name}): freeze ({', '.join(stage.frozen)}) leaves none of the adapters of model.lora to train")
+    return out
+
+
+def _parts_of_adapters(lora: LoraSection) -> set[Part]:
+    return set(PARTS) if lora.vision else {"language"}
+
+
+def _part_problems(cfg: Config) -> list[str]:
+    """Learning rates of parts of which nothing trains."""
+    out: list[str] = []
+    lora = cfg.model.lora
+    for i, stage in enumerate(cfg.stages):
+        where = f"stages[{i}] ({stage.name}): optim.parts"
+        for part, rate in stage.optim.parts.rates.items():
+            if rate > 0 and part in stage.freeze:
+                out.append(f"{where}.{part} ({rate:g}): freeze names this part too; take one of them out")
+            elif rate > 0 and lora is not None and part not in _parts_of_adapters(lora):
+                out.append(f"{where}.{part} ({rate:g}): with model.lora only adapters train, and this part has none; set model.lora.vision")
+        if not cfg.model.lora and set(PARTS) <= set(stage.frozen):
+            out.append(f"stages[{i}] ({stage.name}): freeze and optim.parts leave nothing to train")
     return out

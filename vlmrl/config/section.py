@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vlmrl.config.names import LogKey
 from vlmrl.defaults import DEFAULTS
-from vlmrl.types import CoordinateFrame, column_problem
+from vlmrl.types import PARTS, CoordinateFrame, Part, column_problem
 
 
 class Section(BaseModel):
@@ -110,10 +110,29 @@ class SourceSection(Section):
         return hash(self.model_dump_json())  # a mapping has no hash of its own
 
 
+class PartsSection(Section):
+    """Peak learning rates of parts of the model."""
+
+    vision: NonNegative | None = Field(default=None, description="Of the vision tower without its mergers; none: lr, 0: frozen")
+    projector: NonNegative | None = Field(default=None, description="Of the mergers of the tower; none: lr, 0: frozen")
+    language: NonNegative | None = Field(default=None, description="Of the decoder with embeddings and head; none: lr, 0: frozen")
+
+    @property
+    def rates(self) -> dict[Part, float]:
+        """Those that are given."""
+        given = {"vision": self.vision, "projector": self.projector, "language": self.language}
+        return {part: rate for part in PARTS if (rate := given[part]) is not None}
+
+
 class OptimSection(Section):
     lr: NonNegative = Field(default=1e-6, description="Peak learning rate")
+    parts: PartsSection = PartsSection()
     schedule: Literal["constant", "linear", "cosine"] = Field(default="constant", description="Shape after warm-up, over the stage's steps")
     warmup: Probability = Field(default=0.0, description="Share of the stage's steps with rising learning rate")
     weight_decay: NonNegative = Field(default=0.0, description="AdamW weight decay (matrices only)")
     betas: tuple[float, float] = Field(default=(0.9, 0.999), description="AdamW betas")
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradient clipping")
+
+    def peak(self, part: Part | None) -> float:
+        """Peak learning rate of a part; None: of the parts that have none of their own."""
+        return self.lr if part is None else self.parts.rates[part]

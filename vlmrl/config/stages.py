@@ -22,6 +22,7 @@ from vlmrl.config.section import (
     default,
 )
 from vlmrl.plugins import import_plugins
+from vlmrl.types import Part
 
 
 class UntilSection(Section):
@@ -47,13 +48,18 @@ class StageBase(Section):
     answer_format: Literal["think", "answer_only", "think_or_not"] = Field(
         default="think_or_not", description="Answer format that the prompt asks for"
     )
-    freeze: tuple[Literal["vision", "projector", "language"], ...] = Field(default=(), description="Parts that do not train")
+    freeze: tuple[Part, ...] = Field(default=(), description="Parts that do not train")
     optim: OptimSection = OptimSection()
     max_tokens_per_microbatch: PositiveInt = Field(default=16384, description="Token budget of one micro-batch")
     forward: Literal["shared_prefix", "repeat"] = Field(
         default="shared_prefix", description="Training forward: prompts once per group in packed rows, or one padded row per answer"
     )
     checkpoint_every: PositiveInt | None = Field(default=None, description="Overrides checkpoint.every in this stage")
+
+    @property
+    def frozen(self) -> tuple[Part, ...]:
+        """Parts that do not train: those of `freeze`, and those whose learning rate in `optim.parts` is 0."""
+        return (*self.freeze, *(part for part, rate in self.optim.parts.rates.items() if rate == 0 and part not in self.freeze))
 
     def problems(self) -> list[str]:
         """Contradictions between this stage's fields, each naming both. Empty when there is none."""

@@ -166,7 +166,7 @@ def settings_of(
         "dtype": model.dtype,
         "backend": ("flash" if model.dtype == "bfloat16" else "flex") if model.prefix_backend == "auto" else model.prefix_backend,
         "budget": stage.max_tokens_per_microbatch,
-        "freeze": tuple(stage.freeze),
+        "freeze": tuple(stage.frozen),
         "lora": lora_of(model.lora),
         "prompt": cfg.data.max_prompt_tokens,
         "vision_cache": cfg.media.cache_bytes,

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import CheckpointError, ConfigError
 from vlmrl.policy.attention import attach, choose
-from vlmrl.policy.model import Policy, ProcessorBundle
+from vlmrl.policy.model import Policy, ProcessorBundle, part_of
 from vlmrl.policy.pack import PositionSpec, Rule
 from vlmrl.policy.root import Read
 
@@ -249,16 +249,13 @@ def saved_rule(path: str) -> Rule:
 def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.Parameter]]:
     """Set which parameters train and return those, by name in a fixed order.
 
-    Parts: `vision` is the tower without its mergers, `projector` the mergers (with those of deepstack features), `language` the
-    decoder with embeddings and head. A policy with adapters trains those of the parts that are left, and nothing else.
+    A policy with adapters trains those of the parts that are left, and nothing else.
     """
     named = dict(policy.model.named_parameters())
     out: list[tuple[str, torch.nn.Parameter]] = []
     policy.vision_trains = False
     for name in sorted(named):
-        part = "language"
-        if ".visual." in name or name.startswith("visual."):
-            part = "projector" if ".merger." in name or ".deepstack_merger_list." in name else "vision"
+        part = part_of(name)
         trains = part not in parts and (policy.lora is None or name in policy.lora.names)
         named[name].requires_grad_(trains)
         if trains:

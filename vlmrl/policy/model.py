@@ -15,7 +15,7 @@ import torch
 from vlmrl.policy.attention import Backend
 from vlmrl.policy.pack import PositionSpec
 from vlmrl.policy.root import Shards, Unsharded
-from vlmrl.types import MediaKind
+from vlmrl.types import MediaKind, Part
 
 ADAPTER = "default"
 """peft's name of the only adapter."""
@@ -197,6 +197,14 @@ class Policy:
     def head(self) -> torch.Tensor:
         """The output matrix, [V, H]."""
         return self.model.get_output_embeddings().weight
+
+
+def part_of(name: str) -> Part:
+    """The part of the model that a parameter of this name belongs to: `vision` is the tower without its mergers, `projector` the mergers
+    (with those of deepstack features), `language` the decoder with embeddings and head."""
+    if not in_tower(name):
+        return "language"
+    return "projector" if ".merger." in name or ".deepstack_merger_list." in name else "vision"
 
 
 def in_tower(name: str) -> bool:

@@ -1,24 +1,60 @@
-"""AdamW over named parameters."""
+"""AdamW over named parameters, in groups: matrices and the rest, and parts of the model with learning rates of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from vlmrl.config.section import OptimSection
+from vlmrl.errors import ConfigError
+from vlmrl.policy.model import part_of
 from vlmrl.train.shard.base import Named
+from vlmrl.types import Part
 
 
 def groups_of(named: Named, cfg: OptimSection) -> list[dict[str, Any]]:
-    """Parameter groups in which only matrices decay, as is usual for transformers. `names` of a group go with its `params`."""
-    matrices, rest = [(n, p) for n, p in named if p.ndim >= 2], [(n, p) for n, p in named if p.ndim < 2]
-    parts = [(matrices, cfg.weight_decay), (rest, 0.0)]
-    return [{"params": [p for _, p in part], "weight_decay": decay, "names": [n for n, _ in part]} for part, decay in parts if part]
+    """Parameter groups in which only matrices decay, as is usual for transformers. `names` of a group go with its `params`; a `part` is in
+    groups of parts with a learning rate of their own, which come last.
+
+    Raises:
+        ConfigError: nothing trains of such a part.
+    """
+    of_part = {name: part_of(name) for name, _ in named}
+    own: list[Part] = [part for part, rate in cfg.parts.rates.items() if rate > 0]
+    out: list[dict[str, Any]] = []
+    wanted: list[Part | None] = [None, *own]
+    for part in wanted:
+        members = [(n, p) for n, p in named if (of_part[n] == part if part else of_part[n] not in own)]
+        if part and not members:
+            has = ", ".join(sorted(set(of_part.values())))
+            raise ConfigError(f"optim.parts.{part}: nothing of this part trains, only {has}; take it out, or look at freeze and model.lora")
+        matrices, rest = [(n, p) for n, p in members if p.ndim >= 2], [(n, p) for n, p in members if p.ndim < 2]
+        for of, decay in ((matrices, cfg.weight_decay), (rest, 0.0)):
+            group = {"params": [p for _, p in of], "weight_decay": decay, "names": [n for n, _ in of]}
+            out += [group | ({"lr": cfg.peak(part), "part": part} if part else {})] if of else []
+    return out
+
+
+def set_rates(optimizer: Any, cfg: OptimSection, shape: Callable[[float], float]) -> None:
+    """Set the learning rate of every group. `shape`: peak -> rate of the coming update."""
+    for group in optimizer.param_groups:
+        group["lr"] = shape(cfg.peak(group.get("part")))
+
+
+def rates(optimizer: Any) -> dict[str, float]:
+    """Learning rates for the log: `lr`, and `lr/<part>` of parts with one of their own."""
+    groups = optimizer.param_groups
+    return {"lr": float(groups[0]["lr"])} | {f"lr/{group['part']}": float(group["lr"]) for group in groups if "part" in group}
 
 
 def make_optimizer(named: Named, cfg: OptimSection) -> tuple[torch.optim.AdamW, list[str]]:
-    """The optimizer, and the parameter names in its order."""
+    """The optimizer, and the parameter names in its order.
+
+    Raises:
+        ConfigError: a part of `optim.parts` has nothing that trains.
+    """
     groups = groups_of(named, cfg)
     order = [name for group in groups for name in group.pop("names")]
     return torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas), order

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -33,6 +33,7 @@ from vlmrl.train.loader import PromptLoader
 from vlmrl.train.memory import Memories
 from vlmrl.train.meter import Clock, Counters, Tokens, Watch, memory
 from vlmrl.train.profile import StageProfiler
+from vlmrl.train.shard.adamw import rates, set_rates
 from vlmrl.train.stage.algorithm import Batch, Bound
 from vlmrl.train.stage.provide import Providers
 from vlmrl.train.stage.table import RewardTable, label_key
@@ -201,11 +202,10 @@ class StageRun:
                 self.loader.prefetch(self.state.ledger)
 
     def set_rate(self) -> None:
-        """Learning rate of the coming update."""
+        """Learning rates of the coming update."""
         o = self.cfg.optim
-        rate = learning_rate(self.state.step, self.cfg.steps, peak=o.lr, schedule=o.schedule, warmup=o.warmup)
-        for group in self.learner.updates.optimizer.param_groups:
-            group["lr"] = rate
+        shape = partial(learning_rate, self.state.step, self.cfg.steps, schedule=o.schedule, warmup=o.warmup)
+        set_rates(self.learner.updates.optimizer, o, lambda peak: shape(peak=peak))
 
     def collector(self, cfg: RolloutStage, strategy: Strategy) -> Collector:
         """Engine, strategy and scoring of a stage that generates."""
@@ -391,8 +391,7 @@ class StageRun:
         state.max_tokens_per_microbatch = self.learner.max_tokens_per_microbatch
         state.without_signal += int(values.get("groups_with_signal") == 0.0)
         faults.point("step.after_update")
-        rate = float(self.learner.updates.optimizer.param_groups[0]["lr"])
-        line = values | {"grad_norm": report.grad_norm, "lr": rate, "step/skipped": float(not report.applied)}
+        line = values | {"grad_norm": report.grad_norm, "step/skipped": float(not report.applied)} | rates(self.learner.updates.optimizer)
         line |= self.tokens.read(report.tokens)
         once = {name: read() for name, read in self.once.items()}
         self.once.clear()

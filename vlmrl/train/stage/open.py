@@ -76,7 +76,7 @@ def open_stage(
         require(s.policy.model.config.get_text_config())
     s.begin_stage(_adapters_of(s, cfg))
     policy = s.policy
-    named = freeze(policy, cfg.freeze)
+    named = freeze(policy, cfg.frozen)
     learner = _learner(s, cfg, named, s.engine.updates(policy, named, cfg.optim), temperature, forbidden)
     learner.entropy_gradient = any("entropy_BT" in method.needs for method in methods)
     memories = _memories(s)

@@ -61,6 +61,8 @@ def word(change: str) -> str:
         if change.startswith(begin):
             return short
     key, _, value = change.rpartition(".")[2].partition("=")
+    if key == "kind":
+        return "8-bit AdamW"
     return "freeze tower" if key == "freeze" else f"micro-batch {value}" if key.startswith("max_tokens") else f"{key} {value}"
 
 

@@ -95,6 +95,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "rapidfuzz": ("metrics",),
     "packaging": ("doctor",),
     "vllm": ("rollout.engine_vllm",),
+    "bitsandbytes": ("train.shard.adamw8bit",),
     "deepspeed": ("train.shard.zero", "train.shard.zero_shards"),
     "lmms_eval": ("evals.bridge",),
     "loguru": ("evals.bridge",),

@@ -20,8 +20,9 @@ from vlmrl import __version__
 Status = Literal["ok", "absent", "problem"]
 
 OPTIONAL = {
+    "bitsandbytes": "optim.kind: adamw8bit; pip install 'vlmrl[bitsandbytes]'",
     "decord": "media.decoder: decord (auto is PyAV); pip install 'vlmrl[decord]'",
-    "deepspeed": "sharded training, which nothing here does yet; pip install 'vlmrl[deepspeed]'",
+    "deepspeed": "train.sharding: zero2 and zero3; pip install 'vlmrl[deepspeed]'",
     "flash-attn": "model.attention: flash_attention_2; needs a CUDA machine, and torch first: "
     "pip install --no-build-isolation 'vlmrl[flash]'",
     "lmms-eval": "the bridge to lmms-eval; its pins (av < 16, another math-verify) do not fit ours, so it comes without them: "

@@ -251,6 +251,13 @@ def validate(cfg: Config) -> list[str]:
         out.append("model.path is 'toy' but toy.base does not say how to pretrain it")
     out += _lora_problems(cfg)
     out += _part_problems(cfg)
+    if cfg.train.sharding != "ddp":
+        out += [
+            f"stages[{i}] ({stage.name}): optim.kind '{stage.optim.kind}' needs whole weights on every rank, as train.sharding 'ddp' has "
+            f"them, not '{cfg.train.sharding}'; take adamw, whose moments are divided over the ranks"
+            for i, stage in enumerate(cfg.stages)
+            if stage.optim.kind != "adamw"
+        ]
     out += [f"stages[{i}] ({stage.name}): {problem}" for i, stage in enumerate(cfg.stages) for problem in stage.problems()]
     return out
 

@@ -125,6 +125,9 @@ class PartsSection(Section):
 
 
 class OptimSection(Section):
+    kind: Literal["adamw", "adamw8bit"] = Field(
+        default="adamw", description="adamw8bit: moments of 8 bits (bitsandbytes), 2 bytes per trained weight in place of 8; for ddp only"
+    )
     lr: NonNegative = Field(default=1e-6, description="Peak learning rate")
     parts: PartsSection = PartsSection()
     schedule: Literal["constant", "linear", "cosine"] = Field(default="constant", description="Shape after warm-up, over the stage's steps")

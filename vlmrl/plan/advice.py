@@ -50,13 +50,16 @@ def candidates(s: Settings, stage: str) -> Iterator[tuple[str, Settings]]:
     if features(s) > SMALL_CACHE:
         yield f"media.cache_bytes={SMALL_CACHE}", s.changed(vision_cache=SMALL_CACHE)
     if s.gpus > 1 and s.sharding != "fsdp":
-        yield "train.sharding=fsdp", s.changed(sharding="fsdp", shard_size=None)
+        plain = f" stages.{stage}.optim.kind=adamw" if s.blocks else ""
+        yield f"train.sharding=fsdp{plain}", s.changed(sharding="fsdp", shard_size=None, optimizer="adamw")
     if s.gpus > s.node and s.sharding == "fsdp" and s.shard_size != s.gpus:
         yield f"train.shard_size={s.gpus}", s.changed(shard_size=s.gpus)
     if s.offload == "none" and s.sharding in ("zero2", "zero3"):
         yield "train.offload=optimizer", s.changed(offload="optimizer")
     if s.offload != "all" and s.sharding in ("fsdp", "zero3"):
         yield "train.offload=all", s.changed(offload="all")
+    if s.sharding in ("none", "ddp") and not s.blocks:
+        yield f"stages.{stage}.optim.kind=adamw8bit", s.changed(optimizer="adamw8bit")
     if s.dtype == "float32":
         yield "model.dtype=bfloat16", s.changed(dtype="bfloat16")
     if s.vision_trains and s.lora is None:

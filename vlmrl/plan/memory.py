@@ -15,6 +15,8 @@ from vlmrl.plan.settings import Settings
 
 SLACK = 2 * 10**9
 """Bytes of the driver's context and of what the allocator cannot use: a guess, not measured."""
+BLOCK, SMALLEST = 256, 4096
+"""Numbers that share a scale in moments of 8 bits, and of the smallest tensor that has such (`train.shard.adamw8bit`)."""
 USABLE = 0.9
 """Share of a GPU's memory up to which a plan fits; between this and all of it, it is tight."""
 BUCKET = 2**26
@@ -143,11 +145,17 @@ def shard(tensors: Iterable[Tensor], degree: int) -> int:
     return sum(-(-t.size[0] // degree) * (t.count // t.size[0]) for t in tensors)
 
 
+def moments_8bit(tensors: Iterable[Tensor]) -> int:
+    """Bytes of both moments in 8 bits: 2 for each number and 8 for the scales of a block; tensors that are too small keep 8 for each."""
+    return sum(2 * t.count + 8 * -(-t.count // BLOCK) if t.count >= SMALLEST else 8 * t.count for t in tensors)
+
+
 def state(s: Settings, degree: int) -> State:
     """State of one rank under `degree` shards.
 
-    none, ddp: 4 n weights + 4 n_train gradients + 8 n_train moments. fsdp: the same, divided. zero: 4 n weights (whole in stage 2),
-    4 n_train / S gradients, and 12 n_train / S for the copy of the weights that the optimizer works on and its moments.
+    none, ddp: 4 n weights + 4 n_train gradients + 8 n_train moments (in 8 bits about 2 n_train). fsdp: the same, divided. zero: 4 n
+    weights (whole in stage 2), 4 n_train / S gradients, and 12 n_train / S for the copy of the weights that the optimizer works on and its
+    moments.
     """
     p = s.parameters
     if s.sharding in ("zero2", "zero3"):
@@ -157,7 +165,7 @@ def state(s: Settings, degree: int) -> State:
         gradients, moments = 4 * own, 12 * own
     else:
         own, rest = shard(p.trained, degree), shard(p.frozen, degree)
-        weights, gradients, moments = 4 * (own + rest), 4 * own, 8 * own
+        weights, gradients, moments = 4 * (own + rest), 4 * own, moments_8bit(p.trained) if s.blocks else 8 * own
     reference = 4 * (own + rest) if s.reference and s.lora is None else 0
     host = 0
     if s.offload != "none":
@@ -300,8 +308,9 @@ def rollout(s: Settings, between: int) -> int:
 
 
 def update(s: Settings, degree: int) -> int:
-    """Bytes that AdamW's update of all tensors at once needs beside the state: one more set of float32 numbers (torch's `foreach`)."""
-    return 0 if s.offload != "none" else 4 * -(-s.parameters.n_trained // degree)
+    """Bytes that AdamW's update of all tensors at once needs beside the state: one more set of float32 numbers (torch's `foreach`). With
+    moments of 8 bits tensors go one by one, in place."""
+    return 0 if s.offload != "none" or s.blocks else 4 * -(-s.parameters.n_trained // degree)
 
 
 def measured_at(s: Settings, degree: int) -> Memory:

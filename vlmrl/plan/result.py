@@ -53,6 +53,7 @@ class Plan:
                 "sharding": s.sharding,
                 "shard_size": self.memory.shard,
                 "offload": s.offload,
+                "optimizer": s.optimizer,
                 "recompute": s.recompute,
                 "dtype": s.dtype,
                 "engine": s.engine,

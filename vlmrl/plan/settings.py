@@ -36,6 +36,7 @@ class Settings:
     shard_size: int | None = None
     """Ranks that share one copy of the state; none: a node's where that fits, else all."""
     offload: Offload = "none"
+    optimizer: Literal["adamw", "adamw8bit"] = "adamw"
     recompute: bool = False
     dtype: Literal["float32", "bfloat16"] = "float32"
     backend: str = "flash"
@@ -80,6 +81,11 @@ class Settings:
     def parameters(self) -> Parameters:
         """Which tensors train."""
         return parameters(self.shape, freeze=self.freeze, lora=self.lora)
+
+    @property
+    def blocks(self) -> bool:
+        """Whether moments have 8 bits; shards always have 32."""
+        return self.optimizer == "adamw8bit" and self.sharding in ("none", "ddp")
 
     @property
     def vision_blocks(self) -> bool:
@@ -162,6 +168,7 @@ def settings_of(
         "sharding": cfg.train.sharding if gpus > 1 else "none",
         "shard_size": cfg.train.shard_size,
         "offload": cfg.train.offload,
+        "optimizer": stage.optim.kind,
         "recompute": model.gradient_checkpointing,
         "dtype": model.dtype,
         "backend": ("flash" if model.dtype == "bfloat16" else "flex") if model.prefix_backend == "auto" else model.prefix_backend,

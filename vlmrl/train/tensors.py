@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from vlmrl import fs
 from vlmrl.errors import CheckpointError, NumericsError
+from vlmrl.train.shard import adamw8bit
 
 _KINDS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 
@@ -89,21 +90,23 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def optimizer_tensors(opt: torch.optim.Optimizer, names: Sequence[str]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The state of a torch Adam or AdamW as (tensors, json).
+    """The state of an Adam or AdamW as (tensors, json).
 
     Args:
         opt: the bare optimizer, not accelerate's wrapper.
         names: one per parameter, in the order of the parameters in `opt.param_groups`.
 
-    Tensors are called `<kind>/<parameter name>` with kind `step`, `exp_avg`, `exp_avg_sq` or `max_exp_avg_sq`; they are the live
-    ones, so write them before the next optimizer step. A parameter that never had a gradient has none. The JSON part holds the
-    parameter groups with names in place of parameters.
+    Tensors are called `<kind>/<parameter name>` with kind `step`, `exp_avg`, `exp_avg_sq` or `max_exp_avg_sq`, with moments of 8 bits
+    those of `train.shard.adamw8bit`; they are the live ones, so write them before the next optimizer step. A parameter that never had a
+    gradient has none. The JSON part holds the parameter groups with names in place of parameters.
     """
     parameters = _named(opt, names)
     tensors: dict[str, torch.Tensor] = {}
+    blocks = adamw8bit.is_8bit(opt)
     for name, parameter in parameters.items():
-        for kind, value in opt.state.get(parameter, {}).items():
-            if kind not in _KINDS or not isinstance(value, torch.Tensor):
+        state = opt.state.get(parameter, {})
+        for kind, value in (adamw8bit.saved(state) if blocks else state).items():
+            if kind not in (adamw8bit.KINDS if blocks else _KINDS) or not isinstance(value, torch.Tensor):
                 raise TypeError(f"optimizer state '{kind}' of {name}: only Adam and AdamW can be saved")
             tensors[f"{kind}/{name}"] = value
     of = {id(p): name for name, p in parameters.items()}
@@ -118,14 +121,18 @@ def load_optimizer(opt: torch.optim.Optimizer, names: Sequence[str], tensors: Ma
         CheckpointError: parameters, groups, tensor names or shapes differ; all differences are listed.
     """
     parameters = _named(opt, names)
-    problems = _group_problems(opt, parameters, state) + _tensor_problems(parameters, tensors)
+    blocks = adamw8bit.is_8bit(opt)
+    problems = _group_problems(opt, parameters, state) + _tensor_problems(parameters, tensors, blocks=blocks)
     if problems:
         raise CheckpointError("the checkpoint's optimizer state does not fit:\n  " + "\n  ".join(problems))
     number = {name: i for i, name in enumerate(parameters)}
-    loaded: dict[int, dict[str, torch.Tensor]] = {}
+    loaded: dict[int, dict[str, Any]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
         loaded.setdefault(number[name], {})[kind] = value.clone()
+    if blocks:
+        devices = [parameter.device for parameter in parameters.values()]
+        loaded = {i: adamw8bit.restored(opt, of, devices[i]) for i, of in loaded.items()}
     groups = [
         {**{k: _like(v, now[k]) for k, v in saved.items() if k != "params"}, "params": [number[name] for name in saved["params"]]}
         for saved, now in zip(state["groups"], opt.param_groups, strict=True)
@@ -174,20 +181,26 @@ def _group_problems(opt: torch.optim.Optimizer, parameters: Mapping[str, torch.T
     return problems
 
 
-def _tensor_problems(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> list[str]:
+def _tensor_problems(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], *, blocks: bool) -> list[str]:
+    """`blocks`: of moments of 8 bits."""
     problems: list[str] = []
     kinds: dict[str, set[str]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
-        if kind not in _KINDS or name not in parameters:
+        if kind not in (adamw8bit.KINDS if blocks else _KINDS) or name not in parameters:
             problems.append(f"unexpected tensor '{key}'")
             continue
         kinds.setdefault(name, set()).add(kind)
-        shape = () if kind == "step" else tuple(parameters[name].shape)
+        shape, dtype = adamw8bit.expected(kind, parameters[name]) if blocks else _expected(kind, parameters[name], value)
         if tuple(value.shape) != shape:
             problems.append(f"tensor '{key}' has shape {tuple(value.shape)}, the parameter needs {shape}")
-        elif kind != "step" and value.dtype != parameters[name].dtype:
-            problems.append(f"tensor '{key}' is {value.dtype}, the parameter is {parameters[name].dtype}")
+        elif value.dtype != dtype:
+            problems.append(f"tensor '{key}' is {value.dtype}, the parameter is {dtype}")
     for name, found in kinds.items():
-        problems += [f"missing tensor '{kind}/{name}'" for kind in sorted({"step", "exp_avg", "exp_avg_sq"} - found)]
+        needed = adamw8bit.needed(parameters[name]) if blocks else {"step", "exp_avg", "exp_avg_sq"}
+        problems += [f"missing tensor '{kind}/{name}'" for kind in sorted(needed - found)]
     return problems
+
+
+def _expected(kind: str, parameter: torch.Tensor, value: torch.Tensor) -> tuple[tuple[int, ...], torch.dtype]:
+    return ((), value.dtype) if kind == "step" else (tuple(parameter.shape), parameter.dtype)

@@ -19,6 +19,7 @@ from vlmrl.policy.lora import add_adapters
 from vlmrl.policy.model import LoraSpec
 from vlmrl.policy.pack import partition
 from vlmrl.train.shard.adamw import make_optimizer
+from vlmrl.train.tensors import optimizer_tensors
 
 
 def settings(**changes: Any) -> Settings:
@@ -45,6 +46,32 @@ def test_state_is_exact(family: str, tied: bool, frozen: tuple[str, ...], lora: 
     found = mem.state(settings(shape=shape, freeze=frozen, lora=None if lora is None else Lora(rank=lora)), 1)
     assert (found.weights, found.gradients, found.moments) == (weights, gradients, moments)
     assert found.total == weights + gradients + moments
+
+
+@pytest.mark.parametrize(("frozen", "lora"), [((), None), (("vision",), None), ((), 64)])
+def test_moments_of_8_bits_are_exact(frozen: tuple[str, ...], lora: int | None) -> None:
+    """And far from those of 32 bits, though small tensors keep these."""
+    policy = saved_bytes.policy_of(saved_bytes.build("qwen2_5_vl", tied=True), compute=torch.float32)
+    shape = shape_of(policy.model.config.to_dict())
+    if lora is not None:
+        add_adapters(policy, LoraSpec(rank=lora, alpha=8.0), seed_of=lambda _: 0, base="")
+    named = freeze(policy, frozen)
+    optimizer, order = make_optimizer(named, OptimSection(kind="adamw8bit"))
+    sum(p.sum() for _, p in named).backward()
+    optimizer.step()
+    tensors, _ = optimizer_tensors(optimizer, order)
+    moments = sum(v.nbytes for name, v in tensors.items() if not name.startswith("step/"))
+    s = settings(shape=shape, freeze=frozen, lora=None if lora is None else Lora(rank=lora))
+    assert mem.state(s.changed(optimizer="adamw8bit"), 1).moments == moments
+    assert moments < 0.5 * mem.state(s, 1).moments
+    assert mem.state(s.changed(optimizer="adamw8bit", sharding="fsdp", gpus=2), 2) == mem.state(s.changed(sharding="fsdp", gpus=2), 2)
+
+
+def test_ten_bytes_for_each_trained_weight_of_a_large_model() -> None:
+    s = settings(optimizer="adamw8bit")
+    assert mem.state(s, 1).total / s.parameters.n_trained == pytest.approx(10, abs=0.05)
+    assert mem.state(settings(), 1).total == 16 * s.parameters.n_trained
+    assert (mem.update(s, 1), mem.update(settings(), 1)) == (0, 4 * s.parameters.n_trained)
 
 
 @pytest.mark.parametrize("degree", [2, 3, 8])

@@ -10,6 +10,7 @@ import torch
 from vlmrl.config.section import OptimSection
 from vlmrl.errors import ConfigError
 from vlmrl.policy.model import part_of
+from vlmrl.train.shard import adamw8bit
 from vlmrl.train.shard.base import Named
 from vlmrl.types import Part
 
@@ -49,12 +50,14 @@ def rates(optimizer: Any) -> dict[str, float]:
     return {"lr": float(groups[0]["lr"])} | {f"lr/{group['part']}": float(group["lr"]) for group in groups if "part" in group}
 
 
-def make_optimizer(named: Named, cfg: OptimSection) -> tuple[torch.optim.AdamW, list[str]]:
+def make_optimizer(named: Named, cfg: OptimSection) -> tuple[torch.optim.Optimizer, list[str]]:
     """The optimizer, and the parameter names in its order.
 
     Raises:
-        ConfigError: a part of `optim.parts` has nothing that trains.
+        ConfigError: a part of `optim.parts` has nothing that trains, or the package of `optim.kind` is not there.
     """
     groups = groups_of(named, cfg)
     order = [name for group in groups for name in group.pop("names")]
+    if cfg.kind == "adamw8bit":
+        return adamw8bit.make(groups, cfg), order
     return torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas), order

@@ -25,4 +25,4 @@ if [ "$fast" = yes ]; then
     tests/unit/algo tests/unit/answers tests/unit/config tests/unit/metrics tests/unit/sampling "$@"
 fi
 "$python" -m pyright --pythonpath "$python"
-exec "$python" -m pytest -q -n 2 --dist loadfile "$@"
+exec "$python" -m pytest -q -n 2 --dist loadfile --durations=25 --durations-min=5 "$@"

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -257,9 +257,15 @@ FAULTS: list[tuple[str, Fault, set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "fault", "failing"), FAULTS, ids=lambda item: getattr(item, "__name__", item if isinstance(item, str) else "")
-)
+def _cases() -> Iterator[Any]:
+    """One fault of each check every day, the others with the slow tests."""
+    for number, (name, fault, failing) in enumerate(FAULTS):
+        first = name not in [other[0] for other in FAULTS[:number]]
+        marks = () if first else pytest.mark.slow
+        yield pytest.param(name, fault, failing, id=f"{name}-{getattr(fault, '__name__', '')}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "fault", "failing"), _cases())
 def test_a_fault_fails_its_line(name: str, fault: Fault, failing: set[str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     toy.make(settings.work)
     fault(monkeypatch)

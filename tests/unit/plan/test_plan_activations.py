@@ -61,7 +61,10 @@ def both(family: str, kind: str, widths: dict[str, Any], *, media: bool, **how: 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", list(TYPES))
-@pytest.mark.parametrize("widths", WIDTHS, ids=lambda w: "-".join(w) or "plain")
+@pytest.mark.parametrize(
+    "widths",
+    [pytest.param(w, id="-".join(w) or "plain", marks=() if w in (WIDTHS[0], WIDTHS[-1]) else pytest.mark.slow) for w in WIDTHS],
+)
 def test_text(family: str, kind: str, widths: dict[str, Any]) -> None:
     """Layers, width of the MLP, hidden size and heads, one after the other."""
     measured, predicted = both(family, kind, widths, media=False)
@@ -70,7 +73,7 @@ def test_text(family: str, kind: str, widths: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", list(TYPES))
-@pytest.mark.parametrize("widths", [WIDTHS[0], WIDTHS[4]], ids=["plain", "wide"])
+@pytest.mark.parametrize("widths", [pytest.param(WIDTHS[0], id="plain", marks=pytest.mark.slow), pytest.param(WIDTHS[4], id="wide")])
 def test_text_recomputed(family: str, kind: str, widths: dict[str, Any]) -> None:
     measured, predicted = both(family, kind, widths, media=False, recompute=True)
     assert predicted == pytest.approx(measured, rel=WITHIN)
@@ -79,7 +82,7 @@ def test_text_recomputed(family: str, kind: str, widths: dict[str, Any]) -> None
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", list(TYPES))
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
-@pytest.mark.parametrize("widths", [WIDTHS[0], WIDTHS[4]], ids=["plain", "wide"])
+@pytest.mark.parametrize("widths", [pytest.param(WIDTHS[0], id="plain", marks=pytest.mark.slow), pytest.param(WIDTHS[4], id="wide")])
 def test_with_media(family: str, kind: str, recompute: bool, widths: dict[str, Any]) -> None:
     """A tower that trains, mergers and deep features included."""
     measured, predicted = both(family, kind, widths, media=True, recompute=recompute)

@@ -56,7 +56,7 @@ def both(family: str, kind: str, *, recompute: bool, vocab: int, media: bool = F
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", ["float32", "autocast"])
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
-@pytest.mark.parametrize("media", [False, True], ids=["text", "media"])
+@pytest.mark.parametrize("media", [pytest.param(False, id="text", marks=pytest.mark.slow), pytest.param(True, id="media")])
 def test_peak(family: str, kind: str, recompute: bool, media: bool) -> None:
     most, predicted = both(family, kind, recompute=recompute, media=media, vocab=6000)
     assert predicted == pytest.approx(most, rel=WITHIN)

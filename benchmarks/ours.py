@@ -142,6 +142,7 @@ def open_stage(cfg: Any, journal: Path, log: Any) -> Any:
 def measure(job: Job) -> Result:
     """Seconds of each measured step and of its rollout and update, peak memory, and what was computed."""
     from vlmrl.methods import registries
+    from vlmrl.train.pipeline import Pipeline
     from vlmrl.train.stage.grpo import Algorithm, grpo_step
 
     registries()
@@ -152,11 +153,11 @@ def measure(job: Job) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         stage = open_stage(cfg, Path(folder) / "journal", logged.append)
         algorithm = Algorithm.of(cfg.stages[0])
-        collector = stage.collector(cfg.stages[0], algorithm.strategy.call())
+        pipeline = Pipeline(stage, stage.collector(cfg.stages[0], algorithm.strategy.call()))
         meter = Meter(settings["device"])
         began, cpu = now(settings["device"]), time.process_time()
         for step in range(cfg.stages[0].steps):
-            grpo_step(stage, cfg.stages[0], algorithm, collector)
+            grpo_step(stage, cfg.stages[0], algorithm, pipeline)
             ended = now(settings["device"])
             if step >= settings["warmup"]:
                 out["seconds"].append(ended - began)

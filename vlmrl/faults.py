@@ -15,6 +15,7 @@ POINTS = (
     "run.opened",
     "stage.started",
     "rollout.chunk",
+    "rollout.ahead",
     "rollout.scored",
     "step.before_update",
     "step.after_update",

@@ -15,10 +15,11 @@ from typing import Any
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.config.combinations import contradictions, doubts
 from vlmrl.config.methods import SLOTS, check_methods, check_sources
-from vlmrl.config.schema import Config
+from vlmrl.config.schema import Config, RolloutStage
 from vlmrl.data.adapters import ADAPTERS
 from vlmrl.errors import ConfigError
 from vlmrl.plugins import import_plugins
+from vlmrl.protocols import why_not_ahead
 from vlmrl.registry import Entry, Registry, type_name
 
 PACKAGES = ("vlmrl.algo", "vlmrl.rewards", "vlmrl.sampling", "vlmrl.rollout.strategy")
@@ -99,7 +100,23 @@ def _problems(config: Config, found: Mapping[str, Registry[Any]]) -> list[str]:
         *check_methods(config, found),
         *check_sources(config, {"answer_type": ANSWER_TYPES, "adapter": ADAPTERS}),
         *contradictions(config, found),
+        *_sampled_ahead(config, found),
     ]
+
+
+def _sampled_ahead(config: Config, found: Mapping[str, Registry[Any]]) -> list[str]:
+    """Strategies that cannot be sampled ahead, of stages that do so. Wrong names and arguments are reported elsewhere."""
+    out: list[str] = []
+    for stage in config.stages:
+        if not isinstance(stage, RolloutStage) or not stage.rollout.staleness:
+            continue
+        method = stage.rollout.strategy
+        try:
+            why = why_not_ahead(found["strategy"].bind(method.name, method.arguments)())
+        except (KeyError, TypeError, ValueError):
+            continue
+        out += [f"stages.{stage.name}.{why}"] if why else []
+    return out
 
 
 def described(entry: Entry[Any]) -> dict[str, Any]:

@@ -58,6 +58,20 @@ class RolloutEngine(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class DetachedEngine(RolloutEngine, Protocol):
+    """An engine with weights of its own: they are the policy's only after `sync`."""
+
+    @property
+    def beside_training(self) -> bool:
+        """Whether `generate` may run in a thread while the policy is trained: it needs nothing of the policy, nor its memory."""
+        ...
+
+    def sync(self) -> None:
+        """Take the policy's weights; `version` is then the policy's. Called on the main thread of every rank, while nothing generates."""
+        ...
+
+
 class Strategy(Protocol):
     """How the rollouts of one prompt are completed after on-policy sampling (for example by adding a ground-truth row)."""
 
@@ -99,6 +113,22 @@ class RememberingStrategy(Strategy, Stateful, Protocol):
         """Learn from a step's groups of all ranks, in plan order. `priorities`: mean |advantage| of each group's sampled rows, 0 for
         none; `version`: that of the policy after the step."""
         ...
+
+
+def why_not_ahead(strategy: Strategy) -> str | None:
+    """Why the answers of a strategy cannot be sampled some updates before they are trained (`rollout.staleness`); None: they can."""
+    name = type(strategy).__name__
+    if isinstance(strategy, GuidingStrategy):
+        return (
+            f"rollout.staleness: strategy {name} samples again once it knows the rewards, and by then the weights have moved on; set "
+            "rollout.staleness to 0, or take another strategy"
+        )
+    if isinstance(strategy, RememberingStrategy):
+        return (
+            f"rollout.staleness: strategy {name} completes groups from its memory of all steps before, and some of these are not trained "
+            "when a step is sampled ahead; set rollout.staleness to 0, or take another strategy"
+        )
+    return None
 
 
 sampler: Registry[Callable[..., PromptSampler]] = Registry("sampler")

@@ -21,6 +21,7 @@ from vlmrl.config.section import (
     SourceSection,
     default,
 )
+from vlmrl.defaults import DEFAULTS
 from vlmrl.plugins import import_plugins
 from vlmrl.types import Part
 
@@ -84,6 +85,9 @@ class RolloutSection(Section):
         gt=0,
         description="Largest mean |log-prob now - log-prob when sampled| of a group replayed after a crash; none: 1e-4, bfloat16 0.1",
     )
+    staleness: int = Field(
+        default=0, ge=0, description="Steps of updates between the weights that sample a step's answers and those that it trains"
+    )
     strategy: Method = Field(default=default("strategy"), description="How a group's rows are made")
 
 
@@ -135,7 +139,12 @@ class RolloutStage(StageBase):
         out = [] if self.rewards else ["rewards is empty"]
         names = [r.key for r in self.rewards]
         twice = sorted({n for n in names if names.count(n) > 1})
-        return out + [f"reward '{n}' is listed twice; give one of them another 'label'" for n in twice]
+        out += [f"reward '{n}' is listed twice; give one of them another 'label'" for n in twice]
+        if self.rollout.staleness and "importance_correction" not in type(self).model_fields:
+            out.append(
+                f"rollout.staleness ({self.rollout.staleness}): a stage of kind '{self.kind}' has no importance_correction; set it to 0"
+            )
+        return out
 
 
 class GrpoSection(RolloutStage):
@@ -170,6 +179,25 @@ class GrpoSection(RolloutStage):
             out.append(
                 f"dynamic_sampling.max_batches ({self.dynamic_sampling.max_batches}) without any `filters` never has anything to generate "
                 "again; add a filter or set it to 1"
+            )
+        return out + self._ahead_problems()
+
+    def _ahead_problems(self) -> list[str]:
+        """Why answers cannot be sampled ahead of the updates before them."""
+        if not self.rollout.staleness:
+            return []
+        given, out = f"rollout.staleness ({self.rollout.staleness})", list[str]()
+        if self.group_loss is not None:
+            out.append(f"{given}: group_loss '{self.group_loss.name}' takes no importance_correction for older answers; set it to 0")
+        elif self.importance_correction.name == DEFAULTS["importance_correction"]:
+            out.append(
+                f"{given} with importance_correction '{self.importance_correction.name}': the answers are of older weights than those that "
+                "they train, and nothing corrects for that; choose a correction, or set rollout.staleness to 0"
+            )
+        if self.dynamic_sampling.max_batches > 1:
+            out.append(
+                f"{given} and dynamic_sampling.max_batches ({self.dynamic_sampling.max_batches}): when it is known that a step needs more "
+                "groups, the weights that sampled it are gone; set max_batches to 1, or rollout.staleness to 0"
             )
         return out
 

@@ -12,6 +12,7 @@ Scoring may take much longer than generation where a judge is asked. Before such
 are journalled without scores; the same command then asks only for the scores that are missing.
 
 Groups are scored on a second thread while others are still generated; `score_seconds` is the time that was spent waiting for scores.
+`begin` gives a `Collection` that may be sampled first and waited for later (`train.pipeline`): what it has sampled is journalled at once.
 Strategies that sample again under hints have a collector of their own: `rollout.guide`.
 """
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
@@ -98,6 +99,18 @@ class GenerationBatch:
         self.known[record["group"]] = record
 
 
+@dataclass(kw_only=True)
+class Scoring:
+    """A batch whose groups are sampled and wait for their scores, or come from the journal with them."""
+
+    batch: GenerationBatch
+    pending: dict[int, PendingGroup] = field(default_factory=dict[int, PendingGroup])
+    """By place in the batch."""
+    futures: list[Future[PendingGroup]] = field(default_factory=list["Future[PendingGroup]"])
+    thread: ThreadPoolExecutor | None = None
+    """None where the journal has all scores."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Collector:
     """What stays the same from step to step. `stage` (its name) separates the seeds of stages."""
@@ -136,29 +149,29 @@ class Collector:
             RemoteError, Preempted: scoring could not go on; what was sampled and scored is in the journal.
             CheckpointError: rows are not those that the journal's answers were sampled and scored for.
         """
-        out = Collected()
+        return self.begin(prompts, step=step, journal=journal, num_generations=num_generations).finish()
+
+    def begin(
+        self, prompts: Sequence[tuple[int, Prompt]], *, step: int, journal: Journal, num_generations: Sequence[int] | None = None
+    ) -> Collection:
+        """What `collect` does, before anything is generated.
+
+        Raises:
+            CheckpointError: rows are not those that the journal's answers were sampled and scored for.
+        """
         sizes = num_generations or [self.num_generations] * len(prompts)
-        notes: Counter[str] = Counter()
         names = [f"{self.stage}/{step}/{place}/{prompt.sample.id}" for place, prompt in prompts]
         known = self._known(journal, names, [prompt for _, prompt in prompts])
-        out.from_journal = [name for name in names if name in known and known[name]["scores"] is not None]
+        out = Collected(from_journal=[name for name in names if name in known and known[name]["scores"] is not None])
+        batches: list[GenerationBatch] = []
         for start in range(0, len(prompts), self.generation_batch_size):
             part = slice(start, start + self.generation_batch_size)
-            ids = names[part]
-            batch = GenerationBatch(ids=ids, prompts=prompts[part], num_generations=sizes[part], step=step, journal=journal, known=known)
-            if batch.in_journal(scored=True):
-                finished = [self._replayed(batch, number) for number in range(len(ids))]
-                out.replayed += len(ids)
-            else:
-                finished = self._finish(batch, out)
-                journal.sync()
-                faults.point("rollout.chunk")
-            for one in finished:
-                out.groups.append(one.finished())
-                notes.update(one.notes)
-        journal.finish()
-        out.notes = dict(sorted(notes.items()))
-        return out
+            batches.append(
+                GenerationBatch(
+                    ids=names[part], prompts=prompts[part], num_generations=sizes[part], step=step, journal=journal, known=known
+                )
+            )
+        return Collection(collector=self, batches=batches, journal=journal, out=out)
 
     def _known(self, journal: Journal, ids: Sequence[str], prompts: Sequence[Prompt]) -> dict[str, dict[str, Any]]:
         """Group id -> its last record, without those that were sampled or scored for something else.
@@ -185,51 +198,74 @@ class Collector:
             self.say(f"data.changed: accept: sampled again: {line}")
         return known
 
-    def _finish(self, batch: GenerationBatch, out: Collected) -> list[PendingGroup]:
-        """All groups of a batch with their scores, journalled. Their rollouts are generated, unless the journal has all of them."""
-        pending: dict[int, PendingGroup] = {}
+    def start(self, batch: GenerationBatch, out: Collected) -> Scoring:
+        """Generate a batch, unless the journal has its rollouts, and begin to score it."""
+        if batch.in_journal(scored=True):
+            out.replayed += len(batch.ids)
+            return Scoring(batch=batch, pending={number: self._replayed(batch, number) for number in range(len(batch.ids))})
+        thread = ThreadPoolExecutor(max_workers=1)
+        one = Scoring(batch=batch, thread=thread)
         try:
-            with ThreadPoolExecutor(max_workers=1) as thread:
-                if self.journals_unscored and batch.in_journal(scored=False):
-                    self._score_sampled(batch, thread, pending, out)
-                else:
-                    self._generate(batch, thread, pending, out)
+            if self.journals_unscored and batch.in_journal(scored=False):
+                self._score_sampled(one, thread, out)
+            else:
+                self._generate(one, thread, out)
+        except BaseException as error:
+            thread.shutdown()
+            if isinstance(error, (RemoteError, Preempted)):
+                self.keep(one)
+            raise
+        return one
+
+    def settle(self, one: Scoring, out: Collected) -> list[PendingGroup]:
+        """All groups of a batch with their scores, journalled."""
+        batch = one.batch
+        if one.thread is None:
+            return [one.pending[number] for number in range(len(batch.ids))]
+        try:
+            with one.thread:
+                results(one.futures, out, long_wait=lambda: self.keep(one))
+                self._go_on(one, one.thread, out)
         except (RemoteError, Preempted):
-            self._keep(batch, pending)
+            self.keep(one)
             raise
         for number in range(len(batch.ids)):
             if batch.scored_record(batch.ids[number]) is None:
-                batch.write(scored_record(pending[number].finished(), pending[number].notes))
+                batch.write(scored_record(one.pending[number].finished(), one.pending[number].notes))
             else:  # scored before a crash: a deadline or a judge might decide otherwise the second time, and the first one stands
-                pending[number] = self._replayed(batch, number)
-        return [pending[number] for number in range(len(batch.ids))]
+                one.pending[number] = self._replayed(batch, number)
+        batch.journal.sync()
+        faults.point("rollout.chunk")
+        return [one.pending[number] for number in range(len(batch.ids))]
 
-    def _generate(self, batch: GenerationBatch, thread: ThreadPoolExecutor, pending: dict[int, PendingGroup], out: Collected) -> None:
+    def _generate(self, one: Scoring, thread: ThreadPoolExecutor, out: Collected) -> None:
         """Sample every prompt of a batch; a group is scored on `thread` as soon as its last rollout has ended."""
         requests: list[Request] = []
+        batch = one.batch
         for (place, prompt), size in zip(batch.prompts, batch.num_generations, strict=True):
             # the place is a coordinate too: a step that crosses an epoch may hold one sample twice
             requests.append(self._request(prompt, self.strategy.sampled(size), (batch.step, place, prompt.sample.id)))
 
         def score(number: int, rollouts: Sequence[Rollout]) -> Future[PendingGroup]:
-            pending[number] = self._pending(batch, number, rollouts)
-            return thread.submit(self._score_group, pending[number])
+            one.pending[number] = self._pending(batch, number, rollouts)
+            return thread.submit(self._score_group, one.pending[number])
 
-        futures = self._sample(requests, score, out)
-        results(futures, out, long_wait=lambda: self._keep(batch, pending))
+        one.futures = self._sample(requests, score, out)
 
-    def _score_sampled(self, batch: GenerationBatch, thread: ThreadPoolExecutor, pending: dict[int, PendingGroup], out: Collected) -> None:
+    def _score_sampled(self, one: Scoring, thread: ThreadPoolExecutor, out: Collected) -> None:
         """Score groups that were sampled before the run was stopped; those that have been scored are not scored again."""
-        futures: list[Future[PendingGroup]] = []
+        batch = one.batch
         for number, group_id in enumerate(batch.ids):
             if batch.scored_record(group_id) is not None:
-                pending[number] = self._replayed(batch, number)
+                one.pending[number] = self._replayed(batch, number)
             else:
-                pending[number] = self._pending(batch, number, rollouts_of(batch.known[group_id]))
-                futures.append(thread.submit(self._score_group, pending[number]))
+                one.pending[number] = self._pending(batch, number, rollouts_of(batch.known[group_id]))
+                one.futures.append(thread.submit(self._score_group, one.pending[number]))
         out.replayed += len(batch.ids)
         out.from_journal += [group_id for group_id in batch.ids if batch.scored_record(group_id) is None]
-        results(futures, out)
+
+    def _go_on(self, one: Scoring, thread: ThreadPoolExecutor, out: Collected) -> None:
+        """What follows the scores of a batch's own rollouts: nothing here."""
 
     def _score_group(self, one: PendingGroup) -> PendingGroup:
         """Complete a group and score it."""
@@ -240,10 +276,11 @@ class Collector:
         """The group with the rollouts that the strategy adds."""
         return self.strategy.complete(group, lambda g: self.score(g).scores.total(), self.tokenize)
 
-    def _keep(self, batch: GenerationBatch, pending: Mapping[int, PendingGroup]) -> None:
+    def keep(self, scoring: Scoring) -> None:
         """Journal what there is of a batch: groups that are scored, and the others' rollouts."""
-        for number in sorted(pending):
-            one = pending[number]
+        batch = scoring.batch
+        for number in sorted(scoring.pending):
+            one = scoring.pending[number]
             if one.scored is not None and batch.scored_record(one.group.id) is None:
                 batch.write(scored_record(one.scored, one.notes))
             elif one.group.id not in batch.known and self.journals_unscored:
@@ -279,6 +316,69 @@ class Collector:
         self.engine.generate(requests, self.settings, done)
         out.rollout_seconds += time.perf_counter() - began
         return [futures[number] for number in range(len(requests))]
+
+
+@dataclass(kw_only=True)
+class Collection:
+    """A step's groups on their way from prompts to scores. `finish` does what `sample` has left."""
+
+    collector: Collector
+    batches: Sequence[GenerationBatch]
+    journal: Journal
+    out: Collected
+    _begun: list[Scoring] = field(default_factory=list[Scoring])
+
+    def sample(self) -> None:
+        """Generate all groups and journal their rollouts. Their scores are on the way, and `finish` waits for them."""
+        for batch in self.batches[len(self._begun) :]:
+            one = self.collector.start(batch, self.out)
+            self._begun.append(one)
+            self.collector.keep(one)
+
+    def finish(self) -> Collected:
+        """Groups with their scores, journalled. What is not sampled yet is now, batch by batch.
+
+        Raises:
+            RemoteError, Preempted: scoring could not go on; what was sampled and scored is in the journal.
+        """
+        notes: Counter[str] = Counter()
+        for number, batch in enumerate(self.batches):
+            if number == len(self._begun):
+                self._begun.append(self.collector.start(batch, self.out))
+            for one in self.collector.settle(self._begun[number], self.out):
+                self.out.groups.append(one.finished())
+                notes.update(one.notes)
+        self.journal.finish()
+        self.out.notes = dict(sorted(notes.items()))
+        return self.out
+
+    @property
+    def replays(self) -> bool:
+        """Whether the journal has any of the groups."""
+        return any(group_id in batch.known for batch in self.batches for group_id in batch.ids)
+
+    def missing(self) -> list[str]:
+        """The groups that would have to be generated."""
+        return [group_id for batch in self.batches for group_id in batch.ids if group_id not in batch.known]
+
+    def from_journal(self) -> list[Group]:
+        """The groups whose answers were not sampled by this process, of the batches that have begun."""
+        names = set(self.out.from_journal)
+        return [one.group for scoring in self._begun for one in scoring.pending.values() if one.group.id in names]
+
+    def records(self) -> list[dict[str, Any]]:
+        """The last record of every group, with its scores if it has them already.
+
+        Raises:
+            KeyError: a group is not sampled yet.
+        """
+        return [batch.known[group_id] for batch in self.batches for group_id in batch.ids]
+
+    def close(self) -> None:
+        """Forget the scores that are still asked for; the one that is being computed is waited for."""
+        for one in self._begun:
+            if one.thread is not None:
+                one.thread.shutdown(cancel_futures=True)
 
 
 def results(futures: Sequence[Future[T]], out: Collected, long_wait: Callable[[], None] = lambda: None) -> list[T]:

@@ -18,7 +18,7 @@ from typing import ClassVar
 from vlmrl.answers.tags import FREE
 from vlmrl.errors import MediaError, RowError
 from vlmrl.protocols import GuidingStrategy, Strategy
-from vlmrl.rollout.collect import Collected, Collector, GenerationBatch, PendingGroup, results
+from vlmrl.rollout.collect import Collected, Collector, GenerationBatch, PendingGroup, Scoring, results
 from vlmrl.types import Group, Guidance, HintRequest, HintRound, Prompt, Request, Rollout, Sample, ScoredGroup
 
 Encode = Callable[[Sample, str], Prompt]
@@ -50,10 +50,10 @@ class GuidedCollector(Collector):
 
     journals_unscored: ClassVar[bool] = False
 
-    def _generate(self, batch: GenerationBatch, thread: ThreadPoolExecutor, pending: dict[int, PendingGroup], out: Collected) -> None:
-        super()._generate(batch, thread, pending, out)
-        groups = [_guided(pending[number]) for number in sorted(pending)]
-        while asking := [one for one in groups if one.requests]:
+    def _go_on(self, one: Scoring, thread: ThreadPoolExecutor, out: Collected) -> None:
+        """The rounds of the whole batch."""
+        groups = [_guided(one.pending[number]) for number in sorted(one.pending)]
+        while asking := [group for group in groups if group.requests]:
             self._round(asking, thread, out)
 
     def _round(self, asking: Sequence[GuidedGroup], thread: ThreadPoolExecutor, out: Collected) -> None:

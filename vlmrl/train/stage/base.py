@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 from vlmrl import faults
 from vlmrl.algo import segments
 from vlmrl.config.schema import RolloutStage, StageBase
-from vlmrl.errors import CheckpointError, NumericsError, Preempted
+from vlmrl.errors import NumericsError, Preempted
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import Row
@@ -32,6 +31,7 @@ from vlmrl.train import dist
 from vlmrl.train.loader import PromptLoader
 from vlmrl.train.memory import Memories
 from vlmrl.train.meter import Clock, Counters, Tokens, Watch, memory
+from vlmrl.train.pipeline import finish, plan
 from vlmrl.train.profile import StageProfiler
 from vlmrl.train.shard.adamw import rates, set_rates
 from vlmrl.train.stage.algorithm import Batch, Bound
@@ -45,9 +45,6 @@ from vlmrl.types import GenerationSettings, Group, ScoredGroup
 MAX_SKIPPED_STEPS = 3
 SILENT_STEPS = 50
 """Steps in which a reward must score something; a shorter stage is asked at its end."""
-REPLAY_GAP = {torch.float32: 1e-4, torch.bfloat16: 0.1}
-"""Most nats by which the mean log-prob of a replayed group's tokens may differ, where the recipe does not say (`rollout.replay_gap`). On
-the CPU in float32 the gap is 0; sampling and training kernels that round otherwise have one in every step (`sampling/logp_gap`)."""
 SHOWN = ("reward", "loss", "completions/mean_length", "completions/think_rate", "grad_norm")
 """Beside the progress bar."""
 
@@ -93,6 +90,8 @@ class StageRun:
     log: Callable[..., None]
     """`Tracker.log`: a line of metrics under the names of stage and step."""
     save: Callable[[], None]
+    beside_tensors: list[Callable[[Path], None]] = field(default_factory=list["Callable[[Path], None]"])
+    """Write files of their own into the folder of a checkpoint; called on every rank."""
     stop_requested: Callable[[], bool]
     where_to_go_on: Callable[[], str] = lambda: "start again from finite weights"
     """Said where numbers are not finite: which weights are not, and the last good checkpoint."""
@@ -143,13 +142,13 @@ class StageRun:
         """What the think rate is told apart by."""
         return label_key(self.loader.samples.values())
 
-    def loop(self, step: Callable[[], None]) -> None:
+    def loop(self, step: Callable[[], None], *, within: AbstractContextManager[object] | None = None) -> None:
         """Call `step`, which ends with `after_update`, until the stage's steps are done. Background work, reward workers and the profiler
-        end with this."""
+        end with this, and first of all what `within` closes."""
         self.memories.complete()
         ended = closing(self.rewards) if self.rewards else nullcontext()
         bar = self.ui.bar(f"{self.cfg.kind} {self.cfg.name}", self.cfg.steps, done=self.state.step)
-        with bar as self._bar, self.loader.running(), self.profiler or nullcontext(), ended:
+        with bar as self._bar, self.loader.running(), self.profiler or nullcontext(), ended, within or nullcontext():
             while not self.ended:
                 dist.doing(f"stage '{self.cfg.name}', step {self.state.step + 1}")
                 step()
@@ -189,15 +188,15 @@ class StageRun:
         self.tokens.add(rows, self.learner.max_tokens_per_microbatch)
 
     @contextmanager
-    def timed_loader(self, clock: Clock) -> Iterator[None]:
-        """Time a block as `decode` (what this thread waited for media) and `encode` (the rest); then the next step's media are
-        fetched in the background."""
+    def timed_loader(self, clock: Clock, step: int | None = None) -> Iterator[None]:
+        """Time a block as `decode` (what this thread waited for media) and `encode` (the rest); then the media of the step behind
+        `step` (the current one, if not given) are fetched in the background."""
         began, waited = time.perf_counter(), self.store.waited()
         yield
         decode = self.store.waited() - waited
         clock.add("decode", decode)
         clock.add("encode", time.perf_counter() - began - decode)
-        if self.loader.prefetcher is not None and self.state.step + 1 < self.cfg.steps:
+        if self.loader.prefetcher is not None and (self.state.step if step is None else step) + 1 < self.cfg.steps:
             with clock.phase("prefetch"):
                 self.loader.prefetch(self.state.ledger)
 
@@ -219,7 +218,7 @@ class StageRun:
         return collector_for(strategy, self.loader.encoder.encode)(
             engine=engine,
             strategy=strategy,
-            score=self._score,
+            score=lambda group: self.score(group, step=self.state.step),
             tokenize=lambda text: (*bundle.tokenize(text), bundle.end_ids[0]),
             settings=GenerationSettings(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, top_p=rollout.top_p),
             num_generations=rollout.num_generations,
@@ -231,69 +230,16 @@ class StageRun:
             expected_tokens=lambda sample_id: self.state.ledger.row(sample_id).mean_length or 0.0,
         )
 
-    def journal(self) -> Journal:
-        """What this rank has generated of the current step."""
-        return Journal(self.journal_dir, self.state.global_step, dist.rank())
+    def journal(self, step: int | None = None) -> Journal:
+        """What this rank has generated of a step of the stage: of the current one, or of one ahead of it."""
+        ahead = 0 if step is None else step - self.state.step
+        return Journal(self.journal_dir, self.state.global_step + ahead, dist.rank())
 
     def roll_out(
         self, collector: Collector, journal: Journal, *, prompts: int, first: int = 0
     ) -> tuple[list[tuple[int, ScoredGroup]], Collected]:
         """Plan prompts, generate and score their groups: (place in the plan, group) of this rank. Places count from `first`."""
-        with self.timed_loader(self.clock):
-            taken = self.loader.next_batch(self.state.ledger, prompts=prompts, rollouts=collector.num_generations)
-        places = [first + place for place, _, _ in taken]
-
-        def collect() -> Collected:
-            collected = collector.collect(
-                [(place, prompt) for place, (_, _, prompt) in zip(places, taken, strict=True)],
-                step=self.state.step,
-                journal=journal,
-                num_generations=[planned.num_generations for _, planned, _ in taken],
-            )
-            if collected.from_journal:
-                self._check_replayed(collected, collector.settings.top_p, journal)
-            return collected
-
-        try:
-            self.learner.vision.get_ready(self.policy)
-            with self.policy.shards.whole():  # so that no rank asks another for weights, and each generates as many tokens as it likes
-                collected = dist.run_synchronized(collect)  # a service that is down stops every rank, and none waits for one that has gone
-        except NumericsError as error:
-            where = f"stage '{self.cfg.name}', step {self.state.step + 1}"
-            raise NumericsError(f"{where}: {error}; {self.where_to_go_on()}") from error
-        self.clock.add("rollout", collected.rollout_seconds)
-        self.clock.add("score", collected.score_seconds)
-        return list(zip(places, collected.groups, strict=True)), collected
-
-    def _check_replayed(self, collected: Collected, top_p: float, journal: Journal) -> None:
-        """Hold the answers of the journal against the weights that are to be trained on them: they must give them the log-probs with which
-        they were sampled. Weights or pixels that changed in a way that nobody has seen show here.
-
-        Raises:
-            CheckpointError: a group differs by more than rounding (`rollout.replay_gap`).
-        """
-        assert isinstance(self.cfg, RolloutStage)
-        allowed = self.cfg.rollout.replay_gap
-        if allowed is None:
-            allowed = REPLAY_GAP[self.policy.compute]
-        allowed -= math.log(top_p)  # the sampler's log-probs are over the nucleus, whose share is at least top_p
-        replayed = [scored.group for scored in collected.groups if scored.group.id in set(collected.from_journal)]
-        own = [(n, group, r) for n, group in enumerate(replayed) for r in group.rollouts if r.provenance in ("policy", "guided")]
-        rows = [Row(index=i, group=n, prompt=group.sampled_under(r), response=r.ids) for i, (n, group, r) in enumerate(own)]
-        if not rows:
-            return
-        gaps: dict[str, list[float]] = {}
-        for logp_T, (_, group, rollout) in zip(score_rows(self.learner, rows), own, strict=True):
-            sampled_T = torch.tensor(rollout.logprobs)
-            gaps.setdefault(group.id, []).extend((logp_T[: len(sampled_T)].cpu() - sampled_T).abs().tolist())
-        means = {name: sum(values) / len(values) for name, values in gaps.items()}
-        wrong = [f"{name} (mean gap {mean:.3g})" for name, mean in means.items() if not mean <= allowed]
-        if wrong:
-            raise CheckpointError(
-                f"{journal.path}: the answers of {len(wrong)} of {len(means)} groups do not have the log-probs with which they were "
-                f"sampled: {', '.join(wrong)}; at most {allowed:.3g} is rounding. Weights, pixels or kernels are not those of the process "
-                "that sampled them: put them back, delete this file to sample the step again, or raise rollout.replay_gap"
-            )
+        return finish(self, plan(self, collector, step=self.state.step, prompts=prompts, first=first, journal=journal))
 
     def provide(self, batch: Batch, methods: Iterable[Bound]) -> RewardTable:
         """The batch's table with what these methods need."""
@@ -324,11 +270,12 @@ class StageRun:
         groups = [scored for _, scored in everyone]
         strategy.observe(groups, [by_place[place] for place, _ in everyone], version=self.policy.version + 1)
 
-    def _score(self, group: Group) -> ScoredGroup:
+    def score(self, group: Group, *, step: int) -> ScoredGroup:
+        """A group of a step with its rewards."""
         assert self.rewards is not None
         # what the policy saw, for rewards that look: nothing is opened a second time
         media = MediaOnDemand(tuple(handle.key for handle in group.prompt.media), self.store.get_key)
-        return self.rewards.score(group, RewardContext(progress=self.state.step / self.cfg.steps, media=media))
+        return self.rewards.score(group, RewardContext(progress=step / self.cfg.steps, media=media))
 
     def observe(self, groups: Sequence[tuple[int, ScoredGroup]]) -> None:
         """Write the step's on-policy rewards and lengths of all ranks into the ledger, in plan order, and watch reward faults.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -17,9 +18,9 @@ from vlmrl.algo.constraint.registry import Measured
 from vlmrl.config.schema import GrpoSection
 from vlmrl.errors import NumericsError
 from vlmrl.policy.pack import Row
-from vlmrl.rollout.collect import Collector
 from vlmrl.sampling.dynamic_sampling import Refill, refill
 from vlmrl.train import dist
+from vlmrl.train.pipeline import Pipeline
 from vlmrl.train.session import Session
 from vlmrl.train.stage.algorithm import Algorithm, Batch, Selection, advantage_problem, credit_tokens
 from vlmrl.train.stage.base import StageRun
@@ -43,24 +44,26 @@ class Grpo:
     stage: StageRun
     cfg: GrpoSection
     algorithm: Algorithm
-    collector: Collector
+    pipeline: Pipeline
 
     @classmethod
     def build(cls, session: Session, cfg: GrpoSection) -> Grpo:
         algorithm = Algorithm.of(cfg)
         compares = cfg.beta > 0 or cfg.kl_every > 0 or bool(algorithm.acting_on("beta"))
         stage = open_rollout_stage(session, cfg, methods=list(algorithm.methods()), reference=compares)
-        return cls(stage, cfg, algorithm, stage.collector(cfg, algorithm.strategy.call()))
+        collector = stage.collector(cfg, algorithm.strategy.call())
+        restored = session.restored if session.state.step > 0 else None
+        return cls(stage, cfg, algorithm, Pipeline(stage, collector, staleness=cfg.rollout.staleness, restored=restored))
 
     def run(self) -> None:
-        self.stage.loop(lambda: grpo_step(self.stage, self.cfg, self.algorithm, self.collector))
+        self.stage.loop(lambda: grpo_step(self.stage, self.cfg, self.algorithm, self.pipeline), within=closing(self.pipeline))
 
 
-def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector: Collector) -> None:
+def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pipeline) -> None:
     """Plan, roll out, score, select, credit, update, log."""
     state, clock = stage.state, stage.clock
     rng.seed_step(stage.seed, cfg.name, state.step)
-    batch = gather_groups(stage, cfg, algorithm, collector)
+    batch = gather_groups(stage, cfg, algorithm, pipeline)
     faults.point("rollout.scored")
 
     with clock.phase("algorithm"):
@@ -69,7 +72,7 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
         adv_NT, adv_N = credit_tokens(algorithm, batch)
         if problem := advantage_problem(algorithm, batch, adv_N):
             raise NumericsError(f"stage '{cfg.name}', step {state.step + 1}: {problem}")
-        stage.remember(collector.strategy, batch, adv_N)
+        stage.remember(pipeline.collector.strategy, batch, adv_N)
         values = describe(batch.groups, batch.table, adv_N, key=stage.label_key) | batch.chosen.dropped | batch.measured | algorithm.duals()
 
     kept = batch.kept()
@@ -89,19 +92,18 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector
     stage.after_update(report, values | {"loss": report.loss} | report.metrics)
 
 
-def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, collector: Collector) -> Batch:
+def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pipeline) -> Batch:
     """Generate and score groups until enough of them pass the filters or the recipe's attempts are used up (`dynamic_sampling`).
 
     Groups beyond the wanted number are left out of the update, in plan order; they count in the ledger and in the log.
     """
     state, clock = stage.state, stage.clock
-    journal = dist.run_synchronized(stage.journal)
     groups: list[tuple[int, ScoredGroup]] = []
     wanted, generated, replayed, attempts = cfg.rollout.prompts_per_step, 0, 0, 0
     notes: Counter[str] = Counter()
     ask = wanted
     while True:
-        found, collected = stage.roll_out(collector, journal, prompts=ask, first=generated)
+        found, collected = pipeline.take(prompts=ask, first=generated)
         groups += found
         notes.update(collected.notes)
         generated, replayed, attempts = generated + ask, replayed + collected.replayed, attempts + 1
@@ -124,6 +126,9 @@ def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, colle
             if next_.surplus:
                 batch.chosen = batch.chosen.first_groups(table.inputs, wanted)
             batch.measured |= {"resume/replayed_groups": float(replayed), "rollout/attempts": float(attempts)} | summed_notes(notes)
+            if cfg.rollout.staleness:
+                versions = [r.policy_version for _, scored in groups for r in scored.group.rollouts if r.on_policy]
+                batch.measured["rollout/staleness"] = float(stage.policy.version - min(versions, default=stage.policy.version))
             return batch
         ask = next_.prompts
 

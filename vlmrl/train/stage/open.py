@@ -93,6 +93,7 @@ def open_stage(
     policy.vision_version += int(resumed is not None)
     used = Providers.of(methods)
     compares = reference or used.reference or any("logp_ref_BT" in method.needs for method in methods)
+    beside: list[Callable[[Path], None]] = []
     stage = StageRun(
         cfg=cfg,
         seed=s.cfg.run.seed,
@@ -110,7 +111,8 @@ def open_stage(
         log=s.tracker.log,
         once=s.first_rl_step if generates else {},
         read_services=services().read if asks_services else None,
-        save=lambda: save(s, learner, memories),
+        save=lambda: save(s, learner, memories, beside),
+        beside_tensors=beside,
         where_to_go_on=partial(where_to_go_on, s),
         stop_requested=partial(getattr, s.run, "stop_requested"),
         ui=s.ui,
@@ -257,8 +259,8 @@ def where_to_go_on(s: Session) -> str:
     return f"{text}; the last good checkpoint is {saved[-1]}, and the same command goes on from there{before}, with a lower optim.lr"
 
 
-def save(s: Session, learner: Learner, memories: Memories) -> None:
-    """Write a checkpoint. A full disk is survived a few times; the run goes on with the older one.
+def save(s: Session, learner: Learner, memories: Memories, beside: Sequence[Callable[[Path], None]] = ()) -> None:
+    """Write a checkpoint. A full disk is survived a few times; the run goes on with the older one. `beside` write files of their own.
 
     Raises:
         StorageError: several saves in a row failed.
@@ -279,6 +281,8 @@ def save(s: Session, learner: Learner, memories: Memories) -> None:
         known = learner.updates.save(folder)
         if remembered:
             dist.on_main(lambda: write_tensors(folder / MEMORIES, remembered))
+        for write in beside:
+            write(folder)
         return known
 
     try:

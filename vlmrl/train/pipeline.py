@@ -1,0 +1,331 @@
+"""The queue between sampling and training: step t trains on answers that were sampled `rollout.staleness` = k steps of updates before.
+
+Steps count from 0. Step t is planned, and sampled from the weights, after t - k finished steps; the first k + 1 are sampled from the
+stage's starting weights. This is lock-step, not "at most": what a step samples from is a function of t, and so is every bit. With k = 0
+the queue is empty whenever a step begins, and a step is planned, sampled and scored in turn.
+
+**At the same time.** The scores of up to k + 1 steps are asked for together, on a thread for each step, while later steps are sampled and
+earlier ones trained. An engine that generates with the policy's own weights samples between two updates. One with weights of its own
+(`protocols.DetachedEngine`) may sample in a thread while the policy trains. Neither thread ever waits for another rank: ranks meet on
+the main thread only, where all of them plan, join and train in the same order.
+
+**After a crash.** The weights that sampled the steps in flight are gone. So a checkpoint first waits until these steps are sampled, and
+holds their plans and journal records (`in_flight.rank-<n>.json`); scores that it does not hold are asked for again. What was sampled
+after the checkpoint is replayed from its journal, or sampled again from the same weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from vlmrl import faults, fs
+from vlmrl.config.schema import RolloutStage
+from vlmrl.errors import CheckpointError, ConfigError, MediaError, NumericsError, RowError
+from vlmrl.policy.pack import Row
+from vlmrl.protocols import DetachedEngine, why_not_ahead
+from vlmrl.rollout.collect import Collected, Collection, Collector
+from vlmrl.rollout.journal import Journal
+from vlmrl.train import dist
+from vlmrl.train.step import score_rows
+from vlmrl.types import Group, PlannedPrompt, Prompt, ScoredGroup
+
+if TYPE_CHECKING:
+    from vlmrl.train.stage.base import StageRun
+
+T = TypeVar("T")
+
+IN_FLIGHT = "in_flight.rank-{rank}.json"
+"""A checkpoint's file of a rank: the steps that were sampled and not trained yet."""
+REPLAY_GAP = {torch.float32: 1e-4, torch.bfloat16: 0.1}
+"""Most nats by which the mean log-prob of a replayed group's tokens may differ, where the recipe does not say (`rollout.replay_gap`). On
+the CPU in float32 the gap is 0; sampling and training kernels that round otherwise have one in every step (`sampling/logp_gap`)."""
+
+
+@dataclass(kw_only=True)
+class Flight:
+    """A step that is planned and not trained yet: this rank's share."""
+
+    step: int
+    """Of the stage."""
+    planned: Sequence[tuple[int, PlannedPrompt]]
+    """With the place of each in the plan."""
+    collection: Collection
+    sampled: bool = False
+    """Whether its answers are there. If not, `finish` samples them."""
+    sampling: Future[None] | None = None
+    """Where it is being sampled in a thread."""
+
+
+class Pipeline:
+    """The steps in flight of a stage; see the module docstring."""
+
+    def __init__(self, stage: StageRun, collector: Collector, *, staleness: int = 0, restored: Path | None = None):
+        """
+        Args:
+            staleness: k.
+            restored: checkpoint within the stage that this process goes on from.
+
+        Raises:
+            ConfigError: the collector's strategy cannot be sampled ahead.
+        """
+        if staleness and (why := why_not_ahead(collector.strategy)):
+            raise ConfigError([why])
+        self.collector = collector
+        self._stage, self._staleness, self._restored = stage, staleness, restored
+        self._queue: deque[Flight] = deque()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sampling")
+        if staleness:
+            stage.beside_tensors.append(self.save)
+
+    def take(self, *, prompts: int, first: int = 0) -> tuple[list[tuple[int, ScoredGroup]], Collected]:
+        """(place in the plan, group) of this rank, for the step that is trained now.
+
+        Args:
+            prompts: of a step, over all ranks.
+            first: with k = 0, a step may be asked for more groups; their places count from here.
+        """
+        stage = self._stage
+        if self._staleness and first:
+            raise ValueError("a step that was sampled ahead cannot be given more groups: the weights that sampled it are gone")
+        if self._restored is not None:
+            path, self._restored = self._restored, None
+            self._queue.extend(dist.run_synchronized(lambda: self._restore(path)))
+        step = stage.state.step
+        while (ahead := step + len(self._queue)) <= min(step + self._staleness, stage.cfg.steps - 1):
+            self._depart(ahead, prompts, first)
+        flight = self._queue.popleft()
+        assert flight.step == step, f"step {step} is to be trained, and the queue holds step {flight.step}"
+        self._land(flight)
+        return finish(stage, flight)
+
+    def _depart(self, step: int, prompts: int, first: int) -> None:
+        """Plan a step and, with k > 0, sample it from the weights as they are now."""
+        stage, engine = self._stage, self.collector.engine
+        for flight in self._queue:
+            self._land(flight)  # an engine makes one step at a time, and its weights do not change under a step
+        flight = plan(stage, self.collector, step=step, prompts=prompts, first=first)
+        if self._staleness:
+            beside = isinstance(engine, DetachedEngine) and engine.beside_training
+            if beside and not any(dist.gather(flight.collection.replays)):
+                flight.sampling = self._thread.submit(flight.collection.sample)
+            else:
+                sample(stage, flight)
+        self._queue.append(flight)
+
+    def _land(self, flight: Flight) -> None:
+        """Wait for a step that is being sampled in a thread."""
+        if flight.sampling is None:
+            return
+        began = time.perf_counter()
+        with _explained(self._stage, flight):
+            dist.run_synchronized(flight.sampling.result)
+        self._stage.clock.add("rollout", time.perf_counter() - began)
+        flight.sampling, flight.sampled = None, True
+        faults.point("rollout.ahead")
+
+    # ---- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """Wait until all steps in flight are sampled, and write them into a checkpoint. All ranks call this. A stage that has ended
+        trains none of them."""
+        if self._stage.ended:
+            return
+        for flight in self._queue:
+            self._land(flight)
+        steps = [
+            {
+                "step": flight.step,
+                "groups": [
+                    {"place": place, "planned": dataclasses.asdict(planned), "record": record}
+                    for (place, planned), record in zip(flight.planned, flight.collection.records(), strict=True)
+                ],
+            }
+            for flight in self._queue
+        ]
+        raw = json.dumps(steps, allow_nan=False).encode()
+        dist.run_synchronized(lambda: fs.write_bytes(folder / IN_FLIGHT.format(rank=dist.rank()), raw))
+
+    def _restore(self, path: Path) -> list[Flight]:
+        """The steps in flight that a checkpoint holds. Another number of ranks deals their groups anew."""
+        state = self._stage.state
+        steps = range(state.step, min(state.step + self._staleness, self._stage.cfg.steps))
+        if not steps:
+            return []
+        files = sorted(path.glob(IN_FLIGHT.format(rank="*")))
+        saved = {file.name: {item["step"]: item["groups"] for item in json.loads(file.read_bytes())} for file in files}
+        if not saved or any(list(held) != list(steps) for held in saved.values()):
+            raise CheckpointError(
+                f"{path}: it does not hold the steps {list(steps)} that were sampled and not trained; choose another run.name"
+            )
+        out: list[Flight] = []
+        for step in steps:
+            everything = sorted((group for held in saved.values() for group in held[step]), key=lambda group: group["place"])
+            same = len(saved) == dist.world()
+            mine = saved[IN_FLIGHT.format(rank=dist.rank())][step] if same else everything[dist.rank() :: dist.world()]
+            out.append(self._restored_flight(step, mine))
+        return out
+
+    def _restored_flight(self, step: int, groups: Sequence[dict[str, Any]]) -> Flight:
+        """One of them, from its records: nothing is generated.
+
+        Raises:
+            CheckpointError: its rows or media are not those that it was sampled for.
+        """
+        stage, journal = self._stage, self._stage.journal(step)
+        planned = [(int(group["place"]), PlannedPrompt(**group["planned"])) for group in groups]
+        prompts: list[tuple[int, Prompt]] = []
+        for place, one in planned:
+            sample_ = stage.loader.samples.get(one.sample_id)
+            try:
+                if sample_ is None:
+                    raise RowError("gone", f"row '{one.sample_id}' is not there")
+                prompts.append((place, stage.loader.encoder.encode(sample_, stage.loader.answer_format)))
+            except (MediaError, RowError) as error:
+                raise CheckpointError(f"{_lost(step)}: {error}; put it back, or choose another run.name") from error
+        there = {record["group"] for record in journal.replay()}
+        for group in groups:
+            if group["record"]["group"] not in there:
+                journal.append(group["record"])
+        collection = _begin(stage, self.collector, journal, step, planned, prompts)
+        changed = collection.missing()
+        if changed:
+            raise CheckpointError(f"{_lost(step)}: {', '.join(changed)} changed; put the rows back, or choose another run.name")
+        collection.sample()
+        return Flight(step=step, planned=planned, collection=collection, sampled=True)
+
+    def close(self) -> None:
+        """Forget the steps in flight; answers and scores that are being made are waited for."""
+        self._thread.shutdown()
+        if self._queue and self._stage.ended:
+            self._stage.ui.say(
+                f"{self._stage.cfg.name}: {len(self._queue)} steps that were sampled ahead are not trained: the stage is over"
+            )
+        for flight in self._queue:
+            flight.collection.close()
+        self._queue.clear()
+
+
+# ---- one step ----------------------------------------------------------------------------------------------------------
+
+
+def plan(stage: StageRun, collector: Collector, *, step: int, prompts: int, first: int = 0, journal: Journal | None = None) -> Flight:
+    """Plan a step's prompts, with what ledger and sampler know now. Places count from `first`. An engine with weights of its own takes
+    those of the policy."""
+    engine = collector.engine
+    if isinstance(engine, DetachedEngine) and engine.version != stage.policy.version:
+        engine.sync()
+    with stage.timed_loader(stage.clock, step):
+        taken = stage.loader.next_batch(stage.state.ledger, prompts=prompts, rollouts=collector.num_generations)
+    planned = [(first + place, one) for place, one, _ in taken]
+    encoded = [(first + place, prompt) for place, _, prompt in taken]
+    journal = journal or dist.run_synchronized(lambda: stage.journal(step))
+    collection = dist.run_synchronized(lambda: _begin(stage, collector, journal, step, planned, encoded))
+    return Flight(step=step, planned=planned, collection=collection)
+
+
+def sample(stage: StageRun, flight: Flight) -> None:
+    """Generate a planned step now."""
+    collection = flight.collection
+    _generating(stage, flight, collection.sample)
+    stage.clock.add("rollout", collection.out.rollout_seconds)
+    flight.sampled = True
+    faults.point("rollout.ahead")
+
+
+def finish(stage: StageRun, flight: Flight) -> tuple[list[tuple[int, ScoredGroup]], Collected]:
+    """(place in the plan, group) of a step with its scores; what is not sampled yet is generated now."""
+    if flight.sampled:
+        collected = dist.run_synchronized(flight.collection.finish)
+    else:
+        collected = _generating(stage, flight, flight.collection.finish)
+        stage.clock.add("rollout", collected.rollout_seconds)
+    stage.clock.add("score", collected.score_seconds)
+    return [(place, group) for (place, _), group in zip(flight.planned, collected.groups, strict=True)], collected
+
+
+def _begin(
+    stage: StageRun,
+    collector: Collector,
+    journal: Journal,
+    step: int,
+    planned: Sequence[tuple[int, PlannedPrompt]],
+    prompts: Sequence[tuple[int, Prompt]],
+) -> Collection:
+    """The step's own collector: it scores with the progress of its step, and does not read what later steps write."""
+    lengths = {one.sample_id: stage.state.ledger.row(one.sample_id).mean_length or 0.0 for _, one in planned}
+    own = dataclasses.replace(collector, score=partial(stage.score, step=step), expected_tokens=lengths.__getitem__)
+    return own.begin(prompts, step=step, journal=journal, num_generations=[one.num_generations for _, one in planned])
+
+
+def _generating(stage: StageRun, flight: Flight, work: Callable[[], T]) -> T:
+    """Run what generates, on this thread. Ranks meet before and behind it and not within: none asks another for weights, and each
+    generates as many tokens as it likes. A service that is down stops every rank, and none waits for one that has gone."""
+    collection = flight.collection
+
+    def checked() -> T:
+        out = work()
+        if replayed := collection.from_journal():
+            check_replayed(stage, replayed, collection.collector.settings.top_p, collection.journal)
+        return out
+
+    stage.learner.vision.get_ready(stage.policy)
+    own = not isinstance(collection.collector.engine, DetachedEngine) or any(dist.gather(collection.replays))
+    weights: AbstractContextManager[object] = stage.policy.shards.whole() if own else nullcontext()
+    with _explained(stage, flight), weights:
+        return dist.run_synchronized(checked)
+
+
+@contextmanager
+def _explained(stage: StageRun, flight: Flight) -> Iterator[None]:
+    try:
+        yield
+    except NumericsError as error:
+        where = f"stage '{stage.cfg.name}', step {flight.step + 1}"
+        raise NumericsError(f"{where}: {error}; {stage.where_to_go_on()}") from error
+
+
+def _lost(step: int) -> str:
+    return f"step {step + 1} was sampled before the checkpoint, from weights that are gone, and cannot be sampled again"
+
+
+def check_replayed(stage: StageRun, groups: Sequence[Group], top_p: float, journal: Journal) -> None:
+    """Hold answers of the journal against the weights that are to have sampled them: they must give them the log-probs with which
+    they were sampled. Weights or pixels that changed in a way that nobody has seen show here.
+
+    Raises:
+        CheckpointError: a group differs by more than rounding (`rollout.replay_gap`).
+    """
+    assert isinstance(stage.cfg, RolloutStage)
+    allowed = stage.cfg.rollout.replay_gap
+    if allowed is None:
+        allowed = REPLAY_GAP[stage.policy.compute]
+    allowed -= math.log(top_p)  # the sampler's log-probs are over the nucleus, whose share is at least top_p
+    own = [(n, group, r) for n, group in enumerate(groups) for r in group.rollouts if r.provenance in ("policy", "guided")]
+    rows = [Row(index=i, group=n, prompt=group.sampled_under(r), response=r.ids) for i, (n, group, r) in enumerate(own)]
+    if not rows:
+        return
+    gaps: dict[str, list[float]] = {}
+    for logp_T, (_, group, rollout) in zip(score_rows(stage.learner, rows), own, strict=True):
+        sampled_T = torch.tensor(rollout.logprobs)
+        gaps.setdefault(group.id, []).extend((logp_T[: len(sampled_T)].cpu() - sampled_T).abs().tolist())
+    means = {name: sum(values) / len(values) for name, values in gaps.items()}
+    wrong = [f"{name} (mean gap {mean:.3g})" for name, mean in means.items() if not mean <= allowed]
+    if wrong:
+        raise CheckpointError(
+            f"{journal.path}: the answers of {len(wrong)} of {len(means)} groups do not have the log-probs with which they were "
+            f"sampled: {', '.join(wrong)}; at most {allowed:.3g} is rounding. Weights, pixels or kernels are not those of the process "
+            "that sampled them: put them back, delete this file to sample the step again, or raise rollout.replay_gap"
+        )

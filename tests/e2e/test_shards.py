@@ -204,3 +204,23 @@ def test_shards_of_two_ranks_are_read_by_four(tiny_files: tuple[Path, Path], tmp
     said = (tmp_path / "run" / "said.txt").read_text()
     assert f"{before[-1].name} was saved by 2 ranks and 4 go on from it" in said
     assert len(steps(config)) == 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp", "zero3"])
+def test_killed_while_checkpoints_are_written_in_the_background(sharding: str, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """The background has files, hashes and a group of ranks of its own; its checkpoints hold what those of the foreground hold."""
+    plain = configured(tiny_files, tmp_path / "plain", sharding, checkpoint={"every": 1, "keep": 20})
+    cut = configured(tiny_files, tmp_path / "cut", sharding, checkpoint={"every": 1, "keep": 20, "asynchronous": True})
+    finish(tmp_path / "plain")
+    for lines in (2, 5):
+        kill_a_rank_after(tmp_path / "cut", cut, lines)
+    finish(tmp_path / "cut")
+    assert digest(cut) == digest(plain)
+    for path in checkpoint.steps(runs.run_dir(plain) / "checkpoints"):
+        other = runs.run_dir(cut) / "checkpoints" / path.name
+        assert checkpoint.verify(other) == []
+        for file in path.rglob("*.safetensors"):
+            a, b = load_file(file), load_file(other / file.relative_to(path))
+            assert set(a) == set(b)
+            assert all(a[name].equal(b[name]) for name in a), (path.name, file.name)

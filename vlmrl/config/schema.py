@@ -170,6 +170,9 @@ class EvalSection(Section):
 class CheckpointSection(Section):
     every: PositiveInt = Field(default=50, description="Optimizer steps between checkpoints")
     keep: PositiveInt = Field(default=2, description="Checkpoints kept; the newest valid one is never deleted")
+    asynchronous: bool = Field(
+        default=False, description="Write checkpoints in the background, from copies in the machine's memory (docs/resume.md)"
+    )
 
 
 class ToyWorldSection(Section):

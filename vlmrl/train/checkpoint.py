@@ -95,7 +95,7 @@ def save(
     *,
     step_name: str,
     write_tensors: Callable[[Path], Known],
-    state: Mapping[str, Any],
+    state: Mapping[str, Any] | bytes,
     manifest_extra: Mapping[str, Any],
     keep: int,
     collective: Collective = ALONE,
@@ -107,7 +107,7 @@ def save(
         write_tensors: writes any files below the temporary folder that it is given (`train.tensors.write_tensors` makes safetensors). It is
             called on every rank, and what it raises on one it must raise on all. It returns the manifest's entries of files whose hashes
             the ranks know already, or None.
-        state: everything else that must survive; plain JSON values with text keys and finite numbers.
+        state: everything else that must survive; plain JSON values with text keys and finite numbers, or what `encoded` made of them.
         manifest_extra: stored under `extra` in the manifest (step, world size, config hash, versions).
         collective: the ranks; all of them call this with the same arguments.
 
@@ -118,7 +118,7 @@ def save(
     if step_number(step_name) is None or keep < 1:
         raise ValueError(f"step_name {step_name!r} must be like 'step-00000200' and keep ({keep}) at least 1")
 
-    encoded = _json(state, "state")
+    raw = state if isinstance(state, bytes) else encoded(state)
     _json(manifest_extra, "manifest_extra")
     made: Path | None = None
     try:
@@ -126,7 +126,7 @@ def save(
         temporary = collective.gather(made)[0]
         assert temporary is not None
         known = write_tensors(temporary)
-        collective.on_main(lambda: _commit(folder, step_name, temporary, encoded, manifest_extra, keep, known))
+        collective.on_main(lambda: _commit(folder, step_name, temporary, raw, manifest_extra, keep, known))
     except BaseException as error:
         if made is not None:
             fs.remove_tree(made)
@@ -134,6 +134,15 @@ def save(
             raise StorageError(f"{folder / step_name}: not saved: {error}; free some space or check the disk") from error
         raise
     return folder / step_name
+
+
+def encoded(state: Mapping[str, Any]) -> bytes:
+    """A state as it is now, for `save`.
+
+    Raises:
+        CheckpointError: it would not come back from JSON as it is.
+    """
+    return _json(state, "state")
 
 
 def latest(folder: Path) -> Found:

@@ -184,6 +184,10 @@ def run_synchronized(fn: Callable[[], T]) -> T:
 
     `fn` must not contain collectives. Raises the local error where there is one, else `RankFailed` with the origin's trace.
     """
+    return _agreed(fn, gather)
+
+
+def _agreed(fn: Callable[[], T], gather: Callable[[Any], list[Any]]) -> T:
     error: BaseException | None = None
     result: Any = None
     try:
@@ -203,6 +207,35 @@ def run_synchronized(fn: Callable[[], T]) -> T:
 def on_main(fn: Callable[[], T]) -> T | None:
     """Run `fn` on rank 0 only; its failure is every rank's failure."""
     return run_synchronized(fn if is_main() else lambda: None)
+
+
+class Aside:
+    """The ranks once more, for a thread beside the main one: a group of its own, so that its calls and those of the main thread (`gather`
+    and the others of this module, which are otherwise the same) cannot meet. Every rank makes it at the same place."""
+
+    def __init__(self) -> None:
+        self._group: Any = torch_dist.new_group(backend="gloo", timeout=_LIMIT) if world() > 1 else None
+
+    def control(self) -> torch_dist.ProcessGroup | None:
+        return self._group
+
+    def collective(self, name: str) -> AbstractContextManager[None]:
+        """Not watched: a rank that is lost is noticed by the main thread's calls, or ends this one with an error."""
+        del name
+        return nullcontext()
+
+    def gather(self, value: T) -> list[T]:
+        if self._group is None:
+            return [value]
+        out: list[Any] = [None] * world()
+        torch_dist.all_gather_object(out, value, group=self._group)
+        return out
+
+    def run_synchronized(self, fn: Callable[[], T]) -> T:
+        return _agreed(fn, self.gather)
+
+    def on_main(self, fn: Callable[[], T]) -> T | None:
+        return self.run_synchronized(fn if is_main() else lambda: None)
 
 
 def sum_(value: torch.Tensor) -> torch.Tensor:

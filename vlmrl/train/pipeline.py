@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from vlmrl import faults, fs
+from vlmrl import faults
 from vlmrl.config.schema import RolloutStage
 from vlmrl.errors import CheckpointError, ConfigError, MediaError, NumericsError, RowError
 from vlmrl.policy.pack import Row
@@ -88,7 +88,7 @@ class Pipeline:
         self._queue: deque[Flight] = deque()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sampling")
         if staleness:
-            stage.beside_tensors.append(self.save)
+            stage.beside.append(self.save)
 
     def take(self, *, prompts: int, first: int = 0) -> tuple[list[tuple[int, ScoredGroup]], Collected]:
         """(place in the plan, group) of this rank, for the step that is trained now.
@@ -138,11 +138,11 @@ class Pipeline:
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------------
 
-    def save(self, folder: Path) -> None:
-        """Wait until all steps in flight are sampled, and write them into a checkpoint. All ranks call this. A stage that has ended
-        trains none of them."""
+    def save(self) -> dict[str, bytes]:
+        """This rank's file of a checkpoint, once all steps in flight are sampled. All ranks call this. A stage that has ended trains none
+        of them and has no file."""
         if self._stage.ended:
-            return
+            return {}
         for flight in self._queue:
             self._land(flight)
         steps = [
@@ -155,8 +155,7 @@ class Pipeline:
             }
             for flight in self._queue
         ]
-        raw = json.dumps(steps, allow_nan=False).encode()
-        dist.run_synchronized(lambda: fs.write_bytes(folder / IN_FLIGHT.format(rank=dist.rank()), raw))
+        return {IN_FLIGHT.format(rank=dist.rank()): json.dumps(steps, allow_nan=False).encode()}
 
     def _restore(self, path: Path) -> list[Flight]:
         """The steps in flight that a checkpoint holds. Another number of ranks deals their groups anew."""

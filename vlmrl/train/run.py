@@ -82,12 +82,22 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
             with services_of_run(judges):
                 _stages(session)
         finally:
+            _let_end(session)
             session.tracker.close()
             session.store.close()
         dist.on_main(run.finish)
         dist.on_main(lambda: show_results(run.path, ui))
         dist.on_main(lambda: check_evaluations(run.path))
         return run.path
+
+
+def _let_end(s: Session) -> None:
+    """A run that stops with an error lets a checkpoint that is being written end; what that one fails with is said."""
+    if s.background is not None and s.background.busy:
+        try:
+            s.background.wait()
+        except Exception as error:  # noqa: BLE001 (another one is being raised)
+            s.ui.say(f"checkpoint not saved: {error}")
 
 
 def _stages(s: Session) -> None:

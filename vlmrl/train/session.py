@@ -18,6 +18,7 @@ from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.vision import VisionCache
 from vlmrl.policy.vision_disk import FeatureStore
 from vlmrl.train import checkpoint, dist
+from vlmrl.train.background import Background
 from vlmrl.train.identity import FOLDER as INPUTS
 from vlmrl.train.identity import Identity
 from vlmrl.train.media import open_media
@@ -62,6 +63,8 @@ class Session:
     """Model that the current stage starts from: the recipe's, or what the stage before exported."""
     restored: Path | None = None
     """Checkpoint whose tensors the first stage of this process starts from."""
+    background: Background | None = None
+    """Writes checkpoints beside training (`checkpoint.asynchronous`)."""
     failed_saves: int = 0
     clock: Clock = field(default_factory=Clock)
     rows: dict[tuple[SourceSection, str], Rows] = field(default_factory=dict)
@@ -231,6 +234,7 @@ def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui:
         used=used,
         base=places.model if state.stage == 0 else str(stage_folder(run, cfg, state.stage - 1)),
         restored=found.path,
+        background=Background() if cfg.checkpoint.asynchronous else None,
     )
 
 

@@ -30,6 +30,11 @@ PROMPT = group([], sample(id="a"), "answer_only").prompt
 SAMPLES = {f"s{n}": replace(PROMPT.sample, id=f"s{n}") for n in range(40)}
 
 
+def write(queue: Pipeline, folder: Path) -> None:
+    for name, raw in queue.save().items():
+        (folder / name).write_bytes(raw)
+
+
 class Stage:
     """What a pipeline needs of a stage. Samples are planned one after the other; `said` is what has happened."""
 
@@ -40,7 +45,7 @@ class Stage:
         self.policy = SimpleNamespace(version=0, shards=SimpleNamespace(whole=nullcontext))
         self.learner = SimpleNamespace(vision=SimpleNamespace(get_ready=lambda policy: None))
         self.clock, self.ui = Clock(), SimpleNamespace(say=self.said.append)
-        self.beside_tensors: list[Any] = []
+        self.beside: list[Any] = []
         self.loader = SimpleNamespace(next_batch=self.next_batch, samples=SAMPLES, answer_format="", encoder=SimpleNamespace(encode=encode))
         self.planned = 0
         self.ended = False
@@ -143,7 +148,7 @@ def test_without_staleness_nothing_is_in_flight_between_steps(tmp_path: Path) ->
         queue.take(prompts=2)
         stage.train()
     assert stage.said == ["plan 0 at 0", "generate with 0", "train 0", "plan 1 at 1", "generate with 1", "train 1"]
-    assert stage.beside_tensors == []
+    assert stage.beside == []
 
 
 @pytest.mark.parametrize("staleness", [1, 2])
@@ -253,13 +258,13 @@ def test_a_checkpoint_waits_for_a_thread_and_raises_its_fault(tmp_path: Path) ->
     queue.take(prompts=2)
     stage.train()
     threading.Timer(0.3, engine.free.set).start()
-    queue.save(tmp_path)
+    write(queue, tmp_path)
     assert [step["step"] for step in json.loads((tmp_path / IN_FLIGHT.format(rank=0)).read_text())] == [2]
     engine.fails = True
     queue.take(prompts=2)
     stage.train()
     with pytest.raises(NumericsError, match="step 4"):
-        queue.save(tmp_path)
+        write(queue, tmp_path)
 
 
 # ---- checkpoints -------------------------------------------------------------------------------------------------------
@@ -284,7 +289,7 @@ def later(stage: Stage, folder: Path) -> Stage:
 @pytest.mark.parametrize("journals", ["kept", "lost"])
 def test_a_checkpoint_brings_the_steps_in_flight_back(journals: str, tmp_path: Path) -> None:
     stage, queue = advanced(tmp_path / "journal", 2, 2)
-    queue.save(tmp_path)
+    write(queue, tmp_path)
     rest = [queue.take(prompts=3)[0] for _ in range(1)]
     again = later(stage, tmp_path / ("journal" if journals == "kept" else "new"))
     back = make(again, 2, restored=tmp_path)
@@ -309,7 +314,7 @@ def test_scores_that_a_checkpoint_does_not_hold_are_asked_for_again(tmp_path: Pa
     queue = make(stage, 1)
     queue.take(prompts=3)
     stage.train()
-    queue.save(tmp_path)
+    write(queue, tmp_path)
     (step,) = json.loads((tmp_path / IN_FLIGHT.format(rank=0)).read_text())
     assert [item["record"]["scores"] for item in step["groups"]] == [None] * 3
     again = later(stage, tmp_path / "new")
@@ -322,7 +327,7 @@ def test_scores_that_a_checkpoint_does_not_hold_are_asked_for_again(tmp_path: Pa
 def test_steps_in_flight_are_dealt_anew_to_another_number_of_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two files, as two ranks with two and one of three groups would write them."""
     stage, queue = advanced(tmp_path / "journal", 1, 1)
-    queue.save(tmp_path)
+    write(queue, tmp_path)
     whole = tmp_path / IN_FLIGHT.format(rank=0)
     (step,) = json.loads(whole.read_text())
     for rank, places in ((0, (0, 2)), (1, (1,))):
@@ -340,7 +345,7 @@ def test_steps_in_flight_are_dealt_anew_to_another_number_of_ranks(tmp_path: Pat
 def test_a_stage_that_is_over_saves_nothing_and_says_what_it_drops(tmp_path: Path) -> None:
     stage, queue = advanced(tmp_path / "journal", 2, 2)
     stage.ended = True
-    queue.save(tmp_path)
+    write(queue, tmp_path)
     queue.close()
     assert not list(tmp_path.glob("in_flight*"))
     assert stage.said[-1] == "rl: 2 steps that were sampled ahead are not trained: the stage is over"
@@ -350,7 +355,7 @@ def test_what_cannot_be_taken_up_is_refused(tmp_path: Path) -> None:
     stage, queue = advanced(tmp_path / "journal", 2, 2)
     with pytest.raises(CheckpointError, match=r"does not hold the steps \[2, 3\]"):
         make(later(stage, tmp_path / "a"), 2, restored=tmp_path).take(prompts=3)
-    queue.save(tmp_path)
+    write(queue, tmp_path)
     with pytest.raises(CheckpointError, match=r"does not hold the steps \[2\]"):
         make(later(stage, tmp_path / "b"), 1, restored=tmp_path).take(prompts=3)
     gone = later(stage, tmp_path / "c")
@@ -366,7 +371,7 @@ def test_what_cannot_be_taken_up_is_refused(tmp_path: Path) -> None:
 def test_what_was_sampled_after_the_checkpoint_is_held_against_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps in flight are not: their weights are gone. They come from the checkpoint, which is verified as a whole."""
     stage, queue = advanced(tmp_path / "journal", 1, 1)
-    queue.save(tmp_path)
+    write(queue, tmp_path)
     again = later(stage, tmp_path / "journal")
     queue.take(prompts=3)
     seen: list[str] = []

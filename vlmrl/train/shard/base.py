@@ -7,8 +7,9 @@ The trainer knows the two protocols here and nothing of any engine: `Engine` liv
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -19,7 +20,37 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.root import Read
 from vlmrl.registry import nearest
 
+T = TypeVar("T")
 Named = Sequence[tuple[str, torch.nn.Parameter]]
+
+
+class Together(Protocol):
+    """The ranks of a job: `train.dist` in the main thread, `dist.Aside` in one beside it."""
+
+    def control(self) -> Any:
+        """Their process group on the CPU; None for one process."""
+        ...
+
+    def collective(self, name: str) -> AbstractContextManager[None]:
+        """Around a block in which ranks wait for each other."""
+        ...
+
+    def gather(self, value: T) -> list[T]:
+        """`value` of every rank, on every rank."""
+        ...
+
+    def run_synchronized(self, fn: Callable[[], T]) -> T:
+        """Local work, then agree: every rank goes on, or every rank raises."""
+        ...
+
+    def on_main(self, fn: Callable[[], T]) -> T | None:
+        """Work of rank 0; its failure is every rank's."""
+        ...
+
+
+Writer = Callable[[Path, Together], "dict[str, dict[str, Any]]"]
+"""Writes into a folder that is the same on all ranks; every rank calls it. Gives what is known of the files already: path -> its entry in
+the manifest. Raises StorageError on every rank where the disk refused on one."""
 
 
 class Updates(Protocol):
@@ -57,18 +88,16 @@ class Updates(Protocol):
         """
         ...
 
-    def save(self, folder: Path) -> dict[str, dict[str, Any]]:
-        """Write weights that train and moments into a new folder. Called on every rank; `folder` is the same on all of them.
+    def writer(self, *, copy: bool) -> Writer:
+        """What writes weights that train and moments into a new folder. Called on every rank.
 
-        Returns what is known of the files already: path -> its entry in the manifest.
-
-        Raises:
-            StorageError: the disk refused, on this or on another rank.
+        Args:
+            copy: it writes what they hold now, whenever it is called; one such writer at a time. Else it writes what they hold then.
         """
         ...
 
     def start(self, path: Path | None) -> None:
-        """Called once, before the stage's first pass, on every rank: read what `save` wrote, where the stage is resumed from a checkpoint.
+        """Called once, before the stage's first pass, on every rank: read what a writer wrote, where it is resumed from a checkpoint.
 
         Raises:
             CheckpointError: the weights are not those that this stage trains.

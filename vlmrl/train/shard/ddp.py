@@ -7,7 +7,8 @@ tried again. Rank 0 writes checkpoints.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.root import Read
 from vlmrl.train import dist
 from vlmrl.train.shard.adamw import make_optimizer
-from vlmrl.train.shard.base import Named, engine_kind
+from vlmrl.train.shard.base import Named, Together, Writer, engine_kind
+from vlmrl.train.shard.copies import Copies
 from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, require_finite, write_tensors
 
 WEIGHTS, MOMENTS, GROUPS = "weights.safetensors", "optimizer.safetensors", "optimizer.json"
@@ -53,6 +55,7 @@ class ReplicaUpdates:
         """`order`: names of the parameters in the optimizer's order."""
         self.optimizer = optimizer
         self._named, self._order = dict(named), order
+        self._weights, self._moments = Copies(), Copies()
 
     def zero(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -72,15 +75,12 @@ class ReplicaUpdates:
         moments, _ = optimizer_tensors(self.optimizer, self._order)
         require_finite({**self._named, **moments}, what)
 
-    def save(self, folder: Path) -> dict[str, dict[str, Any]]:
-        def write() -> None:
-            moments, groups = optimizer_tensors(self.optimizer, self._order)
-            write_tensors(folder / WEIGHTS, self._named)
-            write_tensors(folder / MOMENTS, moments)
-            fs.write_text(folder / GROUPS, json.dumps(groups, sort_keys=True))
-
-        dist.on_main(write)
-        return {}
+    def writer(self, *, copy: bool) -> Writer:
+        moments, groups = optimizer_tensors(self.optimizer, self._order)
+        weights: dict[str, torch.Tensor] = dict(self._named)
+        if copy and dist.is_main():
+            weights, moments = self._weights.take(weights), self._moments.take(moments)
+        return partial(write_whole, weights=weights, moments=moments, groups=groups)
 
     def start(self, path: Path | None) -> None:
         if path is None:
@@ -92,6 +92,25 @@ class ReplicaUpdates:
                 self._named[name].copy_(value)
         state = json.loads((path / GROUPS).read_text(encoding="utf-8"))
         load_optimizer(self.optimizer, self._order, read_tensors(path / MOMENTS), state)
+
+
+def write_whole(
+    folder: Path,
+    ranks: Together,
+    *,
+    weights: Mapping[str, torch.Tensor],
+    moments: Mapping[str, torch.Tensor],
+    groups: Mapping[str, Any],
+) -> dict[str, dict[str, Any]]:
+    """Rank 0 writes whole tensors."""
+
+    def write() -> None:
+        write_tensors(folder / WEIGHTS, weights)
+        write_tensors(folder / MOMENTS, moments)
+        fs.write_text(folder / GROUPS, json.dumps(groups, sort_keys=True))
+
+    ranks.on_main(write)
+    return {}
 
 
 def require_same_names(path: Path, saved: Iterable[str], named: Iterable[str]) -> None:

@@ -18,6 +18,7 @@ from vlmrl import fs
 from vlmrl.errors import CheckpointError, StorageError
 from vlmrl.train import dist
 from vlmrl.train.manifest import listing
+from vlmrl.train.shard.base import Together
 from vlmrl.train.shard.ddp import GROUPS, require_same_names
 from vlmrl.train.tensors import optimizer_tensors
 
@@ -26,7 +27,13 @@ WEIGHT = "weight/"
 Parameters = Mapping[str, torch.nn.Parameter]
 
 
-def save(folder: Path, named: Parameters, optimizer: torch.optim.Optimizer, order: Sequence[str]) -> dict[str, dict[str, Any]]:
+def of(named: Parameters, optimizer: torch.optim.Optimizer, order: Sequence[str]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Live weights and moments under their names in a checkpoint, and the parameter groups as JSON values."""
+    moments, groups = optimizer_tensors(optimizer, order)
+    return {WEIGHT + name: parameter.detach() for name, parameter in named.items()} | moments, groups
+
+
+def save(folder: Path, ranks: Together, *, tensors: Mapping[str, torch.Tensor], groups: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Write the shards of all ranks below `folder`. Returns what the manifest says of these files: path -> path, size and sha256.
 
     Raises:
@@ -36,21 +43,21 @@ def save(folder: Path, named: Parameters, optimizer: torch.optim.Optimizer, orde
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
-    moments, groups = optimizer_tensors(optimizer, order)
-    tensors = {WEIGHT + name: parameter.detach() for name, parameter in named.items()} | moments
-    dist.on_main(lambda: fs.mkdir(folder / FOLDER))
+    ranks.on_main(lambda: fs.mkdir(folder / FOLDER))
     try:
-        with dist.collective("checkpoint"):
+        with ranks.collective("checkpoint"):
             dcp.save(  # pyright: ignore[reportPrivateImportUsage]
-                tensors, storage_writer=HuggingFaceStorageWriter(str(folder / FOLDER), save_distributed=True)
+                dict(tensors),
+                storage_writer=HuggingFaceStorageWriter(str(folder / FOLDER), save_distributed=True),
+                process_group=ranks.control(),
             )
     except CheckpointException as error:
         rank, (cause, _) = next(iter(error.failures.items()))
         raise StorageError(f"{folder / FOLDER}: rank {rank}: not saved: {cause}; free some space or check the disk") from error
-    dist.on_main(lambda: fs.write_text(folder / GROUPS, json.dumps(groups, sort_keys=True)))
+    ranks.on_main(lambda: fs.write_text(folder / GROUPS, json.dumps(groups, sort_keys=True)))
     own = f"shard-{dist.rank() + 1:05d}-"
-    mine = dist.run_synchronized(lambda: listing(folder / FOLDER, only=lambda name: name.startswith(own)))
-    entries = [{**entry, "path": f"{FOLDER}/{entry['path']}"} for of_rank in dist.gather(mine) for entry in of_rank]
+    mine = ranks.run_synchronized(lambda: listing(folder / FOLDER, only=lambda name: name.startswith(own)))
+    entries = [{**entry, "path": f"{FOLDER}/{entry['path']}"} for of_rank in ranks.gather(mine) for entry in of_rank]
     return {entry["path"]: entry for entry in entries}
 
 

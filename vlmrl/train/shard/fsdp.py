@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +27,8 @@ from vlmrl.policy.root import Read, Root
 from vlmrl.train import dist
 from vlmrl.train.shard import files
 from vlmrl.train.shard.adamw import make_optimizer
-from vlmrl.train.shard.base import Named, engine_kind
+from vlmrl.train.shard.base import Named, Writer, engine_kind
+from vlmrl.train.shard.copies import Copies
 from vlmrl.train.shard.spread import fill
 from vlmrl.train.tensors import optimizer_tensors, require_finite
 
@@ -152,6 +154,7 @@ class FsdpUpdates:
     def __init__(self, named: Named, optimizer: torch.optim.Optimizer, order: list[str]):
         self.optimizer = optimizer
         self._named, self._order = dict(named), order
+        self._copies = Copies()
 
     def zero(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -173,8 +176,9 @@ class FsdpUpdates:
         tensors = {**self._named, **moments}
         require_finite({name: t.to_local() if isinstance(t, DTensor) else t for name, t in tensors.items()}, what)
 
-    def save(self, folder: Path) -> dict[str, dict[str, Any]]:
-        return files.save(folder, self._named, self.optimizer, self._order)
+    def writer(self, *, copy: bool) -> Writer:
+        tensors, groups = files.of(self._named, self.optimizer, self._order)
+        return partial(files.save, tensors=self._copies.take(tensors) if copy else tensors, groups=groups)
 
     def start(self, path: Path | None) -> None:
         if path is not None:

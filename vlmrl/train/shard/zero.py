@@ -8,15 +8,14 @@ the update and `apply` has nothing left to do. Checkpoints hold whole tensors, g
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vlmrl import fs
 from vlmrl.config.section import OptimSection
 from vlmrl.config.train import TrainSection
 from vlmrl.errors import ConfigError
@@ -24,10 +23,10 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.root import Read, Root
 from vlmrl.train import dist
 from vlmrl.train.shard.adamw import make_optimizer
-from vlmrl.train.shard.base import Named, engine_kind
-from vlmrl.train.shard.ddp import GROUPS, MOMENTS, WEIGHTS, require_same_names
+from vlmrl.train.shard.base import Named, Writer, engine_kind
+from vlmrl.train.shard.ddp import MOMENTS, WEIGHTS, require_same_names, write_whole
 from vlmrl.train.shard.zero_shards import ZeroShards, initialize
-from vlmrl.train.tensors import read_tensors, require_finite, write_tensors
+from vlmrl.train.tensors import read_tensors, require_finite
 
 STAGES = {"zero2": 2, "zero3": 3}
 MOMENT = ("exp_avg", "exp_avg_sq")
@@ -168,7 +167,9 @@ class ZeroUpdates:
             own |= {f"{kind} {i}": value for kind, value in self.optimizer.optimizer.state.get(flat, {}).items() if kind in MOMENT}
         require_finite(own, what)
 
-    def save(self, folder: Path) -> dict[str, dict[str, Any]]:
+    def writer(self, *, copy: bool) -> Writer:
+        """Of whole tensors, gathered into rank 0's memory: copies in any case."""
+        del copy
         weights: dict[str, torch.Tensor] = {}
         moments: dict[str, torch.Tensor] = {}
         inner = self.optimizer.optimizer.state
@@ -178,15 +179,8 @@ class ZeroUpdates:
             for kind in MOMENT if begun else ():
                 self._keep(moments, f"{kind}/{name}", self._moment(parameter, kind))
         if begun:
-            moments["step"] = next(iter(inner.values()))["step"]
-
-        def write() -> None:
-            write_tensors(folder / WEIGHTS, weights)
-            write_tensors(folder / MOMENTS, moments)
-            fs.write_text(folder / GROUPS, json.dumps({"groups": []}))
-
-        dist.on_main(write)
-        return {}
+            moments["step"] = next(iter(inner.values()))["step"].clone()
+        return partial(write_whole, weights=weights, moments=moments, groups={"groups": []})
 
     @staticmethod
     def _keep(out: dict[str, torch.Tensor], name: str, value: torch.Tensor) -> None:

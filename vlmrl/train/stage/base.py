@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -90,9 +90,11 @@ class StageRun:
     log: Callable[..., None]
     """`Tracker.log`: a line of metrics under the names of stage and step."""
     save: Callable[[], None]
-    beside_tensors: list[Callable[[Path], None]] = field(default_factory=list["Callable[[Path], None]"])
-    """Write files of their own into the folder of a checkpoint; called on every rank."""
+    beside: list[Callable[[], Mapping[str, bytes]]] = field(default_factory=list["Callable[[], Mapping[str, bytes]]"])
+    """Give the files that this rank alone writes into a checkpoint, by name; called on every rank."""
     stop_requested: Callable[[], bool]
+    settle: Callable[..., None] = lambda *, wait: None
+    """Sees to a checkpoint that is written in the background: at every step to what is done, with `wait` to its end."""
     where_to_go_on: Callable[[], str] = lambda: "start again from finite weights"
     """Said where numbers are not finite: which weights are not, and the last good checkpoint."""
     accept_changed: bool = False
@@ -364,5 +366,7 @@ class StageRun:
         if due or stop:
             with self.clock.phase("checkpoint"):
                 self.save()
+        with self.clock.phase("checkpoint"):
+            self.settle(wait=stop or self.ended)
         if stop and not self.ended:
             raise Preempted(f"stopped by a signal after step {state.step} of stage '{cfg.name}'; saved, run the same command to go on")

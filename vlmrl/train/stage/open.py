@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from vlmrl import __version__, faults, rng
+from vlmrl import faults, rng
 from vlmrl.config.schema import Method, RolloutStage, StageBase
 from vlmrl.config.section import default
-from vlmrl.errors import ConfigError, NumericsError, StorageError
+from vlmrl.errors import ConfigError
 from vlmrl.policy.attention import require
 from vlmrl.policy.load import freeze
 from vlmrl.policy.lora import add_adapters
@@ -23,9 +22,7 @@ from vlmrl.protocols import reward as rewards_registry
 from vlmrl.protocols import sampler as samplers
 from vlmrl.rewards.remote.services import services
 from vlmrl.rewards.run.runner import RewardRunner
-from vlmrl.rollout.journal import drop_before
 from vlmrl.sampling.info import describe
-from vlmrl.train import checkpoint, dist
 from vlmrl.train.columns import reward_runner
 from vlmrl.train.evaluate import evaluate_stage, held_out_score
 from vlmrl.train.loader import PromptLoader, cost_of
@@ -40,11 +37,10 @@ from vlmrl.train.stage import providers  # noqa: F401 (registers the package's p
 from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Reference, StageRun
 from vlmrl.train.stage.provide import Providers
+from vlmrl.train.stage.saves import save, settle, where_to_go_on
 from vlmrl.train.step import Learner
-from vlmrl.train.tensors import listed, not_finite, read_tensors, write_tensors
+from vlmrl.train.tensors import read_tensors
 from vlmrl.types import Sample
-
-MAX_FAILED_SAVES = 3
 
 
 def open_stage(
@@ -93,7 +89,7 @@ def open_stage(
     policy.vision_version += int(resumed is not None)
     used = Providers.of(methods)
     compares = reference or used.reference or any("logp_ref_BT" in method.needs for method in methods)
-    beside: list[Callable[[Path], None]] = []
+    beside: list[Callable[[], Mapping[str, bytes]]] = []
     stage = StageRun(
         cfg=cfg,
         seed=s.cfg.run.seed,
@@ -112,7 +108,8 @@ def open_stage(
         once=s.first_rl_step if generates else {},
         read_services=services().read if asks_services else None,
         save=lambda: save(s, learner, memories, beside),
-        beside_tensors=beside,
+        beside=beside,
+        settle=partial(settle, s),
         where_to_go_on=partial(where_to_go_on, s),
         stop_requested=partial(getattr, s.run, "stop_requested"),
         ui=s.ui,
@@ -238,76 +235,7 @@ def _profiler(s: Session, cfg: StageBase) -> StageProfiler | None:
     return StageProfiler(s.run.path / "profile", cfg.name, steps=s.profile_steps, device=s.policy.device, say=s.ui.say)
 
 
-# ---- checkpoints -------------------------------------------------------------------------------------------------------
-
-
 def _memories(s: Session) -> Memories:
     """What the last checkpoint holds of the stage that this process resumes in."""
     path = None if s.restored is None else s.restored / MEMORIES
     return Memories(s.state.memories, read_tensors(path) if path is not None and path.exists() else None)
-
-
-def where_to_go_on(s: Session) -> str:
-    """For messages about numbers that are not finite: which weights are not, and which checkpoint the run can go on from."""
-    named = {name: s.policy.shards.local(value) for name, value in s.policy.model.named_parameters()}
-    bad = not_finite(named)
-    text = f"weights: {listed(bad, len(named))}" if bad else "all weights are finite, so they have grown too large or the inputs are wrong"
-    saved = [path.name for path in checkpoint.steps(s.run.checkpoints)]
-    if not saved:
-        return f"{text}; there is no checkpoint: lower optim.lr, and check that '{s.base}' holds finite weights"
-    before = f"; if it stops here again, delete {saved[-1]} to go on from {saved[-2]}" if len(saved) > 1 else ""
-    return f"{text}; the last good checkpoint is {saved[-1]}, and the same command goes on from there{before}, with a lower optim.lr"
-
-
-def save(s: Session, learner: Learner, memories: Memories, beside: Sequence[Callable[[Path], None]] = ()) -> None:
-    """Write a checkpoint. A full disk is survived a few times; the run goes on with the older one. `beside` write files of their own.
-
-    Raises:
-        StorageError: several saves in a row failed.
-        NumericsError: a weight or a moment of the optimizer is not finite, on any rank; nothing is written.
-        RunBusyError: the run's directory or its lock was replaced.
-    """
-    name = checkpoint.step_name(s.state.global_step)
-    try:
-        dist.run_synchronized(lambda: learner.updates.require_finite(name))
-    except NumericsError as error:
-        raise NumericsError(f"stage '{s.cfg.stages[s.state.stage].name}', step {s.state.step}: {error}; {where_to_go_on(s)}") from error
-    s.state.memories = memories.state_dict()
-    remembered = {key: s.policy.shards.full(value) for key, value in memories.tensors().items()}
-
-    dist.on_main(s.run.still_ours)
-
-    def tensors(folder: Path) -> dict[str, dict[str, Any]]:
-        known = learner.updates.save(folder)
-        if remembered:
-            dist.on_main(lambda: write_tensors(folder / MEMORIES, remembered))
-        for write in beside:
-            write(folder)
-        return known
-
-    try:
-        s.used.sync()
-        offset, marks = dist.on_main(s.tracker.mark) or (0, [])
-        checkpoint.save(
-            s.run.checkpoints,
-            step_name=name,
-            write_tensors=tensors,
-            state={
-                "run": s.state.state_dict(),
-                "metrics_offset": offset,
-                "metrics_marks": marks,
-                "identity": s.identity.body(),
-                "media": s.used.state_dict(),
-            },
-            manifest_extra={"config": s.config_hash, "version": __version__, "world": dist.world(), "step": s.state.global_step},
-            keep=s.cfg.checkpoint.keep,
-            collective=dist,
-        )
-    except (StorageError, dist.RankFailed) as error:
-        s.failed_saves += 1
-        if s.failed_saves >= MAX_FAILED_SAVES:
-            raise
-        s.ui.say(f"checkpoint not saved ({s.failed_saves} of {MAX_FAILED_SAVES} failures in a row allowed): {error}")
-        return
-    s.failed_saves = 0
-    dist.on_main(lambda: drop_before(s.run.journal, s.state.global_step))

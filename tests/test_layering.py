@@ -79,6 +79,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "transformers": ("policy", "rollout.engine_hf", "rewards.reward_model", "toy.model", "evals"),
     "tokenizers": ("toy.model",),
     "accelerate": ("train.dist", "train.tracking"),
+    "fsspec": ("train.mirror",),
     "flash_attn": ("policy.attention",),
     "safetensors": ("policy", "train.tensors", "train.export"),
     "torchvision": ("compat", "media"),

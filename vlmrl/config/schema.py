@@ -173,6 +173,9 @@ class CheckpointSection(Section):
     asynchronous: bool = Field(
         default=False, description="Write checkpoints in the background, from copies in the machine's memory (docs/resume.md)"
     )
+    mirror: str | None = Field(
+        default=None, description="URL of a folder that also keeps them (file://, s3://, ...); an empty run folder is filled from there"
+    )
 
 
 class ToyWorldSection(Section):

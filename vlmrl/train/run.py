@@ -24,6 +24,7 @@ from vlmrl.rewards.remote.throttle import Timing
 from vlmrl.train import dist
 from vlmrl.train.evaluate import eval_problems, evaluate_stage, remember_stage
 from vlmrl.train.export import export, link
+from vlmrl.train.mirror import Mirror
 from vlmrl.train.results import check_evaluations, show_results
 from vlmrl.train.resume import lost_of_finished, reopen, verify
 from vlmrl.train.rundir import open_run
@@ -56,12 +57,14 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
     # on by default with the former: a write to every fresh tensor, to find reads of what nobody wrote
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 (a property of the module, which has no type)
     main = dist.is_main()
+    mirror = None if cfg.checkpoint.mirror is None else Mirror(cfg.checkpoint.mirror, cfg.run.name)
     with open_run(
         cfg.run.root,
         cfg.run.name,
         resolved_config=loaded.text,
         config_hash=loaded.hash,
         fixed=fixed_options(cfg),
+        fetch=None if mirror is None else mirror.pull,
         run_synchronized=dist.run_synchronized,
         is_main=main,
     ) as run:
@@ -74,6 +77,7 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
             dist.on_main(lambda: check_evaluations(run.path))
             return run.path
         session = open_session(cfg, loaded.hash, places, run, ui)
+        session.mirror = mirror
         if lost:
             reopen(session, lost)
         session.profile_steps = profile_steps

@@ -120,6 +120,7 @@ def open_run(
     config_hash: str,
     fixed: Mapping[str, Any],
     resume: Resume = "auto",
+    fetch: Callable[[Path], str | None] | None = None,
     run_synchronized: Callable[[Callable[[], None]], None] | None = None,
     is_main: bool = True,
 ) -> Iterator[RunDir]:
@@ -130,6 +131,8 @@ def open_run(
         fixed: the part of it that may not change between start and resume, as nested JSON values (model, seed, data, method).
             What else differs in `resolved_config` is applied and noted.
         resume: `auto` starts or resumes, `never` refuses a used directory, `must` refuses a new one.
+        fetch: fills a new folder with a run that is kept elsewhere, its record last; a line about it, or None where there is none. It is
+            asked when there is no run here.
         run_synchronized: runs local work on all ranks and raises on all if one raises (`train.dist`); default: this process only.
         is_main: whether this process (rank 0) locks and writes.
 
@@ -145,10 +148,12 @@ def open_run(
 
         def prepare() -> None:
             if is_main:
-                if resume == "must" and not (run.path / "run.json").exists():
+                if resume == "must" and fetch is None and not (run.path / "run.json").exists():
                     raise ConfigError(f"{run.path}: no run to resume; check run.root and run.name")
                 fs.mkdir(run.path)
                 run.lost = stack.enter_context(_locked(run.path / "LOCK"))
+                if fetch is not None and not (run.path / "run.json").exists():
+                    _fetch(run, fetch)
                 _prepare(run, resolved_config, config_hash, fixed, resume)
 
         (run_synchronized or (lambda fn: fn()))(prepare)
@@ -213,6 +218,24 @@ def _prepare(run: RunDir, resolved_config: str, config_hash: str, fixed: Mapping
     _write_if_changed(run.config, resolved_config)
     _write_if_changed(run.path / "environment.json", json.dumps(now, indent=1, sort_keys=True) + "\n")
     fs.write_text(record_path, json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+def _fetch(run: RunDir, fetch: Callable[[Path], str | None]) -> None:
+    """Take in a run that is kept elsewhere. It is whole in a temporary folder before anything of it gets its name, and the record is named
+    last, so a process that dies in between is carried on."""
+    whole = next((path for path in run.path.glob(f"{fs.TEMPORARY}fetched-*") if (path / "run.json").exists()), None)
+    if whole is None:
+        _refuse_foreign(run)
+        whole = run.path / fs.temporary_name("fetched")
+        note = fetch(whole)
+        if note is None:
+            return
+        run.notes.append(note)
+    for child in sorted(whole.iterdir(), key=lambda path: path.name == "run.json"):
+        fs.remove_tree(run.path / child.name)
+        fs.rename(child, run.path / child.name)
+    fs.fsync_dir(run.path)
+    fs.remove_tree(whole)
 
 
 def _leftovers(path: Path) -> list[Path]:

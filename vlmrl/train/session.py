@@ -23,6 +23,7 @@ from vlmrl.train.identity import FOLDER as INPUTS
 from vlmrl.train.identity import Identity
 from vlmrl.train.media import open_media
 from vlmrl.train.meter import Clock
+from vlmrl.train.mirror import Mirror
 from vlmrl.train.rows import Rows, load_rows
 from vlmrl.train.rundir import RunDir
 from vlmrl.train.shard import engines  # noqa: F401 (registers the package's)
@@ -65,6 +66,8 @@ class Session:
     """Checkpoint whose tensors the first stage of this process starts from."""
     background: Background | None = None
     """Writes checkpoints beside training (`checkpoint.asynchronous`)."""
+    mirror: Mirror | None = None
+    """The second place of checkpoints (`checkpoint.mirror`)."""
     failed_saves: int = 0
     clock: Clock = field(default_factory=Clock)
     rows: dict[tuple[SourceSection, str], Rows] = field(default_factory=dict)

@@ -158,7 +158,7 @@ def _write(
             ranks.run_synchronized(lambda: write_own(folder))
         return known
 
-    checkpoint.save(
+    path = checkpoint.save(
         s.run.checkpoints,
         step_name=checkpoint.step_name(step),
         write_tensors=tensors,
@@ -167,3 +167,14 @@ def _write(
         keep=s.cfg.checkpoint.keep,
         collective=ranks,
     )
+    if s.mirror is not None:
+        ranks.on_main(lambda: _upload(s, path))
+
+
+def _upload(s: Session, path: Path) -> None:
+    """The checkpoint is safe here, so training goes on where the mirror does not answer; the next one is tried again."""
+    assert s.mirror is not None
+    try:
+        s.mirror.push(s.run.path, path)
+    except StorageError as error:
+        s.ui.say(f"warning: {error}")

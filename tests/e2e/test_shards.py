@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from tests.e2e.test_two_ranks import SCRIPT
@@ -61,6 +63,14 @@ def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.parametrize("case", CASES)
 def test_the_gradient_of_one_process(two: Path, case: str, sharding: str) -> None:
     assert difference(two, case, "ddp 1", f"{sharding} 2") < ROUNDING[CASES[case].dtype]
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_a_rehearsal_changes_no_bit(two: Path, sharding: str) -> None:
+    """Ranks with other media and unequal numbers of micro-batches; the largest of each goes first and leaves nothing behind."""
+    assert CASES["rehearsed"] == dataclasses.replace(CASES["unequal"], rehearse=True)
+    one, other = (load_file(two / f"{case} {sharding} 2.safetensors") for case in ("unequal", "rehearsed"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)

@@ -61,3 +61,17 @@ def test_golden(case: str, forward: str, tiny_files: tuple[Path, Path], tmp_path
         pytest.skip("golden numbers written")
     for step, (now, before) in enumerate(zip(numbers, stored[case], strict=True)):
         assert now == pytest.approx(before, rel=1e-3, abs=1e-5), f"step {step}"
+
+
+def test_a_rehearsal_changes_no_number(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """The largest micro-batch goes first in every stage (`train.rehearse`), and all numbers and weights are as without, to the last bit."""
+    found: list[Any] = []
+    for rehearse in (True, False):
+        config = runs.small_config(*tiny_files, tmp_path / str(rehearse))
+        config |= {"eval": {}, "train": {"rehearse": rehearse}}
+        for stage in config["stages"]:
+            stage["max_tokens_per_microbatch"] = 200
+        assert runs.run(config) == 0
+        whole = runs.outcome(config)
+        found.append((observed(config), whole["weights"], whole["metrics"]))
+    assert found[0] == found[1]

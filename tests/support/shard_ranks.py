@@ -50,6 +50,7 @@ class Case:
     freeze: tuple[str, ...] = ()
     recompute: bool = False
     dtype: str = "float32"
+    rehearse: bool = False
     parts: dict[str, float] = dataclasses.field(default_factory=dict[str, float])
     """Rates of parts; the rate of the others is 1."""
     shard_size: int | None = None
@@ -65,6 +66,7 @@ CASES = {
     "only the projector": Case(APART, freeze=("vision", "language")),
     "recomputed": Case(APART, budget=60, recompute=True),
     "bfloat16": Case(APART, dtype="bfloat16"),
+    "rehearsed": Case(APART, budget=60, rehearse=True),
     "rates of parts": Case(APART, parts={"vision": 0.5, "projector": 2.0}),
 }
 FOUR = {"groups of two": Case((("video",), ("text", "image"), ("image",), ("text",)), shard_size=2)}
@@ -139,6 +141,7 @@ def _update(world: tiny.Tiny, case: Case, sharding: Any) -> Callable[[], StepRep
         max_grad_norm=1e9,
         max_tokens_per_microbatch=case.budget,
         checkpointing=case.recompute,
+        rehearse=case.rehearse,
     )
     of_ranks = _rows(world, case.ranks)
     rows = of_ranks[dist.rank()] if dist.world() > 1 else [row for rows in of_ranks for row in rows]

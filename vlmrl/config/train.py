@@ -21,6 +21,10 @@ class TrainSection(Section):
     shard_size: PositiveInt | None = Field(
         default=None, description="fsdp: ranks that share one copy of the weights, a divisor of all; none: all ranks"
     )
+    rehearse: bool = Field(
+        default=True,
+        description="Begin a stage with forward and backward of its first step's largest micro-batch: too little memory shows at once",
+    )
     patience: float = Field(
         default=600.0,
         gt=0,

@@ -220,6 +220,12 @@ class MediaStore:
         if self.pool is not None:
             self.pool.close()
 
+    def peek(self, key: str) -> ProcessedMedia:
+        """As `get_key`; what is in memory is neither counted as used nor kept longer for it."""
+        with self._lock:
+            entry = self._entries.get(key)
+        return self.get_key(key) if entry is None else entry
+
     def get_key(self, key: str) -> ProcessedMedia:
         """The processed medium of a handle that this store has made.
 

@@ -53,6 +53,16 @@ class FeatureDisk(Protocol):
     def put(self, key: str, fingerprint: str, dtype: torch.dtype, features: Features) -> None: ...
 
 
+@dataclass(frozen=True)
+class _Quiet:
+    """Pixels that are looked at without being counted, where their store can do that."""
+
+    pixels: Pixels
+
+    def get_key(self, key: str) -> Any:
+        return getattr(self.pixels, "peek", self.pixels.get_key)(key)
+
+
 class VisionCache:
     """Features of media by (handle key, vision version), least recently used first out, within a byte budget.
 
@@ -73,6 +83,12 @@ class VisionCache:
         self._features: OrderedDict[str, Features] = OrderedDict()
         self._bytes = 0
         self._fingerprints: WeakKeyDictionary[torch.nn.Module, tuple[int, str]] = WeakKeyDictionary()
+
+    def twin(self) -> VisionCache:
+        """A cache that knows the same features in memory. What is looked up there leaves this one as it is, and its counters."""
+        out = VisionCache(_Quiet(self.pixels), budget_bytes=self.budget)
+        out._version, out._features, out._bytes = self._version, OrderedDict(self._features), self._bytes
+        return out
 
     def features(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> Mapping[str, Features]:
         """Features of every distinct medium. With `train` and a tower that trains they carry gradient and are not cached.

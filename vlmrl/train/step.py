@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 
@@ -26,6 +26,7 @@ from vlmrl.train import dist
 from vlmrl.train.shard import lockstep
 from vlmrl.train.shard.base import Updates
 
+T = TypeVar("T")
 MAX_OOM_RETRIES = 3
 Sums = dict[str, tuple[float, float]]
 """Metric -> (sum, count)."""
@@ -48,6 +49,8 @@ class Learner:
     """Recompute activations in backward; transformers does so only for modules in training mode."""
     entropy_gradient: bool = False
     """Whether a loss needs entropies that it can differentiate (`entropy_BT`)."""
+    rehearse: bool = False
+    """Whether the next step begins with a rehearsal of its largest micro-batch (`rehearse`); it is once per stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,22 +156,51 @@ def optimizer_step(learner: Learner, batch: Minibatch, objective: Objective) -> 
     Raises:
         NumericsError: out of memory even at an eighth of the budget.
     """
+    if learner.rehearse:
+        _until_it_fits(learner, lambda: rehearse(learner, batch.rows))
+        learner.rehearse = False
+    sums, tokens = _until_it_fits(learner, lambda: _accumulate(learner, batch, objective))
+    return _apply(learner, sums, tokens)
+
+
+def rehearse(learner: Learner, rows: Sequence[Row]) -> None:
+    """Forward and backward of this rank's largest micro-batch, beside gradients and moments as they are there from the second step on, so
+    that too little memory shows before anything is accumulated. Every rank takes part where a pass is a collective.
+
+    Its gradient is multiplied by 0 and dropped, features are put into no cache, and nothing is counted: training is not changed by a bit.
+    """
+    layout, policy = LAYOUTS[learner.layout], learner.policy
+    own = _numbered(layout, rows, learner.max_tokens_per_microbatch)
+    cpu, pad = torch.device("cpu"), policy.bundle.end_ids[0]
+    largest = max(own, key=lambda part: layout.pack(part[1], policy.positions, cpu, pad_id=pad).tokens, default=None)
+    devices = [policy.device] if policy.device.type == "cuda" else []
+    vision = learner.vision.twin()
+    with torch.random.fork_rng(devices=devices), learner.updates.occupied():
+        for _, part in lockstep.same_number(policy, [] if largest is None else [largest]):
+            micro = layout.pack(part, policy.positions, policy.device, pad_id=pad)
+            scored = _forward(learner, layout, micro, vision)
+            _backward(learner, (scored.logp_BT.sum() + scored.entropy_BT.sum()) * 0, last=False)
+
+
+def _until_it_fits(learner: Learner, passes: Callable[[], T]) -> T:
+    """What `passes` gives, called again on all ranks with half of the token budget where one ran out of memory.
+
+    Raises:
+        NumericsError: out of memory even at an eighth of the budget, or with an engine that cannot go back.
+    """
     for _ in range(MAX_OOM_RETRIES + 1 if learner.updates.recovers else 1):
         learner.updates.zero()
-        sums: Sums = {}
-        failed = False
-        tokens = 0
+        found: list[T] = []
         learner.policy.model.train(learner.checkpointing)
         try:
-            tokens = _accumulate(learner, batch, objective, sums)
+            found.append(passes())
         except torch.OutOfMemoryError as error:
             if not learner.updates.recovers:  # the others wait in the middle of a forward pass, and none can go back
                 raise _too_large(learner) from error
-            failed = True
         finally:
             learner.policy.model.eval()
-        if not any(dist.gather(failed)):
-            return _apply(learner, sums, tokens)
+        if all(dist.gather(bool(found))):
+            return found[0]
         learner.max_tokens_per_microbatch = max(1, learner.max_tokens_per_microbatch // 2)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -183,9 +215,10 @@ def _too_large(learner: Learner) -> NumericsError:
     )
 
 
-def _accumulate(learner: Learner, batch: Minibatch, objective: Objective, sums: Sums) -> int:
-    """Backward of every micro-batch. `sums` collects metric -> (sum, count). Returns the tokens that went through the model."""
+def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tuple[Sums, int]:
+    """Backward of every micro-batch. Returns what the metrics are made from, and the tokens that went through the model."""
     total = objective.total(batch.mask_NT)
+    sums: Sums = {}
     tokens = 0
     layout = LAYOUTS[learner.layout]
     policy = learner.policy
@@ -193,16 +226,7 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective, sums: 
     for number, (n, part) in enumerate(parts, start=1):
         micro = layout.pack(part, policy.positions, policy.device, pad_id=policy.bundle.end_ids[0])
         tokens += micro.tokens
-        scored = lockstep.forward(
-            layout,
-            policy,
-            micro,
-            learner.vision,
-            temperature=learner.temperature,
-            forbidden=learner.forbidden,
-            train=True,
-            entropy_gradient=learner.entropy_gradient,
-        )
+        scored = _forward(learner, layout, micro, learner.vision)
         if not len(n):
             _backward(learner, scored.logp_BT.sum() * 0, last=number == len(parts))
             continue
@@ -216,7 +240,21 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective, sums: 
         _add(sums, "entropy", *masked_sum(scored.entropy_BT, slices.counted_BT))
         for name, (number, of) in metrics.items():
             _add(sums, name, number, of)
-    return tokens
+    return sums, tokens
+
+
+def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, vision: VisionCache) -> Scored:
+    """The pass of a micro-batch that a backward follows."""
+    return lockstep.forward(
+        layout,
+        learner.policy,
+        micro,
+        vision,
+        temperature=learner.temperature,
+        forbidden=learner.forbidden,
+        train=True,
+        entropy_gradient=learner.entropy_gradient,
+    )
 
 
 def _backward(learner: Learner, scalar: torch.Tensor, *, last: bool) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,6 +49,24 @@ def rates(optimizer: Any) -> dict[str, float]:
     """Learning rates for the log: `lr`, and `lr/<part>` of parts with one of their own."""
     groups = optimizer.param_groups
     return {"lr": float(groups[0]["lr"])} | {f"lr/{group['part']}": float(group["lr"]) for group in groups if "part" in group}
+
+
+@contextmanager
+def occupied(optimizer: Any) -> Iterator[None]:
+    """`Updates.occupied` for an optimizer that makes its moments with the first update."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    held: list[torch.Tensor] = []
+    eight = adamw8bit.is_8bit(optimizer)
+    try:
+        for p in parameters:
+            p.grad = torch.zeros_like(p)
+            if not optimizer.state.get(p):
+                kind = torch.uint8 if eight and p.numel() >= adamw8bit.SMALLEST else p.dtype
+                held += [torch.empty_like(p, dtype=kind), torch.empty_like(p, dtype=kind)]
+        yield
+    finally:
+        held.clear()
+        optimizer.zero_grad(set_to_none=True)
 
 
 def make_optimizer(named: Named, cfg: OptimSection) -> tuple[torch.optim.Optimizer, list[str]]:

@@ -76,6 +76,10 @@ class Updates(Protocol):
         """Sum the gradients over all ranks and clip them; their norm before. Called on every rank."""
         ...
 
+    def occupied(self) -> AbstractContextManager[None]:
+        """Context in which gradients and moments take the memory that they take from the second step on. Gradients are gone at its end."""
+        ...
+
     def apply(self) -> None:
         """Make the update."""
         ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from vlmrl.errors import CheckpointError
 from vlmrl.policy.model import Policy
 from vlmrl.policy.root import Read
 from vlmrl.train import dist
-from vlmrl.train.shard.adamw import make_optimizer
+from vlmrl.train.shard.adamw import make_optimizer, occupied
 from vlmrl.train.shard.base import Named, Together, Writer, engine_kind
 from vlmrl.train.shard.copies import Copies
 from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, require_finite, write_tensors
@@ -67,6 +68,9 @@ class ReplicaUpdates:
         parameters = list(self._named.values())
         dist.sum_gradients(parameters)
         return torch.nn.utils.clip_grad_norm_([p for p in parameters if p.grad is not None], max_norm).item()
+
+    def occupied(self) -> AbstractContextManager[None]:
+        return occupied(self.optimizer)
 
     def apply(self) -> None:
         self.optimizer.step()

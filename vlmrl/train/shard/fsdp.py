@@ -11,7 +11,7 @@ Our loss is a sum over ranks that is divided already, so gradients are summed an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.root import Read, Root
 from vlmrl.train import dist
 from vlmrl.train.shard import files
-from vlmrl.train.shard.adamw import make_optimizer
+from vlmrl.train.shard.adamw import make_optimizer, occupied
 from vlmrl.train.shard.base import Named, Writer, engine_kind
 from vlmrl.train.shard.copies import Copies
 from vlmrl.train.shard.spread import fill
@@ -167,6 +167,9 @@ class FsdpUpdates:
         parameters = [p for p in self._named.values() if p.grad is not None]
         norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
         return (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
+
+    def occupied(self) -> AbstractContextManager[None]:
+        return occupied(self.optimizer)
 
     def apply(self) -> None:
         self.optimizer.step()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,15 @@ class ZeroUpdates:
         self._engine.step()
         norm = self._engine.get_global_grad_norm()
         return float("inf") if self.optimizer.overflow or norm is None else float(norm)
+
+    @contextmanager
+    def occupied(self) -> Iterator[None]:
+        """DeepSpeed makes gradients and moments when it starts, and adds to gradients without a way back: what is added here must be 0."""
+        try:
+            yield
+        finally:
+            self.zero()
+            self._any = False
 
     def apply(self) -> None:
         """`finish` has made the update."""

@@ -162,6 +162,7 @@ def _learner(
         temperature=temperature,
         forbidden=forbidden,
         checkpointing=s.cfg.model.gradient_checkpointing,
+        rehearse=s.cfg.train.rehearse,
     )
 
 

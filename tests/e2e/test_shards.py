@@ -29,6 +29,8 @@ from vlmrl.types import PARTS
 ROUNDING = {"float32": 2e-5, "bfloat16": 0.05}
 """Largest difference of a tensor's gradient to that of one process, by its largest element. FSDP gathers bfloat16 weights, so embeddings
 are rounded as well."""
+LEAST = 1e-2
+"""Gradients are what an update took away, and a weight near 1 is rounded by 1.2e-7: nothing is said about those smaller than this."""
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
 
@@ -51,7 +53,7 @@ def difference(folder: Path, case: str, one: str, other: str) -> float:
     a, b = (load_file(folder / f"{case} {name}.safetensors") for name in (one, other))
     assert set(a) == set(b)
     assert max(float(value.abs().max()) for value in a.values()) > 0.01
-    return max(float((a[name] - b[name]).abs().max() / a[name].abs().max().clamp(min=1e-3)) for name in a)
+    return max(float((a[name] - b[name]).abs().max() / a[name].abs().max().clamp(min=LEAST)) for name in a)
 
 
 @pytest.fixture(scope="module", params=["qwen2_5_vl", pytest.param("qwen3_vl", marks=pytest.mark.slow)])

@@ -19,7 +19,7 @@ from vlmrl.policy.lora import add_adapters
 from vlmrl.policy.model import LoraSpec, Policy, ProcessorBundle
 from vlmrl.policy.pack import PackedBatch, PositionSpec, Row, pack_shared
 from vlmrl.policy.vision import VisionCache
-from vlmrl.types import MediaHandle, Prompt, Sample
+from vlmrl.types import MediaHandle, MediaKind, Prompt, Sample
 
 PAD = {"image": 60, "video": 61}
 
@@ -89,9 +89,12 @@ class Store:
         return self.held[key]
 
     def image(self, grid: tuple[int, int, int]) -> MediaHandle:
+        return self.medium("image", grid)
+
+    def medium(self, kind: MediaKind, grid: tuple[int, int, int]) -> MediaHandle:
         key = f"{len(self.held)}"
         self.held[key] = Patches(np.random.default_rng(len(self.held)).random((int(np.prod(grid)), self.width), dtype=np.float32))
-        return MediaHandle(kind="image", key=key, grid_thw=grid, tokens=int(np.prod(grid)) // 4)
+        return MediaHandle(kind=kind, key=key, grid_thw=grid, tokens=int(np.prod(grid)) // 4)
 
 
 def policy_of(model: Any, *, compute: torch.dtype, backend: str = "merge") -> Policy:
@@ -139,6 +142,7 @@ def ready(
     compute: torch.dtype = torch.float32,
     native: bool = False,
     recompute: bool = False,
+    chunk: int | None = None,
     backend: str = "merge",
     grid: tuple[int, int, int] | None = None,
     frozen: tuple[str, ...] = (),
@@ -147,6 +151,7 @@ def ready(
     """The packed row of groups of (prompt, answers) tokens; with `grid` every prompt holds a picture. `native`: parameters in `compute`
     instead of autocast."""
     policy = policy_of(model, compute=torch.float32 if native else compute, backend=backend)
+    policy.vision_chunk_patches = chunk
     store = Store(3 * 2 * model.config.vision_config.patch_size**2)
     if lora is not None:
         add_adapters(policy, lora, seed_of=lambda _: 0, base="")

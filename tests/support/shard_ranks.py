@@ -54,6 +54,8 @@ class Case:
     parts: dict[str, float] = dataclasses.field(default_factory=dict[str, float])
     """Rates of parts; the rate of the others is 1."""
     shard_size: int | None = None
+    chunk: int | None = None
+    """Bound of the patches of one pass of the tower; one process makes one pass per kind."""
 
 
 APART = (("image", "video", "two_images", "text"), ("text",))
@@ -68,8 +70,12 @@ CASES = {
     "bfloat16": Case(APART, dtype="bfloat16"),
     "rehearsed": Case(APART, budget=60, rehearse=True),
     "rates of parts": Case(APART, parts={"vision": 0.5, "projector": 2.0}),
+    "tower by chunks": Case((("image",), ("video", "text")), chunk=24),
+    "tower by chunks and recomputed": Case((("video", "image"), ("text",)), chunk=24, recompute=True),
 }
-FOUR = {"groups of two": Case((("video",), ("text", "image"), ("image",), ("text",)), shard_size=2)}
+FOUR = {
+    "groups of two": Case((("video",), ("text", "image"), ("image",), ("text",)), shard_size=2),
+}
 ALL = CASES | FOUR
 
 
@@ -124,6 +130,7 @@ def updater(folder: Path, case: Case, sharding: str) -> Callable[[], StepReport]
 
 def _update(world: tiny.Tiny, case: Case, sharding: Any) -> Callable[[], StepReport]:
     policy = world.policy
+    policy.vision_chunk_patches = case.chunk if dist.world() > 1 else None
     policy.compute = {"float32": torch.float32, "bfloat16": torch.bfloat16}[case.dtype]
     if case.recompute:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})

@@ -107,6 +107,10 @@ class ModelSection(Section):
         default="auto", description="Attention over packed rows; auto takes the fastest that runs here (docs/design/003)"
     )
     gradient_checkpointing: bool = Field(default=False, description="Recompute activations in backward: less memory, more time")
+    vision_chunk_patches: PositiveInt | None = Field(
+        default=None,
+        description="Encode videos by whole frames, so many patches a pass, again in backward if the tower trains; none: all at once",
+    )
     positions: Literal["auto", "max", "grid"] = Field(
         default="auto", description="Where text resumes after a video (docs/design/002); auto: as the checkpoint was trained, else max"
     )

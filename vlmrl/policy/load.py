@@ -138,6 +138,7 @@ def load_policy(
     positions: Literal["auto", "max", "grid"] = "auto",
     prefix_backend: str = "auto",
     read: Read = "placed",
+    vision_chunk_patches: int | None = None,
 ) -> Policy:
     """Load the weights. `positions="auto"` takes the rule that the folder's `vlmrl.json` names, else `max`. What is not `placed` has to be
     given to an engine (`train.shard`) before it is used.
@@ -174,6 +175,7 @@ def load_policy(
         compute=compute,
         prefix_backend=backend,
         prefix_reason=reason,
+        vision_chunk_patches=vision_chunk_patches,
     )
 
 

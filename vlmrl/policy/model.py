@@ -136,6 +136,8 @@ class Policy:
     vision_version: int = 0
     """Version of the weights that vision features depend on; stays the same while the tower is frozen."""
     vision_trains: bool = False
+    vision_chunk_patches: int | None = None
+    """Bound of the patches of one pass of the tower (`policy.tower`); None: all media of a kind at once."""
     prefix_backend: Backend = "dense"
     """Attention over packed rows (`policy.attention`)."""
     prefix_reason: str = ""

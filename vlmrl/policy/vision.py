@@ -12,14 +12,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from vlmrl.policy import tower
 from vlmrl.policy.model import Policy
+from vlmrl.policy.tower import Pixels
 from vlmrl.types import MediaHandle
-
-
-class Pixels(Protocol):
-    """What features are computed from (`media.store.MediaStore`)."""
-
-    def get_key(self, key: str) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +104,7 @@ class VisionCache:
         """What is known of these media, in memory or on disk, and what has to be encoded."""
         distinct = {handle.key: handle for handle in handles}
         if train and policy.vision_trains:
-            return Seen(self, {}, list(distinct.values()))
+            return self._seen(policy, {}, list(distinct.values()))
         if self._version != policy.vision_version:
             self._features.clear()
             self._bytes, self._version = 0, policy.vision_version
@@ -125,14 +121,17 @@ class VisionCache:
                     known[handle.key] = found.to(policy.device)
                     self._keep(handle.key, known[handle.key])
                     self.disk_hits += 1
-        return Seen(self, known, [handle for handle in missing if handle.key not in known])
+        return self._seen(policy, known, [handle for handle in missing if handle.key not in known])
+
+    def _seen(self, policy: Policy, known: Mapping[str, Features], unknown: Sequence[MediaHandle]) -> Seen:
+        return Seen(self, known, unknown, len(tower.passes_of(unknown, policy.vision_chunk_patches)))
 
     def encode(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> dict[str, Features]:
         """Pass media through the tower; without gradient they are kept, in memory and on disk."""
         if train and policy.vision_trains:
-            return self._encode(policy, handles)
+            return self._encode(policy, handles, train=True)
         with torch.no_grad():
-            out = {key: value.owned() for key, value in self._encode(policy, handles).items()}
+            out = {key: value.owned() for key, value in self._encode(policy, handles, train=False).items()}
         for key, value in out.items():
             if self.disk is not None and not policy.vision_trains:
                 self.disk.put(key, self.fingerprint(policy), policy.compute, value)
@@ -156,22 +155,18 @@ class VisionCache:
             _, old = self._features.popitem(last=False)
             self._bytes -= old.nbytes
 
-    def _encode(self, policy: Policy, handles: Sequence[MediaHandle]) -> dict[str, Features]:
-        """One pass of the tower per kind. Each medium attends only to itself, so batching does not mix them."""
+    def _encode(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> dict[str, Features]:
+        """One pass of the tower per kind, or as many as its bound of patches asks for. Patches that backward computes again count once."""
+        found: dict[str, list[tower.Parts]] = {}
+        for pieces in tower.passes_of(handles, policy.vision_chunk_patches):
+            self.patches_encoded += sum(piece.patches for piece in pieces)
+            for piece, parts in zip(pieces, tower.encode(policy, pieces, self.pixels, train=train), strict=True):
+                found.setdefault(piece.handle.key, []).append(parts)
         out: dict[str, Features] = {}
-        for kind in ("image", "video"):
-            batch = [handle for handle in handles if handle.kind == kind]
-            if not batch:
-                continue
-            values = torch.cat([torch.from_numpy(self.pixels.get_key(h.key).pixel_values) for h in batch]).to(policy.device)
-            grid = torch.tensor([h.grid_thw for h in batch], device=policy.device)
-            self.patches_encoded += values.shape[0]
-            encode = policy.core.get_image_features if kind == "image" else policy.core.get_video_features
-            with policy.autocast():
-                encoded = encode(values, grid, return_dict=True)
-            for handle, value in zip(batch, _per_medium(encoded, len(batch)), strict=True):
-                _check(handle, value)
-                out[handle.key] = value
+        for handle in handles:
+            merged, *deep = (level[0] if len(level) == 1 else torch.cat(level) for level in zip(*found.pop(handle.key), strict=True))
+            out[handle.key] = Features(merged, tuple(deep))
+            _check(handle, out[handle.key])
         return out
 
 
@@ -182,11 +177,8 @@ class Seen:
     cache: VisionCache
     known: Mapping[str, Features]
     unknown: Sequence[MediaHandle]
-
-    @property
-    def passes(self) -> int:
-        """Passes of the tower that `features` makes: one per kind of media that has to be encoded."""
-        return len({handle.kind for handle in self.unknown})
+    passes: int
+    """Of the tower, that `features` makes."""
 
     def features(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> Mapping[str, Features]:
         """As the cache's, for the media that were looked at."""
@@ -217,16 +209,6 @@ def tower_fingerprint(policy: Policy) -> str:
         if tensor.numel():
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _per_medium(encoded: Any, count: int) -> list[Features]:
-    """Split what the tower returned. Deepstack features come per layer and then per medium; most families have none."""
-    layers = getattr(encoded, "deepstack_features", None) or ()
-    for number, layer in enumerate(layers):
-        if isinstance(layer, torch.Tensor) or len(layer) != count:
-            raise RuntimeError(f"deepstack layer {number}: expected one tensor for each of {count} media, got {type(layer).__name__}")
-    parts = list(encoded.pooler_output)
-    return [Features(part, tuple(layer[n] for layer in layers)) for n, part in enumerate(parts)]
 
 
 def _check(handle: MediaHandle, features: Features) -> None:

@@ -128,6 +128,7 @@ class Session:
                 revision=m.revision,
                 positions=m.positions,
                 prefix_backend=m.prefix_backend,
+                vision_chunk_patches=m.vision_chunk_patches,
                 read=self.engine.read,
             )
         )

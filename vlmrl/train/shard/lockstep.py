@@ -1,21 +1,22 @@
 """The same passes on every rank, where a pass is a collective: equal numbers of micro-batches, and equal numbers of tower passes in each.
 
 With weights in shards every forward pass gathers them, layer by layer, and every rank must take part. A rank that has fewer
-micro-batches than another makes idle ones; a rank whose micro-batch has fewer kinds of new media than another's passes a patch of zeros
-through the tower, as often as it takes. That comes *before* the language model, where the other ranks' passes are: collectives must
-agree in their order, too. Idle results enter with weight zero, so that the backward pass is the same as well.
+micro-batches than another makes idle ones; a rank whose new media take fewer passes of the tower than another's (kinds of media, or chunks
+of videos) passes a patch of zeros through it, as often as it takes. That comes *before* the language model, where the other ranks' passes
+are: collectives must agree in their order, too. Idle results enter with weight zero, so that the backward pass is the same as well.
 
 Where every rank holds all weights nothing of this happens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 
+from vlmrl.policy import tower
 from vlmrl.policy.forward import Layout, Scored
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row
@@ -77,11 +78,8 @@ def _idle_pass(policy: Policy, *, train: bool) -> torch.Tensor:
     """0, from one merged patch of zeros through the tower; with gradient where the tower's would have one."""
     bundle = policy.bundle
     side = bundle.merge_size
-    values = torch.zeros(side * side, 3 * bundle.temporal_patch_size * bundle.patch_size**2, device=policy.device)
-    grid = torch.tensor([[1, side, side]], device=policy.device)
-    with policy.autocast(), torch.set_grad_enabled(train and policy.vision_trains):
-        encoded = policy.core.get_image_features(values, grid, return_dict=True)
-    outputs: Sequence[torch.Tensor] = [*encoded.pooler_output]
-    for layer in getattr(encoded, "deepstack_features", None) or ():
-        outputs = [*outputs, *([layer] if isinstance(layer, torch.Tensor) else layer)]
-    return sum((part.float().sum() for part in outputs), torch.zeros((), device=policy.device)) * 0
+    width = 3 * bundle.temporal_patch_size * bundle.patch_size**2
+    with torch.set_grad_enabled(train and policy.vision_trains):
+        # as the real ones: a pass that backward runs again gathers weights there too
+        parts = tower.run(policy, "image", lambda: torch.zeros(side * side, width), [(1, side, side)], train=train)
+    return sum((part.float().sum() for part in parts), torch.zeros((), device=policy.device)) * 0

@@ -29,6 +29,7 @@ COLUMNS = ("model", "GPUs / shards", "prompt", "state", "activations", "tower", 
 COLUMNS += ("step s", "longest", "what makes it fit")
 WORDS = {
     "model.gradient_checkpointing": "recompute",
+    "model.vision_chunk_patches": "tower by chunks",
     "train.sharding": "fsdp",
     "train.shard_size": "shards",
     "train.offload=optimizer": "offload optimizer",

@@ -256,10 +256,16 @@ def merger(shape: Shape, numbers: Numbers, *, norm: bool = True) -> int:
     return (_vision_norm(shape, numbers, h) if norm else 0) + 3 * c * h
 
 
-def tower(shape: Shape, patches: int, numbers: Numbers, *, recompute: bool, blocks: bool = True) -> tuple[int, int]:
-    """(bytes kept from forward to backward, bytes of the one block that is recomputed) of a tower that trains; `blocks`: false where
-    only its mergers do."""
+def tower(
+    shape: Shape, patches: int, numbers: Numbers, *, recompute: bool, blocks: bool = True, chunk: int | None = None
+) -> tuple[int, int]:
+    """(bytes kept from forward to backward, bytes of what is recomputed at a time: one block, or one chunk of at most so many patches) of
+    a tower that trains; `blocks`: false where only its mergers do."""
     t, c = shape.tower, numbers.compute
+    if chunk is not None:
+        one = min(chunk, patches)
+        live = sum(tower(shape, one, numbers, recompute=recompute, blocks=blocks)) + (tower_rotary(shape, one) if blocks else 0)
+        return patches * numbers.residual * shape.hidden // t.merge**2, live
     merged = numbers.residual * shape.hidden + (2 * INDEX if t.window else 0)  # features on their way into the row; window order
     per_patch = merger(shape, numbers) + t.deepstack * merger(shape, numbers, norm=False) + merged // t.merge**2
     if not blocks:

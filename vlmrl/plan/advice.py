@@ -14,6 +14,9 @@ MOST_GPUS = 1024
 SMALL_CACHE = 2**28
 """Bytes of a cache of features that is small, but keeps the media of a step."""
 
+CHUNK = 8192
+"""Patches of one pass of the tower that are many, and still little memory beside a long video."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
@@ -40,6 +43,8 @@ def candidates(s: Settings, stage: str) -> Iterator[tuple[str, Settings]]:
     rows = max(row.tokens for row in s.rows)
     if not s.recompute:
         yield "model.gradient_checkpointing=true", s.changed(recompute=True)
+    if s.vision_trains and s.vision_chunk is None and s.patches > CHUNK:
+        yield f"model.vision_chunk_patches={CHUNK}", s.changed(vision_chunk=CHUNK)
     if rows > least:
         smaller = max(least, min(s.budget, rows) // 2)
         yield f"stages.{stage}.max_tokens_per_microbatch={smaller}", s.changed(budget=smaller)

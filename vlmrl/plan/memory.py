@@ -70,7 +70,7 @@ class Pass:
     tower: int
     """What the tower keeps."""
     block: int
-    """One block of the tower that is recomputed."""
+    """One block of the tower that is recomputed, or one chunk."""
     head: int
     """What the log-probs keep."""
     head_forward: int
@@ -221,8 +221,8 @@ def training(s: Settings) -> Pass:
     kept += acts.rotary(shape, row, numbers) + acts.ends(shape, row, numbers, trained=full, visual=visual)
     tower, block = 0, 0
     if s.vision_trains:
-        tower, block = acts.tower(shape, patches, numbers, recompute=s.recompute, blocks=s.vision_blocks)
-        tower += acts.tower_rotary(shape, patches) if s.vision_blocks else 0
+        tower, block = acts.tower(shape, patches, numbers, recompute=s.recompute, blocks=s.vision_blocks, chunk=s.vision_chunk)
+        tower += acts.tower_rotary(shape, patches) if s.vision_blocks and s.vision_chunk is None else 0
     lasting, cached, one_layer = casts(s)
     return Pass(
         gathered=gathered(s),

@@ -38,6 +38,8 @@ class Settings:
     offload: Offload = "none"
     optimizer: Literal["adamw", "adamw8bit"] = "adamw"
     recompute: bool = False
+    vision_chunk: int | None = None
+    """Bound of the patches of one pass of the tower; none: all media of a row at once."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     backend: str = "flash"
     """Attention over packed rows."""
@@ -112,6 +114,10 @@ class Settings:
         """Patches of a prompt's media."""
         return self.visual_tokens * self.shape.tower.merge**2
 
+    def tower_passes(self, row: Row) -> int:
+        """Passes of the tower for the media of a row."""
+        return 1 if self.vision_chunk is None else max(1, -(-len(row.groups) * self.patches // self.vision_chunk))
+
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """The packed rows of a step on one rank, the largest first."""
@@ -170,6 +176,7 @@ def settings_of(
         "offload": cfg.train.offload,
         "optimizer": stage.optim.kind,
         "recompute": model.gradient_checkpointing,
+        "vision_chunk": model.vision_chunk_patches,
         "dtype": model.dtype,
         "backend": ("flash" if model.dtype == "bfloat16" else "flex") if model.prefix_backend == "auto" else model.prefix_backend,
         "budget": stage.max_tokens_per_microbatch,

@@ -93,17 +93,17 @@ def rate(s: Settings) -> float:
 def training_ops(s: Settings) -> float:
     """Operations of forward and backward of a step on one rank.
 
-    Backward is twice forward, or once where weights are frozen (gradients of inputs only); recomputation adds one forward. The head makes
-    its logits again in backward. A frozen tower costs nothing: its features are cached.
+    Backward is twice forward, or once where weights are frozen (gradients of inputs only); recomputation adds one forward, and chunks of
+    the tower one more of it. The head makes its logits again in backward. A frozen tower costs nothing: its features are cached.
     """
     trained = s.language_trains and s.lora is None
-    again = 1 if s.recompute else 0
+    again, chunked = int(s.recompute), int(s.vision_chunk is not None)
     total = 0.0
     for row in s.rows:
         total += decoder_ops(s, row) * ((3 if trained else 2) + again)
         total += head_ops(s, row.scored) * (4 if trained else 3)
         if s.vision_trains:
-            total += tower_ops(s, len(row.groups) * s.patches) * ((3 + again) if s.vision_blocks else 1)
+            total += tower_ops(s, len(row.groups) * s.patches) * (((3 + again) if s.vision_blocks else 1) + chunked)
     return total
 
 
@@ -160,7 +160,8 @@ def traffic(s: Settings, memory: Memory) -> tuple[float, float]:
     """(seconds of shard traffic that may hide behind computing, seconds that cannot) of a step.
 
     fsdp, zero3: the weights are gathered for forward and for backward of each micro-batch and each scoring pass, and once for the
-    reference engine; gradients are reduced per micro-batch in float32. Between nodes that hold whole copies, gradients are
+    reference engine; gradients are reduced per micro-batch in float32. The tower's are so for each of its chunks, and gathered once more
+    to recompute it. Between nodes that hold whole copies, gradients are
     summed once. ddp sums all gradients once, after the last backward. Offloading moves gradients down and weights up once.
     """
     p, c, degree = s.parameters, s.numbers.compute, memory.shard
@@ -172,6 +173,9 @@ def traffic(s: Settings, memory: Memory) -> tuple[float, float]:
         gathers = 2 * batches + s.passes * batches + (1 if s.engine == "hf" else 0)
         hides += c * n * gathers * share / fast
         hides += 4 * p.n_trained * batches * share / fast
+        if s.vision_trains and s.vision_chunk is not None:
+            visual, passes = sum(t.count for t in tensors(s.shape) if t.part != "language"), sum(s.tower_passes(row) for row in s.rows)
+            hides += visual * (c * (3 * passes - 2 * batches) + 4 * (passes - batches)) * share / fast
         copies = s.gpus // degree
         hides += 8 * p.n_trained / degree * (copies - 1) / copies / link(s, s.gpus)
     elif s.sharding == "zero2":

@@ -54,8 +54,9 @@ def both(family: str, kind: str, widths: dict[str, Any], *, media: bool, **how: 
     )
     if media and lora is None:
         blocks = "vision" not in frozen
-        kept += acts.tower(shape, len(GROUPS) * PATCHES, numbers, recompute=recompute, blocks=blocks)[0]
-        kept += 0 if recompute or not blocks else acts.tower_rotary(shape, len(GROUPS) * PATCHES)
+        chunk = how.get("chunk")
+        kept += acts.tower(shape, len(GROUPS) * PATCHES, numbers, recompute=recompute, blocks=blocks, chunk=chunk)[0]
+        kept += 0 if recompute or not blocks or chunk else acts.tower_rotary(shape, len(GROUPS) * PATCHES)
     return measured.activations, kept
 
 
@@ -87,6 +88,17 @@ def test_with_media(family: str, kind: str, recompute: bool, widths: dict[str, A
     """A tower that trains, mergers and deep features included."""
     measured, predicted = both(family, kind, widths, media=True, recompute=recompute)
     assert predicted == pytest.approx(measured, rel=WITHIN)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", list(TYPES))
+@pytest.mark.parametrize("frozen", [(), ("vision",)], ids=["all", "mergers"])
+def test_tower_by_chunks(family: str, kind: str, frozen: tuple[str, ...]) -> None:
+    """Between forward and backward features alone are kept."""
+    measured, predicted = both(family, kind, WIDTHS[4], media=True, frozen=frozen, chunk=PATCHES)
+    whole, _ = both(family, kind, WIDTHS[4], media=True, frozen=frozen)
+    assert predicted == pytest.approx(measured, rel=WITHIN)
+    assert measured < whole
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -15,13 +15,17 @@ from vlmrl.plan.settings import Settings
 from vlmrl.policy.model import LoraSpec
 
 PROMPT, ANSWERS, ANSWER = 400, 4, 60
-GRID = (1, 24, 40)
+GRID, FRAMES = (1, 24, 40), (8, 10, 12)
+"""As many patches in one frame and in eight."""
 WIDTHS: dict[str, Any] = {"hidden": 192, "layers": 5, "heads": 6, "kv_heads": 2, "mlp": 512}
 WITHIN = 0.05
 
 
-def both(family: str, kind: str, *, recompute: bool, vocab: int, media: bool = False, rank: int | None = None) -> tuple[int, int]:
+def both(
+    family: str, kind: str, *, recompute: bool, vocab: int, media: bool = False, rank: int | None = None, chunk: int | None = None
+) -> tuple[int, int]:
     """(alive at most, predicted) bytes."""
+    grid = GRID if chunk is None else FRAMES
     model = saved_bytes.build(family, vocab=vocab, vision={"hidden": 96, "mlp": 192}, **WIDTHS)
     shape, frozen = shape_of(model.config.to_dict()), () if media else ("vision", "projector")
     settings = Settings(
@@ -38,6 +42,7 @@ def both(family: str, kind: str, *, recompute: bool, vocab: int, media: bool = F
         prompt=PROMPT,
         answer=ANSWER,
         visual=GRID[1] * GRID[2] // 4 if media else 0,
+        vision_chunk=chunk,
         engine="none",
     )
     most = saved_bytes.peak(
@@ -45,12 +50,23 @@ def both(family: str, kind: str, *, recompute: bool, vocab: int, media: bool = F
         [(PROMPT, (ANSWER,) * ANSWERS)],
         compute=torch.float32 if kind == "float32" else torch.bfloat16,
         recompute=recompute,
-        grid=GRID if media else None,
+        grid=grid if media else None,
+        chunk=chunk,
         frozen=frozen,
         lora=None if rank is None else LoraSpec(rank=rank, alpha=16.0),
     )
     found = memory(settings)
     return most, found.phases["forward/backward"] - found.state.moments - found.features - SLACK
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+def test_peak_of_a_tower_by_chunks(family: str, recompute: bool) -> None:
+    """Two frames at a time."""
+    most, predicted = both(family, "float32", recompute=recompute, vocab=512, media=True, chunk=240)
+    assert predicted == pytest.approx(most, rel=WITHIN)
+    whole, _ = both(family, "float32", recompute=recompute, vocab=512, media=True)
+    assert most < whole
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,4 +1,4 @@
-"""Two ranks of FSDP load models of which rank 1 has no weight file: `torchrun ... -m tests.support.spread_ranks FOLDER`."""
+"""Two ranks of FSDP load models of which rank 1 has no weight file: `torchrun ... -m tests.support.spread_ranks FOLDER CASE,...`."""
 
 from __future__ import annotations
 
@@ -91,6 +91,6 @@ def main(folder: Path, case: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     dist.start()
-    for name, (_, _, options) in CASES.items():
-        main(Path(sys.argv[1]) / name, options)
+    for name in sys.argv[2].split(","):
+        main(Path(sys.argv[1]) / name, CASES[name][2])
     dist.stop()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from vlmrl.train import dist
 
@@ -14,13 +14,13 @@ class Background:
 
     def __init__(self) -> None:
         self.ranks = dist.Aside()
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._job: Future[None] | None = None
 
     @property
     def busy(self) -> bool:
         """Whether a job was started whose end nobody has seen yet."""
-        return self._thread is not None
+        return self._job is not None
 
     def start(self, job: Callable[[], None]) -> None:
         """Begin a job, and return.
@@ -30,20 +30,11 @@ class Background:
         """
         if self.busy:
             raise RuntimeError("a job is under way")
-        self._error = None
-
-        def run() -> None:
-            try:
-                job()
-            except BaseException as error:  # noqa: BLE001 (raised in the main thread by `wait`)
-                self._error = error
-
-        self._thread = threading.Thread(target=run, name="checkpoint", daemon=True)
-        self._thread.start()
+        self._job = self._thread.submit(job)
 
     def ended(self) -> bool:
         """Whether the job has ended on every rank, so that `wait` does not wait. Every rank calls it."""
-        return self._thread is not None and all(dist.gather(not self._thread.is_alive()))
+        return self._job is not None and all(dist.gather(self._job.done()))
 
     def wait(self) -> None:
         """Wait for the job, if there is one.
@@ -51,10 +42,6 @@ class Background:
         Raises:
             what the job has raised.
         """
-        if self._thread is None:
-            return
-        self._thread.join()
-        self._thread = None
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        job, self._job = self._job, None
+        if job is not None:
+            job.result()

@@ -15,7 +15,7 @@ import torch
 from vlmrl import faults
 from vlmrl.config.load import Loaded
 from vlmrl.config.schema import validate
-from vlmrl.errors import ConfigError
+from vlmrl.errors import ConfigError, VlmrlError
 from vlmrl.methods import method_doubts, method_problems
 from vlmrl.policy.load import quiet_transformers
 from vlmrl.rewards.remote.services import Services
@@ -100,7 +100,7 @@ def _let_end(s: Session) -> None:
     if s.background is not None and s.background.busy:
         try:
             s.background.wait()
-        except Exception as error:  # noqa: BLE001 (another one is being raised)
+        except (VlmrlError, OSError, RuntimeError) as error:  # another one is being raised
             s.ui.say(f"checkpoint not saved: {error}")
 
 

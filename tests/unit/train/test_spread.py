@@ -32,15 +32,14 @@ def model(folder: Path, family: Any, tied: bool) -> None:
     shutil.copytree(folder / "rank0", folder / "rank1", ignore=shutil.ignore_patterns("*.safetensors"))
 
 
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two ranks report of all cases; they compare every tensor themselves."""
-    folder = tmp_path_factory.mktemp("spread")
-    for name, (family, tied, _) in CASES.items():
+def launched(folder: Path, cases: list[str]) -> Path:
+    """What two ranks report of these cases; they compare every tensor themselves."""
+    for name in cases:
+        family, tied, _ = CASES[name]
         model(folder / name, family, tied)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     done = subprocess.run(
-        [*command, "-m", "tests.support.spread_ranks", str(folder)],
+        [*command, "-m", "tests.support.spread_ranks", str(folder), ",".join(cases)],
         capture_output=True,
         text=True,
         timeout=300,
@@ -51,8 +50,22 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_rank_without_weight_files_has_the_same_model(case: str, reports: Path) -> None:
+QUICK = ["tied", "adapters"]
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return launched(tmp_path_factory.mktemp("quick"), QUICK)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return launched(tmp_path_factory.mktemp("others"), [name for name in CASES if name not in QUICK])
+
+
+@pytest.mark.parametrize("case", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES])
+def test_a_rank_without_weight_files_has_the_same_model(case: str, request: pytest.FixtureRequest) -> None:
+    reports: Path = request.getfixturevalue("quick" if case in QUICK else "others")
     first, second = (json.loads((reports / case / f"report{rank}.json").read_text()) for rank in (0, 1))
     assert first["loaded"] >= 0.9 * second["whole"], "rank 0 reads the model"
     assert second["loaded"] <= 0.05 * second["whole"], "only fresh adapters, if any"

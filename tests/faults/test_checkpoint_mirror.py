@@ -72,8 +72,8 @@ def test_another_recipe_is_refused_on_a_fresh_machine_too(whole: Whole, tmp_path
 def test_a_mirror_that_is_down_does_not_stop_training(whole: Whole, tmp_path: Path) -> None:
     config, expected = whole
     mine = mirrored(config, tmp_path)
-    (tmp_path / "there").write_text("a file where the folder should be")
-    assert runs.run(mine) in (0, 74)
+    (tmp_path / "there" / "small" / "metrics.jsonl").mkdir(parents=True)  # a folder where a file should be
+    assert runs.run(mine) == 0
     said = (tmp_path / "here" / "said.txt").read_text()
     assert said.count("was not uploaded") >= 3
     assert runs.outcome(mine) == expected

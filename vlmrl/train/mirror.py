@@ -10,6 +10,7 @@ Not uploaded: the journal (its steps are sampled again), `final/` and `FINISHED`
 
 from __future__ import annotations
 
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -24,7 +25,7 @@ RECORD = "run.json"
 """Fetched last: a folder without it holds no run."""
 CHECKPOINTS = "checkpoints"
 _LEFT_OUT = ("LOCK", "FINISHED", "journal", "final", "profile", CHECKPOINTS)
-_SET_ASIDE = (fs.TEMPORARY, "bad-", "old-")
+_SET_ASIDE = re.compile(r"(bad|old)-.+-[0-9a-f]{12}")
 
 
 class Mirror:
@@ -103,7 +104,7 @@ class Mirror:
         """A folder with a manifest: all of it, or nothing where the manifest there is the one here."""
         manifest = folder / MANIFEST
         there = self._place(manifest.relative_to(run).as_posix())
-        if self._fs.exists(there):
+        if self._exists(there):
             if self._fs.cat_file(there) == manifest.read_bytes():
                 return
             self._fs.rm_file(there)
@@ -153,7 +154,7 @@ class Mirror:
     def _get(self, name: str, path: Path) -> None:
         fs.mkdir(path.parent)
         place = self._place(name)
-        if not self._fs.exists(place):
+        if not self._exists(place):
             raise FileNotFoundError(place)
         fs.write_with(path, lambda temporary: self._fs.get_file(place, str(temporary)))
 
@@ -174,21 +175,30 @@ class Mirror:
 
     def _steps(self) -> list[str]:
         """Names of the checkpoints there, complete or not, by rising step."""
-        folder = self._place(CHECKPOINTS)
-        if not self._fs.exists(folder):
+        try:
+            found = self._fs.ls(self._place(CHECKPOINTS), detail=False)
+        except FileNotFoundError:
             return []
-        names = {path.rstrip("/").rsplit("/", 1)[-1] for path in self._fs.ls(folder, detail=False)}
+        names = {path.rstrip("/").rsplit("/", 1)[-1] for path in found}
         return sorted(name for name in names if step_number(name) is not None)
 
     def _complete(self, name: str) -> bool:
-        return bool(self._fs.exists(self._place(f"{CHECKPOINTS}/{name}/{MANIFEST}")))
+        return self._exists(self._place(f"{CHECKPOINTS}/{name}/{MANIFEST}"))
+
+    def _exists(self, place: str) -> bool:
+        """Not fsspec's `exists`, to which a place that does not answer is one that is empty."""
+        try:
+            self._fs.info(place)
+        except FileNotFoundError:
+            return False
+        return True
 
     def _place(self, name: str) -> str:
         return f"{self._root}/{name}"
 
 
 def _counts(path: Path) -> bool:
-    return not path.name.startswith(_SET_ASIDE)
+    return not fs.is_temporary(path.name) and not _SET_ASIDE.fullmatch(path.name)
 
 
 def _below(folder: Path, name: str) -> Path:

@@ -179,6 +179,36 @@ def test_what_is_there_is_not_uploaded_again(url: str, tmp_path: Path, monkeypat
     assert put == ["metrics.jsonl"]
 
 
+def test_a_place_that_does_not_answer_is_not_an_empty_one(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror = Mirror(url, "small")
+
+    def down(*_: Any, **__: Any) -> Any:
+        raise PermissionError("403")
+
+    for name in ("ls", "info"):
+        with monkeypatch.context() as patch:
+            if name == "info":
+                run = a_run(tmp_path / "run")
+                mirror.push(run, save(run, 2))
+            patch.setattr(type(mirror._fs), name, down)
+            with pytest.raises(StorageError, match="cannot be read: 403; without it the run would start from nothing"):
+                mirror.pull(tmp_path / "got")
+    assert not (tmp_path / "got").exists()
+
+
+def test_names_that_look_set_aside_but_are_a_users(url: str, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    for name in ("old-model", "tmp-stage", "bad-idea"):
+        (run / "stages" / name).mkdir()
+        (run / "stages" / name / "x").write_text(name)
+    (run / "eval").mkdir()
+    (run / "eval" / "bad-base.jsonl-0123456789ab").write_text("damaged")
+    Mirror(url, "small").push(run, save(run, 2))
+    Mirror(url, "small").pull(tmp_path / "got")
+    assert {p.name for p in (tmp_path / "got" / "stages").iterdir()} == {"sft", "old-model", "tmp-stage", "bad-idea"}
+    assert not (tmp_path / "got" / "eval").exists()
+
+
 def test_unknown_places_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"checkpoint.mirror: 'nothing://x'"):
         Mirror("nothing://x", "small")

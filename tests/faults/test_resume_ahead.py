@@ -115,7 +115,8 @@ def test_a_changed_row_of_a_step_in_flight_is_refused(uninterrupted: Whole, tmp_
             (world / path.name).symlink_to(path)
     rows = Path(uninterrupted[0]["data"]["root"], "train.jsonl").read_text()
     (world / "train.jsonl").write_text(rows.replace('"question": "', '"question": "Now: '))
-    assert ahead.run(mine) == 76
+    code = ahead.run(mine)
+    assert code == 76, (code, (tmp_path / "error.txt").read_text())
     assert "step 3 was sampled before the checkpoint, from weights that are gone" in (tmp_path / "error.txt").read_text()
 
 

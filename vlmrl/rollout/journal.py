@@ -16,7 +16,7 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,13 @@ class Journal:
         self._records.append(_without_seq(json.loads(line[_HEADER:])))
         if self._clock() - self._synced >= SYNC_SECONDS:
             self.sync()
+
+    def add_missing(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Add the records of groups that it does not have."""
+        there = {record["group"] for record in self._records}
+        for record in records:
+            if record["group"] not in there:
+                self.append(record)
 
     def sync(self) -> None:
         """Make all records durable. Call it before a wait that may be longer than a second."""

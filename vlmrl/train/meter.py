@@ -205,6 +205,8 @@ def apart(window: Window) -> dict[str, str]:
         return {}
     gap = sum(gaps) / len(gaps)
     text = f"log-probs of the sampler and the trainer differ by {gap:.2g} on average, more than rounding makes (0.03 in bfloat16)"
+    if age := window[-1].get("rollout/staleness"):
+        return {"apart": f"{text}: the answers are {age:g} updates old; lower rollout.staleness or optim.lr if this lasts"}
     advice = "set importance_correction, and find out with model.dtype: float32 or another model.prefix_backend where it comes from"
     return {"apart": f"{text}: {advice}"}
 

@@ -21,29 +21,31 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from vlmrl import faults
-from vlmrl.config.schema import RolloutStage
+from vlmrl.config.schema import RolloutStage, StageBase
 from vlmrl.errors import CheckpointError, ConfigError, MediaError, NumericsError, RowError
+from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import Row
 from vlmrl.protocols import DetachedEngine, why_not_ahead
 from vlmrl.rollout.collect import Collected, Collection, Collector
 from vlmrl.rollout.journal import Journal
 from vlmrl.train import dist
-from vlmrl.train.step import score_rows
+from vlmrl.train.loader import PromptLoader
+from vlmrl.train.meter import Clock
+from vlmrl.train.state import RunState
+from vlmrl.train.step import Learner, score_rows
+from vlmrl.train.ui import Ui
 from vlmrl.types import Group, PlannedPrompt, Prompt, ScoredGroup
-
-if TYPE_CHECKING:
-    from vlmrl.train.stage.base import StageRun
 
 T = TypeVar("T")
 
@@ -52,6 +54,29 @@ IN_FLIGHT = "in_flight.rank-{rank}.json"
 REPLAY_GAP = {torch.float32: 1e-4, torch.bfloat16: 0.1}
 """Most nats by which the mean log-prob of a replayed group's tokens may differ, where the recipe does not say (`rollout.replay_gap`). On
 the CPU in float32 the gap is 0; sampling and training kernels that round otherwise have one in every step (`sampling/logp_gap`)."""
+
+
+class Rolling(Protocol):
+    """What is needed of a stage (`stage.base.StageRun`)."""
+
+    cfg: StageBase
+    state: RunState
+    policy: Policy
+    learner: Learner
+    loader: PromptLoader
+    clock: Clock
+    ui: Ui
+    beside: list[Callable[[], Mapping[str, bytes]]]
+    where_to_go_on: Callable[[], str]
+
+    @property
+    def ended(self) -> bool: ...
+
+    def journal(self, step: int | None = None) -> Journal: ...
+
+    def timed_loader(self, clock: Clock, step: int | None = None) -> AbstractContextManager[None]: ...
+
+    def score(self, group: Group, *, step: int) -> ScoredGroup: ...
 
 
 @dataclass(kw_only=True)
@@ -72,7 +97,7 @@ class Flight:
 class Pipeline:
     """The steps in flight of a stage; see the module docstring."""
 
-    def __init__(self, stage: StageRun, collector: Collector, *, staleness: int = 0, restored: Path | None = None):
+    def __init__(self, stage: Rolling, collector: Collector, *, staleness: int = 0, restored: Path | None = None):
         """
         Args:
             staleness: k.
@@ -194,10 +219,7 @@ class Pipeline:
                 prompts.append((place, stage.loader.encoder.encode(sample_, stage.loader.answer_format)))
             except (MediaError, RowError) as error:
                 raise CheckpointError(f"{_lost(step)}: {error}; put it back, or choose another run.name") from error
-        there = {record["group"] for record in journal.replay()}
-        for group in groups:
-            if group["record"]["group"] not in there:
-                journal.append(group["record"])
+        journal.add_missing(group["record"] for group in groups)
         collection = _begin(stage, self.collector, journal, step, planned, prompts)
         changed = collection.missing()
         if changed:
@@ -220,7 +242,7 @@ class Pipeline:
 # ---- one step ----------------------------------------------------------------------------------------------------------
 
 
-def plan(stage: StageRun, collector: Collector, *, step: int, prompts: int, first: int = 0, journal: Journal | None = None) -> Flight:
+def plan(stage: Rolling, collector: Collector, *, step: int, prompts: int, first: int = 0, journal: Journal | None = None) -> Flight:
     """Plan a step's prompts, with what ledger and sampler know now. Places count from `first`. An engine with weights of its own takes
     those of the policy."""
     engine = collector.engine
@@ -235,7 +257,7 @@ def plan(stage: StageRun, collector: Collector, *, step: int, prompts: int, firs
     return Flight(step=step, planned=planned, collection=collection)
 
 
-def sample(stage: StageRun, flight: Flight) -> None:
+def sample(stage: Rolling, flight: Flight) -> None:
     """Generate a planned step now."""
     collection = flight.collection
     _generating(stage, flight, collection.sample)
@@ -244,7 +266,7 @@ def sample(stage: StageRun, flight: Flight) -> None:
     faults.point("rollout.ahead")
 
 
-def finish(stage: StageRun, flight: Flight) -> tuple[list[tuple[int, ScoredGroup]], Collected]:
+def finish(stage: Rolling, flight: Flight) -> tuple[list[tuple[int, ScoredGroup]], Collected]:
     """(place in the plan, group) of a step with its scores; what is not sampled yet is generated now."""
     if flight.sampled:
         collected = dist.run_synchronized(flight.collection.finish)
@@ -256,7 +278,7 @@ def finish(stage: StageRun, flight: Flight) -> tuple[list[tuple[int, ScoredGroup
 
 
 def _begin(
-    stage: StageRun,
+    stage: Rolling,
     collector: Collector,
     journal: Journal,
     step: int,
@@ -269,7 +291,7 @@ def _begin(
     return own.begin(prompts, step=step, journal=journal, num_generations=[one.num_generations for _, one in planned])
 
 
-def _generating(stage: StageRun, flight: Flight, work: Callable[[], T]) -> T:
+def _generating(stage: Rolling, flight: Flight, work: Callable[[], T]) -> T:
     """Run what generates, on this thread. Ranks meet before and behind it and not within: none asks another for weights, and each
     generates as many tokens as it likes. A service that is down stops every rank, and none waits for one that has gone."""
     collection = flight.collection
@@ -288,7 +310,7 @@ def _generating(stage: StageRun, flight: Flight, work: Callable[[], T]) -> T:
 
 
 @contextmanager
-def _explained(stage: StageRun, flight: Flight) -> Iterator[None]:
+def _explained(stage: Rolling, flight: Flight) -> Iterator[None]:
     try:
         yield
     except NumericsError as error:
@@ -300,7 +322,7 @@ def _lost(step: int) -> str:
     return f"step {step + 1} was sampled before the checkpoint, from weights that are gone, and cannot be sampled again"
 
 
-def check_replayed(stage: StageRun, groups: Sequence[Group], top_p: float, journal: Journal) -> None:
+def check_replayed(stage: Rolling, groups: Sequence[Group], top_p: float, journal: Journal) -> None:
     """Hold answers of the journal against the weights that are to have sampled them: they must give them the log-probs with which
     they were sampled. Weights or pixels that changed in a way that nobody has seen show here.
 

@@ -50,6 +50,12 @@ def test_a_sampler_that_is_another_policy(gaps, alarm):
     assert apart([*series("sampling/logp_gap", gaps), {"loss": 1.0}]) == {}, "a step without rollouts to compare"
 
 
+def test_answers_that_were_sampled_ahead_are_expected_to_differ_a_little():
+    window = series("sampling/logp_gap", [0.2] * 3)
+    assert "set importance_correction" in apart(window)["apart"]
+    assert "the answers are 4 updates old; lower rollout.staleness" in apart([one | {"rollout/staleness": 4.0} for one in window])["apart"]
+
+
 @pytest.mark.parametrize(
     ("faults", "alarm"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -104,16 +105,10 @@ def test_a_changed_row_of_a_step_in_flight_is_refused(uninterrupted: Whole, tmp_
     """Also with `data.changed: accept`: the weights that sampled it are gone."""
     mine = elsewhere(uninterrupted[0], tmp_path)
     mine["data"]["changed"] = "accept"
-    world = tmp_path / "world"
-    world.symlink_to(mine["data"]["root"])
+    world = shutil.copytree(mine["data"]["root"], tmp_path / "world")
     mine["data"]["root"] = str(world)
     assert ahead.run(mine, fault="step.before_update@3:kill") == -9
-    world.unlink()
-    world.mkdir()
-    for path in Path(uninterrupted[0]["data"]["root"]).iterdir():
-        if path.name != "train.jsonl":
-            (world / path.name).symlink_to(path)
-    rows = Path(uninterrupted[0]["data"]["root"], "train.jsonl").read_text()
+    rows = (world / "train.jsonl").read_text()
     (world / "train.jsonl").write_text(rows.replace('"question": "', '"question": "Now: '))
     code = ahead.run(mine)
     assert code == 76, (code, (tmp_path / "error.txt").read_text())
@@ -147,3 +142,35 @@ def test_without_staleness_the_queue_changes_no_bit(tiny_files: tuple[Path, Path
     assert ahead.run(around, "audit", "without_queue") == 0
     assert runs.outcome(through) == runs.outcome(around)
     assert ahead.lines(through, "trained.jsonl") == ahead.lines(around, "trained.jsonl")
+
+
+# ---- several ranks -----------------------------------------------------------------------------------------------------
+
+
+def of_steps(made: dict[str, Any]) -> dict[str, list[Any]]:
+    """Step -> its groups, whichever rank trained them and however often."""
+    out: dict[str, dict[str, Any]] = {}
+    for line in ahead.lines(made, "trained.jsonl"):
+        for name, versions, content in line:
+            groups = out.setdefault(name.split("/")[1], {})
+            assert groups.setdefault(name, [versions, content]) == [versions, content], f"{name} was trained on something else before"
+    return {step: sorted(groups.items()) for step, groups in sorted(out.items())}
+
+
+def test_two_ranks_in_shards_killed_end_with_the_same_bits(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    whole, mine = (ahead.config(tiny_files, tmp_path / name, 1, steps=4) | {"train": {"sharding": "fsdp"}} for name in ("whole", "mine"))
+    assert ahead.run_ranks(whole, "audit") == [0, 0]
+    assert -9 in ahead.run_ranks(mine, "audit", fault="step.before_update@4:kill")
+    assert ahead.run_ranks(mine, "audit") == [0, 0]
+    assert runs.outcome(mine) == runs.outcome(whole)
+    assert of_steps(mine) == of_steps(whole)
+    assert [len(groups) for groups in of_steps(whole).values()] == [4] * 4
+
+
+def test_steps_in_flight_of_two_ranks_are_trained_by_one(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    mine = ahead.config(tiny_files, tmp_path, 1, steps=4)
+    assert -9 in ahead.run_ranks(mine, "audit", fault="step.before_update@3:kill")
+    shutil.rmtree(runs.run_dir(mine) / "journal")
+    assert ahead.run(mine, "audit") == 0
+    groups = of_steps(mine)
+    assert [[versions for _, (versions, _) in step] for step in groups.values()] == [[[max(0, t - 1)]] * 4 for t in range(4)]

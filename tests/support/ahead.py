@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,6 +35,31 @@ def run(made: Mapping[str, Any], *changes: str, fault: str | None = None, timeou
         child.join()
         raise TimeoutError(f"the run did not end within {timeout} s")
     return child.exitcode
+
+
+def run_ranks(made: Mapping[str, Any], *changes: str, world: int = 2, fault: str | None = None, timeout: float = 400) -> list[int]:
+    """The same on several ranks over gloo; their exit codes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks: list[Any] = []
+    for rank in range(world):
+        own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": world, "RANK": rank, "LOCAL_RANK": rank}
+        ranks.append(runs._CONTEXT.Process(target=_rank, args=(own, made, fault, changes)))
+        ranks[-1].start()
+    for one in ranks:
+        one.join(timeout)
+    late = [one for one in ranks if one.is_alive()]
+    for one in late:
+        one.kill()
+        one.join()
+    assert not late, f"{len(late)} ranks did not end within {timeout} s"
+    return [one.exitcode for one in ranks]
+
+
+def _rank(own: dict[str, Any], made: Mapping[str, Any], fault: str | None, changes: tuple[str, ...]) -> None:
+    os.environ.update({name: str(value) for name, value in own.items()})
+    _child(made, fault, changes)
 
 
 def _child(made: Mapping[str, Any], fault: str | None, changes: tuple[str, ...]) -> None:

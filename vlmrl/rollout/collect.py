@@ -335,6 +335,11 @@ class Collection:
             self._begun.append(one)
             self.collector.keep(one)
 
+    def keep(self) -> None:
+        """Journal what there is: rollouts, and the scores that have come."""
+        for one in self._begun:
+            self.collector.keep(one)
+
     def finish(self) -> Collected:
         """Groups with their scores, journalled. What is not sampled yet is now, batch by batch.
 

@@ -131,10 +131,12 @@ class Pipeline:
         step = stage.state.step
         while (ahead := step + len(self._queue)) <= min(step + self._staleness, stage.cfg.steps - 1):
             self._depart(ahead, prompts, first)
-        flight = self._queue.popleft()
+        flight = self._queue[0]
         assert flight.step == step, f"step {step} is to be trained, and the queue holds step {flight.step}"
         self._land(flight)
-        return finish(stage, flight)
+        out = finish(stage, flight)
+        self._queue.popleft()
+        return out
 
     def _depart(self, step: int, prompts: int, first: int) -> None:
         """Plan a step and, with k > 0, sample it from the weights as they are now."""
@@ -164,12 +166,13 @@ class Pipeline:
     # ---- checkpoints ---------------------------------------------------------------------------------------------------
 
     def save(self) -> dict[str, bytes]:
-        """This rank's file of a checkpoint, once all steps in flight are sampled. All ranks call this. A stage that has ended trains none
-        of them and has no file."""
+        """This rank's file of a checkpoint, once all steps in flight are sampled, with the scores that are there. All ranks call this. A
+        stage that has ended trains none of them and has no file."""
         if self._stage.ended:
             return {}
         for flight in self._queue:
             self._land(flight)
+            dist.run_synchronized(flight.collection.keep)
         steps = [
             {
                 "step": flight.step,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import group, sample
-from vlmrl.errors import CheckpointError, ConfigError, NumericsError, RowError
+from vlmrl.errors import CheckpointError, ConfigError, NumericsError, RemoteError, RowError
 from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.guide import GuidedCollector
 from vlmrl.rollout.journal import Journal
@@ -322,6 +323,37 @@ def test_scores_that_a_checkpoint_does_not_hold_are_asked_for_again(tmp_path: Pa
     assert [scored.scores.rewards_GK[0] for _, scored in groups] == [(1.0,)] * 3
     held.set()
     queue.close()
+
+
+def test_scores_that_have_come_are_in_the_checkpoint(tmp_path: Path) -> None:
+    _, queue = advanced(tmp_path / "journal", 1, 1)
+    for scoring in queue._queue[0].collection._begun:
+        for future in scoring.futures:
+            future.result(30)
+    write(queue, tmp_path)
+    (step,) = json.loads((tmp_path / IN_FLIGHT.format(rank=0)).read_text())
+    assert all(item["record"]["scores"] is not None for item in step["groups"])
+    assert [scored.scores.rewards_GK[0] for _, scored in queue.take(prompts=3)[0]] == [(1.0,)] * 3
+
+
+def test_a_score_that_fails_ends_the_run_and_nothing_behind_it_is_asked(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    asked: list[int] = []
+
+    def score(group: Any, *, step: int) -> ScoredGroup:
+        asked.append(step)
+        raise RemoteError("the judge is down")
+
+    stage.score = score
+    queue = make(stage, 1)
+    with pytest.raises(RemoteError, match="the judge is down"):
+        queue.take(prompts=8)
+    queue.close()
+    count = len(asked)
+    time.sleep(0.2)
+    assert len(asked) == count
+    records = [Journal(tmp_path, step).replay() for step in (0, 1)]
+    assert [len(of_step) for of_step in records] == [8, 8], "what was sampled is not lost"
 
 
 def test_steps_in_flight_are_dealt_anew_to_another_number_of_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -301,6 +301,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/methods.md", "filters"): methods_of("filter"),
     ("docs/methods.md", "rewards"): methods_of("reward"),
     ("docs/methods.md", "Reward functions of yours"): forms_of_rewards,
+    ("docs/overlap.md", "Measured"): "measured; tests/faults/test_resume_ahead.py",
     ("docs/plan.md", "*"): "tests/unit/plan/test_plan_page.py, tests/unit/plan/test_plan_memory.py, tests/unit/plan/test_plan_time.py",
     ("docs/resume.md", "*"): "tests/faults",
     ("docs/scaling.md", "What ran where"): "tests/e2e/test_shards.py; prose",

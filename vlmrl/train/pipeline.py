@@ -4,7 +4,7 @@ Steps count from 0. Step t is planned, and sampled from the weights, after t - k
 stage's starting weights. This is lock-step, not "at most": what a step samples from is a function of t, and so is every bit. With k = 0
 the queue is empty whenever a step begins, and a step is planned, sampled and scored in turn.
 
-**At the same time.** The scores of up to k + 1 steps are asked for together, on a thread for each step, while later steps are sampled and
+**At the same time.** The scores of up to k + 1 steps are asked for together, on a thread per batch, while later steps are sampled and
 earlier ones trained. An engine that generates with the policy's own weights samples between two updates. One with weights of its own
 (`protocols.DetachedEngine`) may sample in a thread while the policy trains. Neither thread ever waits for another rank: ranks meet on
 the main thread only, where all of them plan, join and train in the same order.

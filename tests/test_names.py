@@ -38,6 +38,7 @@ WORDS = {
     "format": "an answer format, in a table's head",
     "highlight": "an option of rich",
     "listener": "a socket that listens (`train.beacon`)",
+    "broadcast": "the call of torch that gives every rank a tensor of one",
 }
 """Methods that are called like an ordinary word, and what the word means where it stands in these files."""
 

@@ -93,8 +93,8 @@ class StageRun:
     beside: list[Callable[[], Mapping[str, bytes]]] = field(default_factory=list["Callable[[], Mapping[str, bytes]]"])
     """Give the files that this rank alone writes into a checkpoint, by name; called on every rank."""
     stop_requested: Callable[[], bool]
-    settle: Callable[..., None] = lambda *, wait: None
-    """Sees to a checkpoint that is written in the background: at every step to what is done, with `wait` to its end."""
+    settle: Callable[..., None] | None = None
+    """Sees to a checkpoint that is written in the background: at every step to what is done, with `wait` to its end. None: there are none."""
     where_to_go_on: Callable[[], str] = lambda: "start again from finite weights"
     """Said where numbers are not finite: which weights are not, and the last good checkpoint."""
     accept_changed: bool = False
@@ -366,7 +366,8 @@ class StageRun:
         if due or stop:
             with self.clock.phase("checkpoint"):
                 self.save()
-        with self.clock.phase("checkpoint"):
-            self.settle(wait=stop or self.ended)
+        if self.settle is not None:
+            with self.clock.phase("checkpoint"):
+                self.settle(wait=stop or self.ended)
         if stop and not self.ended:
             raise Preempted(f"stopped by a signal after step {state.step} of stage '{cfg.name}'; saved, run the same command to go on")

@@ -109,7 +109,7 @@ def open_stage(
         read_services=services().read if asks_services else None,
         save=lambda: save(s, learner, memories, beside),
         beside=beside,
-        settle=partial(settle, s),
+        settle=None if s.background is None else partial(settle, s),
         where_to_go_on=partial(where_to_go_on, s),
         stop_requested=partial(getattr, s.run, "stop_requested"),
         ui=s.ui,

@@ -94,7 +94,7 @@ class StageRun:
     """Give the files that this rank alone writes into a checkpoint, by name; called on every rank."""
     stop_requested: Callable[[], bool]
     settle: Callable[..., None] | None = None
-    """Sees to a checkpoint that is written in the background: at every step to what is done, with `wait` to its end. None: there are none."""
+    """Sees to a checkpoint that is written in the background: at every step to what is done, with `wait` to its end."""
     where_to_go_on: Callable[[], str] = lambda: "start again from finite weights"
     """Said where numbers are not finite: which weights are not, and the last good checkpoint."""
     accept_changed: bool = False

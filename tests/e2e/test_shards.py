@@ -20,9 +20,10 @@ from safetensors.torch import load_file
 
 from tests.e2e.test_two_ranks import SCRIPT
 from tests.support import runs, shard_ranks
-from tests.support.shard_ranks import CASES, FOUR, SHARDINGS
+from tests.support.shard_ranks import CASES, FOUR, OFFLOADED, SHARDINGS
 from vlmrl.policy.model import part_of
 from vlmrl.train import checkpoint
+from vlmrl.train.shard.base import OFFLOADS
 from vlmrl.train.tracking import read_metrics
 from vlmrl.types import PARTS
 
@@ -91,6 +92,26 @@ def test_shards_sum_as_replicas_do(two: Path) -> None:
     in memory, and the kernels of a CPU round by alignment."""
     for case in ("alike", "apart", "frozen tower"):
         assert difference(two, case, "ddp 2", "fsdp 2") < 1e-6, case
+
+
+@pytest.fixture(scope="module")
+def offloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """On a CPU both memories are the same one; what is tested is the way that gradients, moments and weights go."""
+    return made(tmp_path_factory.mktemp("offloaded"), "qwen2_5_vl", 2, OFFLOADED | {"unequal": CASES["unequal"]})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "sharding"), [(c, s) for c in OFFLOADED for s in SHARDINGS if OFFLOADED[c].offload in OFFLOADS[s]])
+def test_what_lies_in_the_machines_memory_is_trained_alike(offloaded: Path, case: str, sharding: str) -> None:
+    """Several micro-batches of which the last is text, and a second update with text alone."""
+    assert difference(offloaded, case, "ddp 1", f"{sharding} 2") < ROUNDING["float32"]
+
+
+@pytest.mark.slow
+def test_shards_in_the_machines_memory_have_the_same_bits(offloaded: Path) -> None:
+    assert OFFLOADED["all in the machine's memory"] == dataclasses.replace(CASES["unequal"], rehearse=True, offload="all")
+    one, other = (load_file(offloaded / f"{case} fsdp 2.safetensors") for case in ("unequal", "all in the machine's memory"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from vlmrl.policy.pack import Row, response_mask
 from vlmrl.train import dist
 from vlmrl.train.shard import ddp, engines, fsdp, lockstep, zero
 from vlmrl.train.shard.adamw import groups_of
-from vlmrl.train.shard.base import Named, open_engine
+from vlmrl.train.shard.base import OFFLOADS, Named, open_engine
 from vlmrl.train.stage.loss import TokenObjective
 from vlmrl.train.stage.sft import negative_log_likelihood
 from vlmrl.train.step import Learner, Minibatch, StepReport, optimizer_step
@@ -51,6 +51,10 @@ class Case:
     recompute: bool = False
     dtype: str = "float32"
     rehearse: bool = False
+    offload: str = "none"
+    lr: float = 1.0
+    then: tuple[tuple[str, ...], ...] = ()
+    """Rows of a second update."""
     parts: dict[str, float] = dataclasses.field(default_factory=dict[str, float])
     """Rates of parts; the rate of the others is 1."""
     shard_size: int | None = None
@@ -68,6 +72,7 @@ CASES = {
     "only the projector": Case(APART, freeze=("vision", "language")),
     "recomputed": Case(APART, budget=60, recompute=True),
     "bfloat16": Case(APART, dtype="bfloat16"),
+    "then text": Case(APART, lr=0.01, then=(("text",), ("text", "text"))),
     "rehearsed": Case(APART, budget=60, rehearse=True),
     "rates of parts": Case(APART, parts={"vision": 0.5, "projector": 2.0}),
     "tower by chunks": Case((("image",), ("video", "text")), chunk=24),
@@ -76,7 +81,13 @@ CASES = {
 FOUR = {
     "groups of two": Case((("video",), ("text", "image"), ("image",), ("text",)), shard_size=2),
 }
-ALL = CASES | FOUR
+OFFLOADED = {
+    "moments in the machine's memory": Case(APART, budget=60, rehearse=True, offload="optimizer"),
+    "all in the machine's memory": Case(APART, budget=60, rehearse=True, offload="all"),
+    "moments in the machine's memory then text": Case(APART, lr=0.01, offload="optimizer", then=(("text",), ("text", "text"))),
+    "all in the machine's memory then text": Case(APART, lr=0.01, offload="all", then=(("text",), ("text", "text"))),
+}
+ALL = CASES | FOUR | OFFLOADED
 
 
 def make_files(folder: Path, family: Any) -> None:
@@ -117,28 +128,35 @@ def gradient(folder: Path, case: Case, sharding: str) -> tuple[dict[str, torch.T
     """What one update subtracts from every weight, on rank 0, and the norm of the gradient. One process trains on the rows of all ranks."""
     world = tiny.load(folder / "model", folder / "world")
     before = {name: value.clone() for name, value in world.policy.state()}
-    report = _update(world, case, sharding)()
+    update = _update(world, case, sharding)
+    report = update(case.ranks)
     assert report.applied
+    if case.then:
+        assert update(case.then).applied
     after = {name: value.clone() for name, value in world.policy.state()}
     return {name: before[name] - after[name] for name in before}, report.grad_norm
 
 
 def updater(folder: Path, case: Case, sharding: str) -> Callable[[], StepReport]:
     """Makes one update at each call, always on the same rows."""
-    return _update(tiny.load(folder / "model", folder / "world"), case, sharding)
+    update = _update(tiny.load(folder / "model", folder / "world"), case, sharding)
+    return lambda: update(case.ranks)
 
 
-def _update(world: tiny.Tiny, case: Case, sharding: Any) -> Callable[[], StepReport]:
+def _update(world: tiny.Tiny, case: Case, sharding: Any) -> Callable[[Sequence[Sequence[str]]], StepReport]:
+    """Makes an update with rows of these kinds on the ranks."""
     policy = world.policy
     policy.vision_chunk_patches = case.chunk if dist.world() > 1 else None
     policy.compute = {"float32": torch.float32, "bfloat16": torch.bfloat16}[case.dtype]
     if case.recompute:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
-    of_fsdp = sharding == "fsdp"
-    engine = open_engine(TrainSection(sharding=sharding, shard_size=case.shard_size if of_fsdp else None), policy.device)
+    size = case.shard_size if sharding == "fsdp" else None
+    offload = case.offload if dist.world() > 1 else "none"
+    section = TrainSection.model_validate({"sharding": sharding, "shard_size": size, "offload": offload})
+    engine = open_engine(section, policy.device)
     engine.wrap(policy)
     named = freeze(policy, case.freeze)
-    updates = engine.updates(policy, named, OptimSection.model_validate({"lr": 1.0, "parts": case.parts}))
+    updates = engine.updates(policy, named, OptimSection.model_validate({"lr": case.lr, "parts": case.parts}))
     updates.start(None)
     learner = Learner(
         policy=policy,
@@ -150,12 +168,15 @@ def _update(world: tiny.Tiny, case: Case, sharding: Any) -> Callable[[], StepRep
         checkpointing=case.recompute,
         rehearse=case.rehearse,
     )
-    of_ranks = _rows(world, case.ranks)
-    rows = of_ranks[dist.rank()] if dist.world() > 1 else [row for rows in of_ranks for row in rows]
-    mask_NT = response_mask(rows) if rows else torch.zeros(0, 1, dtype=torch.bool)
     objective = TokenObjective(loss=negative_log_likelihood, reducer=reducer.bind("token_mean"))
-    batch = Minibatch(rows=tuple(rows), adv_NT=torch.ones(mask_NT.shape), mask_NT=mask_NT)
-    return lambda: optimizer_step(learner, batch, objective)
+
+    def update(kinds: Sequence[Sequence[str]]) -> StepReport:
+        of_ranks = _rows(world, kinds)
+        rows = of_ranks[dist.rank()] if dist.world() > 1 else [row for rows in of_ranks for row in rows]
+        mask_NT = response_mask(rows) if rows else torch.zeros(0, 1, dtype=torch.bool)
+        return optimizer_step(learner, Minibatch(rows=tuple(rows), adv_NT=torch.ones(mask_NT.shape), mask_NT=mask_NT), objective)
+
+    return update
 
 
 def _without_idle_passes(control: str) -> None:
@@ -187,7 +208,7 @@ def main() -> None:
         control, shardings = sys.argv[3].split("/")[0], (sys.argv[3].split("/")[1],)
         _without_idle_passes(control)
     for name in names:
-        for sharding in shardings:
+        for sharding in (one for one in shardings if dist.world() == 1 or ALL[name].offload in OFFLOADS[one]):
             found, norm = gradient(folder, ALL[name], sharding)
             if dist.is_main():
                 out = folder / "gradients" / f"{name} {sharding} {dist.world()}.safetensors"

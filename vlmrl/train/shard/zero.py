@@ -86,12 +86,22 @@ class ZeroUpdates:
         return self._engine.optimizer
 
     def zero(self) -> None:
+        """Also what DeepSpeed keeps from step to step: there, a weight that a step does not use still has its last gradient."""
         self._engine.zero_grad()
+        kept = [flat.grad for flat in self._flat() if flat.grad is not None]
+        if self._stage == 3:
+            kept.append(self.optimizer.grad_partitions_flat_buffer)
+        elif self._offload != "none":
+            kept += self.optimizer.accumulated_grads_in_cpu.values()
+        for gradient in kept:
+            gradient.zero_()
+        if self._offload != "none":
+            self.optimizer.norm_for_param_grads = {}
 
     def backward(self, scalar: torch.Tensor, *, last: bool) -> None:
         """DeepSpeed divides by the number of ranks. A loss that is not finite must not count even if its gradient is."""
         scale = self._world if bool(torch.isfinite(scalar)) else float("nan")
-        self._engine.set_gradient_accumulation_boundary(last)
+        self._engine.set_gradient_accumulation_boundary(last and self._offload == "none")
         self._engine.backward(scalar * scale, scale_wrt_gas=False)
         self._any = True
 
@@ -99,6 +109,9 @@ class ZeroUpdates:
         if not self._any:  # no row that anything that trains has seen, on any rank
             return 0.0
         self._any = False
+        if self._offload != "none":  # at a last backward only weights that this one used would go to the machine's memory
+            self._engine.set_gradient_accumulation_boundary(True)
+            self.optimizer.finalize_gradient_accumulation_boundary()
         self.optimizer.clip_grad = max_norm
         self._engine.step()
         norm = self._engine.get_global_grad_norm()
@@ -127,6 +140,8 @@ class ZeroUpdates:
         optimizer, _ = make_optimizer(list(self._named.items()), self._cfg)
         root = Root(self._policy.model)
         self._engine = initialize(root, self._stage, self._offload, optimizer)
+        if self._offload != "none" and not hasattr(self.optimizer, "finalize_gradient_accumulation_boundary"):
+            raise ConfigError(f"train.offload: '{self._offload}' needs deepspeed 0.19.8 or newer; older ones lose gradients of a tower")
         self._policy.shards = ZeroShards(self._engine, root, self._stage)
         if tensors:
             self._put_moments(tensors)

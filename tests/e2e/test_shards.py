@@ -36,6 +36,11 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=c10d"
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
 
 
+def rounding(case: shard_ranks.Case) -> float:
+    """Of two small updates the weights' own rounding shows; an update that is made twice differs by 1."""
+    return 1e-3 if case.then else ROUNDING[case.dtype]
+
+
 def ranks(number: int, *arguments: str, timeout: float = 400) -> subprocess.CompletedProcess[str]:
     command = [*TORCHRUN, f"--nproc-per-node={number}", "-m", "tests.support.shard_ranks", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=os.environ | ENVIRONMENT, check=False)
@@ -65,7 +70,7 @@ def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.parametrize("sharding", SHARDINGS)
 @pytest.mark.parametrize("case", CASES)
 def test_the_gradient_of_one_process(two: Path, case: str, sharding: str) -> None:
-    assert difference(two, case, "ddp 1", f"{sharding} 2") < ROUNDING[CASES[case].dtype]
+    assert difference(two, case, "ddp 1", f"{sharding} 2") < rounding(CASES[case])
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)
@@ -104,7 +109,7 @@ def offloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("case", "sharding"), [(c, s) for c in OFFLOADED for s in SHARDINGS if OFFLOADED[c].offload in OFFLOADS[s]])
 def test_what_lies_in_the_machines_memory_is_trained_alike(offloaded: Path, case: str, sharding: str) -> None:
     """Several micro-batches of which the last is text, and a second update with text alone."""
-    assert difference(offloaded, case, "ddp 1", f"{sharding} 2") < ROUNDING["float32"]
+    assert difference(offloaded, case, "ddp 1", f"{sharding} 2") < rounding(OFFLOADED[case])
 
 
 @pytest.mark.slow

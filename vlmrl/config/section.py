@@ -135,7 +135,3 @@ class OptimSection(Section):
     weight_decay: NonNegative = Field(default=0.0, description="AdamW weight decay (matrices only)")
     betas: tuple[float, float] = Field(default=(0.9, 0.999), description="AdamW betas")
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradient clipping")
-
-    def peak(self, part: Part | None) -> float:
-        """Peak learning rate of a part; None: of the parts that have none of their own."""
-        return self.lr if part is None else self.parts.rates[part]

@@ -17,6 +17,7 @@ import torch
 
 from vlmrl.algo.behaviour import old_logprobs
 from vlmrl.algo.inputs import LossInputs
+from vlmrl.config.section import OptimSection
 from vlmrl.errors import NumericsError
 from vlmrl.policy.forward import LAYOUTS, Layout, Scored
 from vlmrl.policy.model import Policy
@@ -364,3 +365,15 @@ def learning_rate(step: int, total: int, *, peak: float, schedule: Literal["cons
         return peak
     done = (step - rising) / max(1, total - rising)
     return peak * (1 - done) if schedule == "linear" else peak * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def set_rates(optimizer: Any, cfg: OptimSection, shape: Callable[[float], float]) -> None:
+    """Set the learning rate of every group. `shape`: peak -> rate of the coming update."""
+    for group in optimizer.param_groups:
+        group["lr"] = shape(cfg.parts.rates[group["part"]] if "part" in group else cfg.lr)
+
+
+def rates(optimizer: Any) -> dict[str, float]:
+    """Learning rates for the log: `lr`, and `lr/<part>` of parts with one of their own."""
+    groups = optimizer.param_groups
+    return {"lr": float(groups[0]["lr"])} | {f"lr/{group['part']}": float(group["lr"]) for group in groups if "part" in group}

@@ -16,8 +16,8 @@ from vlmrl.config.section import OptimSection
 from vlmrl.errors import ConfigError
 from vlmrl.policy.load import freeze
 from vlmrl.policy.model import part_of
-from vlmrl.train.shard.adamw import groups_of, make_optimizer, rates, set_rates
-from vlmrl.train.step import learning_rate
+from vlmrl.train.shard.adamw import groups_of, make_optimizer
+from vlmrl.train.step import learning_rate, rates, set_rates
 
 
 def optim(**fields: Any) -> OptimSection:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,20 +35,8 @@ def groups_of(named: Named, cfg: OptimSection) -> list[dict[str, Any]]:
         matrices, rest = [(n, p) for n, p in members if p.ndim >= 2], [(n, p) for n, p in members if p.ndim < 2]
         for of, decay in ((matrices, cfg.weight_decay), (rest, 0.0)):
             group = {"params": [p for _, p in of], "weight_decay": decay, "names": [n for n, _ in of]}
-            out += [group | ({"lr": cfg.peak(part), "part": part} if part else {})] if of else []
+            out += [group | ({"lr": cfg.parts.rates[part], "part": part} if part else {})] if of else []
     return out
-
-
-def set_rates(optimizer: Any, cfg: OptimSection, shape: Callable[[float], float]) -> None:
-    """Set the learning rate of every group. `shape`: peak -> rate of the coming update."""
-    for group in optimizer.param_groups:
-        group["lr"] = shape(cfg.peak(group.get("part")))
-
-
-def rates(optimizer: Any) -> dict[str, float]:
-    """Learning rates for the log: `lr`, and `lr/<part>` of parts with one of their own."""
-    groups = optimizer.param_groups
-    return {"lr": float(groups[0]["lr"])} | {f"lr/{group['part']}": float(group["lr"]) for group in groups if "part" in group}
 
 
 @contextmanager

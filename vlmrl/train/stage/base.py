@@ -33,12 +33,11 @@ from vlmrl.train.memory import Memories
 from vlmrl.train.meter import Clock, Counters, Tokens, Watch, memory
 from vlmrl.train.pipeline import finish, plan
 from vlmrl.train.profile import StageProfiler
-from vlmrl.train.shard.adamw import rates, set_rates
 from vlmrl.train.stage.algorithm import Batch, Bound
 from vlmrl.train.stage.provide import Providers
 from vlmrl.train.stage.table import RewardTable, label_key
 from vlmrl.train.state import RunState
-from vlmrl.train.step import Learner, Minibatch, StepReport, learning_rate, score_rows
+from vlmrl.train.step import Learner, Minibatch, StepReport, learning_rate, rates, score_rows, set_rates
 from vlmrl.train.ui import Bar, Ui
 from vlmrl.types import GenerationSettings, Group, ScoredGroup
 

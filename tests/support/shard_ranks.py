@@ -30,6 +30,7 @@ from vlmrl.train import dist
 from vlmrl.train.shard import ddp, engines, fsdp, lockstep, zero
 from vlmrl.train.shard.adamw import groups_of
 from vlmrl.train.shard.base import OFFLOADS, Named, open_engine
+from vlmrl.train.shard.sequence import ranks_of, share
 from vlmrl.train.stage.loss import TokenObjective
 from vlmrl.train.stage.sft import negative_log_likelihood
 from vlmrl.train.step import Learner, Minibatch, StepReport, optimizer_step
@@ -60,6 +61,12 @@ class Case:
     shard_size: int | None = None
     chunk: int | None = None
     """Bound of the patches of one pass of the tower; one process makes one pass per kind."""
+    sequence: int = 1
+    """Ranks that share packed rows."""
+
+    def among(self, shardings: Sequence[str]) -> list[str]:
+        """Those that can run it."""
+        return [name for name in shardings if self.offload in OFFLOADS[name] and (self.sequence == 1 or name in ("ddp", "fsdp"))]
 
 
 APART = (("image", "video", "two_images", "text"), ("text",))
@@ -75,11 +82,15 @@ CASES = {
     "then text": Case(APART, lr=0.01, then=(("text",), ("text", "text"))),
     "rehearsed": Case(APART, budget=60, rehearse=True),
     "rates of parts": Case(APART, parts={"vision": 0.5, "projector": 2.0}),
+    "shared rows": Case(APART, budget=60, sequence=2),
+    "shared rows of one rank": Case((("video", "image"), ()), sequence=2, chunk=24, recompute=True),
     "tower by chunks": Case((("image",), ("video", "text")), chunk=24),
     "tower by chunks and recomputed": Case((("video", "image"), ("text",)), chunk=24, recompute=True),
 }
 FOUR = {
     "groups of two": Case((("video",), ("text", "image"), ("image",), ("text",)), shard_size=2),
+    "rows shared by two": Case((("video",), ("text", "image"), ("image",), ()), budget=60, sequence=2),
+    "rows shared by four": Case((("video",), ("text", "image"), (), ("text",)), sequence=4),
 }
 OFFLOADED = {
     "moments in the machine's memory": Case(APART, budget=60, rehearse=True, offload="optimizer"),
@@ -150,10 +161,13 @@ def _update(world: tiny.Tiny, case: Case, sharding: Any) -> Callable[[Sequence[S
     policy.compute = {"float32": torch.float32, "bfloat16": torch.bfloat16}[case.dtype]
     if case.recompute:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
-    size = case.shard_size if sharding == "fsdp" else None
-    offload = case.offload if dist.world() > 1 else "none"
-    section = TrainSection.model_validate({"sharding": sharding, "shard_size": size, "offload": offload})
+    of_fsdp = sharding == "fsdp"
+    several = dist.world() > 1
+    size, shared = case.shard_size if of_fsdp else None, case.sequence if several else 1
+    offload = case.offload if several else "none"
+    section = TrainSection.model_validate({"sharding": sharding, "shard_size": size, "offload": offload, "sequence": shared})
     engine = open_engine(section, policy.device)
+    share(policy, ranks_of(section))
     engine.wrap(policy)
     named = freeze(policy, case.freeze)
     updates = engine.updates(policy, named, OptimSection.model_validate({"lr": case.lr, "parts": case.parts}))
@@ -182,7 +196,8 @@ def _update(world: tiny.Tiny, case: Case, sharding: Any) -> Callable[[Sequence[S
 def _without_idle_passes(control: str) -> None:
     """Break lockstep: idle passes of the tower left out, or made behind the language model."""
 
-    def forward(layout: Any, policy: Any, batch: Any, vision: Any, *, train: bool, **options: Any) -> Any:
+    def forward(layout: Any, policy: Any, batch: Any, vision: Any, turn: Any, *, train: bool, **options: Any) -> Any:
+        del turn
         seen = vision.look(policy, [handle for row in batch.rows for handle in row.prompt.media], train=train)
         idle = max(dist.gather(seen.passes)) - seen.passes
 
@@ -208,7 +223,7 @@ def main() -> None:
         control, shardings = sys.argv[3].split("/")[0], (sys.argv[3].split("/")[1],)
         _without_idle_passes(control)
     for name in names:
-        for sharding in (one for one in shardings if dist.world() == 1 or ALL[name].offload in OFFLOADS[one]):
+        for sharding in shardings if dist.world() == 1 else ALL[name].among(shardings):
             found, norm = gradient(folder, ALL[name], sharding)
             if dist.is_main():
                 out = folder / "gradients" / f"{name} {sharding} {dist.world()}.safetensors"

@@ -268,8 +268,23 @@ def validate(cfg: Config) -> list[str]:
             for i, stage in enumerate(cfg.stages)
             if stage.optim.kind != "adamw"
         ]
+    out += _sequence_problems(cfg)
     out += [f"stages[{i}] ({stage.name}): {problem}" for i, stage in enumerate(cfg.stages) for problem in stage.problems()]
     return out
+
+
+def _sequence_problems(cfg: Config) -> list[str]:
+    size, sharding = cfg.train.sequence, cfg.train.sharding
+    if size == 1:
+        return []
+    out = [f"train.sequence ({size}): rows cannot be shared under train.sharding '{sharding}'; take ddp or fsdp"] * (
+        sharding not in ("ddp", "fsdp")
+    )
+    return out + [
+        f"stages[{i}] ({stage.name}): train.sequence ({size}) shares packed rows, and forward: repeat has none; take shared_prefix"
+        for i, stage in enumerate(cfg.stages)
+        if stage.forward == "repeat"
+    ]
 
 
 def _lora_problems(cfg: Config) -> list[str]:

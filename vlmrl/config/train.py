@@ -25,6 +25,10 @@ class TrainSection(Section):
         default=True,
         description="Begin a stage with forward and backward of its first step's largest micro-batch: too little memory shows at once",
     )
+    sequence: Literal[1, 2, 4] = Field(
+        default=1,
+        description="Ranks that share each packed row in training, each with a share of its columns (ddp, fsdp): for very long rows",
+    )
     patience: float = Field(
         default=600.0,
         gt=0,

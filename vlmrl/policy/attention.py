@@ -30,6 +30,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.policy import kernels
 from vlmrl.policy.flex import flex
 from vlmrl.policy.pack import Block, PrefixLayout
+from vlmrl.policy.sequence import Columns
 
 Backend = Literal["dense", "merge", "two_call", "flash", "flex"]
 NAME = "vlmrl_{kernel}"
@@ -133,6 +134,7 @@ def prefix_attention(
     dropout: float = 0.0,
     prefix_layout: PrefixLayout | None = None,
     prefix_backend: Backend = "dense",
+    prefix_columns: Columns | None = None,
     record: list[tuple[Tensor, Tensor]] | None = None,
     decoding: Decoding | None = None,
     **kwargs: Any,
@@ -142,6 +144,8 @@ def prefix_attention(
     All three are brought to one type first, the autocast type where autocast is on: rotary embeddings multiply query and key by
     float32 and leave them so, and most kernels take one type only. Done here and once, so that training, prefill and decoding
     round in the same place and the cache of keys holds what the kernels read.
+
+    With `prefix_columns` N are this rank's columns of a row that several ranks share.
 
     `record` collects every layer's keys and values (prefill). With `decoding` the N tokens are one new token of N running answers.
 
@@ -158,10 +162,15 @@ def prefix_attention(
         return fallback(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
     if attention_mask is not None or dropout or query.shape[0] != 1 or query.shape[2] != key.shape[2]:
         raise RuntimeError("a packed row takes no attention mask, no cache and no attention dropout")
+    if prefix_columns is not None:
+        query, key, value = prefix_columns.to_heads(query, key, value)
     if query.shape[2] != prefix_layout.tokens:
         raise RuntimeError(f"the packed row has {query.shape[2]} tokens but its layout describes {prefix_layout.tokens}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return _BACKENDS[prefix_backend](query, key, value, prefix_layout, scale).transpose(1, 2).contiguous(), None
+    out = _BACKENDS[prefix_backend](query, key, value, prefix_layout, scale)
+    if prefix_columns is not None:
+        out = prefix_columns.to_columns(out)
+    return out.transpose(1, 2).contiguous(), None
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from vlmrl.policy.attention import Backend
 from vlmrl.policy.pack import PositionSpec
 from vlmrl.policy.root import Shards, Unsharded
+from vlmrl.policy.sequence import Ranks
 from vlmrl.types import MediaKind, Part
 
 ADAPTER = "default"
@@ -152,6 +153,8 @@ class Policy:
     """Low-rank adapters in `model` (`policy.lora`); then they alone train."""
     adapters_on: bool = True
     """False: a view of the model under its adapters."""
+    sequence: Ranks | None = None
+    """The ranks that share packed rows (`policy.sequence`); None: every rank computes its own alone."""
     shards: Shards = field(default_factory=Unsharded)
     """Where the weights are; a training engine puts them there (`train.shard`)."""
 

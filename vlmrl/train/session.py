@@ -15,6 +15,7 @@ from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import load_policy, load_processor, pick_device
 from vlmrl.policy.lora import fold_adapters
 from vlmrl.policy.model import Policy, ProcessorBundle
+from vlmrl.policy.sequence import Ranks
 from vlmrl.policy.vision import VisionCache
 from vlmrl.policy.vision_disk import FeatureStore
 from vlmrl.train import checkpoint, dist
@@ -28,6 +29,7 @@ from vlmrl.train.rows import Rows, load_rows
 from vlmrl.train.rundir import RunDir
 from vlmrl.train.shard import engines  # noqa: F401 (registers the package's)
 from vlmrl.train.shard.base import Engine, open_engine
+from vlmrl.train.shard.sequence import ranks_of, share
 from vlmrl.train.state import RunState, UsedMedia
 from vlmrl.train.tracking import Tracker
 from vlmrl.train.ui import Ui
@@ -57,6 +59,8 @@ class Session:
     state: RunState
     engine: Engine
     """How weights and moments lie on the ranks."""
+    sequence: Ranks | None
+    """The ranks that share packed rows with this one (`train.shard.sequence`)."""
     identity: Identity
     """What the run was begun with and has made; kept up on rank 0."""
     used: UsedMedia
@@ -118,7 +122,7 @@ class Session:
     def load_policy(self, path: str) -> Policy:
         """A model under the recipe's settings, as the engine takes it. Every rank calls this, and the engine's `wrap` after it."""
         m = self.cfg.model
-        return dist.run_synchronized(  # where rank 0 alone reads, the others must learn that it could not
+        policy = dist.run_synchronized(  # where rank 0 alone reads, the others must learn that it could not
             lambda: load_policy(
                 path,
                 self.bundle,
@@ -132,6 +136,8 @@ class Session:
                 read=self.engine.read,
             )
         )
+        share(policy, self.sequence)
+        return policy
 
     def open_vision(self) -> VisionCache:
         """A cache of vision features under the recipe's settings."""
@@ -234,6 +240,7 @@ def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui:
         encoder=encoder,
         state=state,
         engine=open_engine(cfg.train, pick_device(cfg.model.device)),
+        sequence=ranks_of(cfg.train),
         identity=identity,
         used=used,
         base=places.model if state.stage == 0 else str(stage_folder(run, cfg, state.stage - 1)),

@@ -53,6 +53,11 @@ class Learner:
     rehearse: bool = False
     """Whether the next step begins with a rehearsal of its largest micro-batch (`rehearse`); it is once per stage."""
 
+    @property
+    def recovers(self) -> bool:
+        """Whether a step that ran out of memory can be tried again: not where another rank may wait in the middle of a forward pass."""
+        return self.updates.recovers and self.policy.sequence is None
+
 
 @dataclass(frozen=True, kw_only=True)
 class MicroSlices:
@@ -130,11 +135,13 @@ def score_tokens(learner: Learner, rows: Sequence[Row], *, policy: Policy | None
     layout = LAYOUTS[learner.layout]
     for n, part in lockstep.same_number(policy, _numbered(layout, rows, learner.max_tokens_per_microbatch)):
         batch = layout.pack(part, policy.positions, policy.device, pad_id=policy.bundle.end_ids[0])
-        scored = lockstep.forward(layout, policy, batch, vision, temperature=learner.temperature, forbidden=learner.forbidden, train=False)
-        if not len(n):
-            continue
-        width = scored.logp_BT.shape[1]
-        logp_NT[n, :width], entropy_NT[n, :width] = scored.logp_BT.cpu(), scored.entropy_BT.cpu()
+        how = {"temperature": learner.temperature, "forbidden": learner.forbidden, "train": False}
+        for turn in lockstep.turns(policy):
+            scored = lockstep.forward(layout, policy, batch, vision, turn, **how)
+            if not turn.own or not len(n):
+                continue
+            width = scored.logp_BT.shape[1]
+            logp_NT[n, :width], entropy_NT[n, :width] = scored.logp_BT.cpu(), scored.entropy_BT.cpu()
     return TokenScores(logp_NT, entropy_NT)
 
 
@@ -151,8 +158,8 @@ def _numbered(layout: Layout, rows: Sequence[Row], budget: int) -> list[tuple[to
 def optimizer_step(learner: Learner, batch: Minibatch, objective: Objective) -> StepReport:
     """Accumulate the gradient of the objective over the minibatch and apply it.
 
-    Out of memory on any rank: all ranks halve their token budget and start the step again, at most three times. With an engine that cannot
-    do that (`Updates.recovers`) it is an error at once.
+    Out of memory on any rank: all ranks halve their token budget and start the step again, at most three times. Where that cannot be done
+    (`Learner.recovers`) it is an error at once.
 
     Raises:
         NumericsError: out of memory even at an eighth of the budget.
@@ -179,8 +186,9 @@ def rehearse(learner: Learner, rows: Sequence[Row]) -> None:
     with torch.random.fork_rng(devices=devices), learner.updates.occupied():
         for _, part in lockstep.same_number(policy, [] if largest is None else [largest]):
             micro = layout.pack(part, policy.positions, policy.device, pad_id=pad)
-            scored = _forward(learner, layout, micro, vision)
-            _backward(learner, (scored.logp_BT.sum() + scored.entropy_BT.sum()) * 0, last=False)
+            for turn in lockstep.turns(policy):
+                scored = _forward(learner, layout, micro, vision, turn)
+                _backward(learner, (scored.logp_BT.sum() + scored.entropy_BT.sum()) * 0, last=False)
 
 
 def _until_it_fits(learner: Learner, passes: Callable[[], T]) -> T:
@@ -189,14 +197,14 @@ def _until_it_fits(learner: Learner, passes: Callable[[], T]) -> T:
     Raises:
         NumericsError: out of memory even at an eighth of the budget, or with an engine that cannot go back.
     """
-    for _ in range(MAX_OOM_RETRIES + 1 if learner.updates.recovers else 1):
+    for _ in range(MAX_OOM_RETRIES + 1 if learner.recovers else 1):
         learner.updates.zero()
         found: list[T] = []
         learner.policy.model.train(learner.checkpointing)
         try:
             found.append(passes())
         except torch.OutOfMemoryError as error:
-            if not learner.updates.recovers:  # the others wait in the middle of a forward pass, and none can go back
+            if not learner.recovers:  # the others wait in the middle of a forward pass, and none can go back
                 raise _too_large(learner) from error
         finally:
             learner.policy.model.eval()
@@ -209,10 +217,10 @@ def _until_it_fits(learner: Learner, passes: Callable[[], T]) -> T:
 
 
 def _too_large(learner: Learner) -> NumericsError:
-    how = "down to" if learner.updates.recovers else "at"
+    how = "down to" if learner.recovers else "at"
     return NumericsError(
         f"out of memory with max_tokens_per_microbatch {how} {learner.max_tokens_per_microbatch}; "
-        f"lower {'' if learner.updates.recovers else 'it, '}rollout.max_new_tokens or media.max_pixels"
+        f"lower {'' if learner.recovers else 'it, '}rollout.max_new_tokens or media.max_pixels"
     )
 
 
@@ -221,41 +229,47 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
     total = objective.total(batch.mask_NT)
     sums: Sums = {}
     tokens = 0
-    layout = LAYOUTS[learner.layout]
-    policy = learner.policy
+    layout, policy = LAYOUTS[learner.layout], learner.policy
     parts = lockstep.same_number(policy, _numbered(layout, batch.rows, learner.max_tokens_per_microbatch))
     for number, (n, part) in enumerate(parts, start=1):
         micro = layout.pack(part, policy.positions, policy.device, pad_id=policy.bundle.end_ids[0])
         tokens += micro.tokens
-        scored = _forward(learner, layout, micro, learner.vision)
-        if not len(n):
-            _backward(learner, scored.logp_BT.sum() * 0, last=number == len(parts))
-            continue
-        x = loss_inputs(batch, n, micro, scored)
-        slices = _slices(batch, n, micro)
-        scalar, metrics = objective(x, slices, total)
-        _backward(learner, scalar, last=number == len(parts))
-        if slices.sampled_BT is not None:
-            _add_gap(sums, x.logp_old_BT, slices.sampled_BT)
-        _add(sums, "loss", scalar.item(), 0.0)
-        _add(sums, "entropy", *masked_sum(scored.entropy_BT, slices.counted_BT))
-        for name, (number, of) in metrics.items():
-            _add(sums, name, number, of)
+        for turn in lockstep.turns(policy):
+            scored = _forward(learner, layout, micro, learner.vision, turn)
+            if not turn.own or not len(n):
+                scalar = scored.logp_BT.sum() * 0
+            else:
+                x, slices = loss_inputs(batch, n, micro, scored), _slices(batch, n, micro)
+                scalar, metrics = objective(x, slices, total)
+                _count(sums, x, slices, scalar, metrics)
+            _backward(learner, scalar, last=number == len(parts))
     return sums, tokens
 
 
-def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, vision: VisionCache) -> Scored:
+def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, vision: VisionCache, turn: lockstep.Turn) -> Scored:
     """The pass of a micro-batch that a backward follows."""
     return lockstep.forward(
         layout,
         learner.policy,
         micro,
         vision,
+        turn,
         temperature=learner.temperature,
         forbidden=learner.forbidden,
         train=True,
         entropy_gradient=learner.entropy_gradient,
     )
+
+
+def _count(sums: Sums, x: LossInputs, slices: MicroSlices, scalar: torch.Tensor, metrics: Sums) -> None:
+    """Add what is logged of a micro-batch."""
+    if slices.sampled_BT is not None:
+        _add_gap(sums, x.logp_old_BT, slices.sampled_BT)
+    _add(sums, "loss", scalar.item(), 0.0)
+    assert x.entropy_BT is not None
+    _add(sums, "entropy", *masked_sum(x.entropy_BT, slices.counted_BT))
+    for name, (number, of) in metrics.items():
+        _add(sums, name, number, of)
 
 
 def _backward(learner: Learner, scalar: torch.Tensor, *, last: bool) -> None:

@@ -76,6 +76,19 @@ def test_contradictions_between_fields_have_file_and_line(recipe: Path) -> None:
     assert len(found) == 2
 
 
+def test_rows_that_cannot_be_shared_are_refused(recipe: Path) -> None:
+    recipe.write_text(
+        f"model: {{path: m}}\ntrain: {{sequence: 2, sharding: zero3}}\n{STAGE}    rewards: [{{name: exact}}]\n    forward: repeat\n"
+    )
+    found = problems(recipe)
+    assert only(found, "take ddp or fsdp").startswith(f"{recipe}:2: train.sequence (2): ")
+    assert "forward: repeat has none" in only(found, "take shared_prefix")
+    assert len(found) == 2
+    with pytest.raises(ConfigError) as caught:
+        load(recipe, ["train.sequence=3"], also=method_problems)
+    assert "train.sequence" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("wrong", "expected"),
     [

@@ -5,22 +5,25 @@ micro-batches than another makes idle ones; a rank whose new media take fewer pa
 of videos) passes a patch of zeros through it, as often as it takes. That comes *before* the language model, where the other ranks' passes
 are: collectives must agree in their order, too. Idle results enter with weight zero, so that the backward pass is the same as well.
 
-Where every rank holds all weights nothing of this happens.
+Where every rank holds all weights nothing of this happens, but that ranks which share packed rows take turns with them
+(`train.shard.sequence`), and so need equal numbers of micro-batches too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 
 from vlmrl.policy import tower
+from vlmrl.policy.across import shared_columns
 from vlmrl.policy.forward import Layout, Scored
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row
-from vlmrl.policy.vision import VisionCache
+from vlmrl.policy.vision import Seen, VisionCache
 from vlmrl.train import dist
 from vlmrl.types import Prompt
 
@@ -30,24 +33,50 @@ Numbered = tuple[torch.Tensor, list[Row]]
 
 def same_number(policy: Policy, own: list[Numbered]) -> list[Numbered]:
     """This rank's micro-batches, and idle ones behind them until it has as many as any rank."""
-    if not policy.shards.collective:
+    if not policy.shards.collective and policy.sequence is None:
         return own
     most = max(dist.gather(len(own)))
     return own + [(torch.zeros(0, dtype=torch.int64), [_idle_row(policy)])] * (most - len(own))
 
 
-def forward(layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, vision: VisionCache, *, train: bool, **options: Any) -> Scored:
+@dataclass(frozen=True)
+class Turn:
+    """One of the passes that are made for a micro-batch: the ranks that share rows make one for each of them."""
+
+    owner: int | None
+    """The rank of the group whose rows are scored; None: nothing is shared."""
+    own: bool
+    """Whether it is this one, which then gets their log-probs; for another's rows the result is empty."""
+
+
+def turns(policy: Policy) -> list[Turn]:
+    """The passes of a micro-batch, in their order. Each is `forward`, and in training its backward pass before the next."""
+    ranks = policy.sequence
+    return [Turn(None, True)] if ranks is None else [Turn(owner, owner == ranks.rank) for owner in range(ranks.size)]
+
+
+def forward(
+    layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, vision: VisionCache, turn: Turn, *, train: bool, **options: Any
+) -> Scored:
     """`layout.forward`, together with all ranks where that is needed."""
+
+    def scores(media: VisionCache | Seen) -> Scored:
+        if turn.owner is None or policy.sequence is None:
+            return layout.forward(policy, batch, media, train=train, **options)
+        row = cast(PackedBatch, batch) if turn.own else None
+        return shared_columns(policy, row, media, policy.sequence, turn.owner, train=train, **options)
+
     if not policy.shards.collective:
-        return layout.forward(policy, batch, vision, train=train, **options)
-    seen = vision.look(policy, [handle for row in batch.rows for handle in row.prompt.media], train=train)
+        return scores(vision)
+    rows = batch.rows if turn.own else ()
+    seen = vision.look(policy, [handle for row in rows for handle in row.prompt.media], train=train)
     idle = max(dist.gather(seen.passes)) - seen.passes
 
     def run() -> tuple[torch.Tensor, torch.Tensor]:
         zero = sum(_idle_pass(policy, train=train) for _ in range(idle))
         # at the place where features enter, so that the backward pass goes through the same layers as on the other ranks
         with _added_to_embeddings(policy, zero):
-            scored = layout.forward(policy, batch, seen, train=train, **options)
+            scored = scores(seen)
         return scored.logp_BT, scored.entropy_BT
 
     logp_BT, entropy_BT = policy.shards.run(run)
@@ -68,9 +97,10 @@ def _added_to_embeddings(policy: Policy, zero: torch.Tensor | int) -> Iterator[N
 
 
 def _idle_row(policy: Policy) -> Row:
-    """A row without media whose one answer token nobody looks at."""
+    """A row without media whose one answer token nobody looks at, of a column for each rank that shares it."""
     end = policy.bundle.end_ids[0]
-    prompt = Prompt(sample=cast(Any, None), ids=(end,), media=(), spans=(), answer_format="answer_only")
+    ids = (end,) * (1 if policy.sequence is None else policy.sequence.size)
+    prompt = Prompt(sample=cast(Any, None), ids=ids, media=(), spans=(), answer_format="answer_only")
     return Row(index=0, group=0, prompt=prompt, response=(end,))
 
 

@@ -1,0 +1,118 @@
+"""Log-probabilities of one packed row whose columns lie on several ranks (`policy.sequence`).
+
+One rank owns the row: it encodes its media, embeds its tokens, hands the columns out and gets the log-probs of all answers back, so a
+loss sees the same as from `forward.shared_prefix`. The others come without a row, work on their columns and get no log-probs; their
+backward pass starts from the empty result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from vlmrl.policy.attention import require
+from vlmrl.policy.forward import Inputs, Scored, embed
+from vlmrl.policy.head import streaming_logprobs
+from vlmrl.policy.model import Policy
+from vlmrl.policy.pack import PackedBatch, PrefixLayout
+from vlmrl.policy.sequence import Columns, Ranks
+from vlmrl.policy.vision import Seen, VisionCache
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """What the owner says of its row; all tensors on the CPU."""
+
+    layout: PrefixLayout
+    positions_31N: torch.Tensor
+    visual_N: torch.Tensor
+    score_M: torch.Tensor
+    targets_M: torch.Tensor
+    levels: tuple[torch.dtype, ...]
+    """Types of the deepstack features."""
+
+    @staticmethod
+    def of(batch: PackedBatch, inputs: Inputs) -> _Row:
+        return _Row(
+            layout=PrefixLayout(batch.layout.blocks),
+            positions_31N=batch.positions_31N.cpu(),
+            visual_N=inputs.visual_BS[0].cpu(),
+            score_M=batch.score_M.cpu(),
+            targets_M=batch.targets_M.cpu(),
+            levels=tuple(level.dtype for level in inputs.deepstack),
+        )
+
+
+def shared_columns(
+    policy: Policy,
+    batch: PackedBatch | None,
+    vision: VisionCache | Seen,
+    ranks: Ranks,
+    owner: int,
+    *,
+    temperature: float,
+    forbidden: tuple[int, ...],
+    train: bool,
+    entropy_gradient: bool = False,
+) -> Scored:
+    """The owner comes with its row and gets what `forward.shared_prefix` gives, to rounding; the others come with None and get empty
+    tensors. Every rank makes this call, and the backward pass of what it got.
+
+    Raises:
+        ConfigError: the model cannot run packed rows, or its heads cannot be shared by so many ranks.
+        ValueError: a row of fewer tokens than ranks.
+    """
+    require(policy.model.config.get_text_config())
+    if batch is not None and batch.tokens < ranks.size:
+        raise ValueError(f"a packed row of {batch.tokens} tokens has no column for each of {ranks.size} ranks")
+    inputs = _inputs(policy, batch, vision, train=train)
+    row: _Row = ranks.told(None if batch is None else _Row.of(batch, inputs), owner)
+    columns = Columns(ranks, row.layout.tokens, owner)
+    places = columns.of(row.score_M)
+    with policy.autocast():
+        hidden_nH = policy.core.language_model(
+            **_handed_out(policy, inputs, row, columns, train=train).arguments(),
+            attention_mask=None,
+            position_ids=row.positions_31N[:, :, columns.own].to(policy.device),
+            use_cache=False,
+            prefix_layout=row.layout,
+            prefix_backend=policy.prefix_backend,
+            prefix_columns=columns,
+        ).last_hidden_state[0]
+        mine = places[ranks.rank]
+        logp_m, entropy_m = streaming_logprobs(
+            hidden_nH[(row.score_M[mine] - columns.own.start).to(policy.device)],
+            policy.head,
+            row.targets_M[mine].to(policy.device),
+            temperature=temperature,
+            forbidden=forbidden,
+            entropy_gradient=entropy_gradient,
+        )
+    found = columns.collect(torch.stack([logp_m, entropy_m], dim=1), [len(place) for place in places])
+    if batch is None:
+        return Scored(logp_BT=found[:, 0].clone(), entropy_BT=found[:, 1].clone())
+    ordered = torch.zeros_like(found).index_copy(0, torch.cat(places).to(found.device), found)
+    blank = torch.zeros(batch.mask_BT.shape, dtype=found.dtype, device=found.device)
+    where = batch.mask_BT.nonzero(as_tuple=True)
+    entropy_M = ordered[:, 1] if entropy_gradient else ordered[:, 1].detach()
+    return Scored(logp_BT=blank.index_put(where, ordered[:, 0]), entropy_BT=blank.index_put(where, entropy_M))
+
+
+def _inputs(policy: Policy, batch: PackedBatch | None, vision: VisionCache | Seen, *, train: bool) -> Inputs:
+    """Of the whole row; without a row of no columns, by way of the embedding all the same: what hangs on it belongs to the graph."""
+    if batch is None:
+        nothing = torch.zeros(1, 0, dtype=torch.int64, device=policy.device)
+        return Inputs(policy.core.get_input_embeddings()(nothing), nothing.bool(), [])
+    features = vision.features(policy, [handle for prompt, _ in batch.prompts for handle in prompt.media], train=train)
+    return embed(policy, batch.ids_1N, [(prompt, 0, offset) for prompt, offset in batch.prompts], features)
+
+
+def _handed_out(policy: Policy, inputs: Inputs, row: _Row, columns: Columns, *, train: bool) -> Inputs:
+    """This rank's columns."""
+    embeds_nH = columns.hand_out(inputs.embeds_BSH[0], columns.sizes, gradient=train)
+    visual = [int(part.sum()) for part in row.visual_N.split(columns.sizes)]
+    width = embeds_nH.shape[1]
+    deep = inputs.deepstack or [torch.zeros(0, width, dtype=dtype, device=policy.device) for dtype in row.levels]
+    levels = [columns.hand_out(level, visual, gradient=train and policy.vision_trains) for level in deep]
+    return Inputs(embeds_nH[None], row.visual_N[columns.own][None].to(policy.device), levels)

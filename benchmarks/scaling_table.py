@@ -32,6 +32,8 @@ WORDS = {
     "model.vision_chunk_patches": "tower by chunks",
     "train.sharding": "fsdp",
     "train.shard_size": "shards",
+    "train.sequence=2": "rows shared by 2",
+    "train.sequence=4": "rows shared by 4",
     "train.offload=optimizer": "offload optimizer",
     "train.offload=all": "offload all",
     "model.lora": "LoRA",

@@ -37,6 +37,11 @@ class Change:
         return self.after.fits
 
 
+def shares_heads(s: Settings, ranks: int) -> bool:
+    """Whether the heads can be dealt to so many ranks (`policy.sequence`)."""
+    return not s.shape.heads % ranks and not (s.shape.kv_heads % ranks and ranks % s.shape.kv_heads)
+
+
 def candidates(s: Settings, stage: str) -> Iterator[tuple[str, Settings]]:
     """Changes that can be made, those first that change least: the same gradient, the same training at another speed, another training."""
     least = s.prompt + s.answer
@@ -59,6 +64,9 @@ def candidates(s: Settings, stage: str) -> Iterator[tuple[str, Settings]]:
         yield f"train.sharding=fsdp{plain}", s.changed(sharding="fsdp", shard_size=None, optimizer="adamw")
     if s.gpus > s.node and s.sharding == "fsdp" and s.shard_size != s.gpus:
         yield f"train.shard_size={s.gpus}", s.changed(shard_size=s.gpus)
+    for ranks in (2, 4):
+        if s.sequence < ranks <= s.gpus and s.sharding in ("ddp", "fsdp") and shares_heads(s, ranks):
+            yield f"train.sequence={ranks}", s.changed(sequence=ranks)
     if s.offload == "none" and s.sharding in ("zero2", "zero3"):
         yield "train.offload=optimizer", s.changed(offload="optimizer")
     if s.offload != "all" and s.sharding in ("fsdp", "zero3"):

@@ -213,12 +213,16 @@ def gathered(s: Settings) -> int:
 
 
 def training(s: Settings) -> Pass:
-    """Forward and backward of the largest row."""
+    """Forward and backward of the largest row. Ranks that share it divide what the decoder keeps; its owner has its media, all of its
+    embeddings, and maybe all of its scored tokens, which stand at the end."""
     own, shape, row, numbers = s.language_trains, s.shape, s.row, s.numbers
     full = own and s.lora is None
     kept, live = acts.decoder(shape, row, numbers, backend=s.backend, recompute=s.recompute, trained=own, lora=s.lora if own else None)
     visual, patches = len(row.groups) * s.visual_tokens, len(row.groups) * s.patches
     kept += acts.rotary(shape, row, numbers) + acts.ends(shape, row, numbers, trained=full, visual=visual)
+    live += acts.passing(shape, row, numbers)
+    if s.sequence > 1:
+        kept, live = kept // s.sequence + numbers.residual * shape.hidden * row.tokens, live // s.sequence
     tower, block = 0, 0
     if s.vision_trains:
         tower, block = acts.tower(shape, patches, numbers, recompute=s.recompute, blocks=s.vision_blocks, chunk=s.vision_chunk)
@@ -230,7 +234,7 @@ def training(s: Settings) -> Pass:
         cached=cached,
         one_layer=one_layer,
         kept=kept,
-        layer=live + acts.passing(shape, row, numbers),
+        layer=live,
         tower=tower,
         block=block,
         head=acts.head(shape, row, numbers),

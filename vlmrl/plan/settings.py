@@ -35,6 +35,8 @@ class Settings:
     sharding: Sharding = "none"
     shard_size: int | None = None
     """Ranks that share one copy of the state; none: a node's where that fits, else all."""
+    sequence: int = 1
+    """Ranks that share each packed row."""
     offload: Offload = "none"
     optimizer: Literal["adamw", "adamw8bit"] = "adamw"
     recompute: bool = False
@@ -173,6 +175,7 @@ def settings_of(
     values: dict[str, Any] = {
         "sharding": cfg.train.sharding if gpus > 1 else "none",
         "shard_size": cfg.train.shard_size,
+        "sequence": cfg.train.sequence if gpus > 1 else 1,
         "offload": cfg.train.offload,
         "optimizer": stage.optim.kind,
         "recompute": model.gradient_checkpointing,

@@ -103,7 +103,8 @@ def training_ops(s: Settings) -> float:
         total += decoder_ops(s, row) * ((3 if trained else 2) + again)
         total += head_ops(s, row.scored) * (4 if trained else 3)
         if s.vision_trains:
-            total += tower_ops(s, len(row.groups) * s.patches) * (((3 + again) if s.vision_blocks else 1) + chunked)
+            # of the ranks that share rows one encodes, and the others wait
+            total += s.sequence * tower_ops(s, len(row.groups) * s.patches) * (((3 + again) if s.vision_blocks else 1) + chunked)
     return total
 
 
@@ -111,7 +112,7 @@ def scoring_ops(s: Settings) -> float:
     """Operations of the passes for old and reference log-probs."""
     total = sum(decoder_ops(s, row) + head_ops(s, row.scored) for row in s.rows)
     if s.vision_trains:
-        total += s.groups * tower_ops(s, s.patches)
+        total += s.sequence * s.groups * tower_ops(s, s.patches)
     return s.passes * total
 
 
@@ -161,12 +162,13 @@ def traffic(s: Settings, memory: Memory) -> tuple[float, float]:
 
     fsdp, zero3: the weights are gathered for forward and for backward of each micro-batch and each scoring pass, and once for the
     reference engine; gradients are reduced per micro-batch in float32. The tower's are so for each of its chunks, and gathered once more
-    to recompute it. Between nodes that hold whole copies, gradients are
-    summed once. ddp sums all gradients once, after the last backward. Offloading moves gradients down and weights up once.
+    to recompute it. Ranks that share rows make every pass once for each of them, and exchange queries, keys, values and outputs. Between
+    nodes that hold whole copies, gradients are summed once. ddp sums all gradients once, after the last backward. Offloading moves
+    gradients down and weights up once.
     """
     p, c, degree = s.parameters, s.numbers.compute, memory.shard
     c = c if s.sharding == "fsdp" else 4  # DeepSpeed's weights and gradients are float32
-    n, batches = p.n_trained + p.n_frozen, len(s.rows)
+    n, batches = p.n_trained + p.n_frozen, s.sequence * len(s.rows)
     share, fast = (degree - 1) / degree, link(s, degree)
     hides, stays = 0.0, 0.0
     if s.sharding in ("fsdp", "zero3"):
@@ -174,7 +176,10 @@ def traffic(s: Settings, memory: Memory) -> tuple[float, float]:
         hides += c * n * gathers * share / fast
         hides += 4 * p.n_trained * batches * share / fast
         if s.vision_trains and s.vision_chunk is not None:
-            visual, passes = sum(t.count for t in tensors(s.shape) if t.part != "language"), sum(s.tower_passes(row) for row in s.rows)
+            visual, passes = (
+                sum(t.count for t in tensors(s.shape) if t.part != "language"),
+                s.sequence * sum(s.tower_passes(row) for row in s.rows),
+            )
             hides += visual * (c * (3 * passes - 2 * batches) + 4 * (passes - batches)) * share / fast
         copies = s.gpus // degree
         hides += 8 * p.n_trained / degree * (copies - 1) / copies / link(s, s.gpus)
@@ -183,6 +188,10 @@ def traffic(s: Settings, memory: Memory) -> tuple[float, float]:
         stays += c * p.n_trained * share / fast
     elif s.gpus > 1:
         stays += 8 * p.n_trained * (s.gpus - 1) / s.gpus / link(s, s.gpus)
+    if s.sequence > 1:
+        passes, heads = 2 + int(s.recompute) + s.passes, 2 * s.shape.q + 2 * max(s.shape.kv, s.sequence * s.shape.head_dim)
+        moved = sum(row.tokens for row in s.rows) * s.shape.layers * heads * s.numbers.compute
+        stays += passes * moved * (s.sequence - 1) / s.sequence / link(s, s.sequence)
     if s.offload != "none":
         stays += 8 * p.n_trained / degree / s.gpu.host
     if s.offload == "all" and s.sharding in ("fsdp", "zero3"):

@@ -43,7 +43,7 @@ def test_adapters_make_a_model_fit_that_did_not() -> None:
 def test_nothing_is_taken_that_is_not_needed() -> None:
     """Leaving out any one of the changes but the last, it does not fit."""
     work = {"prompt": 32768, "answer": 512, "budget": 36864, "recompute": True, "engine": "vllm", "groups": 4}
-    before = planned(shape=named_shape("qwen2.5-vl-72b"), gpus=64, sharding="fsdp", **work)
+    before = planned(shape=named_shape("qwen2.5-vl-72b"), gpus=8, sharding="fsdp", **work)
     steps = remedy(before, "rl")
     assert steps is not None
     assert len(steps) > 1

@@ -198,3 +198,13 @@ def test_gpus_name_their_source() -> None:
         assert "NVIDIA" in gpu.source
         assert gpu.bf16 > gpu.fp32
         assert gpu.link >= gpu.host or gpu.link == gpu.host
+
+
+def test_rows_that_ranks_share() -> None:
+    """What the decoder keeps is divided; the owner of a row has its media and all of its embeddings."""
+    alone = settings(gpus=8, sharding="fsdp", recompute=True, prompt=32768, answer=512, budget=36864)
+    shared = alone.changed(sequence=4)
+    one, four = mem.training(alone), mem.training(shared)
+    assert four.kept == pytest.approx(one.kept / 4 + 2 * alone.shape.hidden * alone.row.tokens, rel=1e-6)
+    assert four.layer == pytest.approx(one.layer / 4, rel=1e-6)
+    assert (four.tower, four.head) == (one.tower, one.head)

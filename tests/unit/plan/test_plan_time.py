@@ -119,3 +119,20 @@ def test_a_gpu_that_is_twice_as_fast_halves_training() -> None:
     fast = slow.changed(utilisation=0.8)
     assert plan(fast).time.forward_backward == pytest.approx(plan(slow).time.forward_backward / 2)
     assert plan(slow.changed(dtype="float32")).time.forward_backward == pytest.approx(plan(slow).time.forward_backward * 989 / 67)
+
+
+def test_chunks_and_shared_rows_cost_time() -> None:
+    """One more forward of the tower by chunks; and where ranks share rows, one encodes while the others wait, and heads are exchanged."""
+    alone = Settings(
+        shape=named_shape("qwen2.5-vl-7b"), gpu=gpu_of("h100"), gpus=8, sharding="fsdp", prompt=32768, answer=512, budget=36864
+    )
+    tower = clock.tower_ops(alone, alone.patches) * len(alone.rows)
+    chunks, shared = alone.changed(vision_chunk=8192), alone.changed(sequence=4)
+    assert clock.training_ops(chunks) - clock.training_ops(alone) == pytest.approx(tower)
+    assert clock.training_ops(shared) - clock.training_ops(alone) == pytest.approx(3 * 3 * tower)
+    frozen = ("vision", "projector")
+    assert clock.training_ops(shared.changed(freeze=frozen)) == clock.training_ops(alone.changed(freeze=frozen))
+    hides, stays = clock.traffic(alone, memory(alone))
+    assert clock.traffic(chunks, memory(chunks))[0] > hides
+    assert clock.traffic(shared, memory(shared))[0] > 3 * hides
+    assert clock.traffic(shared, memory(shared))[1] > stays

@@ -37,6 +37,7 @@ WORDS = {
     "overlong": "why a prompt was left out",
     "format": "an answer format, in a table's head",
     "highlight": "an option of rich",
+    "sequence": "the columns of a packed row, which ranks can share (`train.sequence`)",
     "listener": "a socket that listens (`train.beacon`)",
     "broadcast": "the call of torch that gives every rank a tensor of one",
 }

@@ -138,7 +138,7 @@ class Policy:
     """Version of the weights that vision features depend on; stays the same while the tower is frozen."""
     vision_trains: bool = False
     vision_chunk_patches: int | None = None
-    """Bound of the patches of one pass of the tower (`policy.tower`); None: all media of a kind at once."""
+    """Bound of the patches of one pass of the tower (`policy.vision`); None: all media of a kind at once."""
     prefix_backend: Backend = "dense"
     """Attention over packed rows (`policy.attention`)."""
     prefix_reason: str = ""

@@ -9,8 +9,7 @@ import torch
 
 from tests.support.saved_bytes import Live, Store, build, policy_of
 from vlmrl.policy.model import Policy
-from vlmrl.policy.tower import passes_of
-from vlmrl.policy.vision import VisionCache
+from vlmrl.policy.vision import VisionCache, tower_passes
 from vlmrl.types import MediaHandle, MediaKind
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
@@ -100,7 +99,7 @@ def test_every_patch_counts_once_though_backward_computes_it_again(world: World,
     assert max(ran) == 120, "a frame is never cut"
     torch.stack([part.sum() for part in parts]).sum().backward()
     assert sum(ran) == 2 * cache.patches_encoded
-    assert len(ran) == 2 * len(passes_of(world.handles, BOUND))
+    assert len(ran) == 2 * len(tower_passes(world.handles, BOUND))
 
 
 def test_a_medium_is_paid_once_under_the_same_key(world: World) -> None:
@@ -161,7 +160,7 @@ def media(*grids: tuple[MediaKind, tuple[int, int, int]]) -> list[MediaHandle]:
 
 
 def plan(handles: list[MediaHandle], bound: int | None) -> list[list[tuple[str, int, int]]]:
-    return [[(piece.handle.key, piece.first, piece.last) for piece in pieces] for pieces in passes_of(handles, bound)]
+    return [[(piece.handle.key, piece.first, piece.last) for piece in pieces] for pieces in tower_passes(handles, bound)]
 
 
 def test_passes() -> None:

@@ -18,12 +18,11 @@ from typing import Any, cast
 
 import torch
 
-from vlmrl.policy import tower
 from vlmrl.policy.across import shared_columns
 from vlmrl.policy.forward import Layout, Scored
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row
-from vlmrl.policy.vision import Seen, VisionCache
+from vlmrl.policy.vision import Seen, VisionCache, run_tower
 from vlmrl.train import dist
 from vlmrl.types import Prompt
 
@@ -111,5 +110,5 @@ def _idle_pass(policy: Policy, *, train: bool) -> torch.Tensor:
     width = 3 * bundle.temporal_patch_size * bundle.patch_size**2
     with torch.set_grad_enabled(train and policy.vision_trains):
         # as the real ones: a pass that backward runs again gathers weights there too
-        parts = tower.run(policy, "image", lambda: torch.zeros(side * side, width), [(1, side, side)], train=train)
+        parts = run_tower(policy, "image", lambda: torch.zeros(side * side, width), [(1, side, side)], train=train)
     return sum((part.float().sum() for part in parts), torch.zeros((), device=policy.device)) * 0

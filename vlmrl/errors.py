@@ -63,6 +63,12 @@ class NumericsError(VlmrlError):
     exit_code = 70
 
 
+class EngineError(VlmrlError):
+    """The rollout engine does not hold the trainer's weights, or does not answer as they do (`docs/rollout.md`)."""
+
+    exit_code = 70
+
+
 class EvaluationError(VlmrlError):
     """A run is finished and its weights are whole, but evaluations that the recipe asks for failed, and their records are missing."""
 

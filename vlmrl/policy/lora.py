@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,22 +72,32 @@ def add_adapters(policy: Policy, spec: LoraSpec, *, seed_of: Callable[[str], int
     policy.lora = Adapters(spec=spec, tuner=tuner, layers=layers, names=names)
 
 
-def merged_state(policy: Policy, *, keep: bool = True) -> dict[str, torch.Tensor]:
-    """State of the model as one without adapters, by its own names, with the adapters added to the weights they belong to.
+def merged_items(policy: Policy, wanted: Callable[[str], bool] = lambda _: True) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and whole tensor of the model as one without adapters, by its own names, with the adapters added to the weights they belong to.
 
-    The live model is left as it is. Tensors without an adapter are the live ones, the others fresh and on the CPU. Weights in shards are
-    gathered, on every rank in the same order, and with `keep` they are on the CPU; without it nothing is kept.
+    The live model is left as it is. Tensors without an adapter are the live ones, the others fresh. Weights in shards are gathered one by
+    one, on every rank in the same order. `wanted` is asked with names in the live model; what it does not want is not gathered.
+    """
+    lora = policy.lora
+    if lora is None:
+        yield from policy.state(wanted=wanted)
+        return
+    for key, tensor in policy.state(wanted=lambda name: wanted(name) and not any(part in name for part in _TENSORS)):
+        layer, inside, rest = key.partition(".base_layer.")
+        if inside and rest == "weight":
+            tensor = lora.merged(layer, policy.shards.full)
+        yield (f"{layer}.{rest}" if inside else key), tensor
+
+
+def merged_state(policy: Policy, *, keep: bool = True) -> dict[str, torch.Tensor]:
+    """All of `merged_items`. Tensors without an adapter are the live ones, the others fresh and on the CPU; with `keep` those that were
+    gathered from shards are on the CPU too, without it nothing is kept.
     """
     out: dict[str, torch.Tensor] = {}
-    shards = policy.shards
-    for key, tensor in policy.state():
-        if policy.lora is not None and any(part in key for part in _TENSORS):
-            continue
-        layer, inside, rest = key.partition(".base_layer.")
-        if policy.lora is not None and inside and rest == "weight":
-            tensor = policy.lora.merged(layer, shards.full).cpu()
+    adapted = set() if policy.lora is None else {f"{layer}.weight" for layer in policy.lora.layers}
+    for name, tensor in merged_items(policy):
         if keep:
-            out[f"{layer}.{rest}" if policy.lora is not None and inside else key] = tensor.cpu() if shards.collective else tensor
+            out[name] = tensor.cpu() if policy.shards.collective or name in adapted else tensor
     return out
 
 

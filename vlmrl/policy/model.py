@@ -177,16 +177,16 @@ class Policy:
             raise ValueError("the policy has no adapters, so its own weights are the ones that train: load the others beside it")
         return replace(self, adapters_on=False, vision_trains=False)
 
-    def state(self, *, ordered: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
+    def state(self, *, ordered: bool = False, wanted: Callable[[str], bool] = lambda _: True) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and whole tensor of everything that the model's `state_dict` holds, in its order or by name; tied ones are one tensor.
 
-        Where weights lie in shards they are gathered one by one: every rank goes through all of them.
+        Where weights lie in shards they are gathered one by one: every rank goes through all of them that are `wanted`.
         """
         parameters = dict(self.model.named_parameters(remove_duplicate=False))
         uses = Counter(map(id, parameters.values()))
         tied: dict[int, torch.Tensor] = {}
         state = self.model.state_dict()
-        for name in sorted(state) if ordered else state:
+        for name in filter(wanted, sorted(state) if ordered else state):
             own = id(parameters.get(name))
             whole = tied[own] if own in tied else self.shards.full(parameters.get(name, state[name])).detach()
             if uses[own] > 1:

@@ -1,0 +1,98 @@
+"""How far the sampler's log-probs are from the trainer's, by what stands in front of the answer.
+
+An engine that sees other pixels, other positions or older features than the trainer is right about text and wrong behind media, and a mean
+over everything hides it in the rows that are right. So the gap is kept apart by place: rows whose prompt holds text only, one image,
+several images, one video, several videos, or images and videos.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from vlmrl.errors import EngineError
+from vlmrl.types import Prompt
+
+PLACES = ("text", "image", "images", "video", "videos", "mixed")
+PREFIX = "sampling/"
+
+
+def place_of(prompt: Prompt) -> str:
+    """Which media a prompt holds, one of `PLACES`."""
+    kinds = [handle.kind for handle in prompt.media]
+    if not kinds:
+        return "text"
+    if len(set(kinds)) > 1:
+        return "mixed"
+    return kinds[0] if len(kinds) == 1 else f"{kinds[0]}s"
+
+
+def gaps(logp_BT: torch.Tensor, sampled_BT: torch.Tensor, prompts: Sequence[Prompt]) -> dict[str, tuple[float, float]]:
+    """Sums and counts over the sampled tokens of each place: `sampling/logp_gap/<place>`, |trainer - sampler|, and
+    `sampling/ratio/<place>`, trainer's probability / sampler's. `sampled_BT` is not finite where nothing was sampled."""
+    known_BT = sampled_BT.isfinite()
+    gap_BT = torch.where(known_BT, logp_BT.detach() - sampled_BT, torch.zeros_like(sampled_BT))
+    rows: dict[str, list[int]] = {}
+    for row, prompt in enumerate(prompts):
+        rows.setdefault(place_of(prompt), []).append(row)
+    out: dict[str, tuple[float, float]] = {}
+    for place, own in rows.items():
+        index = torch.tensor(own, device=gap_BT.device)
+        gap, known = gap_BT[index], known_BT[index]
+        count = float(known.sum())
+        if count:
+            out[f"{PREFIX}logp_gap/{place}"] = float(gap.abs().sum()), count
+            out[f"{PREFIX}ratio/{place}"] = float(torch.where(known, gap.exp(), torch.zeros_like(gap)).sum()), count
+    return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Mean gaps in nats at which to warn and to stop; None: never."""
+
+    warn: float | None = None
+    stop: float | None = None
+
+    def check(self, metrics: Mapping[str, float], where: str) -> list[str]:
+        """Warnings about a step's gaps by place.
+
+        Raises:
+            EngineError: one is above `stop`, or not a number.
+        """
+        found = {name.rsplit("/", 1)[-1]: value for name, value in metrics.items() if name.startswith(f"{PREFIX}logp_gap/")}
+        above = {place: value for place, value in found.items() if self.stop is not None and not value <= self.stop}
+        if above:
+            raise EngineError(
+                f"{where}: the sampler's log-probs are not the trainer's: mean gap {_told(above)}, at most {self.stop:g} is allowed "
+                f"(rollout.max_gap.stop); {_meaning(found)}"
+            )
+        return [
+            f"the sampler's log-probs differ from the trainer's by {value:.3g} on average behind {_WORDS[place]} (rollout.max_gap.warn: "
+            f"{self.warn:g}); {_meaning(found)}"
+            for place, value in found.items()
+            if self.warn is not None and not value <= self.warn
+        ]
+
+
+_WORDS = {
+    "text": "text alone",
+    "image": "one image",
+    "images": "several images",
+    "video": "a video",
+    "videos": "several videos",
+    "mixed": "images and videos",
+}
+
+
+def _told(found: Mapping[str, float]) -> str:
+    return ", ".join(f"{value:.3g} behind {_WORDS[place]}" for place, value in sorted(found.items()))
+
+
+def _meaning(found: Mapping[str, float]) -> str:
+    """What a gap in these places and not in others speaks for."""
+    media = [value for place, value in found.items() if place != "text"]
+    if "text" in found and media and min(media) > 10 * found["text"]:
+        return f"text alone is at {found['text']:.3g}, so look at pixels, positions and features of media first"
+    return "weights, kernels or the sampling settings of the two sides differ (docs/rollout.md)"

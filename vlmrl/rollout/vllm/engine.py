@@ -1,0 +1,352 @@
+"""vLLM as the rollout engine, in the trainer's own process.
+
+`Core` is vLLM with its memory and lives as long as the process; `VllmEngine` ties it to a policy and lives as long as a stage. Every answer
+is a request of its own with its own seed, so it does not depend on what else is in the batch (up to the rounding of batched kernels). The
+prompt of a group is computed once: the other answers find it in the prefix cache, but for its last, incomplete block.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from vlmrl.compat import ensure_torchvision
+from vlmrl.errors import ConfigError, EngineError, NumericsError
+from vlmrl.policy.model import Policy
+from vlmrl.policy.vision import Pixels
+from vlmrl.rollout.mismatch import place_of
+from vlmrl.rollout.vllm.inputs import Answer, Inputs, Version, answer_of, sampling_params
+from vlmrl.rollout.vllm.sync import Sync, SyncReport
+from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
+
+ASKED = 3
+"""Most times that a request is asked before its loss is an error."""
+PROBE_TOKENS = 8
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process: weights are handed over and not sent
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+Done = Callable[[int, list[Rollout]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreOptions:
+    """What vLLM is started with; another one is started where these differ."""
+
+    path: str
+    """Folder or hub id of the model. Its weights are replaced by the trainer's before anything is generated."""
+    revision: str | None
+    architecture: str
+    """Class of the model; vLLM's has the same name."""
+    dtype: str
+    max_model_len: int
+    max_num_seqs: int
+    memory: float
+    """Share of the device's memory."""
+    cache_bytes: int | None
+    """Bytes of the cache of keys and values; None: what `memory` leaves."""
+    eager: bool
+    block_size: int | None = None
+    """Tokens that the prefix cache keeps together; None: vLLM's choice."""
+    images: int = 64
+    videos: int = 64
+
+
+class Core:
+    """A running vLLM."""
+
+    def __init__(self, options: CoreOptions):
+        """
+        Raises:
+            ConfigError: vLLM is not installed, or refuses the model or these options.
+        """
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        ensure_torchvision()
+        threads = torch.get_num_threads()
+        try:
+            from vllm import EngineArgs, LLMEngine, ModelRegistry
+        except ImportError as error:
+            raise ConfigError(f"rollout.engine: vllm does not load here ({error}); see docs/rollout.md for the versions") from error
+        o = options
+        arguments = EngineArgs(
+            model=o.path,
+            revision=o.revision,
+            load_format="auto",  # not "dummy": that draws buffers at random too, the normalisation of pixels among them
+            generation_config="vllm",
+            dtype=o.dtype,  # pyright: ignore[reportArgumentType]
+            seed=0,
+            max_model_len=o.max_model_len,
+            max_num_seqs=o.max_num_seqs,
+            max_num_batched_tokens=max(8192, o.max_model_len),
+            gpu_memory_utilization=o.memory,
+            kv_cache_memory_bytes=o.cache_bytes,
+            enforce_eager=o.eager,
+            enable_prefix_caching=True,
+            block_size=o.block_size,
+            logprobs_mode="processed_logprobs",  # of the distribution that is drawn from; the raw ones know nothing of forbidden ids
+            max_logprobs=1,
+            limit_mm_per_prompt={"image": o.images, "video": o.videos},
+            mm_processor_cache_gb=0,
+            mm_device_do_normalize=True,
+            skip_mm_profiling=True,
+            disable_log_stats=True,
+            use_tqdm_on_load=False,
+            worker_extension_cls="vlmrl.rollout.vllm.worker.WeightReceiver",
+        )
+        known = ModelRegistry.models.get(options.architecture)
+        if known is None:
+            raise ConfigError(f"rollout.engine: vLLM has no model '{options.architecture}'")
+        # looked at here: vLLM would start a process to import it, in case this one must not touch the device yet
+        ModelRegistry.register_model(options.architecture, known.load_model_cls())
+        try:
+            self.engine = LLMEngine.from_engine_args(arguments)
+        except (ValueError, RuntimeError) as error:
+            raise ConfigError(f"rollout.engine: vLLM does not start: {str(error)[:1000]}") from error
+        finally:
+            torch.set_num_threads(threads)
+        self.options = options
+        self.whole = 0
+        """How often all weights were sent, over all stages."""
+        self.sync = Sync(self.call)
+        self._asked = 0
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """A method of the worker."""
+        return self.engine.collective_rpc(method, args=arguments)[0]
+
+    def ask(self, engine_input: Any, parameters: Any) -> str:
+        """Put in a request; its name."""
+        self._asked += 1
+        name = str(self._asked)
+        self.engine.add_request(name, engine_input, parameters)
+        return name
+
+    def finished(self) -> Iterator[tuple[str, Answer]]:
+        """Answers as they end, until none is left."""
+        while self.engine.has_unfinished_requests():
+            for output in self.engine.step():
+                if output.finished:
+                    yield output.request_id, answer_of(output)
+
+    def drop(self, names: Sequence[str]) -> None:
+        """Forget requests that nobody waits for."""
+        if names:
+            self.engine.abort_request(list(names))
+
+    def close(self) -> None:
+        """Release its memory."""
+        engine, self.engine = self.engine, None
+        if engine is not None:
+            engine.engine_core.shutdown()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A greedy answer to hold against the trainer's log-probs."""
+
+    prompt: Prompt
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+class VllmEngine:
+    """Generates with vLLM. The weights are the policy's after `ready`, which sends them when its version has changed."""
+
+    def __init__(self, core: Core, policy: Policy, pixels: Pixels, *, probe_every: int = 20):
+        """`probe_every`: synchronisations from one look at the probes to the next."""
+        self.core = core
+        self.policy = policy
+        self.inputs = Inputs(policy.bundle, policy.positions, pixels)
+        self.probe_every = probe_every
+        self.held: Version | None = None
+        """Version of the weights in the engine."""
+        self.last_sync: SyncReport | None = None
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.asked_again = 0
+        self.synced_bytes = 0
+        self.sync_seconds = 0.0
+        self._probes: dict[str, Prompt] = {}
+        self._syncs = 0
+        self._probe_due = False
+
+    @property
+    def version(self) -> int:
+        return self.policy.version if self.held is None else self.held.policy
+
+    @property
+    def counts(self) -> Mapping[str, Callable[[], float]]:
+        """What is logged of its work."""
+        return {
+            "work/prefilled_tokens": lambda: self.prompt_tokens - self.cached_tokens,
+            "work/prefix_cached_tokens": lambda: self.cached_tokens,
+            "work/asked_again": lambda: self.asked_again,
+            "work/synced_bytes": lambda: self.synced_bytes,
+            "time/sync": lambda: self.sync_seconds,
+        }
+
+    def close(self) -> None:
+        """Nothing to release: vLLM lives on for the next stage (`Core.close`)."""
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Context of `generate`: the engine holds the policy's weights. Every rank enters it."""
+        self.sync()
+        yield
+
+    def sync(self) -> SyncReport | None:
+        """Send the weights if they are not those that the engine holds.
+
+        Raises:
+            EngineError: it does not hold them afterwards.
+        """
+        p, held = self.policy, self.held
+        if held is not None and (held.policy, held.vision) == (p.version, p.vision_version):
+            return None
+        if held is None:
+            self.core.whole += 1
+        version = Version(policy=p.version, vision=p.vision_version, whole=self.core.whole)
+        # a tower that does not train has the version that it was sent with; another one was loaded anew
+        whole = held is None or (held.vision != p.vision_version and not p.vision_trains)
+        self.held = None
+        report = self.core.sync.send(p, version, whole=whole)
+        self.held, self.last_sync = version, report
+        self.synced_bytes += report.nbytes
+        self.sync_seconds += report.seconds
+        self._probe_due |= self._syncs % self.probe_every == 0
+        self._syncs += 1
+        return report
+
+    def probes(self) -> list[Probe]:
+        """Greedy answers to one prompt of each place seen so far, where it is time to look at them; else nothing."""
+        if not self._probe_due or not self._probes:
+            return []
+        self._probe_due = False
+        settings = GenerationSettings(max_new_tokens=PROBE_TOKENS, temperature=0.0)
+        requests = [Request(prompt=prompt, seeds=(0,), ks=(0,)) for prompt in self._probes.values()]
+        return [
+            Probe(prompt=request.prompt, ids=rollout.ids, logprobs=rollout.logprobs)
+            for request, (rollout,) in zip(requests, self.generate(requests, settings), strict=True)
+        ]
+
+    def generate(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None = None) -> list[list[Rollout]]:
+        """Rollouts of every request, in order. `done` is called with a request's number and rollouts as soon as its last answer has ended.
+
+        Raises:
+            ConfigError: a prompt with its answer is longer than the engine was started for.
+            EngineError: the weights are not the policy's, or an answer was lost again and again.
+            NumericsError: log-probs are not finite.
+        """
+        if self.held is None or (self.held.policy, self.held.vision) != (self.policy.version, self.policy.vision_version):
+            raise EngineError(
+                f"the engine holds weights {self.held}, and the policy is at version {self.policy.version}: call `ready` first"
+            )
+        self._require_room(requests, settings)
+        return _Run(self, self.held, requests, settings, done).loop()
+
+    def _require_room(self, requests: Sequence[Request], settings: GenerationSettings) -> None:
+        most = self.core.options.max_model_len
+        longest = max((len(request.prompt.ids) for request in requests), default=0)
+        if longest + settings.max_new_tokens > most:
+            raise ConfigError(
+                f"rollout.vllm.max_model_len ({most}): a prompt of {longest} tokens with max_new_tokens {settings.max_new_tokens} does not "
+                "fit; raise it, or lower data.max_prompt_tokens"
+            )
+
+    def remember(self, prompt: Prompt) -> None:
+        """Keep the first prompt of each place as a probe."""
+        self._probes.setdefault(place_of(prompt), prompt)
+
+
+class _Run:
+    """One call of `generate`."""
+
+    def __init__(self, engine: VllmEngine, version: Version, requests: Sequence[Request], settings: GenerationSettings, done: Done | None):
+        self.engine, self.version, self.requests, self.settings, self.done = engine, version, requests, settings, done
+        self.bundle = engine.policy.bundle
+        self.open: dict[str, tuple[int, int]] = {}
+        """Name of a running request -> (number of ours, answer)."""
+        self.asked: dict[tuple[int, int], int] = {}
+        self.answers: list[dict[int, Rollout]] = [{} for _ in requests]
+        self.inputs: dict[int, Any] = {}
+
+    def loop(self) -> list[list[Rollout]]:
+        order = sorted(range(len(self.requests)), key=lambda i: (-self.requests[i].expected_tokens, i))
+        try:
+            for number in order:
+                self.engine.remember(self.requests[number].prompt)
+                for answer in range(len(self.requests[number].seeds)):
+                    self._ask(number, answer)
+            while self.open:  # an answer that is asked again comes in after the others have ended
+                for name, answer in self.engine.core.finished():
+                    if name in self.open:
+                        self._take(*self.open.pop(name), answer)
+        finally:
+            self.engine.core.drop(list(self.open))
+        return [[of[k] for k in range(len(of))] for of in self.answers]
+
+    def _ask(self, number: int, answer: int) -> None:
+        request = self.requests[number]
+        if number not in self.inputs:
+            self.inputs[number] = self.engine.inputs.engine_input(request.prompt, self.version)
+        parameters = sampling_params(self.settings, request.seeds[answer], ends=self.bundle.end_ids, forbidden=self.bundle.forbidden_ids)
+        self.asked[number, answer] = self.asked.get((number, answer), 0) + 1
+        self.open[self.engine.core.ask(self.inputs[number], parameters)] = number, answer
+
+    def _take(self, number: int, k: int, answer: Answer) -> None:
+        request = self.requests[number]
+        self.engine.prompt_tokens += len(request.prompt.ids)
+        self.engine.cached_tokens += answer.cached
+        lost = self._lost(request, answer)
+        if lost is not None:
+            if self.asked[number, k] >= ASKED:
+                raise EngineError(f"vLLM gave no answer to '{request.prompt.sample.id}', asked {ASKED} times: {lost}")
+            self.engine.asked_again += 1
+            self._ask(number, k)
+            return
+        self._require_sound(request, answer)
+        self.answers[number][k] = Rollout(
+            k=request.ks[k],
+            ids=answer.ids,
+            logprobs=answer.logprobs,
+            text=self.bundle.decode(answer.ids),
+            finish="stop" if answer.ids[-1] in self.bundle.end_ids else "length",
+            policy_version=self.version.policy,
+        )
+        if len(self.answers[number]) == len(request.seeds):
+            del self.inputs[number]
+            if self.done is not None:
+                self.done(number, [self.answers[number][i] for i in range(len(request.seeds))])
+
+    def _lost(self, request: Request, answer: Answer) -> str | None:
+        """Why this is no answer: ended by the engine, or cut off before its end."""
+        if answer.reason not in ("stop", "length") or not answer.ids:
+            return f"ended as '{answer.reason}'"
+        if answer.reason == "length" and len(answer.ids) < self.settings.max_new_tokens:
+            return f"truncated after {len(answer.ids)} of {self.settings.max_new_tokens} tokens"
+        if len(answer.logprobs) != len(answer.ids):
+            return f"{len(answer.ids)} tokens came with {len(answer.logprobs)} log-probs"
+        return None
+
+    def _require_sound(self, request: Request, answer: Answer) -> None:
+        where = f"an answer to '{request.prompt.sample.id}'"
+        if answer.prompt_ids != request.prompt.ids:
+            raise EngineError(
+                f"vLLM changed the prompt of {where}: {len(request.prompt.ids)} tokens went in, {len(answer.prompt_ids)} came out"
+            )
+        if not all(map(math.isfinite, answer.logprobs)):
+            raise NumericsError(f"log-probs not finite: {where}")
+        forbidden = sorted(set(answer.ids).intersection(self.bundle.forbidden_ids))
+        if forbidden:
+            raise EngineError(f"vLLM drew control tokens {forbidden} in {where}, which it was told not to draw")

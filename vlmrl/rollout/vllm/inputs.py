@@ -1,0 +1,238 @@
+"""Prompts of ours as vLLM's engine inputs, and its answers back: the only module that knows vLLM's input and output types.
+
+vLLM's processor is passed by. It gets our token ids, the pixels that the store decoded, and where they belong, so a prompt is the same on
+both sides by construction: nothing is tokenised, resized or expanded a second time.
+
+    ids           Prompt.ids, unchanged
+    patches       uint8, in the order of the model's own processor; vLLM's tower rescales and normalises them on its device. Patches that
+                  are normalised already would be normalised once more there, without any error
+    placeholders  one range per medium. A video with a span per temporal step (Qwen3-VL) is one range from the marker in front of its first
+                  step, in which only the placeholders count
+    mm_hashes     key of the medium @ version of the tower: features that another tower computed are never found
+    cache_salt    version of the weights: keys and values that other weights computed are never found
+
+Caches of vLLM thereby need no resets, which its own synchronisation leaves half done (docs/rollout.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from vlmrl.errors import ConfigError
+from vlmrl.policy.model import ProcessorBundle
+from vlmrl.policy.pack import PositionSpec, visual_index
+from vlmrl.policy.vision import Pixels
+from vlmrl.types import GenerationSettings, MediaHandle, MediaKind, Prompt
+
+ROUNDING = 1e-3
+"""Most that patches normalised here and by the model's processor may differ; one grey level makes 0.01."""
+FIELDS: dict[MediaKind, tuple[str, str]] = {"image": ("pixel_values", "image_grid_thw"), "video": ("pixel_values_videos", "video_grid_thw")}
+BANNED = -100.0
+"""Bias of tokens that must not be sampled; vLLM allows no lower one. In float32 their probability is 0."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Version:
+    """Of the weights that the engine holds. Every change of weights makes another one, also where the trainer's counts stay as they are."""
+
+    policy: int
+    vision: int
+    whole: int = 0
+    """How often all weights have been sent: a stage that loads its model anew does not count on from the last one's."""
+
+    @property
+    def salt(self) -> str:
+        return f"v{self.policy}.{self.whole}"
+
+    def media_hash(self, key: str) -> str:
+        """Name of a medium's features under this version."""
+        return f"{key}@{self.vision}.{self.whole}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What came of one request."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    reason: str
+    """`stop`, `length`, or what went wrong."""
+    cached: int
+    """Tokens of the prompt that were not computed again."""
+    prompt_ids: tuple[int, ...]
+
+
+class Inputs:
+    """Makes engine inputs of prompts, for one model."""
+
+    def __init__(self, bundle: ProcessorBundle, positions: PositionSpec, pixels: Pixels):
+        """
+        Raises:
+            ConfigError: the model is run in a way that vLLM does not have.
+        """
+        problems = problems_of(bundle, positions)
+        if problems:
+            raise ConfigError(problems)
+        self.bundle = bundle
+        self.positions = positions
+        self.pixels = pixels
+        self._checked: set[MediaKind] = set()
+
+    def engine_input(self, prompt: Prompt, version: Version) -> Any:
+        """What `add_request` of vLLM's engine takes.
+
+        Raises:
+            ConfigError: the model's processor does more than to rescale and normalise.
+            ValueError: spans and media of the prompt do not belong together.
+        """
+        from vllm.inputs.engine import mm_input, tokens_input
+
+        if not prompt.media:
+            return tokens_input(list(prompt.ids), cache_salt=version.salt)
+        hashes: dict[str, list[str]] = {}
+        places: dict[str, list[Any]] = {}
+        for handle, place in zip(prompt.media, self._places(prompt), strict=True):
+            hashes.setdefault(handle.kind, []).append(version.media_hash(handle.key))
+            places.setdefault(handle.kind, []).append(place)
+        return mm_input(list(prompt.ids), self._items(prompt.media), hashes, places, cache_salt=version.salt)
+
+    def _places(self, prompt: Prompt) -> list[Any]:
+        """Range of each medium."""
+        from vllm.multimodal.inputs import PlaceholderRange
+
+        spans = visual_index(prompt)
+        owners = prompt.owners or range(len(prompt.media))
+        out: list[Any] = []
+        for number, handle in enumerate(prompt.media):
+            own = [(span.start, span.end) for span, owner in zip(spans, owners, strict=True) if owner == number]
+            if handle.step_times is None:
+                ((start, end),) = own
+                out.append(PlaceholderRange(offset=start, length=end - start))
+                continue
+            start, end = own[0][0] - 1, own[-1][1]
+            shown = torch.zeros(end - start, dtype=torch.bool)
+            for first, last in own:
+                shown[first - start : last - start] = True
+            out.append(PlaceholderRange(offset=start, length=end - start, is_embed=shown))
+        return out
+
+    def _items(self, media: Sequence[MediaHandle]) -> Any:
+        """The media as vLLM splits and batches them."""
+        from transformers import BatchFeature
+        from vllm.model_executor.models.qwen2_vl import _create_qwen2vl_field_factory
+        from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems
+
+        features: dict[str, torch.Tensor] = {}
+        for kind, (values, grid) in FIELDS.items():
+            own = [handle for handle in media if handle.kind == kind]
+            if own:
+                features[values] = torch.cat([torch.from_numpy(self.patches(handle)) for handle in own])
+                features[grid] = torch.tensor([handle.grid_thw for handle in own])
+        videos = [handle for handle in media if handle.kind == "video"]
+        fields = {
+            name: config for name, config in _create_qwen2vl_field_factory(self.bundle.merge_size)(features).items() if name in features
+        }
+        if videos and self.positions.tokens_per_second is not None:
+            seconds = [1.0 if handle.seconds_per_grid is None else handle.seconds_per_grid for handle in videos]
+            features["second_per_grid_ts"] = torch.tensor(seconds)
+            fields["second_per_grid_ts"] = MultiModalFieldConfig.batched("video", keep_on_cpu=True)
+        return MultiModalKwargsItems.from_hf_inputs(BatchFeature(features), fields)
+
+    def patches(self, handle: MediaHandle) -> np.ndarray:
+        """Pixels of a medium in the order of the processor's patches, uint8 [patches, dim].
+
+        Raises:
+            ConfigError: normalised, they are not the patches that the trainer uses.
+        """
+        medium = self.pixels.get_key(handle.key)
+        b = self.bundle
+        raw = raw_patches(medium.frames, patch=b.patch_size, merge=b.merge_size, temporal=b.temporal_patch_size)
+        if handle.kind not in self._checked:
+            difference = float(np.abs(normalised(raw, _processor(b, handle.kind)) - medium.pixel_values).max())
+            if not difference <= ROUNDING:
+                raise ConfigError(
+                    f"rollout.engine: the {handle.kind} processor of this model makes patches that differ by {difference:.3g} from "
+                    "rescaled and normalised pixels, which is what vLLM's tower makes of them; use rollout.engine: hf"
+                )
+            self._checked.add(handle.kind)
+        return raw
+
+
+def _processor(bundle: ProcessorBundle, kind: MediaKind) -> Any:
+    return bundle.processor.image_processor if kind == "image" else bundle.processor.video_processor
+
+
+def raw_patches(frames: np.ndarray, *, patch: int, merge: int, temporal: int) -> np.ndarray:
+    """uint8 frames [T, H, W, 3] as patches [(T / temporal) * (H / patch) * (W / patch), 3 * temporal * patch * patch].
+
+    In the order of Qwen's processors: the patches of a merged token stand together. The last frame is repeated to a full temporal patch.
+    """
+    missing = -len(frames) % temporal
+    if missing:
+        frames = np.concatenate([frames, np.repeat(frames[-1:], missing, axis=0)])
+    count, height, width, channels = frames.shape
+    t, h, w = count // temporal, height // patch, width // patch
+    x = frames.transpose(0, 3, 1, 2).reshape(t, temporal, channels, h // merge, merge, patch, w // merge, merge, patch)
+    x = x.transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)
+    return np.ascontiguousarray(x).reshape(t * h * w, channels * temporal * patch * patch)
+
+
+def normalised(raw: np.ndarray, processor: Any) -> np.ndarray:
+    """What vLLM's tower makes of the patches: (pixels / 255 - mean) / deviation per channel, float32."""
+    mean, std = (np.asarray(values, dtype=np.float32)[None, :, None] for values in (processor.image_mean, processor.image_std))
+    x = raw.reshape(len(raw), mean.shape[1], -1).astype(np.float32) * np.float32(processor.rescale_factor)
+    return ((x - mean) / std).reshape(raw.shape)
+
+
+def problems_of(bundle: ProcessorBundle, positions: PositionSpec) -> list[str]:
+    """How a model is run that vLLM has no way to run; empty where it can."""
+    out: list[str] = []
+    if positions.rule != "max":
+        out.append(
+            f"model.positions ('{positions.rule}'): vLLM knows the rule 'max' only, and under another its log-probs are those of another "
+            "policy; train with model.positions: max, or use rollout.engine: hf"
+        )
+    image, video = bundle.processor.image_processor, bundle.processor.video_processor
+    for name in ("image_mean", "image_std", "rescale_factor"):
+        ours, theirs = getattr(image, name), getattr(video, name)
+        if np.any(np.asarray(ours) != np.asarray(theirs)):
+            out.append(f"rollout.engine: {name} is {ours} for images and {theirs} for videos; vLLM uses that of images for both")
+    return out
+
+
+def sampling_params(settings: GenerationSettings, seed: int, *, ends: Sequence[int], forbidden: Sequence[int]) -> Any:
+    """How one answer is drawn. Ends are ours alone: those of the model's own files are ignored."""
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        n=1,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=0,
+        seed=seed,
+        max_tokens=settings.max_new_tokens,
+        logprobs=0,
+        ignore_eos=True,
+        stop_token_ids=list(ends),
+        logit_bias=dict.fromkeys(forbidden, BANNED),
+        detokenize=False,
+    )
+
+
+def answer_of(output: Any) -> Answer:
+    """A finished output of vLLM's engine."""
+    completion = output.outputs[0]
+    ids = tuple(int(i) for i in completion.token_ids)
+    logprobs = tuple(float(step[i].logprob) for i, step in zip(ids, completion.logprobs or (), strict=False))
+    return Answer(
+        ids=ids,
+        logprobs=logprobs,
+        reason=str(completion.finish_reason),
+        cached=int(output.num_cached_tokens or 0),
+        prompt_ids=tuple(output.prompt_token_ids or ()),
+    )

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import ConfigError, EngineError, NumericsError
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import Pixels
@@ -72,7 +71,6 @@ class Core:
         """
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        ensure_torchvision()
         threads = torch.get_num_threads()
         try:
             from vllm import EngineArgs, LLMEngine, ModelRegistry
@@ -110,7 +108,7 @@ class Core:
         # looked at here: vLLM would start a process to import it, in case this one must not touch the device yet
         ModelRegistry.register_model(options.architecture, known.load_model_cls())
         try:
-            self.engine = LLMEngine.from_engine_args(arguments)
+            self.engine: Any = LLMEngine.from_engine_args(arguments)
         except (ValueError, RuntimeError) as error:
             raise ConfigError(f"rollout.engine: vLLM does not start: {str(error)[:1000]}") from error
         finally:
@@ -149,15 +147,6 @@ class Core:
         engine, self.engine = self.engine, None
         if engine is not None:
             engine.engine_core.shutdown()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Probe:
-    """A greedy answer to hold against the trainer's log-probs."""
-
-    prompt: Prompt
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
 
 
 class VllmEngine:
@@ -228,17 +217,15 @@ class VllmEngine:
         self._syncs += 1
         return report
 
-    def probes(self) -> list[Probe]:
-        """Greedy answers to one prompt of each place seen so far, where it is time to look at them; else nothing."""
+    def probes(self, temperature: float) -> list[tuple[Prompt, Rollout]]:
+        """Short answers to the first prompt of each place (`mismatch.place_of`) so far, where it is time to look at them."""
         if not self._probe_due or not self._probes:
             return []
         self._probe_due = False
-        settings = GenerationSettings(max_new_tokens=PROBE_TOKENS, temperature=0.0)
+        settings = GenerationSettings(max_new_tokens=PROBE_TOKENS, temperature=temperature)
         requests = [Request(prompt=prompt, seeds=(0,), ks=(0,)) for prompt in self._probes.values()]
-        return [
-            Probe(prompt=request.prompt, ids=rollout.ids, logprobs=rollout.logprobs)
-            for request, (rollout,) in zip(requests, self.generate(requests, settings), strict=True)
-        ]
+        answers = self.generate(requests, settings)
+        return [(request.prompt, rollout) for request, (rollout,) in zip(requests, answers, strict=True)]
 
     def generate(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None = None) -> list[list[Rollout]]:
         """Rollouts of every request, in order. `done` is called with a request's number and rollouts as soon as its last answer has ended.

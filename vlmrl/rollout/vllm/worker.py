@@ -53,7 +53,8 @@ class WeightReceiver:
         with torch.no_grad():
             initialize_layerwise_reload(self._vlmrl_part)
         for name, parameter in model.named_parameters():
-            if name.startswith(prefix):
+            # vLLM keeps the loaders of one reload for the next, ours around them
+            if name.startswith(prefix) and not hasattr(parameter.weight_loader, "vlmrl_notes"):
                 parameter.weight_loader = self._vlmrl_noting(parameter.weight_loader, name)
 
     def _vlmrl_noting(self, loader: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -67,6 +68,7 @@ class WeightReceiver:
                 self._vlmrl_arrived[name] = self._vlmrl_arrived.get(name, 0) + checksum(arrived)
             return loader(*args, **kwargs)
 
+        online_process_loader.__dict__["vlmrl_notes"] = True
         return online_process_loader
 
     def vlmrl_load(self, bucket: Sequence[tuple[str, torch.Tensor]]) -> None:

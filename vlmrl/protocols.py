@@ -6,11 +6,12 @@ Pure tensor methods (advantage, credit, policy_loss, select) have their registri
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from vlmrl.registry import Registry
-from vlmrl.types import GenerationSettings, Group, HintRequest, HintRound, PlannedPrompt, Request, Rollout, ScoredGroup
+from vlmrl.types import GenerationSettings, Group, HintRequest, HintRound, PlannedPrompt, Prompt, Request, Rollout, ScoredGroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +54,21 @@ class RolloutEngine(Protocol):
         self, requests: Sequence[Request], settings: GenerationSettings, done: Callable[[int, list[Rollout]], None] | None = None
     ) -> list[list[Rollout]]:
         """Rollouts of every request, in order. `done(number, rollouts)` is called as soon as a request's last answer has ended."""
+        ...
+
+    def ready(self) -> AbstractContextManager[None]:
+        """Context in which `generate` may be called while the policy trains: the engine generates with its current weights. Every rank
+        enters and leaves it."""
+        ...
+
+    def probes(self, temperature: float) -> list[tuple[Prompt, Rollout]]:
+        """Answers to hold against the trainer's log-probs, where it is time to look at them; nothing where the weights are the trainer's
+        own. Called within `ready`."""
+        ...
+
+    @property
+    def counts(self) -> Mapping[str, Callable[[], float]]:
+        """Running counts of its work, by the names that they are logged under."""
         ...
 
     def close(self) -> None: ...

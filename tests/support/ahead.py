@@ -126,7 +126,7 @@ def own_weights(root: Path) -> None:
     """An engine with a copy of the policy. From the second step on it generates only while an update is being made: it waits for one."""
     from vlmrl.policy.vision import VisionCache
     from vlmrl.rollout.engine_hf import HFEngine
-    from vlmrl.train.stage import base, grpo
+    from vlmrl.train.stage import engines, grpo
 
     updating = threading.Event()
     update = grpo.optimizer_step
@@ -158,5 +158,5 @@ def own_weights(root: Path) -> None:
             _write(root / "order.jsonl", ["generate", main, self.synced])
             return super().generate(*given)
 
-    base.HFEngine = Copy
+    engines.HFEngine = Copy
     grpo.optimizer_step = optimizer_step

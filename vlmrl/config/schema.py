@@ -269,6 +269,12 @@ def validate(cfg: Config) -> list[str]:
             if stage.optim.kind != "adamw"
         ]
     out += _sequence_problems(cfg)
+    if cfg.model.positions == "grid":
+        out += [
+            f"stages[{i}] ({stage.name}): rollout.engine 'vllm' knows the positions 'max' only, and model.positions is 'grid'"
+            for i, stage in enumerate(cfg.stages)
+            if isinstance(stage, RolloutStage) and stage.rollout.engine == "vllm"
+        ]
     out += [f"stages[{i}] ({stage.name}): {problem}" for i, stage in enumerate(cfg.stages) for problem in stage.problems()]
     return out
 

@@ -67,8 +67,34 @@ class StageBase(Section):
         return []
 
 
+class VllmSection(Section):
+    """vLLM in the trainer's process, on the same device (docs/rollout.md)."""
+
+    memory: float = Field(default=0.4, gt=0, lt=1, description="Share of the device's memory that it may take, its weights included")
+    cache_bytes: PositiveInt | None = Field(default=None, description="Bytes of its keys and values; none: what is left of `memory`")
+    max_model_len: PositiveInt | None = Field(
+        default=None, description="Most tokens of a prompt with its answer; none: data.max_prompt_tokens + rollout.max_new_tokens"
+    )
+    eager: bool = Field(default=False, description="Without CUDA graphs: starts faster, decodes slower; on a CPU always")
+    block_size: Literal[16, 32, 64, 128] | None = Field(
+        default=None, description="Tokens that its prefix cache keeps together; none: vLLM's own choice"
+    )
+    sync_probe_every: PositiveInt = Field(
+        default=20, description="Updates of its weights from one look at fixed prompts, one per kind of media, to the next"
+    )
+
+
+class MaxGapSection(Section):
+    """Bounds on the mean |log-prob of the trainer - of the sampler|, in nats per token, for each kind of media apart."""
+
+    warn: float | None = Field(default=None, gt=0, description="Say so; none: 0.02 with engine vllm, else never")
+    stop: float | None = Field(default=None, gt=0, description="End the run; none: 0.2 with engine vllm, else never")
+
+
 class RolloutSection(Section):
-    engine: Literal["hf"] = Field(default="hf", description="What generates")
+    engine: Literal["hf", "vllm"] = Field(default="hf", description="What generates: the policy itself, or vLLM beside it")
+    vllm: VllmSection | None = Field(default=None, description="How vLLM runs, with engine vllm; none: all defaults")
+    max_gap: MaxGapSection = MaxGapSection()
     num_generations: PositiveInt = Field(default=8, description="Rows per group, injected ones included (TRL: num_generations)")
     prompts_per_step: PositiveInt = Field(default=16, description="Prompts per step, over all ranks")
     max_new_tokens: PositiveInt = Field(default=1024, description="Longest answer")
@@ -89,6 +115,18 @@ class RolloutSection(Section):
         default=0, ge=0, description="Steps of updates between the weights that sample a step's answers and those that it trains"
     )
     strategy: Method = Field(default=default("strategy"), description="How a group's rows are made")
+
+    def problems(self) -> list[str]:
+        """Contradictions between fields, each naming both."""
+        out: list[str] = []
+        if self.vllm is not None and self.engine != "vllm":
+            out.append(f"rollout.vllm is given, but rollout.engine is '{self.engine}'; set rollout.engine: vllm, or remove it")
+        if self.vllm is not None and self.vllm.max_model_len is not None and self.vllm.max_model_len <= self.max_new_tokens:
+            text = f"rollout.vllm.max_model_len ({self.vllm.max_model_len}) leaves no room for a prompt before rollout.max_new_tokens"
+            out.append(f"{text} ({self.max_new_tokens})")
+        if self.max_gap.warn is not None and self.max_gap.stop is not None and self.max_gap.warn > self.max_gap.stop:
+            out.append(f"rollout.max_gap.warn ({self.max_gap.warn}) is above rollout.max_gap.stop ({self.max_gap.stop})")
+        return out
 
 
 class DynamicSamplingSection(Section):
@@ -137,6 +175,7 @@ class RolloutStage(StageBase):
 
     def problems(self) -> list[str]:
         out = [] if self.rewards else ["rewards is empty"]
+        out += self.rollout.problems()
         names = [r.key for r in self.rewards]
         twice = sorted({n for n in names if names.count(n) > 1})
         out += [f"reward '{n}' is listed twice; give one of them another 'label'" for n in twice]

@@ -13,8 +13,8 @@ R query heads per key head (GQA), K key heads, D head size.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import layout_of, prompt_positions
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.draw import sample, uniforms
-from vlmrl.types import FinishReason, GenerationSettings, Request, Rollout
+from vlmrl.types import FinishReason, GenerationSettings, Prompt, Request, Rollout
 
 GROW = 64
 """Answer tokens that room is made for at a time."""
@@ -239,6 +239,20 @@ class HFEngine:
 
     def close(self) -> None:
         """Nothing to release: the policy belongs to the trainer."""
+
+    def ready(self) -> AbstractContextManager[None]:
+        """All weights on every rank, so that no rank asks another for weights, and each generates as many tokens as it likes."""
+        return self.policy.shards.whole()
+
+    def probes(self, temperature: float) -> list[tuple[Prompt, Rollout]]:
+        """None: the weights are the trainer's own."""
+        del temperature
+        return []
+
+    @property
+    def counts(self) -> Mapping[str, Callable[[], float]]:
+        """Prompts that were prefilled and tokens that were decoded for all running answers at once."""
+        return {"work/prefilled_prompts": lambda: self.prefilled_prompts, "work/decode_steps": lambda: self.decoded_steps}
 
     @torch.no_grad()
     def generate(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None = None) -> list[list[Rollout]]:

@@ -45,7 +45,7 @@ from vlmrl.train.meter import Clock
 from vlmrl.train.state import RunState
 from vlmrl.train.step import Learner, score_rows
 from vlmrl.train.ui import Ui
-from vlmrl.types import Group, PlannedPrompt, Prompt, ScoredGroup
+from vlmrl.types import Group, PlannedPrompt, Prompt, Rollout, ScoredGroup
 
 T = TypeVar("T")
 
@@ -77,6 +77,8 @@ class Rolling(Protocol):
     def timed_loader(self, clock: Clock, step: int | None = None) -> AbstractContextManager[None]: ...
 
     def score(self, group: Group, *, step: int) -> ScoredGroup: ...
+
+    def look_at(self, probes: Sequence[tuple[Prompt, Rollout]]) -> None: ...
 
 
 @dataclass(kw_only=True)
@@ -306,8 +308,13 @@ def _generating(stage: Rolling, flight: Flight, work: Callable[[], T]) -> T:
         return out
 
     stage.learner.vision.get_ready(stage.policy)
-    own = not isinstance(collection.collector.engine, DetachedEngine) or any(dist.gather(collection.replays))
-    weights: AbstractContextManager[object] = stage.policy.shards.whole() if own else nullcontext()
+    engine = collection.collector.engine
+    if not isinstance(engine, DetachedEngine):
+        with _explained(stage, flight), engine.ready():
+            out = dist.run_synchronized(checked)
+            stage.look_at(engine.probes(collection.collector.settings.temperature))
+            return out
+    weights = stage.policy.shards.whole() if any(dist.gather(collection.replays)) else nullcontext()
     with _explained(stage, flight), weights:
         return dist.run_synchronized(checked)
 

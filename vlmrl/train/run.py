@@ -30,6 +30,7 @@ from vlmrl.train.resume import lost_of_finished, reopen, verify
 from vlmrl.train.rundir import open_run
 from vlmrl.train.session import Places, Session, fixed_options, open_session
 from vlmrl.train.stage import grpo, kinds, sft  # noqa: F401 (registers the kinds of the package)
+from vlmrl.train.stage.engines import close_engines
 from vlmrl.train.ui import Ui
 
 
@@ -87,6 +88,7 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
                 _stages(session)
         finally:
             _let_end(session)
+            close_engines(session)
             session.tracker.close()
             session.store.close()
         dist.on_main(run.finish)

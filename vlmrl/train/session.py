@@ -72,6 +72,8 @@ class Session:
     """Writes checkpoints beside training (`checkpoint.asynchronous`)."""
     mirror: Mirror | None = None
     """The second place of checkpoints (`checkpoint.mirror`)."""
+    rollout_engines: dict[str, Any] = field(default_factory=dict)
+    """Engines that outlive a stage, by their names in recipes; each has `close` (`train.stage.engines`)."""
     failed_saves: int = 0
     clock: Clock = field(default_factory=Clock)
     rows: dict[tuple[SourceSection, str], Rows] = field(default_factory=dict)
@@ -188,7 +190,8 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
     for stage in out["stages"]:
         del stage["checkpoint_every"], stage["max_tokens_per_microbatch"]
         if "rollout" in stage:
-            del stage["rollout"]["replay_gap"]
+            for name in ("replay_gap", "max_gap", "vllm"):
+                del stage["rollout"][name]
     return out
 
 

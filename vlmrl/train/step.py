@@ -23,6 +23,7 @@ from vlmrl.policy.forward import LAYOUTS, Layout, Scored
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, response_mask
 from vlmrl.policy.vision import VisionCache
+from vlmrl.rollout.mismatch import gaps
 from vlmrl.train import dist
 from vlmrl.train.shard import lockstep
 from vlmrl.train.shard.base import Updates
@@ -241,7 +242,7 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
             else:
                 x, slices = loss_inputs(batch, n, micro, scored), _slices(batch, n, micro)
                 scalar, metrics = objective(x, slices, total)
-                _count(sums, x, slices, scalar, metrics)
+                _count(sums, x, slices, micro, scalar, metrics)
             _backward(learner, scalar, last=number == len(parts))
     return sums, tokens
 
@@ -261,10 +262,11 @@ def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, 
     )
 
 
-def _count(sums: Sums, x: LossInputs, slices: MicroSlices, scalar: torch.Tensor, metrics: Sums) -> None:
+def _count(sums: Sums, x: LossInputs, slices: MicroSlices, micro: MicroBatch | PackedBatch, scalar: torch.Tensor, metrics: Sums) -> None:
     """Add what is logged of a micro-batch."""
     if slices.sampled_BT is not None:
         _add_gap(sums, x.logp_old_BT, slices.sampled_BT)
+        metrics = metrics | gaps(x.logp_old_BT, slices.sampled_BT, [row.prompt for row in micro.rows])
     _add(sums, "loss", scalar.item(), 0.0)
     assert x.entropy_BT is not None
     _add(sums, "entropy", *masked_sum(x.entropy_BT, slices.counted_BT))

@@ -66,6 +66,9 @@ class Stage:
     def where_to_go_on(self) -> str:
         return "go on"
 
+    def look_at(self, probes: Any) -> None:
+        assert probes == []
+
     def score(self, group: Any, *, step: int) -> ScoredGroup:
         rewards = tuple((float(step),) for _ in group.rollouts)
         return ScoredGroup(group=group, scores=Scores(columns=("r",), weights=(1.0,), rewards_GK=rewards))
@@ -97,6 +100,12 @@ class Engine:
                 number,
                 [Rollout(k=k, ids=(1,), logprobs=(-0.5,), text=str(k), finish="stop", policy_version=self.version) for k in request.ks],
             )
+        return []
+
+    def ready(self) -> Any:
+        return nullcontext()
+
+    def probes(self, temperature: float) -> list[Any]:
         return []
 
     def close(self) -> None: ...

@@ -14,18 +14,18 @@ import torch
 
 from vlmrl import faults
 from vlmrl.algo import segments
-from vlmrl.config.schema import RolloutStage, StageBase
+from vlmrl.config.schema import RolloutSection, RolloutStage, StageBase
 from vlmrl.errors import NumericsError, Preempted
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
-from vlmrl.protocols import RememberingStrategy, RewardContext, Strategy
+from vlmrl.protocols import RememberingStrategy, RewardContext, RolloutEngine, Strategy
 from vlmrl.rewards.run.runner import MediaOnDemand, RewardRunner
 from vlmrl.rollout.collect import Collected, Collector
-from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.guide import collector_for
 from vlmrl.rollout.journal import Journal
+from vlmrl.rollout.mismatch import Bounds
 from vlmrl.sampling.ledger import distinct_n
 from vlmrl.train import dist
 from vlmrl.train.loader import PromptLoader
@@ -34,12 +34,13 @@ from vlmrl.train.meter import Clock, Counters, Tokens, Watch, memory
 from vlmrl.train.pipeline import finish, plan
 from vlmrl.train.profile import StageProfiler
 from vlmrl.train.stage.algorithm import Batch, Bound
+from vlmrl.train.stage.engines import bounds_of, probe_gaps
 from vlmrl.train.stage.provide import Providers
 from vlmrl.train.stage.table import RewardTable, label_key
 from vlmrl.train.state import RunState
 from vlmrl.train.step import Learner, Minibatch, StepReport, learning_rate, rates, score_rows, set_rates
 from vlmrl.train.ui import Bar, Ui
-from vlmrl.types import GenerationSettings, Group, ScoredGroup
+from vlmrl.types import GenerationSettings, Group, Prompt, Rollout, ScoredGroup
 
 MAX_SKIPPED_STEPS = 3
 SILENT_STEPS = 50
@@ -117,6 +118,10 @@ class StageRun:
     """What services of rewards have cost since the last call; None where no reward asks one."""
     watch: Watch = field(default_factory=Watch)
     """Alarms about what is logged (`train.meter`)."""
+    make_engine: Callable[[RolloutSection], RolloutEngine]
+    """What generates, for a stage that does (`train.stage.engines`)."""
+    gap_bounds: Bounds = field(default_factory=Bounds)
+    """On the gap between the log-probs of sampler and trainer."""
     clock: Clock = field(default_factory=Clock)
     """Runs from one log line to the next, so that no second of the loop is outside it."""
     tokens: Tokens = field(default_factory=Tokens)
@@ -211,9 +216,10 @@ class StageRun:
         """Engine, strategy and scoring of a stage that generates."""
         assert self.rewards is not None
         bundle, rollout = self.policy.bundle, cfg.rollout
-        engine = HFEngine(self.policy, self.learner.vision, max_num_seqs=rollout.max_num_seqs)
-        self.counters.add("work/prefilled_prompts", lambda: engine.prefilled_prompts)
-        self.counters.add("work/decode_steps", lambda: engine.decoded_steps)
+        engine = self.make_engine(rollout)
+        for name, count in engine.counts.items():
+            self.counters.add(name, count)
+        self.gap_bounds = bounds_of(rollout)
         if isinstance(strategy, RememberingStrategy):
             self.memories.keep("strategy", strategy)
         return collector_for(strategy, self.loader.encoder.encode)(
@@ -241,6 +247,17 @@ class StageRun:
     ) -> tuple[list[tuple[int, ScoredGroup]], Collected]:
         """Plan prompts, generate and score their groups: (place in the plan, group) of this rank. Places count from `first`."""
         return finish(self, plan(self, collector, step=self.state.step, prompts=prompts, first=first, journal=journal))
+
+    def look_at(self, probes: Sequence[tuple[Prompt, Rollout]]) -> None:
+        """Hold answers of the engine against the trainer's log-probs, before anything else is made of its answers.
+
+        Raises:
+            EngineError: they differ by more than `rollout.max_gap.stop`.
+        """
+        if probes:
+            found = probe_gaps(self.learner, probes)
+            for text in self.gap_bounds.check(found, f"stage '{self.cfg.name}', step {self.state.step + 1}, fixed prompts"):
+                self.ui.say(f"warning: {self.cfg.name} step {self.state.step + 1}: fixed prompts: {text}")
 
     def provide(self, batch: Batch, methods: Iterable[Bound]) -> RewardTable:
         """The batch's table with what these methods need."""
@@ -323,10 +340,12 @@ class StageRun:
         Raises:
             NumericsError: several updates in a row were refused.
             Preempted: a signal asked to stop; the state has been saved.
+            EngineError: the sampler's log-probs are not the trainer's (`rollout.max_gap.stop`); nothing of the step is counted or saved.
             RunBusyError: the run's directory or its lock was replaced; nothing more is written.
         """
         state, cfg = self.state, self.cfg
         dist.on_main(self.still_ours)
+        apart = self.gap_bounds.check(values, f"stage '{cfg.name}', step {state.step + 1}")
         state.skipped_in_row = 0 if report.applied else state.skipped_in_row + 1
         if state.skipped_in_row >= MAX_SKIPPED_STEPS:
             raise NumericsError(
@@ -346,7 +365,7 @@ class StageRun:
         services = {} if self.read_services is None else self.read_services()
         logged = line | self.counters.read() | memory(self.policy.device) | self.clock.metrics() | once | services
         self.log(logged, stage=cfg.name, step=state.step, global_step=state.global_step)
-        for text in self.watch.see(line):
+        for text in [*apart, *self.watch.see(line)]:
             self.ui.say(f"warning: {cfg.name} step {state.step}: {text}")
         if self._bar is not None:
             self._bar.update(state.step, {key.split("/")[-1]: line[key] for key in SHOWN if key in line})

@@ -36,6 +36,7 @@ from vlmrl.train.shard.base import Updates
 from vlmrl.train.stage import providers  # noqa: F401 (registers the package's providers)
 from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Reference, StageRun
+from vlmrl.train.stage.engines import open_engine
 from vlmrl.train.stage.provide import Providers
 from vlmrl.train.stage.saves import save, settle, where_to_go_on
 from vlmrl.train.step import Learner
@@ -106,6 +107,7 @@ def open_stage(
         checkpoint_every=cfg.checkpoint_every or s.cfg.checkpoint.every,
         log=s.tracker.log,
         once=s.first_rl_step if generates else {},
+        make_engine=partial(open_engine, s),
         read_services=services().read if asks_services else None,
         save=lambda: save(s, learner, memories, beside),
         beside=beside,

@@ -71,7 +71,6 @@ class Core:
         """
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        threads = torch.get_num_threads()
         try:
             from vllm import EngineArgs, LLMEngine, ModelRegistry
         except ImportError as error:
@@ -111,8 +110,6 @@ class Core:
             self.engine: Any = LLMEngine.from_engine_args(arguments)
         except (ValueError, RuntimeError) as error:
             raise ConfigError(f"rollout.engine: vLLM does not start: {str(error)[:1000]}") from error
-        finally:
-            torch.set_num_threads(threads)
         self.options = options
         self.whole = 0
         """How often all weights were sent, over all stages."""

@@ -75,9 +75,8 @@ def main() -> None:
                 made = recipe(files, Path(folder, f"{turn}-{name}"), staleness, given.steps, given.seconds)
                 found[name].append(measure(made, changes))
                 print(f"round {turn + 1}: staleness {name}: {statistics.mean(found[name][-1]['step']):.2f} s per step", flush=True)
-    print(
-        "\n| staleness | s/step, all steps | median step | waiting for scores | sampling | update | digest |\n|---|---:|---:|---:|---:|---:|---|"
-    )
+    print("\n| staleness | s/step, all steps | median step | waiting for scores | sampling | update | digest |")
+    print("|---|---:|---:|---:|---:|---:|---|")
     for name, rounds in found.items():
         digests = {one["digest"] for one in rounds}
         phases = " | ".join(f"{statistics.mean(one['phases'][phase] for one in rounds):.2f}" for phase in ("score", "rollout", PHASES[2]))

@@ -174,8 +174,8 @@ def test_changed_weights_answer_at_once(pair: Pair, part: str) -> None:
     before = pair.vllm()
     with torch.no_grad():
         for name, parameter in pair.loaded.policy.model.named_parameters():
-            if part in name:
-                parameter.mul_(1.3).add_(0.02)
+            if part in name:  # the decoder by less: with answers of one token over and over, float32 itself is 8e-5 from float64
+                parameter.mul_(1.1 if "language" in part else 1.3).add_(0.0 if "language" in part else 0.02)
     pair.moved(tower="language" not in part)
     after = pair.vllm()
     assert max(apart(pair.hf(), after).values()) < EQUAL

@@ -36,7 +36,7 @@ GREEDY = GenerationSettings(max_new_tokens=12, temperature=0.0)
 SAMPLED = GenerationSettings(max_new_tokens=12, temperature=0.7)
 EQUAL = 1e-5
 """Nats by which two float32 kernels may differ here."""
-FELT = 1e-3
+FELT = 1e-4
 """Nats that a change of weights must make at least, for a comparison to mean something."""
 
 

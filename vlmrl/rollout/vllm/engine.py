@@ -72,7 +72,7 @@ class Core:
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         try:
-            from vllm import EngineArgs, LLMEngine, ModelRegistry  # pyright: ignore
+            from vllm import EngineArgs, LLMEngine, ModelRegistry  # pyright: ignore[reportAttributeAccessIssue]
         except ImportError as error:
             raise ConfigError(f"rollout.engine: vllm does not load here ({error}); see docs/rollout.md for the versions") from error
         o = options

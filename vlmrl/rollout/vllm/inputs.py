@@ -90,7 +90,7 @@ class Inputs:
             ConfigError: the model's processor does more than to rescale and normalise.
             ValueError: spans and media of the prompt do not belong together.
         """
-        from vllm.inputs.engine import mm_input, tokens_input  # pyright: ignore
+        from vllm.inputs.engine import mm_input, tokens_input  # pyright: ignore[reportMissingImports]
 
         if not prompt.media:
             return tokens_input(list(prompt.ids), cache_salt=version.salt)
@@ -103,7 +103,7 @@ class Inputs:
 
     def _places(self, prompt: Prompt) -> list[Any]:
         """Range of each medium."""
-        from vllm.multimodal.inputs import PlaceholderRange  # pyright: ignore
+        from vllm.multimodal.inputs import PlaceholderRange  # pyright: ignore[reportMissingImports]
 
         spans = visual_index(prompt)
         owners = prompt.owners or range(len(prompt.media))
@@ -124,8 +124,8 @@ class Inputs:
     def _items(self, media: Sequence[MediaHandle]) -> Any:
         """The media as vLLM splits and batches them."""
         from transformers import BatchFeature
-        from vllm.model_executor.models.qwen2_vl import _create_qwen2vl_field_factory  # pyright: ignore
-        from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems  # pyright: ignore
+        from vllm.model_executor.models.qwen2_vl import _create_qwen2vl_field_factory  # pyright: ignore[reportMissingImports]
+        from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems  # pyright: ignore[reportMissingImports]
 
         features: dict[str, torch.Tensor] = {}
         for kind, (values, grid) in FIELDS.items():
@@ -207,7 +207,7 @@ def problems_of(bundle: ProcessorBundle, positions: PositionSpec) -> list[str]:
 
 def sampling_params(settings: GenerationSettings, seed: int, *, ends: Sequence[int], forbidden: Sequence[int]) -> Any:
     """How one answer is drawn. Ends are ours alone: those of the model's own files are ignored."""
-    from vllm import SamplingParams  # pyright: ignore
+    from vllm import SamplingParams  # pyright: ignore[reportAttributeAccessIssue]
 
     return SamplingParams(
         n=1,

@@ -42,7 +42,7 @@ class WeightReceiver:
 
     def vlmrl_begin(self, language_only: bool) -> None:
         """Get ready to take weights: all, or those of the language model."""
-        from vllm.model_executor.model_loader.reload.layerwise import initialize_layerwise_reload  # pyright: ignore
+        from vllm.model_executor.model_loader.reload.layerwise import initialize_layerwise_reload  # pyright: ignore[reportMissingImports]
 
         model = self.model_runner.get_model()
         self._vlmrl_part = model.language_model if language_only else model
@@ -87,7 +87,7 @@ class WeightReceiver:
 
     def vlmrl_finish(self) -> Loaded:
         """Put the weights in place."""
-        from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload  # pyright: ignore
+        from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload  # pyright: ignore[reportMissingImports]
 
         with torch.no_grad():
             finalize_layerwise_reload(self._vlmrl_part, self.model_runner.vllm_config.model_config)

@@ -38,8 +38,9 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 PACKAGE = ROOT / "vlmrl"
 
-BOUND = 40
-"""Most files of "the rest". Three of them are the training engine, two what a GPU needs of attention and draws."""
+BOUND = 42
+"""Most files of "the rest". Three of them are the training engine, two what a GPU needs of attention and draws, two the queue of steps and
+the gap between sampler and trainer."""
 
 MEDIA = ("media/",)
 DURABLE = (

@@ -102,6 +102,10 @@ class Engine:
             )
         return []
 
+    @property
+    def counts(self) -> dict[str, Any]:
+        return {}
+
     def ready(self) -> Any:
         return nullcontext()
 

@@ -7,7 +7,6 @@ prompt of a group is computed once: the other answers find it in the prefix cach
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,16 +15,15 @@ from typing import Any
 
 import torch
 
-from vlmrl.errors import ConfigError, EngineError, NumericsError
+from vlmrl.errors import ConfigError, EngineError
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import Pixels
 from vlmrl.rollout.mismatch import place_of
+from vlmrl.rollout.vllm.answers import ASKED, given_up, require_room, rollout_of, why_lost
 from vlmrl.rollout.vllm.inputs import Answer, Inputs, Version, answer_of, sampling_params
 from vlmrl.rollout.vllm.sync import Sync, SyncReport
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
-ASKED = 3
-"""Most times that a request is asked before its loss is an error."""
 PROBE_TOKENS = 8
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process: weights are handed over and not sent
@@ -127,12 +125,19 @@ class Core:
         self.engine.add_request(name, engine_input, parameters)
         return name
 
+    @property
+    def busy(self) -> bool:
+        """Whether a request is open."""
+        return self.engine.has_unfinished_requests()
+
+    def step(self) -> list[tuple[str, Answer]]:
+        """Compute a little further; the answers that have ended."""
+        return [(output.request_id, answer_of(output)) for output in self.engine.step() if output.finished]
+
     def finished(self) -> Iterator[tuple[str, Answer]]:
         """Answers as they end, until none is left."""
-        while self.engine.has_unfinished_requests():
-            for output in self.engine.step():
-                if output.finished:
-                    yield output.request_id, answer_of(output)
+        while self.busy:
+            yield from self.step()
 
     def drop(self, names: Sequence[str]) -> None:
         """Forget requests that nobody waits for."""
@@ -236,17 +241,8 @@ class VllmEngine:
             raise EngineError(
                 f"the engine holds weights {self.held}, and the policy is at version {self.policy.version}: call `ready` first"
             )
-        self._require_room(requests, settings)
+        require_room(requests, settings, self.core.options.max_model_len)
         return _Run(self, self.held, requests, settings, done).loop()
-
-    def _require_room(self, requests: Sequence[Request], settings: GenerationSettings) -> None:
-        most = self.core.options.max_model_len
-        longest = max((len(request.prompt.ids) for request in requests), default=0)
-        if longest + settings.max_new_tokens > most:
-            raise ConfigError(
-                f"rollout.vllm.max_model_len ({most}): a prompt of {longest} tokens with max_new_tokens {settings.max_new_tokens} does not "
-                "fit; raise it, or lower data.max_prompt_tokens"
-            )
 
     def remember(self, prompt: Prompt) -> None:
         """Keep the first prompt of each place as a probe."""
@@ -292,45 +288,15 @@ class _Run:
         request = self.requests[number]
         self.engine.prompt_tokens += len(request.prompt.ids)
         self.engine.cached_tokens += answer.cached
-        lost = self._lost(request, answer)
+        lost = why_lost(answer, self.settings)
         if lost is not None:
             if self.asked[number, k] >= ASKED:
-                raise EngineError(f"vLLM gave no answer to '{request.prompt.sample.id}', asked {ASKED} times: {lost}")
+                raise given_up(request, lost)
             self.engine.asked_again += 1
             self._ask(number, k)
             return
-        self._require_sound(request, answer)
-        self.answers[number][k] = Rollout(
-            k=request.ks[k],
-            ids=answer.ids,
-            logprobs=answer.logprobs,
-            text=self.bundle.decode(answer.ids),
-            finish="stop" if answer.ids[-1] in self.bundle.end_ids else "length",
-            policy_version=self.version.policy,
-        )
+        self.answers[number][k] = rollout_of(answer, request, k, self.bundle, version=self.version.policy)
         if len(self.answers[number]) == len(request.seeds):
             del self.inputs[number]
             if self.done is not None:
                 self.done(number, [self.answers[number][i] for i in range(len(request.seeds))])
-
-    def _lost(self, request: Request, answer: Answer) -> str | None:
-        """Why this is no answer: ended by the engine, or cut off before its end."""
-        if answer.reason not in ("stop", "length") or not answer.ids:
-            return f"ended as '{answer.reason}'"
-        if answer.reason == "length" and len(answer.ids) < self.settings.max_new_tokens:
-            return f"truncated after {len(answer.ids)} of {self.settings.max_new_tokens} tokens"
-        if len(answer.logprobs) != len(answer.ids):
-            return f"{len(answer.ids)} tokens came with {len(answer.logprobs)} log-probs"
-        return None
-
-    def _require_sound(self, request: Request, answer: Answer) -> None:
-        where = f"an answer to '{request.prompt.sample.id}'"
-        if answer.prompt_ids != request.prompt.ids:
-            raise EngineError(
-                f"vLLM changed the prompt of {where}: {len(request.prompt.ids)} tokens went in, {len(answer.prompt_ids)} came out"
-            )
-        if not all(map(math.isfinite, answer.logprobs)):
-            raise NumericsError(f"log-probs not finite: {where}")
-        forbidden = sorted(set(answer.ids).intersection(self.bundle.forbidden_ids))
-        if forbidden:
-            raise EngineError(f"vLLM drew control tokens {forbidden} in {where}, which it was told not to draw")

@@ -16,7 +16,7 @@ Caches of vLLM thereby need no resets, which its own synchronisation leaves half
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,96 @@ class Answer:
     prompt_ids: tuple[int, ...]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlacedMedium:
+    """One medium of a prompt: where it stands, and how vLLM counts it."""
+
+    kind: MediaKind
+    key: str
+    grid: tuple[int, int, int]
+    start: int
+    end: int
+    shown: tuple[tuple[int, int], ...] | None = None
+    """Ranges of placeholders within [start, end), where not all of it is placeholders."""
+    seconds: float | None = None
+    """Of a temporal step of the grid, for a model whose positions run in seconds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placed:
+    """A prompt as vLLM has to know it, in types of nobody's."""
+
+    ids: tuple[int, ...]
+    media: tuple[PlacedMedium, ...] = ()
+    merge: int = 2
+    """Patches of a merged token, along each side."""
+
+
+def place(prompt: Prompt, *, merge: int, timed: bool) -> Placed:
+    """
+    Args:
+        timed: temporal positions of a video run in seconds.
+
+    Raises:
+        ValueError: spans and media of the prompt do not belong together.
+    """
+    spans = visual_index(prompt) if prompt.media else []
+    owners = prompt.owners or range(len(prompt.media))
+    media: list[PlacedMedium] = []
+    for number, handle in enumerate(prompt.media):
+        own = [(span.start, span.end) for span, owner in zip(spans, owners, strict=True) if owner == number]
+        start, end, shown = own[0][0], own[-1][1], None
+        if handle.step_times is None:
+            ((start, end),) = own
+        else:
+            start, shown = start - 1, tuple(own)
+        seconds = (1.0 if handle.seconds_per_grid is None else handle.seconds_per_grid) if timed and handle.kind == "video" else None
+        grid = handle.grid_thw
+        media.append(PlacedMedium(kind=handle.kind, key=handle.key, grid=grid, start=start, end=end, shown=shown, seconds=seconds))
+    return Placed(ids=prompt.ids, media=tuple(media), merge=merge)
+
+
+def engine_input_of(placed: Placed, patches: Mapping[str, np.ndarray], version: Version) -> Any:
+    """What `add_request` of vLLM's engine takes. `patches` by key of the medium."""
+    from vllm.inputs.engine import mm_input, tokens_input  # pyright: ignore[reportMissingImports]
+    from vllm.multimodal.inputs import PlaceholderRange  # pyright: ignore[reportMissingImports]
+
+    if not placed.media:
+        return tokens_input(list(placed.ids), cache_salt=version.salt)
+    hashes: dict[str, list[str]] = {}
+    places: dict[str, list[Any]] = {}
+    for medium in placed.media:
+        shown: torch.Tensor | None = None
+        if medium.shown is not None:
+            shown = torch.zeros(medium.end - medium.start, dtype=torch.bool)
+            for first, last in medium.shown:
+                shown[first - medium.start : last - medium.start] = True
+        hashes.setdefault(medium.kind, []).append(version.media_hash(medium.key))
+        span = PlaceholderRange(offset=medium.start, length=medium.end - medium.start, is_embed=shown)
+        places.setdefault(medium.kind, []).append(span)
+    return mm_input(list(placed.ids), _items(placed, patches), hashes, places, cache_salt=version.salt)
+
+
+def _items(placed: Placed, patches: Mapping[str, np.ndarray]) -> Any:
+    """The media as vLLM splits and batches them."""
+    from transformers import BatchFeature
+    from vllm.model_executor.models.qwen2_vl import _create_qwen2vl_field_factory  # pyright: ignore[reportMissingImports]
+    from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems  # pyright: ignore[reportMissingImports]
+
+    features: dict[str, torch.Tensor] = {}
+    for kind, (values, grid) in FIELDS.items():
+        own = [medium for medium in placed.media if medium.kind == kind]
+        if own:
+            features[values] = torch.cat([torch.from_numpy(patches[medium.key]) for medium in own])
+            features[grid] = torch.tensor([medium.grid for medium in own])
+    fields = {name: config for name, config in _create_qwen2vl_field_factory(placed.merge)(features).items() if name in features}
+    seconds = [medium.seconds for medium in placed.media if medium.seconds is not None]
+    if seconds:
+        features["second_per_grid_ts"] = torch.tensor(seconds)
+        fields["second_per_grid_ts"] = MultiModalFieldConfig.batched("video", keep_on_cpu=True)
+    return MultiModalKwargsItems.from_hf_inputs(BatchFeature(features), fields)
+
+
 class Inputs:
     """Makes engine inputs of prompts, for one model."""
 
@@ -90,58 +180,15 @@ class Inputs:
             ConfigError: the model's processor does more than to rescale and normalise.
             ValueError: spans and media of the prompt do not belong together.
         """
-        from vllm.inputs.engine import mm_input, tokens_input  # pyright: ignore[reportMissingImports]
+        return engine_input_of(self.placed(prompt), {handle.key: self.patches(handle) for handle in prompt.media}, version)
 
-        if not prompt.media:
-            return tokens_input(list(prompt.ids), cache_salt=version.salt)
-        hashes: dict[str, list[str]] = {}
-        places: dict[str, list[Any]] = {}
-        for handle, place in zip(prompt.media, self._places(prompt), strict=True):
-            hashes.setdefault(handle.kind, []).append(version.media_hash(handle.key))
-            places.setdefault(handle.kind, []).append(place)
-        return mm_input(list(prompt.ids), self._items(prompt.media), hashes, places, cache_salt=version.salt)
+    def placed(self, prompt: Prompt) -> Placed:
+        """Where everything of a prompt stands.
 
-    def _places(self, prompt: Prompt) -> list[Any]:
-        """Range of each medium."""
-        from vllm.multimodal.inputs import PlaceholderRange  # pyright: ignore[reportMissingImports]
-
-        spans = visual_index(prompt)
-        owners = prompt.owners or range(len(prompt.media))
-        out: list[Any] = []
-        for number, handle in enumerate(prompt.media):
-            own = [(span.start, span.end) for span, owner in zip(spans, owners, strict=True) if owner == number]
-            if handle.step_times is None:
-                ((start, end),) = own
-                out.append(PlaceholderRange(offset=start, length=end - start))
-                continue
-            start, end = own[0][0] - 1, own[-1][1]
-            shown = torch.zeros(end - start, dtype=torch.bool)
-            for first, last in own:
-                shown[first - start : last - start] = True
-            out.append(PlaceholderRange(offset=start, length=end - start, is_embed=shown))
-        return out
-
-    def _items(self, media: Sequence[MediaHandle]) -> Any:
-        """The media as vLLM splits and batches them."""
-        from transformers import BatchFeature
-        from vllm.model_executor.models.qwen2_vl import _create_qwen2vl_field_factory  # pyright: ignore[reportMissingImports]
-        from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems  # pyright: ignore[reportMissingImports]
-
-        features: dict[str, torch.Tensor] = {}
-        for kind, (values, grid) in FIELDS.items():
-            own = [handle for handle in media if handle.kind == kind]
-            if own:
-                features[values] = torch.cat([torch.from_numpy(self.patches(handle)) for handle in own])
-                features[grid] = torch.tensor([handle.grid_thw for handle in own])
-        videos = [handle for handle in media if handle.kind == "video"]
-        fields = {
-            name: config for name, config in _create_qwen2vl_field_factory(self.bundle.merge_size)(features).items() if name in features
-        }
-        if videos and self.positions.tokens_per_second is not None:
-            seconds = [1.0 if handle.seconds_per_grid is None else handle.seconds_per_grid for handle in videos]
-            features["second_per_grid_ts"] = torch.tensor(seconds)
-            fields["second_per_grid_ts"] = MultiModalFieldConfig.batched("video", keep_on_cpu=True)
-        return MultiModalKwargsItems.from_hf_inputs(BatchFeature(features), fields)
+        Raises:
+            ValueError: spans and media of the prompt do not belong together.
+        """
+        return place(prompt, merge=self.bundle.merge_size, timed=self.positions.tokens_per_second is not None)
 
     def patches(self, handle: MediaHandle) -> np.ndarray:
         """Pixels of a medium in the order of the processor's patches, uint8 [patches, dim].

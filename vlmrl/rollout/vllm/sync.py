@@ -68,10 +68,7 @@ class Sync:
         """
         began = time.perf_counter()
         tower = whole or policy.vision_trains
-        due = None if whole else {name for place, name in enumerate(sorted(self.landed)) if place % TURNS == self.count % TURNS}
-        if due is not None:  # a fused parameter is compared with all that it is made of
-            of_due = {parameter for name in due for parameter in self.landed[name]}
-            due = {name for name, parameters in self.landed.items() if of_due.intersection(parameters)}
+        due = None if whole else self.due()
         sums: dict[str, int] = {}
         sizes: dict[str, int] = {}
 
@@ -84,9 +81,7 @@ class Sync:
                 yield name, sent
 
         loaded = self._load(outgoing(), language_only=not tower)
-        self._require_complete(loaded, sizes)
-        compared = self._compare(sums)
-        self.count += 1
+        compared = self.check(loaded, sizes, sums)
         return SyncReport(
             version=version,
             tensors=len(sizes),
@@ -95,6 +90,27 @@ class Sync:
             seconds=time.perf_counter() - began,
             whole=whole,
         )
+
+    def due(self) -> set[str]:
+        """Names whose bits are compared in this turn: a fused parameter with all that it is made of."""
+        turn = {name for place, name in enumerate(sorted(self.landed)) if place % TURNS == self.count % TURNS}
+        of_turn = {parameter for name in turn for parameter in self.landed[name]}
+        return {name for name, parameters in self.landed.items() if of_turn.intersection(parameters)}
+
+    def check(self, loaded: Loaded, sent: Iterable[str], sums: dict[str, int]) -> int:
+        """Whether everything arrived; the number of parameters that were compared.
+
+        Args:
+            sent: names of all tensors.
+            sums: of the bits of those that are compared.
+
+        Raises:
+            EngineError: a tensor or a parameter was left out, or a parameter does not hold what was sent.
+        """
+        self._require_complete(loaded, sent)
+        compared = self._compare(sums)
+        self.count += 1
+        return compared
 
     def _load(self, outgoing: Named, *, language_only: bool) -> Loaded:
         """Hand over all tensors. Whatever happens to one, all are gathered: other ranks gather with this one."""
@@ -106,7 +122,7 @@ class Sync:
         except ValueError as error:
             for _ in outgoing:
                 pass
-            raise EngineError(f"vLLM's loader refuses a tensor of the trainer: {str(error)[:500]}; {_ADVICE}") from error
+            raise refused(str(error)) from error
 
     def _require_complete(self, loaded: Loaded, sent: Iterable[str]) -> None:
         """
@@ -140,6 +156,11 @@ class Sync:
 
 
 _ADVICE = "answers would be of another policy than the one that trains; use rollout.engine: hf, and report the versions of both packages"
+
+
+def refused(detail: str) -> EngineError:
+    """The engine's loader does not take a tensor."""
+    return EngineError(f"vLLM's loader refuses a tensor of the trainer: {detail[:500]}; {_ADVICE}")
 
 
 def weights(policy: Policy, *, tower: bool) -> Named:

@@ -53,10 +53,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"config", "errors"},
     "__main__": {"cli"},
     "cli": BELOW
-    | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval", "cli_plan", "cli_launch", "cli_toy"},
+    | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval", "cli_plan", "cli_launch"}
+    | {"cli_server", "cli_toy"},
     "cli_eval": BELOW | {"train", "evals", "toy", "policy"},
     "cli_plan": {"config", "errors", "plan", "policy"},
     "cli_launch": BELOW | {"config", "methods", "train"},
+    "cli_server": BELOW | {"config", "methods", "policy", "toy", "train"},
     "cli_toy": BELOW | {"config", "policy", "toy", "train"},
 }
 ONLY_IMPORTED_BY = {
@@ -65,9 +67,10 @@ ONLY_IMPORTED_BY = {
     "cli_plan": {"cli"},
     "plan": {"cli_plan"},
     "cli_launch": {"cli"},
+    "cli_server": {"cli"},
     "cli_toy": {"cli"},
-    "toy": {"cli", "cli_eval", "cli_toy"},
-    "methods": {"cli", "cli_launch", "train"},
+    "toy": {"cli", "cli_eval", "cli_server", "cli_toy"},
+    "methods": {"cli", "cli_launch", "cli_server", "train"},
     "doctor": {"cli"},
 }
 """Modules that (almost) nobody imports."""
@@ -88,11 +91,11 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "pydantic_core": ("config",),
     "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks"),
     "yaml": ("config", "train", "evals"),
-    "typer": ("cli", "cli_eval", "cli_plan", "cli_launch", "cli_toy"),
+    "typer": ("cli", "cli_eval", "cli_plan", "cli_launch", "cli_server", "cli_toy"),
     "rich": ("cli", "cli_eval", "cli_plan", "train", "evals"),
     "matplotlib": ("evals",),
     "jinja2": ("evals", "rewards.remote"),
-    "httpx": ("rewards.remote", "evals.ask.endpoint"),
+    "httpx": ("rewards.remote", "evals.ask.endpoint", "rollout.vllm.remote"),
     "rapidfuzz": ("metrics",),
     "packaging": ("doctor",),
     "vllm": ("rollout.vllm.inputs", "rollout.vllm.engine", "rollout.vllm.worker"),
@@ -127,6 +130,7 @@ NO_TORCH = {
     "cli_plan",
     "plan",
     "cli_launch",
+    "cli_server",
     "cli_toy",
 }
 """Parts without torch at import time (`doctor` and `rng` import it inside a function)."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.rollout_stand_in import Receiver
 from tests.support.tiny import Tiny
 from vlmrl.errors import EngineError
 from vlmrl.rollout.vllm import sync as sync_module
@@ -16,46 +17,6 @@ from vlmrl.rollout.vllm.sync import TURNS, Sync, buckets, weights
 from vlmrl.rollout.vllm.worker import checksum
 
 VERSION = Version(policy=1, vision=1, whole=1)
-
-
-class Receiver:
-    """Fuses q, k and v as vLLM does, and passes over names that it does not know."""
-
-    def __init__(self) -> None:
-        self.held: dict[str, dict[str, torch.Tensor]] = {}
-        self.asked: list[set[str]] = []
-        self.loads = 0
-        self.forgets: str | None = None
-
-    @staticmethod
-    def place(name: str) -> str:
-        own = name.removeprefix("model.")
-        for part in ("q_proj", "k_proj", "v_proj"):
-            own = own.replace(part, "qkv_proj")
-        return own
-
-    def __call__(self, method: str, *arguments: Any) -> Any:
-        return getattr(self, method)(*arguments)
-
-    def vlmrl_begin(self, language_only: bool) -> None:
-        self.language_only, self.landed = language_only, {}
-
-    def vlmrl_load(self, bucket: Sequence[tuple[str, torch.Tensor]]) -> None:
-        self.loads += 1
-        for name, tensor in bucket:
-            if "unknown" in name:
-                raise ValueError(f"There is no module or parameter named {name!r}")
-            if name != self.forgets:
-                self.landed[name] = [self.place(name)]
-                self.held.setdefault(self.place(name), {})[name] = tensor.clone()
-
-    def vlmrl_finish(self) -> dict[str, Any]:
-        parameters = [name for name in self.held if not (self.language_only and name.startswith("visual."))]
-        return {"landed": self.landed, "parameters": parameters}
-
-    def vlmrl_sums(self, names: Sequence[str]) -> dict[str, int]:
-        self.asked.append(set(names))
-        return {name: sum(map(checksum, self.held[name].values())) for name in names}
 
 
 def test_all_names_go_first_and_those_of_a_tower_that_does_not_train_no_more(tiny: Tiny) -> None:

@@ -59,7 +59,7 @@ def encode(body: dict[str, Any], tensors: Iterable[Named] = ()) -> list[memoryvi
         listed.append([name, _NAMES[tensor.dtype], list(tensor.shape)])
         raw = tensor.detach().cpu().contiguous().reshape(-1)
         if raw.numel():
-            parts.append(memoryview(raw.view(torch.uint8).numpy()))
+            parts.append(raw.view(torch.uint8).numpy().data)
             parts.append(memoryview(b"\0" * _filler(parts[-1].nbytes)))
     header = json.dumps({"body": body, "tensors": listed}, allow_nan=False, separators=(",", ":")).encode()
     header += b" " * _filler(len(header))
@@ -79,7 +79,7 @@ def decode(data: bytearray) -> Message:
     if len(data) < 16 or bytes(data[:8]) != MAGIC:
         raise WireError("it does not begin as a message of this version")
     size = int.from_bytes(data[8:16], "little")
-    if size > min(MOST_HEADER, len(data) - 16):
+    if size % 8 or size > min(MOST_HEADER, len(data) - 16):
         raise WireError("its header is cut off")
     header = _header(bytes(data[16 : 16 + size]))
     tensors: dict[str, torch.Tensor] = {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vlmrl import __version__, cli_eval, cli_launch, cli_plan, cli_toy
+from vlmrl import __version__, cli_eval, cli_launch, cli_plan, cli_server, cli_toy
 from vlmrl.errors import ConfigError, DataError, VlmrlError
 
 if TYPE_CHECKING:
@@ -31,10 +31,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Reinforcement learning for vision-language models.",
-    epilog="Exit codes: 0 finished, 64 configuration, 65 data, 69 remote reward, 70 numerics, internal, or a finished run lacks "
-    "an evaluation, 73 run directory in use, 74 storage, 75 stopped by a signal (same command resumes), 76 a run's files or data changed.",
+    epilog="Exit codes: 0 finished, 64 configuration, 65 data, 69 remote reward or rollout server, 70 numerics, internal, or a finished "
+    "run lacks an evaluation, 73 run directory in use, 74 storage, 75 stopped by a signal (same command resumes), 76 a run's files or data "
+    "changed.",
 )
-for part in (cli_toy, cli_eval, cli_launch, cli_plan):
+for part in (cli_toy, cli_eval, cli_launch, cli_server, cli_plan):
     part.register(app)
 
 Recipe = Annotated[Path, typer.Argument(help="YAML recipe, for example configs/recipes/toy_video.yaml", show_default=False)]

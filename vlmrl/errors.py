@@ -52,7 +52,7 @@ class RowError(VlmrlError):
 
 
 class RemoteError(VlmrlError):
-    """A remote reward stayed down."""
+    """A remote reward stayed down, or all rollout servers."""
 
     exit_code = 69
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, cast, get_args
 from pydantic import BeforeValidator, Field, SerializeAsAny
 from pydantic_core import PydanticCustomError
 
+from vlmrl.config.addresses import address_of, is_loopback
 from vlmrl.config.names import StageName
 from vlmrl.config.section import (
     AuxiliaryMethod,
@@ -68,8 +69,13 @@ class StageBase(Section):
 
 
 class VllmSection(Section):
-    """vLLM in the trainer's process, on the same device (docs/rollout.md)."""
+    """vLLM in the trainer's process, on the same device, or on servers (docs/rollout.md)."""
 
+    servers: tuple[str, ...] = Field(
+        default=(), description="HOST:PORT of each `vlmrl rollout-server` that answers; none: in the trainer's process"
+    )
+    token_file: str | None = Field(default=None, description="File with the token of the servers, readable by its owner alone")
+    patience: float = Field(default=600.0, gt=0, description="Seconds without any server after which the run ends with exit code 69")
     memory: float = Field(default=0.4, gt=0, lt=1, description="Share of the device's memory that it may take, its weights included")
     cache_bytes: PositiveInt | None = Field(default=None, description="Bytes of its keys and values; none: what is left of `memory`")
     max_model_len: PositiveInt | None = Field(
@@ -82,6 +88,24 @@ class VllmSection(Section):
     sync_probe_every: PositiveInt = Field(
         default=20, description="Updates of its weights from one look at fixed prompts, one per kind of media, to the next"
     )
+
+    def problems(self) -> list[str]:
+        """What is wrong with the servers."""
+        out: list[str] = []
+        for server in self.servers:
+            try:
+                host, _ = address_of(server)
+            except ValueError as error:
+                out.append(f"rollout.vllm.servers: {error}")
+                continue
+            if self.token_file is None and not is_loopback(host):
+                out.append(f"rollout.vllm.servers: {server} is on another machine, and rollout.vllm.token_file is not given")
+        out += [
+            f"rollout.vllm.servers: {server} is there twice" for server in sorted({s for s in self.servers if self.servers.count(s) > 1})
+        ]
+        if self.token_file is not None and not self.servers:
+            out.append("rollout.vllm.token_file is given, but rollout.vllm.servers is empty")
+        return out
 
 
 class MaxGapSection(Section):
@@ -124,6 +148,7 @@ class RolloutSection(Section):
         if self.vllm is not None and self.vllm.max_model_len is not None and self.vllm.max_model_len <= self.max_new_tokens:
             text = f"rollout.vllm.max_model_len ({self.vllm.max_model_len}) leaves no room for a prompt before rollout.max_new_tokens"
             out.append(f"{text} ({self.max_new_tokens})")
+        out += [] if self.vllm is None else self.vllm.problems()
         if self.max_gap.warn is not None and self.max_gap.stop is not None and self.max_gap.warn > self.max_gap.stop:
             out.append(f"rollout.max_gap.warn ({self.max_gap.warn}) is above rollout.max_gap.stop ({self.max_gap.stop})")
         return out

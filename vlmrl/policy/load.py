@@ -179,6 +179,15 @@ def load_policy(
     )
 
 
+def class_of(path: str, bundle: ProcessorBundle, *, revision: str | None = None) -> str:
+    """Name of the class that a model is loaded as. No weights are read.
+
+    Raises:
+        ConfigError: not found, or an unsupported family.
+    """
+    return type(_empty(_config(path, bundle, revision), "sdpa")).__name__
+
+
 def _config(path: str, bundle: ProcessorBundle, revision: str | None) -> Any:
     """The model's config, of a family that is supported and that the processor belongs to."""
     ensure_torchvision()

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support import runs
 from vlmrl.config.schema import Config, RolloutSection, RolloutStage, validate
+from vlmrl.errors import ConfigError
+from vlmrl.train.rollout_server import sections
 from vlmrl.train.session import fixed_options
 from vlmrl.train.stage.engines import ENGINES, bounds_of
 
@@ -41,6 +43,45 @@ def test_contradictions_are_named() -> None:
     for wrong in ({"memory": 1.0}, {"block_size": 17}, {"sync_probe_every": 0}, {"tp": 2}):
         with pytest.raises(ValueError, match=f"rollout.vllm.{next(iter(wrong))}"):
             config(engine="vllm", vllm=wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"servers": ["gpu7"]}, "rollout.vllm.servers: expected HOST:PORT, as 127.0.0.1:7000, got 'gpu7'"),
+        ({"servers": ["http://localhost:7000"]}, "expected HOST:PORT"),
+        ({"servers": ["127.0.0.1:70000"]}, "expected HOST:PORT"),
+        ({"servers": ["::1:7000"]}, "expected HOST:PORT"),
+        ({"servers": ["10.0.0.7:7000"]}, "10.0.0.7:7000 is on another machine, and rollout.vllm.token_file is not given"),
+        ({"servers": ["gpu7:7000"]}, "gpu7:7000 is on another machine"),
+        ({"servers": ["localhost:7000", "localhost:7000"]}, "localhost:7000 is there twice"),
+        ({"token_file": "token"}, "rollout.vllm.token_file is given, but rollout.vllm.servers is empty"),
+    ],
+)
+def test_servers_that_cannot_be_asked_are_named(given: dict[str, Any], problem: str) -> None:
+    (found,) = validate(config(engine="vllm", vllm=given))
+    assert problem in found
+
+
+def test_servers_on_this_machine_need_no_token_and_others_do() -> None:
+    for servers in (["127.0.0.1:7000", "localhost:7001", "[::1]:7002"], ["127.0.0.2:7000"]):
+        assert validate(config(engine="vllm", vllm={"servers": servers})) == []
+    assert validate(config(engine="vllm", vllm={"servers": ["10.0.0.7:7000"], "token_file": "token"})) == []
+
+
+def test_what_a_server_is_started_with_is_said_by_the_stages_that_use_vllm() -> None:
+    raw = config(engine="vllm", vllm={"memory": 0.9}, max_new_tokens=100).model_dump(mode="json")
+    raw["stages"].append(raw["stages"][1] | {"name": "more"})
+    raw["stages"][2]["rollout"] = raw["stages"][2]["rollout"] | {"max_new_tokens": 500, "vllm": None}
+    both = Config.model_validate(raw)
+    rollout, room = sections(both, None)
+    assert (rollout.vllm.memory if rollout.vllm else None) == 0.9
+    assert room == both.data.max_prompt_tokens + 500, "the largest of the stages"
+    assert sections(both, "more")[0].vllm is None
+    with pytest.raises(ConfigError, match=r"--stage: 'sft' is no stage that generates with vllm \(these do: rl, more\)"):
+        sections(both, "sft")
+    with pytest.raises(ConfigError, match="no stage of this recipe generates with vllm"):
+        sections(config(), None)
 
 
 def test_bounds_of_the_gap_are_the_recipes_then_the_engines() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
 
-from vlmrl.config.schema import RolloutSection
+from vlmrl.config.schema import Config, RolloutSection
 from vlmrl.config.stages import VllmSection
 from vlmrl.errors import ConfigError
-from vlmrl.policy.load import COMPUTE
 from vlmrl.policy.pack import Row
 from vlmrl.protocols import RolloutEngine
 from vlmrl.registry import Catalogue
@@ -21,6 +22,10 @@ from vlmrl.train.session import Session
 from vlmrl.train.step import Learner, score_rows
 from vlmrl.types import Prompt, Rollout
 
+if TYPE_CHECKING:
+    from vlmrl.rollout.vllm.engine import CoreOptions
+
+T = TypeVar("T")
 Make = Callable[[Session, RolloutSection], RolloutEngine]
 ENGINES: Catalogue[Make] = Catalogue("rollout engine")
 GAPS = {"vllm": (0.02, 0.2)}
@@ -60,23 +65,23 @@ def hf(session: Session, rollout: RolloutSection) -> RolloutEngine:
 
 @rollout_engine("vllm")
 def vllm(session: Session, rollout: RolloutSection) -> RolloutEngine:
-    """vLLM in this process. It is started once; a stage that wants it otherwise starts it anew."""
-    from vlmrl.rollout.vllm.engine import Core, CoreOptions, VllmEngine
+    """vLLM on servers, where the recipe names some; else in this process."""
+    cfg = rollout.vllm or VllmSection()
+    return _served(session, rollout, cfg) if cfg.servers else _colocated(session, rollout, cfg)
+
+
+def _colocated(session: Session, rollout: RolloutSection, cfg: VllmSection) -> RolloutEngine:
+    """It is started once; a stage that wants it otherwise starts it anew."""
+    from vlmrl.rollout.vllm.engine import Core, VllmEngine
 
     if dist.world() > 1:
-        raise ConfigError(f"rollout.engine: vllm runs beside one training process for now, and here are {dist.world()}; use hf")
-    policy, cfg = session.policy, rollout.vllm or VllmSection()
-    options = CoreOptions(
-        path=session.places.model,
-        revision=session.cfg.model.revision,
-        architecture=type(policy.model).__name__,
-        dtype=next(name for name, dtype in COMPUTE.items() if dtype == policy.compute),
-        max_model_len=cfg.max_model_len or session.cfg.data.max_prompt_tokens + rollout.max_new_tokens,
-        max_num_seqs=rollout.max_num_seqs,
-        memory=cfg.memory,
-        cache_bytes=cfg.cache_bytes,
-        eager=cfg.eager or policy.device.type == "cpu",
-        block_size=cfg.block_size,
+        raise ConfigError(
+            f"rollout.engine: in the trainer's process vllm runs beside one training process, and here are {dist.world()}; start servers "
+            "(vlmrl rollout-server) and name them in rollout.vllm.servers, or use hf"
+        )
+    policy = session.policy
+    options = core_options(
+        session.cfg, rollout, path=session.places.model, architecture=type(policy.model).__name__, cpu=policy.device.type == "cpu"
     )
     core = session.rollout_engines.get("vllm")
     if core is None or core.options != options:
@@ -85,6 +90,57 @@ def vllm(session: Session, rollout: RolloutSection) -> RolloutEngine:
         with session.clock.phase("load"):
             core = session.rollout_engines["vllm"] = Core(options)
     return VllmEngine(core, policy, session.store, probe_every=cfg.sync_probe_every)
+
+
+def _served(session: Session, rollout: RolloutSection, cfg: VllmSection) -> RolloutEngine:
+    """The ranks share the servers: each asks them for its own prompts, and rank 0 sends the weights."""
+    from vlmrl.rollout.vllm.client import RemoteVllmEngine
+    from vlmrl.rollout.vllm.fleet import Fleet, Needed, connect
+    from vlmrl.rollout.vllm.secret import read_token
+
+    policy = session.policy
+    token = None if cfg.token_file is None else read_token(Path(cfg.token_file).expanduser(), "rollout.vllm.token_file")
+    needed = Needed(architecture=type(policy.model).__name__, dtype=session.cfg.model.dtype, length=room(session.cfg, rollout))
+    if (before := session.rollout_engines.pop("servers", None)) is not None:
+        before.close()
+    fleet = session.rollout_engines["servers"] = Fleet(connect(cfg.servers, token=token), needed, patience=cfg.patience)
+    return RemoteVllmEngine(fleet, policy, session.store, together=_Ranks(), at_once=rollout.max_num_seqs)
+
+
+class _Ranks:
+    """All ranks, of which the first one sends weights to servers."""
+
+    @property
+    def lead(self) -> bool:
+        return dist.is_main()
+
+    def on_lead(self, fn: Callable[[], T]) -> T:
+        return cast(T, dist.gather(dist.on_main(fn))[0])
+
+
+def room(cfg: Config, rollout: RolloutSection) -> int:
+    """Tokens that vLLM has room for in a prompt with its answer."""
+    section = rollout.vllm or VllmSection()
+    return section.max_model_len or cfg.data.max_prompt_tokens + rollout.max_new_tokens
+
+
+def core_options(cfg: Config, rollout: RolloutSection, *, path: str, architecture: str, cpu: bool) -> CoreOptions:
+    """How a stage's vLLM is started."""
+    from vlmrl.rollout.vllm.engine import CoreOptions
+
+    section = rollout.vllm or VllmSection()
+    return CoreOptions(
+        path=path,
+        revision=cfg.model.revision,
+        architecture=architecture,
+        dtype=cfg.model.dtype,
+        max_model_len=room(cfg, rollout),
+        max_num_seqs=rollout.max_num_seqs,
+        memory=section.memory,
+        cache_bytes=section.cache_bytes,
+        eager=section.eager or cpu,
+        block_size=section.block_size,
+    )
 
 
 def bounds_of(rollout: RolloutSection) -> Bounds:

@@ -1,0 +1,109 @@
+"""Whole runs whose answers come from rollout servers, which make them up: weights go out, steps are sampled ahead, servers die."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import runs
+from tests.support.rollout_stand_in import Served, serving
+from vlmrl.rollout.vllm.inputs import Answer
+from vlmrl.train.tracking import read_metrics
+
+Files = tuple[Path, Path]
+STEPS = 4
+
+
+@contextmanager
+def servers(count: int = 2, ports: tuple[int, ...] = (0, 0)) -> Iterator[list[Served]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(serving("Qwen2_5_VLForConditionalGeneration", port=ports[n])) for n in range(count)]
+
+
+def config(files: Files, root: Path, there: list[Served], *, staleness: int = 0) -> dict[str, Any]:
+    """Four RL steps. Answers are made up, so nothing is asked of their log-probs."""
+    out = runs.small_config(*files, root)
+    out["eval"] = {}
+    out["model"]["positions"] = "max"
+    sft, rl = out["stages"]
+    sft["steps"], rl["steps"] = 1, STEPS
+    rl["importance_correction"] = {"name": "tis"}
+    rl["rollout"] |= {
+        "engine": "vllm",
+        "vllm": {"servers": [one.address for one in there], "patience": 1.0, "max_model_len": 2048},
+        "max_gap": {"warn": 1000, "stop": 1000},
+        "replay_gap": 1000,
+        "staleness": staleness,
+    }
+    return out
+
+
+def lines(cfg: dict[str, Any]) -> list[dict[str, Any]]:
+    found = read_metrics(Path(cfg["run"]["root"]) / cfg["run"]["name"] / "metrics.jsonl")
+    return [line for line in found if "grad_norm" in line and line["stage"] == "rl"]
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_every_step_is_answered_with_the_weights_of_its_turn(tiny_files: Files, tmp_path: Path, staleness: int) -> None:
+    with servers() as there:
+        cfg = config(tiny_files, tmp_path, there, staleness=staleness)
+        assert runs.run(cfg) == 0
+        asked: dict[int, int] = {}
+        for ask in (ask for one in there for ask in one.engine.asks):
+            asked[ask.version.policy] = asked.get(ask.version.policy, 0) + len(ask.seeds)
+        first = min(asked)
+        turns = [max(0, step - staleness) for step in range(STEPS)]
+        assert asked == {first + turn: 16 * turns.count(turn) for turn in turns}
+        assert len({ask.version.whole for one in there for ask in one.engine.asks}) == 1
+        assert all(one.posts.count("/v1/weights/commit") == len(set(turns)) for one in there)
+        assert all(one.engine.asks for one in there)
+    assert [line.get("rollout/staleness", 0) for line in lines(cfg)] == [step - turn for step, turn in enumerate(turns)]
+
+
+def test_without_servers_the_run_ends_with_69_and_goes_on_from_its_journal(tiny_files: Files, tmp_path: Path) -> None:
+    with servers() as there:
+        cfg = config(tiny_files, tmp_path, there)
+        answered: list[int] = []
+
+        def alter(answer: Answer) -> Answer:
+            answered.append(1)
+            if len(answered) == 12:  # in the second half of the first step
+                for one in there:
+                    one.engine.free.clear()
+                    threading.Thread(target=one.kill).start()
+            return answer
+
+        for one in there:
+            one.engine.alter = alter
+        assert runs.run(cfg) == 69
+        assert "no rollout server for 1 s (rollout.vllm.patience)" in (tmp_path / "error.txt").read_text()
+        first = {ask.version.policy for one in there for ask in one.engine.asks}
+        ports = tuple(int(one.address.rpartition(":")[2]) for one in there)
+    with servers(ports=(ports[0], ports[1])) as there:
+        assert runs.run(cfg) == 0
+        again = [ask for one in there for ask in one.engine.asks if {ask.version.policy} == first]
+        assert 0 < sum(len(ask.seeds) for ask in again) <= 8, "what was answered before is in the journal"
+    assert len(lines(cfg)) == STEPS
+
+
+def test_one_server_that_dies_does_not_end_the_run(tiny_files: Files, tmp_path: Path) -> None:
+    with servers() as there:
+        cfg = config(tiny_files, tmp_path, there)
+        left, answered = there[1], list[int]()
+
+        def alter(answer: Answer) -> Answer:
+            answered.append(1)
+            if len(answered) == 1:  # of the first half of the first step
+                there[0].engine.free.clear()
+                threading.Thread(target=there[0].kill).start()
+            return answer
+
+        there[0].engine.alter = alter
+        assert runs.run(cfg) == 0
+        assert left.posts.count("/v1/weights/commit") == STEPS
+    assert sum(line["work/asked_again"] for line in lines(cfg)) > 0

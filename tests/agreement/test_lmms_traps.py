@@ -77,6 +77,7 @@ class Scripted:
     bundle: ProcessorBundle
     says: Callable[[str, int], str]
     fingerprint: str = "f"
+    engine_name: str = "hf"
     name: str = "scripted"
     calls: int = 0
 

@@ -127,6 +127,18 @@ def test_at_least_one_answer(samples: int):
             engine.generate(asked, SAMPLED, samples=samples, seed=0)
 
 
+def test_replay_answers_as_the_engine_that_was_asked():
+    (asked,) = prompts("a")
+    plain = record(asked, "x")
+    theirs = dataclasses.replace(plain, settings={**plain.settings, "engine": "vllm"})
+    engine = ReplayEngine([theirs], where="here")
+    assert engine.engine_name == "vllm"
+    assert engine.generate([asked], SAMPLED, samples=1, seed=5)[0][0].text == "x"
+    assert ReplayEngine([plain], where="here").engine_name == "hf"
+    with pytest.raises(ConfigError, match=r"here: answers of several engines \(hf, vllm\)"):
+        ReplayEngine([theirs, dataclasses.replace(plain, k=1)], where="here")
+
+
 def test_no_prompts_no_answers():
     assert LocalEngine(Echo(), fingerprint="w").generate([], SAMPLED, samples=1, seed=0) == []
 

@@ -222,6 +222,7 @@ class Sampler:
     """Answer k to question n depends on its seed alone; remembers what was asked."""
 
     fingerprint = "w"
+    engine_name = "hf"
 
     def __init__(self, *, fail_after: int | None = None):
         self.asked: list[tuple[str, int]] = []

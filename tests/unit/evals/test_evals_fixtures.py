@@ -32,6 +32,7 @@ class Knowing:
     silent: bool = False
     name: str = "knowing"
     fingerprint: str = "knowing"
+    engine_name: str = "hf"
 
     def engine(self, task: Task, store: MediaStore, records: Path) -> EvalEngine:
         return self

@@ -127,3 +127,14 @@ def test_only_like_is_compared_with_like():
         with pytest.raises(Incomparable, match=message):
             compare(a, b, seed=0)
     assert compare(a, [dataclasses.replace(r, fingerprint="other") for r in a], seed=0).n == 3
+
+
+def test_a_comparison_says_which_engines_differ():
+    """The reference engine is not named in records, and an import that says nothing of its settings has none that is known."""
+    a = rows([0.1, 0.2])
+    theirs = [dataclasses.replace(r, settings={**r.settings, "engine": "vllm"}) for r in a]
+    with pytest.raises(Incomparable, match=r"generation settings differs on 2 samples \(first: 'q000', engine hf against vllm\)"):
+        compare(a, theirs, seed=0)
+    with pytest.raises(Incomparable, match=r"engine vllm against unknown, "):
+        compare(theirs, [dataclasses.replace(r, settings={}) for r in a], seed=0)
+    assert compare(theirs, theirs, seed=0).n == 2

@@ -26,6 +26,7 @@ from vlmrl.evals.score.records import (
     read_records,
     read_verified,
     sample_hash,
+    settings_json,
 )
 from vlmrl.types import GenerationSettings, MediaHandle, MediaRef, Prompt, Sample
 
@@ -150,6 +151,16 @@ def test_key_of_a_prompt_separates_weights_and_settings():
     }
     assert len(keys) == 4
     assert one_key(prompt, dataclasses.replace(SETTINGS, temperature=0), "w1") == one_key(prompt, SETTINGS, "w1")
+
+
+def test_another_engine_makes_other_answers_and_records_name_it():
+    """Records of before, and those of the reference engine, have no such setting."""
+    assert settings_json(SETTINGS, "hf") == settings_json(SETTINGS)
+    assert "engine" not in settings_json(SETTINGS)
+    assert settings_json(SETTINGS, "vllm") == {**settings_json(SETTINGS), "engine": "vllm"}
+    ours, theirs = (prompt_keys(make_prompt(), SETTINGS, "w", engine=name) for name in ("hf", "vllm"))
+    assert ours == prompt_keys(make_prompt(), SETTINGS, "w")
+    assert ours != theirs
 
 
 def one_key(prompt: Prompt, settings: GenerationSettings, fingerprint: str) -> Key:

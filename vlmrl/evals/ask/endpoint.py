@@ -24,6 +24,7 @@ import numpy as np
 from vlmrl.data.encode import messages
 from vlmrl.errors import ConfigError, RemoteError
 from vlmrl.evals.ask.engines import Generation, answer_seed, check_samples
+from vlmrl.evals.score.records import REFERENCE
 from vlmrl.rewards.remote.material import encode_png
 from vlmrl.rewards.remote.services import Services
 from vlmrl.rewards.remote.transport import MAX_REPLY, Failure, strict_json
@@ -111,6 +112,10 @@ class EndpointEngine:
         self._bias = {str(token): BAN for token in sorted(set(forbidden_ids))}
         self._per_request = per_request
         self._fingerprint: str | None = None
+
+    @property
+    def engine_name(self) -> str:
+        return REFERENCE
 
     @property
     def fingerprint(self) -> str:

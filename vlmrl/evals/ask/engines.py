@@ -13,7 +13,7 @@ from typing import Protocol
 
 from vlmrl import rng
 from vlmrl.errors import ConfigError, StorageError
-from vlmrl.evals.score.records import Record, read_records, sample_hash, settings_json
+from vlmrl.evals.score.records import REFERENCE, Record, read_records, sample_hash, settings_json
 from vlmrl.protocols import RolloutEngine
 from vlmrl.types import FinishReason, GenerationSettings, Prompt, Request
 
@@ -35,6 +35,11 @@ class EvalEngine(Protocol):
     @property
     def fingerprint(self) -> str:
         """Of what answers: equal fingerprints, prompts, settings and seeds mean the same answers."""
+        ...
+
+    @property
+    def engine_name(self) -> str:
+        """What generates, for the settings of records: `hf` (also for a server, whose engine nobody here knows), or `vllm`."""
         ...
 
     def generate(self, prompts: Sequence[Prompt], settings: GenerationSettings, *, samples: int, seed: int) -> list[list[Generation]]:
@@ -70,9 +75,10 @@ def check_samples(samples: int) -> None:
 class LocalEngine:
     """A rollout engine of this process, such as `rollout.engine_hf.HFEngine`."""
 
-    def __init__(self, engine: RolloutEngine, *, fingerprint: str):
+    def __init__(self, engine: RolloutEngine, *, fingerprint: str, engine_name: str = REFERENCE):
         """`fingerprint`: of the weights that `engine` generates with; it must change when they do."""
         self.engine = engine
+        self.engine_name = engine_name
         self._fingerprint = fingerprint
 
     @property
@@ -112,6 +118,10 @@ class ReplayEngine:
             found = f"records of {len(prints)} models ({', '.join(prints)})" if prints else "no records"
             raise ConfigError(f"{where}: {found}; replay needs the records of one model")
         self._fingerprint = prints[0]
+        names = sorted({str(record.settings.get("engine", REFERENCE)) for record in self._answers.values()})
+        if len(names) != 1:
+            raise ConfigError(f"{where}: answers of several engines ({', '.join(names)}); replay needs those of one")
+        self.engine_name = names[0]
 
     @staticmethod
     def of_files(paths: Iterable[Path]) -> ReplayEngine:
@@ -150,7 +160,7 @@ class ReplayEngine:
                 f"{which} given to another question, gold answer or other pixels than the row now has; use the data and media settings "
                 "of the evaluation that wrote the records"
             )
-        asked = settings_json(settings), seed if settings.temperature > 0 else None
+        asked = settings_json(settings, self.engine_name), seed if settings.temperature > 0 else None
         made = dict(record.settings), record.seed
         if made != asked:
             raise ConfigError(f"{which} generated with {made[0]} and seed {made[1]}, asked for is {asked[0]} and seed {asked[1]}")

@@ -20,7 +20,18 @@ from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import parse
 from vlmrl.evals.ask.engines import EvalEngine, Generation, recorded
 from vlmrl.evals.score.extraction import Extraction, answer_of
-from vlmrl.evals.score.records import Key, Record, RecordStore, Status, Think, prompt_ids_hash, prompt_keys, sample_hash, settings_json
+from vlmrl.evals.score.records import (
+    REFERENCE,
+    Key,
+    Record,
+    RecordStore,
+    Status,
+    Think,
+    prompt_ids_hash,
+    prompt_keys,
+    sample_hash,
+    settings_json,
+)
 from vlmrl.evals.score.scorers import score
 from vlmrl.types import GenerationSettings, Prompt, Sample
 
@@ -107,7 +118,7 @@ def evaluate(
         StorageError: `out` is damaged or cannot be written.
     """
     _check(prompts, options)
-    reading = Reading(options=options, fingerprint=engine.fingerprint, model=model, tokenizer_len=tokenizer_len)
+    reading = Reading(options=options, fingerprint=engine.fingerprint, model=model, tokenizer_len=tokenizer_len, engine=engine.engine_name)
     batches = [prompts[i : i + options.batch_prompts] for i in range(0, len(prompts), options.batch_prompts)]
     keys = [[reading.keys(prompt) for prompt in batch] for batch in batches]
     store = collective.run_synchronized(lambda: RecordStore(out) if collective.rank() == 0 else None)
@@ -182,11 +193,13 @@ class Reading:
     """Of the weights."""
     model: str
     tokenizer_len: Callable[[str], int]
+    engine: str = REFERENCE
+    """`EvalEngine.engine_name`."""
 
     def keys(self, prompt: Prompt) -> list[Key]:
         """`Record.key` of the records that a prompt will get, one per answer."""
         options = self.options
-        return prompt_keys(prompt, options.settings, self.fingerprint, samples=options.samples, seed=options.seed)
+        return prompt_keys(prompt, options.settings, self.fingerprint, samples=options.samples, seed=options.seed, engine=self.engine)
 
     def rescore(self, prompt: Prompt, old: Record, k: int) -> Record:
         """An answer that is there, read and scored anew. What a judge said of it stays."""
@@ -228,7 +241,7 @@ class Reading:
             finish=answer.finish,
             unclosed=unclosed,
             fingerprint=self.fingerprint,
-            settings=settings_json(self.options.settings),
+            settings=settings_json(self.options.settings, self.engine),
             k=k,
             seed=self.options.seed if self.options.settings.temperature > 0 else None,
             task_version=self.options.task_version,

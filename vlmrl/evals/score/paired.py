@@ -18,7 +18,7 @@ import numpy as np
 from vlmrl import rng
 from vlmrl.errors import VlmrlError
 from vlmrl.evals.score.measures import METRICS, parts_of
-from vlmrl.evals.score.records import Record, by_sample
+from vlmrl.evals.score.records import REFERENCE, Record, by_sample
 from vlmrl.evals.score.values import Answers, Of, Values, metric_values, question_values, value_of
 from vlmrl.metrics.stats import bootstrap_test, mcnemar
 
@@ -122,7 +122,13 @@ def _question(x: Record, y: Record) -> str:
 
 def _settings(x: Record, y: Record) -> str:
     names = [name for name in sorted({*x.settings, *y.settings}) if x.settings.get(name) != y.settings.get(name)]
-    return ", ".join(f"{name} {_number(x.settings.get(name))} against {_number(y.settings.get(name))}" for name in names)
+    return ", ".join(f"{name} {_setting(x, name)} against {_setting(y, name)}" for name in names)
+
+
+def _setting(record: Record, name: str) -> str:
+    """A record that says how it was generated names its engine only where it is not the reference engine."""
+    value = record.settings.get(name, REFERENCE if name == "engine" and record.settings else None)
+    return value if isinstance(value, str) else _number(value)
 
 
 def _number(value: float | None) -> str:

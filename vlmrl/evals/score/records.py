@@ -20,6 +20,8 @@ from vlmrl.errors import StorageError
 from vlmrl.types import FinishReason, GenerationSettings, Prompt
 
 HARNESS = "vlmrl"
+REFERENCE = "hf"
+"""The engine that others are held against (`rollout.engine: hf`). Records name only another one."""
 
 Status = Literal["ok", "no_tag", "truncated", "unparsable"]
 """`ok`: an answer was found and read. `unparsable`: found, but not of the asked type. `truncated`: none, because the text stopped
@@ -81,7 +83,8 @@ class Record:
     """A thought was opened and never closed."""
     fingerprint: str
     """Of the weights."""
-    settings: Mapping[str, float]
+    settings: Mapping[str, float | str]
+    """Of generation, and `engine` where another than the reference engine of this package answered."""
     difficulty: str | None = None
     """What the row says of it in `difficulty`."""
     category: str | None = None
@@ -131,12 +134,13 @@ def from_json(row: Mapping[str, Any]) -> Record:
     return Record(**{**row, "pred": pred, "gold": gold, "think": Think(**row["think"])})
 
 
-def settings_json(settings: GenerationSettings) -> dict[str, float]:
-    """Generation settings as they stand in a record; 0 and 0.0 are the same temperature."""
+def settings_json(settings: GenerationSettings, engine: str = REFERENCE) -> dict[str, float | str]:
+    """Generation settings as they stand in a record; 0 and 0.0 are the same temperature. The reference engine is not named."""
     return {
         "max_new_tokens": int(settings.max_new_tokens),
         "temperature": float(settings.temperature),
         "top_p": float(settings.top_p),
+        **({} if engine == REFERENCE else {"engine": engine}),
     }
 
 
@@ -159,9 +163,11 @@ def prompt_ids_hash(prompt: Prompt) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def prompt_keys(prompt: Prompt, settings: GenerationSettings, fingerprint: str, *, samples: int = 1, seed: int = 0) -> list[Key]:
+def prompt_keys(
+    prompt: Prompt, settings: GenerationSettings, fingerprint: str, *, samples: int = 1, seed: int = 0, engine: str = REFERENCE
+) -> list[Key]:
     """`Record.key` of the records that this prompt will get, one per answer."""
-    where = fingerprint, sample_hash(prompt), prompt_ids_hash(prompt), json.dumps(settings_json(settings), sort_keys=True)
+    where = fingerprint, sample_hash(prompt), prompt_ids_hash(prompt), json.dumps(settings_json(settings, engine), sort_keys=True)
     return [(*where, k, seed if settings.temperature > 0 else None) for k in range(samples)]
 
 

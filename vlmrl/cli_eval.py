@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,8 +14,9 @@ from vlmrl.errors import ConfigError, VlmrlError
 
 if TYPE_CHECKING:
     from vlmrl.evals.ask.models import Model
-    from vlmrl.evals.ask.run import Changes
+    from vlmrl.evals.ask.run import Changes, EngineName
     from vlmrl.evals.ask.suite import Suite
+    from vlmrl.evals.ask.tasks import Task
     from vlmrl.train.ui import Bar, Ui
 
 Plugins = Annotated[list[str] | None, typer.Option(help="Import this module first; may be repeated", show_default=False)]
@@ -69,6 +71,7 @@ def eval_(
     via: Annotated[str, typer.Option(help="native, or lmms: through lmms-eval, in a child process (docs/lmms-eval.md)")] = "native",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto (bfloat16 on a GPU that has it, else float32), float32 or bfloat16")] = "auto",
+    engine: Annotated[str, typer.Option(help="hf, or vllm: vLLM in this process (docs/rollout.md)")] = "hf",
 ) -> None:
     """Evaluate a model on a suite; answers already there are not generated again. Under torchrun the ranks share the questions.
 
@@ -76,14 +79,14 @@ def eval_(
     """
     if suite is None:
         raise ConfigError(f"--suite: which one? {known_suites()}")
-    asked = _Asked(checkpoint, rescore=rescore, endpoint=endpoint, served=served_model, label=label, device=device, dtype=dtype)
+    asked = _Asked(checkpoint, engine, rescore=rescore, endpoint=endpoint, served=served_model, label=label, device=device, dtype=dtype)
     asked.check()
     if (judge is None) != (judge_model is None):
         raise ConfigError("--judge and --judge-model belong together")
     if via not in ("native", "lmms"):
         raise ConfigError(f"--via: expected one of native, lmms, got '{via}'")
     given = {"--samples": samples, "--temperature": temperature, "--top-p": top_p, "--max-new-tokens": max_new_tokens}
-    given |= {"--endpoint": endpoint, "--judge": judge, "--rescore": rescore or None}
+    given |= {"--endpoint": endpoint, "--judge": judge, "--rescore": rescore or None, "--engine": None if engine == "hf" else engine}
     clash = [name for name, value in given.items() if value is not None]
     if via == "lmms" and clash:
         raise ConfigError(f"--via lmms asks as the suite says; leave out {', '.join(clash)}")
@@ -94,9 +97,12 @@ def eval_(
 
     quiet_transformers()
     dist.start()
+    if engine == "vllm" and dist.world() > 1:
+        raise ConfigError(f"--engine vllm runs in one process for now, and here are {dist.world()}; start it without torchrun")
     ui = Ui()
     chosen, root = _suite(suite, task, data_root, ui, plugin or [])
-    folder = out or checkpoint.absolute().parent / "suites" / f"{asked.name}-{chosen.id}{'-lmms' if via == 'lmms' else ''}"
+    by = "-lmms" if via == "lmms" else "-vllm" if engine == "vllm" else ""
+    folder = out or checkpoint.absolute().parent / "suites" / f"{asked.name}-{chosen.id}{by}"
     if via == "lmms":
         _through_lmms(asked, chosen, folder, root, limit, ui)
         return
@@ -109,6 +115,7 @@ class _Asked:
     """Whose answers are evaluated: a checkpoint's, a served model's, or those that are there already."""
 
     checkpoint: Path
+    engine: str
     rescore: bool
     endpoint: str | None
     served: str | None
@@ -127,6 +134,7 @@ class _Asked:
         for name, value, known in (
             ("device", self.device, ("auto", "cpu", "cuda")),
             ("dtype", self.dtype, ("auto", "float32", "bfloat16")),
+            ("engine", self.engine, ("hf", "vllm")),
         ):
             if value not in known:
                 raise ConfigError(f"--{name}: expected one of {', '.join(known)}, got '{value}'")
@@ -136,18 +144,24 @@ class _Asked:
             raise ConfigError("--endpoint and --served-model belong together")
         if self.rescore and self.endpoint is not None:
             raise ConfigError("--rescore asks no model; leave out --endpoint")
+        if self.engine == "vllm" and (self.rescore or self.endpoint is not None):
+            raise ConfigError(f"--engine vllm answers in this process; leave out {'--rescore' if self.rescore else '--endpoint'}")
 
-    def model(self) -> Model:
-        from vlmrl.evals.ask.models import LocalModel, RecordedModel, ServedModel, compute_dtype, model_folder
+    def model(self, stack: ExitStack, tasks: Sequence[Task]) -> Model:
+        """The model, released with `stack`."""
+        from vlmrl.evals.ask.models import RecordedModel, ServedModel, compute_dtype, model_folder
+        from vlmrl.evals.ask.run import loaded
         from vlmrl.policy.load import load_processor
 
         if self.endpoint is None and not self.rescore:
-            return LocalModel.load(self.checkpoint, device=self.device, dtype=compute_dtype(self.device, self.dtype))
+            engine: EngineName = "vllm" if self.engine == "vllm" else "hf"
+            dtype = compute_dtype(self.device, self.dtype)
+            return stack.enter_context(loaded(self.checkpoint, engine, tasks, device=self.device, dtype=dtype))
         bundle = load_processor(str(model_folder(self.checkpoint)))
         name = self.label or self.served or self.checkpoint.absolute().name
         if self.rescore:
             return RecordedModel(name=name, bundle=bundle)
-        return ServedModel(name=name, bundle=bundle, endpoint={"url": self.endpoint, "model": self.served})
+        return stack.enter_context(closing(ServedModel(name=name, bundle=bundle, endpoint={"url": self.endpoint, "model": self.served})))
 
 
 def known_suites() -> str:
@@ -192,9 +206,7 @@ def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes
                 bars[task] = stack.enter_context(ui.bar(task, total))
             bars[task].update(done)
 
-        model: Any = asked.model()
-        if hasattr(model, "close"):
-            outer.callback(model.close)
+        model = asked.model(outer, changes.all_of(suite))
         watch = Watch(progress=progress, answered=pictures.keep)
         result = evaluate_model(model, suite, folder, data_root=root, changes=changes, collective=dist, judge=judge, watch=watch)
     if dist.is_main():

@@ -100,6 +100,12 @@ def test_mistakes(place, tmp_path):
         invoke("eval", run, "--suite", suite, "--endpoint", "http://127.0.0.1:1/v1")
     with pytest.raises(ConfigError, match="--rescore asks no model"):
         invoke("eval", run, "--suite", suite, "--rescore", "--endpoint", "http://127.0.0.1:1/v1", "--served-model", "m")
+    with pytest.raises(ConfigError, match="--engine: expected one of hf, vllm, got 'vlm'"):
+        invoke("eval", run, "--suite", suite, "--engine", "vlm")
+    with pytest.raises(ConfigError, match="--engine vllm answers in this process; leave out --rescore"):
+        invoke("eval", run, "--suite", suite, "--engine", "vllm", "--rescore")
+    with pytest.raises(ConfigError, match="--via lmms asks as the suite says; leave out --engine"):
+        invoke("eval", run, "--suite", suite, "--engine", "vllm", "--via", "lmms")
 
 
 def test_suites_are_listed_with_what_makes_their_rows(tmp_path):

@@ -62,6 +62,11 @@ def compute_dtype(device: str, dtype: str) -> str:
     return "bfloat16" if on_gpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "float32"
 
 
+def fingerprint_of(policy: Policy, dtype: str) -> str:
+    """Of a policy's answers. Those in another compute type are other answers: an evaluation that goes on does not mix them."""
+    return weights_fingerprint(policy) + ("" if dtype == "float32" else f"-{dtype}")
+
+
 @dataclass(kw_only=True)
 class LocalModel:
     """A policy in this process."""
@@ -80,9 +85,7 @@ class LocalModel:
         folder = model_folder(checkpoint)
         bundle = load_processor(str(folder))
         policy = load_policy(str(folder), bundle, device=device, dtype=dtype, attention=attention)
-        # Answers in another compute type are other answers: an evaluation that goes on does not mix them.
-        computed = "" if dtype == "float32" else f"-{dtype}"
-        return LocalModel(name=checkpoint.absolute().name, policy=policy, fingerprint=weights_fingerprint(policy) + computed)
+        return LocalModel(name=checkpoint.absolute().name, policy=policy, fingerprint=fingerprint_of(policy, dtype))
 
     @property
     def bundle(self) -> ProcessorBundle:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from vlmrl import __version__, fs
 from vlmrl.data.adapters import ImportOptions
@@ -32,6 +33,7 @@ from vlmrl.types import GenerationSettings, Prompt, Sample
 if TYPE_CHECKING:
     from rich.console import Group
 
+EngineName = Literal["hf", "vllm"]
 JUDGED_AT_ONCE = 8
 """Records in the hands of a judge; its endpoint's `concurrency` bounds the requests."""
 _SHOWN = 5
@@ -54,6 +56,9 @@ class Changes:
     def of(self, task: Task) -> Task:
         given = {name: value for name, value in dataclasses.asdict(self).items() if name != "seed" and value is not None}
         return task.model_copy(update=given)
+
+    def all_of(self, suite: Suite) -> tuple[Task, ...]:
+        return tuple(self.of(task) for task in suite.tasks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +153,7 @@ def evaluate_suite(
     data_root: Path | None = None,
     device: str = "auto",
     dtype: str = "float32",
+    engine: EngineName = "hf",
     changes: Changes | None = None,
     watch: Watch | None = None,
 ) -> SuiteResult:
@@ -156,15 +162,32 @@ def evaluate_suite(
     Args:
         checkpoint: model folder (`stages/<name>` or `final` of a run), or a finished run's directory.
         suite: name of one of ours, or a YAML file.
+        engine: what generates: the reference engine, or vLLM in this process.
 
     Raises:
-        ConfigError: suite or checkpoint cannot be used.
+        ConfigError: suite or checkpoint cannot be used, or vLLM cannot run it here.
         DataError: rows or media of a task cannot be used; nothing leaves the denominator in silence.
     """
     checked = load_suite(suite_path(suite))
     data_root_of(checked, data_root)  # before the model is loaded
-    model = LocalModel.load(checkpoint, device=device, dtype=dtype)
-    return evaluate_model(model, checked, out, data_root=data_root, changes=changes, watch=watch)
+    with loaded(checkpoint, engine, (changes or Changes()).all_of(checked), device=device, dtype=dtype) as model:
+        return evaluate_model(model, checked, out, data_root=data_root, changes=changes, watch=watch)
+
+
+@contextmanager
+def loaded(checkpoint: Path, engine: EngineName, tasks: Sequence[Task], *, device: str, dtype: str) -> Iterator[Model]:
+    """A checkpoint in this process, for these tasks, and released afterwards.
+
+    Raises:
+        ConfigError: there is none, or the engine cannot run it here.
+    """
+    if engine == "hf":
+        yield LocalModel.load(checkpoint, device=device, dtype=dtype)
+        return
+    from vlmrl.evals.ask.vllm_model import VllmModel
+
+    with closing(VllmModel.load(checkpoint, device=device, dtype=dtype, tasks=tasks)) as model:
+        yield model
 
 
 def evaluate_model(
@@ -192,7 +215,7 @@ def evaluate_model(
         DataError: rows or media of a task cannot be used; nothing leaves the denominator in silence.
     """
     changes = changes or Changes()
-    suite = suite.model_copy(update={"tasks": tuple(changes.of(task) for task in suite.tasks)})
+    suite = suite.model_copy(update={"tasks": changes.all_of(suite)})
     root = data_root_of(suite, data_root)
     fs.mkdir(out)
     one = _Evaluation(

@@ -36,6 +36,26 @@ _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 Done = Callable[[int, list[Rollout]], None]
 
 
+def _set_environment() -> None:
+    """What vLLM reads of the environment, before its first import."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def platform() -> str:
+    """Kind of device that the vLLM of this environment was built for: `cuda` or `cpu`.
+
+    Raises:
+        ConfigError: vLLM is not installed, or does not load.
+    """
+    _set_environment()
+    try:
+        from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ConfigError(f"vLLM does not load here ({error}); docs/rollout.md names versions that work together") from error
+    return str(current_platform.device_type)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CoreOptions:
     """What vLLM is started with; another one is started where these differ."""
@@ -67,8 +87,7 @@ class Core:
         Raises:
             ConfigError: vLLM is not installed, or refuses the model or these options.
         """
-        for name, value in _ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
+        _set_environment()
         try:
             from vllm import EngineArgs, LLMEngine, ModelRegistry  # pyright: ignore[reportAttributeAccessIssue]
         except ImportError as error:

@@ -123,7 +123,7 @@ def without_queue(root: Path) -> None:
 
 
 def own_weights(root: Path) -> None:
-    """An engine with a copy of the policy. From the second step on it generates only while an update is being made: it waits for one."""
+    """An engine with a copy of the policy. Once it has been synchronised it waits for the next update to begin before it generates."""
     from vlmrl.policy.vision import VisionCache
     from vlmrl.rollout.engine_hf import HFEngine
     from vlmrl.train.stage import engines, grpo
@@ -134,9 +134,7 @@ def own_weights(root: Path) -> None:
     def optimizer_step(*given: Any) -> Any:
         updating.set()
         _write(root / "order.jsonl", ["update", threading.current_thread() is threading.main_thread()])
-        out = update(*given)
-        updating.clear()
-        return out
+        return update(*given)
 
     class Copy(HFEngine):
         beside_training = True
@@ -147,6 +145,7 @@ def own_weights(root: Path) -> None:
 
         def sync(self) -> None:
             assert threading.current_thread() is threading.main_thread()
+            updating.clear()
             self.policy.model.load_state_dict(self.original.model.state_dict())
             self.policy.version, self.policy.vision_version = self.original.version, self.original.vision_version
             self.synced += 1

@@ -15,6 +15,7 @@ from tests.support import runs
 from vlmrl.config.schema import Config, validate
 from vlmrl.config.section import OptimSection
 from vlmrl.errors import CheckpointError, ConfigError, NumericsError
+from vlmrl.train import dist
 from vlmrl.train.shard import adamw8bit
 from vlmrl.train.shard.adamw import make_optimizer
 from vlmrl.train.shard.ddp import MOMENTS, ReplicaUpdates
@@ -91,7 +92,7 @@ def test_what_was_saved_goes_on_with_the_same_bits(stop: int, tmp_path: Path) ->
     first, named = updates()
     train(first, named, range(stop))
     (tmp_path / "saved").mkdir()
-    first.save(tmp_path / "saved")
+    first.writer(copy=False)(tmp_path / "saved", dist)
     second, other = updates()
     for _, p in other:
         p.data.zero_()
@@ -100,8 +101,8 @@ def test_what_was_saved_goes_on_with_the_same_bits(stop: int, tmp_path: Path) ->
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(expected, other, strict=True))
     (tmp_path / "again").mkdir()
     (tmp_path / "end").mkdir()
-    second.save(tmp_path / "again")
-    whole.save(tmp_path / "end")
+    second.writer(copy=False)(tmp_path / "again", dist)
+    whole.writer(copy=False)(tmp_path / "end", dist)
     a, b = (load_file(tmp_path / name / MOMENTS) for name in ("again", "end"))
     assert set(a) == set(b)
     assert all(a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]) for name in a)

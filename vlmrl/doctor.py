@@ -25,6 +25,7 @@ OPTIONAL = {
     "deepspeed": "train.sharding: zero2 and zero3; pip install 'vlmrl[deepspeed]'",
     "flash-attn": "model.attention: flash_attention_2; needs a CUDA machine, and torch first: "
     "pip install --no-build-isolation 'vlmrl[flash]'",
+    "liger-kernel": "model.kernels: liger; needs a CUDA machine: pip install 'vlmrl[liger]'",
     "lmms-eval": "the bridge to lmms-eval; its pins (av < 16, another math-verify) do not fit ours, so it comes without them: "
     "pip install 'vlmrl[lmms]' && pip install --no-deps lmms-eval==0.7.3",
     "peft": "model.lora: low-rank adapters; pip install 'vlmrl[lora]'",

@@ -106,6 +106,9 @@ class ModelSection(Section):
     prefix_backend: Literal["auto", "dense", "merge", "two_call", "flash", "flex"] = Field(
         default="auto", description="Attention over packed rows; auto takes the fastest that runs here (docs/design/003)"
     )
+    kernels: Literal["torch", "liger"] = Field(
+        default="torch", description="RMSNorm, SwiGLU and rotary positions: torch's, or liger-kernel's (CUDA; differs by rounding)"
+    )
     gradient_checkpointing: bool = Field(default=False, description="Recompute activations in backward: less memory, more time")
     vision_chunk_patches: PositiveInt | None = Field(
         default=None,

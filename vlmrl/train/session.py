@@ -12,6 +12,7 @@ from vlmrl import STARTED
 from vlmrl.config.schema import Config, SourceSection
 from vlmrl.data.encode import Encoder
 from vlmrl.media.store import MediaStore
+from vlmrl.policy.liger import fuse
 from vlmrl.policy.load import load_policy, load_processor, pick_device
 from vlmrl.policy.lora import fold_adapters
 from vlmrl.policy.model import Policy, ProcessorBundle
@@ -138,6 +139,8 @@ class Session:
                 read=self.engine.read,
             )
         )
+        if m.kernels == "liger":
+            fuse(policy.model, device=policy.device)
         share(policy, self.sequence)
         return policy
 

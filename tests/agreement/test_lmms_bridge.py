@@ -103,6 +103,7 @@ def test_bridge_in_this_process_is_native_evaluation(three: Three, tmp_path: Pat
     assert read_result(tmp_path).records == result.records
 
 
+@pytest.mark.slow
 def test_bridge_in_a_child_is_native_evaluation_and_leaves_this_process_alone(three: Three, tmp_path: Path) -> None:
     before = set(sys.modules)
     result = evaluate_suite_via_lmms(three.checkpoint, three.suite, out=tmp_path, data_root=three.root, device="cpu")
@@ -110,6 +111,7 @@ def test_bridge_in_a_child_is_native_evaluation_and_leaves_this_process_alone(th
     assert_same(result, three.native)
 
 
+@pytest.mark.slow
 def test_a_limit_asks_the_same_rows(three: Three, tmp_path: Path) -> None:
     native = evaluate_suite(
         three.checkpoint, three.root / "suite.yaml", tmp_path / "native", data_root=three.root, device="cpu", changes=Changes(limit=2)

@@ -282,6 +282,7 @@ POINTS = (
 )
 
 
+@pytest.mark.slow
 def test_killed_three_times_it_ends_with_the_same_bits(whole: Whole, tmp_path: Path) -> None:
     mine = whole.elsewhere(tmp_path)
     for point in CHAIN:

@@ -41,6 +41,7 @@ def recipe_of(config: dict[str, Any], path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_all_four_in_every_command(data: Path, tiny_files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = config_of(data, tiny_files[0], tmp_path / "whole")
     killed = config_of(data, tiny_files[0], tmp_path / "killed")

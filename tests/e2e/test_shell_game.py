@@ -31,6 +31,7 @@ def metrics(config: dict[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (runs.run_dir(config) / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_with_the_same_bits(tiny_files: tuple[Path, Path], shell_world: Path, tmp_path: Path) -> None:
     def config(name: str) -> dict[str, Any]:
         (tmp_path / name).mkdir()

@@ -127,6 +127,7 @@ def test_an_engine_with_its_own_weights_gives_the_same_bits(staleness: int, tiny
     assert [synced for _, _, synced in generated] == sorted([max(0, t - staleness) for t in range(4)] * 2)
 
 
+@pytest.mark.slow
 def test_an_engine_with_its_own_weights_is_waited_for_by_a_checkpoint(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
     whole, mine = (ahead.config(tiny_files, tmp_path / name, 1, steps=4) for name in ("whole", "mine"))
     assert ahead.run(whole, "audit", "own_weights") == 0
@@ -156,6 +157,7 @@ def of_steps(made: dict[str, Any]) -> dict[str, list[Any]]:
     return {step: sorted(groups.items()) for step, groups in sorted(out.items())}
 
 
+@pytest.mark.slow
 def test_two_ranks_in_shards_killed_end_with_the_same_bits(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
     whole, mine = (ahead.config(tiny_files, tmp_path / name, 1, steps=4) | {"train": {"sharding": "fsdp"}} for name in ("whole", "mine"))
     assert ahead.run_ranks(whole, "audit") == [0, 0]

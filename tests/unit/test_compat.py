@@ -37,8 +37,14 @@ def python(interpreter: Path, code: str, path: Path = ROOT, cwd: Path | None = N
     "first",
     [
         "import vlmrl",
-        "from vlmrl.compat import ensure_torchvision as e; a, b = e(), e(); assert a == b in ('native', 'shimmed')",
-        "import sys; sys.path.insert(0, 'benchmarks/start'); import sitecustomize; import importlib; importlib.reload(sitecustomize)",
+        pytest.param(
+            "from vlmrl.compat import ensure_torchvision as e; a, b = e(), e(); assert a == b in ('native', 'shimmed')",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "import sys; sys.path.insert(0, 'benchmarks/start'); import sitecustomize; import importlib; importlib.reload(sitecustomize)",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_plain_imports_work_after_ours(interpreter: Path, first: str) -> None:

@@ -310,11 +310,12 @@ def test_the_first_tensor_that_differs_is_named(tmp_path: Path) -> None:
 # ---- processes -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "failing"),
     [
-        pytest.param("", set(), marks=pytest.mark.slow),
-        pytest.param("drawn_anew", {"auto.twice", "auto.killed"}, marks=pytest.mark.slow),
+        ("", set()),
+        ("drawn_anew", {"auto.twice", "auto.killed"}),
         ("changed_by_resume", {"auto.killed"}),
     ],
 )
@@ -328,13 +329,14 @@ def test_resume(fault: str, failing: set[str], settings: Settings, tmp_path: Pat
         assert "differ, first" in str(found["auto.killed"].value("weights"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "failing"),
     [
-        pytest.param("", set(), marks=pytest.mark.slow),
-        pytest.param("sums_of_one", {"sums", "text-only"}, marks=pytest.mark.slow),
+        ("", set()),
+        ("sums_of_one", {"sums", "text-only"}),
         ("forgotten_gradients", {"text-only"}),
-        pytest.param("never_gives_up", {"killed"}, marks=pytest.mark.slow),
+        ("never_gives_up", {"killed"}),
     ],
 )
 def test_ranks(fault: str, failing: set[str], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,11 +46,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evals": BELOW | {"answers", "metrics", "data", "media", "rewards", "rollout", "policy", "config"},
     "train": BELOW
     | {"config", "methods", "algo", "answers", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "evals"},
-    "toy": BELOW | {"config", "media", "data", "policy", "train"},
+    "toy": BELOW | {"config", "media", "data", "policy", "train", "envs"},
     "methods": {"config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "algo", "rewards", "sampling"}
     | {"rollout.strategy"},
     "doctor": {"compat", "errors"},
     "plan": {"config", "errors"},
+    "envs": {"rng"},
     "__main__": {"cli"},
     "cli": BELOW
     | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval", "cli_plan", "cli_launch"}
@@ -78,7 +79,7 @@ ONLY_IMPORTED_BY = {
 OWNERS: dict[str, tuple[str, ...]] = {
     "av": ("media", "toy.world"),
     "decord": ("media",),
-    "PIL": ("media", "evals", "toy"),
+    "PIL": ("media", "evals", "envs.picture"),
     "transformers": ("policy", "rollout.engine_hf", "rollout.vllm.inputs", "rewards.reward_model", "toy.model", "evals"),
     "tokenizers": ("toy.model",),
     "accelerate": ("train.dist", "train.tracking"),

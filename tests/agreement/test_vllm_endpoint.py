@@ -17,6 +17,7 @@ from tests.support import tiny
 from tests.support.vllm_server import VllmServer, find_python, vllm_server
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import load_source
+from vlmrl.envs.picture import png
 from vlmrl.errors import ConfigError, RemoteError
 from vlmrl.evals.ask.endpoint import EndpointEngine
 from vlmrl.evals.ask.engines import Generation, LocalEngine
@@ -27,7 +28,6 @@ from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.toy.model import ModelFamily
 from vlmrl.toy.multitask import items
-from vlmrl.toy.picture import png
 from vlmrl.types import GenerationSettings, Prompt
 
 PYTHON = find_python()

@@ -23,6 +23,7 @@ from tests.support import tiny as tiny_module
 from tests.support.judge_server import Json, JudgeServer, Reply
 from tests.support.tiny import Tiny
 from tests.support.vllm_server import VllmServer, find_python, vllm_server
+from vlmrl.envs.picture import png
 from vlmrl.errors import RemoteError
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.judge import judge
@@ -33,7 +34,6 @@ from vlmrl.rewards.remote.verdicts import Problem, finite, label_check, score_ch
 from vlmrl.rewards.reward_model import reward_model
 from vlmrl.toy.model import build_tokenizer
 from vlmrl.toy.multitask import items
-from vlmrl.toy.picture import png
 from vlmrl.toy.tasks import tokenizer_corpus
 from vlmrl.types import Group, Rollout
 

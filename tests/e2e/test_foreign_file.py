@@ -17,8 +17,8 @@ import pytest
 
 from tests.support import runs
 from vlmrl import cli
+from vlmrl.envs.picture import png
 from vlmrl.toy import multitask
-from vlmrl.toy.picture import png
 from vlmrl.train.tracking import read_metrics
 
 STEPS, ROWS, PER_PROMPT = 2, 4, 4

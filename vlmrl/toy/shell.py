@@ -25,8 +25,9 @@ from typing import Any
 
 import numpy as np
 
+from vlmrl.envs.picture import COLORS
 from vlmrl.rng import generator, key, uniform
-from vlmrl.toy.tasks import COLORS, Split
+from vlmrl.toy.tasks import Split
 from vlmrl.toy.world import Clip
 
 TASKS = ("shell_start", "shell_end")

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from vlmrl.envs.picture import COLORS, GREY
 from vlmrl.rng import key
 
 Split = Literal["pretrain", "sft", "train", "validation", "test"]
@@ -22,17 +23,6 @@ LOOSE: frozenset[Split] = frozenset({"pretrain", "sft"})
 """Splits whose answers are annotated carelessly: each boundary may be a second off, outwards. What a model learns from them sees
 but is unsure; the other splits carry exact spans."""
 
-COLORS: dict[str, tuple[int, int, int]] = {
-    "red": (225, 40, 40),
-    "green": (40, 190, 70),
-    "blue": (60, 90, 235),
-    "yellow": (235, 215, 50),
-}
-"""What is asked about has one of these."""
-GREY = "grey"
-PAINT: dict[str, tuple[int, int, int]] = {**COLORS, GREY: (130, 130, 130)}
-"""Distractors are grey. Telling two coloured shapes apart by name takes a model of this size an order of magnitude more steps (the
-score then stays where a coin flip between the two puts it), which is more than a demonstration has."""
 SHAPES = ("square", "circle", "triangle")
 SIZES = ((56, 56), (64, 64), (68, 60), (96, 72), (72, 96), (80, 80), (112, 84), (84, 112), (112, 112))
 """Width and height in pixels; even, because yuv420p halves the colour planes. With `max_pixels` of 4704 the resize rule of

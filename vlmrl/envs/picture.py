@@ -1,4 +1,4 @@
-"""Pictures of the toy worlds of images: what stands where, drawn pixel by pixel, and written as PNG.
+"""Pictures of the embedded worlds: what stands where, drawn pixel by pixel, and written as PNG.
 
 All pictures are 100 x 100 pixels and edges lie on whole pixels, so that coordinates from 0 to 1000 are exact: ten times the pixel.
 The resize rule of Qwen-VL makes them 112 x 112 (sixteen visual tokens), with `max_pixels` of 7056 84 x 84 (nine), and with 3136, as
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from vlmrl.rng import generator
-from vlmrl.toy.tasks import PAINT
 
 SIDE = 100
 """Width and height of every picture in pixels."""
@@ -23,6 +22,17 @@ NOISE = 6
 """Greatest pixel noise, in levels of 0 to 255."""
 DARK = (15, 60)
 """Least and (exclusive) greatest level of the background."""
+COLORS: dict[str, tuple[int, int, int]] = {
+    "red": (225, 40, 40),
+    "green": (40, 190, 70),
+    "blue": (60, 90, 235),
+    "yellow": (235, 215, 50),
+}
+"""What is asked about has one of these."""
+GREY = "grey"
+PAINT: dict[str, tuple[int, int, int]] = {**COLORS, GREY: (130, 130, 130)}
+"""Distractors are grey. Telling two coloured shapes apart by name takes a model of this size an order of magnitude more steps (the
+score then stays where a coin flip between the two puts it), which is more than a demonstration has."""
 INK: dict[str, tuple[int, int, int]] = {**PAINT, "white": (235, 235, 235)}
 """Every colour that is drawn."""
 FRAME = "norm1000"

@@ -1,4 +1,4 @@
-"""A reward worker process as its parent sees it: start it, call it under a deadline, end it with all its children."""
+"""A worker process as its parent sees it: start it, call it under a deadline, end it with all its children. Rewards and environments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from typing import Any
 
 from vlmrl.rewards.run.contract import OUTPUT_CHARS
 
-START = "import json,sys;s=json.loads(sys.argv[1]);sys.path[:]=s['path'];from vlmrl.rewards.run.worker import main;main(s)"
+START = "import json,sys;s=json.loads(sys.argv[1]);sys.path[:]=s['path'];from {program} import main;main(s)"
+REWARDS = "vlmrl.rewards.run.worker"
+"""The program of a worker: a module with `main(setup)` that calls `serve`."""
 SLICE_SECONDS = 0.2
 """How often a silent worker is looked at: something that it started may hold its pipes open after its death."""
 REPLY_BYTES = 1 << 24
@@ -33,12 +35,12 @@ class WorkerLost(Exception):
 
 
 class WorkerProcess:
-    """A fresh interpreter that runs `rewards.run.worker.main`, in a process group of its own.
+    """A fresh interpreter that runs `main` of a module, in a process group of its own.
 
     Used by one thread at a time, except for `kill`. The thread that makes it must outlive it (`worker.main`).
     """
 
-    def __init__(self, *, memory: int):
+    def __init__(self, *, memory: int, program: str = REWARDS):
         request_end, self._requests = os.pipe()
         self._replies, reply_end = os.pipe()
         self._printed, print_end = os.pipe()
@@ -46,7 +48,7 @@ class WorkerProcess:
         setup = {"path": [str(folder) for folder in sys.path], "parent": os.getpid(), "replies": reply_end, "memory": memory}
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-c", START, json.dumps(setup)],
+                [sys.executable, "-u", "-c", START.format(program=program), json.dumps(setup)],
                 stdin=request_end,
                 stdout=print_end,
                 stderr=print_end,

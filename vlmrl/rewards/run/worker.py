@@ -32,6 +32,12 @@ STATUS = Path("/proc/self/status")
 
 def main(setup: Mapping[str, Any]) -> None:
     """Serve until the parent closes the pipe. `setup`: `parent` (its process id), `replies` (descriptor), `memory` (bytes)."""
+    worker = _Worker(setup["memory"])
+    serve(setup, lambda request: worker.load(request) if "name" in request else worker.score(request))
+
+
+def serve(setup: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+    """Answer requests until the parent closes the pipe, then end with all that was started here."""
     _die_with(setup["parent"])
     requests = os.fdopen(os.dup(0), "rb")
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -40,12 +46,10 @@ def main(setup: Mapping[str, Any]) -> None:
     replies: int = setup["replies"]
     os.set_inheritable(replies, False)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    worker = _Worker(setup["memory"])
     _write(replies, {"number": 0})
     while line := requests.readline():
         request = json.loads(line)
-        answer = worker.load(request) if "name" in request else worker.score(request)
-        _write(replies, {**answer, "number": request["number"]})
+        _write(replies, {**answer(request), "number": request["number"]})
     _end()
 
 
@@ -65,7 +69,7 @@ class _Worker:
                 importlib.import_module(name)
             self.columns[request["column"]] = registry.bind(request["name"], request["arguments"])
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 (the reward border: reported, counted, never a score)
-            return _fault(f"raised:{type(error).__name__}", error)
+            return fault(f"raised:{type(error).__name__}", error)
         limit_memory(self.memory)
         return {}
 
@@ -80,11 +84,11 @@ class _Worker:
                 return {"reason": "contract", "detail": f"row '{group.prompt.sample.id}': {problem}"}
             return {"values": [None if value is None else float(value) for value in returned]}
         except MemoryError as error:
-            return _fault("memory", error)
+            return fault("memory", error)
         except ContractError as error:
             return {"reason": "contract", "detail": str(error)[:OUTPUT_CHARS]}
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 (the reward border: reported, counted, never a score)
-            return _fault(f"raised:{type(error).__name__}", error)
+            return fault(f"raised:{type(error).__name__}", error)
         finally:
             self._put_back()
 
@@ -95,7 +99,7 @@ class _Worker:
             os.environ.update(self.environment)
 
 
-def _fault(reason: str, error: BaseException) -> dict[str, Any]:
+def fault(reason: str, error: BaseException) -> dict[str, Any]:
     return {"reason": reason, "detail": "".join(traceback.format_exception(error))[-OUTPUT_CHARS:]}
 
 

@@ -22,7 +22,7 @@ from vlmrl.plugins import import_plugins
 from vlmrl.protocols import why_not_ahead
 from vlmrl.registry import Entry, Registry, type_name
 
-PACKAGES = ("vlmrl.algo", "vlmrl.rewards", "vlmrl.sampling", "vlmrl.rollout.strategy")
+PACKAGES = ("vlmrl.algo", "vlmrl.rewards", "vlmrl.sampling", "vlmrl.rollout.strategy", "vlmrl.envs.worlds")
 """Every module in these is imported, so that adding a method is adding a file."""
 
 
@@ -38,6 +38,7 @@ def registries(plugins: Sequence[str] = ()) -> dict[str, Registry[Any]]:
     from vlmrl import protocols
     from vlmrl.algo import registries as algo
     from vlmrl.algo.constraint import constraint
+    from vlmrl.envs.protocol import environment
 
     found: list[Registry[Any]] = [
         algo.advantage,
@@ -56,6 +57,7 @@ def registries(plugins: Sequence[str] = ()) -> dict[str, Registry[Any]]:
         protocols.sampler,
         protocols.budget,
         protocols.strategy,
+        environment,
     ]
     return {registry.slot: registry for registry in found}
 
@@ -150,10 +152,11 @@ def papers(found: Mapping[str, Registry[Any]]) -> str:
         "method says so when the run does not provide them. What is ours in a method is stated at the top of its file; where a part had",
         "to be guessed, the name ends in `_proposed`.",
     ]
-    fields = {slot: field for field, slot in SLOTS.items()} | {"strategy": "rollout.strategy"}
+    where = {slot: f"In a stage of a recipe: `{field}`." for field, slot in SLOTS.items()}
+    where |= {"strategy": "In a stage of a recipe: `rollout.strategy`.", "environment": "On the command line: `vlmrl env`."}
     for slot, registry in found.items():
         methods = [described(registry.get(name)) for name in registry.names()]
-        out += ["", f"## {slot}", "", f"In a stage of a recipe: `{fields[slot]}`.", ""]
+        out += ["", f"## {slot}", "", where[slot], ""]
         out += ["| name | what it does | source | parameters | needs |", "|---|---|---|---|---|", *map(_markdown_row, methods)]
     return "\n".join(out) + "\n"
 

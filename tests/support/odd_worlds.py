@@ -1,0 +1,44 @@
+"""Environments that break one promise each, for tests of the check and of the pool."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from examples.my_world import Lights
+from vlmrl.envs.protocol import Observation, Optimum, Transition, environment
+
+
+class Odd(Lights):
+    def __init__(self, how: str):
+        self.how, self.used = how, 0
+
+    def reset(self, task, seed):
+        self.used += 1
+        if self.how == "dirty" and self.used > 1:
+            return Observation(text="again")
+        if self.how == "unseeded":
+            seed = 1
+        if self.how == "slow":
+            time.sleep(60)
+        if self.how == "no observation":
+            return "a text"
+        return super().reset(task, seed)
+
+    def step(self, action):
+        if self.how == "raises" and action not in ("stop", "go"):
+            raise KeyError(action)
+        if self.how == "infinite":
+            return Transition(observation=self.look(), reward=float("inf"))
+        if self.how == "rambling":
+            return Transition(observation=Observation(text=str(os.getpid())))
+        return super().step(action)
+
+    def optimum(self):
+        return Optimum(reward=1.0, turns=2 if self.how == "boasting" else 3)
+
+
+@environment("odd")
+def odd(*, how: str) -> Odd:
+    """An environment that does something wrong."""
+    return Odd(how)

@@ -1,0 +1,104 @@
+"""What an environment is: reset by a task and a seed, then steps of (action as text) -> (observation, reward, done). Without threads.
+
+An environment lives in a worker process that may be killed at any time (`envs.pool`). It is synchronous and knows nothing of groups,
+rollouts or models. All that happens in an episode is a function of its task, its seed and the actions: then an episode that a crash
+cut off is made again, screen by screen, and `vlmrl env check` finds where that is not so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+from vlmrl.registry import Registry
+
+Outcome = Literal["", "success", "failure", "invalid", "turns", "context"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+"""Why an episode ended, or what became of a step: `invalid` is an action that could not be read, which is the policy's doing. `turns`
+and `context` are limits, set by whoever runs the episode. The empty one says nothing yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What the environment shows before an action."""
+
+    text: str
+    screens: tuple[bytes, ...] = ()
+    """Files of pictures (PNG), in the order in which they are shown."""
+    state: str | None = None
+    """Equal texts are equal states, which step credit compares across attempts. None: the hash of text and screens, which is less than
+    the state where something is hidden and more than it where a clock is shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transition:
+    """What came of one action. A failure of the environment is no transition: raise, and the pool makes it a fault."""
+
+    observation: Observation | None
+    """None where the episode is over: there is no next screen."""
+    reward: float = 0.0
+    """Of this step; the sum over the steps is the return."""
+    outcome: Outcome = ""
+
+    @property
+    def done(self) -> bool:
+        return self.observation is None
+
+
+class Environment(Protocol):
+    """One world, which runs one episode at a time."""
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """What decides its pixels beside task and seed: version, hash of pages, browser, fonts. Part of a run's identity."""
+        ...
+
+    def reset(self, task: Mapping[str, Any], seed: int) -> Observation:
+        """Begin an episode. `task["attempt"]` counts the retries of this episode after faults; only an injector of faults may look."""
+        ...
+
+    def step(self, action: str) -> Transition:
+        """Act. An action that cannot be read is a transition with the outcome `invalid`, never an exception."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds. A killed worker does not get here."""
+        ...
+
+
+@runtime_checkable
+class Explorable(Protocol):
+    """An environment that names actions to try: what checks and random players need."""
+
+    def propose(self, n: int) -> str:
+        """An action that is worth trying now; all of them for the numbers 0, 1, 2, ..."""
+        ...
+
+
+@runtime_checkable
+class Solvable(Protocol):
+    """An environment whose best return is known."""
+
+    def solve(self) -> str:
+        """An action of a best continuation of the running episode."""
+        ...
+
+    def optimum(self) -> Optimum:
+        """Of the running episode, from its beginning."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimum:
+    """The best that can be reached in an episode."""
+
+    reward: float
+    """Greatest return."""
+    turns: int
+    """Fewest actions that reach it."""
+
+
+environment: Registry[Callable[..., Environment]] = Registry("environment")
+"""(keyword arguments) -> Environment. Extras: `deterministic` (True unless said), `tasks`, the tasks that `vlmrl env` runs where none are
+given, and `missing`, a function that says what must be installed first, or None."""

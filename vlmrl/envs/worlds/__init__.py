@@ -1,0 +1,1 @@
+"""Environments of the package, one file each. Every module here is imported, and so registered."""

@@ -1,0 +1,80 @@
+"""`vlmrl env`: list, check, play."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from vlmrl import cli
+from vlmrl.envs.screens import screen_hash
+from vlmrl.envs.trajectory import trajectory_from_json, trajectory_to_json
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def _run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["vlmrl", "env", *arguments])
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return _run
+
+
+def test_list_says_what_there_is(run):
+    code, out, _ = run("list")
+    assert code == 0
+    assert "toy_desk: Screens with buttons" in out
+    assert "  crash_share: float = 0.0\n" in out
+    assert "  ready\n" in out
+
+
+def test_check_ends_with_70_where_something_is_not_kept(run):
+    code, out, err = run("check", "toy_desk", "crash_share=1", "fault=raise", "fault_attempts=9", "--episodes", "2", "--turns", "3")
+    assert code == 70
+    assert "WRONG episodes without a fault: 2 of 2 wrong" in out
+    assert "environment 'toy_desk' does not keep" in err
+
+
+def test_play_keeps_screens_and_trajectories(run, tmp_path: Path):
+    out = tmp_path / "played"
+    code, said, _ = run("play", "toy_desk", str(out), "crash_share=0.5", "--agent", "solve", "--episodes", "3")
+    assert code == 0
+    assert "3 episodes" in said
+    assert "mean return 1\n" in said
+    assert "outcomes: success 3" in said
+    lines = (out / "trajectories.jsonl").read_text().splitlines()
+    played = [trajectory_from_json(json.loads(line)) for line in lines]
+    assert [json.dumps(trajectory_to_json(one), sort_keys=True) for one in played] == lines
+    screens = {ref.path: ref.sha256 for one in played for turn in one.turns for ref in turn.seen.media}
+    assert {path: screen_hash((out / "screens" / path).read_bytes()) for path in screens} == screens
+    assert run("play", "toy_desk", str(out))[0] == 64
+
+
+def test_a_fault_has_no_reward(run, tmp_path: Path):
+    code, said, _ = run("play", "toy_desk", str(tmp_path / "p"), "crash_share=1", "fault=raise", "fault_attempts=9", "--episodes", "2")
+    assert code == 0
+    assert "mean return unknown" in said
+    assert "given up: raised:RuntimeError 2" in said
+    for line in (tmp_path / "p" / "trajectories.jsonl").read_text().splitlines():
+        one = trajectory_from_json(json.loads(line))
+        assert (one.total, one.outcome, one.fault) == (None, "fault", "raised:RuntimeError")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("check", "toy_dusk"), "did you mean 'toy_desk'"),
+        (("check", "toy_desk", "crash_share"), "is written KEY=VALUE"),
+        (("check", "toy_desk", "--tasks", "nowhere.jsonl"), "nowhere.jsonl"),
+    ],
+)
+def test_what_is_wrong_is_said(run, arguments, said):
+    code, _, err = run(*arguments)
+    assert code == 64
+    assert said in err

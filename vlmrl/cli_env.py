@@ -1,0 +1,143 @@
+"""`vlmrl env`: environments for training over several turns. List them, check what they must keep, play episodes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from vlmrl.errors import ConfigError, VlmrlError
+
+Name = Annotated[str, typer.Argument(help="Environment, for example toy_desk", show_default=False)]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Its arguments, for example crash_share=0.1", show_default=False),
+]
+Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="Also import this module, for its environments.", show_default=False)]
+Tasks = Annotated[Path | None, typer.Option(help="JSONL file of tasks; without it, those that it declares.", show_default=False)]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the episodes' seeds.")]
+Turns = Annotated[int, typer.Option(min=1, help="Most actions of an episode.")]
+Deadline = Annotated[float, typer.Option(min=0.01, help="Seconds that a reset or a step may take.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    env = typer.Typer(no_args_is_help=True, help="Environments: worlds that answer actions with screens.")
+    app.add_typer(env, name="env")
+    env.command("list")(list_)
+    for command in (check, play):
+        env.command()(command)
+
+
+def list_(plugin: Plugins = None) -> None:
+    """Every environment, with its arguments, and what is missing for it on this machine.
+
+    Example: vlmrl env list --plugin my_package.my_world
+    """
+    from vlmrl.envs.find import environments, missing_for
+    from vlmrl.registry import type_name
+
+    known = environments(plugin or ())
+    for name in known.names():
+        entry = known.get(name)
+        typer.echo(f"{name}: {entry.summary}")
+        for p in entry.parameters.values():
+            typer.echo(f"  {p.name}: {type_name(p.annotation)}" + ("" if p.required else f" = {json.dumps(p.default)}"))
+        missing = missing_for(name)
+        typer.echo(f"  missing: {missing}" if missing else "  ready")
+
+
+def check(
+    name: Name,
+    arguments: Arguments = None,
+    plugin: Plugins = None,
+    tasks: Tasks = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes that are played twice.")] = 20,
+    turns: Turns = 20,
+    seed: Seed = 0,
+    deadline: Deadline = 20.0,
+) -> None:
+    """Try out what an environment must keep: same screens for a seed, its optimum, no faults. Exit code 70 where it does not.
+
+    Example: vlmrl env check toy_desk
+    """
+    from vlmrl.envs.check import check as look
+    from vlmrl.envs.find import default_tasks, open_pool
+    from vlmrl.envs.pool import PoolSettings
+
+    settings = PoolSettings(workers=2, deadline=deadline)
+    with open_pool(name, _arguments(arguments), plugins=plugin or (), settings=settings) as pool:
+        done = look(pool, _tasks(tasks) or default_tasks(name), episodes=episodes, turns=turns, seed=seed)
+        typer.echo(f"{name}: {', '.join(f'{key} {value}' for key, value in pool.identity.items())}")
+    for line in done.lines():
+        typer.echo(line)
+    if not done.ok:
+        wrong = [one.what for one in done.found.values() if not one.ok]
+        raise VlmrlError(f"environment '{name}' does not keep: {'; '.join(wrong)}")
+
+
+def play(
+    name: Name,
+    out: Annotated[Path, typer.Argument(help="Folder to write screens and trajectories to", show_default=False)],
+    arguments: Arguments = None,
+    plugin: Plugins = None,
+    tasks: Tasks = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 4,
+    agent: Annotated[
+        Literal["random", "solve"], typer.Option(help="Who acts: proposed actions at random, or the known solution.")
+    ] = "random",
+    turns: Turns = 20,
+    seed: Seed = 0,
+    deadline: Deadline = 20.0,
+) -> None:
+    """Play episodes with an agent that is no model; keep the screens and the trajectories.
+
+    Example: vlmrl env play toy_desk /tmp/played --agent solve
+    """
+    from vlmrl.envs.find import default_tasks, open_pool
+    from vlmrl.envs.play import RECORDS, play_many
+    from vlmrl.envs.pool import PoolSettings
+
+    if (out / RECORDS).exists():
+        raise ConfigError(f"{out / RECORDS} is there already; name another folder")
+    settings = PoolSettings(workers=1, deadline=deadline)
+    with open_pool(name, _arguments(arguments), plugins=plugin or (), settings=settings) as pool:
+        played = play_many(pool, _tasks(tasks) or default_tasks(name), out, episodes=episodes, agent=agent, turns=turns, seed=seed)
+        retried, faults = dict(pool.retried), dict(pool.faults)
+    totals = [one.total for one in played if one.total is not None]
+    outcomes = Counter(one.outcome or "running" for one in played)
+    mean = f"{sum(totals) / len(totals):g}" if totals else "unknown"
+    typer.echo(f"{out / RECORDS}: {len(played)} episodes, {sum(len(one.turns) for one in played)} turns, mean return {mean}")
+    typer.echo("outcomes: " + ", ".join(f"{outcome} {n}" for outcome, n in sorted(outcomes.items())))
+    for what, counts in (("tried again", retried), ("given up", faults)):
+        if counts:
+            typer.echo(f"{what}: " + ", ".join(f"{reason} {n}" for reason, n in sorted(counts.items())))
+
+
+def _arguments(given: list[str] | None) -> dict[str, Any]:
+    """KEY=VALUE with JSON values; what is no JSON is a text."""
+    out: dict[str, Any] = {}
+    for one in given or []:
+        key, equals, text = one.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"'{one}': an argument of an environment is written KEY=VALUE")
+        try:
+            out[key] = json.loads(text)
+        except ValueError:
+            out[key] = text
+    return out
+
+
+def _tasks(path: Path | None) -> list[dict[str, Any]]:
+    if path is None:
+        return []
+    try:
+        tasks = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if not tasks or not all(isinstance(task, dict) for task in tasks):
+        raise ConfigError(f"{path}: one JSON object per line, and at least one")
+    return tasks

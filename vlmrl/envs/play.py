@@ -1,0 +1,74 @@
+"""Play episodes with an agent that is no model (random or solving), and keep what was seen: `vlmrl env play`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from vlmrl import fs
+from vlmrl.envs.pool import EnvPool, Episode, Reply
+from vlmrl.envs.protocol import Observation
+from vlmrl.envs.screens import ScreenFolder, state_of
+from vlmrl.envs.trajectory import Seen, Trajectory, Turn, environment_seed, spoilt, trajectory_to_json
+from vlmrl.errors import ConfigError
+from vlmrl.rng import key
+
+Agent = Literal["random", "solve"]
+RECORDS = "trajectories.jsonl"
+
+
+def play(pool: EnvPool, task: Mapping[str, Any], seed: int, *, k: int, agent: Agent, turns: int, screens: ScreenFolder) -> Trajectory:
+    """One episode of at most so many turns.
+
+    Raises:
+        ConfigError: the environment cannot play so.
+    """
+    episode = pool.episode(task, seed)
+    done: list[Turn] = []
+    try:
+        reply = episode.reset().result()
+        while reply.observation is not None and len(done) < turns:
+            seen = keep(reply.observation, screens)
+            action = _action(episode, agent, key(seed, "play", k, len(done)))
+            if action.fault is not None:
+                reply = action
+                break
+            assert action.action is not None
+            reply = episode.step(action.action).result()
+            outcome = "turns" if not reply.done and len(done) + 1 == turns else reply.outcome
+            done.append(Turn(seen=seen, action=action.action, reward=reply.reward, outcome=outcome))  # pyright: ignore[reportArgumentType]
+    finally:
+        episode.close()
+    fault = reply.fault
+    return Trajectory(
+        task=dict(task), seed=seed, k=k, turns=tuple(done) if fault is None else spoilt(done), fault=fault, identity=dict(pool.identity)
+    )
+
+
+def keep(observation: Observation, screens: ScreenFolder) -> Seen:
+    """An observation with its screens as files."""
+    return Seen(text=observation.text, media=tuple(screens.put(data) for data in observation.screens), state=state_of(observation))
+
+
+def _action(episode: Episode, agent: Agent, n: int) -> Reply:
+    reply = (episode.solve() if agent == "solve" else episode.propose(n)).result()
+    if reply.fault is None and reply.action is None:
+        lacks = "does not know a best action (solve)" if agent == "solve" else "names no actions to try (propose)"
+        raise ConfigError(f"the environment {lacks}, so agent '{agent}' cannot play it")
+    return reply
+
+
+def play_many(
+    pool: EnvPool, tasks: Sequence[Mapping[str, Any]], out: Path, *, episodes: int, agent: Agent, turns: int, seed: int
+) -> list[Trajectory]:
+    """Episodes of the tasks in turn; their records in `out/trajectories.jsonl`, screens in `out/screens`."""
+    screens = ScreenFolder(out / "screens")
+    played: list[Trajectory] = []
+    for n in range(episodes):
+        task = tasks[n % len(tasks)]
+        of_episode = environment_seed(seed, "play", 0, n, str(task.get("id", n)))
+        played.append(play(pool, task, of_episode, k=0, agent=agent, turns=turns, screens=screens))
+    fs.write_text(out / RECORDS, "".join(json.dumps(trajectory_to_json(one), sort_keys=True) + "\n" for one in played))
+    return played

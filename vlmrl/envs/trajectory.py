@@ -1,0 +1,146 @@
+"""Trajectories: what was seen, done and rewarded, turn by turn, and their record for the journal. A turn is a row of training.
+
+An observation is context: it is never sampled, never trained and never tokenised again. A trajectory with a fault has no rewards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from vlmrl import rng
+from vlmrl.envs.protocol import Outcome
+from vlmrl.errors import CheckpointError
+from vlmrl.types import FinishReason, MediaRef
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """An observation as it is kept: its screens are files of the run's folder, named by their content."""
+
+    text: str
+    media: tuple[MediaRef, ...]
+    state: str
+    """See `envs.screens.state_of`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """One answer, what it was given to, and what came of it."""
+
+    seen: Seen
+    """Before the action."""
+    action: str
+    ids: tuple[int, ...] = ()
+    """Exactly what was sampled, end token included; empty where no model acted."""
+    logprobs: tuple[float, ...] = ()
+    finish: FinishReason = "stop"
+    reward: float | None = None
+    """Of this step; None where a fault ended the trajectory."""
+    outcome: Outcome = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trajectory:
+    """One attempt at a task."""
+
+    task: Mapping[str, Any]
+    seed: int
+    """Of the environment: the same for all attempts of a group."""
+    k: int
+    """Number of the attempt within its group."""
+    turns: tuple[Turn, ...]
+    fault: str | None = None
+    """`reason` of what ended it that was not the policy's doing."""
+    identity: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of the environment."""
+
+    def __post_init__(self) -> None:
+        unrewarded = [t for t, turn in enumerate(self.turns) if turn.reward is None]
+        if (self.fault is not None and len(unrewarded) < len(self.turns)) or (self.fault is None and unrewarded):
+            raise ValueError(f"trajectory {self.k}: fault {self.fault}, turns without reward {unrewarded}; a fault takes all rewards away")
+
+    @property
+    def total(self) -> float | None:
+        """The return: the sum of the rewards; None for a fault."""
+        return None if self.fault is not None else sum(turn.reward or 0.0 for turn in self.turns)
+
+    @property
+    def outcome(self) -> str:
+        """Of the last turn; `fault` where there was one."""
+        if self.fault is not None:
+            return "fault"
+        return self.turns[-1].outcome if self.turns else ""
+
+
+def spoilt(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """The turns before a fault, without their rewards."""
+    return tuple(dataclasses.replace(turn, reward=None) for turn in turns)
+
+
+def environment_seed(seed: int, stage: str, step: int, place: int, sample: str) -> int:
+    """The environment's seed of a group. Without the number of the attempt: all attempts begin at the same screen, so that a group's
+    mean is a baseline and equal states are equal."""
+    return rng.key(seed, "environment", stage, step, place, sample)
+
+
+def turn_seed(seed: int, stage: str, step: int, place: int, sample: str, k: int, turn: int) -> int:
+    """The seed of sampling one answer."""
+    return rng.key(seed, "rollout", stage, step, place, sample, k, "turn", turn)
+
+
+def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
+    """A trajectory as JSON values. Screens are named by their hashes; floats are hexadecimal."""
+    return {
+        "task": dict(trajectory.task),
+        "seed": trajectory.seed,
+        "k": trajectory.k,
+        "fault": trajectory.fault,
+        "identity": dict(trajectory.identity),
+        "turns": [
+            {
+                "seen": {"text": turn.seen.text, "screens": [ref.sha256 for ref in turn.seen.media], "state": turn.seen.state},
+                "action": turn.action,
+                "ids": list(turn.ids),
+                "logprobs": [float(value).hex() for value in turn.logprobs],
+                "finish": turn.finish,
+                "reward": None if turn.reward is None else float(turn.reward).hex(),
+                "outcome": turn.outcome,
+            }
+            for turn in trajectory.turns
+        ],
+    }
+
+
+def trajectory_from_json(value: Mapping[str, Any]) -> Trajectory:
+    """The trajectory that `trajectory_to_json` was given, bit for bit.
+
+    Raises:
+        CheckpointError: keys are missing or unknown.
+    """
+    _strict(value, {one.name for one in fields(Trajectory)}, "trajectory")
+    return Trajectory(**{**value, "turns": tuple(_turn(turn) for turn in value["turns"])})
+
+
+def _turn(value: Mapping[str, Any]) -> Turn:
+    _strict(value, {one.name for one in fields(Turn)}, "turn")
+    _strict(value["seen"], {"text", "screens", "state"}, "observation")
+    seen = value["seen"]
+    media = tuple(MediaRef(kind="image", path=f"{name}.png", sha256=name) for name in seen["screens"])
+    return Turn(
+        **{
+            **value,
+            "seen": Seen(text=seen["text"], media=media, state=seen["state"]),
+            "ids": tuple(value["ids"]),
+            "logprobs": tuple(float.fromhex(one) for one in value["logprobs"]),
+            "reward": None if value["reward"] is None else float.fromhex(value["reward"]),
+        }
+    )
+
+
+def _strict(value: Mapping[str, Any], expected: set[str], what: str) -> None:
+    if set(value) != expected:
+        missing, unknown = sorted(expected - set(value)), sorted(set(value) - expected)
+        raise CheckpointError(f"record of a {what}: missing {missing}, unknown {unknown}; it was written by another version")

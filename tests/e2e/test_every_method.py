@@ -16,9 +16,21 @@ from vlmrl.train.tracking import read_metrics
 SLOTS = registries()
 ADVANTAGES = SLOTS["advantage"].names()
 LOSSES = [("loss", name) for name in SLOTS["policy_loss"].names()] + [("group_loss", name) for name in SLOTS["group_loss"].names()]
-ALL = [(advantage, *loss) for advantage in ADVANTAGES for loss in LOSSES]
-SAMPLE = [(a, *LOSSES[i % len(LOSSES)]) for i, a in enumerate(ADVANTAGES)]
-"""Every advantage once, and every loss at least once."""
+
+
+def refused(advantage: str, slot: str, loss: str) -> bool:
+    """A loss that takes signs for labels, with an advantage that moves them (`config.combinations`)."""
+    moves = SLOTS["advantage"].get(advantage).extra.get("moves_signs", False)
+    return bool(moves) and slot == "group_loss" and bool(SLOTS[slot].get(loss).extra.get("signs_only"))
+
+
+ALL = [(advantage, *loss) for advantage in ADVANTAGES for loss in LOSSES if not refused(advantage, *loss)]
+SAMPLE = [
+    next(pair for n in range(len(LOSSES)) if (pair := (ADVANTAGES[i % len(ADVANTAGES)], *LOSSES[(i + n) % len(LOSSES)])) in ALL)
+    for i in range(max(len(ADVANTAGES), len(LOSSES)))
+]
+SAMPLE += [next(pair for pair in ALL if pair[1:] == loss) for loss in LOSSES if loss not in [pair[1:] for pair in SAMPLE]]
+"""Every advantage at least once, and every loss at least once."""
 
 
 def rl_only(files: tuple[Path, Path], root: Path, **stage: Any) -> dict[str, Any]:
@@ -41,7 +53,9 @@ def rl_only(files: tuple[Path, Path], root: Path, **stage: Any) -> dict[str, Any
 def combined(files: tuple[Path, Path], root: Path, advantage: str, slot: str, loss: str) -> dict[str, Any]:
     """An advantage with a loss; one that compares rollouts has a constraint of its own in place of beta."""
     own = {"beta": 0.0} if slot == "group_loss" else {}
-    return rl_only(files, root, advantage={"name": advantage}, **{slot: {"name": loss}}, **own)
+    bound = SLOTS["advantage"].get(advantage).extra.get("bound")
+    given = {"name": advantage} | ({} if bound is None else {bound: 2.0})
+    return rl_only(files, root, advantage=given, **{slot: {"name": loss}}, **own)
 
 
 def check(config: dict[str, Any], root: Path) -> list[dict[str, Any]]:

@@ -100,7 +100,7 @@ def _versions(rollouts: Sequence[Rollout]) -> set[int]:
     return {r.policy_version for r in rollouts if r.provenance == "replay"}
 
 
-@strategy("replay", paper="arXiv:2510.02245")
+@strategy("replay", paper="arXiv:2510.02245", old_from_sampler=True)
 def replay(*, rows: int = 1, capacity: int = 256, max_age: int = 8, max_uses: int = 2, success_at: float = 0.5, seed: int = 0) -> Replay:
     """Up to `rows` earlier successes of the same sample join each group, with their stored log-probs.
 

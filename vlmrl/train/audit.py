@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
+from vlmrl.config.combinations import idle_for_rows
 from vlmrl.config.schema import Config, RolloutStage, SourceSection
 from vlmrl.data.adapters import MIXED
 from vlmrl.data.encode import Encoder
@@ -21,6 +22,7 @@ from vlmrl.data.source import read_source
 from vlmrl.errors import MediaError, RowError
 from vlmrl.evals.pages.check_page import CheckRows
 from vlmrl.media.store import MediaStore
+from vlmrl.methods import registries
 from vlmrl.policy.load import load_processor
 from vlmrl.train.audit_leak import Hashes, HeldOut, held_out_sets, overlap, repeated_ids, told
 from vlmrl.train.columns import reward_runner
@@ -115,6 +117,8 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None
     for stage in cfg.stages:
         _, samples = visit(stage.source, stage.answer_format, stage.name)
         trained.setdefault(stage.source, {}).update((sample.id, sample) for sample in samples)
+        if samples:
+            report.problems += idle_for_rows(stage, registries(cfg.plugins), {sample.task for sample in samples})
         if isinstance(stage, RolloutStage) and samples:
             report.problems += _reward_problems(stage, cfg.plugins, samples)
     held_out: dict[SourceSection, tuple[str, list[Sample]]] = {}

@@ -46,7 +46,14 @@ def test_the_defaults_have_neither() -> None:
 @pytest.mark.parametrize(
     ("stage", "part"),
     [
-        ({"advantage": {"name": "g2rpo"}, "reward_shaping": [{"name": "tempsamp_nonlinear", "reward": "exact"}]}, "ranks only"),
+        (
+            {
+                "advantage": {"name": "g2rpo"},
+                "reward_shaping": [{"name": "tempsamp_nonlinear", "reward": "exact"}],
+                "rewards": [{"name": "exact"}, {"name": "format", "weight": 0.0}],
+            },
+            "ranks only",
+        ),
         ({"advantage": {"name": "gs_gdpo"}, "reward_shaping": [{"name": "tempsamp_nonlinear", "reward": "exact"}]}, "ranks only"),
         ({"reward_shaping": [{"name": "noisy_verifier", "reward": "exact", "false_positive": 0.1}]}, "cancels"),
         ({"group_loss": {"name": "disco"}, "beta": 0.1}, "ignores beta"),
@@ -98,7 +105,7 @@ def test_neighbours_of_refused_ones_are_fine(stage: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("stage", "part"),
     [
-        ({"loss": {"name": "opmd"}, "advantage": {"name": "rloo"}}, "seq_sum"),
+        ({"loss": {"name": "opmd"}, "advantage": {"name": "rloo"}, "updates_per_step": 2}, "seq_sum"),
         ({"loss": {"name": "asymre"}}, "not divided"),
         ({"reduce": {"name": "token_mean"}}, "token_mean"),
         ({"reward_shaping": [{"name": "length_envelope", "reward": "exact", "bands": {"qa": [8, 16, 32, 64]}}]}, "skipped thought for qa"),
@@ -182,3 +189,157 @@ def test_a_method_from_outside_brings_its_rules() -> None:
         "ranks only",
         "needs beta",
     ]
+
+
+# ---- combinations that run and are empty, or do the opposite of their name -------------------------------------------------
+
+FORM_GIVEN = {"rollout": {"strategy": {"name": "offpolicy_gt"}}}
+TRACES = {"rollout": {"strategy": {"name": "demonstration"}}}
+DISCO = {"group_loss": {"name": "disco"}}
+LABELS = "takes the sign of an advantage for right or wrong"
+DROPS = "where all of these fail"
+NONLINEAR = {"name": "tempsamp_nonlinear", "reward": "exact"}
+
+ERRORS: dict[str, tuple[dict[str, Any], str]] = {
+    "disco + g2rpo": ({**DISCO, "advantage": {"name": "g2rpo"}}, LABELS),
+    "disco + gs_gdpo": ({**DISCO, "advantage": {"name": "gs_gdpo"}}, LABELS),
+    "disco + lagrangian": (
+        {
+            **DISCO,
+            "constraints": [{"name": "lagrangian", "thresholds": {"format": 0.9}}],
+            "rewards": [{"name": "exact"}, {"name": "format", "weight": 0.0}],
+        },
+        LABELS,
+    ),
+    "disco + tempo": ({**DISCO, "credit": {"name": "tempo"}}, LABELS),
+    "disco + loss": ({**DISCO, "loss": {"name": "ppo_clip", "clip_high": 0.28}}, "loss 'ppo_clip' would do nothing"),
+    "disco + reduce": ({**DISCO, "reduce": {"name": "fixed_length", "length": 8}}, "reduce 'fixed_length' would do nothing"),
+    "ngrpo + rewards above its bound": ({"advantage": {"name": "ngrpo"}}, "the gold answer earns 1.1"),
+    "pods keeps all": ({"filters": [{"name": "pods"}]}, "keeps 16 rows of a group and rollout.num_generations is 8"),
+    "soft_overlong out of reach": (
+        {"reward_shaping": [{"name": "soft_overlong", "reward": "exact"}], "rollout": {"max_new_tokens": 48}},
+        "begins at 16384 tokens",
+    ),
+    "length_envelope without its tasks": (
+        {
+            "reward_shaping": [{"name": "length_envelope", "reward": "exact", "bands": {"ocr": [0, 4, 8, 9]}}],
+            "source": {"path": "a", "task": "counting"},
+        },
+        "for the tasks ocr, and the rows are of counting",
+    ),
+    "trust of itself": (
+        {"reward_shaping": [{"name": "trust", "reward": "exact", "outcome": "exact"}]},
+        "outcome must be another reward",
+    ),
+}
+"""Audited combination -> (stage, part of the error). Each ran without a word before."""
+
+
+WARNED: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "gspo, one update": ({"loss": {"name": "gspo"}}, ["exactly the gradient of 'ppo_clip'"]),
+    "cispo, one update": (
+        {"loss": {"name": "cispo"}, "reduce": {"name": "token_mean"}, "answer_format": "think"},
+        ["exactly the gradient of 'ppo_clip'"],
+    ),
+    "dispo, one update": (
+        {"loss": {"name": "dispo"}, "reduce": {"name": "token_mean"}, "answer_format": "think"},
+        ["exactly the gradient of 'ppo_clip'"],
+    ),
+    "sapo, one update": ({"loss": {"name": "sapo"}}, ["exactly the gradient of 'ppo_clip'"]),
+    "opmd, one update": (
+        {"loss": {"name": "opmd"}, "advantage": {"name": "rloo"}, "reduce": {"name": "seq_sum"}},
+        ["exactly the gradient of 'ppo_clip'"],
+    ),
+    "reg_grpo_proposed, one update": ({"loss": {"name": "reg_grpo_proposed"}}, ["exactly the gradient of 'ppo_clip'"]),
+    "luffy without traces": (
+        {"loss": {"name": "luffy"}, "advantage": {"name": "rloo"}, "reduce": {"name": "fixed_length", "length": 8}},
+        ["strategy 'plain' injects none"],
+    ),
+    "luffy, other reducer": ({"loss": {"name": "luffy"}, "advantage": {"name": "rloo"}, **TRACES}, ["made for reduce 'fixed_length'"]),
+    "offpolicy_gt + zero_variance": ({**FORM_GIVEN, "filters": [{"name": "zero_variance"}]}, [DROPS]),
+    "offpolicy_gt + difficulty_band": ({**FORM_GIVEN, "filters": [{"name": "difficulty_band"}]}, [DROPS]),
+    "demonstration + zero_variance": ({**TRACES, "filters": [{"name": "zero_variance"}]}, [DROPS]),
+    "demonstration + difficulty_band": ({**TRACES, "filters": [{"name": "difficulty_band"}]}, [DROPS]),
+    "ngrpo + zero_variance": (
+        {"advantage": {"name": "ngrpo", "r_max": 1.1}, "filters": [{"name": "zero_variance"}]},
+        ["drops the groups of equal rewards"],
+    ),
+    "dr_grpo + seq_mean": ({"advantage": {"name": "dr_grpo"}}, ["length bias"]),
+    "cispo + seq_mean": ({"loss": {"name": "cispo"}, "updates_per_step": 2}, ["made for reduce 'token_mean'"]),
+    "dispo + seq_mean": ({"loss": {"name": "dispo"}, "updates_per_step": 2}, ["made for reduce 'token_mean'"]),
+    "gspo + token_mean": (
+        {"loss": {"name": "gspo"}, "reduce": {"name": "token_mean"}, "updates_per_step": 2, "answer_format": "think"},
+        ["made for reduce 'seq_mean'"],
+    ),
+    "tempsamp_anchor without a given row": ({"advantage": {"name": "tempsamp_anchor"}}, ["strategy 'plain' injects none"]),
+    "tempsamp_downscale without a given row": (
+        {"reward_shaping": [{"name": "tempsamp_downscale", "reward": "exact"}]},
+        ["strategy 'plain' injects none"],
+    ),
+    "three repairs": (
+        {
+            **FORM_GIVEN,
+            "advantage": {"name": "tempsamp_anchor"},
+            "reward_shaping": [NONLINEAR, {"name": "tempsamp_downscale", "reward": "exact"}],
+        },
+        ["are alternatives"],
+    ),
+    "asymre + zero_variance": (
+        {"loss": {"name": "asymre"}, "advantage": {"name": "rloo"}, "filters": [{"name": "zero_variance"}]},
+        ["drops the groups of equal rewards"],
+    ),
+    "adaptive_kl + beta": ({"beta": 0.0, "constraints": [{"name": "adaptive_kl", "target": 0.1}]}, ["beta (0) is not used"]),
+    "nonlinear shaping before ranks of a sum": (
+        {"advantage": {"name": "g2rpo"}, "reward_shaping": [NONLINEAR]},
+        ["only the balance with the other"],
+    ),
+}
+"""Audited combination -> (stage, parts of its warnings)."""
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_empty_combination_is_an_error(name: str) -> None:
+    stage, part = ERRORS[name]
+    (text,) = contradictions(config(**stage))
+    assert text.startswith("stages.rl.")
+    assert part in text
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_an_odd_combination_is_pointed_out(name: str) -> None:
+    stage, parts = WARNED[name]
+    assert contradictions(config(**stage)) == []
+    found = doubts(config(**stage))
+    assert len(found) == len(parts), found
+    assert all(part in text for part, text in zip(parts, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        {**DISCO, "advantage": {"name": "g2rpo", "stages": "group"}},
+        {**DISCO, "advantage": {"name": "rloo"}},
+        {"advantage": {"name": "ngrpo", "r_max": 1.1}},
+        {"advantage": {"name": "ngrpo"}, "reward_shaping": [{"name": "tempsamp_nonlinear", "reward": "exact"}]},
+        {"filters": [{"name": "pods", "keep": 4}]},
+        {"filters": [{"name": "pods"}], "budget": {"name": "knapsack"}},
+        {"reward_shaping": [{"name": "soft_overlong", "reward": "exact", "maximum": 48, "buffer": 8}], "rollout": {"max_new_tokens": 48}},
+        {"loss": {"name": "gspo"}, "updates_per_step": 2},
+        {"loss": {"name": "sapo"}, "rollout": {"strategy": {"name": "replay"}}},
+        {"loss": {"name": "opmd", "form": "scaled"}, "advantage": {"name": "rloo"}, "reduce": {"name": "seq_sum"}},
+        {**FORM_GIVEN, "advantage": {"name": "tempsamp_anchor"}},
+        {**TRACES, "loss": {"name": "luffy"}, "advantage": {"name": "rloo"}, "reduce": {"name": "fixed_length", "length": 8}},
+        {"constraints": [{"name": "adaptive_kl", "target": 0.1}]},
+    ],
+)
+def test_neighbours_of_audited_combinations_are_silent(stage: dict[str, Any]) -> None:
+    assert contradictions(config(**stage)) == []
+    assert doubts(config(**stage)) == []
+
+
+def test_rows_of_no_task_of_a_shaping_are_found_with_the_data() -> None:
+    shaping = {"name": "length_envelope", "reward": "exact", "bands": {"ocr": [0, 4, 8, 9]}}
+    (stage,) = config(reward_shaping=[shaping]).stages
+    (text,) = combinations.idle_for_rows(stage, FOUND, {"counting"})
+    assert text.startswith("stages.rl.reward_shaping.0: reward_shaping 'length_envelope' is for the tasks ocr")
+    assert combinations.idle_for_rows(stage, FOUND, {"counting", "ocr"}) == []

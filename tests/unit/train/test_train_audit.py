@@ -237,6 +237,13 @@ def test_a_reward_that_cannot_tell_gold_from_junk_is_a_problem(files, monkeypatc
     assert found[-1] == f"stage 'rl': ... and {ROWS - audit_module.SHOWN} more rows like these"
 
 
+def test_a_shaping_for_tasks_that_no_row_has_is_a_problem(files):
+    bands = {"name": "length_envelope", "reward": "temporal_iou", "bands": {"ocr": [0, 1, 2, 3]}}
+    stage = config().stages[0].model_dump() | {"reward_shaping": [bands]}
+    (problem,) = run(Config.model_validate(config().model_dump() | {"stages": [stage]}), files).problems
+    assert "'length_envelope' is for the tasks ocr, and the rows are of temporal_grounding" in problem
+
+
 def test_missing_source_and_missing_model(files, tmp_path):
     with pytest.raises(DataError, match="no such file"):
         run(config("nothing.jsonl"), files)

@@ -14,7 +14,12 @@ from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.registries import advantage
 
 
-@advantage("dr_grpo", paper="arXiv:2503.20783")
+@advantage(
+    "dr_grpo",
+    paper="arXiv:2503.20783",
+    wants={"reduce": ("fixed_length", "token_mean", "seq_sum")},
+    wants_why="a mean over each answer's own tokens brings back the length bias that the paper removes",
+)
 def dr_grpo(x: AdvantageInputs) -> Tensor:
     """Reward minus group mean."""
     return centre_scale(x)

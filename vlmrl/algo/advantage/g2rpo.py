@@ -13,7 +13,8 @@ increasing shaping of the rewards changes nothing. With small groups the varianc
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from collections.abc import Mapping
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -55,7 +56,12 @@ def _within(score_N: Tensor, ids_N: Tensor, live_N: Tensor, tie_tol: float) -> T
     return out_N
 
 
-@advantage("g2rpo", paper="arXiv:2604.08539", scale="deviation", ranks_only=True)
+def _moves_signs(arguments: Mapping[str, Any]) -> bool:
+    """Ranks over the task: a right answer of a group that is easier than others can get a negative advantage."""
+    return arguments["stages"] != "group"
+
+
+@advantage("g2rpo", paper="arXiv:2604.08539", scale="deviation", ranks_only="sum", moves_signs=_moves_signs)
 def g2rpo(x: AdvantageInputs, *, stages: Literal["group+task", "group", "task"] = "group+task", tie_tol: float = 0.0) -> Tensor:
     """Normal quantiles of the ranks within group, then within task."""
     score_N = x.reward_N.double()

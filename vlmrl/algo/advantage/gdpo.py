@@ -40,7 +40,7 @@ def weights(x: AdvantageInputs, method: str) -> Tensor:
     return x.weights_K.double()
 
 
-@advantage("gdpo", paper="arXiv:2601.05242", needs=("weights_K",), scale="deviation")
+@advantage("gdpo", paper="arXiv:2601.05242", needs=("weights_K",), scale="deviation", moves_signs=True)
 def gdpo(
     x: AdvantageInputs, *, post: Literal["batch", "token", "none"] = "batch", epsilon: float = 1e-4, ddof: Literal[0, 1] = 1
 ) -> Tensor:

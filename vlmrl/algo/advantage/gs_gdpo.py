@@ -30,7 +30,7 @@ def psi_within(score_N: Tensor, ids_N: Tensor, counted_N: Tensor, *, tie_tol: fl
     return out_N
 
 
-@advantage("gs_gdpo", paper="arXiv:2604.08539", needs=("weights_K",), scale="deviation", ranks_only=True)
+@advantage("gs_gdpo", paper="arXiv:2604.08539", needs=("weights_K",), scale="deviation", ranks_only=True, moves_signs=True)
 def gs_gdpo(x: AdvantageInputs, *, tie_tol: float = 0.0) -> Tensor:
     """Normal quantiles per column within the group, summed, then normal quantiles within the task."""
     sum_N = torch.zeros(x.valid_N.shape, dtype=torch.float64)

@@ -22,7 +22,7 @@ from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.registries import advantage
 
 
-@advantage("ngrpo", paper="arXiv:2509.18851", baseline="virtual", scale="deviation")
+@advantage("ngrpo", paper="arXiv:2509.18851", baseline="virtual", scale="deviation", bound="r_max", uses_flat_groups=True)
 def ngrpo(x: AdvantageInputs, *, r_max: float = 1.0, virtual: int = 1, epsilon: float = 1e-6, ddof: Literal[0, 1] = 1) -> Tensor:
     """Z-score within the group and a virtual rollout of maximum reward.
 

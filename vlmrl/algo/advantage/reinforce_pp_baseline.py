@@ -21,7 +21,7 @@ from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.registries import advantage
 
 
-@advantage("reinforce_pp_baseline", paper="arXiv:2501.03262", scale="deviation")
+@advantage("reinforce_pp_baseline", paper="arXiv:2501.03262", scale="deviation", moves_signs=True)
 def reinforce_pp_baseline(x: AdvantageInputs, *, epsilon: float = 1e-8, ddof: Literal[0, 1] = 1) -> Tensor:
     """Reward minus group mean, whitened over the tokens of the batch."""
     centred_N = centre.centre_scale(x)

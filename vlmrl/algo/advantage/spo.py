@@ -21,7 +21,7 @@ from vlmrl.algo.needs import need
 from vlmrl.algo.registries import advantage
 
 
-@advantage("spo", paper="arXiv:2509.13232", needs=("baseline_N",), baseline="prompt", min_generations=1)
+@advantage("spo", paper="arXiv:2509.13232", needs=("baseline_N",), baseline="prompt", min_generations=1, moves_signs=True)
 def spo(x: AdvantageInputs, *, prior: float = 0.5, epsilon: float = 1e-6, ddof: Literal[0, 1] = 1) -> Tensor:
     """Reward minus the prompt's remembered value, z-scored over the batch."""
     value_N = need(x, "baseline_N", "advantage 'spo'").double()

@@ -31,7 +31,7 @@ def anchored(adv_N: Tensor, group_N: Tensor, own_N: Tensor, other_N: Tensor, *, 
     return torch.where(own_N, adv_N, torch.where(other_N, anchor_N, torch.zeros_like(adv_N)))
 
 
-@advantage("tempsamp_anchor", paper="arXiv:2509.18056")
+@advantage("tempsamp_anchor", paper="arXiv:2509.18056", needs_injected_rows=True, alternative="TempSamp-R1's repairs")
 def tempsamp_anchor(
     x: AdvantageInputs, *, scale: float = 1.2, floor: float = 0.0, epsilon: float = 1e-4, ddof: Literal[0, 1] = 1
 ) -> Tensor:

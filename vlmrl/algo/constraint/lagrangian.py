@@ -103,6 +103,7 @@ def _constrains_rewards_of_weight_0(arguments: Mapping[str, Any], stage: Any) ->
     "lagrangian",
     paper="arXiv:2604.08476",
     acts_on="advantage",
+    moves_signs=True,
     measure=measure,
     apply=combine,
     refuses=_constrains_rewards_of_weight_0,

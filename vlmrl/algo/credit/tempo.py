@@ -53,7 +53,7 @@ def prefix_differences(ids_NT: Tensor, length_N: Tensor, reward_N: Tensor, group
     return out_NT
 
 
-@credit("tempo", paper="arXiv:2509.18314", needs=("ids_NT",))
+@credit("tempo", paper="arXiv:2509.18314", needs=("ids_NT",), moves_signs=True)
 def tempo(x: AdvantageInputs, adv_N: Tensor, mask_NT: Tensor, *, epsilon: float = 1e-4, ddof: Literal[0, 1] = 1) -> Tensor:
     """The advantage plus, on branching tokens, how much the branch changed the mean reward.
 

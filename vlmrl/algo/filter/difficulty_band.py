@@ -19,7 +19,7 @@ SLACK = 1e-9
 """Means closer than this to a border lie on it."""
 
 
-@rollout_filter("difficulty_band", paper="arXiv:2504.03380")
+@rollout_filter("difficulty_band", paper="arXiv:2504.03380", drops_flat_groups=True, sampled_rows_only=True)
 def difficulty_band(
     x: AdvantageInputs, *, low: float = 0.2, high: float = 0.8, reward: str | None = None, pass_at: float | None = None
 ) -> tuple[Tensor, str]:

@@ -11,11 +11,17 @@ where rows are dropped, those that nobody judged go too. `keep=16` is the paper'
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.registries import rollout_filter
+from vlmrl.defaults import DEFAULTS
+
+KEEP = 16
 
 
 def widest(reward_n: Tensor, keep: int) -> Tensor:
@@ -37,8 +43,14 @@ def widest(reward_n: Tensor, keep: int) -> Tensor:
     return torch.cat([bottom, top[~taken[top]][:high]])
 
 
-@rollout_filter("pods", paper="arXiv:2504.13818", before_advantage=True)
-def pods(x: AdvantageInputs, *, keep: int = 16) -> tuple[Tensor, str]:
+def _keeps_everything(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+    keep, rows = arguments.get("keep", KEEP), stage.rollout.num_generations
+    if isinstance(keep, int) and keep >= rows and stage.budget.name == DEFAULTS["budget"]:
+        yield f"filter 'pods' keeps {keep} rows of a group and rollout.num_generations is {rows}, so it would do nothing; lower keep"
+
+
+@rollout_filter("pods", paper="arXiv:2504.13818", before_advantage=True, refuses=_keeps_everything)
+def pods(x: AdvantageInputs, *, keep: int = KEEP) -> tuple[Tensor, str]:
     """Keep the `keep` rows of each group whose rewards have the largest variance."""
     if keep < 2:
         raise ValueError(f"filter 'pods': keep {keep} must be at least 2; one row has no variance")

@@ -19,7 +19,7 @@ from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.registries import rollout_filter
 
 
-@rollout_filter("selective_sample_buffer", paper="arXiv:2504.16656")
+@rollout_filter("selective_sample_buffer", paper="arXiv:2504.16656", drops_flat_groups=True, sampled_rows_only=True)
 def selective_sample_buffer(x: AdvantageInputs, *, min_priority: float = 0.0) -> tuple[Tensor, str]:
     """Keep groups whose mean |advantage| is above 0 and at least `min_priority`."""
     counted_N = x.valid_N & x.on_policy_N

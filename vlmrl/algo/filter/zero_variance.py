@@ -13,7 +13,7 @@ from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.registries import rollout_filter
 
 
-@rollout_filter("zero_variance", paper="arXiv:2503.14476")
+@rollout_filter("zero_variance", paper="arXiv:2503.14476", drops_flat_groups=True, sampled_rows_only=True)
 def zero_variance(x: AdvantageInputs) -> tuple[Tensor, str]:
     """Keep groups with at least two different on-policy rewards."""
     counted_N = x.valid_N & x.on_policy_N

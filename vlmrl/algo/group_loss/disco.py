@@ -55,7 +55,7 @@ def _wants_all_questions(arguments: Mapping[str, Any], stage: Any) -> Iterator[s
         yield "group_loss 'disco' averages over all questions, those without signal too; remove filter 'zero_variance'"
 
 
-@group_loss("disco", paper="arXiv:2505.12366", needs=("kl_N", "tokens_N"), refuses=_wants_all_questions)
+@group_loss("disco", paper="arXiv:2505.12366", needs=("kl_N", "tokens_N"), signs_only=True, refuses=_wants_all_questions)
 def disco(
     score_N: Tensor,
     advantage_N: Tensor,

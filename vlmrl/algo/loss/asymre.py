@@ -18,7 +18,7 @@ from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
 
-@policy_loss("asymre", paper="arXiv:2506.20520", needs=("offpolicy_B",), unscaled=True)
+@policy_loss("asymre", paper="arXiv:2506.20520", needs=("offpolicy_B",), unscaled=True, uses_flat_groups=True)
 def asymre(x: LossInputs, *, shift: float = -0.1, rows: Literal["all", "offpolicy"] = "all") -> LossOutput:
     """REINFORCE with a shifted baseline; the coefficient of a token is A - shift. [B, T]
 

@@ -16,7 +16,7 @@ from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
 
-@policy_loss("dispo", paper="arXiv:2602.00983")
+@policy_loss("dispo", paper="arXiv:2602.00983", needs_updates_per_step=2, wants={"reduce": ("token_mean",)})
 def dispo(
     x: LossInputs, *, positive_min: float = 0.0, positive_max: float = 5.0, negative_min: float = 0.0, negative_max: float = 5.0
 ) -> LossOutput:

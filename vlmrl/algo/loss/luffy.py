@@ -19,7 +19,14 @@ from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
 
-@policy_loss("luffy", paper="arXiv:2504.14945", needs=("offpolicy_B",), unscaled=True)
+@policy_loss(
+    "luffy",
+    paper="arXiv:2504.14945",
+    needs=("offpolicy_B",),
+    unscaled=True,
+    needs_injected_rows=True,
+    wants={"reduce": ("fixed_length",)},
+)
 def luffy(x: LossInputs, *, gamma: float = 0.1, clip_low: float | None = None, clip_high: float | None = None) -> LossOutput:
     """Importance-weighted policy gradient on own rows, shaped likelihood on traces. [B, T]
 

@@ -10,7 +10,7 @@ Ours: the per-token form (straight through, as in GSPO-token); d and its tokens 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from vlmrl.algo import ratio
@@ -18,12 +18,21 @@ from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
 
-def _wants_sums(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
-    if stage.reduce.name != "seq_sum":
-        yield f"loss 'opmd' is derived for reduce 'seq_sum'; with '{stage.reduce.name}' the pull depends on the answer's length"
+def _updates(arguments: Mapping[str, Any]) -> int:
+    """The regression is plain REINFORCE while all log-ratios are 0; the scaled form has no ratio."""
+    return 2 if arguments["form"] == "regression" else 1
 
 
-@policy_loss("opmd", paper="arXiv:2505.17826", needs=("score_mean_B",), score="log_ratio_sum", unscaled=True, doubts=_wants_sums)
+@policy_loss(
+    "opmd",
+    paper="arXiv:2505.17826",
+    needs=("score_mean_B",),
+    score="log_ratio_sum",
+    unscaled=True,
+    needs_updates_per_step=_updates,
+    wants={"reduce": ("seq_sum",)},
+    wants_why="the pull would depend on the answer's length",
+)
 def opmd(x: LossInputs, *, tau: float = 1.0, form: Literal["regression", "scaled"] = "regression") -> LossOutput:
     """Group REINFORCE with a pull of each answer's log-ratio to its group's mean. [B, T]
 

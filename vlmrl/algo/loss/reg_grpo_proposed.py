@@ -16,7 +16,7 @@ from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
 
-@policy_loss("reg_grpo_proposed", paper="arXiv:2506.07464", needs=("score_mean_B",), score="log_ratio")
+@policy_loss("reg_grpo_proposed", paper="arXiv:2506.07464", needs=("score_mean_B",), score="log_ratio", needs_updates_per_step=2)
 def reg_grpo_proposed(x: LossInputs, *, eta: float = 0.05) -> LossOutput:
     """Squared error between the advantage and the centred log-ratio over eta; the scale eta is our guess. [B, T]
 

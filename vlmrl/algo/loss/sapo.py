@@ -12,7 +12,7 @@ from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
 
-@policy_loss("sapo", paper="arXiv:2511.20347")
+@policy_loss("sapo", paper="arXiv:2511.20347", needs_updates_per_step=2)
 def sapo(x: LossInputs, *, tau_positive: float = 1.0, tau_negative: float = 1.05) -> LossOutput:
     """Policy gradient under a sigmoid gate. [B, T]
 

@@ -49,7 +49,12 @@ def _punishes_a_skipped_thought(arguments: Mapping[str, Any], stage: Any) -> Ite
             yield f"reward_shaping 'length_envelope' punishes a skipped thought for {', '.join(low)} (band starts above 0)"
 
 
-@reward_shaping("length_envelope", paper="arXiv:2604.08539", needs=("tasks",), doubts=_punishes_a_skipped_thought)
+def _tasks(arguments: Mapping[str, Any]) -> list[str]:
+    bands = arguments["bands"]
+    return list(BANDS if bands is None else cast("dict[str, Any]", bands))
+
+
+@reward_shaping("length_envelope", paper="arXiv:2604.08539", needs=("tasks",), doubts=_punishes_a_skipped_thought, for_tasks=_tasks)
 def length_envelope(
     rewards_NK: Tensor,
     valid_N: Tensor,

@@ -8,11 +8,16 @@ The defaults are those of the authors' text model: set `maximum` to the recipe's
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from torch import Tensor
 
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.needs import column_index, with_column
 from vlmrl.algo.registries import reward_shaping
+
+MAXIMUM, BUFFER = 20480, 4096
 
 
 def penalty(length: Tensor, *, maximum: int, buffer: int, factor: float) -> Tensor:
@@ -21,15 +26,24 @@ def penalty(length: Tensor, *, maximum: int, buffer: int, factor: float) -> Tens
     return -factor * over.clamp(min=0, max=1)
 
 
-@reward_shaping("soft_overlong", paper="arXiv:2503.14476")
+def _never_reached(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+    maximum, buffer = arguments.get("maximum", MAXIMUM), arguments.get("buffer", BUFFER)
+    longest = stage.rollout.max_new_tokens
+    if isinstance(maximum, int) and isinstance(buffer, int) and maximum - buffer >= longest:
+        begins = f"begins at {maximum - buffer} tokens (maximum {maximum} less buffer {buffer})"
+        text = f"reward_shaping 'soft_overlong' {begins} and answers end at rollout.max_new_tokens ({longest}), so it would do nothing"
+        yield f"{text}; set maximum to {longest} and buffer below it"
+
+
+@reward_shaping("soft_overlong", paper="arXiv:2503.14476", refuses=_never_reached)
 def soft_overlong(
     rewards_NK: Tensor,
     valid_N: Tensor,
     x: AdvantageInputs,
     *,
     reward: str,
-    maximum: int = 20480,
-    buffer: int = 4096,
+    maximum: int = MAXIMUM,
+    buffer: int = BUFFER,
     factor: float = 1.0,
 ) -> Tensor:
     """Punish responses that come within `buffer` tokens of `maximum`."""

@@ -29,7 +29,7 @@ def _column(x: AdvantageInputs, name: str) -> int:
     return x.columns.index(name)
 
 
-@reward_shaping("tempsamp_nonlinear", paper="arXiv:2509.18056", monotone=True)
+@reward_shaping("tempsamp_nonlinear", paper="arXiv:2509.18056", monotone=True, alternative="TempSamp-R1's repairs")
 def tempsamp_nonlinear(
     rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, reward: str, tau: float = 0.8, alpha_hi: float = 0.01, alpha_lo: float = 1.0
 ) -> Tensor:
@@ -40,7 +40,7 @@ def tempsamp_nonlinear(
     return torch.where(rewards_NK.isnan(), rewards_NK, out_NK)
 
 
-@reward_shaping("tempsamp_downscale", paper="arXiv:2509.18056")
+@reward_shaping("tempsamp_downscale", paper="arXiv:2509.18056", needs_injected_rows=True, alternative="TempSamp-R1's repairs")
 def tempsamp_downscale(
     rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, reward: str, factor: float = 0.8, maximum: float = 1.0
 ) -> Tensor:

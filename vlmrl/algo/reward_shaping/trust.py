@@ -13,7 +13,8 @@ outcomes mu_w is then 0, gamma always 1, and the trust does nothing. The default
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -36,7 +37,12 @@ def trust_weight(score_N: Tensor, outcome_N: Tensor, group_N: Tensor, valid_N: T
     return gap_N.clamp(max=0).exp()
 
 
-@reward_shaping("trust", paper="arXiv:2505.17018")
+def _trusts_itself(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+    if arguments.get("reward") is not None and arguments.get("reward") == arguments.get("outcome"):
+        yield f"reward_shaping 'trust' weighs '{arguments['reward']}' by how well it agrees with itself; outcome must be another reward"
+
+
+@reward_shaping("trust", paper="arXiv:2505.17018", refuses=_trusts_itself)
 def trust(
     rewards_NK: Tensor,
     valid_N: Tensor,

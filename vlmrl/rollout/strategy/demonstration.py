@@ -55,7 +55,7 @@ class Demonstration:
         return out if value is not None and value > self.above else group
 
 
-@strategy("demonstration", paper="arXiv:2504.14945")
+@strategy("demonstration", paper="arXiv:2504.14945", injects_rows=True)
 def demonstration(*, above: float = 0.0) -> Demonstration:
     """LUFFY: the last row of each group is a teacher's trace that earns more than `above`."""
     return Demonstration(above)

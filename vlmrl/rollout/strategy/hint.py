@@ -233,7 +233,7 @@ def scaf_grpo(*, train: TrainedUnder = "guided", rows: int = 1, at_once: int = 1
     return Given(rows=rows, at_once=at_once, last_only=False, **common)
 
 
-@strategy("guide", paper="arXiv:2506.13923", needs=("trains_N",))
+@strategy("guide", paper="arXiv:2506.13923", needs=("trains_N",), old_from_sampler=True)
 def guide(*, form: Form = "add", rows: int = 0, success_at: float = 0.5, warmup_steps: int = 0) -> Given:
     """Failed groups get rows that were sampled under guidance and train without it, against the sampler's log-probs.
 

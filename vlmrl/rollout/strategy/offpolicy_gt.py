@@ -53,7 +53,13 @@ class OffPolicyGroundTruth:
         return None if best is None else best[1]
 
 
-@strategy("offpolicy_gt", paper="arXiv:2509.18056", min_generations=3, min_generations_why="which replaces one of the rows")
+@strategy(
+    "offpolicy_gt",
+    paper="arXiv:2509.18056",
+    injects_rows=True,
+    min_generations=3,
+    min_generations_why="which replaces one of the rows",
+)
 def offpolicy_gt(*, gt_cot: Literal["splice", "answer_only", "off"] = "splice") -> OffPolicyGroundTruth:
     """TempSamp-R1: the last row of each group gives the true answer."""
     return OffPolicyGroundTruth(gt_cot)

@@ -41,6 +41,7 @@ def inputs(rows):
         trajectory_N=torch.arange(n),
         consistency_N=torch.full((n,), 0.6, dtype=torch.float64),
         ids_NT=torch.arange(n)[:, None] * torch.tensor([0, 0, 1]),
+        entropy_NT=torch.full((n, 3), 0.7),
         weights_K=torch.tensor([2.0], dtype=torch.float64),
         memory={"odd": torch.tensor([0.4, 0.3], dtype=torch.float64)},
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -88,6 +91,55 @@ def test_without_servers_the_run_ends_with_69_and_goes_on_from_its_journal(tiny_
         assert runs.run(cfg) == 0
         again = [ask for one in there for ask in one.engine.asks if {ask.version.policy} == first]
         assert 0 < sum(len(ask.seeds) for ask in again) <= 8, "what was answered before is in the journal"
+    assert len(lines(cfg)) == STEPS
+
+
+@pytest.mark.parametrize("when", ["answers", "weights"])
+def test_a_signal_ends_the_wait_for_servers(tiny_files: Files, tmp_path: Path, when: str) -> None:
+    """Long before the patience is over, with the exit code of a run that was asked to stop; the same command goes on from there."""
+    killers: list[threading.Thread] = []
+    with servers() as there:
+        cfg = config(tiny_files, tmp_path, there)
+        cfg["stages"][1]["rollout"]["vllm"]["patience"] = 600.0
+        cfg["checkpoint"]["every"] = 1
+        answered: list[int] = []
+
+        def alter(answer: Answer) -> Answer:
+            answered.append(1)
+            if len(answered) == (12 if when == "answers" else 16):  # in the second half of the first step, or at its end
+                for one in there:
+                    one.engine.free.clear() if when == "answers" else None
+                    killers.append(threading.Thread(target=one.kill))
+                    killers[-1].start()
+            return answer
+
+        for one in there:
+            one.engine.alter = alter
+        child = runs.start(cfg)
+        end = time.monotonic() + 120
+        while len(killers) < 2:
+            assert child.is_alive(), (tmp_path / "error.txt").read_text()
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        for one in killers:
+            one.join(60)
+        if when == "weights":
+            while not (tmp_path / "small" / "checkpoints" / "step-00000002" / "manifest.json").exists():
+                assert time.monotonic() < end
+                time.sleep(0.05)
+        time.sleep(2.0)
+        assert child.is_alive(), "it waits"
+        began = time.monotonic()
+        os.kill(child.pid, signal.SIGTERM)
+        child.join(60)
+        assert child.exitcode == 75
+        assert time.monotonic() - began < 15
+        assert "stopped by a signal while waiting for a rollout server" in (tmp_path / "error.txt").read_text()
+        ports = tuple(int(one.address.rpartition(":")[2]) for one in there)
+    with servers(ports=(ports[0], ports[1])) as there:
+        assert runs.run(cfg) == 0
+        asked = sum(len(ask.seeds) for one in there for ask in one.engine.asks)
+        assert asked <= 16 * (STEPS - 1) + (8 if when == "answers" else 0), "what was answered before is in the journal"
     assert len(lines(cfg)) == STEPS
 
 

@@ -44,6 +44,8 @@ TRIES = 10
 MOST_THREADS = 64
 """Prompts that one server is asked for at a time, by one rank."""
 STALE_PAUSE = 2.0
+SILENT = 5.0
+"""Seconds without a word of any server after which a run that was asked to stop waits no more. One at work speaks each second."""
 
 
 class Together(Protocol):
@@ -126,6 +128,7 @@ class RemoteVllmEngine:
         Raises:
             ConfigError: a server is not what the run needs.
             EngineError: a server does not hold them afterwards.
+            Preempted: the run was asked to stop while no server was there.
             RemoteError: no server is there.
         """
         p, held = self.policy, self.held
@@ -161,6 +164,7 @@ class RemoteVllmEngine:
             ConfigError: a prompt with its answer is longer than the servers were started for.
             EngineError: the servers hold no weights, or an answer was lost again and again.
             NumericsError: log-probs are not finite.
+            Preempted: the run was asked to stop while no server was left.
             RemoteError: no server is left.
         """
         if self.held is None:
@@ -274,6 +278,7 @@ class _Round:
         """While nothing comes in.
 
         Raises:
+            Preempted: the run was asked to stop while no server was left.
             RemoteError: no server is left.
         """
         for future in working:
@@ -287,8 +292,11 @@ class _Round:
                 f"({', '.join(remote.address for remote in remotes)} began anew, or another trainer uses them); run the same command to go "
                 "on; what was sampled is in the journal"
             )
-        if self.fleet.now() - max(self._began, *(remote.seen for remote in left)) > self.fleet.patience:
+        silent = self.fleet.now() - max(self._began, *(remote.seen for remote in left))
+        if silent > self.fleet.patience:
             raise self.fleet.nobody([self._why.get(remote.address) for remote in remotes])
+        if silent > SILENT:
+            self.fleet.check_stop()
 
     # ---- a server's threads --------------------------------------------------------------------------------------------
 

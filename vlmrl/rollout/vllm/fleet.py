@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import torch
 
-from vlmrl.errors import ConfigError, EngineError, RemoteError
+from vlmrl.errors import ConfigError, EngineError, Preempted, RemoteError
 from vlmrl.rollout.vllm.inputs import Version
 from vlmrl.rollout.vllm.remote import Gone, Lost, Remote
 from vlmrl.rollout.vllm.sync import SyncReport, buckets, refused
@@ -51,13 +51,19 @@ class Fleet:
         needed: Needed,
         *,
         patience: float,
+        stop: Callable[[], bool] = lambda: False,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        """`patience`: seconds for which no server may be there."""
+        """
+        Args:
+            patience: seconds for which no server may be there.
+            stop: whether the run was asked to end; looked at while no server is there.
+        """
         self.remotes = list(remotes)
         self.needed = needed
         self.patience = patience
+        self._stop = stop
         self.now, self.sleep = now, sleep
         self._pool = ThreadPoolExecutor(max_workers=max(1, len(remotes)), thread_name_prefix="servers")
         self._sending: Sending | None = None
@@ -77,6 +83,7 @@ class Fleet:
 
         Raises:
             ConfigError: one is not what the run needs.
+            Preempted: the run was asked to end while it waited.
             RemoteError: none came within the patience.
         """
         began = self.now()
@@ -89,7 +96,17 @@ class Fleet:
                 return there
             if self.now() - began > self.patience:
                 raise self.nobody(answers)
+            self.check_stop()
             self.sleep(SLICE)
+
+    def check_stop(self) -> None:
+        """For where nothing goes on for want of a server.
+
+        Raises:
+            Preempted: the run was asked to end.
+        """
+        if self._stop():
+            raise Preempted("stopped by a signal while waiting for a rollout server; run the same command to go on")
 
     def nobody(self, why: Sequence[Lost | None]) -> RemoteError:
         """No server is left."""
@@ -123,7 +140,7 @@ class Fleet:
         """Get ready to send: whether all weights have to go, or those outside a tower that is there already.
 
         Raises:
-            ConfigError, RemoteError: see `greet`.
+            ConfigError, Preempted, RemoteError: see `greet`.
         """
         there = self.greet()
         whole = any(

@@ -103,7 +103,9 @@ def _served(session: Session, rollout: RolloutSection, cfg: VllmSection) -> Roll
     needed = Needed(architecture=type(policy.model).__name__, dtype=session.cfg.model.dtype, length=room(session.cfg, rollout))
     if (before := session.rollout_engines.pop("servers", None)) is not None:
         before.close()
-    fleet = session.rollout_engines["servers"] = Fleet(connect(cfg.servers, token=token), needed, patience=cfg.patience)
+    servers = connect(cfg.servers, token=token)
+    fleet = Fleet(servers, needed, patience=cfg.patience, stop=lambda: session.run.stop_requested)
+    session.rollout_engines["servers"] = fleet
     return RemoteVllmEngine(fleet, policy, session.store, together=_Ranks(), at_once=rollout.max_num_seqs)
 
 

@@ -14,9 +14,18 @@ from typing import Any
 import pytest
 
 from tests.support import runs
+from tests.support import tiny as tiny_module
 from tests.support.rollout_stand_in import Served, serving
+from vlmrl.data.encode import Encoder
+from vlmrl.data.source import load_source
+from vlmrl.evals.ask.models import LocalModel
+from vlmrl.evals.score.records import read_records
+from vlmrl.media.store import MediaStore
+from vlmrl.policy.vision import VisionCache
+from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.vllm.inputs import Answer
 from vlmrl.train.tracking import read_metrics
+from vlmrl.types import GenerationSettings, Request
 
 Files = tuple[Path, Path]
 STEPS = 4
@@ -66,6 +75,29 @@ def test_every_step_is_answered_with_the_weights_of_its_turn(tiny_files: Files, 
         assert all(one.posts.count("/v1/weights/commit") == len(set(turns)) for one in there)
         assert all(one.engine.asks for one in there)
     assert [line.get("rollout/staleness", 0) for line in lines(cfg)] == [step - turn for step, turn in enumerate(turns)]
+
+
+def test_evaluations_are_of_the_reference_engine_and_the_run_says_so(tiny_files: Files, tmp_path: Path) -> None:
+    """The servers make answers up; an evaluation within the stage asks them nothing, and its answers are those of `vlmrl eval`."""
+    with servers() as there:
+        cfg = config(tiny_files, tmp_path, there)
+        cfg["eval"] = {"source": {"path": "test.jsonl"}, "limit": 3, "max_new_tokens": 4, "every": 2, "at_start": False}
+        assert runs.run(cfg) == 0
+        assert sum(len(ask.seeds) for one in there for ask in one.engine.asks) == 16 * STEPS
+        assert max(ask.settings.temperature for one in there for ask in one.engine.asks) > 0
+    folder = runs.run_dir(cfg)
+    assert "evaluations of this run are answered by the reference engine (hf), not by vllm" in (tmp_path / "said.txt").read_text()
+    records = read_records(folder / "eval" / "rl.jsonl")
+    assert len(records) == 3
+    assert all("engine" not in record.settings for record in records)
+    samples = load_source(tiny_files[1] / "test.jsonl", media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None)[:3]
+    model = LocalModel.load(folder / "final", device="cpu")
+    store = MediaStore.of(tiny_module.MEDIA, model.bundle)
+    encoder = Encoder.of(model.bundle, store, tiny_files[1], max_prompt_tokens=4096)
+    engine = HFEngine(model.policy, VisionCache(store, budget_bytes=2**28))
+    asked = [Request(prompt=encoder.encode(sample, "think_or_not"), seeds=(0,), ks=(0,)) for sample in samples]
+    answers = engine.generate(asked, GenerationSettings(max_new_tokens=4, temperature=0.0))
+    assert [record.text for record in records] == [group[0].text for group in answers]
 
 
 def test_without_servers_the_run_ends_with_69_and_goes_on_from_its_journal(tiny_files: Files, tmp_path: Path) -> None:

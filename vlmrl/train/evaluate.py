@@ -1,8 +1,8 @@
 """Evaluation between and within stages: answers to held-out rows and to suites, kept as records, with frames for the report.
 
-The rollout engine answers, with the weights that are there; all ranks share the questions. Nothing of training changes: no random
-state, no flag of the model. An evaluation that fails is reported and counted (`eval/failed`), and training goes on;
-the end of the run names it again (`results.check_evaluations`).
+The reference engine answers, whatever `rollout.engine` is, so that the numbers of all stages are of one engine; all ranks share the
+questions. Nothing of training changes: no random state, no flag of the model. An evaluation that fails is reported and counted
+(`eval/failed`), and training goes on; the end of the run names it again (`results.check_evaluations`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from vlmrl import fs
-from vlmrl.config.schema import Config, StageBase
+from vlmrl.config.schema import Config, RolloutStage, StageBase
 from vlmrl.config.stages import UntilSection
 from vlmrl.errors import CheckpointError, Preempted, VlmrlError
 from vlmrl.evals.ask.engines import LocalEngine
@@ -25,7 +25,7 @@ from vlmrl.evals.ask.run import eval_options, task_prompts
 from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
 from vlmrl.evals.pages.runfiles import save_media
 from vlmrl.evals.score.measures import LABELS, main_score
-from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.records import REFERENCE, Record
 from vlmrl.evals.score.summary import summarize
 from vlmrl.policy.load import weights_fingerprint
 from vlmrl.policy.model import Policy
@@ -65,6 +65,17 @@ def eval_problems(cfg: Config) -> list[str]:
             where = f"suite '{suite.id}' has: {', '.join(known)}" if suite is not None else "eval.suite is not given"
             out.append(f"eval.best: no task '{task}'{nearest(task, known)} ({where})")
     return out
+
+
+def eval_notes(cfg: Config) -> list[str]:
+    """What a reader of a run's evaluations should know of how they are made."""
+    others = {stage.rollout.engine for stage in cfg.stages if isinstance(stage, RolloutStage)} - {REFERENCE}
+    if not others or (cfg.eval.source is None and cfg.eval.suite is None):
+        return []
+    return [
+        f"evaluations of this run are answered by the reference engine ({REFERENCE}), not by {', '.join(sorted(others))}, which answers in "
+        "rollouts; `vlmrl eval --engine vllm` evaluates what the run exports"
+    ]
 
 
 def remember_stage(s: Session, name: str) -> None:

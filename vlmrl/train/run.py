@@ -22,7 +22,7 @@ from vlmrl.rewards.remote.services import Services
 from vlmrl.rewards.remote.services import session as services_of_run
 from vlmrl.rewards.remote.throttle import Timing
 from vlmrl.train import dist
-from vlmrl.train.evaluate import eval_problems, evaluate_stage, remember_stage
+from vlmrl.train.evaluate import eval_notes, eval_problems, evaluate_stage, remember_stage
 from vlmrl.train.export import export, link
 from vlmrl.train.mirror import Mirror
 from vlmrl.train.results import check_evaluations, show_results
@@ -49,6 +49,8 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
         raise ConfigError(problems)
     for text in method_doubts(cfg):
         ui.say(f"warning: {text}")
+    for text in eval_notes(cfg):
+        ui.say(text)
     quiet_transformers()
     if cfg.run.threads:
         torch.set_num_threads(cfg.run.threads)

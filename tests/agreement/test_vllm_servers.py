@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +16,7 @@ import yaml
 
 pytest.importorskip("vllm", reason="vLLM is not installed here; see docs/rollout.md")
 
-from tests.support import media_layouts, runs, tiny
+from tests.support import media_layouts, runs, served, tiny
 from vlmrl.config.load import loaded as loaded_config
 from vlmrl.config.schema import Config
 from vlmrl.errors import RemoteError
@@ -42,7 +39,6 @@ EQUAL = 1e-5
 """Nats by which two float32 kernels may differ here."""
 FELT = 1e-4
 """Nats that a change of weights must make at least, for a comparison to mean something."""
-START = 300.0
 ROOM = 1024
 
 
@@ -113,28 +109,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("served")
     loaded = media_layouts.make(folder, "qwen2_5_vl")
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe(folder)), encoding="utf-8")
-    command = [sys.executable, "-m", "vlmrl", "rollout-server", str(folder / "recipe.yaml"), "--listen", "127.0.0.1:0"]
-    environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "COLUMNS": "200"}
-    with (folder / "server.txt").open("w") as out:
-        process = subprocess.Popen(
-            [*command, "--token-file", str(folder / "token")], stdout=out, stderr=subprocess.STDOUT, text=True, env=environment
-        )
-        try:
-            yield Place(folder, loaded, process, _address(process, folder / "server.txt"), folder / "token")
-        finally:
-            process.kill()
-            process.wait(30)
-
-
-def _address(process: subprocess.Popen[str], said: Path) -> str:
-    end = time.monotonic() + START
-    while time.monotonic() < end:
-        found = re.search(r"rollout server on (\S+):", said.read_text(encoding="utf-8"))
-        if found:
-            return found.group(1)
-        assert process.poll() is None, said.read_text(encoding="utf-8")[-3000:]
-        time.sleep(0.5)
-    raise AssertionError(said.read_text(encoding="utf-8")[-3000:])
+    with served.serving(folder / "recipe.yaml") as server:
+        yield Place(folder, loaded, server.process, server.address, server.token)
 
 
 def apart(ours: list[list[Rollout]], theirs: list[list[Rollout]]) -> float:

@@ -306,7 +306,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/resume.md", "*"): "tests/faults",
     ("docs/rollout.md", "Which engine when"): "prose; tests/unit/config/test_rollout_config.py",
     ("docs/rollout.md", "Versions that work together"): "tests/agreement/test_vllm_rollout.py, tests/agreement/test_vllm_training.py, "
-    "tests/agreement/test_vllm_servers.py",
+    "tests/agreement/test_vllm_servers.py, tests/agreement/test_vllm_hosts.py",
     ("docs/scaling.md", "What ran where"): "tests/e2e/test_shards.py; prose",
     ("docs/scaling.md", "Recipes for four machines"): "tests/unit/plan/test_plan_recipes.py",
     ("docs/scaling.md", "Which engine when"): "prose; tests/unit/plan/test_plan_memory.py",

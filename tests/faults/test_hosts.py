@@ -21,17 +21,12 @@ import pytest
 
 from tests.faults.test_judge_training import config_for
 from tests.support import runs
+from tests.support.host_ranks import Training, environment
 from tests.support.netns import Hosts, unavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there are namespaces")]
 SECONDS = 15.0
 JUDGE, PORT = 2, 8000
-TRAIN = """
-import json, sys
-from tests.support import preload
-from tests.support.runs import _run
-_run(json.load(open(sys.argv[1])), None)
-"""
 SERVE = """
 import threading
 from tests.faults.test_judge_training import honest
@@ -70,41 +65,6 @@ Whole = tuple[Hosts, dict[str, Any], dict[str, Any]]
 """The hosts, a config, and the outcome of its undisturbed run."""
 
 
-def environment(**more: str) -> dict[str, str]:
-    here = {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "GLOO_SOCKET_IFNAME": "eth0"}
-    return here | more
-
-
-class Training:
-    """Two ranks of a run, on the first two hosts."""
-
-    def __init__(self, hosts: Hosts, config: dict[str, Any], *, fault: str = "", full: Path | None = None):
-        root = Path(config["run"]["root"])
-        root.mkdir(exist_ok=True)
-        (root / "config.json").write_text(json.dumps(config))
-        (root / "train.py").write_text(TRAIN)
-        self.logs = [root / f"rank{rank}-{time.time():.0f}.log" for rank in range(2)]
-        env = environment(MASTER_ADDR=hosts.addresses[0], MASTER_PORT="29400", WORLD_SIZE="2", LOCAL_RANK="0", VLMRL_FAULT=fault)
-        self.ranks = [
-            hosts.start(
-                rank,
-                [sys.executable, str(root / "train.py"), str(root / "config.json")],
-                env=env | {"RANK": str(rank)},
-                log=self.logs[rank],
-                mount=(full, "8k") if full is not None and rank == 1 else None,
-            )
-            for rank in range(2)
-        ]
-
-    def codes(self, timeout: float) -> list[int]:
-        """Exit codes of both, which have to be there in time."""
-        end = time.monotonic() + timeout
-        return [rank.wait(max(0.1, end - time.monotonic())) for rank in self.ranks]
-
-    def text(self, rank: int) -> str:
-        return self.logs[rank].read_text(errors="replace")
-
-
 def elsewhere(config: dict[str, Any], root: Path) -> dict[str, Any]:
     out = copy.deepcopy(config)
     out["run"]["root"] = str(root)
@@ -138,7 +98,7 @@ def whole(tiny_files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
 def wait_for(path: Path, training: Training, timeout: float = 400) -> None:
     end = time.monotonic() + timeout
     while not path.exists():
-        assert all(rank.poll() is None for rank in training.ranks), training.text(0)[-3000:] + training.text(1)[-3000:]
+        assert training.running, training.text(0)[-3000:] + training.text(1)[-3000:]
         assert time.monotonic() < end
         time.sleep(0.05)
 

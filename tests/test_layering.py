@@ -40,12 +40,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sampling": {"types", "registry", "rng", "errors", "protocols"},
     # Judges are reached over HTTP with seeded jitter, and their verdicts are kept in files.
     "rewards": {"types", "answers", "metrics", "errors", "protocols", "registry", "fs", "rng", "compat"},
-    "policy": {"types", "algo.inputs", "media", "errors", "compat", "fs"},
+    # What is special about a kind of model; below the policy, which asks it.
+    "families": {"types", "errors", "compat"},
+    "policy": {"types", "algo.inputs", "media", "errors", "compat", "fs", "families"},
     # The reference engine decodes with the policy; ground-truth rows are written by the inverse of the answer parser.
-    "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "answers"},
+    "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "families", "answers"},
     "evals": BELOW | {"answers", "metrics", "data", "media", "rewards", "rollout", "policy", "config"},
     "train": BELOW
-    | {"config", "methods", "algo", "answers", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "evals"},
+    | {"config", "methods", "algo", "answers", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "families", "evals"},
     "toy": BELOW | {"config", "media", "data", "policy", "train", "envs"},
     "methods": {"config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "algo", "rewards", "sampling"}
     | {"rollout.strategy", "envs"},
@@ -83,7 +85,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "av": ("media", "toy.world"),
     "decord": ("media",),
     "PIL": ("media", "evals", "envs.picture"),
-    "transformers": ("policy", "rollout.engine_hf", "rollout.vllm.inputs", "rewards.reward_model", "toy.model", "evals"),
+    "transformers": ("policy", "families", "rollout.engine_hf", "rollout.vllm.inputs", "rewards.reward_model", "toy.model", "evals"),
     "tokenizers": ("toy.model",),
     "accelerate": ("train.dist", "train.tracking"),
     "fsspec": ("train.mirror",),

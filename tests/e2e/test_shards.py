@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from tests.e2e.test_two_ranks import SCRIPT
 from tests.support import runs, shard_ranks
 from tests.support.shard_ranks import CASES, FOUR, OFFLOADED, SHARDINGS
-from vlmrl.policy.model import part_of
+from vlmrl.families.qwen_vl import part_of
 from vlmrl.train import checkpoint
 from vlmrl.train.shard.base import OFFLOADS
 from vlmrl.train.tracking import read_metrics

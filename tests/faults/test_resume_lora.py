@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support import runs
-from vlmrl.policy.model import LANGUAGE_TARGETS
+from vlmrl.families.qwen_vl import LANGUAGE_TARGETS
 
 
 def test_a_killed_run_of_two_stages_ends_with_the_same_bits(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:

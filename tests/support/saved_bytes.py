@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from vlmrl.compat import ensure_torchvision
+from vlmrl.families.registry import FAMILIES
 from vlmrl.policy.attention import attach
 from vlmrl.policy.forward import shared_prefix
 from vlmrl.policy.load import freeze
@@ -100,6 +101,7 @@ class Store:
 def policy_of(model: Any, *, compute: torch.dtype, backend: str = "merge") -> Policy:
     attach(model, "sdpa", device=torch.device("cpu"), compute=compute)
     bundle = ProcessorBundle(
+        family=FAMILIES[model.config.model_type],
         processor=None,
         tokenizer=None,
         patch_size=14,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,30 +12,17 @@ from safetensors import SafetensorError
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import CheckpointError, ConfigError
+from vlmrl.families.base import Family
+from vlmrl.families.registry import family_of
 from vlmrl.policy.attention import attach, choose
-from vlmrl.policy.model import Policy, ProcessorBundle, part_of
+from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.pack import PositionSpec, Rule
 from vlmrl.policy.root import Read
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Family:
-    """What the code must know about a model type."""
-
-    time_scaled: bool = False
-    """Temporal positions of a video run in seconds instead of steps."""
-    step_times: bool = False
-    """The time is written before each temporal step of a video, and the step has a span and positions of its own."""
-
-
-FAMILIES = {"qwen2_vl": Family(), "qwen2_5_vl": Family(time_scaled=True), "qwen3_vl": Family(step_times=True)}
-"""Supported model types. The mixture-of-experts variants are left out: nothing here has been checked with a router."""
 
 SETTINGS = "vlmrl.json"
 """File of an exported folder that says how the model was run in training."""
 COMPUTE = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """Types of the forward pass. Not float16: its gradients vanish or overflow without a loss scaler, which no step here has."""
-_CONTROL = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
 
 
 def quiet_transformers() -> None:
@@ -81,37 +67,47 @@ def load_processor(path: str, *, revision: str | None = None) -> ProcessorBundle
     """Load only tokenizer and processors: enough to encode data without any weights.
 
     Raises:
-        ConfigError: not found, or not a Qwen-VL-class processor.
+        ConfigError: not found, of a model type that is not supported, or not that family's processor.
     """
     ensure_torchvision()
     from transformers import AutoProcessor, Qwen3VLProcessor
 
+    found = _model_type(path, revision)
+    family = None if found is None else family_of(found, path)
     processor = _load(AutoProcessor, path, "processor", revision=revision)
     if not hasattr(processor, "image_processor") or not hasattr(processor, "video_processor"):
         raise ConfigError(f"model.path: '{path}' has no image and video processor; a Qwen-VL-class model is needed")
-    tokenizer = processor.tokenizer
-    vocabulary = tokenizer.get_vocab()
-    missing = [token for token in ("<|image_pad|>", "<|video_pad|>", "<|im_end|>") if token not in vocabulary]
-    if missing:
-        raise ConfigError(f"model.path: the tokenizer of '{path}' lacks {', '.join(missing)}; a Qwen-VL-class model is needed")
+    steps = isinstance(processor, Qwen3VLProcessor)
+    family = family or family_of("qwen3_vl" if steps else "qwen2_5_vl", path)
+    tokens = family.tokens(processor, path)
     images = processor.image_processor
-    end = [vocabulary[token] for token in ("<|im_end|>", "<|endoftext|>") if token in vocabulary]
-    digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode())
+    digest = hashlib.sha256(processor.tokenizer.backend_tokenizer.to_str().encode())
     for part in (images.to_json_string(), processor.video_processor.to_json_string(), str(processor.chat_template)):
         digest.update(part.encode())
     return ProcessorBundle(
+        family=family,
         processor=processor,
-        tokenizer=tokenizer,
+        tokenizer=processor.tokenizer,
         patch_size=int(images.patch_size),
         merge_size=int(images.merge_size),
         temporal_patch_size=int(images.temporal_patch_size),
-        pad_ids={"image": vocabulary["<|image_pad|>"], "video": vocabulary["<|video_pad|>"]},
-        special_ids=frozenset(int(i) for i in tokenizer.all_special_ids) | {vocabulary[t] for t in _CONTROL if t in vocabulary},
-        forbidden_ids=tuple(sorted(vocabulary[token] for token in _CONTROL if token in vocabulary)),
-        end_ids=tuple(end),
+        pad_ids=dict(tokens.pad_ids),
+        special_ids=tokens.special_ids,
+        forbidden_ids=tokens.forbidden_ids,
+        end_ids=tokens.end_ids,
         fingerprint=digest.hexdigest()[:16],
-        step_times=isinstance(processor, Qwen3VLProcessor),
+        step_times=steps,
     )
+
+
+def _model_type(path: str, revision: str | None) -> str | None:
+    """`model_type` of the model beside the processor; None for a folder that holds a processor alone."""
+    from transformers import AutoConfig
+
+    local = Path(path).expanduser()
+    if local.is_dir() and not (local / "config.json").is_file():
+        return None
+    return str(_load(AutoConfig, path, "config", revision=revision).model_type)
 
 
 def pick_device(name: str) -> torch.device:
@@ -151,7 +147,7 @@ def load_policy(
         raise ConfigError(f"model.dtype: expected one of {', '.join(COMPUTE)}, got '{dtype}'")
     where = pick_device(device)
     config = _config(path, bundle, revision)
-    family = FAMILIES[config.model_type]
+    family: Family = family_of(config.model_type, path)
     model = _empty(config, attention) if read == "none" else _weights(path, revision, attention)
     if read == "placed":
         model = model.to(where)
@@ -194,9 +190,7 @@ def _config(path: str, bundle: ProcessorBundle, revision: str | None) -> Any:
     from transformers import AutoConfig
 
     config = _load(AutoConfig, path, "config", revision=revision)
-    if config.model_type not in FAMILIES:
-        raise ConfigError(f"model.path: '{path}' is a '{config.model_type}' model; supported: {', '.join(FAMILIES)}")
-    if FAMILIES[config.model_type].step_times != bundle.step_times:
+    if family_of(config.model_type, path).step_times != bundle.step_times:
         raise ConfigError(
             f"model.path: '{path}' is a '{config.model_type}' model but its processor is {type(bundle.processor).__name__}, which lays "
             "out videos in another way; take both from the same model"
@@ -266,7 +260,7 @@ def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.P
     out: list[tuple[str, torch.nn.Parameter]] = []
     policy.vision_trains = False
     for name in sorted(named):
-        part = part_of(name)
+        part = policy.bundle.family.part_of(name)
         trains = part not in parts and (policy.lora is None or name in policy.lora.names)
         named[name].requires_grad_(trains)
         if trains:

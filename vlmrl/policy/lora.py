@@ -24,7 +24,8 @@ from safetensors.torch import save_file
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import ConfigError
-from vlmrl.policy.model import ADAPTER, Adapters, LoraSpec, Policy, in_tower, lora_weights
+from vlmrl.families.qwen_vl import in_tower
+from vlmrl.policy.model import ADAPTER, Adapters, LoraSpec, Policy, lora_weights
 
 _TENSORS = (".lora_A.", ".lora_B.")
 

@@ -12,22 +12,24 @@ from typing import Any
 import numpy as np
 import torch
 
+from vlmrl.families.base import Family
+from vlmrl.families.qwen_vl import LANGUAGE_TARGETS, in_tower
 from vlmrl.policy.attention import Backend
 from vlmrl.policy.pack import PositionSpec
 from vlmrl.policy.root import Shards, Unsharded
 from vlmrl.policy.sequence import Ranks
-from vlmrl.types import MediaKind, Part
+from vlmrl.types import MediaKind
 
 ADAPTER = "default"
 """peft's name of the only adapter."""
-LANGUAGE_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The linear layers of a Qwen decoder layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorBundle:
     """Tokenizer, image and video processing of one model, and the numbers that depend on them."""
 
+    family: Family
+    """What is special about this kind of model."""
     processor: Any
     tokenizer: Any
     patch_size: int
@@ -202,19 +204,6 @@ class Policy:
     def head(self) -> torch.Tensor:
         """The output matrix, [V, H]."""
         return self.model.get_output_embeddings().weight
-
-
-def part_of(name: str) -> Part:
-    """The part of the model that a parameter of this name belongs to: `vision` is the tower without its mergers, `projector` the mergers
-    (with those of deepstack features), `language` the decoder with embeddings and head."""
-    if not in_tower(name):
-        return "language"
-    return "projector" if ".merger." in name or ".deepstack_merger_list." in name else "vision"
-
-
-def in_tower(name: str) -> bool:
-    """Whether a module of this name belongs to the vision tower or its mergers."""
-    return ".visual." in f".{name}"
 
 
 def lora_weights(layer: Any) -> list[torch.nn.Parameter]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import runs
 from vlmrl.config.schema import Config, validate
-from vlmrl.policy.model import LANGUAGE_TARGETS
+from vlmrl.families.qwen_vl import LANGUAGE_TARGETS
 
 
 def _config(change: Callable[[dict[str, Any]], None]) -> Config:

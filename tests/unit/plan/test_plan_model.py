@@ -10,16 +10,18 @@ import pytest
 from tests.support import saved_bytes
 from vlmrl.config.schema import LoraSection
 from vlmrl.errors import ConfigError
+from vlmrl.families import registry
+from vlmrl.families.qwen_vl import LANGUAGE_TARGETS
 from vlmrl.plan.model import FAMILIES, TARGETS, Lora, known_shapes, named_shape, parameters, shape_of, tensors
 from vlmrl.policy import load
 from vlmrl.policy.lora import add_adapters
-from vlmrl.policy.model import LANGUAGE_TARGETS, LoraSpec
+from vlmrl.policy.model import LoraSpec
 
 WIDTHS: list[dict[str, Any]] = [{}, {"hidden": 96, "layers": 3, "heads": 6, "kv_heads": 6, "mlp": 160, "vision": {"depth": 4, "mlp": 256}}]
 
 
 def test_families_and_targets_are_those_of_the_trainer() -> None:
-    assert set(FAMILIES) == set(load.FAMILIES)
+    assert set(FAMILIES) == set(registry.FAMILIES)
     assert TARGETS == LANGUAGE_TARGETS == LoraSection.model_fields["targets"].default
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.family import check_family
 from tests.support.tiny import make_files
-from vlmrl.policy.load import FAMILIES
+from vlmrl.families.registry import FAMILIES
 from vlmrl.toy.model import ModelFamily
 
 

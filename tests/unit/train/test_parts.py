@@ -14,8 +14,8 @@ from tests.support.tiny import Tiny
 from vlmrl.config.schema import Config, validate
 from vlmrl.config.section import OptimSection
 from vlmrl.errors import ConfigError
+from vlmrl.families.qwen_vl import part_of
 from vlmrl.policy.load import freeze
-from vlmrl.policy.model import part_of
 from vlmrl.train.shard.adamw import groups_of, make_optimizer
 from vlmrl.train.step import learning_rate, rates, set_rates
 

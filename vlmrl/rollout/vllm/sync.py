@@ -22,8 +22,9 @@ from typing import Any
 import torch
 
 from vlmrl.errors import EngineError
+from vlmrl.families.qwen_vl import in_tower
 from vlmrl.policy.lora import merged_items
-from vlmrl.policy.model import Policy, in_tower
+from vlmrl.policy.model import Policy
 from vlmrl.rollout.vllm.inputs import Version
 from vlmrl.rollout.vllm.worker import Loaded, checksum
 

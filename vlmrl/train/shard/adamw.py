@@ -10,7 +10,7 @@ import torch
 
 from vlmrl.config.section import OptimSection
 from vlmrl.errors import ConfigError
-from vlmrl.policy.model import part_of
+from vlmrl.families.qwen_vl import part_of
 from vlmrl.train.shard import adamw8bit
 from vlmrl.train.shard.base import Named
 from vlmrl.types import Part

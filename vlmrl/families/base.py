@@ -1,0 +1,53 @@
+"""What the code must know of a model family, whichever it is: the shape that the special families and the generic one share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from vlmrl.types import MediaKind, Part
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """What a family's tokenizer and processor say about token ids."""
+
+    pad_ids: Mapping[MediaKind, int]
+    """Placeholder that stands for one feature of a medium of this kind."""
+    special_ids: frozenset[int]
+    forbidden_ids: tuple[int, ...]
+    """Visual control tokens: a policy must never sample them. Ascending."""
+    end_ids: tuple[int, ...]
+    """Tokens that end an answer."""
+
+
+class Family(Protocol):
+    """One kind of model. What is the same for all models of transformers stands outside (`policy.layouts`, `families.generic`)."""
+
+    @property
+    def name(self) -> str:
+        """`model_type` of its configs."""
+        ...
+
+    @property
+    def time_scaled(self) -> bool:
+        """Whether temporal positions of a video run in seconds instead of steps."""
+        ...
+
+    @property
+    def step_times(self) -> bool:
+        """Whether the time is written before each temporal step of a video, with a span and positions of its own for each."""
+        ...
+
+    def tokens(self, processor: Any, path: str) -> Tokens:
+        """Ids, from the processor that was found at `path`.
+
+        Raises:
+            ConfigError: the processor belongs to another family.
+        """
+        ...
+
+    def part_of(self, name: str) -> Part:
+        """The part of the model that a parameter of this name belongs to."""
+        ...

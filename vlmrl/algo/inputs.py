@@ -53,6 +53,12 @@ class AdvantageInputs:
     """Names of the tasks, by task id."""
     trajectory_N: Tensor | None = None
     """int64 id of the attempt that the rollout is a step of, unique over all ranks; the group is then the task that is attempted."""
+    turn_N: Tensor | None = None
+    """int64 number of the turn within its attempt, from 0."""
+    state_N: Tensor | None = None
+    """int64 id of the state that the turn was taken in: equal within a group where the state is; -1 where it is not known."""
+    sample_N: Tensor | None = None
+    """int64 id of the row of data that the group asks about, the same at every step: what memories of rows go by."""
     consistency_N: Tensor | None = None
     """float64 likelihood of the rollout's answer given its thought, under the slowly averaged reference: geometric mean over the answer's
     tokens, in [0, 1]; NaN where there is no answer."""

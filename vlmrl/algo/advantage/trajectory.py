@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from vlmrl.algo import segments
+from vlmrl.algo.attempts import Attempts
 from vlmrl.algo.inputs import AdvantageInputs
-from vlmrl.algo.needs import need
 from vlmrl.algo.registries import advantage
 
 
@@ -32,21 +32,12 @@ def trajectory(x: AdvantageInputs, *, combine: Literal["sum", "mean"] = "sum", e
     Raises:
         ValueError: no `trajectory_N`, or a trajectory whose steps are in several groups.
     """
-    trajectory_N = need(x, "trajectory_N", "advantage 'trajectory'")
-    everyone_N = torch.ones_like(x.valid_N)
-    group_N = x.group_N.double()
-    split_N = segments.maximum(group_N, trajectory_N, everyone_N) != segments.minimum(group_N, trajectory_N, everyone_N)
-    if bool(split_N.any()):
-        one = int(trajectory_N[split_N][0])
-        raise ValueError(f"advantage 'trajectory': the steps of trajectory {one} are in several groups; a group is a task")
-    steps_N = segments.count(trajectory_N, everyone_N)
-    whole_N = segments.count(trajectory_N, x.valid_N) == steps_N
-    mean_N = segments.mean(x.reward_N, trajectory_N, whole_N)
-    return_N = mean_N * steps_N if combine == "sum" else mean_N
-    # one step speaks for its trajectory: the first
-    place_N = torch.arange(len(trajectory_N), dtype=torch.float64)
-    first_N = whole_N & (segments.minimum(place_N, trajectory_N, everyone_N) == place_N)
+    attempts = Attempts.of(x, "advantage 'trajectory'")
+    first_N = attempts.first_N
+    return_N = attempts.totals(x.reward_N)
+    if combine == "mean":
+        return_N = return_N / attempts.steps_N
     centred_N = return_N - segments.mean(return_N, x.group_N, first_N)
     scaled_N = centred_N / (segments.std(return_N, x.group_N, first_N, ddof=ddof) + epsilon)
-    live_N = whole_N & ~segments.flat(return_N, x.group_N, first_N)
+    live_N = attempts.whole_N & ~segments.flat(return_N, x.group_N, first_N)
     return torch.where(live_N, scaled_N, torch.zeros_like(scaled_N)).detach()

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from vlmrl import rng
 from vlmrl.algo import segments
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.answers.tags import parse
@@ -56,6 +57,8 @@ class GroupFacts:
     weights: tuple[float, ...]
     baseline: float
     trajectory: str | None
+    turn: int | None
+    sample: str
     rows: list[RolloutFacts]
 
 
@@ -89,6 +92,9 @@ def reward_table(groups: Sequence[tuple[int, ScoredGroup]], *, baseline: Callabl
         baseline_N=torch.tensor([item.baseline for item, _, _ in rows], dtype=torch.float64),
         truncated_N=torch.tensor([row.truncated for _, _, row in rows]),
         trajectory_N=_attempts([(item.trajectory, k) for item, k, _ in rows]),
+        turn_N=_turns([item.turn for item, _, _ in rows]),
+        state_N=torch.tensor([item.place for item, _, _ in rows]),  # a row's screen is the state, and its rollouts all meet it
+        sample_N=torch.tensor([rng.key(0, "sample", item.sample) for item, _, _ in rows], dtype=torch.int64),
         progress=progress,
         tasks=tuple(tasks),
         weights_K=weights_K,
@@ -109,6 +115,8 @@ def _describe(place: int, scored: ScoredGroup, baseline: Callable[[str], float |
         weights=scored.scores.weights,
         baseline=float("nan") if value is None else value,
         trajectory=trajectory_id(prompt.sample),
+        turn=_turn(prompt.sample),
+        sample=prompt.sample.id,
         rows=[_facts(rewards, rollout, prompt.answer_format) for rewards, rollout in pairs],
     )
 
@@ -130,6 +138,19 @@ def trajectory_id(sample: Sample) -> str | None:
     trajectory: Any = sample.meta.get("trajectory")
     found = trajectory.get("id") if isinstance(trajectory, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     return None if found is None else str(found)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _turn(sample: Sample) -> int | None:
+    """The number of the step in its trajectory: `trajectory.step` of its row's meta."""
+    trajectory: Any = sample.meta.get("trajectory")
+    found = trajectory.get("step") if isinstance(trajectory, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    return found if type(found) is int else None  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _turns(numbers: Sequence[int | None]) -> torch.Tensor | None:
+    """None where some row does not say which step it is."""
+    known = [number for number in numbers if number is not None]
+    return torch.tensor(known) if len(known) == len(numbers) else None
 
 
 def _clusters(groups: Sequence[GroupFacts]) -> list[int]:

@@ -2,7 +2,8 @@
 
 The answer, by rule: `exact`, `choice`, `math`, `boxed`, `number`, `ocr`, `open_rouge` (text and numbers); `boxes`, `points`, `segmentation`
 (places); `temporal_iou`, `highlight`, `tracking` (times, boxes over time); `gui_action`. By a model: `judge`, `rubric`, `reward_model`,
-`thinking`, `faithful_judges`, `listener`. Form and length: `format`, `lengths`, `repetition`. `rule_spatial` is for the toy world.
+`thinking`, `faithful_judges`, `listener`. Form and length: `format`, `lengths`, `repetition`, `tool_calls`.
+`rule_spatial` is for the toy world.
 
 `vlmrl.methods` imports every module here, and so registers all of them. `checks` holds what several rewards share.
 """

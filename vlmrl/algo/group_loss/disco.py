@@ -15,39 +15,16 @@ written as a square, whose gradient is the paper's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from vlmrl.algo.group_loss.labels import group_sum, log_mean_exp, penalty, sides
 from vlmrl.algo.registries import group_loss
 from vlmrl.algo.rules import names
 
 TAU = {"logL": 10.0, "ratio": 1.0}
-
-
-def _group_sum(value_N: Tensor, index_N: Tensor, groups: int) -> Tensor:
-    return torch.zeros(groups, dtype=value_N.dtype, device=value_N.device).index_add(0, index_N, value_N)
-
-
-def _log_mean_exp(value_N: Tensor, of_N: Tensor, index_N: Tensor, groups: int) -> Tensor:
-    """log mean exp over the members `of_N` of each group; 0 for a group without any. [groups]"""
-    low = torch.full((groups,), float("-inf"), dtype=value_N.dtype, device=value_N.device)
-    top = low.scatter_reduce(0, index_N[of_N], value_N.detach()[of_N], "amax")
-    top = torch.where(top.isfinite(), top, torch.zeros_like(top))
-    shifted_N = torch.where(of_N, value_N - top[index_N], torch.zeros_like(value_N)).exp() * of_N
-    count = _group_sum(of_N.to(value_N.dtype), index_N, groups)
-    total = torch.where(count > 0, _group_sum(shifted_N, index_N, groups), torch.ones_like(count))
-    return total.log() - count.clamp(min=1).log() + top
-
-
-def _penalty(kl_N: Tensor | None, tokens_N: Tensor | None, beta: float, delta: float) -> Tensor | None:
-    if beta == 0:
-        return None
-    if kl_N is None or tokens_N is None:
-        raise ValueError("group_loss 'disco': the constraint needs kl_N and tokens_N; give both, or set beta to 0")
-    divergence = torch.where(tokens_N > 0, kl_N, torch.zeros_like(kl_N)).sum() / tokens_N.sum().clamp(min=1)
-    return beta / 2 * (divergence - delta).clamp(min=0).square()
 
 
 def _wants_all_questions(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
@@ -81,19 +58,13 @@ def disco(
     scale = TAU[score] if tau is None else tau
     if scale <= 0:
         raise ValueError(f"group_loss 'disco': tau is {scale}; it must be above 0")
-    # torch.unique has no types of its own
-    unique, index_N = cast("tuple[Tensor, Tensor]", torch.unique(group_N, return_inverse=True))  # pyright: ignore[reportUnknownMemberType]
-    groups = unique.numel()
-    live_N = torch.ones_like(advantage_N, dtype=torch.bool) if tokens_N is None else tokens_N > 0
-    right_N, wrong_N = live_N & (advantage_N > 0), live_N & (advantage_N < 0)
-    score_N = torch.where(right_N | wrong_N, score_N, torch.zeros_like(score_N))
-    rights, wrongs = (_group_sum(of_N.to(score_N.dtype), index_N, groups) for of_N in (right_N, wrong_N))
-    right = _group_sum(score_N * right_N, index_N, groups) / rights.clamp(min=1)
+    of = sides(score_N, advantage_N, group_N, tokens_N)
+    score_N = torch.where(of.right_N | of.wrong_N, score_N, torch.zeros_like(score_N))
+    right = group_sum(score_N * of.right_N, of.index_N, of.groups) / of.rights.clamp(min=1)
     if hard_negatives:
-        wrong = scale * _log_mean_exp(score_N / scale, wrong_N, index_N, groups)
+        wrong = scale * log_mean_exp(score_N / scale, of.wrong_N, of.index_N, of.groups)
     else:
-        wrong = _group_sum(score_N * wrong_N, index_N, groups) / wrongs.clamp(min=1)
-    both = (rights > 0) & (wrongs > 0)
-    loss = -torch.where(both, right - wrong, torch.zeros_like(right)).sum() / max(groups, 1)
-    penalty = _penalty(kl_N, tokens_N, beta, delta)
-    return loss if penalty is None else loss + penalty
+        wrong = group_sum(score_N * of.wrong_N, of.index_N, of.groups) / of.wrongs.clamp(min=1)
+    loss = -torch.where(of.both, right - wrong, torch.zeros_like(right)).sum() / max(of.groups, 1)
+    constraint = penalty("disco", kl_N, tokens_N, beta, delta)
+    return loss if constraint is None else loss + constraint

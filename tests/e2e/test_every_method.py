@@ -106,6 +106,23 @@ STAGES: dict[str, dict[str, Any]] = {
         "beta": 0.0,
     },
     "high_entropy": {"reweight": [{"name": "high_entropy", "share": 0.5}]},
+    "reweight_per_rollout": {
+        "reweight": [
+            *({"name": name} for name in ("ace", "adora", "xrpo_sharpening", "ap_grpo", "gtpo_entropy")),
+            {"name": "aspo", "marker": [5]},
+            {"name": "dagrpo_proposed", "score": "format", "threshold": 0.01},
+        ]
+    },
+    "reweight_per_token": {"reweight": [{"name": "gtpo"}, {"name": "hapo_low_entropy"}, {"name": "d3s_tokens"}]},
+    "grao_proposed": {
+        "rollout": ROLLOUT | {"strategy": {"name": "offpolicy_gt", "gt_cot": "answer_only"}},
+        "reweight": [{"name": "grao_proposed"}],
+        "auxiliary_losses": [{"name": "expo", "weight": 0.1}, {"name": "llds", "weight": 0.1}],
+    },
+    "d3s": {"filters": [{"name": "d3s", "start": 0.5}]},
+    "targeted_entropy": {"constraints": [{"name": "targeted_entropy"}]},
+    "ratio_variance_proposed": {"loss": {"name": "r2vpo", "weight": 0.0}, "constraints": [{"name": "ratio_variance_proposed"}]},
+    "dhpo_by_entropy": {"loss": {"name": "dhpo_proposed", "mix": "entropy"}},
     "entropy_bonus": {"auxiliary_losses": [{"name": "entropy_bonus", "weight": 0.01}]},
     "knapsack": {"budget": {"name": "knapsack", "low": 2, "high": 6}},
     "replay": {"rollout": ROLLOUT | {"strategy": {"name": "replay", "success_at": 0.0}}},

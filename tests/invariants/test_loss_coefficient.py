@@ -72,6 +72,16 @@ def by_sign(positive: tuple[float, float], negative: tuple[float, float]) -> Cal
     return lambda t: clip(t.ratio, *(positive if t.adv > 0 else negative)) * t.adv
 
 
+def etr(t: Token) -> float:
+    spread = (t.adv / (1 + t.adv**2)) ** 2
+    eps = clip(0.2 * (1 + 0.5 * math.tanh(abs(t.adv)) - 0.25) * (1 + 2 * spread - 0.25), 0.1, 0.4)
+    return ppo(t.ratio, t.adv, 1 - eps, 1 + 1.4 * eps)
+
+
+def dhpo(t: Token) -> float:
+    return (ppo(t.ratio, t.adv, 0.8, 1.28) + gspo(3e-4, 4e-4)(t)) / 2
+
+
 FORMS: dict[str, list[tuple[dict[str, Any], Callable[[Token], float]]]] = {
     "ppo_clip": [
         ({}, lambda t: ppo(t.ratio, t.adv, 0.8, 1.2)),
@@ -107,6 +117,21 @@ FORMS: dict[str, list[tuple[dict[str, Any], Callable[[Token], float]]]] = {
     "reg_grpo_proposed": [
         ({}, lambda t: t.adv - (sum(logs(t)) / len(t.row) - t.mean) / 0.05),
         ({"eta": 2.0}, lambda t: t.adv - (sum(logs(t)) / len(t.row) - t.mean) / 2.0),
+    ],
+    "rec": [
+        ({}, lambda t: t.adv if ppo(t.ratio, t.adv, 0.8, 1.2) else 0.0),
+        ({"clip_low": 0.6, "clip_high": 2.5}, lambda t: t.adv if ppo(t.ratio, t.adv, 0.4, 3.5) else 0.0),
+    ],
+    "etr_proposed": [({}, etr), ({"a": 0.0, "b": 0.0}, lambda t: ppo(t.ratio, t.adv, 0.8, 1.28))],
+    "dhpo_proposed": [({}, dhpo)],
+    "mdpo_proposed": [
+        ({}, lambda t: t.ratio * (t.adv - 0.1 * math.log(t.ratio))),
+        ({"weight": 2.0}, lambda t: t.ratio * (t.adv - 2 * math.log(t.ratio))),
+    ],
+    "p3o_proposed": [({}, lambda t: ppo(math.exp(sum(logs(t))), t.adv, 0.8, 1.2))],
+    "r2vpo": [
+        ({}, lambda t: t.ratio * (t.adv - 0.08 * (t.ratio - 1))),
+        ({"weight": 0.5}, lambda t: t.ratio * (t.adv - (t.ratio - 1))),
     ],
 }
 """Loss -> (arguments, closed form of c before the reducer)."""

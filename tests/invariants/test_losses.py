@@ -16,9 +16,9 @@ LOSSES = registries.policy_loss.names()
 KLS = registries.kl_estimator.names()
 NEUTRAL: dict[str, dict[str, float]] = {"asymre": {"shift": 0.0}}
 """Arguments without which a loss adds something of its own to the advantage, by definition."""
-REGRESSIONS = {"opmd", "reg_grpo_proposed"}
-"""With advantage 0 these pull a log-ratio back to its group's mean; only at ratio 1 there is nothing to pull."""
-STOPPED = {"cispo", "dispo", "gspo", "opmd", "reg_grpo_proposed"}
+REGRESSIONS = {"opmd", "reg_grpo_proposed", "mdpo_proposed", "r2vpo"}
+"""With advantage 0 these pull a log-ratio back, to its group's mean or to 0; only at ratio 1 there is nothing to pull."""
+STOPPED = {"cispo", "dispo", "gspo", "opmd", "reg_grpo_proposed", "dhpo_proposed", "p3o_proposed"}
 """Their gradient is defined with stopped gradients, so it is not the slope of their value: see test_loss_coefficient."""
 MASK = torch.tensor([[True, True, True, False], [True, False, False, False], [False, False, False, False]])
 

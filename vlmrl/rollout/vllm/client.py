@@ -15,7 +15,7 @@ import math
 import queue
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ import numpy as np
 from vlmrl.errors import EngineError, RemoteError
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import Pixels
-from vlmrl.rollout.vllm.answers import ASKED, given_up, require_room, rollout_of, why_lost
+from vlmrl.rollout.vllm.answers import ASKED, Collected, Counted, Done, given_up, require_room
 from vlmrl.rollout.vllm.fleet import Fleet
 from vlmrl.rollout.vllm.inputs import Answer, Inputs, Version
 from vlmrl.rollout.vllm.messages import Ask
@@ -35,7 +35,6 @@ from vlmrl.rollout.vllm.sync import SyncReport, weights
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 T = TypeVar("T")
-Done = Callable[[int, list[Rollout]], None]
 
 SLICE = 0.5
 """Seconds between two looks at what cannot be waited for."""
@@ -70,42 +69,26 @@ class Alone:
         return fn()
 
 
-class RemoteVllmEngine:
+class RemoteVllmEngine(Counted):
     """Generates on rollout servers. The weights are the policy's after `sync`."""
 
     beside_training = True
 
     def __init__(self, fleet: Fleet, policy: Policy, pixels: Pixels, *, together: Together | None = None, at_once: int = 256):
         """`at_once`: answers that one server may be asked for at a time, by one rank."""
+        super().__init__()
         self.fleet, self.policy = fleet, policy
         self.together = together or Alone()
         self.at_once = at_once
         self.inputs = Inputs(policy.bundle, policy.positions, pixels)
         self.held: Version | None = None
         """Version that the servers answer with."""
-        self.last_sync: SyncReport | None = None
-        self.prompt_tokens = 0
-        self.cached_tokens = 0
-        self.asked_again = 0
-        self.synced_bytes = 0
-        self.sync_seconds = 0.0
         self._whole: int | None = None
         self._pixels = threading.Lock()
 
     @property
     def version(self) -> int:
         return -1 if self.held is None else self.held.policy
-
-    @property
-    def counts(self) -> Mapping[str, Callable[[], float]]:
-        """What is logged of its work."""
-        return {
-            "work/prefilled_tokens": lambda: self.prompt_tokens - self.cached_tokens,
-            "work/prefix_cached_tokens": lambda: self.cached_tokens,
-            "work/asked_again": lambda: self.asked_again,
-            "work/synced_bytes": lambda: self.synced_bytes,
-            "time/sync": lambda: self.sync_seconds,
-        }
 
     def close(self) -> None:
         """Give up the connections. The servers go on."""
@@ -140,9 +123,8 @@ class RemoteVllmEngine:
         self.held, report = None, None
         while report is None:
             report = self._send(version)
-        self.held, self.last_sync = version, report
-        self.synced_bytes += report.nbytes
-        self.sync_seconds += report.seconds
+        self.held = version
+        self.count_sync(report)
         return report
 
     def _send(self, version: Version) -> SyncReport | None:
@@ -199,11 +181,9 @@ class _Round:
     def __init__(
         self, engine: RemoteVllmEngine, version: Version, requests: Sequence[Request], settings: GenerationSettings, done: Done | None
     ):
-        self.engine, self.version, self.requests, self.settings, self.done = engine, version, requests, settings, done
+        self.engine, self.version, self.requests, self.settings = engine, version, requests, settings
         self.fleet, self.bundle = engine.fleet, engine.policy.bundle
-        self.answers: list[dict[int, Rollout]] = [{} for _ in requests]
-        self.asked: dict[tuple[int, int], int] = {}
-        self._open = sum(len(request.seeds) for request in requests)
+        self.collected = Collected(requests, settings, self.bundle, engine, version=version.policy, done=done)
         order = sorted(range(len(requests)), key=lambda i: (-requests[i].expected_tokens, i))
         self._jobs = [_Job(number=n, answers=list(range(len(requests[n].seeds)))) for n in order if requests[n].seeds]
         self._running: dict[str, int] = {remote.address: 0 for remote in self.fleet.remotes}
@@ -217,14 +197,14 @@ class _Round:
         self._began = self.fleet.now()
 
     def loop(self) -> list[list[Rollout]]:
-        if not self._open:
-            return [[] for _ in self.requests]
+        if not self.collected.open:
+            return self.collected.rollouts()
         most = max(len(request.seeds) for request in self.requests)
         width = min(max(1, self.engine.at_once // most), len(self.requests), MOST_THREADS)
         pool = ThreadPoolExecutor(max_workers=width * len(self.fleet.remotes), thread_name_prefix="asking")
         working = [pool.submit(self._work, remote) for _ in range(width) for remote in self.fleet.remotes]
         try:
-            while self._open:
+            while self.collected.open:
                 try:
                     self._take(*self._results.get(timeout=SLICE))
                 except queue.Empty:
@@ -234,7 +214,7 @@ class _Round:
             with self._turn:
                 self._turn.notify_all()
             pool.shutdown()
-        return [[of[k] for k in range(len(of))] for of in self.answers]
+        return self.collected.rollouts()
 
     # ---- the caller's thread -------------------------------------------------------------------------------------------
 
@@ -247,29 +227,14 @@ class _Round:
             if job.lost + 1 >= TRIES:
                 told = f"{remote.address}: {outcome.reason}, {outcome.detail}"
                 raise RemoteError(f"'{request.prompt.sample.id}' lost its rollout server {TRIES} times, at last {told}")
+            self.engine.asked_again += len(job.answers)
             self._again(job, job.answers, remote, lost=job.lost + 1)
             return
-        again: list[int] = []
-        for k, answer in zip(job.answers, outcome, strict=True):
-            self.engine.prompt_tokens += len(request.prompt.ids)
-            self.engine.cached_tokens += answer.cached
-            why = why_lost(answer, self.settings)
-            if why is not None:
-                self.asked[job.number, k] = self.asked.get((job.number, k), 0) + 1
-                if self.asked[job.number, k] >= ASKED:
-                    raise given_up(request, why)
-                again.append(k)
-                continue
-            self.answers[job.number][k] = rollout_of(answer, request, k, self.bundle, version=self.version.policy)
-            self._open -= 1
+        again = [k for k, answer in zip(job.answers, outcome, strict=True) if not self.collected.take(job.number, k, answer)]
         if again:
             self._again(job, again, remote, lost=job.lost)
-        own = self.answers[job.number]
-        if len(own) == len(request.seeds) and self.done is not None:
-            self.done(job.number, [own[k] for k in range(len(own))])
 
     def _again(self, job: _Job, answers: list[int], remote: Remote, *, lost: int) -> None:
-        self.engine.asked_again += len(answers)
         with self._turn:
             self._jobs.insert(0, _Job(number=job.number, answers=answers, lost=lost, avoid=remote.address))
             self._turn.notify_all()

@@ -8,7 +8,7 @@ prompt of a group is computed once: the other answers find it in the prefix cach
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from vlmrl.errors import ConfigError, EngineError
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import Pixels
 from vlmrl.rollout.mismatch import place_of
-from vlmrl.rollout.vllm.answers import ASKED, given_up, require_room, rollout_of, why_lost
+from vlmrl.rollout.vllm.answers import Collected, Counted, Done, require_room
 from vlmrl.rollout.vllm.inputs import Answer, Inputs, Version, answer_of, sampling_params
 from vlmrl.rollout.vllm.sync import Sync, SyncReport
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
@@ -32,8 +32,6 @@ _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-
-Done = Callable[[int, list[Rollout]], None]
 
 
 def _set_environment() -> None:
@@ -170,23 +168,18 @@ class Core:
             engine.engine_core.shutdown()
 
 
-class VllmEngine:
+class VllmEngine(Counted):
     """Generates with vLLM. The weights are the policy's after `ready`, which sends them when its version has changed."""
 
     def __init__(self, core: Core, policy: Policy, pixels: Pixels, *, probe_every: int = 20):
         """`probe_every`: synchronisations from one look at the probes to the next."""
+        super().__init__()
         self.core = core
         self.policy = policy
         self.inputs = Inputs(policy.bundle, policy.positions, pixels)
         self.probe_every = probe_every
         self.held: Version | None = None
         """Version of the weights in the engine."""
-        self.last_sync: SyncReport | None = None
-        self.prompt_tokens = 0
-        self.cached_tokens = 0
-        self.asked_again = 0
-        self.synced_bytes = 0
-        self.sync_seconds = 0.0
         self._probes: dict[str, Prompt] = {}
         self._syncs = 0
         self._probe_due = False
@@ -194,17 +187,6 @@ class VllmEngine:
     @property
     def version(self) -> int:
         return self.policy.version if self.held is None else self.held.policy
-
-    @property
-    def counts(self) -> Mapping[str, Callable[[], float]]:
-        """What is logged of its work."""
-        return {
-            "work/prefilled_tokens": lambda: self.prompt_tokens - self.cached_tokens,
-            "work/prefix_cached_tokens": lambda: self.cached_tokens,
-            "work/asked_again": lambda: self.asked_again,
-            "work/synced_bytes": lambda: self.synced_bytes,
-            "time/sync": lambda: self.sync_seconds,
-        }
 
     def close(self) -> None:
         """Nothing to release: vLLM lives on for the next stage (`Core.close`)."""
@@ -231,9 +213,8 @@ class VllmEngine:
         whole = held is None or (held.vision != p.vision_version and not p.vision_trains)
         self.held = None
         report = self.core.sync.send(p, version, whole=whole)
-        self.held, self.last_sync = version, report
-        self.synced_bytes += report.nbytes
-        self.sync_seconds += report.seconds
+        self.held = version
+        self.count_sync(report)
         self._probe_due |= self._syncs % self.probe_every == 0
         self._syncs += 1
         return report
@@ -272,12 +253,11 @@ class _Run:
     """One call of `generate`."""
 
     def __init__(self, engine: VllmEngine, version: Version, requests: Sequence[Request], settings: GenerationSettings, done: Done | None):
-        self.engine, self.version, self.requests, self.settings, self.done = engine, version, requests, settings, done
+        self.engine, self.version, self.requests, self.settings = engine, version, requests, settings
         self.bundle = engine.policy.bundle
+        self.collected = Collected(requests, settings, self.bundle, engine, version=version.policy, done=done)
         self.open: dict[str, tuple[int, int]] = {}
         """Name of a running request -> (number of ours, answer)."""
-        self.asked: dict[tuple[int, int], int] = {}
-        self.answers: list[dict[int, Rollout]] = [{} for _ in requests]
         self.inputs: dict[int, Any] = {}
 
     def loop(self) -> list[list[Rollout]]:
@@ -293,29 +273,17 @@ class _Run:
                         self._take(*self.open.pop(name), answer)
         finally:
             self.engine.core.drop(list(self.open))
-        return [[of[k] for k in range(len(of))] for of in self.answers]
+        return self.collected.rollouts()
 
     def _ask(self, number: int, answer: int) -> None:
         request = self.requests[number]
         if number not in self.inputs:
             self.inputs[number] = self.engine.inputs.engine_input(request.prompt, self.version)
         parameters = sampling_params(self.settings, request.seeds[answer], ends=self.bundle.end_ids, forbidden=self.bundle.forbidden_ids)
-        self.asked[number, answer] = self.asked.get((number, answer), 0) + 1
         self.open[self.engine.core.ask(self.inputs[number], parameters)] = number, answer
 
     def _take(self, number: int, k: int, answer: Answer) -> None:
-        request = self.requests[number]
-        self.engine.prompt_tokens += len(request.prompt.ids)
-        self.engine.cached_tokens += answer.cached
-        lost = why_lost(answer, self.settings)
-        if lost is not None:
-            if self.asked[number, k] >= ASKED:
-                raise given_up(request, lost)
-            self.engine.asked_again += 1
+        if not self.collected.take(number, k, answer):
             self._ask(number, k)
-            return
-        self.answers[number][k] = rollout_of(answer, request, k, self.bundle, version=self.version.policy)
-        if len(self.answers[number]) == len(request.seeds):
+        elif self.collected.whole(number):
             del self.inputs[number]
-            if self.done is not None:
-                self.done(number, [self.answers[number][i] for i in range(len(request.seeds))])

@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "defaults": set(),
     "plugins": {"errors"},
     "config": {"errors", "registry", "types", "defaults", "plugins"},
-    "algo": {"registry"},
+    # A rule about a neighbour may ask whether the recipe names another than the default.
+    "algo": {"registry", "defaults"},
     "metrics": {"errors", "types"},
     "media": {"types", "errors", "fs"},
     "answers": {"types", "registry", "metrics", "errors"},

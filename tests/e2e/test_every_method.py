@@ -146,6 +146,10 @@ STAGES: dict[str, dict[str, Any]] = {
     "soft_overlong": {"reward_shaping": [{"name": "soft_overlong", "reward": "temporal_iou", "maximum": 10, "buffer": 4}]},
     "budget_schedule": {"reward_shaping": [{"name": "budget_schedule", "reward": "temporal_iou", "start": 8}]},
     "grpo_lambda": {"reward_shaping": [{"name": "grpo_lambda", "reward": "temporal_iou"}]},
+    "gcpo": {"reward_shaping": [{"name": "gcpo", "reward": "temporal_iou", "used": "format"}]},
+    "e_grpo": {"reward_shaping": [{"name": "e_grpo", "reward": "temporal_iou", "matched": "format"}]},
+    "serr": {"reward_shaping": [{"name": "serr", "reward": "temporal_iou"}]},
+    "pseudo_labels": {"rewards": [{"name": "urpa"}, {"name": "majority_vote"}, {"name": "surrogate_length", "maximum": 10}]},
     "p_grpo_gate": {"reward_shaping": [{"name": "p_grpo_gate", "reward": "format", "outcome": "temporal_iou"}]},
     "noisy_verifier": {
         "reward_shaping": [{"name": "noisy_verifier", "reward": "format", "false_positive": 0.1}],

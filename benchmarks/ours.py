@@ -20,7 +20,8 @@ LEARNING_RATE = 1e-6
 
 
 def config_of(job: Job) -> Any:
-    """The recipe of a cell: `prompt` (visual tokens), `group`, `completion`, `batch` (prompts per step), `vocabulary`."""
+    """The recipe of a cell: `prompt` (visual tokens), `group`, `completion`, `batch` (prompts per step), `vocabulary`, and where it is not
+    an image `kind`."""
     from vlmrl.config.schema import (
         Config,
         DataSection,
@@ -47,7 +48,7 @@ def config_of(job: Job) -> Any:
         rewards=(RewardMethod(name="length"),),
         forward=job["side"],
     )
-    folder = media_folder(settings, "image", cell["prompt"], steps * cell["batch"])
+    folder = media_folder(settings, cell.get("kind", "image"), cell["prompt"], steps * cell["batch"])
     return Config(
         model=ModelSection(path=str(model_folder(settings, cell["vocabulary"])), device=settings["device"], dtype=settings["dtype"]),
         media=MediaSection(max_pixels=MAX_PIXELS),
@@ -78,14 +79,41 @@ def length_reward(group: Any, ctx: Any) -> list[float | None]:
     return list(reward([rollout.text for rollout in group.rollouts]))
 
 
-def open_stage(cfg: Any, journal: Path, log: Any) -> Any:
-    """A `StageRun` as `vlmrl.train.run` builds it, without what surrounds a stage: evaluation, checkpoints, trackers."""
+def vllm_engine(job: Job, policy: Any, store: Any, *, path: str, room: int, most: int) -> Any:
+    """vLLM in this process, as `rollout.engine: vllm` makes it, for `most` answers of up to `room` tokens with their prompts."""
+    import torch
+
+    from vlmrl.rollout.vllm.engine import Core, CoreOptions, VllmEngine
+
+    settings = job["settings"]
+    on_cpu = settings["device"] == "cpu"
+    options = CoreOptions(
+        path=path,
+        revision=None,
+        architecture=type(policy.model).__name__,
+        dtype=settings["dtype"],
+        max_model_len=room,
+        max_num_seqs=max(8, most),
+        memory=job["cell"]["vllm_memory"],
+        cache_bytes=2**30 if on_cpu else None,
+        eager=on_cpu,
+    )
+    threads, set_threads = torch.get_num_threads(), torch.set_num_threads
+    core = Core(options)
+    set_threads(threads)  # vLLM's worker may have changed it for everybody
+    return VllmEngine(core, policy, store)
+
+
+def open_stage(job: Job, cfg: Any, journal: Path, log: Any) -> Any:
+    """A `StageRun` as `vlmrl.train.run` builds it, without what surrounds a stage: evaluation, checkpoints, trackers. It generates with the
+    reference engine, or with what the cell names as `engine`."""
     from vlmrl import rng
     from vlmrl.data.source import load_source
     from vlmrl.policy.load import freeze
     from vlmrl.policy.vision import VisionCache
     from vlmrl.protocols import sampler as samplers
     from vlmrl.rewards.run.runner import RewardRunner
+    from vlmrl.rollout.engine_hf import HFEngine
     from vlmrl.train.loader import PromptLoader
     from vlmrl.train.media import open_media
     from vlmrl.train.shard.adamw import make_optimizer
@@ -121,6 +149,14 @@ def open_stage(cfg: Any, journal: Path, log: Any) -> Any:
         bad=state.bad_media,
         quarantine=lambda sample, reason, message: None,
     )
+
+    def make_engine(rollout: Any) -> Any:
+        if job["cell"].get("engine", "hf") == "hf":
+            return HFEngine(policy, learner.vision, max_num_seqs=rollout.max_num_seqs)
+        room = len(encoder.encode(next(iter(samples.values())), TEMPLATE).ids) + rollout.max_new_tokens
+        most = rollout.prompts_per_step * rollout.num_generations
+        return vllm_engine(job, policy, store, path=cfg.model.path, room=room, most=most)
+
     return StageRun(
         cfg=stage,
         seed=0,
@@ -136,6 +172,7 @@ def open_stage(cfg: Any, journal: Path, log: Any) -> Any:
         log=lambda values, **where: log(values),
         save=lambda: None,
         stop_requested=lambda: False,
+        make_engine=make_engine,
     )
 
 
@@ -151,7 +188,7 @@ def measure(job: Job) -> Result:
     logged: list[dict[str, float]] = []
     out: dict[str, list[float]] = {"seconds": [], "cpu": [], "rollout": [], "update": []}
     with tempfile.TemporaryDirectory() as folder:
-        stage = open_stage(cfg, Path(folder) / "journal", logged.append)
+        stage = open_stage(job, cfg, Path(folder) / "journal", logged.append)
         algorithm = Algorithm.of(cfg.stages[0])
         pipeline = Pipeline(stage, stage.collector(cfg.stages[0], algorithm.strategy.call()))
         meter = Meter(settings["device"])

@@ -1,47 +1,26 @@
 """Rollouts of a training step with three engines in one process, taking turns: `rollout.engine: hf`, transformers' `generate`, and
 `rollout.engine: vllm`.
 
-    python benchmarks/rollout_engines.py                              pictures and clips of 1,024 and 2,304 visual tokens, G = 8 and 16
-    python benchmarks/rollout_engines.py --prompts 1024 --kinds image --groups 8
-    python benchmarks/rollout_engines.py --sides hf generate          without vLLM
-    python benchmarks/rollout_engines.py --device cuda --size 3b
-
-All get the same prompts, already encoded, and media that none has seen. The time runs from there to the sampled ids of all answers; with
-vLLM it begins with the sending of the weights, since in training they have changed (`of it sending weights`). Call by call each side has
-one turn, and another one begins. Temperature 1, answers of equal length. `benchmarks/rollout.py` is the comparison of whole programs, from
-the path of a file, each in a process of its own. Writes docs/benchmarks/rollout_engines.md and .json.
+A part of `rollout.py`. All get the same prompts, already encoded, and media that none has seen. The time runs from there to the sampled ids
+of all answers; with vLLM it begins with the sending of the weights, since in training they have changed. Call by call each side has one
+turn, and another one begins.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from common import (
-    BenchmarkError,
-    Job,
-    Result,
-    Store,
-    common_settings,
-    console,
-    measure,
-    median_range,
-    need,
-    provenance,
-    publish,
-    run_all,
-    run_script,
-    show,
-)
+from common import BenchmarkError, Job, Result, Store, median_range, show
 from meter import now
+from rollout_programs import axes_of, config_of, media_of, rows_of
 
-SIDES = ("hf", "generate", "vllm")
-ONE_RUN = "turns"
-"""Side of a measuring process: all sides are in it."""
+ENGINES = ("hf", "generate", "vllm")
+SIDES = ("turns",)
+"""Side of a measuring process: all engines are in it."""
 
 Ask = Callable[[Sequence[Any], int], list[Any]]
 """(prompts, number of the call) -> ids of every answer."""
@@ -79,29 +58,14 @@ class Place:
         return [Request(prompt=prompt, ks=ks, seeds=tuple(rng.key(0, n, i, k) for k in ks)) for i, prompt in enumerate(prompts)]
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kinds", nargs="+", choices=("image", "video"), default=["image", "video"])
-    parser.add_argument(
-        "--prompts", type=int, nargs="+", default=[1024, 2304], help="visual tokens (a square number; of a clip, four times one)"
-    )
-    parser.add_argument("--groups", type=int, nargs="+", default=[8, 16], help="answers per prompt")
-    parser.add_argument("--completions", type=int, nargs="+", default=[64], help="tokens per answer")
-    parser.add_argument("--batch", type=int, default=2, help="prompts per call")
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--vllm-memory", type=float, default=0.4, help="share of a GPU's memory that vLLM may take")
-
-
 def worker(job: Job) -> Result:
-    import workload
-
-    return workload.prepare(job) if job["side"] == "prepare" else turns(job)
+    return turns(job)
 
 
 def turns(job: Job) -> Result:
     """Every side answers every call; the one that begins changes from call to call."""
     import ours as step
     import torch
-    from rollout import config_of, rows_of
 
     from vlmrl.train.media import open_media
 
@@ -200,22 +164,10 @@ def inputs_of(prompts: Sequence[Any], store: Any, bundle: Any) -> Any:
 
 def vllm(at: Place) -> Ask:
     """vLLM as a run has it: in this process, weights sent before it generates."""
-    from vlmrl.rollout.vllm.engine import Core, CoreOptions, VllmEngine
+    from ours import vllm_engine
 
-    settings, cell = at.job["settings"], at.job["cell"]
-    on_cpu = settings["device"] == "cpu"
-    options = CoreOptions(
-        path=at.model,
-        revision=None,
-        architecture=type(at.policy.model).__name__,
-        dtype=settings["dtype"],
-        max_model_len=at.room,
-        max_num_seqs=max(8, cell["batch"] * cell["group"]),
-        memory=settings["vllm_memory"],
-        cache_bytes=2**30 if on_cpu else None,
-        eager=on_cpu,
-    )
-    engine = VllmEngine(Core(options), at.policy, at.store)
+    cell = at.job["cell"]
+    engine = vllm_engine(at.job, at.policy, at.store, path=at.model, room=at.room, most=cell["batch"] * cell["group"])
 
     def ask(prompts: Sequence[Any], n: int) -> list[Any]:
         before = engine.sync_seconds
@@ -228,10 +180,8 @@ def vllm(at: Place) -> Ask:
 
 
 def cells_of(args: argparse.Namespace) -> list[dict[str, Any]]:
-    axes = itertools.product(args.kinds, args.prompts, args.groups, args.completions)
-    names = ("kind", "prompt", "group", "completion")
-    more = {"batch": args.batch, "vocabulary": args.vocabulary_rows, "sides": " ".join(s for s in SIDES if s in args.sides)}
-    return [dict(zip(names, cell, strict=True)) | more for cell in axes]
+    more = {"batch": args.batch, "vocabulary": args.vocabulary_rows, "sides": " ".join(s for s in ENGINES if s not in args.without)}
+    return [{"part": "engines"} | axes | more | {"vllm_memory": args.vllm_memory} for axes in axes_of(args)]
 
 
 def table_of(results: Sequence[Result]) -> list[list[str]]:
@@ -251,32 +201,13 @@ def table_of(results: Sequence[Result]) -> list[list[str]]:
     return rows
 
 
-def main(args: argparse.Namespace) -> None:
-    if "vllm" in args.sides:
-        need("vllm", "--sides hf generate")
-    store = Store.open(args.write.with_suffix(".json"), common_settings(args) | {"vllm_memory": args.vllm_memory})
-    cells = cells_of(args)
-    media = sorted({(c["kind"], c["prompt"], (args.warmup + args.steps) * args.batch) for c in cells})
-    files = {"vocabularies": [args.vocabulary_rows], "media": media}
-    measure(__file__, {"side": "prepare", "cell": files, "settings": store.settings}, timeout=args.timeout)
-    run_all(__file__, store, cells, (ONE_RUN,), args.repeats, timeout=args.timeout, say=console().print)
-    publish(args.write, document(store))
-
-
-def document(store: Store) -> list[str]:
+def lines(results: list[Result], store: Store) -> list[str]:
+    del store
     return [
-        "# Rollouts with each engine",
-        "",
-        "Seconds from encoded prompts to the sampled ids of all answers; random weights, temperature 1, no answer can end early. The sides",
-        "are in one process and take turns call by call, each with the same prompts, whose media no side has seen.",
-        "",
-        show("Seconds and tokens", table_of(list(store.results.values()))),
-        "`hf` and `vllm` also return the log-prob of every sampled token, `generate` does not. On CUDA, vLLM runs with its graphs, the",
-        "others without.",
-        "",
-        *provenance(store),
+        show("Engines: from encoded prompts to the ids of all answers", table_of(results)),
+        "One process, turns call by call, the same prompts, media that no side has seen. vLLM's time holds the sending of the weights.",
+        "`hf` and `vllm` also return the log-prob of every sampled token, `generate` does not.",
     ]
 
 
-if __name__ == "__main__":
-    run_script(__doc__ or "", __file__, options, worker, main)
+__all__ = ["SIDES", "cells_of", "lines", "media_of", "worker"]

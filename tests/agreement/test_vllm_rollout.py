@@ -249,6 +249,18 @@ def test_probes_are_asked_of_every_place_in_turn(pair: Pair) -> None:
     assert sorted(seen) == [0, 0, 6, 6]
 
 
+def test_probes_are_no_longer_than_there_is_room(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose answers are shorter than a probe, and whose longest prompt fills the rest."""
+    pair.vllm()
+    engine = VllmEngine(pair.core, pair.loaded.policy, pair.loaded.store, probe_every=1)
+    longest = max(len(prompt.ids) for prompt in pair.prompts.values())
+    monkeypatch.setattr(pair.core, "options", dataclasses.replace(pair.core.options, max_model_len=longest + 3))
+    with engine.ready():
+        engine.generate(pair.requests, dataclasses.replace(GREEDY, max_new_tokens=3))
+        assert {len(answer.ids) for _, answer in engine.probes(1.0)} <= {1, 2, 3}
+    pair.engine.held = None
+
+
 def test_a_frozen_tower_is_sent_once(pair: Pair) -> None:
     with pair.engine.ready():
         pass

@@ -224,7 +224,8 @@ class VllmEngine(Counted):
         if not self._probe_due or not self._probes:
             return []
         self._probe_due = False
-        settings = GenerationSettings(max_new_tokens=PROBE_TOKENS, temperature=temperature)
+        room = self.core.options.max_model_len - max(len(prompt.ids) for prompt in self._probes.values())  # 1 at least: they had answers
+        settings = GenerationSettings(max_new_tokens=min(PROBE_TOKENS, room), temperature=temperature)
         requests = [Request(prompt=prompt, seeds=(0,), ks=(0,)) for prompt in self._probes.values()]
         answers = self.generate(requests, settings)
         return [(request.prompt, rollout) for request, (rollout,) in zip(requests, answers, strict=True)]

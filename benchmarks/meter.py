@@ -29,7 +29,7 @@ class Meter:
         if marker.exists() and os.access(marker, os.W_OK):
             marker.write_text("5")
             self.reset = True
-        self.loaded = _resident()
+        self.loaded = resident()
 
     def read(self) -> dict[str, Any]:
         """Bytes: `loaded` at the start, `peak` since then. `exact` is false where loading may have been the peak."""
@@ -41,10 +41,10 @@ class Meter:
         return {"loaded": self.loaded, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale, "exact": self.reset}
 
 
-def _resident() -> int:
-    """Bytes of this process in memory now."""
-    status = Path("/proc/self/status")
-    if status.exists():
+def resident(pid: int | None = None) -> int:
+    """Bytes of a process in memory now: of this one, or where there is `/proc` of another."""
+    status = Path(f"/proc/{'self' if pid is None else pid}/status")
+    if pid is not None or status.exists():
         return 1024 * int(re.findall(r"VmRSS:\s+(\d+)", status.read_text())[0])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 

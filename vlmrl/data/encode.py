@@ -147,27 +147,11 @@ class Encoder:
 
     def _prompt(self, sample: Sample, answer_format: str, handles: Sequence[MediaHandle]) -> Prompt:
         text = self.tokenizer.apply_chat_template(messages(sample, answer_format), tokenize=False, add_generation_prompt=True)
-        short = self._tokenize(text)
+        short = self.tokenize(text)
         self._check_control_tokens(sample, answer_format, short)
         if any(handle.step_times is not None for handle in handles):
-            short = self._tokenize(self._with_times(sample, text, handles))
-        ids: list[int] = []
-        spans: list[tuple[int, int]] = []
-        owners: list[int] = []
-        waiting = [(owner, tokens) for owner, handle in enumerate(handles) for tokens in _pieces(handle)]
-        for token in short:
-            if token not in self.pad_ids.values():
-                ids.append(token)
-                continue
-            if len(owners) == len(waiting) or self.pad_ids[handles[waiting[len(owners)][0]].kind] != token:
-                raise RowError("placeholder", f"{_where(sample)}: placeholders and media disagree in number or order")
-            owner, tokens = waiting[len(owners)]
-            owners.append(owner)
-            spans.append((len(ids), len(ids) + tokens))
-            ids.extend([token] * tokens)
-        if len(owners) < len(waiting):
-            left = len({owner for owner, _ in waiting[len(owners) :]})
-            raise RowError("placeholder", f"{_where(sample)}: {left} media have no placeholder in the chat template")
+            short = self.tokenize(self._with_times(sample, text, handles))
+        ids, spans, owners = self.spread(short, handles, _where(sample))
         if len(ids) > self.max_prompt_tokens:
             raise RowError(
                 "overlong",
@@ -184,8 +168,36 @@ class Encoder:
             owners=() if plain else tuple(owners),
         )
 
-    def _tokenize(self, text: str) -> list[int]:
+    def tokenize(self, text: str) -> list[int]:
+        """Ids of a text as it stands, control tokens included."""
         return [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+
+    def spread(
+        self, short: Sequence[int], handles: Sequence[MediaHandle], where: str
+    ) -> tuple[list[int], list[tuple[int, int]], list[int]]:
+        """Ids with every placeholder repeated as often as its medium has features; the spans, and the medium that each shows.
+
+        Raises:
+            RowError: `placeholder`: placeholders and media disagree. `where` names the row.
+        """
+        ids: list[int] = []
+        spans: list[tuple[int, int]] = []
+        owners: list[int] = []
+        waiting = [(owner, tokens) for owner, handle in enumerate(handles) for tokens in _pieces(handle)]
+        for token in short:
+            if token not in self.pad_ids.values():
+                ids.append(token)
+                continue
+            if len(owners) == len(waiting) or self.pad_ids[handles[waiting[len(owners)][0]].kind] != token:
+                raise RowError("placeholder", f"{where}: placeholders and media disagree in number or order")
+            owner, tokens = waiting[len(owners)]
+            owners.append(owner)
+            spans.append((len(ids), len(ids) + tokens))
+            ids.extend([token] * tokens)
+        if len(owners) < len(waiting):
+            left = len({owner for owner, _ in waiting[len(owners) :]})
+            raise RowError("placeholder", f"{where}: {left} media have no placeholder in the chat template")
+        return ids, spans, owners
 
     def _with_times(self, sample: Sample, text: str, handles: Sequence[MediaHandle]) -> str:
         """`text` with every video's placeholder written out step by step, one placeholder per step."""

@@ -55,12 +55,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "doctor": {"compat", "errors"},
     "plan": {"config", "errors"},
     # Actions are read as the GUI metrics read them; worker processes are those of the rewards.
-    "envs": {"rng", "types", "registry", "errors", "fs", "plugins", "metrics", "rewards.run"},
+    "envs": {"rng", "types", "registry", "errors", "fs", "plugins", "metrics", "rewards.run", "data", "answers"},
     "__main__": {"cli"},
     "cli": BELOW
     | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval", "cli_plan", "cli_launch"}
     | {"cli_server", "cli_toy", "cli_env"},
-    "cli_env": BELOW | {"envs"},
+    "cli_env": BELOW | {"envs", "data", "media", "policy"},
     "cli_eval": BELOW | {"train", "evals", "toy", "policy"},
     "cli_plan": {"config", "errors", "plan", "policy"},
     "cli_launch": BELOW | {"config", "methods", "train"},

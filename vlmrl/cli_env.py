@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from vlmrl.errors import ConfigError, VlmrlError
+
+if TYPE_CHECKING:
+    from vlmrl.data.history import History
+    from vlmrl.envs.trajectory import Trajectory
 
 Name = Annotated[str, typer.Argument(help="Environment, for example toy_desk", show_default=False)]
 Arguments = Annotated[
@@ -86,12 +91,19 @@ def play(
     plugin: Plugins = None,
     tasks: Tasks = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 4,
+    attempts: Annotated[int, typer.Option(min=1, help="Attempts at each episode, from the same screen.")] = 1,
     agent: Annotated[
         Literal["random", "solve"], typer.Option(help="Who acts: proposed actions at random, or the known solution.")
     ] = "random",
     turns: Turns = 20,
     seed: Seed = 0,
     deadline: Deadline = 20.0,
+    model: Annotated[str | None, typer.Option(help="Count the tokens of the prompts for this model.", show_default=False)] = None,
+    history: Annotated[
+        list[str] | None,
+        typer.Option(help="--model: what prompts hold: all, 3 (last 3 screens), 3/8 (last 3, every 8 turns).", show_default=False),
+    ] = None,
+    max_pixels: Annotated[int, typer.Option(min=1, help="--model: largest size of a screen.")] = 1280 * 720,
 ) -> None:
     """Play episodes with an agent that is no model; keep the screens and the trajectories.
 
@@ -100,13 +112,19 @@ def play(
     from vlmrl.envs.find import default_tasks, open_pool
     from vlmrl.envs.play import RECORDS, play_many
     from vlmrl.envs.pool import PoolSettings
+    from vlmrl.envs.trajectory import turn_columns
 
+    if history and model is None:
+        raise ConfigError("--history says which prompts --model counts; give a model")
+    histories = _histories(history or ["all", "1", "3", "3/8"])
     if (out / RECORDS).exists():
         raise ConfigError(f"{out / RECORDS} is there already; name another folder")
     settings = PoolSettings(workers=1, deadline=deadline)
     with open_pool(name, _arguments(arguments), plugins=plugin or (), settings=settings) as pool:
-        played = play_many(pool, _tasks(tasks) or default_tasks(name), out, episodes=episodes, agent=agent, turns=turns, seed=seed)
+        given = _tasks(tasks) or default_tasks(name)
+        groups = play_many(pool, given, out, episodes=episodes, attempts=attempts, agent=agent, turns=turns, seed=seed)
         retried, faults = dict(pool.retried), dict(pool.faults)
+    played = [one for group in groups for one in group]
     totals = [one.total for one in played if one.total is not None]
     outcomes = Counter(one.outcome or "running" for one in played)
     mean = f"{sum(totals) / len(totals):g}" if totals else "unknown"
@@ -115,6 +133,54 @@ def play(
     for what, counts in (("tried again", retried), ("given up", faults)):
         if counts:
             typer.echo(f"{what}: " + ", ".join(f"{reason} {n}" for reason, n in sorted(counts.items())))
+    if attempts > 1:
+        shares = [turn_columns(group).shared() for group in groups]
+        typer.echo(f"turns whose state another attempt met too: {sum(shares) / len(shares):.0%} (mean over {len(shares)} episodes)")
+    if model is not None:
+        for line in _counted(model, played, out, histories, max_pixels):
+            typer.echo(line)
+
+
+def _histories(texts: list[str]) -> dict[str, History]:
+    from vlmrl.data.history import History
+
+    try:
+        return {text: History.of(text) for text in texts}
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _counted(model: str, played: list[Trajectory], out: Path, histories: dict[str, History], max_pixels: int) -> list[str]:
+    """Tokens of the prompts, one line per policy of history."""
+    from vlmrl.data.conversation import Conversation
+    from vlmrl.data.encode import Encoder
+    from vlmrl.envs.play import SCREENS
+    from vlmrl.envs.prompts import chains, read
+    from vlmrl.media.store import MediaSettings, MediaStore
+    from vlmrl.policy.load import load_processor, quiet_transformers
+
+    quiet_transformers()
+    bundle = load_processor(model)
+    media = MediaSettings(
+        min_pixels=min(56 * 56, max_pixels),
+        max_pixels=max_pixels,
+        video_total_pixels=None,
+        fps=2.0,
+        min_frames=4,
+        max_frames=32,
+        cache_bytes=1 << 26,
+        decoder="auto",
+    )
+    with closing(MediaStore.of(media, bundle)) as store:
+        conversation = Conversation(Encoder.of(bundle, store, out / SCREENS, max_prompt_tokens=1 << 20))
+        lines: list[str] = []
+        for text, policy in histories.items():
+            found = [
+                read(chains(one, policy, conversation, lambda ref: store.get(ref, out / SCREENS).handle)) for one in played if one.turns
+            ]
+            tokens = sum(total for total, _ in found)
+            lines.append(f"history {text}: {tokens} tokens read and sampled, longest prompt {max((most for _, most in found), default=0)}")
+    return lines
 
 
 def _arguments(given: list[str] | None) -> dict[str, Any]:

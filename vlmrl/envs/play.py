@@ -16,7 +16,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.rng import key
 
 Agent = Literal["random", "solve"]
-RECORDS = "trajectories.jsonl"
+RECORDS, SCREENS = "trajectories.jsonl", "screens"
 
 
 def play(pool: EnvPool, task: Mapping[str, Any], seed: int, *, k: int, agent: Agent, turns: int, screens: ScreenFolder) -> Trajectory:
@@ -61,14 +61,15 @@ def _action(episode: Episode, agent: Agent, n: int) -> Reply:
 
 
 def play_many(
-    pool: EnvPool, tasks: Sequence[Mapping[str, Any]], out: Path, *, episodes: int, agent: Agent, turns: int, seed: int
-) -> list[Trajectory]:
-    """Episodes of the tasks in turn; their records in `out/trajectories.jsonl`, screens in `out/screens`."""
-    screens = ScreenFolder(out / "screens")
-    played: list[Trajectory] = []
+    pool: EnvPool, tasks: Sequence[Mapping[str, Any]], out: Path, *, episodes: int, attempts: int, agent: Agent, turns: int, seed: int
+) -> list[list[Trajectory]]:
+    """Groups of attempts at the tasks in turn; their records in `out/trajectories.jsonl`, screens in `out/screens`."""
+    screens = ScreenFolder(out / SCREENS)
+    played: list[list[Trajectory]] = []
     for n in range(episodes):
         task = tasks[n % len(tasks)]
         of_episode = environment_seed(seed, "play", 0, n, str(task.get("id", n)))
-        played.append(play(pool, task, of_episode, k=0, agent=agent, turns=turns, screens=screens))
-    fs.write_text(out / RECORDS, "".join(json.dumps(trajectory_to_json(one), sort_keys=True) + "\n" for one in played))
+        played.append([play(pool, task, of_episode, k=k, agent=agent, turns=turns, screens=screens) for k in range(attempts)])
+    lines = [json.dumps(trajectory_to_json(one), sort_keys=True) + "\n" for group in played for one in group]
+    fs.write_text(out / RECORDS, "".join(lines))
     return played

@@ -13,7 +13,7 @@ from typing import Any
 from vlmrl import rng
 from vlmrl.envs.protocol import Outcome
 from vlmrl.errors import CheckpointError
-from vlmrl.types import FinishReason, MediaRef
+from vlmrl.types import FinishReason, MediaRef, digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +78,46 @@ class Trajectory:
 def spoilt(turns: Sequence[Turn]) -> tuple[Turn, ...]:
     """The turns before a fault, without their rewards."""
     return tuple(dataclasses.replace(turn, reward=None) for turn in turns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnColumns:
+    """The turns of a group as flat lists, one entry per turn: what step credit compares."""
+
+    trajectory: list[int]
+    turn: list[int]
+    state: list[int]
+    """Equal numbers are equal states of the group."""
+    action: list[int]
+    """Equal numbers are equal actions, as text without spaces at its ends."""
+    reward: list[float | None]
+
+    def shared(self) -> float:
+        """Share of the turns whose state another attempt met too. Where it is 0, step credit says nothing that the attempt does not."""
+        met: dict[int, set[int]] = {}
+        for attempt, state in zip(self.trajectory, self.state, strict=True):
+            met.setdefault(state, set()).add(attempt)
+        return sum(len(met[state]) > 1 for state in self.state) / len(self.state) if self.state else 0.0
+
+
+def turn_columns(group: Sequence[Trajectory]) -> TurnColumns:
+    """The turns of attempts at one task.
+
+    Raises:
+        ValueError: the attempts began with different seeds, so that no screen is a baseline for another.
+    """
+    if len({(digest(one.task), one.seed) for one in group}) > 1:
+        raise ValueError("the attempts of a group begin with the same task and seed")
+    states: dict[str, int] = {}
+    actions: dict[str, int] = {}
+    every = [(i, t, turn) for i, one in enumerate(group) for t, turn in enumerate(one.turns)]
+    return TurnColumns(
+        trajectory=[i for i, _, _ in every],
+        turn=[t for _, t, _ in every],
+        state=[states.setdefault(turn.seen.state, len(states)) for _, _, turn in every],
+        action=[actions.setdefault(turn.action.strip(), len(actions)) for _, _, turn in every],
+        reward=[turn.reward for _, _, turn in every],
+    )
 
 
 def environment_seed(seed: int, stage: str, step: int, place: int, sample: str) -> int:

@@ -56,6 +56,24 @@ def test_play_keeps_screens_and_trajectories(run, tmp_path: Path):
     assert run("play", "toy_desk", str(out))[0] == 64
 
 
+def test_play_counts_shared_states_and_tokens(run, tmp_path: Path, tiny_files):
+    model = str(tiny_files[0])
+    arguments = ("--episodes", "1", "--attempts", "3", "--turns", "6", "--max-pixels", "3136")
+    code, said, _ = run("play", "toy_desk", str(tmp_path / "p"), *arguments, "--model", model, "--history", "all", "--history", "1")
+    assert code == 0
+    assert "turns whose state another attempt met too: " in said
+    counted = [int(line.split()[2]) for line in said.splitlines() if line.startswith("history ")]
+    assert len(counted) == 2
+    assert "longest prompt" in said
+    lines = (tmp_path / "p" / "trajectories.jsonl").read_text().splitlines()
+    played = [trajectory_from_json(json.loads(line)) for line in lines]
+    assert [one.k for one in played] == [0, 1, 2]
+    assert len({one.seed for one in played}) == 1
+    assert len({one.turns[0].seen for one in played}) == 1, "all attempts begin at the same screen"
+    assert run("play", "toy_desk", str(tmp_path / "q"), "--history", "all")[0] == 64
+    assert run("play", "toy_desk", str(tmp_path / "q"), "--model", model, "--history", "some")[0] == 64
+
+
 def test_a_fault_has_no_reward(run, tmp_path: Path):
     code, said, _ = run("play", "toy_desk", str(tmp_path / "p"), "crash_share=1", "fault=raise", "fault_attempts=9", "--episodes", "2")
     assert code == 0

@@ -1,0 +1,255 @@
+"""Log-probs of answers under any vision-language model, in three layouts with the same result.
+
+* `repeat`: a row per answer, its prompt repeated. The reference.
+* `fork`: each prompt once, into a cache; the cache is forked and the answers run as a batch. Not with gradient checkpointing, under which
+  transformers drops the cache.
+* `shared_prefix`: one packed row of all prompts and answers, under the model's own masks (`policy.masks`), recurrent layers forked
+  (`policy.recurrent`). Nothing is copied.
+
+In each of them features of media are handed to the model's own multimodal core (`families.generic`), so placeholders, inputs per layer and
+kinds of tokens stay its own affair.
+
+Letters: P columns of a prompt, S of a row, N of a packed row, M scored columns, G answers of a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vlmrl.families import generic
+from vlmrl.families.generic import Encoded, Features, Head
+from vlmrl.policy import masks, recurrent
+from vlmrl.policy.cache import fork as fork_cache
+from vlmrl.policy.cache import gradient_cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model that the layouts can run."""
+
+    model: Any
+    core: Any
+    head: Head | None
+    """None: the core gives logits itself."""
+    recurrent: tuple[str, ...]
+    """Names of the recurrent layers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """A prompt with its media and the answers whose tokens are scored."""
+
+    prompt: Encoded
+    media: Sequence[Features]
+    answers: Sequence[Sequence[int]]
+    """At least one, none of them empty."""
+
+
+def prepare(model: Any) -> Subject:
+    """Make a model ready for packed rows. It computes what it did wherever none runs."""
+    masks.install(model)
+    names = recurrent.install(model)
+    return Subject(model=model, core=generic.core_of(model), head=generic.head_of(model), recurrent=tuple(names))
+
+
+def logits(subject: Subject, rows: Sequence[int], columns: Sequence[int], **inputs: Any) -> tuple[Tensor, Any]:
+    """(logits of these columns [M, V], the cache) of one forward pass."""
+    generic.forget(subject.core)
+    inputs = {"use_cache": False, **inputs}
+    where = (torch.tensor(list(rows)), torch.tensor(list(columns)))
+    out = subject.core(**inputs)
+    if subject.head is None:
+        return out.logits[where], out.past_key_values
+    return subject.head.logits(out.last_hidden_state[where]), getattr(out, "past_key_values", None)
+
+
+def logprobs(logits_MV: Tensor, targets: Sequence[int]) -> Tensor:
+    """[M], in float64 for float64 logits, else in float32."""
+    exact = torch.float64 if logits_MV.dtype == torch.float64 else torch.float32
+    return torch.log_softmax(logits_MV.to(exact), -1).gather(-1, torch.tensor(list(targets))[:, None])[:, 0]
+
+
+def features_of(media: Sequence[Features]) -> dict[str, Any]:
+    """The argument that hands over features; nothing for a text."""
+    return {"mm_encoder_outputs": generic.hand_over(media)} if media else {}
+
+
+def answer_positions(prompt: Tensor | None, length: int, answer: int) -> Tensor:
+    """Positions of an answer's columns behind a prompt: [3, answer] where the prompt has three rows of them, else [answer]."""
+    behind = torch.arange(answer)
+    return length + behind if prompt is None else (prompt[:, -1].max() + 1 + behind).expand(3, -1)
+
+
+def row_positions(subject: Subject, prompt: Encoded, answers: Sequence[int]) -> Tensor:
+    """Positions of a prompt and answers of these lengths behind it, each anew: [3, columns] or [columns]."""
+    own = generic.positions(subject.core, prompt)
+    first = torch.arange(prompt.length) if own is None else own
+    return torch.cat([first, *(answer_positions(own, prompt.length, n) for n in answers)], -1)
+
+
+def kinds(subject: Subject, prompts: Sequence[Mapping[str, Tensor]], answers: Sequence[int]) -> dict[str, Tensor]:
+    """Kinds of tokens of a row that is made of prompts, each with so many answer columns behind it (kind 0), [columns] by argument."""
+    import inspect
+
+    wanted = inspect.signature(subject.core.forward).parameters
+    names = [name for name in (prompts[0] if prompts else ()) if name in wanted]
+    return {
+        name: torch.cat([part for types, n in zip(prompts, answers, strict=True) for part in (types[name], types[name].new_zeros(n))])
+        for name in names
+    }
+
+
+def repeat(subject: Subject, groups: Sequence[Scored]) -> list[list[Tensor]]:
+    """A row per answer, padded on the right. [group][answer] -> log-probs [tokens]."""
+    rows = [(group, list(answer)) for group in groups for answer in group.answers]
+    longest = max(group.prompt.length + len(answer) for group, answer in rows)
+    ids = torch.zeros(len(rows), longest, dtype=torch.int64)
+    attention = torch.zeros_like(ids)
+    places: list[Tensor] = []
+    types: list[dict[str, Tensor]] = []
+    for b, (group, answer) in enumerate(rows):
+        n = group.prompt.length + len(answer)
+        ids[b, :n] = torch.cat([group.prompt.ids_P, torch.tensor(answer)])
+        attention[b, :n] = 1
+        own = row_positions(subject, group.prompt, [len(answer)])
+        places.append(torch.cat([own, own[..., -1:].expand(*own.shape[:-1], longest - n)], -1))
+        types.append(kinds(subject, [group.prompt.types], [longest - group.prompt.length]))
+    scored = [(b, group.prompt.length - 1 + j) for b, (group, answer) in enumerate(rows) for j in range(len(answer))]
+    given = {name: torch.stack([row[name] for row in types]) for name in types[0]}
+    media = [one for group, _ in rows for one in group.media]
+    out, _ = logits(
+        subject,
+        *zip(*scored, strict=True),
+        input_ids=ids,
+        attention_mask=attention,
+        position_ids=torch.stack(places, -2),
+        **given,
+        **features_of(media),
+    )
+    return _shared_out(logprobs(out, [t for _, answer in rows for t in answer]), groups)
+
+
+def fork(subject: Subject, groups: Sequence[Scored]) -> list[list[Tensor]]:
+    """Each prompt once, its cache forked to the answers. [group][answer] -> log-probs [tokens].
+
+    Raises:
+        ValueError: the model recomputes its layers in training, so that it has no cache.
+    """
+    return [_forked(subject, group) for group in groups]
+
+
+def _forked(subject: Subject, group: Scored) -> list[Tensor]:
+    first, cache = prefilled(subject, group.prompt, group.media)
+    fork_cache(cache, len(group.answers))
+    longest = max(map(len, group.answers))
+    ids = torch.tensor([[*answer, *[0] * (longest - len(answer))] for answer in group.answers])
+    own = generic.positions(subject.core, group.prompt)
+    places = answer_positions(own, group.prompt.length, longest)
+    scored = [(b, j) for b, answer in enumerate(group.answers) for j in range(len(answer) - 1)]
+    given: dict[str, Any] = {"position_ids": torch.stack([places] * len(ids), -2), "past_key_values": cache, "use_cache": True}
+    rows, columns = zip(*scored, strict=True) if scored else ((), ())
+    rest, _ = logits(subject, rows, columns, input_ids=ids, **given)
+    out: list[Tensor] = []
+    at = 0
+    for answer in group.answers:
+        n = len(answer) - 1
+        out.append(logprobs(torch.cat([first, rest[at : at + n]]), answer))
+        at += n
+    return out
+
+
+def prefilled(subject: Subject, prompt: Encoded, media: Sequence[Features]) -> tuple[Tensor, Any]:
+    """(logits behind the prompt [1, V], the cache that it left).
+
+    Raises:
+        ValueError: the model kept nothing in the cache.
+    """
+    given: dict[str, Any] = {name: kind[None] for name, kind in kinds(subject, [prompt.types], [0]).items()}
+    first, cache = logits(
+        subject,
+        [0],
+        [prompt.length - 1],
+        input_ids=prompt.ids_P[None],
+        attention_mask=torch.ones(1, prompt.length, dtype=torch.int64),
+        position_ids=row_positions(subject, prompt, [])[..., None, :],
+        past_key_values=gradient_cache(subject.model.config.get_text_config()),
+        use_cache=True,
+        **given,
+        **features_of(media),
+    )
+    if cache is None or cache.get_seq_length() != prompt.length:
+        raise ValueError(
+            "the model kept no cache of the prompt (transformers drops it under gradient checkpointing): the layout `fork` cannot run"
+        )
+    return first, cache
+
+
+def shared_prefix(subject: Subject, groups: Sequence[Scored]) -> list[list[Tensor]]:
+    """One packed row. [group][answer] -> log-probs [tokens]."""
+    rows = laid(groups)
+    ids = torch.cat([part for group in groups for part in (group.prompt.ids_P, torch.tensor([t for a in group.answers for t in a]))])
+    places = torch.cat([row_positions(subject, group.prompt, [len(a) for a in group.answers]) for group in groups], -1)
+    types = kinds(subject, [group.prompt.types for group in groups], [sum(map(len, group.answers)) for group in groups])
+    scored: list[int] = []
+    for row in rows:
+        at = row.start + row.prompt
+        for n in row.answers:
+            scored += [row.start + row.prompt - 1, *range(at, at + n - 1)]
+            at += n
+    media = [one for group in groups for one in group.media]
+    mine = masks.packed([row_masks(subject, group) for group in groups], rows)
+
+    def run() -> Tensor:
+        with recurrent.heeded(subject.model, rows):
+            given: dict[str, Any] = {name: kind[None] for name, kind in types.items()}
+            given |= {"input_ids": ids[None], "position_ids": places[..., None, :]}
+            return logits(subject, [0] * len(scored), scored, **given, **features_of(media))[0]
+
+    out = masks.giving(mine, run)
+    return _shared_out(logprobs(out, [t for group in groups for answer in group.answers for t in answer]), groups)
+
+
+def laid(groups: Sequence[Scored]) -> list[masks.Group]:
+    """Where groups stand in a packed row, one behind the other."""
+    out: list[masks.Group] = []
+    at = 0
+    for group in groups:
+        out.append(masks.Group(at, group.prompt.length, tuple(map(len, group.answers))))
+        at += out[-1].columns
+    return out
+
+
+def row_masks(subject: Subject, group: Scored) -> list[Tensor]:
+    """The model's own masks of a group's longest row, bool [S, S] each."""
+    longest = max(map(len, group.answers))
+    length = group.prompt.length + longest
+    given: dict[str, Any] = {name: kind[None] for name, kind in kinds(subject, [group.prompt.types], [longest]).items()}
+    ids = torch.cat([group.prompt.ids_P, torch.tensor([0] * longest)])
+    # A text id in the answers' columns; the largest is as good as another, but no placeholder.
+    ids[group.prompt.length :] = group.prompt.ids_P[0]
+    given |= {"input_ids": ids[None], "position_ids": row_positions(subject, group.prompt, [longest])[..., None, :]}
+    given |= {"attention_mask": torch.ones(1, length, dtype=torch.int64), "use_cache": False}
+
+    def run() -> None:
+        generic.forget(subject.core)
+        subject.core(**given, **features_of(group.media))
+
+    return masks.own_masks(run)
+
+
+def _shared_out(flat_M: Tensor, groups: Sequence[Scored]) -> list[list[Tensor]]:
+    """Log-probs of all answers one behind the other, to their groups."""
+    parts = iter(flat_M.split([len(answer) for group in groups for answer in group.answers]))
+    return [[next(parts) for _ in group.answers] for group in groups]
+
+
+LAYOUTS: dict[str, Callable[[Subject, Sequence[Scored]], list[list[Tensor]]]] = {
+    "repeat": repeat,
+    "fork": fork,
+    "shared_prefix": shared_prefix,
+}

@@ -21,5 +21,8 @@ def family_of(model_type: str, path: str) -> Family:
         ConfigError: no such family.
     """
     if model_type not in FAMILIES:
-        raise ConfigError(f"model.path: '{path}' is a '{model_type}' model; supported: {', '.join(FAMILIES)}")
+        raise ConfigError(
+            f"model.path: '{path}' is a '{model_type}' model; supported: {', '.join(FAMILIES)}\n"
+            f"  vlmrl conform {path} tries it against what exact training needs"
+        )
     return FAMILIES[model_type]

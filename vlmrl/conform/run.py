@@ -1,0 +1,124 @@
+"""All promises of a model, one after the other, and what they admit it to."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vlmrl import fs
+from vlmrl.conform import exact, inputs, whole
+from vlmrl.conform.check import Check
+from vlmrl.conform.float64 import throughout
+from vlmrl.conform.subject import Tried
+from vlmrl.errors import ConfigError
+
+REPORT = "conform.json"
+Promise = Callable[[Tried], list[Check]]
+PROMISES: dict[str, tuple[str, tuple[Promise, ...], tuple[Promise, ...]]] = {
+    "P1": ("ids are the chat template's", (inputs.ids,), ()),
+    "P2": ("placeholders are features", (inputs.counts,), ()),
+    "P3": ("pixels do not depend on what holds the picture", (inputs.pixels,), ()),
+    "P4": ("features handed over give the logits of pixels", (), (inputs.handed_over,)),
+    "P5": ("positions are the core's", (inputs.positions,), ()),
+    "P6": ("repeat: a padded batch is its rows alone", (), (exact.padded,)),
+    "P7": ("fork: a forked cache is rows alone", (), (exact.forked,)),
+    "P8": ("shared_prefix: a packed row is rows alone", (exact.recomputed,), (exact.packed,)),
+    "P9": ("decoding is model.generate's", (exact.decoded,), ()),
+    "P10": ("the head gives the model's logits", (), (exact.head,)),
+    "P11": ("parts and export", (whole.parts,), ()),
+    "P13": ("the switch for thinking", (whole.thinking,), ()),
+}
+"""Number -> (what is promised, checks of the model as it is, checks of the model with all of its arithmetic in float64)."""
+NOT_RUN = {
+    "P12": "the experts that layouts choose are not compared yet",
+    "P14": "needs vLLM and weights",
+    "P15": "rows of generic families have no encoder yet that could refuse control tokens",
+}
+LAYOUTS = {"repeat": "P6", "fork": "P7", "shared_prefix": "P8"}
+
+
+def wanted(only: str | None) -> list[str]:
+    """Promises by number, from a list with commas; none for all of them.
+
+    Raises:
+        ConfigError: no such promise.
+    """
+    chosen = [one.strip() for one in (only or "").split(",") if one.strip()]
+    unknown = [one for one in chosen if one not in PROMISES]
+    if unknown:
+        raise ConfigError(f"--only: no promise {', '.join(unknown)}; there are {', '.join(PROMISES)}")
+    return chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was measured."""
+
+    name: str
+    facts: dict[str, Any]
+    versions: dict[str, str]
+    float64: bool
+    checks: tuple[Check, ...]
+    seconds: dict[str, float]
+
+    def failed(self, promise: str | None = None) -> list[Check]:
+        """Checks that are not kept, of one promise or of all."""
+        return [c for c in self.checks if not c.ok and promise in (None, c.promise)]
+
+    @property
+    def layouts(self) -> list[str]:
+        """Layouts that were tried and whose promise is kept in all cases."""
+        return [layout for layout, promise in LAYOUTS.items() if promise in self.seconds and not self.failed(promise)]
+
+    def json(self) -> dict[str, Any]:
+        """As it is written beside the model."""
+        promises = {
+            key: {"kept": not self.failed(key), "about": about, "seconds": round(self.seconds[key], 2)}
+            for key, (about, _, _) in PROMISES.items()
+            if key in self.seconds
+        }
+        return {
+            "name": self.name,
+            "versions": self.versions,
+            "float64": self.float64,
+            "facts": self.facts,
+            "layouts": self.layouts,
+            "promises": promises | {key: {"kept": None, "about": why} for key, why in NOT_RUN.items()},
+            "checks": [asdict(c) | {"ok": c.ok, "value": c.value if c.value == c.value else None} for c in self.checks],
+        }
+
+    def write(self, folder: Path) -> Path:
+        """Beside the model."""
+        fs.write_text(folder / REPORT, json.dumps(self.json(), indent=1) + "\n")
+        return folder / REPORT
+
+
+def conform(tried: Tried, name: str, only: Sequence[str] = ()) -> Report:
+    """Run the promises, or some of them."""
+    import torch
+    import transformers
+
+    checks: list[Check] = []
+    seconds: dict[str, float] = {}
+    for key, (_, plain, wide) in PROMISES.items():
+        if only and key not in only:
+            continue
+        begin = time.monotonic()
+        for promise in plain:
+            checks += promise(tried)
+        with throughout(tried.exact):
+            for promise in wide:
+                checks += promise(tried)
+        seconds[key] = time.monotonic() - begin
+    return Report(
+        name=name,
+        facts=asdict(tried.facts) | {"recurrent": len(tried.subject.recurrent)},
+        versions={"transformers": transformers.__version__, "torch": torch.__version__},
+        float64=tried.exact,
+        checks=tuple(checks),
+        seconds=seconds,
+    )

@@ -78,6 +78,16 @@ def etr(t: Token) -> float:
     return ppo(t.ratio, t.adv, 1 - eps, 1 + 1.4 * eps)
 
 
+def gbpo(low: float, high: float) -> Callable[[Token], float]:
+    """In a group whose median advantage is 0."""
+
+    def form(t: Token) -> float:
+        target = 1 + high if t.adv > 0 else 1 - low
+        return abs(t.adv) * math.copysign(1.0, target - t.ratio) * t.ratio
+
+    return form
+
+
 def dhpo(t: Token) -> float:
     return (ppo(t.ratio, t.adv, 0.8, 1.28) + gspo(3e-4, 4e-4)(t)) / 2
 
@@ -128,6 +138,11 @@ FORMS: dict[str, list[tuple[dict[str, Any], Callable[[Token], float]]]] = {
         ({}, lambda t: t.ratio * (t.adv - 0.1 * math.log(t.ratio))),
         ({"weight": 2.0}, lambda t: t.ratio * (t.adv - 2 * math.log(t.ratio))),
     ],
+    "gbpo": [
+        ({"clip_low": 0.25, "clip_high": 0.35}, gbpo(0.25, 0.35)),
+        ({"clip_low": 0.45, "clip_high": 2.5}, gbpo(0.45, 2.5)),
+    ],
+    "sspo_proposed": [({}, gspo(0.02, 0.02)), ({"clip": 0.3}, gspo(0.3, 0.3))],
     "p3o_proposed": [({}, lambda t: ppo(math.exp(sum(logs(t))), t.adv, 0.8, 1.2))],
     "r2vpo": [
         ({}, lambda t: t.ratio * (t.adv - 0.08 * (t.ratio - 1))),
@@ -155,6 +170,14 @@ def cases() -> Any:
     return pytest.mark.parametrize(("name", "arguments", "form"), CASES, ids=[f"{name}-{arguments}" for name, arguments, _ in CASES])
 
 
+def one_segment(rows) -> dict[str, torch.Tensor]:
+    """Groups whose median advantage is 0, and answers of one sentence."""
+    return {
+        "adv_median_B": torch.zeros(len(rows), dtype=torch.float64),
+        "segment_BT": torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64),
+    }
+
+
 def check(name: str, arguments: dict[str, Any], form: Callable[[Token], float], rows, mean: float, off: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     logp = [[-3 * float(torch.rand((), generator=generator)) - 0.01 for _ in row] for row in rows]
@@ -163,6 +186,7 @@ def check(name: str, arguments: dict[str, Any], form: Callable[[Token], float], 
         logp,
         offpolicy_B=torch.full((len(rows),), off),
         score_mean_B=torch.full((len(rows),), mean, dtype=torch.float64),
+        **one_segment(rows),
     )
     found = coefficients(registries.policy_loss.get(name).function, x, **arguments)
     for b, row in enumerate(rows):
@@ -191,7 +215,8 @@ def test_coefficient_in_answers_of_several_tokens(name, arguments, form, off):
 @cases()
 def test_on_policy_identity(name, arguments, form):
     rows = [[(1.0, a)] for a in ADVANTAGES] + [[(1.0, 1.0), (1.0, -2.0), (1.0, 0.5)]]
-    x = loss_inputs(rows, offpolicy_B=torch.zeros(len(rows), dtype=torch.bool), score_mean_B=torch.zeros(len(rows), dtype=torch.float64))
+    off, mean = torch.zeros(len(rows), dtype=torch.bool), torch.zeros(len(rows), dtype=torch.float64)
+    x = loss_inputs(rows, offpolicy_B=off, score_mean_B=mean, **one_segment(rows))
     method = registries.policy_loss.bind(name, arguments)
     found = coefficients(method, x)
     same = all(c == pytest.approx([a for _, a in row], abs=1e-12) for c, row in zip(found, rows, strict=True))
@@ -217,6 +242,8 @@ def test_finite_at_log_ratio_80(name, arguments, form, gap, adv, dtype, off):
         group_B=torch.zeros(2, dtype=torch.int64),
         offpolicy_B=torch.full((2,), off),
         score_mean_B=torch.zeros(2, dtype=dtype),
+        adv_median_B=torch.zeros(2, dtype=dtype),
+        segment_BT=torch.tensor([[0, 0, 1], [0, 1, 2]]),
     )
     loss = registries.policy_loss.bind(name, arguments)(x).loss_BT.sum()
     (grad,) = torch.autograd.grad(loss, logp)

@@ -129,6 +129,10 @@ class LossInputs:
     """Mean over all rows of the row's group of the row score that the loss names in its `score` extra (`algo.ratio.SCORES`), under the
     current policy and without gradient. Over the whole step, not the micro-batch, so that a split that cuts groups changes nothing.
     Zeros for a score that is a log-ratio while old and current policy are the same."""
+    adv_median_B: Tensor | None = None
+    """Median over all rows of the row's group of a row's mean advantage, over the whole step."""
+    segment_BT: Tensor | None = None
+    """int64 number of the sentence that each token belongs to, from 0 in each row."""
 
     def need(self, field: str, loss: str) -> Tensor:
         """An optional field or what a provider gave, for a loss that declares it in its `needs` extra.

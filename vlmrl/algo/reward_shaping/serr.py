@@ -46,8 +46,8 @@ def serr(rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, reward: str
     failed_N = segments.maximum(accuracy_N, x.group_N, judged_N) <= RIGHT
     bonus_N = torch.zeros_like(accuracy_N)
     for one in sorted({int(i) for i in x.group_N[judged_N & failed_N]}):
-        places = (judged_N & (x.group_N == one)).nonzero()[:, 0].tolist()
-        tokens = [entropy_NT[n, : int(x.length_N[n])] for n in places]
+        places = (judged_N & (x.group_N == one)).nonzero()[:, 0]
+        tokens = [entropy_NT[int(n), : int(x.length_N[int(n)])] for n in places]
         peaks = torch.stack([row.topk(max(1, int(peak * len(row)))).values.mean() for row in tokens])
         bonus_N[places] = best * standing(peaks, torch.stack([row.mean() for row in tokens]))
     return with_column(rewards_NK, k, accuracy_N + bonus_N)

@@ -22,12 +22,16 @@ from vlmrl.algo.registries import reweight
 TWICE = 2.0
 
 
+def _places(of_N: Tensor) -> list[int]:
+    return [int(n) for n in of_N.nonzero()[:, 0]]
+
+
 def conflicts(ids_NT: Tensor, length_N: Tensor, group_N: Tensor, sign_N: Tensor) -> Tensor:
     """Tokens that an answer shares with one of the other sign at the beginning or the end, bool [N, T]."""
     out_NT = torch.zeros_like(ids_NT, dtype=torch.bool)
     rows = {n: ids_NT[n, : int(length_N[n])] for n in range(len(ids_NT))}
-    for i in (sign_N > 0).nonzero()[:, 0].tolist():
-        for j in ((sign_N < 0) & (group_N == group_N[i])).nonzero()[:, 0].tolist():
+    for i in _places(sign_N > 0):
+        for j in _places((sign_N < 0) & (group_N == group_N[i])):
             n = min(len(rows[i]), len(rows[j]))
             begin = int((rows[i][:n] == rows[j][:n]).long().cumprod(dim=0).sum())
             end = int((rows[i].flip(0)[:n] == rows[j].flip(0)[:n]).long().cumprod(dim=0).sum())

@@ -1,0 +1,24 @@
+"""Which sentence of its answer each token belongs to, for losses that pool over sentences (`LossInputs.segment_BT`)."""
+
+from __future__ import annotations
+
+import torch
+
+from vlmrl.algo.segments import sentences
+from vlmrl.train.stage.algorithm import Bound
+from vlmrl.train.stage.base import StageRun
+from vlmrl.train.stage.provide import provides
+from vlmrl.train.step import Minibatch
+
+ENDS = frozenset(".!?\n")
+
+
+@provides("segment_BT")
+def sentence_numbers(stage: StageRun, batch: Minibatch, method: Bound) -> dict[str, torch.Tensor]:
+    """Number of the sentence of each response token, int64 [N, T]; a sentence ends after a token with . ! ? or a line break."""
+    tokenizer = stage.policy.bundle.tokenizer
+    known = {one: bool(ENDS & set(tokenizer.decode([one]))) for one in {one for row in batch.rows for one in row.response}}
+    out = torch.zeros(batch.mask_NT.shape, dtype=torch.int64)
+    for n, row in enumerate(batch.rows):
+        out[n, : len(row.response)] = torch.tensor(sentences([known[one] for one in row.response]), dtype=torch.int64)
+    return {"segment_BT": out}

@@ -54,7 +54,7 @@ def combined(files: tuple[Path, Path], root: Path, advantage: str, slot: str, lo
     """An advantage with a loss; one that compares rollouts has a constraint of its own in place of beta."""
     own = {"beta": 0.0} if slot == "group_loss" else {}
     bound = SLOTS["advantage"].get(advantage).extra.get("bound")
-    given = {"name": advantage} | ({} if bound is None else {bound: 2.0})
+    given = {"name": advantage} | ({} if bound is None else {bound: 3.0})
     return rl_only(files, root, advantage=given, **{slot: {"name": loss}}, **own)
 
 

@@ -33,7 +33,7 @@ from vlmrl.config.methods import of_stage
 from vlmrl.config.schema import Config, GrpoSection, Method, RolloutStage, StageBase
 from vlmrl.config.section import default
 from vlmrl.defaults import DEFAULTS
-from vlmrl.registry import Registry
+from vlmrl.registry import Entry, Registry
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,12 @@ class Declared:
         return value({**self.defaults, **self.method.arguments}) if callable(value) else value
 
 
+def _extra(entry: Entry[Any]) -> Mapping[str, Any]:
+    """What a registration declares. The gold answer earns 1 from a reward of the package that says nothing, and from a plug-in's nobody
+    knows what."""
+    return entry.extra if entry.function.__module__.startswith("vlmrl.") else {"best": None, **entry.extra}
+
+
 @dataclass(frozen=True)
 class View:
     """A stage with the declarations of its methods. Unknown names are left out: they are reported elsewhere."""
@@ -74,7 +80,7 @@ class View:
         return View(
             stage,
             tuple(
-                Declared(where, slot, method, entry.extra, {p.name: p.default for p in entry.parameters.values() if not p.required})
+                Declared(where, slot, method, _extra(entry), {p.name: p.default for p in entry.parameters.values() if not p.required})
                 for where, slot, method, entry in entries
             ),
         )

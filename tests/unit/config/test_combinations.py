@@ -343,3 +343,18 @@ def test_rows_of_no_task_of_a_shaping_are_found_with_the_data() -> None:
     (text,) = combinations.idle_for_rows(stage, FOUND, {"counting"})
     assert text.startswith("stages.rl.reward_shaping.0: reward_shaping 'length_envelope' is for the tasks ocr")
     assert combinations.idle_for_rows(stage, FOUND, {"counting", "ocr"}) == []
+
+
+def test_what_a_reward_from_outside_pays_is_not_known() -> None:
+    def register(**extra: Any) -> Mapping[str, Registry[Any]]:
+        rewards: Registry[Any] = Registry("reward")
+
+        @rewards("exact", **extra)
+        def mine(group: Any, ctx: Any) -> Any:
+            """Mine."""
+
+        return {**FOUND, "reward": rewards}
+
+    cfg = config(advantage={"name": "ngrpo"}, rewards=[{"name": "exact", "weight": 5.0}])
+    assert combinations.contradictions(cfg, register()) == []
+    assert len(combinations.contradictions(cfg, register(best=1.0))) == 1

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.registries import rollout_filter
-from vlmrl.defaults import DEFAULTS
 
 KEEP = 16
 
@@ -45,7 +44,7 @@ def widest(reward_n: Tensor, keep: int) -> Tensor:
 
 def _keeps_everything(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
     keep, rows = arguments.get("keep", KEEP), stage.rollout.num_generations
-    if isinstance(keep, int) and keep >= rows and stage.budget.name == DEFAULTS["budget"]:
+    if isinstance(keep, int) and keep >= rows and stage.budget.name == "fixed":
         yield f"filter 'pods' keeps {keep} rows of a group and rollout.num_generations is {rows}, so it would do nothing; lower keep"
 
 

@@ -296,6 +296,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/lmms-eval.md", "What goes wrong without care"): "tests/agreement/test_lmms_traps.py",
     ("docs/lora.md", "Low-rank adapters"): lora_defaults,
     ("docs/methods.md", "advantage"): methods_of("advantage"),
+    ("docs/methods.md", "reweight and auxiliary losses"): methods_of("reweight"),
     ("docs/methods.md", "loss"): methods_of("policy_loss"),
     ("docs/methods.md", "reward_shaping"): methods_of("reward_shaping"),
     ("docs/methods.md", "filters"): methods_of("filter"),

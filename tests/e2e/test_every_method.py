@@ -125,6 +125,7 @@ STAGES: dict[str, dict[str, Any]] = {
     "dhpo_by_entropy": {"loss": {"name": "dhpo_proposed", "mix": "entropy"}},
     "entropy_bonus": {"auxiliary_losses": [{"name": "entropy_bonus", "weight": 0.01}]},
     "knapsack": {"budget": {"name": "knapsack", "low": 2, "high": 6}},
+    "sqrt_law": {"budget": {"name": "sqrt_law", "low": 2, "high": 6}},
     "replay": {"rollout": ROLLOUT | {"strategy": {"name": "replay", "success_at": 0.0}}},
     "scaf_grpo": {"rollout": ROLLOUT | {"strategy": {"name": "scaf_grpo"}}},
     "guide": {"rollout": ROLLOUT | {"strategy": {"name": "guide"}}},

@@ -68,6 +68,32 @@ def knapsack(rows: Sequence[LedgerRow], total: int, *, low: int = 2, high: int =
     return given
 
 
+@budget("sqrt_law", paper="arXiv:2601.19280")
+def sqrt_law(rows: Sequence[LedgerRow], total: int, *, low: int = 2, high: int = 128, unseen: float = 0.5) -> list[int]:
+    """As many rollouts as the deviation of a prompt's outcomes, sqrt(p (1 - p)): Rollout-GDRO's closed form.
+
+    It minimises the summed variance of the prompts' means, sum p (1 - p) / n, with `low` <= n <= `high`. Gains fall with n, so that giving
+    each rollout to the prompt with the largest gain is optimal in whole numbers. Ours: prompts instead of the paper's bins of pass rates,
+    the ledger's pass rate, and equal gains to the prompt with fewer rollouts, then to the earlier one.
+
+    Raises:
+        ValueError: the total does not lie between `low` and `high` per prompt, or an argument is out of range.
+    """
+    if low < 1 or high < low or not 0 <= unseen <= 1:
+        raise ValueError(f"budget 'sqrt_law': needs 1 <= low {low} <= high {high} and unseen {unseen} in [0, 1]")
+    _check(len(rows), total, low * len(rows), high * len(rows))
+    rates = [unseen if row.pass_rate is None else row.pass_rate for row in rows]
+    given = [low] * len(rows)
+    heap = [(-p * (1 - p) / (low * (low + 1)), low, place) for place, p in enumerate(rates) if low < high]
+    heapq.heapify(heap)
+    for _ in range(total - sum(given)):
+        _, n, place = heapq.heappop(heap)
+        given[place] = n + 1
+        if n + 1 < high:
+            heapq.heappush(heap, (-rates[place] * (1 - rates[place]) / ((n + 1) * (n + 2)), n + 1, place))
+    return given
+
+
 def _check(prompts: int, total: int, least: int, most: int) -> None:
     if not prompts or not least <= total <= most:
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vlmrl.protocols import budget
-from vlmrl.sampling.budget import fixed, gain, knapsack, value
+from vlmrl.sampling.budget import fixed, gain, knapsack, sqrt_law, value
 from vlmrl.sampling.ledger import LedgerRow
 
 
@@ -96,3 +97,31 @@ def test_arguments_are_checked(bad: dict):
     for total in (3, 129 * 2):
         with pytest.raises(ValueError, match="between 4 and 256 are possible"):
             knapsack(rows(0.5, 0.1), total)
+
+
+def test_sqrt_law() -> None:
+    # 24 * sqrt(p (1 - p)) over their sum: 6.55, 10.91, 6.55
+    assert sqrt_law(rows(0.1, 0.5, 0.9), 24) == [7, 11, 6]
+    assert sqrt_law(rows(0.0, 1.0, 0.5), 12, high=8) == [2, 2, 8]
+    assert sqrt_law(rows(0.0, 1.0), 8) == [4, 4], "no prompt has any deviation"
+    assert sqrt_law(rows(None, 0.5), 8) == [4, 4]
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=3), st.integers(0, 12))
+def test_sqrt_law_is_as_good_as_trying_everything(percent: list[int], extra: int) -> None:
+    rates, total = [p / 100 for p in percent], 2 * len(percent) + extra
+    got = sqrt_law(rows(*rates), total)
+
+    def variance(given: tuple[int, ...] | list[int]) -> float:
+        return sum(p * (1 - p) / n for p, n in zip(rates, given, strict=True))
+
+    every = itertools.product(range(2, total + 1), repeat=len(rates))
+    assert sum(got) == total
+    assert variance(got) == pytest.approx(min(variance(one) for one in every if sum(one) == total))
+
+
+def test_sqrt_law_refuses_its_arguments() -> None:
+    with pytest.raises(ValueError, match="sqrt_law"):
+        sqrt_law(rows(0.5), 4, low=0)
+    with pytest.raises(ValueError, match="rollouts for 1 prompts"):
+        sqrt_law(rows(0.5), 1)

@@ -13,13 +13,13 @@ from tests.support.attempts import DENSE, GIGPO, attempts, dense, shuffled
 from tests.support.builders import inputs
 from vlmrl.algo.advantage.gigpo import gigpo
 from vlmrl.algo.advantage.hgpo import hgpo
-from vlmrl.algo.advantage.loop import loop
 from vlmrl.algo.advantage.trajectory import trajectory
+from vlmrl.algo.advantage.trajectory_loop import trajectory_loop
 from vlmrl.algo.advantage.turn_return import turn_return
 from vlmrl.algo.attempts import before, joint, returns
 
 NAN = float("nan")
-METHODS = {"loop": loop, "gigpo": gigpo, "hgpo": hgpo, "turn_return": turn_return}
+METHODS = {"trajectory_loop": trajectory_loop, "gigpo": gigpo, "hgpo": hgpo, "turn_return": turn_return}
 STEPS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.sampled_from([0.0, 0.3, 1.0, -0.5])), min_size=1, max_size=4)
 
 
@@ -27,9 +27,9 @@ def near(*numbers: list[float]) -> list[float]:
     return pytest.approx([one for part in numbers for one in part], abs=5e-5)
 
 
-def test_loop():
-    assert loop(attempts(*GIGPO)).tolist() == near([0.5] * 3, [-1.0] * 3, [0.5] * 2)
-    assert loop(dense(*DENSE)).tolist() == near([0.75] * 3, [-0.9] * 2, [0.15] * 4), "returns 1.2, 0.1, 0.8: 1.2 - 0.45, ..."
+def test_trajectory_loop():
+    assert trajectory_loop(attempts(*GIGPO)).tolist() == near([0.5] * 3, [-1.0] * 3, [0.5] * 2)
+    assert trajectory_loop(dense(*DENSE)).tolist() == near([0.75] * 3, [-0.9] * 2, [0.15] * 4), "returns 1.2, 0.1, 0.8: 1.2 - 0.45, ..."
 
 
 def test_gigpo_over_attempts_without_deviation():
@@ -131,7 +131,7 @@ def test_what_is_missing_or_wrong_is_said(name):
     x = dataclasses.replace(attempts([(0, 0, 1.0)], [(0, 0, 0.0)]), trajectory_N=torch.tensor([8, 8]), group_N=torch.tensor([0, 1]))
     with pytest.raises(ValueError, match="trajectory 8 are in several groups"):
         METHODS[name](x)
-    if name != "loop":
+    if name != "trajectory_loop":
         with pytest.raises(ValueError, match=r"gamma is 1\.5"):
             METHODS[name](attempts(*GIGPO), gamma=1.5)
         with pytest.raises(ValueError, match="needs turn_N"):

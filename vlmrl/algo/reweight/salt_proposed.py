@@ -6,7 +6,7 @@ that is its attempt's own keeps its advantage. The sum over all turns is preserv
 
 The paper's abstract says that shared and distinct steps are told apart and advantages reassigned from the outcome alone; how edges merge
 was not to be had. Turns without a state or a parsed action (-1), and turns that nothing judged, keep what they have. Works on whatever
-the recipe's advantage gives; `trajectory` or `loop` are meant.
+the recipe's advantage gives; `trajectory` or `trajectory_loop` are meant.
 """
 
 from __future__ import annotations

@@ -17,14 +17,14 @@ from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.registries import advantage
 
 
-@advantage("loop", paper="arXiv:2502.01600", needs=("trajectory_N",))
-def loop(x: AdvantageInputs) -> Tensor:
+@advantage("trajectory_loop", paper="arXiv:2502.01600", needs=("trajectory_N",))
+def trajectory_loop(x: AdvantageInputs) -> Tensor:
     """Return of the attempt minus the mean of the group's other attempts, on each of its turns.
 
     Raises:
         ValueError: no `trajectory_N`, or an attempt whose turns are in several groups.
     """
-    attempts = Attempts.of(x, "advantage 'loop'")
+    attempts = Attempts.of(x, "advantage 'trajectory_loop'")
     return_N = attempts.totals(x.reward_N)
     k_N = segments.count(x.group_N, attempts.first_N)
     out_N = attempts.spread(regrouped(return_N, x.group_N, attempts.first_N)) * k_N / (k_N - 1).clamp(min=1)

@@ -45,7 +45,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "families": {"types", "errors", "compat"},
     "policy": {"types", "algo.inputs", "media", "errors", "compat", "fs", "families"},
     # The reference engine decodes with the policy; ground-truth rows are written by the inverse of the answer parser.
-    "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "families", "answers"},
+    # Episodes are played in environments, with prompts that the encoder makes.
+    "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "families", "answers", "envs", "data", "media"},
     "evals": BELOW | {"answers", "metrics", "data", "media", "rewards", "rollout", "policy", "config"},
     "train": BELOW
     | {"config", "methods", "algo", "answers", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "families", "evals"},
@@ -62,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": BELOW
     | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval", "cli_plan", "cli_launch"}
     | {"cli_server", "cli_toy", "cli_env", "cli_conform"},
-    "cli_env": BELOW | {"envs", "data", "media", "policy"},
+    "cli_env": BELOW | {"envs", "data", "media", "policy", "rollout"},
     "cli_conform": {"errors", "conform", "families", "policy"},
     "cli_eval": BELOW | {"train", "evals", "toy", "policy"},
     "cli_plan": {"config", "errors", "plan", "policy"},

@@ -14,6 +14,7 @@ from vlmrl.errors import ConfigError, VlmrlError
 
 if TYPE_CHECKING:
     from vlmrl.data.history import History
+    from vlmrl.envs.pool import EnvPool
     from vlmrl.envs.trajectory import Trajectory
 
 Name = Annotated[str, typer.Argument(help="Environment, for example toy_desk", show_default=False)]
@@ -33,7 +34,7 @@ def register(app: typer.Typer) -> None:
     env = typer.Typer(no_args_is_help=True, help="Environments: worlds that answer actions with screens.")
     app.add_typer(env, name="env")
     env.command("list")(list_)
-    for command in (check, play):
+    for command in (check, play, act):
         env.command()(command)
 
 
@@ -110,35 +111,99 @@ def play(
     Example: vlmrl env play toy_desk /tmp/played --agent solve
     """
     from vlmrl.envs.find import default_tasks, open_pool
-    from vlmrl.envs.play import RECORDS, play_many
+    from vlmrl.envs.play import play_many, write_records
     from vlmrl.envs.pool import PoolSettings
-    from vlmrl.envs.trajectory import turn_columns
 
     if history and model is None:
         raise ConfigError("--history says which prompts --model counts; give a model")
     histories = _histories(history or ["all", "1", "3", "3/8"])
-    if (out / RECORDS).exists():
-        raise ConfigError(f"{out / RECORDS} is there already; name another folder")
+    _fresh(out)
     settings = PoolSettings(workers=1, deadline=deadline)
     with open_pool(name, _arguments(arguments), plugins=plugin or (), settings=settings) as pool:
         given = _tasks(tasks) or default_tasks(name)
         groups = play_many(pool, given, out, episodes=episodes, attempts=attempts, agent=agent, turns=turns, seed=seed)
-        retried, faults = dict(pool.retried), dict(pool.faults)
+        write_records(out, groups)
+        _tell(out, groups, pool)
+    if model is not None:
+        played = [one for group in groups for one in group]
+        for line in _counted(model, played, out, histories, max_pixels):
+            typer.echo(line)
+
+
+def act(
+    name: Name,
+    out: Annotated[Path, typer.Argument(help="Folder to write screens and trajectories to", show_default=False)],
+    arguments: Arguments = None,
+    model: Annotated[str, typer.Option(help="Folder or hub id of the model that plays.", show_default=False)] = "",
+    plugin: Plugins = None,
+    tasks: Tasks = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 4,
+    attempts: Annotated[int, typer.Option(min=1, help="Attempts at each episode, from the same screen.")] = 1,
+    turns: Turns = 20,
+    seed: Seed = 0,
+    deadline: Deadline = 20.0,
+    history: Annotated[str, typer.Option(help="What prompts hold: all, 3 (last 3 screens), 3/8 (last 3, every 8 turns).")] = "all",
+    answer_format: Annotated[str, typer.Option(help="free, answer_only, think or think_or_not.")] = "free",
+    max_pixels: Annotated[int, typer.Option(min=1, help="Largest size of a screen.")] = 1280 * 720,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 128,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 1.0,
+) -> None:
+    """Let a model play episodes, with the reference engine; keep the screens and the trajectories, ids and log-probs included.
+
+    Example: vlmrl env act toy_desk /tmp/acted --model runs/toy_gui/final --history 1 --answer-format answer_only
+    """
+    from vlmrl.envs.find import default_tasks, open_pool
+    from vlmrl.envs.play import seeded, write_records
+    from vlmrl.envs.pool import PoolSettings
+    from vlmrl.policy.load import quiet_transformers
+    from vlmrl.rollout.act import Acting
+    from vlmrl.rollout.act import act as play_with
+    from vlmrl.types import GenerationSettings
+
+    if not model:
+        raise ConfigError("--model: say which model plays")
+    (of_history,) = _histories([history]).values()
+    _fresh(out)
+    quiet_transformers()
+    how = Acting(
+        model=model,
+        settings=GenerationSettings(max_new_tokens=max_new_tokens, temperature=temperature),
+        history=of_history,
+        answer_format=answer_format,
+        turns=turns,
+        max_pixels=max_pixels,
+        seed=seed,
+    )
+    with open_pool(name, _arguments(arguments), plugins=plugin or (), settings=PoolSettings(deadline=deadline)) as pool:
+        groups = play_with(pool, seeded(_tasks(tasks) or default_tasks(name), episodes, seed), attempts, how, out)
+        write_records(out, groups)
+        _tell(out, groups, pool)
+
+
+def _fresh(out: Path) -> None:
+    from vlmrl.envs.play import RECORDS
+
+    if (out / RECORDS).exists():
+        raise ConfigError(f"{out / RECORDS} is there already; name another folder")
+
+
+def _tell(out: Path, groups: list[list[Trajectory]], pool: EnvPool) -> None:
+    """What came of it."""
+    from vlmrl.envs.play import RECORDS
+    from vlmrl.envs.trajectory import turn_columns
+
     played = [one for group in groups for one in group]
     totals = [one.total for one in played if one.total is not None]
     outcomes = Counter(one.outcome or "running" for one in played)
     mean = f"{sum(totals) / len(totals):g}" if totals else "unknown"
     typer.echo(f"{out / RECORDS}: {len(played)} episodes, {sum(len(one.turns) for one in played)} turns, mean return {mean}")
     typer.echo("outcomes: " + ", ".join(f"{outcome} {n}" for outcome, n in sorted(outcomes.items())))
-    for what, counts in (("tried again", retried), ("given up", faults)):
+    for what, counts in (("tried again", pool.retried), ("given up", pool.faults)):
         if counts:
             typer.echo(f"{what}: " + ", ".join(f"{reason} {n}" for reason, n in sorted(counts.items())))
-    if attempts > 1:
+    if groups and len(groups[0]) > 1:
         shares = [turn_columns(group).shared() for group in groups]
         typer.echo(f"turns whose state another attempt met too: {sum(shares) / len(shares):.0%} (mean over {len(shares)} episodes)")
-    if model is not None:
-        for line in _counted(model, played, out, histories, max_pixels):
-            typer.echo(line)
 
 
 def _histories(texts: list[str]) -> dict[str, History]:

@@ -63,13 +63,21 @@ def _action(episode: Episode, agent: Agent, n: int) -> Reply:
 def play_many(
     pool: EnvPool, tasks: Sequence[Mapping[str, Any]], out: Path, *, episodes: int, attempts: int, agent: Agent, turns: int, seed: int
 ) -> list[list[Trajectory]]:
-    """Groups of attempts at the tasks in turn; their records in `out/trajectories.jsonl`, screens in `out/screens`."""
+    """Groups of attempts at the tasks in turn; screens in `out/screens`."""
     screens = ScreenFolder(out / SCREENS)
-    played: list[list[Trajectory]] = []
-    for n in range(episodes):
-        task = tasks[n % len(tasks)]
-        of_episode = environment_seed(seed, "play", 0, n, str(task.get("id", n)))
-        played.append([play(pool, task, of_episode, k=k, agent=agent, turns=turns, screens=screens) for k in range(attempts)])
+    return [
+        [play(pool, task, of_episode, k=k, agent=agent, turns=turns, screens=screens) for k in range(attempts)]
+        for task, of_episode in seeded(tasks, episodes, seed)
+    ]
+
+
+def seeded(tasks: Sequence[Mapping[str, Any]], episodes: int, seed: int) -> list[tuple[Mapping[str, Any], int]]:
+    """(task, environment's seed) of so many episodes, the tasks in turn."""
+    turned = [tasks[n % len(tasks)] for n in range(episodes)]
+    return [(task, environment_seed(seed, "play", 0, n, str(task.get("id", n)))) for n, task in enumerate(turned)]
+
+
+def write_records(out: Path, played: Sequence[Sequence[Trajectory]]) -> None:
+    """`out/trajectories.jsonl`: one line per attempt."""
     lines = [json.dumps(trajectory_to_json(one), sort_keys=True) + "\n" for group in played for one in group]
     fs.write_text(out / RECORDS, "".join(lines))
-    return played

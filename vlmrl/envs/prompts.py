@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 from vlmrl.answers.tags import FREE
 from vlmrl.data.conversation import Conversation, Segment, answer_segment, first_segment, turns
 from vlmrl.data.history import History
-from vlmrl.envs.trajectory import Trajectory, Turn
+from vlmrl.envs.trajectory import Seen, Trajectory, Turn
 from vlmrl.types import MediaHandle, MediaRef, Prompt, Sample
 
 Handles = Callable[[MediaRef], MediaHandle]
+
+
+def next_prompt(
+    so_far: Trajectory, seen: Seen, history: History, conversation: Conversation, handle: Handles, *, answer_format: str = FREE
+) -> Prompt:
+    """The prompt of the next answer, where `seen` is what is shown now. The rows of the whole trajectory have the same (`rows`).
+
+    Raises:
+        RowError, MediaError: what encoding raises.
+    """
+    waiting = Turn(seen=seen, action="", ids=(conversation.end,), reward=0.0)
+    made = chains(dataclasses.replace(so_far, turns=(*so_far.turns, waiting)), history, conversation, handle, answer_format=answer_format)
+    return rows(made[-1:])[-1][0]
 
 
 def first_sample(trajectory: Trajectory, start: int, first: int) -> Sample:

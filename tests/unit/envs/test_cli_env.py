@@ -74,6 +74,23 @@ def test_play_counts_shared_states_and_tokens(run, tmp_path: Path, tiny_files):
     assert run("play", "toy_desk", str(tmp_path / "q"), "--model", model, "--history", "some")[0] == 64
 
 
+def test_a_model_acts_and_its_ids_are_kept(run, tmp_path: Path, tiny_files):
+    shared = ("--episodes", "2", "--attempts", "2", "--turns", "2", "--max-new-tokens", "5", "--max-pixels", "3136", "--history", "1")
+    model = ("--model", str(tiny_files[0]))
+    outs = [tmp_path / "a", tmp_path / "b"]
+    for out in outs:
+        code, said, _ = run("act", "toy_desk", str(out), *shared, *model, "--answer-format", "answer_only")
+        assert code == 0
+        assert "4 episodes, 8 turns" in said
+    records = [(out / "trajectories.jsonl").read_text() for out in outs]
+    assert records[0] == records[1], "seeds decide everything"
+    played = [trajectory_from_json(json.loads(line)) for line in records[0].splitlines()]
+    assert all(1 <= len(turn.ids) == len(turn.logprobs) <= 5 for one in played for turn in one.turns)
+    assert played[0].turns[0].ids != played[1].turns[0].ids, "attempts sample apart"
+    assert run("act", "toy_desk", str(tmp_path / "c"), *shared)[0] == 64
+    assert run("act", "toy_desk", str(tmp_path / "c"), *shared, *model, "--answer-format", "poem")[0] == 64
+
+
 def test_a_fault_has_no_reward(run, tmp_path: Path):
     code, said, _ = run("play", "toy_desk", str(tmp_path / "p"), "crash_share=1", "fault=raise", "fault_attempts=9", "--episodes", "2")
     assert code == 0

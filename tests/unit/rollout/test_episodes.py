@@ -1,0 +1,83 @@
+"""rollout.episodes: attempts in an environment with the reference engine; every turn is a row whose log-probs are the trainer's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.tiny import Tiny
+from vlmrl import rng
+from vlmrl.data.conversation import Conversation
+from vlmrl.data.history import History
+from vlmrl.envs.find import open_pool
+from vlmrl.envs.pool import PoolSettings
+from vlmrl.envs.prompts import chains, rows
+from vlmrl.envs.screens import ScreenFolder
+from vlmrl.envs.trajectory import Trajectory
+from vlmrl.policy.forward import repeat
+from vlmrl.policy.pack import Row, pack
+from vlmrl.rollout.engine_hf import HFEngine
+from vlmrl.rollout.episodes import Table, run_attempts
+from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
+
+SETTINGS = GenerationSettings(max_new_tokens=6, temperature=0.8)
+TASKS = [({"id": "a", "length": 2}, 11), ({"id": "b", "length": 3}, 12)]
+
+
+def play(tiny: Tiny, folder: Path, history: str, *, attempts: int = 2, turns: int = 3, **arguments: object):
+    """(attempts of each task, what the engine was asked)."""
+    asked: list[Prompt] = []
+    engine = HFEngine(tiny.policy, tiny.vision)
+
+    def generate(requests: Sequence[Request], settings: GenerationSettings) -> list[list[Rollout]]:
+        asked.extend(request.prompt for request in requests)
+        return engine.generate(requests, settings)
+
+    encoder = dataclasses.replace(tiny.encoder, data_root=folder)
+    with open_pool("toy_desk", arguments, settings=PoolSettings(workers=1, start=60.0)) as pool:
+        table = Table(
+            pool=pool,
+            generate=generate,
+            settings=SETTINGS,
+            conversation=Conversation(encoder),
+            handle=lambda ref: tiny.store.get(ref, folder).handle,
+            screens=ScreenFolder(folder),
+            history=History.of(history),
+            turns=turns,
+        )
+        made = run_attempts(table, TASKS, attempts, lambda place, k, turn: rng.key(5, place, k, turn))
+    return made, asked, table
+
+
+def trained(table: Table, one: Trajectory) -> list[tuple[Prompt, tuple[int, ...]]]:
+    return rows(chains(one, table.history, table.conversation, table.handle))
+
+
+@pytest.mark.parametrize("history", ["all", "1", "2/2"])
+def test_every_turn_is_trained_under_what_was_sampled(tiny: Tiny, tmp_path: Path, history: str):
+    made, asked, table = play(tiny, tmp_path, history)
+    every = [one for group in made for one in group]
+    assert [(one.k, len(one.turns), one.outcome) for one in every] == [(k, 3, "turns") for _ in TASKS for k in (0, 1)]
+    assert [one.seed for one in every] == [11, 11, 12, 12]
+    found = [trained(table, one) for one in every]
+    assert [prompt.ids for turn in range(3) for prompt in (of_one[turn][0] for of_one in found)] == [prompt.ids for prompt in asked]
+    made_rows = [Row(index=0, group=0, prompt=prompt, response=ids) for of_one in found for prompt, ids in of_one]
+    batch = pack(made_rows, tiny.policy.positions, tiny.policy.device, pad_id=0)
+    with torch.no_grad():
+        scored = repeat(tiny.policy, batch, tiny.vision, temperature=SETTINGS.temperature, forbidden=tiny.bundle.forbidden_ids, train=False)
+    reported = torch.tensor([lp for one in every for turn in one.turns for lp in turn.logprobs])
+    assert len(reported) == batch.mask_BT.sum() > 12
+    assert (scored.logp_BT[batch.mask_BT] - reported).abs().max() < 1e-5
+
+
+def test_crashes_of_the_environment_change_no_answer(tiny: Tiny, tmp_path: Path):
+    whole, _, _ = play(tiny, tmp_path, "1")
+    shaken, _, _ = play(tiny, tmp_path, "1", crash_share=1.0)
+    assert shaken == whole
+    lost, _, _ = play(tiny, tmp_path, "1", crash_share=1.0, fault="raise", fault_attempts=99)
+    assert {one.fault for group in lost for one in group} == {"raised:RuntimeError"}
+    assert all(one.total is None and all(turn.reward is None for turn in one.turns) for group in lost for one in group)

@@ -1,0 +1,90 @@
+"""A model plays episodes of an environment with the reference engine: `vlmrl env act`. Nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vlmrl.answers.tags import FREE, parse
+from vlmrl.data.conversation import Conversation
+from vlmrl.data.encode import ANSWER_FORMATS, Encoder
+from vlmrl.data.history import History
+from vlmrl.envs.play import SCREENS
+from vlmrl.envs.pool import EnvPool
+from vlmrl.envs.screens import ScreenFolder
+from vlmrl.envs.trajectory import Trajectory, turn_seed
+from vlmrl.errors import ConfigError
+from vlmrl.media.store import MediaSettings, MediaStore
+from vlmrl.policy.load import load_policy, load_processor
+from vlmrl.policy.vision import VisionCache
+from vlmrl.rollout.engine_hf import HFEngine
+from vlmrl.rollout.episodes import Table, run_attempts
+from vlmrl.types import GenerationSettings
+
+CACHE_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acting:
+    """How a model plays."""
+
+    model: str
+    """Folder or hub id."""
+    settings: GenerationSettings
+    history: History
+    answer_format: str
+    turns: int
+    max_pixels: int
+    seed: int
+    """Of sampling; the environment's seeds are given with the tasks."""
+
+
+def act(pool: EnvPool, tasks: Sequence[tuple[Mapping[str, Any], int]], attempts: int, how: Acting, out: Path) -> list[list[Trajectory]]:
+    """Attempts at each (task, environment's seed), screens in `out/screens`.
+
+    Raises:
+        ConfigError: an unknown answer format, or a model that cannot be loaded.
+        RowError, MediaError: an observation cannot be encoded.
+    """
+    if how.answer_format not in (FREE, *ANSWER_FORMATS):
+        raise ConfigError(f"answer format '{how.answer_format}' is not known (known: {', '.join((FREE, *ANSWER_FORMATS))})")
+    bundle = load_processor(how.model)
+    media = MediaSettings(
+        min_pixels=min(56 * 56, how.max_pixels),
+        max_pixels=how.max_pixels,
+        video_total_pixels=None,
+        fps=2.0,
+        min_frames=4,
+        max_frames=32,
+        cache_bytes=CACHE_BYTES,
+        decoder="auto",
+    )
+    folder = out / SCREENS
+    with closing(MediaStore.of(media, bundle)) as store:
+        policy = load_policy(how.model, bundle)
+        engine = HFEngine(policy, VisionCache(store, budget_bytes=CACHE_BYTES))
+        table = Table(
+            pool=pool,
+            generate=engine.generate,
+            settings=how.settings,
+            conversation=Conversation(Encoder.of(bundle, store, folder, max_prompt_tokens=1 << 20)),
+            handle=lambda ref: store.get(ref, folder).handle,
+            screens=ScreenFolder(folder),
+            history=how.history,
+            turns=how.turns,
+            action=lambda text: action_of(text, how.answer_format),
+            answer_format=how.answer_format,
+        )
+        names = [str(task.get("id", n)) for n, (task, _) in enumerate(tasks)]
+        return run_attempts(table, tasks, attempts, lambda place, k, turn: turn_seed(how.seed, "act", 0, place, names[place], k, turn))
+
+
+def action_of(text: str, answer_format: str) -> str:
+    """What the environment is given: the answer between the tags, or the whole text where there are none or it stands alone."""
+    if answer_format == FREE:
+        return text
+    answer = parse(text, answer_format).answer
+    return text if answer is None else answer

@@ -102,7 +102,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "toy.model",
         "evals",
     ),
-    "tokenizers": ("toy.model", "families.tiny"),
+    "tokenizers": ("toy.model", "families.tiny_parts"),
     "accelerate": ("train.dist", "train.tracking"),
     "fsspec": ("train.mirror",),
     "flash_attn": ("policy.attention",),

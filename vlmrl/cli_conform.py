@@ -22,8 +22,8 @@ def register(app: typer.Typer) -> None:
 
 
 def conform(
-    model: Annotated[str, typer.Argument(help="Folder or hub id of a model; with --tiny a name, as qwen3_5", show_default=False)],
-    tiny: Annotated[bool, typer.Option("--tiny", help="Random weights of a tiny model of this name, without a folder.")] = False,
+    model: Annotated[str, typer.Argument(help="Folder or hub id of a model; with --tiny also a name, as qwen3_5", show_default=False)],
+    tiny: Annotated[bool, typer.Option("--tiny", help="Random weights of small size: of a folder's config, or of a name.")] = False,
     only: Annotated[str | None, typer.Option(help="Some promises alone, as P1,P8", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report in place of the table.")] = False,
 ) -> None:
@@ -37,18 +37,18 @@ def conform(
 
     from vlmrl.conform.run import conform as run
     from vlmrl.conform.run import wanted
-    from vlmrl.conform.subject import open_subject
-    from vlmrl.families.tiny import write_tiny
+    from vlmrl.conform.subject import open_small, open_subject
+    from vlmrl.families.tiny import TINY, write_tiny
     from vlmrl.policy.load import files_of, quiet_transformers
 
     quiet_transformers()
     chosen = wanted(only)
-    if tiny:
+    if tiny and model in TINY:
         with tempfile.TemporaryDirectory() as folder:
             write_tiny(model, Path(folder))
             report = run(open_subject(folder), model, chosen)
     else:
-        report = run(open_subject(model), model, chosen)
+        report = run(open_small(model) if tiny else open_subject(model), model, chosen)
         folder = files_of(model)
         if folder is not None and Path(model).expanduser().is_dir() and not chosen:
             typer.echo(f"report: {report.write(folder)}", err=as_json)

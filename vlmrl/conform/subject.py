@@ -15,6 +15,8 @@ from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import ConfigError
 from vlmrl.families import generic, probe
 from vlmrl.families.generic import Clip, Encoded, Medium, Message
+from vlmrl.families.shrink import shrunk
+from vlmrl.families.tiny import TINY, randomise
 from vlmrl.policy import layouts
 from vlmrl.policy.layouts import Scored, Subject
 
@@ -100,6 +102,28 @@ def open_subject(path: str, cases: Sequence[str] = ()) -> Tried:
     except (OSError, ValueError, ImportError) as error:
         first = str(error).strip().split("\n")[0]
         raise ConfigError(f"{path}: {first}\n  give a folder or a hub id of a model that transformers itself has classes for") from error
+    return try_out(model, processor, cases)
+
+
+def open_small(path: str, cases: Sequence[str] = ()) -> Tried:
+    """A small random model after the config of a folder, with the folder's own processor. No weights are read.
+
+    Raises:
+        ConfigError: not found.
+    """
+    ensure_torchvision()
+    from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
+
+    try:
+        processor = AutoProcessor.from_pretrained(path, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    except (OSError, ValueError, ImportError) as error:
+        first = str(error).strip().split("\n")[0]
+        raise ConfigError(f"{path}: {first}\n  give a folder, a hub id, or a name, as: {', '.join(TINY)}") from error
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model: Any = AutoModelForImageTextToText.from_config(shrunk(config), dtype=torch.float32)
+    randomise(model, 1)
     return try_out(model, processor, cases)
 
 

@@ -7,7 +7,7 @@ recurrent layer stands beside a full one, a router has more experts than it take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,76 +16,10 @@ import torch
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import ConfigError
+from vlmrl.families.tiny_parts import CHAT, DELTA, EXPERTS, QWEN_NAMED, TOWER, mrope, template, text_sizes, tokenizer
 
 Made = tuple[Any, Any]
 """(config, processor)."""
-
-TEXT: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 4096,
-}
-TOWER: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-DELTA: dict[str, Any] = {
-    "head_dim": 32,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
-}
-"""Gated delta net beside full attention."""
-EXPERTS: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-CHAT = ("<|im_start|>{role}\n", "<|im_end|>\n")
-"""What stands before and after a message."""
-_QWEN_NAMED = {
-    "image_token": "<|image_pad|>",
-    "video_token": "<|video_pad|>",
-    "vision_start_token": "<|vision_start|>",
-    "vision_end_token": "<|vision_end|>",
-}
-
-
-def template(frame: tuple[str, str], image: str, video: str | None = None, *, bos: str = "", answers: str = "assistant") -> str:
-    """A chat template: `bos`, each message in its frame, media by their text where they stand among the parts."""
-    before, after = frame
-    part = "{% if c['type'] == 'image' %}" + image
-    part += "" if video is None else "{% elif c['type'] == 'video' %}" + video
-    part += "{% elif c['type'] == 'text' %}{{ c['text'] }}{% else %}{{ raise_exception('no ' ~ c['type']) }}{% endif %}"
-    content = "{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for c in m['content'] %}" + part + "{% endfor %}{% endif %}"
-    each = "{% for m in messages %}" + before.replace("{role}", "{{ m['role'] }}") + content + after + "{% endfor %}"
-    return bos + each + "{% if add_generation_prompt %}" + before.replace("{role}", answers) + "{% endif %}"
-
-
-def tokenizer(special: Sequence[str], named: Mapping[str, str], *, eos: str = "<|im_end|>", bos: str | None = None) -> Any:
-    """Bytes and nothing else, with special tokens; `named` are those that a processor asks for as attributes."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    base = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
-    base.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    base.decoder = decoders.ByteLevel()
-    known: dict[str, Any] = {"eos_token": eos, "pad_token": "<pad>"} | ({"bos_token": bos} if bos else {})
-    out = PreTrainedTokenizerFast(tokenizer_object=base, extra_special_tokens=dict(named), **known)
-    more = [token for token in special if token not in known.values()]
-    if more:
-        out.add_special_tokens({"additional_special_tokens": more}, replace_extra_special_tokens=False)
-    return out
-
-
-def _text(t: Any, *, bos: str | None = None, **more: Any) -> dict[str, Any]:
-    """Sizes of the text model, with the tokenizer's ids."""
-    ids = {"vocab_size": len(t), "pad_token_id": t.pad_token_id, "eos_token_id": t.eos_token_id}
-    return TEXT | ids | ({"bos_token_id": t.bos_token_id} if bos else {}) | more
-
-
-def _mrope(interleaved: bool = False, **more: Any) -> dict[str, Any]:
-    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]} | more
-    return rope | ({"mrope_interleaved": True} if interleaved else {})
 
 
 def qwen(config: str, tower: Mapping[str, Any], *, new: bool = True, delta: bool = False, experts: bool = False, **text: Any) -> Made:
@@ -93,9 +27,9 @@ def qwen(config: str, tower: Mapping[str, Any], *, new: bool = True, delta: bool
     import transformers
     from transformers.models.qwen2_vl import Qwen2VLImageProcessor, Qwen2VLVideoProcessor
 
-    t = tokenizer(["<|im_start|>", "<|vision_pad|>"], _QWEN_NAMED)
+    t = tokenizer(["<|im_start|>", "<|vision_pad|>"], QWEN_NAMED)
     i = t.convert_tokens_to_ids
-    sizes = _text(t, rope_parameters=_mrope(new, **({"partial_rotary_factor": 0.5} if delta else {})))
+    sizes = text_sizes(t, rope_parameters=mrope(new, **({"partial_rotary_factor": 0.5} if delta else {})))
     sizes |= ({"head_dim": 16} if new else {}) | (DELTA if delta else {}) | (EXPERTS if experts else {}) | text
     common: dict[str, Any] = {"depth": 2, "num_heads": 2, "spatial_merge_size": 2, "temporal_patch_size": 2}
     ids: dict[str, Any] = {"image_token_id": i("<|image_pad|>"), "video_token_id": i("<|video_pad|>")}
@@ -123,7 +57,7 @@ def internvl() -> Made:
     }
     t = tokenizer(["<|im_start|>"], named)
     config = transformers.InternVLConfig(
-        text_config=_text(t, model_type="qwen2"),
+        text_config=text_sizes(t, model_type="qwen2"),
         vision_config=TOWER | {"image_size": [32, 32], "patch_size": [8, 8]},
         image_token_id=t.convert_tokens_to_ids("<IMG_CONTEXT>"),
         image_seq_length=4,
@@ -150,7 +84,7 @@ def glm(config: str, family: str, **text: Any) -> Made:
     ids = dict(zip(("image_start", "image_end", "video_start", "video_end"), map(i, marks), strict=True))
     tower: dict[str, Any] = {"depth": 2, "hidden_size": 32, "num_heads": 2, "image_size": 64, "patch_size": 14, "out_hidden_size": 64}
     made = getattr(transformers, config)(
-        text_config=_text(t, rope_parameters=_mrope(partial_rotary_factor=1.0), **text),
+        text_config=text_sizes(t, rope_parameters=mrope(partial_rotary_factor=1.0), **text),
         vision_config=tower | {"intermediate_size": 48, "spatial_merge_size": 2, "temporal_patch_size": 2},
         image_token_id=i("<|image|>"),
         video_token_id=i("<|video|>"),
@@ -180,7 +114,7 @@ def gemma3() -> Made:
     i = t.convert_tokens_to_ids
     kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
     config = transformers.Gemma3Config(
-        text_config=_text(t, bos="<bos>", head_dim=16, sliding_window=12, query_pre_attn_scalar=16, layer_types=kinds),
+        text_config=text_sizes(t, bos="<bos>", head_dim=16, sliding_window=12, query_pre_attn_scalar=16, layer_types=kinds),
         vision_config=TOWER | {"image_size": 64, "patch_size": 8, "vision_use_head": False},
         mm_tokens_per_image=16,
         boi_token_index=i("<start_of_image>"),
@@ -217,7 +151,7 @@ def gemma4(*, experts: bool = False, bidirectional: str | None = "vision") -> Ma
         "position_embedding_size": 256,
     }
     config = transformers.Gemma4Config(
-        text_config=_text(t, bos="<bos>", **text),
+        text_config=text_sizes(t, bos="<bos>", **text),
         vision_config=TOWER | tower,
         audio_config=None,
         image_token_id=i("<|image|>"),
@@ -248,7 +182,7 @@ def smolvlm() -> Made:
     }
     t = tokenizer(["<|im_start|>", *tiles], named | {"video_token": "<video>"}, eos="<end_of_utterance>")
     config = transformers.SmolVLMConfig(
-        text_config=_text(t, model_type="llama"),
+        text_config=text_sizes(t, model_type="llama"),
         vision_config=TOWER | {"image_size": 64, "patch_size": 8},
         scale_factor=2,
         image_token_id=t.convert_tokens_to_ids("<image>"),
@@ -272,7 +206,7 @@ def llava_onevision() -> Made:
     pins = [[32, 32], [32, 64], [64, 32], [64, 64]]
     tower: dict[str, Any] = {"model_type": "siglip_vision_model", "image_size": 32, "patch_size": 8, "vision_use_head": False}
     config = transformers.LlavaOnevisionConfig(
-        text_config=_text(t, model_type="qwen2"),
+        text_config=text_sizes(t, model_type="qwen2"),
         vision_config=TOWER | tower,
         image_token_index=t.convert_tokens_to_ids("<image>"),
         video_token_index=t.convert_tokens_to_ids("<video>"),
@@ -296,7 +230,7 @@ def mistral3() -> Made:
     t = tokenizer(["[INST]", "[/INST]", "[IMG_BREAK]", "[IMG_END]"], {"image_token": "[IMG]"}, eos="</s>", bos="<s>")
     tower: dict[str, Any] = {"model_type": "pixtral", "head_dim": 16, "image_size": 224, "patch_size": 14}
     config = transformers.Mistral3Config(
-        text_config=_text(t, bos="<s>", model_type="mistral", head_dim=16, sliding_window=None),
+        text_config=text_sizes(t, bos="<s>", model_type="mistral", head_dim=16, sliding_window=None),
         vision_config=TOWER | tower,
         image_token_index=t.convert_tokens_to_ids("[IMG]"),
         tie_word_embeddings=False,
@@ -328,7 +262,7 @@ def minicpm(version: str) -> Made:
         "slice_end_id": i("</slice>"),
     }
     config = getattr(transformers, f"MiniCPMV{version}Config")(
-        text_config=_text(t, model_type="qwen3_5_text", rope_parameters=_mrope(True, partial_rotary_factor=0.5), **DELTA),
+        text_config=text_sizes(t, model_type="qwen3_5_text", rope_parameters=mrope(True, partial_rotary_factor=0.5), **DELTA),
         vision_config=TOWER | {"num_hidden_layers": 3, "image_size": 64, "patch_size": 8},
         insert_layer_id=1,
         image_size=64,
@@ -355,7 +289,7 @@ def lfm2_vl() -> Made:
     text = {"model_type": "lfm2", "layer_types": ["conv", "full_attention"] * 2, "conv_L_cache": 3, "block_auto_adjust_ff_dim": False}
     tower: dict[str, Any] = {"model_type": "siglip2_vision_model", "num_patches": 64, "patch_size": 16, "vision_use_head": False}
     config = transformers.Lfm2VlConfig(
-        text_config=_text(t, **text),
+        text_config=text_sizes(t, **text),
         vision_config=TOWER | tower,
         image_token_id=t.convert_tokens_to_ids("<image>"),
         projector_hidden_size=64,
@@ -383,7 +317,7 @@ def llama4() -> Made:
         "projector_input_dim": 64,
     }
     config = transformers.Llama4Config(
-        text_config=_text(t, bos="<|begin_of_text|>", **text),
+        text_config=text_sizes(t, bos="<|begin_of_text|>", **text),
         vision_config=TOWER | tower | {"projector_output_dim": 64, "vision_output_dim": 64},
         image_token_index=i("<|patch|>"),
         boi_token_index=i("<|image_start|>"),

@@ -156,6 +156,6 @@ def test_the_command_names_what_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_unknown_name_or_promise_is_refused() -> None:
     done = CliRunner().invoke(app, ["conform", "nothing", "--tiny"])
     assert isinstance(done.exception, ConfigError)
-    assert "there are: qwen2_vl, qwen2_5_vl" in str(done.exception)
+    assert "or a name, as: qwen2_vl, qwen2_5_vl" in str(done.exception)
     done = CliRunner().invoke(app, ["conform", "internvl", "--tiny", "--only", "P99"])
     assert "no promise P99" in str(done.exception)

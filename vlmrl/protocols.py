@@ -28,8 +28,8 @@ Reward = Callable[..., Sequence[float | None]]
 """`(Group, RewardContext, *, arguments) -> one number per rollout`. `None` means "cannot judge". No state, no global randomness."""
 
 reward: Registry[Reward] = Registry("reward")
-"""Extras, beside those of `config.combinations`: `compares`, a rollout's number depends on the others of its group; `worker` and `imports`,
-it runs in a process of its own; `service`, it asks one."""
+"""Extras, beside those of `config.combinations`: `compares`, a rollout's number depends on the others of its group; `no_truth`, it knows
+no gold answer; `worker` and `imports`, it runs in a process of its own; `service`, it asks one."""
 
 
 class Stateful(Protocol):

@@ -39,7 +39,7 @@ def _answers(group: Group) -> list[str | None]:
     return [None if answer is None or not answer.strip() else " ".join(answer.casefold().split()) for answer in found]
 
 
-@reward("majority_vote", paper="arXiv:2504.16084", best=None, compares=True)
+@reward("majority_vote", paper="arXiv:2504.16084", best=None, compares=True, no_truth=True)
 def majority_vote(group: Group, ctx: RewardContext) -> list[float | None]:
     """1 for the answer that most rollouts of the group give, else 0; None where no answer can be read."""
     answers = _answers(group)
@@ -55,7 +55,7 @@ def pseudo_span(spans: Sequence[Span], gamma: float) -> tuple[Span, float]:
     return (means[0], means[1]), math.exp(-gamma * spread)
 
 
-@reward("urpa", paper="arXiv:2508.06317", best=None, compares=True)
+@reward("urpa", paper="arXiv:2508.06317", best=None, compares=True, no_truth=True)
 def urpa(group: Group, ctx: RewardContext, *, gamma: float = 1.0) -> list[float | None]:
     """Overlap with the mean of the group's time spans, times exp(-gamma * their spread in seconds): in [0, 1].
 

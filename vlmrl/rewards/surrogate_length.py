@@ -18,7 +18,7 @@ def parabola(share: float, turn: float) -> float:
     return 1 - (1 - share / turn) ** 2 if share <= turn else 1 - 2 * ((share - turn) / (1 - turn)) ** 2
 
 
-@reward("surrogate_length", paper="arXiv:2505.19439", best=None)
+@reward("surrogate_length", paper="arXiv:2505.19439", best=None, no_truth=True)
 def surrogate_length(group: Group, ctx: RewardContext, *, maximum: int, turn: float = 0.5) -> list[float | None]:
     """Rises to 1 at `turn` times `maximum` tokens and falls to -1 at `maximum`; at most 0 without the form.
 

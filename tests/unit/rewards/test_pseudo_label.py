@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.pseudo_label import majority_vote, pseudo_span, urpa, vote
 from vlmrl.rewards.run.runner import RewardRunner
+from vlmrl.rewards.surrogate_length import surrogate_length
 from vlmrl.rewards.temporal_iou import temporal_iou_reward
 
 CTX = RewardContext()
@@ -77,4 +79,5 @@ def test_urpa_does_not_care_when_an_event_is(rows, shift):
 def test_urpa_is_not_asked_for_the_gold_answer():
     """A check of the data leaves out columns that know none: alone, `urpa` judges nobody there."""
     assert RewardRunner([("urpa", 1.0, urpa)]).self_test([sample()], "think_answer") == []
+    assert RewardRunner([("surrogate_length", 1.0, partial(surrogate_length, maximum=4))]).self_test([sample()], "think_answer") == []
     assert RewardRunner([("temporal_iou", 1.0, temporal_iou_reward), ("urpa", 1.0, urpa)]).self_test([sample()], "think_answer") == []

@@ -187,10 +187,10 @@ class RewardRunner:
         """Problems found by scoring gold and junk answers: gold must get the highest total of all and junk less.
 
         A reward that cannot tell them apart would train on noise. Columns that ask a service are left out: a judge need not give the
-        gold answer its maximum, and nothing is asked before the run. So are those that compare rollouts: they know no gold answer.
+        gold answer its maximum, and nothing is asked before the run. So are those that stand in for ground truth: they know no gold answer.
         """
         extras = {column[0]: self._entry_extra(column[0]) for column in self.columns}
-        own = [column for column in self.columns if not (extras[column[0]].get("service") or extras[column[0]].get("compares"))]
+        own = [column for column in self.columns if not (extras[column[0]].get("service") or extras[column[0]].get("no_truth"))]
         if len(own) < len(self.columns):
             apart = RewardRunner(own, max_invalid=self.max_invalid, pool=self.pool, entries=self.entries)
             return apart.self_test(samples, answer_format) if own else []

@@ -41,7 +41,7 @@ def _flat(found: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     return [row for group in found for row in group]
 
 
-def _first(tried: Tried) -> str:
+def first_case(tried: Tried) -> str:
     """A prompt with a picture, where one could be encoded."""
     return "image" if "image" in tried.prompts else next(iter(tried.prompts))
 
@@ -107,7 +107,7 @@ def packed(tried: Tried) -> list[Check]:
                 out.append(Check("P8", "+".join(chosen), what, value, logp))
             except ERRORS as error:
                 out.append(broken("P8", "+".join(several), what, error))
-    name = _first(tried)
+    name = first_case(tried)
     for what, mistake in CONTROLS.items():
         try:
             with torch.no_grad(), mistake():
@@ -121,7 +121,7 @@ def packed(tried: Tried) -> list[Check]:
 
 def recomputed(tried: Tried) -> list[Check]:
     """P8: the gradient of a packed row is the same when layers are computed again in the backward pass."""
-    name = _first(tried)
+    name = first_case(tried)
     model = tried.subject.model
     parameters = list(model.parameters())
     try:
@@ -215,7 +215,7 @@ def head(tried: Tried) -> list[Check]:
     subject = tried.subject
     if subject.head is None:
         return []
-    name = _first(tried)
+    name = first_case(tried)
     prompt = tried.prompts[name]
     with torch.no_grad():
         group = tried.scored(name, [[0]])

@@ -30,11 +30,11 @@ PROMISES: dict[str, tuple[str, tuple[Promise, ...], tuple[Promise, ...]]] = {
     "P9": ("decoding is model.generate's", (exact.decoded,), ()),
     "P10": ("the head gives the model's logits", (), (exact.head,)),
     "P11": ("parts and export", (whole.parts,), ()),
+    "P12": ("a packed row chooses the experts of rows alone", (whole.experts,), ()),
     "P13": ("the switch for thinking", (whole.thinking,), ()),
 }
 """Number -> (what is promised, checks of the model as it is, checks of the model with all of its arithmetic in float64)."""
 NOT_RUN = {
-    "P12": "the experts that layouts choose are not compared yet",
     "P14": "needs vLLM and weights",
     "P15": "rows of generic families have no encoder yet that could refuse control tokens",
 }

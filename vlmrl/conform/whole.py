@@ -1,16 +1,20 @@
-"""Promises about a model as a thing: its parts and its export (P11), its template's switch for thinking (P13)."""
+"""Promises about a model as a thing: its parts and its export (P11), its experts (P12), its template's switch for thinking (P13)."""
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from vlmrl.conform import exact
 from vlmrl.conform.check import Check, equal
-from vlmrl.conform.subject import Tried
+from vlmrl.conform.subject import Tried, alone
 from vlmrl.families import probe
+from vlmrl.policy import layouts
 
 
 def parts(tried: Tried) -> list[Check]:
@@ -36,6 +40,53 @@ def _reloads(model: Any) -> bool:
         again = AutoModelForImageTextToText.from_pretrained(folder, dtype=next(model.parameters()).dtype, trust_remote_code=False)
     other = dict(again.state_dict())
     return all(name in other and torch.equal(tensor, other[name]) for name, tensor in model.state_dict().items())
+
+
+def experts(tried: Tried) -> list[Check]:
+    """P12: a packed row chooses the experts that rows alone choose, for every token in every layer. Float32 decides in a router, as in
+    training, also where the weights are of float64."""
+    routers = {name: m for name, m in tried.subject.model.named_modules() if "router" in type(m).__name__.lower()}
+    if not tried.facts.experts:
+        return []
+    if not routers:
+        return [Check("P12", "experts", "routers found", math.nan, 0.0, note="no module of the model is called a router")]
+    name = exact.first_case(tried)
+    with torch.no_grad():
+        group = tried.scored(name, exact.ANSWERS[:3])
+        [row] = layouts.laid([group])
+        packed = _chosen(routers, row.columns, lambda: layouts.shared_prefix(tried.subject, [group]))
+        flips, tokens, at = 0, 0, row.prompt
+        for answer in group.answers:
+            single = _chosen(routers, row.prompt + len(answer), lambda one=answer: alone(tried, group, one))
+            columns = [*range(row.prompt), *range(at, at + len(answer))]
+            at += len(answer)
+            for router, choice in single.items():
+                flips += int((packed[router][columns] != choice).any(-1).sum())
+                tokens += len(columns)
+    return [Check("P12", name, f"of {tokens} choices, other experts", float(flips), 0.0)]
+
+
+def _chosen(routers: Mapping[str, Any], rows: int, run: Callable[[], Any]) -> dict[str, torch.Tensor]:
+    """Router -> what it chose for each of so many tokens in one forward pass: ids of experts, ascending, or which of them count."""
+    out: dict[str, torch.Tensor] = {}
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(module: Any, args: Any, made: Any) -> None:
+            tensors = [part.reshape(-1, part.shape[-1]) for part in (made if isinstance(made, tuple) else (made,))]
+            ids = next((part for part in tensors if not part.is_floating_point()), None)
+            choice = tensors[0] > 0 if ids is None else ids.sort(-1).values
+            if len(choice) == rows:
+                out[name] = choice
+
+        return hook
+
+    hooks = [module.register_forward_hook(keep(name)) for name, module in routers.items()]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return out
 
 
 def thinking(tried: Tried) -> list[Check]:

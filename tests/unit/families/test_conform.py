@@ -117,6 +117,16 @@ def test_offsets_of_positions_are_forgotten(tmp_path: Path, monkeypatch: pytest.
     assert core.compute_3d_position_ids(*unknown) is None
 
 
+def test_experts_that_change_with_the_layout_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny_folder("qwen3_vl_moe", tmp_path, monkeypatch)
+    [check] = mutated(folder, ("image",), ("P12",)).checks
+    assert (check.ok, check.value) == (True, 0.0)
+    assert check.what == f"of {4 * (3 * 38 + 7 + 3 + 1)} choices, other experts", "four layers, prompt and answer of each of three rows"
+    monkeypatch.setattr(masks, "owned", lambda row, positions, owners: torch.ones(len(owners), len(owners), dtype=torch.bool).tril())
+    [check] = mutated(folder, ("image",), ("P12",)).checks
+    assert check.value > 0
+
+
 def test_a_dict_of_features_is_fresh_for_every_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = open_subject(str(tiny_folder("internvl", tmp_path, monkeypatch)), ("image",))
     media = tried.scored("image", [[1]]).media

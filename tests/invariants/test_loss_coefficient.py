@@ -170,7 +170,7 @@ def cases() -> Any:
     return pytest.mark.parametrize(("name", "arguments", "form"), CASES, ids=[f"{name}-{arguments}" for name, arguments, _ in CASES])
 
 
-def one_segment(rows) -> dict[str, torch.Tensor]:
+def one_segment(rows) -> dict[str, Any]:
     """Groups whose median advantage is 0, and answers of one sentence."""
     return {
         "adv_median_B": torch.zeros(len(rows), dtype=torch.float64),

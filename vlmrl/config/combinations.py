@@ -11,7 +11,7 @@ A registration says what kind of thing a method is, and rules about kinds stand 
 * reward_shaping: `for_tasks` (names of the tasks that it does something for), `monotone`, `linear(arguments)` with the `remedy` to
   name, `moves_reference` (its reference is no fixed one);
 * policy_loss: `unscaled` (derived for advantages without a deviation), `needs_updates_per_step` (below it its gradient is that of the
-  default); group_loss: `signs_only` (of the advantage it reads the sign);
+  default; that of an auxiliary_loss or a constraint is 0); group_loss: `signs_only` (of the advantage it reads the sign);
 * filter: `drops_flat_groups`, `sampled_rows_only` (does not look at injected rows); constraint: `acts_on`;
 * reward: `form_only`, `shortens` ("all answers" or "right answers"), `best` (what the gold answer earns);
 * strategy: `min_generations`, `injects_rows`, `old_from_sampler` (brings rows whose ratio is not 1 in the first update).
@@ -251,6 +251,18 @@ def same_as_the_default(view: View) -> Told:
             yield d.where, f"{text}; set updates_per_step to {least} or more, or keep the default"
 
 
+def idle_at_ratio_one(view: View) -> Told:
+    """A regulariser of the ratio, which has no gradient where every ratio is 1."""
+    updates = getattr(view.stage, "updates_per_step", None)
+    if updates is None or view.that("strategy", "old_from_sampler"):
+        return
+    for d in (*view.that("auxiliary_loss", "needs_updates_per_step"), *view.that("constraint", "needs_updates_per_step")):
+        least = d.declares("needs_updates_per_step")
+        if updates < least:
+            text = f"{d} has no gradient while every ratio is 1, as with updates_per_step {updates}"
+            yield d.where, f"{text}; set updates_per_step to {least} or more, or remove it"
+
+
 def without_injected_rows(view: View) -> Told:
     if isinstance(view.stage, RolloutStage) and not view.that("strategy", "injects_rows"):
         for d in view.any_that("needs_injected_rows"):
@@ -355,6 +367,7 @@ WARNINGS: tuple[Rule, ...] = (
     unscaled_losses,
     unlike_others,
     same_as_the_default,
+    idle_at_ratio_one,
     without_injected_rows,
     dropped_before_use,
     stacked_alternatives,

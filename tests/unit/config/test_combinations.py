@@ -289,6 +289,16 @@ WARNED: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["drops the groups of equal rewards"],
     ),
     "adaptive_kl + beta": ({"beta": 0.0, "constraints": [{"name": "adaptive_kl", "target": 0.1}]}, ["beta (0) is not used"]),
+    "llds, one update": ({"auxiliary_losses": [{"name": "llds", "weight": 0.1}]}, ["has no gradient while every ratio is 1"]),
+    "a bound on the ratio's variance, one update": (
+        {"constraints": [{"name": "ratio_variance_proposed"}]},
+        ["has no gradient while every ratio is 1"],
+    ),
+    "imitation without traces": ({"auxiliary_losses": [{"name": "expo", "weight": 0.1}]}, ["strategy 'plain' injects none"]),
+    "copo + zero_variance": (
+        {"advantage": {"name": "copo"}, "filters": [{"name": "zero_variance"}]},
+        ["drops the groups of equal rewards"],
+    ),
     "nonlinear shaping before ranks of a sum": (
         {"advantage": {"name": "g2rpo"}, "reward_shaping": [NONLINEAR]},
         ["only the balance with the other"],

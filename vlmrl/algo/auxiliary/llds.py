@@ -19,7 +19,7 @@ from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import auxiliary_loss
 
 
-@auxiliary_loss("llds", paper="arXiv:2512.04220")
+@auxiliary_loss("llds", paper="arXiv:2512.04220", needs_updates_per_step=2)
 def llds(x: LossInputs, *, rows: Literal["not_wrong", "all"] = "not_wrong") -> LossOutput:
     """How far each token has fallen, in answers that have fallen. [B, T]"""
     fallen_BT = -ratio.log_ratio(x)

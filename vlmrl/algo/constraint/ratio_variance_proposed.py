@@ -36,7 +36,7 @@ def term(x: LossInputs, dual: Mapping[str, float], measured: Mapping[str, Measur
     return away(x) * (dual[KEY] / max(1, seen.count))
 
 
-@constraint("ratio_variance_proposed", paper="arXiv:2601.03320", acts_on="loss", measure=measure, term=term)
+@constraint("ratio_variance_proposed", paper="arXiv:2601.03320", acts_on="loss", needs_updates_per_step=2, measure=measure, term=term)
 def ratio_variance_proposed(
     dual: Mapping[str, float],
     measured: Mapping[str, Measured],

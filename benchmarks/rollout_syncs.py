@@ -276,7 +276,7 @@ def table_of(store: Store) -> list[list[str]]:
             [
                 f"{cell['family']}, {cell['where']}",
                 f"{store.settings['warmup']} + {cell['syncs']}",
-                median_range(found["seconds"], 3),
+                median_range(found["seconds"][store.settings["warmup"] :], 3),
                 f"{found['nbytes'][0] / MIB:.1f}",
                 f"{min(found['moved'][1:]):.1e}",
                 f"{sum(found['other'])} of {answers}",
@@ -289,16 +289,31 @@ def table_of(store: Store) -> list[list[str]]:
 
 def memory_of(store: Store) -> list[list[str]]:
     """A row per process."""
-    rows = [["family, where vLLM runs", "process", "MiB at first", "after the warm-up", "after the last", "MiB a synchronisation"]]
+    rows = [
+        [
+            "family, where vLLM runs",
+            "process",
+            "MiB at first",
+            "after the warm-up",
+            "after the last",
+            "MiB a synchronisation",
+            "in their last half",
+        ]
+    ]
     start = store.settings["warmup"]
     for found in of_side(store, "syncs"):
         for process, values in found["memory"].items():
             sizes = [value / MIB for value in values]
-            line = fit(range(start, len(sizes)), sizes[start:])
             name = f"{found['cell']['family']}, {found['cell']['where']}"
-            slope = f"{line.slope:.4f} [{line.low:.4f}, {line.high:.4f}]"
-            rows.append([name, process, f"{sizes[0]:.0f}", f"{sizes[start]:.0f}", f"{sizes[-1]:.0f}", slope])
+            slopes = [slope_of(sizes, begin) for begin in (start, (start + len(sizes)) // 2)]
+            rows.append([name, process, f"{sizes[0]:.0f}", f"{sizes[start]:.0f}", f"{sizes[-1]:.0f}", *slopes])
     return rows
+
+
+def slope_of(sizes: Sequence[float], start: int) -> str:
+    """Of a line through what comes from a place on, with its 95% interval."""
+    line = fit(range(start, len(sizes)), sizes[start:])
+    return f"{line.slope:.4f} [{line.low:.4f}, {line.high:.4f}]"
 
 
 def of_side(store: Store, side: str) -> list[Result]:
@@ -318,7 +333,7 @@ def document(store: Store) -> list[str]:
         f"The first {store.settings['warmup']} synchronisations fill vLLM's caches ({CACHE_BYTES // MIB} MiB of keys and values, 8,192",
         "features): each brings new keys, and what was there goes only when room is needed. In brackets the 95% interval of the slope.",
         "",
-        *provenance(store),
+        *(line for line in provenance(store) if not line.startswith("* memory on a CPU")),
     ]
 
 

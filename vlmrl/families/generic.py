@@ -146,10 +146,9 @@ def _alone(processor: Any, pads: Mapping[MediaKind, int], medium: Medium, copies
     part = {"type": "image" if isinstance(medium, np.ndarray) else "video"}
     text = rendered(processor, [{"role": "user", "content": [part] * copies}])
     made = processed(processor, text, [medium] * copies)
-    found = {kind: int((made["input_ids"] == pad).sum()) for kind, pad in pads.items()}
+    found: dict[MediaKind, int] = {kind: int((made["input_ids"] == pad).sum()) for kind, pad in pads.items()}
     argument = {name: value for name, value in made.items() if name not in _OF_TEXT}
-    kind: MediaKind = max(found, key=lambda one: found[one])
-    return argument, kind, sum(found.values()) // copies
+    return argument, max(found, key=found.__getitem__), sum(found.values()) // copies
 
 
 def core_of(model: Any) -> Any:

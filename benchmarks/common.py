@@ -89,7 +89,13 @@ class Store:
         self.results[key] = result
         fs.mkdir(self.path.parent)
         content = {"settings": self.settings, "machine": machine(), "results": self.results}
-        fs.write_text(self.path, json.dumps(content, indent=1) + "\n")
+        fs.write_text(self.path, _text(content))
+
+
+def _text(content: Mapping[str, Any]) -> str:
+    """JSON with a line for each value and for each list of numbers, so that a cell of hundreds of steps is read and compared by lines."""
+    numbers = re.compile(r"\[\s+([-+\d.,eE\s]+?)\s+\]")
+    return numbers.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(content, indent=1)) + "\n"
 
 
 def key_of(side: str, cell: Mapping[str, Any], repeat: int) -> str:

@@ -136,3 +136,11 @@ def test_a_missing_package_says_how_to_get_it(common, monkeypatch):
     monkeypatch.setitem(common.INSTALL, "no_such_package", "pip install it")
     with pytest.raises(common.BenchmarkError, match=r"pip install it.*without it: --sides a"):
         common.need("no_such_package", "--sides a")
+
+
+def test_a_list_of_numbers_is_one_line_of_the_file(common):
+    content = {"a": {"seconds": [0.5, -1e-05, 3], "names": ["x [1, 2]", "y"], "none": []}, "b": [[1, 2], [3]]}
+    text = common._text(content)
+    assert json.loads(text) == content
+    assert '"seconds": [0.5, -1e-05, 3]' in text
+    assert len(text.splitlines()) == 14

@@ -45,7 +45,7 @@ def rl_only(files: tuple[Path, Path], root: Path, **stage: Any) -> dict[str, Any
     if not steps.exists():
         lines = [json.loads(line) for line in (files[1] / "train.jsonl").read_text().splitlines()]
         for i, line in enumerate(lines):
-            line["meta"] |= {"trajectory": {"id": f"t{i // 2}", "length": 2 + i % 9}, "level": i % 3}
+            line["meta"] |= {"trajectory": {"id": f"t{i // 2}", "step": i % 2, "length": 2 + i % 9}, "level": i % 3}
         steps.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return config
 

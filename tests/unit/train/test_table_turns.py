@@ -9,6 +9,7 @@ import torch
 
 from tests.support.builders import group, sample
 from vlmrl.algo.advantage.gigpo import gigpo
+from vlmrl.errors import ConfigError
 from vlmrl.train.stage.table import RewardTable, by_trajectory, reward_table
 from vlmrl.types import ScoredGroup, Scores
 
@@ -48,3 +49,10 @@ def test_a_row_has_the_same_id_at_every_place():
 def test_rows_that_do_not_say_their_step_have_no_turns():
     assert table(scored(0, [1.0], id="t")).inputs.turn_N is None
     assert table(scored(0, [1.0], id="t", step=True)).inputs.turn_N is None
+
+
+def test_a_method_of_turns_refuses_rows_that_do_not_say_their_step():
+    made = table(scored(0, [1.0], id="t"))
+    assert by_trajectory(made.inputs, made.trajectories, ("trajectory_N",)).turn_N is None
+    with pytest.raises(ConfigError, match=r"`trajectory\.step`"):
+        by_trajectory(made.inputs, made.trajectories, ("trajectory_N", "turn_N"))

@@ -251,7 +251,8 @@ def credit_tokens(algorithm: Algorithm, batch: Batch) -> tuple[torch.Tensor, tor
     table, chosen = batch.table, batch.chosen
     raw = dataclasses.replace(table.inputs, valid_N=chosen.counted_N)
     x = shaped(algorithm, raw, table.weights_K)
-    seen = by_trajectory(x, table.trajectories) if "trajectory_N" in algorithm.advantage.needs else x
+    asked = algorithm.advantage.needs
+    seen = by_trajectory(x, table.trajectories, asked) if "trajectory_N" in asked else x
     adv_N: torch.Tensor = algorithm.advantage.call(algorithm.advantage.seeing(seen))
     algorithm.advantage.learn(seen)
     for guard in algorithm.acting_on("advantage"):

@@ -170,17 +170,23 @@ def _attempts(steps: Sequence[tuple[str | None, int]]) -> torch.Tensor | None:
     return torch.tensor([known[(str(t), k)] for t, k in steps])
 
 
-def by_trajectory(x: AdvantageInputs, names: Sequence[str | None]) -> AdvantageInputs:
+def by_trajectory(x: AdvantageInputs, names: Sequence[str | None], needs: Sequence[str] = ()) -> AdvantageInputs:
     """The same rows grouped by the trajectory that they are steps of, for methods that ask for `trajectory_N`.
 
     Args:
         names: trajectory of each row.
+        needs: fields that the method asks for.
 
     Raises:
-        ConfigError: a row is of no trajectory.
+        ConfigError: a row is of no trajectory, or does not say which step it is where the method asks for that.
     """
     if x.trajectory_N is None or any(name is None for name in names):
         raise ConfigError("a method that needs trajectories is used on rows without `trajectory.id` in their meta; add it or use another")
+    if "turn_N" in needs and x.turn_N is None:
+        raise ConfigError(
+            "a method that needs turns is used on rows without `trajectory.step` (the number of the step, from 0) in their meta; add it or "
+            "use another"
+        )
     known = {name: number for number, name in enumerate(sorted({str(name) for name in names}))}
     return dataclasses.replace(x, group_N=torch.tensor([known[str(name)] for name in names]))
 

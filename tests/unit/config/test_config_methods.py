@@ -145,7 +145,7 @@ def test_real_registries_hold_every_slot_and_the_defaults():
     from vlmrl.methods import registries as real
 
     found = real()
-    assert set(found) == {*SLOTS.values(), "strategy"}
+    assert set(found) == {*SLOTS.values(), "strategy", "environment"}
     defaults = config(rewards=[{"name": found["reward"].names()[0]}])
     needed = [p for p in check_methods(defaults, found) if not p.startswith("stages.rl.rewards")]
     assert needed == []

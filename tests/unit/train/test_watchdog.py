@@ -78,8 +78,8 @@ def test_a_host_that_is_silent_ends_the_job(job: Callable[..., Ranks]) -> None:
     running.wait_for(1, "READY")
     for pid in (running.beacon(1), running.pid(1)):
         os.kill(pid, signal.SIGSTOP)
-    assert running.code(0, timeout=15) == 70
-    assert re.search(r"error: rank 1 \(.+\) is lost: no sign of life for [23] s \(its host is down", running.wait_for(0, "error: "))
+    assert running.code(0, timeout=30) == 70
+    assert re.search(r"error: rank 1 \(.+\) is lost: no sign of life for \d+ s \(its host is down", running.wait_for(0, "error: "))
 
 
 def test_a_rank_that_works_or_waits_for_a_judge_is_not_given_up(job: Callable[..., Ranks]) -> None:

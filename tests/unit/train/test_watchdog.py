@@ -76,10 +76,13 @@ def test_a_host_that_is_silent_ends_the_job(job: Callable[..., Ranks]) -> None:
     """Nothing runs there any more, as where a machine has no power or no network."""
     running = job(STEPS=20000, lost=2.0)
     running.wait_for(1, "READY")
+    time.sleep(2)  # the beacon's first words may come after the ranks' first steps
     for pid in (running.beacon(1), running.pid(1)):
         os.kill(pid, signal.SIGSTOP)
-    assert running.code(0, timeout=30) == 70
-    assert re.search(r"error: rank 1 \(.+\) is lost: no sign of life for \d+ s \(its host is down", running.wait_for(0, "error: "))
+    # a host that was never heard of, as on a machine that starts processes slowly, is given the time of a start
+    assert running.code(0, timeout=90) == 70
+    said = running.wait_for(0, "error: ")
+    assert re.search(r"error: rank 1.* is lost: no sign of life (for \d+ s \(its host is down|in 60 s)", said)
 
 
 def test_a_rank_that_works_or_waits_for_a_judge_is_not_given_up(job: Callable[..., Ranks]) -> None:

@@ -83,6 +83,7 @@ def _run(config: Mapping[str, Any], fault: str | None, profile_steps: int = 0, s
         """Keeps what is said in a file beside the run."""
 
         def say(self, text: str) -> None:
+            Path(cfg.run.root).mkdir(parents=True, exist_ok=True)  # what a recipe is warned of is said before there is a run
             with open(Path(cfg.run.root, "said.txt"), "a") as file:
                 file.write(text + "\n")
 

@@ -118,11 +118,13 @@ def test_without_servers_the_run_ends_with_69_and_goes_on_from_its_journal(tiny_
         assert runs.run(cfg) == 69
         assert "no rollout server for 1 s (rollout.vllm.patience)" in (tmp_path / "error.txt").read_text()
         first = {ask.version.policy for one in there for ask in one.engine.asks}
+        assert len(first) == 1, "no answer of other weights: the servers are gone before the first update's are sent"
         ports = tuple(int(one.address.rpartition(":")[2]) for one in there)
     with servers(ports=(ports[0], ports[1])) as there:
         assert runs.run(cfg) == 0
         again = [ask for one in there for ask in one.engine.asks if {ask.version.policy} == first]
-        assert 0 < sum(len(ask.seeds) for ask in again) <= 8, "what was answered before is in the journal"
+        # none, where the other server's answers were faster than the kill and the step was whole before it
+        assert sum(len(ask.seeds) for ask in again) <= 8, "what was answered before is in the journal"
     assert len(lines(cfg)) == STEPS
 
 

@@ -42,6 +42,7 @@ def test_prefetching_changes_no_bit(plain: Whole, tiny_files: tuple[Path, Path],
     assert all(line["cache/media_prefetched"] == 0 for line in steps_of(plain[0]))
 
 
+@pytest.mark.slow
 def test_prefetching_changes_no_bit_where_torch_has_several_threads(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
     """A main thread that computes with another number of threads would show in the last bits."""
     outcomes = []

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_two_ranks import launch
-from tests.support import runs, tiny
+from tests.support import cases, runs, tiny
 from vlmrl.evals.score.records import read_records
 from vlmrl.train.tracking import read_metrics
 
@@ -141,7 +141,13 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point",
+    cases.some(
+        POINTS,
+        {"before the step that reaches it", "within the last look", "before the last save", "before the export", "in the next stage"},
+    ),
+)
 def test_killed_around_a_look(point: str, uninterrupted: Whole, tmp_path: Path) -> None:
     config, expected, last = uninterrupted
     assert last % 3, "the last save must be that of the end and not one that was due"

@@ -94,18 +94,18 @@ def run_seed(seed: int, out: Path, controls: Sequence[str], pool: ThreadPoolExec
     from vlmrl.config.load import load
 
     main = out / f"main-{seed}"
-    _run(command(seed, out, main.name, extra), main)
+    run(command(seed, out, main.name, extra), main)
     stages = load(RECIPE, extra).config.model_dump(mode="json")["stages"]
     waiting = []
     for name in controls:
         start = [] if name in FROM_BASE else [f"model.path={main / 'stages' / 'sft'}"]
         settings = [*extra, *start, "eval.at_start=false", f"stages={json.dumps(CONTROLS[name][1](stages))}"]
-        waiting.append(pool.submit(_run, command(seed, out, f"{name}-{seed}", settings), out / f"{name}-{seed}"))
+        waiting.append(pool.submit(run, command(seed, out, f"{name}-{seed}", settings), out / f"{name}-{seed}"))
     for one in waiting:
         one.result()
 
 
-def _run(arguments: list[str], folder: Path) -> None:
+def run(arguments: list[str], folder: Path) -> None:
     if (folder / "FINISHED").exists():
         return
     with SLOTS:

@@ -15,7 +15,8 @@ from vlmrl import faults
 Whole = tuple[dict[str, Any], dict[str, Any]]
 """A config and the outcome of its uninterrupted run."""
 FIRST = [f"{name}@1" for name in faults.POINTS if name != "rollout.ahead"]  # that one: test_resume_ahead.py
-POINTS = FIRST + [
+POINTS = [
+    *FIRST,
     "rollout.chunk@2",
     "rollout.chunk@5",
     "step.before_update@2",

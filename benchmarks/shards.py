@@ -1,6 +1,6 @@
 """What shards cost: seconds of an update and bytes that ranks exchange, for every training engine in one run on two ranks.
 
-    python benchmarks/shards.py [--steps 20]
+    python benchmarks/shards.py [--steps 20] [--write docs/benchmarks/shards.md]
 
 The ranks are processes on one CPU that talk over gloo, the model has about a million weights: ratios between engines on this machine, and
 counts of bytes that hold anywhere. No statement about GPUs. Engines take turns step by step, so that what else the machine does hits all.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,7 @@ def rank(folder: Path, steps: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--write", type=Path)
     parser.add_argument("--rank", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank is not None:
@@ -109,11 +112,43 @@ def main() -> None:
             stderr=subprocess.DEVNULL,
         )
         found = json.loads((folder / "found.json").read_text())
+    text = document(found, args.steps)
+    print(text)
+    if args.write is not None:
+        args.write.write_text(text, encoding="utf-8")
+
+
+def document(found: dict[str, dict[str, float]], steps: int) -> str:
+    """The page."""
+    from common import machine, revision
+
+    versions = {"python": platform.python_version()} | {name: version(name) for name in ("torch", "transformers", "deepspeed")}
     columns = ("seconds", "of ddp", "gathered MB", "summed MB")
-    print("| sharding | " + " | ".join(columns) + " |")
-    print("|---" * (len(columns) + 1) + "|")
-    for name, row in found.items():
-        print(f"| {name} | " + " | ".join(f"{row[column]:.3g}" for column in columns) + " |")
+    lines = [
+        "# What shards cost",
+        "",
+        "An update on two ranks with each training engine, in turns in one run: median seconds, their ratio to replicas (`ddp`), and",
+        "the bytes that one rank gathers (weights) and sums (gradients) in it. The ranks are processes on one CPU over gloo, the model",
+        "has about a million weights, so seconds say what an engine costs here; the bytes are counts that hold anywhere. Nothing here is",
+        "about GPUs.",
+        "",
+        "| sharding | " + " | ".join(columns) + " |",
+        "|---" * (len(columns) + 1) + "|",
+        *(f"| {name} | " + " | ".join(f"{row[column]:.3g}" for column in columns) + " |" for name, row in found.items()),
+        "",
+        "## How it was measured",
+        "",
+        f"* command: `python benchmarks/shards.py --steps {steps}`, {WARM_UP} updates of each engine before, not counted",
+        f"* machine: {told(machine())}",
+        f"* versions: {told(versions)}; this repository at {revision()}",
+        f"* load average (1 minute) at the end: {os.getloadavg()[0]:.1f}; much above two means that others were at work",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def told(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
 if __name__ == "__main__":

@@ -36,6 +36,15 @@ STATEFUL: dict[str, dict[str, Any]] = {
         "beta": 0.0,
         "freeze": [],
     },
+    "steps_of_fixed_shape": {
+        "rollout": {
+            "num_generations": 4,
+            "prompts_per_step": 4,
+            "generation_batch_size": 2,
+            "max_new_tokens": 10,
+            "graphs": True,
+        },
+    },
     "refill_budget_guidance": {
         "advantage": {"name": "spo"},
         "filters": [{"name": "difficulty_band", "reward": "first_letter", "low": 0.01, "high": 0.99}],

@@ -271,6 +271,12 @@ def validate(cfg: Config) -> list[str]:
             for i, stage in enumerate(cfg.stages)
             if stage.optim.kind != "adamw"
         ]
+        out += [
+            f"stages[{i}] ({stage.name}): rollout.graphs records steps over weights that lie in one place, as train.sharding 'ddp' has "
+            f"them, not '{cfg.train.sharding}'; leave it out"
+            for i, stage in enumerate(cfg.stages)
+            if isinstance(stage, RolloutStage) and stage.rollout.graphs
+        ]
     out += _sequence_problems(cfg)
     if cfg.model.positions == "grid":
         out += [

@@ -130,6 +130,9 @@ class RolloutSection(Section):
     max_num_seqs: PositiveInt = Field(
         default=256, description="Most answers that decode at a time; a place that is free goes to the next prompt"
     )
+    graphs: bool = Field(
+        default=False, description="With engine hf: steps of fixed shape, on CUDA recorded once and replayed (answers differ by rounding)"
+    )
     replay_gap: float | None = Field(
         default=None,
         gt=0,
@@ -145,6 +148,8 @@ class RolloutSection(Section):
         out: list[str] = []
         if self.vllm is not None and self.engine != "vllm":
             out.append(f"rollout.vllm is given, but rollout.engine is '{self.engine}'; set rollout.engine: vllm, or remove it")
+        if self.graphs and self.engine != "hf":
+            out.append(f"rollout.graphs is for the engine 'hf', and rollout.engine is '{self.engine}'; vLLM records its own")
         if self.vllm is not None and self.vllm.max_model_len is not None and self.vllm.max_model_len <= self.max_new_tokens:
             text = f"rollout.vllm.max_model_len ({self.vllm.max_model_len}) leaves no room for a prompt before rollout.max_new_tokens"
             out.append(f"{text} ({self.max_new_tokens})")

@@ -36,6 +36,10 @@ Backend = Literal["dense", "merge", "two_call", "flash", "flex"]
 NAME = "vlmrl_{kernel}"
 
 
+Pair = tuple[Tensor, Tensor]
+"""Keys and values."""
+
+
 class Decoding(Protocol):
     """A running batch that keeps its own keys and values (`rollout.engine_hf`)."""
 
@@ -378,3 +382,24 @@ _BACKENDS: dict[str, Callable[[Tensor, Tensor, Tensor, PrefixLayout, float], Ten
     "flash": _flash,
     "flex": flex,
 }
+
+
+def grid_attention(q: Tensor, prompt: Pair, own: Pair, mask: Tensor, scale: float) -> Tensor:
+    """Attention of q [A, K, G, R, D] to keys and values of the prompts [A, K, P, D] and of the answers [A, K, G, T, D] -> [A*G, K*R, D].
+    `mask` [A, 1, 1, P + T] is added to the scores."""
+    prompts, heads, width, shared, size = q.shape
+    to_prompt = _products(q.reshape(prompts, heads, width * shared, size), prompt[0])
+    to_answer = _products(q, own[0]).flatten(2, 3)
+    score = torch.cat([to_prompt, to_answer], dim=3) * scale + mask
+    p = score.softmax(dim=3).to(q.dtype)
+    count = prompt[0].shape[2]
+    out = (p[..., :count] @ prompt[1]).view(prompts, heads, width, shared, size)
+    out = out + p[..., count:].reshape(prompts, heads, width, shared, own[0].shape[3]) @ own[1]
+    return out.transpose(1, 2).reshape(prompts * width, heads * shared, size)
+
+
+def _products(q: Tensor, k: Tensor) -> Tensor:
+    """q k^T over the last dimension, float32: rounded to 16 bit, as a plain product of 16-bit matrices is, the scores would differ from
+    those of the training kernels, which never round them."""
+    with torch.autocast(q.device.type, enabled=False):
+        return q.float() @ k.float().transpose(-2, -1)

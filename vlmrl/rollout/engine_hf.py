@@ -16,13 +16,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vlmrl.errors import NumericsError
-from vlmrl.policy.attention import require
+from vlmrl.policy.attention import Decoding, Pair, grid_attention, require
 from vlmrl.policy.forward import embed
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import layout_of, prompt_positions
@@ -71,7 +72,7 @@ class DecodeGrid:
         if not self.slots:
             self._prompt, self._answer = [], []
         width = max([*lengths, *(k.shape[2] for k, _ in self._prompt[:1])])
-        new = [tuple(_stack(x, lengths, width) for x in pair) for pair in layers]
+        new = [tuple(stacked(x, lengths, width) for x in pair) for pair in layers]
         room = self._answer[0][0].shape[3] if self._answer else GROW
         for i, (k, v) in enumerate(new):
             shape = (len(slots), k.shape[1], self.width, room, k.shape[3])
@@ -133,15 +134,8 @@ class DecodeGrid:
             grid = query.new_zeros(prompts * width, query.shape[1], size)
             grid[self._place_N] = q_N
         q = grid.view(prompts, width, heads, shared, size).transpose(1, 2)
-        flat = q.reshape(prompts, heads, width * shared, size)
-        to_prompt = _products(flat, prompt_k)
-        to_answer = _products(q, own_k[:, :, :, : self._seen]).flatten(2, 3)
-        score = torch.cat([to_prompt, to_answer], dim=3) * scale + self._mask
-        p = score.softmax(dim=3).to(query.dtype)
-        count = prompt_k.shape[2]
-        out = (p[..., :count] @ prompt_v).view(prompts, heads, width, shared, size)
-        out = out + p[..., count:].reshape(prompts, heads, width, shared, self._seen) @ own_v[:, :, :, : self._seen]
-        rows = out.transpose(1, 2).reshape(prompts * width, query.shape[1], size)
+        own = own_k[:, :, :, : self._seen], own_v[:, :, :, : self._seen]
+        rows = grid_attention(q, (prompt_k, prompt_v), own, self._mask, scale)
         return (rows if self._together is not None else rows[self._place_N])[None]
 
     def _drop_finished(self) -> None:
@@ -157,14 +151,7 @@ class DecodeGrid:
         self._moved = True
 
 
-def _products(q: Tensor, k: Tensor) -> Tensor:
-    """q k^T over the last dimension, float32: rounded to 16 bit, as a plain product of 16-bit matrices is, the scores would differ from
-    those of the training kernels, which never round them."""
-    with torch.autocast(q.device.type, enabled=False):
-        return q.float() @ k.float().transpose(-2, -1)
-
-
-def _stack(x: Tensor, lengths: Sequence[int], width: int) -> Tensor:
+def stacked(x: Tensor, lengths: Sequence[int], width: int) -> Tensor:
     """Packed [1, K, sum of lengths, D] -> [A, K, width, D], padded with zeros behind."""
     out = x.new_zeros(len(lengths), x.shape[1], width, x.shape[3])
     at = 0
@@ -185,6 +172,13 @@ def _longer(x: Tensor, tokens: int) -> Tensor:
 SLOTS = 256
 PREFILL_TOKENS = 32768
 """Prompt tokens that are prefilled in one pass; one longer prompt goes alone."""
+
+
+class Grid(Decoding, Protocol):
+    """Where the keys and values of prompts go."""
+
+    def admit(self, slots: Sequence[int], counts: Sequence[int], lengths: Sequence[int], layers: Sequence[Pair], /) -> None: ...
+
 
 Done = Callable[[int, list[Rollout]], None]
 
@@ -254,6 +248,10 @@ class HFEngine:
         """Prompts that were prefilled and tokens that were decoded for all running answers at once."""
         return {"work/prefilled_prompts": lambda: self.prefilled_prompts, "work/decode_steps": lambda: self.decoded_steps}
 
+    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None) -> Run:
+        """What one call of `generate` does."""
+        return Run(self, requests, settings, done)
+
     @torch.no_grad()
     def generate(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None = None) -> list[list[Rollout]]:
         """Rollouts of every request, in order: `len(request.seeds)` each. `done` is called with a request's number and rollouts as
@@ -265,7 +263,7 @@ class HFEngine:
         if not requests:
             return []
         with self.policy.autocast(), _cast_once(self.policy):
-            return _Run(self, requests, settings, done).loop()
+            return self.begin(requests, settings, done).loop()
 
 
 @contextmanager
@@ -282,7 +280,7 @@ def _cast_once(policy: Policy) -> Iterator[None]:
             parameter.requires_grad_(False)
 
 
-class _Run:
+class Run:
     """One call of `generate`."""
 
     def __init__(self, engine: HFEngine, requests: Sequence[Request], settings: GenerationSettings, done: Done | None):
@@ -332,12 +330,12 @@ class _Run:
                 alive, tokens = alive + len(request.seeds), tokens + size
             if not chosen:
                 break
-            more = self._prefill(chosen)
+            more = self.prefill(chosen, self.grid)
             rows = more if rows is None else rows.concat(more)
         assert rows is not None
         return rows
 
-    def _prefill(self, chosen: Sequence[int]) -> Running:
+    def prefill(self, chosen: Sequence[int], grid: Grid) -> Running:
         """One pass over the packed prompts; their keys and values go into the grid."""
         policy, device = self.policy, self.policy.device
         prompts = [self.requests[i].prompt for i in chosen]
@@ -358,7 +356,7 @@ class _Run:
             prefix_backend=policy.prefix_backend,
             record=record,
         ).last_hidden_state[0]
-        self.grid.admit(chosen, counts, lengths, record)
+        grid.admit(chosen, counts, lengths, record)
         self.engine.prefilled_prompts += len(prompts)
         last = torch.tensor([block.end - 1 for block in layout.blocks], device=device)
         owner = torch.repeat_interleave(torch.arange(len(chosen)), torch.tensor(counts)).to(device)
@@ -379,7 +377,7 @@ class _Run:
         broken: list[bool] = flags[0]
         stopped: list[bool] = flags[1]
         if any(broken):
-            self._refuse(rows, broken)
+            self.refuse(rows.rows[broken.index(True)], sum(broken), len(broken))
         self.ids[rows.row_N, rows.t_N] = token
         self.logps[rows.row_N, rows.t_N] = logp
         rows.t_N = rows.t_N + 1
@@ -389,7 +387,7 @@ class _Run:
         if any(ended):
             for row, end, stop in zip(rows.rows, ended, stopped, strict=True):
                 if end:
-                    self._retire(row, stop)
+                    self.retire(row, stop)
             self.grid.finish(ended)
             left = [n for n, end in enumerate(ended) if not end]
             if not left:
@@ -397,25 +395,23 @@ class _Run:
             rows, token = rows.select(left), token[torch.tensor(left, device=token.device)]
         return rows, token
 
-    def _refuse(self, rows: Running, broken: Sequence[bool]) -> None:
+    def refuse(self, row: int, broken: int, running: int) -> None:
         """Stop: what these rows would go on with is not a draw from the policy."""
-        row = rows.rows[broken.index(True)]
-        prompt = self.requests[self.owner[row]].prompt
         raise NumericsError(
-            f"logits not finite: {sum(broken)} of {len(broken)} running answers, first at token {self.lengths[row] + 1} of an "
-            f"answer to '{prompt.sample.id}'"
+            f"logits not finite: {broken} of {running} running answers, first at token {self.lengths[row] + 1} of an "
+            f"answer to '{self.requests[self.owner[row]].prompt.sample.id}'"
         )
 
-    def _retire(self, row: int, stopped: bool) -> None:
+    def retire(self, row: int, stopped: bool) -> None:
         self.stopped[row] = stopped
         request = self.owner[row]
         self.left[request] -= 1
         if self.left[request] == 0:
-            self.out[request] = self._rollouts(request)
+            self.out[request] = self.rollouts(request)
             if self.done is not None:
                 self.done(request, self.out[request])
 
-    def _rollouts(self, request: int) -> list[Rollout]:
+    def rollouts(self, request: int) -> list[Rollout]:
         out: list[Rollout] = []
         ks = self.requests[request].ks
         rows = slice(self.first[request], self.first[request] + len(ks))
@@ -431,11 +427,15 @@ class _Run:
         """One forward pass of one token per row."""
         self.grid.advance()
         self.engine.decoded_steps += 1
-        hidden = self.policy.core.language_model(
-            inputs_embeds=self.policy.core.get_input_embeddings()(token[None]),
-            attention_mask=None,
-            position_ids=rows.position_N.view(1, 1, -1).expand(3, -1, -1),
-            use_cache=False,
-            decoding=self.grid,
-        ).last_hidden_state[0]
+        hidden = self.forward(token, rows.position_N, self.grid)
         return Running(rows.rows, rows.row_N, hidden, rows.position_N + 1, rows.t_N)
+
+    def forward(self, token_N: Tensor, position_N: Tensor, grid: Grid) -> Tensor:
+        """The language model over one token of every row: the states that their next tokens are drawn from [N, H]."""
+        return self.policy.core.language_model(
+            inputs_embeds=self.policy.core.get_input_embeddings()(token_N[None]),
+            attention_mask=None,
+            position_ids=position_N.view(1, 1, -1).expand(3, -1, -1),
+            use_cache=False,
+            decoding=grid,
+        ).last_hidden_state[0]

@@ -63,6 +63,15 @@ def test_servers_that_cannot_be_asked_are_named(given: dict[str, Any], problem: 
     assert problem in found
 
 
+def test_steps_of_fixed_shape_are_of_the_policy_itself_with_whole_weights() -> None:
+    assert validate(config(graphs=True)) == []
+    (problem,) = validate(config(engine="vllm", graphs=True))
+    assert "rollout.graphs is for the engine 'hf', and rollout.engine is 'vllm'" in problem
+    raw = config(graphs=True).model_dump(mode="json")
+    (problem,) = validate(Config.model_validate(raw | {"train": raw["train"] | {"sharding": "fsdp"}}))
+    assert "rollout.graphs records steps over weights that lie in one place" in problem
+
+
 def test_servers_on_this_machine_need_no_token_and_others_do() -> None:
     for servers in (["127.0.0.1:7000", "localhost:7001", "[::1]:7002"], ["127.0.0.2:7000"]):
         assert validate(config(engine="vllm", vllm={"servers": servers})) == []

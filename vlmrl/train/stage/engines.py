@@ -15,6 +15,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.policy.pack import Row
 from vlmrl.protocols import RolloutEngine
 from vlmrl.registry import Catalogue
+from vlmrl.rollout.engine_fixed import FixedEngine
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.mismatch import Bounds, gaps
 from vlmrl.train import dist
@@ -60,7 +61,8 @@ def close_engines(session: Session) -> None:
 @rollout_engine("hf")
 def hf(session: Session, rollout: RolloutSection) -> RolloutEngine:
     """The policy itself."""
-    return HFEngine(session.policy, session.vision, max_num_seqs=rollout.max_num_seqs)
+    engine = FixedEngine if rollout.graphs else HFEngine
+    return engine(session.policy, session.vision, max_num_seqs=rollout.max_num_seqs)
 
 
 @rollout_engine("vllm")

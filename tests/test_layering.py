@@ -122,7 +122,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "packaging": ("doctor",),
     "vllm": ("rollout.vllm.inputs", "rollout.vllm.engine", "rollout.vllm.worker"),
     "bitsandbytes": ("train.shard.adamw8bit",),
-    "deepspeed": ("train.shard.zero", "train.shard.zero_shards"),
+    "deepspeed": ("train.shard.zero", "train.shard.zero_shards", "train.shard.prebuilt"),
     "lmms_eval": ("evals.bridge",),
     "loguru": ("evals.bridge",),
     "math_verify": ("metrics", "rewards"),

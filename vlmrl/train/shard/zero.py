@@ -26,6 +26,7 @@ from vlmrl.train import dist
 from vlmrl.train.shard.adamw import make_optimizer
 from vlmrl.train.shard.base import Named, Writer, engine_kind
 from vlmrl.train.shard.ddp import MOMENTS, WEIGHTS, require_same_names, write_whole
+from vlmrl.train.shard.prebuilt import prebuild
 from vlmrl.train.shard.zero_shards import ZeroShards, initialize
 from vlmrl.train.tensors import read_tensors, require_finite
 
@@ -57,6 +58,7 @@ class Zero:
                 "pip install 'vlmrl[deepspeed]', or take fsdp"
             ) from error
         deepspeed.logger.setLevel("ERROR")
+        prebuild()
         self._stage, self._offload = STAGES[cfg.sharding], cfg.offload
 
     def wrap(self, policy: Policy) -> None:

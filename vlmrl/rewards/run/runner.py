@@ -183,17 +183,18 @@ class RewardRunner:
         entry = registry.get(known)
         return bool(entry.extra.get("foreign", False)) or not entry.function.__module__.startswith("vlmrl.")
 
-    def self_test(self, samples: Sequence[Sample], answer_format: str) -> list[str]:
+    def self_test(self, samples: Sequence[Sample], answer_format: str, *, more_columns: bool = False) -> list[str]:
         """Problems found by scoring gold and junk answers: gold must get the highest total of all and junk less.
 
         A reward that cannot tell them apart would train on noise. Columns that ask a service are left out: a judge need not give the
         gold answer its maximum, and nothing is asked before the run. So are those that stand in for ground truth: they know no gold answer.
+        With `more_columns` there are such besides these, and rows that none of these judges may be theirs.
         """
         extras = {column[0]: self._entry_extra(column[0]) for column in self.columns}
         own = [column for column in self.columns if not (extras[column[0]].get("service") or extras[column[0]].get("no_truth"))]
         if len(own) < len(self.columns):
             apart = RewardRunner(own, max_invalid=self.max_invalid, pool=self.pool, entries=self.entries)
-            return apart.self_test(samples, answer_format) if own else []
+            return apart.self_test(samples, answer_format, more_columns=True) if own else []
         problems: list[str] = []
         for sample in samples:
             texts = (gold_text(sample, answer_format, sample.thought), *JUNK)
@@ -205,6 +206,8 @@ class RewardRunner:
                 continue
             totals = scored.scores.total()
             gold, junk = totals[0], [t for t in totals[1:] if t is not None]
+            if gold is None and more_columns:
+                continue
             if gold is None:
                 problems.append(f"row '{sample.id}' ({sample.source}): no reward can judge its gold answer '{sample.answer}'")
             elif junk and max(junk) >= gold:

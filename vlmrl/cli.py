@@ -310,7 +310,7 @@ def thoughts(
 def list_(
     slot: Annotated[str | None, typer.Argument(help="Only this slot: advantage, reward, ...", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
-    as_papers: Annotated[bool, typer.Option("--papers", help="Markdown with the sources, by slot: docs/papers.md.")] = False,
+    as_papers: Annotated[bool, typer.Option("--papers", help="Markdown with the sources, by slot; with --json every paper.")] = False,
     plugin: Annotated[list[str] | None, typer.Option(help="Also import this module, for its registrations.", show_default=False)] = None,
     recipe: Annotated[Path | None, typer.Option(help="Also import the plug-ins of this recipe.", show_default=False)] = None,
 ) -> None:
@@ -319,7 +319,12 @@ def list_(
     Example: vlmrl list advantage --plugin examples.my_method
     """
     if as_json and as_papers:
-        raise ConfigError("--json and --papers: give one of them")
+        if slot is not None:
+            raise ConfigError(f"--papers --json lists papers, not slots; leave '{slot}' out")
+        from vlmrl.methods import paper_list
+
+        typer.echo(json.dumps(paper_list(), indent=1, ensure_ascii=False))
+        return
     plugins = list(plugin or [])
     if recipe is not None:
         from vlmrl.config.load import load

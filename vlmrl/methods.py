@@ -10,7 +10,10 @@ import json
 import pkgutil
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.config.combinations import contradictions, doubts
@@ -159,6 +162,24 @@ def papers(found: Mapping[str, Registry[Any]]) -> str:
         out += ["", f"## {slot}", "", where[slot], ""]
         out += ["| name | what it does | source | parameters | needs |", "|---|---|---|---|---|", *map(_markdown_row, methods)]
     return "\n".join(out) + "\n"
+
+
+PAPERS = Path(__file__).parent / "papers.yaml"
+IN, NOT_IN, OUT_OF_SCOPE = "in", "not in", "out of scope"
+
+
+def paper_list() -> dict[str, Any]:
+    """What `vlmrl list --papers --json` shows: every paper of `papers.yaml` with its status, the methods that a recipe names for it and, as
+    `why`, what of it is missing or why it is not in; and how many of those in scope are in."""
+    out: list[dict[str, Any]] = []
+    for group in yaml.safe_load(PAPERS.read_text(encoding="utf-8")):
+        beyond = group.get("out_of_scope")
+        for paper in group["papers"]:
+            methods, why = paper.get("methods", []), paper.get("why", beyond)
+            status = OUT_OF_SCOPE if beyond else IN if methods else NOT_IN
+            out.append({"title": paper["title"], "class": group["class"], "status": status, "methods": methods, "why": why})
+    counted = [paper for paper in out if paper["status"] != OUT_OF_SCOPE]
+    return {"in_scope": len(counted), "in": sum(paper["status"] == IN for paper in counted), "papers": out}
 
 
 def _markdown_row(method: Mapping[str, Any]) -> str:

@@ -135,10 +135,21 @@ def test_list_json_holds_needs(run):
     assert next(m for m in json.loads(out)["credit"] if m["name"] == "tempo")["needs"] == ["ids_NT"]
 
 
-def test_list_json_and_papers_together_is_an_error(run):
-    code, _, err = run("--json", "--papers")
+def test_list_papers_as_json(run):
+    code, out, _ = run("--papers", "--json")
+    listed = json.loads(out)
+    assert code == 0
+    assert listed["in_scope"] == sum(paper["status"] != "out of scope" for paper in listed["papers"]) == 135
+    assert listed["in"] == sum(paper["status"] == "in" for paper in listed["papers"])
+    one = next(paper for paper in listed["papers"] if paper["title"].startswith("TempSamp-R1"))
+    assert one["status"] == "in"
+    assert "strategy offpolicy_gt" in one["methods"]
+
+
+def test_list_papers_as_json_takes_no_slot(run):
+    code, _, err = run("advantage", "--json", "--papers")
     assert code == ConfigError.exit_code
-    assert "give one of them" in err
+    assert "leave 'advantage' out" in err
 
 
 def test_list_with_the_plugins_of_a_recipe(run, tmp_path, monkeypatch):

@@ -108,7 +108,7 @@ STAGES: dict[str, dict[str, Any]] = {
     "high_entropy": {"reweight": [{"name": "high_entropy", "share": 0.5}]},
     "reweight_per_rollout": {
         "reweight": [
-            *({"name": name} for name in ("ace", "adora", "xrpo_sharpening", "ap_grpo", "gtpo_entropy")),
+            *({"name": name} for name in ("ace", "adora", "xrpo_sharpening", "ap_grpo", "egpo_proposed", "gtpo_entropy")),
             {"name": "aspo", "marker": [5]},
             {"name": "dagrpo_proposed", "score": "format", "threshold": 0.01},
         ]
@@ -130,6 +130,7 @@ STAGES: dict[str, dict[str, Any]] = {
     "scaf_grpo": {"rollout": ROLLOUT | {"strategy": {"name": "scaf_grpo"}}},
     "guide": {"rollout": ROLLOUT | {"strategy": {"name": "guide"}}},
     "sage": {"rollout": ROLLOUT | {"strategy": {"name": "sage"}}},
+    "igrpo": {"rollout": ROLLOUT | {"strategy": {"name": "igrpo"}}},
     "demonstration": {
         "rollout": ROLLOUT | {"strategy": {"name": "demonstration"}},
         "loss": {"name": "luffy"},

@@ -25,7 +25,7 @@ ARGUMENTS = {
     "surrogate_length": {"maximum": 10**6},
 }
 """What a reward must be told."""
-OF_FORM = {"think_format", "structure", "length", "overlong", "cosine_length", "repetition", "surrogate_length"}
+OF_FORM = {"think_format", "structure", "length", "overlong", "cosine_length", "repetition", "surrogate_length", "refine_proposed"}
 """Those that look at the form alone, which junk may have."""
 CTX = protocols.RewardContext()
 PIECES = ["<think>", "</think>", "<answer>", "</answer>", "3 to 5", "{", "}", '{"time":[', "NaN", "9" * 400, "\n", "1:", "é"]

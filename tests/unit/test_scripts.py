@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -43,7 +44,7 @@ def test_scripts_parse(script):
     assert subprocess.run([str(BASH), "-n", str(script)], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["setup.sh", "test.sh", "train_video.sh", "eval.sh", "launch.sh"])
+@pytest.mark.parametrize("name", ["setup.sh", "test.sh", "train_video.sh", "eval.sh", "launch.sh", "reproduce.sh"])
 def test_help(name):
     done = bash(SCRIPTS / name, "--help")
     assert done.returncode == 0
@@ -272,3 +273,67 @@ def test_setup_leaves_nothing_that_runs_at_every_start_of_python(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "setup: done" in done.stdout
     assert [path.name for path in packages.glob("*.pth")] == []
+
+
+KITS = {"g2rpo": "toy_g2rpo", "fgrpo": "toy_fgrpo", "ton": "toy_ton", "tempsamp": "toy_grounding", "curriculum_gui": "toy_curriculum_gui"}
+
+
+def rows_for(name: str, folder: Path) -> Path:
+    """Empty files of rows where the recipe looks for them."""
+    recipe = yaml.safe_load((ROOT / "configs" / "recipes" / f"{name}.yaml").read_text(encoding="utf-8"))
+    folder.mkdir()
+    for stage in recipe["stages"]:
+        (folder / stage["source"]["path"]).touch()
+    return folder
+
+
+@pytest.mark.parametrize("name", KITS)
+def test_reproduce_checks_trains_and_evaluates(name, checkout, tmp_path):
+    data, tests = rows_for(name, tmp_path / "it's data"), tmp_path / "tests"
+    tests.mkdir()
+    environment = {"VLMRL_PYTHON": str(checkout / "python")}
+    done = bash(checkout / "scripts" / "reproduce.sh", name, "--data", str(data), "--eval-data", str(tests), "run.seed=3", **environment)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    starts = [lines[i + 2] for i, line in enumerate(lines) if line == "-m"]
+    assert starts == ["check", "train", "eval"]
+    given = [f"{checkout}/configs/recipes/{name}.yaml", f"data.root='{str(data).replace(chr(39), chr(39) * 2)}'", "run.seed=3"]
+    assert lines[3:6] == given
+    assert lines[9:12] == given
+    assert lines[lines.index("eval") + 1] == f"runs/{name}"
+    assert (ROOT / "evals" / "suites" / f"{lines[lines.index('--suite') + 1]}.yaml").is_file()
+
+
+@pytest.mark.parametrize(("name", "toy"), KITS.items())
+def test_reproduce_on_a_stand_in(name, toy, checkout):
+    done = bash(checkout / "scripts" / "reproduce.sh", name, "--stand-in", "stages.rl.steps=2", VLMRL_PYTHON=str(checkout / "python"))
+    assert done.stdout.split() == ["-m", "vlmrl", "train", f"{checkout}/configs/recipes/{toy}.yaml", "stages.rl.steps=2"]
+    assert (ROOT / "configs" / "recipes" / f"{toy}.yaml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "which method?"),
+        (["tempsmap", "--stand-in"], "no kit for 'tempsmap'"),
+        (["ton"], "give the rows with --data DIR (docs/reproduce/ton.md)"),
+        (["ton", "--data", "no/such"], "no file 'no/such/sft.jsonl'"),
+        (["ton", "--stand-in", "--data", "d"], "leave out --data"),
+        (["ton", "--stand-in", "--gpus", "none"], "--gpus: expected a number"),
+    ],
+)
+def test_reproduce_says_what_is_missing(arguments, message, checkout):
+    done = bash(checkout / "scripts" / "reproduce.sh", *arguments, VLMRL_PYTHON=str(checkout / "python"))
+    assert done.returncode == 64
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize("name", KITS)
+def test_pages_of_reproductions_name_what_is_there(name):
+    page = (ROOT / "docs" / "reproduce" / f"{name}.md").read_text(encoding="utf-8")
+    for path in re.findall(r"(?:configs|data|scripts)/[\w/]+\.\w+", page):
+        assert (ROOT / path).is_file(), path
+    for suite in re.findall(r"vlmrl suites (\w+)", page):
+        assert (ROOT / "evals" / "suites" / f"{suite}.yaml").is_file()
+    assert f"bash scripts/reproduce.sh {name} --stand-in" in page
+    assert "not measured" in page or "vlmrl plan" in page

@@ -51,11 +51,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "train": BELOW
     | {"config", "methods", "algo", "answers", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "families", "evals"},
     # Tries a model of any family through the same functions that train it.
-    "conform": {"compat", "errors", "fs", "families", "policy", "rollout"},
+    "conform": {"compat", "errors", "fs", "families", "policy", "rollout", "media.headers"},
     "toy": BELOW | {"config", "media", "data", "policy", "train", "envs"},
     "methods": {"config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "algo", "rewards", "sampling"}
     | {"rollout.strategy", "envs"},
-    "doctor": {"compat", "errors"},
+    "doctor": {"compat", "errors", "families"},
     "plan": {"config", "errors"},
     # Actions are read as the GUI metrics read them; worker processes are those of the rewards.
     "envs": {"rng", "types", "registry", "errors", "fs", "plugins", "metrics", "rewards.run", "data", "answers"},
@@ -91,7 +91,7 @@ ONLY_IMPORTED_BY = {
 OWNERS: dict[str, tuple[str, ...]] = {
     "av": ("media", "toy.world"),
     "decord": ("media",),
-    "PIL": ("media", "evals", "envs.picture", "conform.inputs"),
+    "PIL": ("media", "evals", "envs.picture", "conform.inputs", "conform.headers"),
     "transformers": (
         "policy",
         "families",

@@ -14,17 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vlmrl.conform.check import Check, apart, broken, gradients, relative
+from vlmrl.conform.check import Check, apart, broken, equal, gradients, relative
 from vlmrl.conform.inputs import ERRORS
 from vlmrl.conform.subject import Tried, alone, own_logits
 from vlmrl.families import generic
+from vlmrl.families.generic import Features
 from vlmrl.policy import layouts, masks
 from vlmrl.policy.layouts import Scored
 from vlmrl.rollout import engine_fork
 
 ANSWERS = ((40, 50, 60, 70, 80, 41, 51), (90, 41, 51), (61,), (33, 44, 55, 66))
 """Ids of answers: bytes of a local tokenizer, ordinary tokens of any other."""
-DECODED = 12
+DECODED = 64
+"""Tokens of a greedy answer at most."""
+DRAWN = 12
 
 
 def limits(tried: Tried) -> tuple[float, float]:
@@ -175,12 +178,23 @@ def decoded(tried: Tried) -> list[Check]:
             out.append(broken("P9", name, "greedy answer", error))
             continue
         same = all(answer == theirs for answer in ours)
-        out.append(Check("P9", name, "greedy answer", 0.0 if same else 1.0, 0.0, note="" if same else f"{ours[0]} and {theirs}"))
+        out.append(equal("P9", name, f"greedy answer of {len(theirs)} tokens", same, f"{ours[0]} and {theirs}"))
+        out.append(_ends(tried, name, media, theirs))
         draw = engine_fork.drawn(7, tried.facts.forbidden_ids)
-        drawn = engine_fork.answers(tried.subject, prompt, media, count=3, choose=draw, ends=tried.facts.end_ids, longest=DECODED)
+        drawn = engine_fork.answers(tried.subject, prompt, media, count=3, choose=draw, ends=tried.facts.end_ids, longest=DRAWN)
         bad = sum(token in tried.facts.forbidden_ids for answer in drawn for token in answer)
         out.append(Check("P9", name, "forbidden ids drawn", float(bad), 0.0))
     return out
+
+
+def _ends(tried: Tried, name: str, media: Sequence[Features], greedy: Sequence[int]) -> Check:
+    """An answer ends with the first token that ends one: with one from the middle of the greedy answer as the end, there."""
+    end = greedy[len(greedy) // 2]
+    until = list(greedy[: greedy.index(end) + 1])
+    ours = engine_fork.answers(
+        tried.subject, tried.prompts[name], media, count=1, choose=engine_fork.greedy(), ends=(end,), longest=DECODED
+    )
+    return equal("P9", name, "ends where an end is", ours == [until], f"{ours[0]} and {until}")
 
 
 def _generated(tried: Tried, name: str) -> list[int]:

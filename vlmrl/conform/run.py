@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -10,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import fs
-from vlmrl.conform import exact, inputs, whole
+from vlmrl.conform import company, exact, headers, inputs, refused, whole
 from vlmrl.conform.check import Check
 from vlmrl.conform.float64 import throughout
 from vlmrl.conform.subject import Tried
 from vlmrl.errors import ConfigError
+from vlmrl.families.verdict import REPORT
 
-REPORT = "conform.json"
 Promise = Callable[[Tried], list[Check]]
 PROMISES: dict[str, tuple[str, tuple[Promise, ...], tuple[Promise, ...]]] = {
     "P1": ("ids are the chat template's", (inputs.ids,), ()),
-    "P2": ("placeholders are features", (inputs.counts,), ()),
-    "P3": ("pixels do not depend on what holds the picture", (inputs.pixels,), ()),
+    "P2": ("placeholders are features, and known from headers", (inputs.counts, headers.planned, headers.shards), ()),
+    "P3": ("pixels depend on no container, rows on no company", (inputs.pixels,), (company.in_prompt, company.in_batch)),
     "P4": ("features handed over give the logits of pixels", (), (inputs.handed_over,)),
     "P5": ("positions are the core's", (inputs.positions,), ()),
     "P6": ("repeat: a padded batch is its rows alone", (), (exact.padded,)),
@@ -29,14 +30,14 @@ PROMISES: dict[str, tuple[str, tuple[Promise, ...], tuple[Promise, ...]]] = {
     "P8": ("shared_prefix: a packed row is rows alone", (exact.recomputed,), (exact.packed,)),
     "P9": ("decoding is model.generate's", (exact.decoded,), ()),
     "P10": ("the head gives the model's logits", (), (exact.head,)),
-    "P11": ("parts and export", (whole.parts,), ()),
+    "P11": ("parts, adapters, export", (whole.parts, whole.frozen, whole.targets), ()),
     "P12": ("a packed row chooses the experts of rows alone", (whole.experts,), ()),
     "P13": ("the switch for thinking", (whole.thinking,), ()),
+    "P15": ("control tokens in a text are refused", (refused.control_tokens,), ()),
 }
 """Number -> (what is promised, checks of the model as it is, checks of the model with all of its arithmetic in float64)."""
 NOT_RUN = {
     "P14": "needs vLLM and weights",
-    "P15": "rows of generic families have no encoder yet that could refuse control tokens",
 }
 LAYOUTS = {"repeat": "P6", "fork": "P7", "shared_prefix": "P8"}
 
@@ -99,9 +100,6 @@ class Report:
 
 def conform(tried: Tried, name: str, only: Sequence[str] = ()) -> Report:
     """Run the promises, or some of them."""
-    import torch
-    import transformers
-
     checks: list[Check] = []
     seconds: dict[str, float] = {}
     for key, (_, plain, wide) in PROMISES.items():
@@ -117,7 +115,7 @@ def conform(tried: Tried, name: str, only: Sequence[str] = ()) -> Report:
     return Report(
         name=name,
         facts=asdict(tried.facts) | {"recurrent": len(tried.subject.recurrent)},
-        versions={"transformers": transformers.__version__, "torch": torch.__version__},
+        versions={name: importlib.metadata.version(name) for name in ("transformers", "torch")},
         float64=tried.exact,
         checks=tuple(checks),
         seconds=seconds,

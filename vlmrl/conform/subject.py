@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,8 @@ class Tried:
     """Those of them that could be encoded."""
     failed: Mapping[str, str]
     """Those that could not, and why."""
+    folder: Path | None = None
+    """Where its weights came from, if they are files."""
 
     @property
     def exact(self) -> bool:
@@ -102,7 +105,8 @@ def open_subject(path: str, cases: Sequence[str] = ()) -> Tried:
     except (OSError, ValueError, ImportError) as error:
         first = str(error).strip().split("\n")[0]
         raise ConfigError(f"{path}: {first}\n  give a folder or a hub id of a model that transformers itself has classes for") from error
-    return try_out(model, processor, cases)
+    local = Path(path).expanduser()
+    return replace(try_out(model, processor, cases), folder=local if local.is_dir() else None)
 
 
 def open_small(path: str, cases: Sequence[str] = ()) -> Tried:

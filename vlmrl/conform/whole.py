@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vlmrl.conform import exact
-from vlmrl.conform.check import Check, equal
+from vlmrl.conform.check import Check, broken, equal
 from vlmrl.conform.subject import Tried, alone
 from vlmrl.families import probe
 from vlmrl.policy import layouts
@@ -30,6 +30,45 @@ def parts(tried: Tried) -> list[Check]:
         equal("P11", "parts", "the decoder's parameters are `language`", not wrong, ", ".join(wrong[:3])),
         equal("P11", "export", "saved weights load again", _reloads(model)),
     ]
+
+
+def frozen(tried: Tried) -> list[Check]:
+    """P11: the gradient of parts that are frozen is none, and of all others it is there."""
+    name = exact.first_case(tried)
+    named = dict(tried.subject.model.named_parameters())
+    wrong: list[str] = []
+    try:
+        for still in ({"vision"}, {"language"}):
+            for one, parameter in named.items():
+                parameter.requires_grad_(probe.part_of(one) not in still)
+            [[logp]] = layouts.repeat(tried.subject, [tried.scored(name, exact.ANSWERS[:1])])
+            logp.sum().backward()
+            moving = {probe.part_of(one) for one, p in named.items() if p.grad is not None}
+            wanted = {probe.part_of(one) for one in named} - still
+            wrong += [] if moving == wanted else [f"{sorted(still)} frozen, {sorted(moving)} moved"]
+            tried.subject.model.zero_grad(set_to_none=True)
+    except exact.ERRORS as error:
+        return [broken("P11", name, "frozen parts", error)]
+    finally:
+        tried.subject.model.requires_grad_(True)
+        tried.subject.model.zero_grad(set_to_none=True)
+    return [equal("P11", name, "frozen parts get no gradient, all others do", not wrong, "; ".join(wrong))]
+
+
+def targets(tried: Tried) -> list[Check]:
+    """P11: every kind of decoder layer has linear layers for adapters, among them some of what looks at other columns."""
+    model = tried.subject.model
+    found = probe.lora_targets(model)
+    bare = [
+        f"{tuple(names)} not in {type(mixer).__name__}"
+        for layer, kind in probe.decoder_layers(model)
+        for names in (found.get(kind, ()),)
+        for mixer in probe.mixers(layer)
+        if not any(isinstance(m, torch.nn.Linear) and n.rpartition(".")[2] in names for n, m in mixer.named_modules())
+    ]
+    none = [str(n) for n, (layer, _) in enumerate(probe.decoder_layers(model)) if not probe.mixers(layer)]
+    note = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in found.items())
+    return [equal("P11", "adapters", "each kind of layer has targets", not bare and not none, f"{note}; {bare[:2]} {none[:2]}")]
 
 
 def _reloads(model: Any) -> bool:

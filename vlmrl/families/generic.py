@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vlmrl.families import control
 from vlmrl.types import MediaKind
 
 TYPES = ("mm_token_type_ids", "token_type_ids", "moe_mm_token_type_ids")
@@ -120,8 +121,10 @@ def encode(processor: Any, pads: Mapping[MediaKind, int], messages: Sequence[Mes
     """A prompt, and the arguments of each of its media by itself. `media` in the order in which they stand in the messages.
 
     Raises:
+        RowError: `control_token`: a text of the messages holds one. The processor has not been called.
         ValueError: the placeholder tokens of the prompt are not those of its media one by one.
     """
+    control.refuse(processor, messages)
     inputs = processed(processor, rendered(processor, messages), media)
     whole = sum(int((inputs["input_ids"] == pad).sum()) for pad in pads.values())
     tried: list[list[int]] = []
@@ -139,6 +142,33 @@ def encode(processor: Any, pads: Mapping[MediaKind, int], messages: Sequence[Mes
                 copies=copies,
             )
     raise ValueError(f"{whole} placeholder tokens in the prompt, {' or '.join(map(str, tried))} in its media one by one")
+
+
+@dataclass(frozen=True)
+class Size:
+    """What headers tell of a medium."""
+
+    height: int
+    width: int
+    frames: int | None = None
+    """None: a picture."""
+    fps: float = 1.0
+
+
+def plan(processor: Any, pads: Mapping[MediaKind, int], messages: Sequence[Message], sizes: Sequence[Size]) -> Encoded:
+    """`encode` with blank media of these sizes: the same ids, kinds and counts before anything is decoded. A processor cuts and counts by
+    size alone, so its own code is the plan, whatever its rule.
+
+    Raises:
+        RowError: as `encode`.
+        ValueError: as `encode`.
+    """
+    return encode(processor, pads, messages, [_blank(size) for size in sizes])
+
+
+def _blank(size: Size) -> Medium:
+    picture = np.zeros((size.height, size.width, 3), np.uint8)
+    return picture if size.frames is None else Clip(np.stack([picture] * size.frames), size.fps)
 
 
 def _alone(processor: Any, pads: Mapping[MediaKind, int], medium: Medium, copies: int) -> tuple[Mapping[str, Any], MediaKind, int]:
@@ -182,6 +212,12 @@ def _field(output: Any) -> str:
 
 def _rows(output: Any) -> Any:
     return getattr(output, _field(output))
+
+
+def vectors(found: Features) -> Tensor:
+    """The rows of a medium one behind the other, [tokens, H]."""
+    rows = _rows(found.output)
+    return torch.cat([part.reshape(-1, part.shape[-1]) for part in (rows if isinstance(rows, list | tuple) else [rows])])
 
 
 def hand_over(found: Sequence[Features]) -> dict[str, Any]:

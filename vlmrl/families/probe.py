@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from torch.nn import Linear
 
 from vlmrl.families.generic import Message, core_of, placeholders, rendered
 from vlmrl.types import MediaKind, Part
@@ -45,7 +47,7 @@ class Facts:
 def facts(model: Any, processor: Any) -> Facts:
     """Look at a model and its processor."""
     text = model.config.get_text_config()
-    kinds = list(getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers)
+    kinds = _kinds(text)
     pads = placeholders(model.config)
     return Facts(
         model_type=model.config.model_type,
@@ -86,6 +88,33 @@ def part_of(name: str) -> Part:
     decoder = {"language_model", "text_model", "lm_head"} & set(steps)
     tower = any(step.startswith(("vision", "visual", "image_newline", "audio")) for step in steps)
     return "vision" if tower and not decoder else "language"
+
+
+def lora_targets(model: Any) -> Mapping[str, tuple[str, ...]]:
+    """Kind of decoder layer -> last names of its linear layers, which can carry adapters. Routers and gates of one output are left out,
+    and so are experts that are one tensor."""
+    out: dict[str, dict[str, None]] = {}
+    for layer, kind in decoder_layers(model):
+        for name, module in layer.named_modules():
+            if isinstance(module, Linear) and module.out_features > 1 and "router" not in type(module).__name__.lower():
+                out.setdefault(kind, {})[name.rpartition(".")[2]] = None
+    return {kind: tuple(names) for kind, names in out.items()}
+
+
+def decoder_layers(model: Any) -> Sequence[tuple[Any, str]]:
+    """(layer, its kind) in order."""
+    decoder = model.get_decoder()
+    layers = getattr(decoder, "model", decoder).layers
+    return list(zip(layers, _kinds(model.config.get_text_config()), strict=True))
+
+
+def _kinds(text: Any) -> list[str]:
+    return list(getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers)
+
+
+def mixers(layer: Any) -> Sequence[Any]:
+    """The modules of a decoder layer that look at other columns: attention, delta net, convolution."""
+    return [module for module in layer.children() if hasattr(module, "layer_idx")]
 
 
 def thinking(processor: Any) -> tuple[str, str] | None:

@@ -1,0 +1,98 @@
+"""What `vlmrl conform` found of the model in a folder, and whether that still holds here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shlex
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vlmrl.errors import ConfigError
+
+REPORT = "conform.json"
+NEEDED = ("P1", "P2", "P4", "P5", "P6", "P10", "P11", "P15")
+"""Promises without which no layout and no engine is right: what goes in, the reference layout, the head, parts and export."""
+
+
+class ConformWarning(UserWarning):
+    """A report beside a model says less than it did when it was made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A report, as far as others have to know it."""
+
+    model_type: str
+    kept: Mapping[str, bool | None]
+    """Promise -> whether it was kept; None where it was not tried."""
+    about: Mapping[str, str]
+    layouts: tuple[str, ...]
+    versions: Mapping[str, str]
+
+    @property
+    def red(self) -> list[str]:
+        """Promises that were not kept."""
+        return [key for key, kept in self.kept.items() if kept is False]
+
+    def older(self) -> list[str]:
+        """What is installed here in another version than the one that was tried."""
+        return [f"{name} {version}, here {now}" for name, version in self.versions.items() if (now := _installed(name)) != version]
+
+
+def _installed(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def command(path: str) -> str:
+    """The command that makes a report for a model."""
+    return f"vlmrl conform {shlex.quote(path)}"
+
+
+def read(path: str) -> Verdict | None:
+    """The report beside the model in a folder; None where there is none.
+
+    Raises:
+        ConfigError: the report cannot be read.
+    """
+    file = Path(path).expanduser() / REPORT
+    if not file.is_file():
+        return None
+    try:
+        body = json.loads(file.read_text(encoding="utf-8"))
+        promises = body["promises"]
+        return Verdict(
+            model_type=str(body["facts"]["model_type"]),
+            kept={str(key): one["kept"] for key, one in promises.items()},
+            about={str(key): str(one["about"]) for key, one in promises.items()},
+            layouts=tuple(str(one) for one in body["layouts"]),
+            versions={str(name): str(version) for name, version in body["versions"].items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{file}: no report of `vlmrl conform`: {error}\n  {command(path)} writes it anew") from error
+
+
+def check(path: str, needed: tuple[str, ...] = NEEDED) -> None:
+    """Before a model is used: a report beside it must not speak against that. Without a report there is nothing to say.
+
+    Raises:
+        ConfigError: a promise that is needed was not kept, with the versions that are installed here.
+    """
+    found = read(path)
+    if found is None:
+        return
+    red = [f"{key} ({found.about[key]})" for key in found.red if key in needed]
+    older = found.older()
+    if older:
+        told = f"; it says that these are not kept: {', '.join(red)}" if red else ""
+        warnings.warn(f"{path}/{REPORT} is of {', '.join(older)}{told}; run `{command(path)}` again", ConformWarning, stacklevel=3)
+    elif red:
+        raise ConfigError(
+            f"model.path: {path}/{REPORT} says that this model does not keep {', '.join(red)}\n"
+            f"  see its `checks`; after a change run `{command(path)}` again, or delete the file to go on without it"
+        )

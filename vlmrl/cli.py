@@ -372,7 +372,9 @@ def _method_table(slot: str, methods: list[dict[str, Any]]) -> Table:
 
 
 @app.command()
-def doctor() -> None:
+def doctor(
+    model: Annotated[str | None, typer.Argument(help="Folder of a model, to look at it as well", show_default=False)] = None,
+) -> None:
     """Versions, devices, video decoders and optional parts of this machine. Exit code 70 when something needed is missing.
 
     Example: vlmrl doctor
@@ -381,10 +383,10 @@ def doctor() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from vlmrl.doctor import COLOURS, Finding, examine
+    from vlmrl.doctor import COLOURS, Finding, examine, examine_model
     from vlmrl.evals.bridge.compat import findings as lmms
 
-    findings = examine()
+    findings = [*examine(), *(examine_model(model) if model is not None else ())]
     new = [f for f in lmms() if f.status == "problem" or f.item not in {known.item for known in findings}]
     findings += [Finding(area="lmms-eval", item=f.item, found=f.found, status=f.status, advice=f.advice) for f in new]
     table = Table()

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import CheckpointError, ConfigError
+from vlmrl.families import verdict
 from vlmrl.families.base import Family
 from vlmrl.families.registry import family_of
 from vlmrl.policy.attention import attach, choose
@@ -140,13 +141,15 @@ def load_policy(
     given to an engine (`train.shard`) before it is used.
 
     Raises:
-        ConfigError: not found, unsupported family, a type that is not in `COMPUTE`, or a device that is not there.
+        ConfigError: not found, unsupported family, a type that is not in `COMPUTE`, a device that is not there, or a report of
+            `vlmrl conform` beside it that says no.
         CheckpointError: tensors are missing or left over, so that part of the model would be random.
     """
     if dtype not in COMPUTE:
         raise ConfigError(f"model.dtype: expected one of {', '.join(COMPUTE)}, got '{dtype}'")
     where = pick_device(device)
     config = _config(path, bundle, revision)
+    verdict.check(path)
     family: Family = family_of(config.model_type, path)
     model = _empty(config, attention) if read == "none" else _weights(path, revision, attention)
     if read == "placed":

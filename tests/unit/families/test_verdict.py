@@ -1,0 +1,111 @@
+"""The report of `vlmrl conform` beside a model: what loading and `vlmrl doctor` make of it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import tiny
+from vlmrl import doctor
+from vlmrl.cli import app
+from vlmrl.conform.run import NOT_RUN, PROMISES, Report
+from vlmrl.errors import ConfigError
+from vlmrl.families import verdict
+from vlmrl.families.registry import family_of
+from vlmrl.families.verdict import ConformWarning
+from vlmrl.policy.load import load_policy
+
+HERE = {name: verdict._installed(name) for name in ("transformers", "torch")}
+
+
+def written(folder: Path, *, red: tuple[str, ...] = (), versions: dict[str, str] | None = None) -> Path:
+    """A report as the kit writes it, with promises that are not kept."""
+    plain = Report(name="m", facts={"model_type": "internvl"}, versions=versions or HERE, float64=True, checks=(), seconds={})
+    body: dict[str, Any] = plain.json() | {"layouts": ["repeat"]}
+    body["promises"] = {key: {"kept": key not in red, "about": about} for key, (about, _, _) in PROMISES.items()}
+    body["promises"] |= {key: {"kept": None, "about": why} for key, why in NOT_RUN.items()}
+    folder.mkdir(exist_ok=True)
+    (folder / "conform.json").write_text(json.dumps(body))
+    return folder
+
+
+def test_what_needs_are_are_promises() -> None:
+    assert set(verdict.NEEDED) <= set(PROMISES)
+
+
+def test_without_a_report_there_is_nothing_to_say(tmp_path: Path) -> None:
+    assert verdict.read(str(tmp_path)) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        verdict.check(str(tmp_path))
+        verdict.check(str(written(tmp_path / "m")))
+
+
+def test_a_promise_that_is_needed_and_not_kept_is_refused(tmp_path: Path) -> None:
+    folder = written(tmp_path / "a model", red=("P5", "P9"))
+    with pytest.raises(ConfigError) as caught:
+        verdict.check(str(folder))
+    assert "does not keep P5 (positions are the core's)" in str(caught.value)
+    assert "P9" not in str(caught.value), "decoding concerns those who decode with it"
+    assert f"run `vlmrl conform '{folder}'` again" in str(caught.value)
+
+
+@pytest.mark.parametrize("red", [(), ("P5",)])
+def test_other_versions_are_a_warning(tmp_path: Path, red: tuple[str, ...]) -> None:
+    folder = written(tmp_path / "m", red=red, versions={"transformers": "4.0.0", "torch": HERE["torch"]})
+    with pytest.warns(ConformWarning, match=r"is of transformers 4\.0\.0, here ") as told:
+        verdict.check(str(folder))
+    assert ("these are not kept: P5" in str(told[0].message)) == bool(red)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"promises": {}}', '{"promises": [1], "facts": {}}'])
+def test_a_damaged_report_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "conform.json").write_text(text)
+    with pytest.raises(ConfigError, match="no report of `vlmrl conform`"):
+        verdict.read(str(tmp_path))
+
+
+def test_loading_looks_at_the_report(tmp_path: Path) -> None:
+    model, world = tiny.make_files(tmp_path, sft=1, train=1, test=1)
+    bundle = tiny.load(model, world).bundle
+    written(model, red=("P10",))
+    with pytest.raises(ConfigError, match=r"does not keep P10 \(the head gives the model's logits\)"):
+        load_policy(str(model), bundle, device="cpu")
+    written(model, red=("P8",))
+    assert load_policy(str(model), bundle, device="cpu").model is not None
+
+
+def test_an_unknown_type_is_refused_with_the_command() -> None:
+    with pytest.raises(ConfigError, match=r"vlmrl conform /models/new "):
+        family_of("something_new", "/models/new")
+
+
+def test_doctor_tells_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "internvl"}')
+    [size, report] = doctor.examine_model(str(tmp_path))
+    assert (size.found, report.status) == ("internvl, 0.0 million numbers, 0.00 GiB in shards", "absent")
+    assert report.advice == f"vlmrl conform {tmp_path} tries it"
+    written(tmp_path)
+    report = doctor.examine_model(str(tmp_path))[1]
+    assert (report.status, report.advice) == ("ok", "")
+    assert "keeps P1, P2, P3" in report.found
+    assert f"transformers {HERE['transformers']}" in report.found
+    written(tmp_path, red=("P1",))
+    report = doctor.examine_model(str(tmp_path))[1]
+    assert (report.status, report.advice) == ("problem", "not kept: P1 (ids are the chat template's)")
+    written(tmp_path, red=("P1",), versions={"transformers": "4.0.0"})
+    report = doctor.examine_model(str(tmp_path))[1]
+    assert report.status == "absent"
+    assert "of other versions: transformers 4.0.0, here" in report.advice
+
+
+def test_the_command_doctor_takes_a_folder(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    done = CliRunner().invoke(app, ["doctor", str(tmp_path)])
+    assert done.exit_code != 0
+    assert "no config.json there" in str(done.exception)

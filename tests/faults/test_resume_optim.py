@@ -13,6 +13,7 @@ from tests.support import runs
 
 OPTIM: dict[str, dict[str, Any]] = {
     "rates of parts": {"lr": 1e-3, "warmup": 0.5, "weight_decay": 0.1, "parts": {"projector": 2e-3}},
+    "orthogonal steps": {"kind": "muon", "lr": 1e-3, "warmup": 0.5, "weight_decay": 0.1, "parts": {"projector": 2e-3}},
     "moments of 8 bits": {"kind": "adamw8bit", "lr": 1e-3, "warmup": 0.5, "weight_decay": 0.1, "parts": {"projector": 2e-3}},
 }
 
@@ -42,4 +43,5 @@ def test_a_killed_run_ends_with_the_same_bits(name: str, tiny_files: tuple[Path,
     (newest, *_) = sorted((runs.run_dir(whole) / "checkpoints").glob("step-*"), reverse=True)
     moments = load_file(newest / "optimizer.safetensors")
     assert any(value.dtype == torch.uint8 for value in moments.values()) == (name == "moments of 8 bits")
-    assert any(key.startswith("exp_avg/") for key in moments) == (name == "rates of parts")
+    assert any(key.startswith("exp_avg/") for key in moments) == (name != "moments of 8 bits")
+    assert any(key.startswith("momentum_buffer/") for key in moments) == (name == "orthogonal steps")

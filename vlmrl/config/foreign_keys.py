@@ -208,7 +208,7 @@ ROWS: tuple[Row, ...] = (
     Row("`optim.lr`", "learning_rate", _under(_ACTOR, "optim.lr"), "worker.actor.optim.lr", "learning_rate"),
     Row("`optim.parts.vision` (the stage's schedule and warm-up; 0 freezes)", swift="vit_lr"),
     Row("`optim.parts.projector`", swift="aligner_lr"),
-    Row("`optim.kind` (plain AdamW, or one with moments of 8 bits)", "optim", swift="optim"),
+    Row("`optim.kind` (plain AdamW, one with moments of 8 bits, or Muon)", "optim", swift="optim"),
     Row(
         "`optim.schedule`",
         "lr_scheduler_type",

@@ -125,8 +125,10 @@ class PartsSection(Section):
 
 
 class OptimSection(Section):
-    kind: Literal["adamw", "adamw8bit"] = Field(
-        default="adamw", description="adamw8bit: moments of 8 bits (bitsandbytes), 2 bytes per trained weight in place of 8; for ddp only"
+    kind: Literal["adamw", "adamw8bit", "muon"] = Field(
+        default="adamw",
+        description="adamw8bit: moments of 8 bits (bitsandbytes), 2 bytes per trained weight in place of 8; muon: orthogonal steps for the "
+        "matrices inside the model, AdamW for the rest; both for ddp only",
     )
     lr: NonNegative = Field(default=1e-6, description="Peak learning rate")
     parts: PartsSection = PartsSection()

@@ -60,7 +60,7 @@ def candidates(s: Settings, stage: str) -> Iterator[tuple[str, Settings]]:
     if features(s) > SMALL_CACHE:
         yield f"media.cache_bytes={SMALL_CACHE}", s.changed(vision_cache=SMALL_CACHE)
     if s.gpus > 1 and s.sharding != "fsdp":
-        plain = f" stages.{stage}.optim.kind=adamw" if s.blocks else ""
+        plain = f" stages.{stage}.optim.kind=adamw" if s.optimizer != "adamw" else ""
         yield f"train.sharding=fsdp{plain}", s.changed(sharding="fsdp", shard_size=None, optimizer="adamw")
     if s.gpus > s.node and s.sharding == "fsdp" and s.shard_size != s.gpus:
         yield f"train.shard_size={s.gpus}", s.changed(shard_size=s.gpus)

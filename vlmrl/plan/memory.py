@@ -153,7 +153,8 @@ def moments_8bit(tensors: Iterable[Tensor]) -> int:
 def state(s: Settings, degree: int) -> State:
     """State of one rank under `degree` shards.
 
-    none, ddp: 4 n weights + 4 n_train gradients + 8 n_train moments (in 8 bits about 2 n_train). fsdp: the same, divided. zero: 4 n
+    none, ddp: 4 n weights + 4 n_train gradients + 8 n_train moments (in 8 bits about 2 n_train; Muon's matrices
+    keep half of it, which is not counted). fsdp: the same, divided. zero: 4 n
     weights (whole in stage 2), 4 n_train / S gradients, and 12 n_train / S for the copy of the weights that the optimizer works on and its
     moments.
     """

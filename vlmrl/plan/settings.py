@@ -38,7 +38,7 @@ class Settings:
     sequence: int = 1
     """Ranks that share each packed row."""
     offload: Offload = "none"
-    optimizer: Literal["adamw", "adamw8bit"] = "adamw"
+    optimizer: Literal["adamw", "adamw8bit", "muon"] = "adamw"
     recompute: bool = False
     vision_chunk: int | None = None
     """Bound of the patches of one pass of the tower; none: all media of a row at once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from vlmrl import fs
 from vlmrl.errors import CheckpointError, NumericsError
-from vlmrl.train.shard import adamw8bit
+from vlmrl.train.shard import adamw8bit, muon
 
-_KINDS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+_KINDS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", muon.KIND)
 
 
 NAMED = 5
@@ -96,9 +97,10 @@ def optimizer_tensors(opt: torch.optim.Optimizer, names: Sequence[str]) -> tuple
         opt: the bare optimizer, not accelerate's wrapper.
         names: one per parameter, in the order of the parameters in `opt.param_groups`.
 
-    Tensors are called `<kind>/<parameter name>` with kind `step`, `exp_avg`, `exp_avg_sq` or `max_exp_avg_sq`, with moments of 8 bits
-    those of `train.shard.adamw8bit`; they are the live ones, so write them before the next optimizer step. A parameter that never had a
-    gradient has none. The JSON part holds the parameter groups with names in place of parameters.
+    Tensors are called `<kind>/<parameter name>` with kind `step`, `exp_avg`, `exp_avg_sq` or `max_exp_avg_sq`, `momentum_buffer` for
+    what Muon trains, with moments of 8 bits those of `train.shard.adamw8bit`; they are the live ones, so write them before the next
+    optimizer step. A parameter that never had a gradient has none. The JSON part holds the parameter groups with names in place of
+    parameters.
     """
     parameters = _named(opt, names)
     tensors: dict[str, torch.Tensor] = {}
@@ -107,7 +109,7 @@ def optimizer_tensors(opt: torch.optim.Optimizer, names: Sequence[str]) -> tuple
         state = opt.state.get(parameter, {})
         for kind, value in (adamw8bit.saved(state) if blocks else state).items():
             if kind not in (adamw8bit.KINDS if blocks else _KINDS) or not isinstance(value, torch.Tensor):
-                raise TypeError(f"optimizer state '{kind}' of {name}: only Adam and AdamW can be saved")
+                raise TypeError(f"optimizer state '{kind}' of {name}: only Adam, AdamW and Muon can be saved")
             tensors[f"{kind}/{name}"] = value
     of = {id(p): name for name, p in parameters.items()}
     groups = [{**_plain(group), "params": [of[id(p)] for p in group["params"]]} for group in opt.param_groups]
@@ -122,7 +124,9 @@ def load_optimizer(opt: torch.optim.Optimizer, names: Sequence[str], tensors: Ma
     """
     parameters = _named(opt, names)
     blocks = adamw8bit.is_8bit(opt)
-    problems = _group_problems(opt, parameters, state) + _tensor_problems(parameters, tensors, blocks=blocks)
+    ones = {id(p) for group in opt.param_groups if muon.is_muon(group) for p in group["params"]}
+    mine = {name for name, p in parameters.items() if id(p) in ones}
+    problems = _group_problems(opt, parameters, state) + _tensor_problems(parameters, tensors, blocks=blocks, mine=mine)
     if problems:
         raise CheckpointError("the checkpoint's optimizer state does not fit:\n  " + "\n  ".join(problems))
     number = {name: i for i, name in enumerate(parameters)}
@@ -181,13 +185,15 @@ def _group_problems(opt: torch.optim.Optimizer, parameters: Mapping[str, torch.T
     return problems
 
 
-def _tensor_problems(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], *, blocks: bool) -> list[str]:
-    """`blocks`: of moments of 8 bits."""
+def _tensor_problems(
+    parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], *, blocks: bool, mine: AbstractSet[str] = frozenset()
+) -> list[str]:
+    """`blocks`: of moments of 8 bits; `mine`: parameters that Muon trains."""
     problems: list[str] = []
     kinds: dict[str, set[str]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
-        if kind not in (adamw8bit.KINDS if blocks else _KINDS) or name not in parameters:
+        if kind not in (adamw8bit.KINDS if blocks else _KINDS) or name not in parameters or (kind == muon.KIND) != (name in mine):
             problems.append(f"unexpected tensor '{key}'")
             continue
         kinds.setdefault(name, set()).add(kind)
@@ -197,7 +203,8 @@ def _tensor_problems(parameters: Mapping[str, torch.Tensor], tensors: Mapping[st
         elif value.dtype != dtype:
             problems.append(f"tensor '{key}' is {value.dtype}, the parameter is {dtype}")
     for name, found in kinds.items():
-        needed = adamw8bit.needed(parameters[name]) if blocks else {"step", "exp_avg", "exp_avg_sq"}
+        plain = {muon.KIND} if name in mine else {"step", "exp_avg", "exp_avg_sq"}
+        needed = adamw8bit.needed(parameters[name]) if blocks else plain
         problems += [f"missing tensor '{kind}/{name}'" for kind in sorted(needed - found)]
     return problems
 

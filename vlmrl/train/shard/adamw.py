@@ -11,7 +11,7 @@ import torch
 from vlmrl.config.section import OptimSection
 from vlmrl.errors import ConfigError
 from vlmrl.families.qwen_vl import part_of
-from vlmrl.train.shard import adamw8bit
+from vlmrl.train.shard import adamw8bit, muon
 from vlmrl.train.shard.base import Named
 from vlmrl.types import Part
 
@@ -42,15 +42,15 @@ def groups_of(named: Named, cfg: OptimSection) -> list[dict[str, Any]]:
 @contextmanager
 def occupied(optimizer: Any) -> Iterator[None]:
     """`Updates.occupied` for an optimizer that makes its moments with the first update."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = [(p, 1 if muon.is_muon(group) else 2) for group in optimizer.param_groups for p in group["params"]]
     held: list[torch.Tensor] = []
     eight = adamw8bit.is_8bit(optimizer)
     try:
-        for p in parameters:
+        for p, moments in parameters:
             p.grad = torch.zeros_like(p)
             if not optimizer.state.get(p):
                 kind = torch.uint8 if eight and p.numel() >= adamw8bit.SMALLEST else p.dtype
-                held += [torch.empty_like(p, dtype=kind), torch.empty_like(p, dtype=kind)]
+                held += [torch.empty_like(p, dtype=kind) for _ in range(moments)]
         yield
     finally:
         held.clear()
@@ -61,10 +61,14 @@ def make_optimizer(named: Named, cfg: OptimSection) -> tuple[torch.optim.Optimiz
     """The optimizer, and the parameter names in its order.
 
     Raises:
-        ConfigError: a part of `optim.parts` has nothing that trains, or the package of `optim.kind` is not there.
+        ConfigError: a part of `optim.parts` has nothing that trains, the package of `optim.kind` is not there, or Muon has no matrix.
     """
     groups = groups_of(named, cfg)
+    if cfg.kind == "muon":
+        groups = muon.split(groups)
     order = [name for group in groups for name in group.pop("names")]
     if cfg.kind == "adamw8bit":
         return adamw8bit.make(groups, cfg), order
+    if cfg.kind == "muon":
+        return muon.Muon(groups, cfg), order
     return torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas), order

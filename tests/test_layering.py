@@ -91,7 +91,7 @@ ONLY_IMPORTED_BY = {
 OWNERS: dict[str, tuple[str, ...]] = {
     "av": ("media", "toy.world"),
     "decord": ("media",),
-    "PIL": ("media", "evals", "envs.picture", "conform.inputs", "conform.headers"),
+    "PIL": ("media", "evals", "envs.picture", "conform.inputs", "conform.headers", "conform.engine"),
     "transformers": (
         "policy",
         "families",
@@ -120,7 +120,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "httpx": ("rewards.remote", "evals.ask.endpoint", "rollout.vllm.remote"),
     "rapidfuzz": ("metrics",),
     "packaging": ("doctor",),
-    "vllm": ("rollout.vllm.inputs", "rollout.vllm.engine", "rollout.vllm.worker"),
+    "vllm": ("rollout.vllm.inputs", "rollout.vllm.engine", "rollout.vllm.worker", "conform.engine"),
     "bitsandbytes": ("train.shard.adamw8bit",),
     "deepspeed": ("train.shard.zero", "train.shard.zero_shards", "train.shard.prebuilt"),
     "lmms_eval": ("evals.bridge",),

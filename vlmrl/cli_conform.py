@@ -25,6 +25,7 @@ def conform(
     model: Annotated[str, typer.Argument(help="Folder or hub id of a model; with --tiny also a name, as qwen3_5", show_default=False)],
     tiny: Annotated[bool, typer.Option("--tiny", help="Random weights of small size: of a folder's config, or of a name.")] = False,
     only: Annotated[str | None, typer.Option(help="Some promises alone, as P1,P8", show_default=False)] = None,
+    engine: Annotated[str | None, typer.Option(help="vllm: what it makes of the same prompts, too (P14)", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report in place of the table.")] = False,
 ) -> None:
     """Try on a model of any family what exact training needs: ids, features, positions, and every layout against rows alone.
@@ -42,13 +43,13 @@ def conform(
     from vlmrl.policy.load import files_of, quiet_transformers
 
     quiet_transformers()
-    chosen = wanted(only)
+    chosen = wanted(only, engine)
     if tiny and model in TINY:
         with tempfile.TemporaryDirectory() as folder:
             write_tiny(model, Path(folder))
-            report = run(open_subject(folder), model, chosen)
+            report = run(open_subject(folder), model, chosen, engine)
     else:
-        report = run(open_small(model) if tiny else open_subject(model), model, chosen)
+        report = run(open_small(model) if tiny else open_subject(model), model, chosen, engine)
         folder = files_of(model)
         if folder is not None and Path(model).expanduser().is_dir() and not chosen:
             typer.echo(f"report: {report.write(folder)}", err=as_json)
@@ -66,7 +67,7 @@ def show(report: Report) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from vlmrl.conform.run import NOT_RUN, PROMISES
+    from vlmrl.conform.run import NOT_RUN
 
     console = Console()
     facts = report.facts
@@ -75,9 +76,7 @@ def show(report: Report) -> None:
     kind = f"{report.name}: {facts['model_type']} ({facts['architecture']}); {', '.join([layers, *more])}; "
     console.print(Text(kind + ("float64" if report.float64 else "float32")), soft_wrap=True)
     table = Table("", "promise", "kept", "largest", "limit", "control", "s")
-    for key, (about, _, _) in PROMISES.items():
-        if key not in report.seconds:
-            continue
+    for key, about in report.about.items():
         mine = [c for c in report.checks if c.promise == key]
         bad = report.failed(key)
         plain = [c for c in mine if not c.control]
@@ -93,6 +92,8 @@ def show(report: Report) -> None:
             f"{report.seconds[key]:.1f}",
         )
     for key, why in NOT_RUN.items():
+        if key in report.seconds:
+            continue
         table.add_row(key, why, Text("not run", style="yellow"), "", "", "", "")
     console.print(table)
     for check in report.failed():

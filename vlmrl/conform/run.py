@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import fs
-from vlmrl.conform import company, exact, headers, inputs, refused, whole
+from vlmrl.conform import company, engine, exact, headers, inputs, refused, whole
 from vlmrl.conform.check import Check
 from vlmrl.conform.float64 import throughout
 from vlmrl.conform.subject import Tried
@@ -36,22 +36,36 @@ PROMISES: dict[str, tuple[str, tuple[Promise, ...], tuple[Promise, ...]]] = {
     "P15": ("control tokens in a text are refused", (refused.control_tokens,), ()),
 }
 """Number -> (what is promised, checks of the model as it is, checks of the model with all of its arithmetic in float64)."""
-NOT_RUN = {
-    "P14": "needs vLLM and weights",
+ENGINES: dict[str, dict[str, tuple[str, tuple[Promise, ...], tuple[Promise, ...]]]] = {
+    "vllm": {"P14": (engine.ABOUT, (engine.served,), ())}
 }
+"""Engine -> the promise that is tried with it alone, where it is asked for."""
+NOT_RUN = {"P14": "needs --engine vllm, in an environment that has it"}
 LAYOUTS = {"repeat": "P6", "fork": "P7", "shared_prefix": "P8"}
 
 
-def wanted(only: str | None) -> list[str]:
+def tried_with(served: str | None) -> dict[str, tuple[str, tuple[Promise, ...], tuple[Promise, ...]]]:
+    """All promises, with those of an engine.
+
+    Raises:
+        ConfigError: no such engine.
+    """
+    if served is not None and served not in ENGINES:
+        raise ConfigError(f"--engine: no engine '{served}'; there is {', '.join(ENGINES)}")
+    return PROMISES | (ENGINES[served] if served is not None else {})
+
+
+def wanted(only: str | None, served: str | None = None) -> list[str]:
     """Promises by number, from a list with commas; none for all of them.
 
     Raises:
         ConfigError: no such promise.
     """
     chosen = [one.strip() for one in (only or "").split(",") if one.strip()]
-    unknown = [one for one in chosen if one not in PROMISES]
+    known = tried_with(served)
+    unknown = [one for one in chosen if one not in known]
     if unknown:
-        raise ConfigError(f"--only: no promise {', '.join(unknown)}; there are {', '.join(PROMISES)}")
+        raise ConfigError(f"--only: no promise {', '.join(unknown)}; there are {', '.join(known)}")
     return chosen
 
 
@@ -66,6 +80,11 @@ class Report:
     checks: tuple[Check, ...]
     seconds: dict[str, float]
 
+    @property
+    def about(self) -> dict[str, str]:
+        """What was tried -> what is promised."""
+        return {key: one for key, (one, _, _) in {**PROMISES, **ENGINES["vllm"]}.items() if key in self.seconds}
+
     def failed(self, promise: str | None = None) -> list[Check]:
         """Checks that are not kept, of one promise or of all."""
         return [c for c in self.checks if not c.ok and promise in (None, c.promise)]
@@ -78,9 +97,7 @@ class Report:
     def json(self) -> dict[str, Any]:
         """As it is written beside the model."""
         promises = {
-            key: {"kept": not self.failed(key), "about": about, "seconds": round(self.seconds[key], 2)}
-            for key, (about, _, _) in PROMISES.items()
-            if key in self.seconds
+            key: {"kept": not self.failed(key), "about": about, "seconds": round(self.seconds[key], 2)} for key, about in self.about.items()
         }
         return {
             "name": self.name,
@@ -88,7 +105,7 @@ class Report:
             "float64": self.float64,
             "facts": self.facts,
             "layouts": self.layouts,
-            "promises": promises | {key: {"kept": None, "about": why} for key, why in NOT_RUN.items()},
+            "promises": promises | {key: {"kept": None, "about": why} for key, why in NOT_RUN.items() if key not in self.seconds},
             "checks": [asdict(c) | {"ok": c.ok, "value": c.value if c.value == c.value else None} for c in self.checks],
         }
 
@@ -98,11 +115,15 @@ class Report:
         return folder / REPORT
 
 
-def conform(tried: Tried, name: str, only: Sequence[str] = ()) -> Report:
-    """Run the promises, or some of them."""
+def conform(tried: Tried, name: str, only: Sequence[str] = (), served: str | None = None) -> Report:
+    """Run the promises, or some of them; with those of an engine where one is named.
+
+    Raises:
+        ConfigError: the engine is not there, or has no weights to load.
+    """
     checks: list[Check] = []
     seconds: dict[str, float] = {}
-    for key, (_, plain, wide) in PROMISES.items():
+    for key, (_, plain, wide) in tried_with(served).items():
         if only and key not in only:
             continue
         begin = time.monotonic()

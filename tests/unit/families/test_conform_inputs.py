@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import save_file
 
 from tests.support.families import tiny_folder
-from vlmrl.conform.run import Report, conform
+from vlmrl.conform.check import equal
+from vlmrl.conform.run import ENGINES, Report, conform, wanted
 from vlmrl.conform.subject import open_subject
-from vlmrl.errors import CheckpointError, RowError
+from vlmrl.errors import CheckpointError, ConfigError, RowError
 from vlmrl.families import control, generic, probe, stored
 from vlmrl.families.generic import Size
 from vlmrl.families.tiny import TINY
@@ -190,6 +191,22 @@ def test_layers_without_targets_are_seen(tried: Callable[..., Report], monkeypat
     monkeypatch.setattr(probe, "lora_targets", lambda model: {"linear_attention": old, "full_attention": old})
     [check] = tried("qwen3_5", ("text",), "P11").failed()
     assert "not in Qwen3_5GatedDeltaNet" in check.note
+
+
+def test_an_engine_is_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"no promise P14; there are P1, "):
+        wanted("P14")
+    assert wanted("P14", "vllm") == ["P14"]
+    with pytest.raises(ConfigError, match="no engine 'sglang'; there is vllm"):
+        wanted(None, "sglang")
+    bad = [equal("P14", "image", "ids of vLLM's prompt", False, "they part at 3")]
+    monkeypatch.setitem(ENGINES, "vllm", {"P14": ("it agrees", (lambda tried: bad,), ())})
+    gemma = open_subject(str(tiny_folder("gemma3", tmp_path, monkeypatch)), ("text",))
+    report = conform(gemma, "m", ("P14",), "vllm")
+    assert report.json()["promises"] == {
+        "P14": {"kept": False, "about": "it agrees", "seconds": report.json()["promises"]["P14"]["seconds"]}
+    }
+    assert conform(gemma, "m", ("P13",)).json()["promises"]["P14"]["kept"] is None
 
 
 def open_subject_of(name: str) -> Any:

@@ -94,3 +94,11 @@ def test_the_table_is_what_is_computed_now(scaling_table: ModuleType) -> None:
 def test_the_table_has_every_case(scaling_table: ModuleType) -> None:
     rows = under("docs/scaling.md", "Four models on 1, 8 and 64 GPUs").rows
     assert len({(row[0], row[1].partition(" ")[0], row[2]) for row in rows}) == 4 * 3 * 3 == len(rows)
+
+
+def test_the_page_of_small_cards_is_what_a_plan_computes() -> None:
+    from benchmarks import small_cards
+
+    assert small_cards.PAGE.read_text(encoding="utf-8") == small_cards.rendered()
+    peaks = [small_cards.peak("qwen2.5-vl-3b", way, small_cards.SIZES["pictures (512 + 256 tokens)"]) for way in small_cards.WAYS.values()]
+    assert peaks == sorted(peaks), "what trains less needs less"

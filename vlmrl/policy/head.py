@@ -5,6 +5,7 @@ The output matrix is walked in chunks of the vocabulary and of the rows. The for
 pass makes each chunk of logits again and adds its part of the gradients:
 
     z = (h W^T + b) / T    log p(t) = z_t - log Z    H = log Z - sum_v p_v z_v
+    z = c tanh((h W^T + b) / c) / T    with a soft cap c
     dz_v = [g (1[v = t] - p_v) - g_H p_v (log p_v + H)] / T    the second term only where a gradient of the entropy is asked for
 
 Only log-prob and entropy are fused, so any loss can follow. Chunk sizes follow the fused linear losses of Liger Kernel
@@ -47,9 +48,10 @@ def streaming_logprobs(
     chunk_rows: int = CHUNK_ROWS,
     chunk_vocab: int = CHUNK_VOCAB,
     bias: torch.Tensor | None = None,
+    cap: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-prob [M] with gradient, entropy [M]) of softmax((hidden @ head.T + bias) / temperature) without the forbidden ids. The entropy
-    has a gradient only with `entropy_gradient`.
+    has a gradient only with `entropy_gradient`. `cap`: logits l are bent to cap tanh(l / cap) before the temperature.
 
     Both are float32, or float64 for float64 input. Products run in the autocast type where autocast is on, as `hidden @ head.T` does.
     A forbidden target has log-prob -inf. With `entropy=False` the second result is NaN, so that nobody takes it for a measurement.
@@ -59,7 +61,7 @@ def streaming_logprobs(
         ValueError: shapes or types that do not match, a target or forbidden id outside the vocabulary, nothing left to sample,
             a temperature or chunk size that is not positive.
     """
-    plan = _plan(hidden_MH, head_VH, temperature, forbidden, (entropy, entropy_gradient), chunk_rows, chunk_vocab)
+    plan = _plan(hidden_MH, head_VH, temperature, forbidden, (entropy, entropy_gradient), chunk_rows, chunk_vocab, cap)
     _check(hidden_MH, head_VH, targets_M, bias, plan)
     logp_M, entropy_M = _Streaming.apply(hidden_MH, head_VH, bias, targets_M, plan)  # pyright: ignore[reportGeneralTypeIssues]
     return logp_M, entropy_M
@@ -79,6 +81,7 @@ class _Plan:
     """Of everything else."""
     graph: bool
     """Whether a backward pass may follow."""
+    cap: float | None
 
 
 def _plan(
@@ -89,9 +92,12 @@ def _plan(
     entropies: tuple[bool, bool],
     rows: int,
     vocab: int,
+    cap: float | None,
 ) -> _Plan:
     if not temperature > 0:
         raise ValueError(f"temperature {temperature}: must be positive")
+    if cap is not None and not cap > 0:
+        raise ValueError(f"soft cap {cap}: must be positive")
     if rows < 1 or vocab < 1:
         raise ValueError(f"chunk_rows {rows}, chunk_vocab {vocab}: must be at least 1")
     if entropies == (False, True):
@@ -102,7 +108,7 @@ def _plan(
         raise ValueError(f"hidden is {hidden.dtype} and head is {head.dtype}: cast one of them, or run under torch.autocast")
     compute = torch.get_autocast_dtype(where) if cast else hidden.dtype
     exact = torch.float64 if compute == torch.float64 else torch.float32
-    return _Plan(temperature, tuple(sorted(set(forbidden))), *entropies, rows, vocab, compute, exact, torch.is_grad_enabled())
+    return _Plan(temperature, tuple(sorted(set(forbidden))), *entropies, rows, vocab, compute, exact, torch.is_grad_enabled(), cap)
 
 
 def _check(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, bias: torch.Tensor | None, plan: _Plan) -> None:
@@ -138,9 +144,19 @@ def _logits(hidden_RH: torch.Tensor, head_CH: torch.Tensor, bias_C: torch.Tensor
     z_RC = (hidden_RH @ head_CH.T).to(plan.exact)
     if bias_C is not None:
         z_RC.add_(bias_C.to(plan.exact)).clamp_(min=_LOW)
+    if plan.cap is not None:
+        z_RC.div_(plan.cap).tanh_().mul_(plan.cap)
     if plan.temperature != 1.0:
         z_RC.div_(plan.temperature)
     return z_RC if banned is None else z_RC.index_fill_(1, banned, _LOW)
+
+
+def _slope(z_RC: torch.Tensor, plan: _Plan) -> torch.Tensor | None:
+    """What the soft cap multiplies gradients by, from one chunk of z; None without one. Forbidden tokens, far below, get 0."""
+    if plan.cap is None:
+        return None
+    bent_RC = (z_RC * (plan.temperature / plan.cap)).clamp_(-1, 1)
+    return bent_RC.square_().neg_().add_(1)
 
 
 def _column(targets_R: torch.Tensor, columns: slice) -> tuple[torch.Tensor, torch.Tensor]:
@@ -183,6 +199,7 @@ class _Streaming(Function):
         count, size = hidden.shape[0], head.shape[0]
         state = _Running(count, plan, hidden.device)
         whole = plan.graph and not plan.entropy_gradient and any(ctx.needs_input_grad) and count <= plan.rows and size <= plan.vocab
+        whole = whole and plan.cap is None  # whose slope is of logits
         kept: torch.Tensor | None = None
         with torch.autocast(hidden.device.type, enabled=False):
             hidden_c = hidden.to(plan.compute)
@@ -228,15 +245,20 @@ class _Streaming(Function):
                 part_head = None if d_head is None else _part(d_head, columns, plan.exact)
                 part_bias = None if d_bias is None else _part(d_bias, columns, plan.exact)
                 for rows in _ranges(hidden.shape[0], plan.rows):
+                    slope: torch.Tensor | None = None
                     if entropy is not None:
                         z = _logits(hidden_c[rows], head_c, bias_c, banned, plan)
+                        slope = _slope(z, plan)
                         dz = _with_entropy(z.sub_(log_z[rows, None]), grad[rows], grad_entropy[rows] / plan.temperature, entropy[rows])
                     elif kept is None:
-                        p = _logits(hidden_c[rows], head_c, bias_c, banned, plan).sub_(log_z[rows, None]).exp_()
-                        dz = p.mul_(-grad[rows, None])
+                        z = _logits(hidden_c[rows], head_c, bias_c, banned, plan)
+                        slope = _slope(z, plan)
+                        dz = z.sub_(log_z[rows, None]).exp_().mul_(-grad[rows, None])
                     else:
                         dz = kept * -grad[rows, None]
                     _add_target(dz, grad[rows], targets[rows], allowed[rows], columns)
+                    if slope is not None:
+                        dz.mul_(slope)
                     if part_bias is not None:
                         part_bias += dz.sum(0)
                     dz_c = dz.to(plan.compute)

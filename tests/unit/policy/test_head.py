@@ -387,3 +387,38 @@ def test_gradient_of_the_entropy_needs_the_entropy():
         streaming_logprobs(
             torch.ones(1, H), torch.ones(V, H), torch.tensor([0]), temperature=1.0, forbidden=(), entropy=False, entropy_gradient=True
         )
+
+
+@pytest.mark.parametrize("chunks", [(M, V), (2, 3), (CHUNK_ROWS, CHUNK_VOCAB)])
+@pytest.mark.parametrize("forbidden", [(), (2, 9)])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("entropy_gradient", [False, True])
+def test_a_soft_cap_bends_logits_before_the_temperature(
+    chunks: tuple[int, int], forbidden: tuple[int, ...], temperature: float, entropy_gradient: bool
+) -> None:
+    hidden, head, _ = data()
+    bias = torch.linspace(-1, 1, V, dtype=torch.float64).requires_grad_()
+    targets = torch.tensor([3, 4, 8, 5, 6, 7, 3])
+    weights = torch.linspace(-2, 3, M, dtype=torch.float64)
+    how: dict[str, Any] = {"temperature": temperature, "forbidden": forbidden, "bias": bias, "entropy_gradient": entropy_gradient}
+    logp, entropy = streaming_logprobs(hidden, head, targets, cap=1.5, chunk_rows=chunks[0], chunk_vocab=chunks[1], **how)
+    bent = 1.5 * torch.tanh((hidden @ head.T + bias) / 1.5) / temperature
+    bent = bent.index_fill(1, torch.tensor(forbidden, dtype=torch.int64), -1e30)
+    theirs = bent.log_softmax(-1)
+    their_entropy = -(theirs.exp() * theirs).sum(-1)
+    mine, its = (weights * logp).sum(), (weights * theirs.gather(1, targets[:, None])[:, 0]).sum()
+    if entropy_gradient:
+        mine, its = mine + (weights.square() * entropy).sum(), its + (weights.square() * their_entropy).sum()
+    torch.testing.assert_close(logp, theirs.gather(1, targets[:, None])[:, 0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(entropy.detach(), their_entropy.detach(), rtol=0, atol=1e-12)
+    ours, expected = (torch.autograd.grad(loss, (hidden, head, bias)) for loss in (mine, its))
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+    uncapped, _ = streaming_logprobs(hidden, head, targets, **how)
+    assert float((uncapped - logp).detach().abs().max()) > 1e-2
+
+
+def test_a_soft_cap_must_be_positive() -> None:
+    hidden, head, targets = data()
+    with pytest.raises(ValueError, match="soft cap"):
+        streaming_logprobs(hidden, head, targets, temperature=1.0, forbidden=(), cap=0.0)

@@ -129,9 +129,9 @@ class MediaHandle:
     key: str
     """Hash of the file's content and of every processing parameter."""
     grid_thw: tuple[int, int, int]
-    """Patches in time, height, width, before spatial merging."""
+    """Patches in time, height, width, before spatial merging; frames and pixels where the family's own processor cuts them."""
     tokens: int
-    """Placeholder tokens = t * h * w / merge_size**2."""
+    """Placeholder tokens: t * h * w / merge_size**2, or what the family's own processor makes of it."""
     seconds_per_grid: float | None = None
     """Video: seconds between two temporal steps of the grid (M-RoPE needs it)."""
     step_times: tuple[float, ...] | None = None
@@ -155,6 +155,8 @@ class Prompt:
     """Name of the answer format that the prompt asks for."""
     owners: tuple[int, ...] = ()
     """For each span the index in `media` of the medium that it shows. Empty: every medium has one span."""
+    kinds: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """What kind of token stands in each column, by the name of the model's argument, where its own processor says so."""
 
     def inputs(self) -> dict[str, Any]:
         """What an answer and its rewards depend on beside the weights: the `media` (keys of content and processing), and hashes of the

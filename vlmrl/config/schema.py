@@ -97,7 +97,10 @@ class LoraSection(Section):
 
 
 class ModelSection(Section):
-    path: str = Field(description="Folder or hub id of a Qwen-VL-class model; 'toy' builds the tiny one")
+    path: str = Field(description="Folder or hub id of a model (docs/families.md says which train); 'toy' builds the tiny one")
+    family: str = Field(
+        default="auto", description="Code that runs it: auto goes by the model type; generic takes any, by its own processor and forward"
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where the policy runs")
     dtype: Literal["float32", "bfloat16"] = Field(
         default="float32", description="Compute type of the forward pass; parameters stay float32"

@@ -19,11 +19,14 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import FREE
 from vlmrl.errors import RowError
+from vlmrl.media.argued import blank
 from vlmrl.types import MediaHandle, MediaKind, MediaRef, Prompt, Sample
 
 ANSWER_FORMATS = ("think", "answer_only", "think_or_not")
@@ -69,6 +72,14 @@ def messages(sample: Sample, answer_format: str) -> list[dict[str, Any]]:
 _OPEN, _CLOSE = "<|vision_start|>", "<|vision_end|>"
 
 
+class Shown(NamedTuple):
+    """A medium on its way into a prompt."""
+
+    handle: MediaHandle
+    frames: np.ndarray
+    """uint8 [T, h, w, 3]; black ones where a prompt is planned from headers."""
+
+
 class Tokenizer(Protocol):
     """What encoding needs of a transformers tokenizer."""
 
@@ -77,6 +88,14 @@ class Tokenizer(Protocol):
     def __call__(self, text: str, **kwargs: Any) -> Any: ...
 
     def convert_ids_to_tokens(self, ids: int) -> Any: ...
+
+
+class Writer(Protocol):
+    """A family's own processor, which makes ids from text and media together (`families.given.Scribe`)."""
+
+    def render(self, messages: Sequence[dict[str, Any]]) -> str: ...
+
+    def expand(self, messages: Sequence[dict[str, Any]], media: Sequence[Shown]) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]: ...
 
 
 class Processor(Protocol):
@@ -90,6 +109,9 @@ class Processor(Protocol):
 
     @property
     def special_ids(self) -> frozenset[int]: ...
+
+    @property
+    def writer(self) -> Writer | None: ...
 
 
 class Media(Protocol):
@@ -113,6 +135,8 @@ class Encoder:
     pad_ids: dict[MediaKind, int]
     special_ids: frozenset[int]
     max_prompt_tokens: int
+    writer: Writer | None = None
+    """Makes the ids of families without code of their own; None: they are made here."""
 
     @staticmethod
     def of(processor: Processor, media: Media, data_root: Path, *, max_prompt_tokens: int) -> Encoder:
@@ -124,6 +148,7 @@ class Encoder:
             pad_ids=processor.pad_ids,
             special_ids=processor.special_ids,
             max_prompt_tokens=max_prompt_tokens,
+            writer=processor.writer,
         )
 
     def root(self, sample: Sample) -> Path:
@@ -137,27 +162,69 @@ class Encoder:
             MediaError: a medium cannot be read or decoded.
             RowError: `overlong`, `control_token` or `placeholder` (counts disagree), naming the row.
         """
-        handles = tuple(self.media.get(ref, self.root(sample)).handle for ref in sample.media)
-        return self._prompt(sample, answer_format, handles)
+        found = [self.media.get(ref, self.root(sample)) for ref in sample.media]
+        if self.writer is not None:
+            return self._written(self.writer, sample, answer_format, [Shown(one.handle, one.frames) for one in found])
+        return self._prompt(sample, answer_format, tuple(one.handle for one in found))
 
     def plan(self, sample: Sample, answer_format: str) -> Prompt:
         """The same prompt computed from media headers alone: same ids and spans for well-formed files, empty handle keys."""
         handles = tuple(self.media.plan(ref, self.root(sample)) for ref in sample.media)
+        if self.writer is not None:
+            return self._written(self.writer, sample, answer_format, [Shown(handle, blank(handle.grid_thw)) for handle in handles])
         return self._prompt(sample, answer_format, handles)
 
-    def _prompt(self, sample: Sample, answer_format: str, handles: Sequence[MediaHandle]) -> Prompt:
-        text = self.tokenizer.apply_chat_template(messages(sample, answer_format), tokenize=False, add_generation_prompt=True)
-        short = self.tokenize(text)
-        self._check_control_tokens(sample, answer_format, short)
-        if any(handle.step_times is not None for handle in handles):
-            short = self.tokenize(self._with_times(sample, text, handles))
-        ids, spans, owners = self.spread(short, handles, _where(sample))
+    def _written(self, writer: Writer, sample: Sample, answer_format: str, media: Sequence[Shown]) -> Prompt:
+        """The prompt as the family's own processor writes it, checked against what it makes of each medium by itself."""
+        handles, asked = tuple(one.handle for one in media), messages(sample, answer_format)
+        self._check_control_tokens(sample, answer_format, self.tokenize(self._rendered(asked)))
+        try:
+            ids, kinds = writer.expand(asked, media)
+        except RowError as error:
+            raise RowError(error.reason, f"{_where(sample)}: {error}") from error
+        columns = [column for column, token in enumerate(ids) if token in self.pad_ids.values()]
+        if len(columns) != sum(handle.tokens for handle in handles):
+            raise RowError(
+                "placeholder",
+                f"{_where(sample)}: {len(columns)} placeholder tokens in the prompt, {[handle.tokens for handle in handles]} in its media "
+                "one by one: this family's processor treats media in company otherwise; give it rows with one medium",
+            )
+        spans, owners = _runs(columns, [handle.tokens for handle in handles])
+        plain = owners == tuple(range(len(handles)))
+        prompt = Prompt(
+            sample=sample,
+            ids=ids,
+            media=handles,
+            spans=spans,
+            answer_format=answer_format,
+            owners=() if plain else owners,
+            kinds=kinds,
+        )
+        self._check_length(sample, ids)
+        return prompt
+
+    def _rendered(self, asked: Sequence[dict[str, Any]]) -> str:
+        """The chat template's text, a placeholder per medium."""
+        if self.writer is not None:
+            return self.writer.render(asked)
+        return str(self.tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True))
+
+    def _check_length(self, sample: Sample, ids: Sequence[int]) -> None:
         if len(ids) > self.max_prompt_tokens:
             raise RowError(
                 "overlong",
                 f"{_where(sample)}: {len(ids)} prompt tokens > data.max_prompt_tokens {self.max_prompt_tokens}; "
                 "lower media.max_pixels, media.fps or media.max_frames, or raise the limit",
             )
+
+    def _prompt(self, sample: Sample, answer_format: str, handles: Sequence[MediaHandle]) -> Prompt:
+        text = self._rendered(messages(sample, answer_format))
+        short = self.tokenize(text)
+        self._check_control_tokens(sample, answer_format, short)
+        if any(handle.step_times is not None for handle in handles):
+            short = self.tokenize(self._with_times(sample, text, handles))
+        ids, spans, owners = self.spread(short, handles, _where(sample))
+        self._check_length(sample, ids)
         plain = owners == list(range(len(handles)))
         return Prompt(
             sample=sample,
@@ -180,6 +247,8 @@ class Encoder:
         Raises:
             RowError: `placeholder`: placeholders and media disagree. `where` names the row.
         """
+        if self.writer is not None:
+            raise RowError("placeholder", f"{where}: observations of environments are laid out for the Qwen-VL families only")
         ids: list[int] = []
         spans: list[tuple[int, int]] = []
         owners: list[int] = []
@@ -218,11 +287,25 @@ class Encoder:
         """Text of a row must not smuggle in control tokens: their count equals that of the same prompt with a harmless question."""
         harmless = tuple(dataclasses.replace(turn, question="question", answer="answer") for turn in sample.history)
         plain = dataclasses.replace(sample, question="question", history=harmless)
-        text = self.tokenizer.apply_chat_template(messages(plain, answer_format), tokenize=False, add_generation_prompt=True)
+        text = self._rendered(messages(plain, answer_format))
         expected = sum(int(i) in self.special_ids for i in self.tokenizer(text, add_special_tokens=False)["input_ids"])
         found = sum(i in self.special_ids for i in ids)
         if found != expected:
             raise RowError("control_token", f"{_where(sample)}: the question contains {found - expected} control token(s) of the model")
+
+
+def _runs(columns: Sequence[int], counts: Sequence[int]) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
+    """(spans, owners) of placeholder columns that belong to media with so many of them each, in their order."""
+    spans: list[tuple[int, int]] = []
+    owners: list[int] = []
+    of = [owner for owner, count in enumerate(counts) for _ in range(count)]
+    for column, owner in zip(columns, of, strict=True):
+        if owners and owners[-1] == owner and spans[-1][1] == column:
+            spans[-1] = (spans[-1][0], column + 1)
+        else:
+            spans.append((column, column + 1))
+            owners.append(owner)
+    return tuple(spans), tuple(owners)
 
 
 def _pieces(handle: MediaHandle) -> list[int]:

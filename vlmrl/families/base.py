@@ -31,6 +31,17 @@ class Family(Protocol):
         ...
 
     @property
+    def choice(self) -> str:
+        """What `model.family` names it by."""
+        ...
+
+    @property
+    def own_code(self) -> bool:
+        """Whether the trainer has kernels, positions and patches of its own for it. Else its own processor and its own forward are used
+        (`families.given`, `policy.given`), with what the recipe may ask for narrowed to what is proven there."""
+        ...
+
+    @property
     def time_scaled(self) -> bool:
         """Whether temporal positions of a video run in seconds instead of steps."""
         ...

@@ -22,6 +22,8 @@ from vlmrl.types import MediaKind
 TYPES = ("mm_token_type_ids", "token_type_ids", "moe_mm_token_type_ids")
 """Arguments of a core that say what kind of token stands in a column."""
 _OF_TEXT = ("input_ids", "attention_mask", *TYPES)
+_LEVELS = ("deepstack_features", "visual_indicator_features")
+"""Features beside the pooled ones that some cores read."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,10 @@ class Clip:
     frames: np.ndarray
     """uint8 [T, H, W, 3]."""
     fps: float
+    shown: tuple[float, ...] | None = None
+    """When each frame comes on screen, in seconds, where the rate changes; None: one every 1 / fps."""
+    duration: float | None = None
+    """Seconds of the whole video, where it is known."""
 
 
 Medium = np.ndarray | Clip
@@ -54,6 +60,8 @@ class Encoded:
     """Per medium, whose placeholder stands for it: frames of a clip are pictures to some families."""
     counts: tuple[int, ...]
     """Per medium, its placeholder tokens."""
+    places: Tensor | None = None
+    """Positions [3, P], where they have been computed already."""
     copies: int = 1
     """How often each medium stands in its own arguments. More than once where a picture among others is cut into fewer tiles than a
     picture alone (LLaVA-OneVision): then it is processed as one of so many."""
@@ -104,8 +112,14 @@ def times(clip: Clip) -> Any:
 
     count = len(clip.frames)
     height, width = clip.frames.shape[1:3]
-    places = list(range(count))
-    return VideoMetadata(total_num_frames=count, fps=clip.fps, frames_indices=places, duration=count / clip.fps, height=height, width=width)
+    size = {"height": height, "width": width}
+    if clip.shown is None:
+        places = list(range(count))
+        return VideoMetadata(total_num_frames=count, fps=clip.fps, frames_indices=places, duration=count / clip.fps, **size)
+    # as if the video had a frame every millisecond: processors take time = index / rate, and spacing from the share that is shown
+    whole = max(1, round(1000 * count / clip.fps))
+    places = [round(1000 * t) for t in clip.shown]
+    return VideoMetadata(total_num_frames=whole, fps=1000.0, frames_indices=places, duration=clip.duration or whole / 1000, **size)
 
 
 def placeholders(config: Any) -> dict[MediaKind, int]:
@@ -129,15 +143,15 @@ def encode(processor: Any, pads: Mapping[MediaKind, int], messages: Sequence[Mes
     whole = sum(int((inputs["input_ids"] == pad).sum()) for pad in pads.values())
     tried: list[list[int]] = []
     for copies in dict.fromkeys((1, len(media))):
-        alone = [_alone(processor, pads, medium, copies) for medium in media]
-        tried.append([count for _, _, count in alone])
+        each = [alone(processor, pads, medium, copies) for medium in media]
+        tried.append([count for _, _, count in each])
         if whole == sum(tried[-1]):
             return Encoded(
                 ids_P=inputs["input_ids"][0],
                 types={name: inputs[name][0] for name in TYPES if name in inputs},
                 inputs=inputs,
-                arguments=tuple(argument for argument, _, _ in alone),
-                kinds=tuple(kind for _, kind, _ in alone),
+                arguments=tuple(argument for argument, _, _ in each),
+                kinds=tuple(kind for _, kind, _ in each),
                 counts=tuple(tried[-1]),
                 copies=copies,
             )
@@ -171,7 +185,7 @@ def _blank(size: Size) -> Medium:
     return picture if size.frames is None else Clip(np.stack([picture] * size.frames), size.fps)
 
 
-def _alone(processor: Any, pads: Mapping[MediaKind, int], medium: Medium, copies: int) -> tuple[Mapping[str, Any], MediaKind, int]:
+def alone(processor: Any, pads: Mapping[MediaKind, int], medium: Medium, copies: int = 1) -> tuple[Mapping[str, Any], MediaKind, int]:
     """(arguments, kind by placeholder, placeholder tokens) of one medium that is asked about by itself, or so many times in one prompt."""
     part = {"type": "image" if isinstance(medium, np.ndarray) else "video"}
     text = rendered(processor, [{"role": "user", "content": [part] * copies}])
@@ -191,8 +205,8 @@ def features(core: Any, argument: Mapping[str, Any], kind: MediaKind, copies: in
     """Features of one medium, which stand in the places of this kind. `argument` may hold the medium several times; one is kept."""
     call = core.get_video_features if "pixel_values_videos" in argument else core.get_image_features
     wanted = inspect.signature(call).parameters
-    dtype = next(core.parameters()).dtype
-    given = {name: cast(value, dtype) for name, value in argument.items() if name in wanted}
+    weight = next(core.parameters())
+    given = {name: cast(value, weight.dtype, weight.device) for name, value in argument.items() if name in wanted}
     out = call(**given, return_dict=True)
     if copies > 1:
         rows = _rows(out)
@@ -200,9 +214,32 @@ def features(core: Any, argument: Mapping[str, Any], kind: MediaKind, copies: in
     return Features(kind, out)
 
 
-def cast(value: Any, dtype: torch.dtype) -> Any:
-    """Pixels in the type of the weights; what is no floating tensor stays."""
-    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+def cast(value: Any, dtype: torch.dtype, device: torch.device | None = None) -> Any:
+    """Pixels in the type of the weights, tensors where these are; what else is no floating tensor stays."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+
+
+def slim(found: Features) -> Features:
+    """Only what is handed over, without the other things that a tower gives."""
+    names = (_field(found.output), *_LEVELS)
+    kept = {name: value for name in names if (value := getattr(found.output, name, None)) is not None}
+    return Features(found.kind, type(found.output)(**kept))
+
+
+def tensors(found: Features) -> list[Tensor]:
+    """What is handed over."""
+    parts = [_rows(found.output), *(getattr(found.output, name, None) or () for name in _LEVELS)]
+    out: list[Tensor] = []
+    for part in parts:
+        out += [part] if isinstance(part, Tensor) else _flat(part)
+    return out
+
+
+def _flat(parts: Any) -> list[Tensor]:
+    """Tensors of lists within lists."""
+    return [tensor for part in parts for tensor in ([part] if isinstance(part, Tensor) else _flat(part))]
 
 
 def _field(output: Any) -> str:
@@ -227,7 +264,7 @@ def hand_over(found: Sequence[Features]) -> dict[str, Any]:
         parts = [one.output for one in found if one.kind == kind]
         joined = copy.copy(parts[0])
         setattr(joined, _field(joined), _joined([_rows(part) for part in parts]))
-        for name in ("deepstack_features", "visual_indicator_features"):
+        for name in _LEVELS:
             levels = [getattr(part, name, None) for part in parts]
             if levels[0] is not None:
                 setattr(joined, name, [_joined(list(level)) for level in zip(*levels, strict=True)])
@@ -250,6 +287,8 @@ def positions(core: Any, prompt: Encoded) -> Tensor | None:
     """Positions of a prompt as the core computes them, [3, P]; None for models with one row of positions, 0 to P - 1."""
     if not hasattr(core, "get_rope_index"):
         return None
+    if prompt.places is not None:
+        return prompt.places
     if not prompt.counts or "mm_token_type_ids" not in prompt.types:
         return torch.arange(prompt.length).expand(3, -1)
     wanted = inspect.signature(core.get_rope_index).parameters

@@ -66,7 +66,12 @@ def facts(model: Any, processor: Any) -> Facts:
 
 def end_ids(model: Any, processor: Any) -> tuple[int, ...]:
     """Tokens that end an answer: what the generation config says, else the config, else the tokenizer. Never by name."""
-    for holder in (model.generation_config, model.config.get_text_config(), processor.tokenizer):
+    return ends_of((model.generation_config, model.config.get_text_config(), processor.tokenizer))
+
+
+def ends_of(holders: Sequence[Any]) -> tuple[int, ...]:
+    """What the first of these says that says anything."""
+    for holder in holders:
         found = getattr(holder, "eos_token_id", None)
         if found is not None:
             return tuple(int(i) for i in found) if isinstance(found, list | tuple) else (int(found),)

@@ -21,6 +21,8 @@ class QwenVL:
     """A Qwen-VL model type (`families.base.Family`)."""
 
     name: str
+    choice: str = "qwen_vl"
+    own_code: bool = True
     time_scaled: bool = False
     """Temporal positions of a video run in seconds instead of steps."""
     step_times: bool = False

@@ -26,6 +26,7 @@ import numpy as np
 
 from vlmrl.errors import MediaError
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, check_path, open_media, read_all
+from vlmrl.media.argued import Argue, Argued, PlannedTokens
 from vlmrl.media.decode import Stored, decode_medium
 from vlmrl.media.frames import read_bundle, seen_places
 from vlmrl.media.headers import Grid, Sizing, plan_frames, plan_medium
@@ -38,6 +39,8 @@ from vlmrl.types import MediaHandle, MediaKind, MediaRef
 Patchify = Callable[[np.ndarray, MediaKind], tuple[np.ndarray, Grid]]
 """Frames uint8 [T, h, w, 3] -> (patches float32 [t * h * w, dim], grid (t, h, w) in patches). Must not resize."""
 
+Timing = tuple[float | None, np.ndarray | None, float | None]
+"""Seconds between two frames asked for, times of the frames, seconds of the whole; as the last fields of `headers.Planned`."""
 Place = Hashable
 """Path, size and time of modification, of a video given as frames those of each: while these are the same, so is the content."""
 
@@ -64,6 +67,9 @@ class Processor(Protocol):
 
     @property
     def step_times(self) -> bool: ...
+
+    @property
+    def argue(self) -> Argue | None: ...
 
     def patchify(self, frames: np.ndarray, kind: MediaKind) -> tuple[np.ndarray, Grid]: ...
 
@@ -101,11 +107,13 @@ class ProcessedMedia:
     """(H, W) of the file's upright picture."""
     duration: float | None
     """Videos: seconds."""
+    argued: Argued | None = None
+    """What the family's own processor makes of `frames`, in place of patches."""
 
     @property
     def nbytes(self) -> int:
         """What this entry weighs in the cache."""
-        return self.frames.nbytes + self.pixel_values.nbytes
+        return self.frames.nbytes + self.pixel_values.nbytes + (0 if self.argued is None else self.argued.nbytes)
 
 
 class MediaStore:
@@ -130,8 +138,11 @@ class MediaStore:
         temporal_patch_size: int,
         fingerprint: str = "",
         step_times: bool = False,
+        argue: Argue | None = None,
     ):
         self.settings = settings
+        self.argue = argue
+        self._planned = None if argue is None else PlannedTokens(argue)
         self.patchify = patchify
         self.patch_size = patch_size
         self.merge_size = merge_size
@@ -180,6 +191,7 @@ class MediaStore:
             temporal_patch_size=processor.temporal_patch_size,
             fingerprint=processor.fingerprint,
             step_times=processor.step_times,
+            argue=processor.argue,
         )
 
     def get(self, ref: MediaRef, root: Path) -> ProcessedMedia:
@@ -257,10 +269,10 @@ class MediaStore:
         if ref.as_frames:
             with _named(ref):
                 planned = plan_frames(ref, root, self.sizing)
-            return self._handle(ref.kind, "", planned.grid, planned.spacing, planned.times, planned.duration)
+            return self._handle(ref.kind, "", planned.grid, planned[2:])
         with open_media(root, ref.path, max_bytes=_limit(ref.kind)) as file, _named(ref):
             planned = plan_medium(file, ref.kind, self.sizing, name=ref.path, times=self.step_times)
-            return self._handle(ref.kind, "", planned.grid, planned.spacing, planned.times, planned.duration)
+            return self._handle(ref.kind, "", planned.grid, planned[2:])
 
     def weigh(self, ref: MediaRef, root: Path) -> int:
         """Bytes that the entry of `get` takes in the cache: from the entry if it is there, else from `plan`.
@@ -296,9 +308,14 @@ class MediaStore:
         started = time.perf_counter()
         with _named(ref), single_thread():
             shown = decode_medium(data, _stored(ref), self.sizing) if self.pool is None else self.pool.decode(data, _stored(ref))
+        argued: Argued | None = None
         with single_thread():
-            values, grid = self.patchify(shown.frames, ref.kind)
-        self._check_patches(ref, shown.frames, values, grid)
+            if self.argue is None:
+                values, grid = self.patchify(shown.frames, ref.kind)
+                self._check_patches(ref, shown.frames, values, grid)
+            else:
+                argued = self.argue(shown.frames, ref.kind, shown.times, shown.duration)
+                values, grid = np.zeros((0, 0), dtype=np.float32), (len(shown.frames), *shown.frames.shape[1:3])
         for array in (shown.frames, shown.times):
             if array is not None:
                 array.flags.writeable = False
@@ -308,17 +325,20 @@ class MediaStore:
             self.stats["decoded"] += 1
             self.stats["decode_seconds"] += seconds
         return ProcessedMedia(
-            handle=self._handle(ref.kind, key, grid, shown.spacing, shown.times, shown.duration),
+            handle=self._handle(ref.kind, key, grid, (shown.spacing, shown.times, shown.duration), argued),
             frames=shown.frames,
             times=shown.times,
             pixel_values=values,
             original_size=shown.size,
             duration=shown.duration,
+            argued=argued,
         )
 
-    def _handle(
-        self, kind: MediaKind, key: str, grid: Grid, spacing: float | None, times: np.ndarray | None, duration: float | None
-    ) -> MediaHandle:
+    def _handle(self, kind: MediaKind, key: str, grid: Grid, timing: Timing, argued: Argued | None = None) -> MediaHandle:
+        spacing, times, duration = timing
+        tokens = grid[0] * grid[1] * grid[2] // self.merge_size**2
+        if self._planned is not None:
+            tokens = self._planned.of(kind, grid, times, duration) if argued is None else argued.tokens
         steps = None
         if times is not None and self.step_times:
             frames = times.reshape(grid[0], self.temporal_patch_size)
@@ -327,7 +347,7 @@ class MediaStore:
             kind=kind,
             key=key,
             grid_thw=grid,
-            tokens=grid[0] * grid[1] * grid[2] // self.merge_size**2,
+            tokens=tokens,
             seconds_per_grid=None if spacing is None else spacing * self.temporal_patch_size,
             step_times=steps,
             duration=duration,

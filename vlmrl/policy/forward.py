@@ -163,3 +163,8 @@ LAYOUTS: dict[str, Layout] = {
     "shared_prefix": Layout(split_shared, pack_shared, shared_prefix),
     "repeat": Layout(split, pack, repeat),
 }
+
+
+def layout_of(policy: Policy, name: str) -> Layout:
+    """A layout as this policy's family runs it."""
+    return (LAYOUTS if policy.layouts is None else policy.layouts)[name]

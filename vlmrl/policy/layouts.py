@@ -39,6 +39,16 @@ class Subject:
     recurrent: tuple[str, ...]
     """Names of the recurrent layers."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.model.parameters()).device
+
+
+Read = Callable[[Tensor, Tensor], Tensor]
+"""(what the core gives in scored columns, [M, H], or [M, V] where it gives logits itself; targets [M]) -> numbers per column, [M] or
+[M, k]."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
@@ -57,21 +67,38 @@ def prepare(model: Any) -> Subject:
     return Subject(model=model, core=generic.core_of(model), head=generic.head_of(model), recurrent=tuple(names))
 
 
+def states(subject: Subject, rows: Sequence[int], columns: Sequence[int], **inputs: Any) -> tuple[Tensor, Any]:
+    """(what the core gives in these columns, the cache) of one forward pass."""
+    generic.forget(subject.core)
+    device = subject.device
+    inputs = {"use_cache": False, **{name: v.to(device) if isinstance(v, Tensor) else v for name, v in inputs.items()}}
+    where = (torch.tensor(list(rows), dtype=torch.int64), torch.tensor(list(columns), dtype=torch.int64))
+    out = subject.core(**inputs)
+    found = out.logits if subject.head is None else out.last_hidden_state
+    return found[where], getattr(out, "past_key_values", None)
+
+
+def logits_of(subject: Subject, found: Tensor) -> Tensor:
+    """Logits [M, V] from what the core gives."""
+    return found if subject.head is None else subject.head.logits(found)
+
+
 def logits(subject: Subject, rows: Sequence[int], columns: Sequence[int], **inputs: Any) -> tuple[Tensor, Any]:
     """(logits of these columns [M, V], the cache) of one forward pass."""
-    generic.forget(subject.core)
-    inputs = {"use_cache": False, **inputs}
-    where = (torch.tensor(list(rows)), torch.tensor(list(columns)))
-    out = subject.core(**inputs)
-    if subject.head is None:
-        return out.logits[where], out.past_key_values
-    return subject.head.logits(out.last_hidden_state[where]), getattr(out, "past_key_values", None)
+    found, cache = states(subject, rows, columns, **inputs)
+    return logits_of(subject, found), cache
 
 
-def logprobs(logits_MV: Tensor, targets: Sequence[int]) -> Tensor:
+def plain(subject: Subject) -> Read:
+    """Log-probs from whole logits."""
+    return lambda found, targets: logprobs(logits_of(subject, found), targets)
+
+
+def logprobs(logits_MV: Tensor, targets: Tensor | Sequence[int]) -> Tensor:
     """[M], in float64 for float64 logits, else in float32."""
     exact = torch.float64 if logits_MV.dtype == torch.float64 else torch.float32
-    return torch.log_softmax(logits_MV.to(exact), -1).gather(-1, torch.tensor(list(targets))[:, None])[:, 0]
+    wanted = targets if isinstance(targets, Tensor) else torch.tensor(list(targets), dtype=torch.int64)
+    return torch.log_softmax(logits_MV.to(exact), -1).gather(-1, wanted.to(logits_MV.device)[:, None])[:, 0]
 
 
 def features_of(media: Sequence[Features]) -> dict[str, Any]:
@@ -104,8 +131,8 @@ def kinds(subject: Subject, prompts: Sequence[Mapping[str, Tensor]], answers: Se
     }
 
 
-def repeat(subject: Subject, groups: Sequence[Scored]) -> list[list[Tensor]]:
-    """A row per answer, padded on the right. [group][answer] -> log-probs [tokens]."""
+def repeat(subject: Subject, groups: Sequence[Scored], read: Read | None = None) -> list[list[Tensor]]:
+    """A row per answer, padded on the right. [group][answer] -> log-probs [tokens], or what `read` makes of each column."""
     rows = [(group, list(answer)) for group in groups for answer in group.answers]
     longest = max(group.prompt.length + len(answer) for group, answer in rows)
     ids = torch.zeros(len(rows), longest, dtype=torch.int64)
@@ -122,7 +149,7 @@ def repeat(subject: Subject, groups: Sequence[Scored]) -> list[list[Tensor]]:
     scored = [(b, group.prompt.length - 1 + j) for b, (group, answer) in enumerate(rows) for j in range(len(answer))]
     given = {name: torch.stack([row[name] for row in types]) for name in types[0]}
     media = [one for group, _ in rows for one in group.media]
-    out, _ = logits(
+    out, _ = states(
         subject,
         *zip(*scored, strict=True),
         input_ids=ids,
@@ -131,19 +158,19 @@ def repeat(subject: Subject, groups: Sequence[Scored]) -> list[list[Tensor]]:
         **given,
         **features_of(media),
     )
-    return _shared_out(logprobs(out, [t for _, answer in rows for t in answer]), groups)
+    return _shared_out(_read(subject, read, out, [t for _, answer in rows for t in answer]), groups)
 
 
-def fork(subject: Subject, groups: Sequence[Scored]) -> list[list[Tensor]]:
-    """Each prompt once, its cache forked to the answers. [group][answer] -> log-probs [tokens].
+def fork(subject: Subject, groups: Sequence[Scored], read: Read | None = None) -> list[list[Tensor]]:
+    """Each prompt once, its cache forked to the answers. Result as that of `repeat`.
 
     Raises:
         ValueError: the model recomputes its layers in training, so that it has no cache.
     """
-    return [_forked(subject, group) for group in groups]
+    return [_forked(subject, group, read) for group in groups]
 
 
-def _forked(subject: Subject, group: Scored) -> list[Tensor]:
+def _forked(subject: Subject, group: Scored, read: Read | None) -> list[Tensor]:
     first, cache = prefilled(subject, group.prompt, group.media)
     fork_cache(cache, len(group.answers))
     longest = max(map(len, group.answers))
@@ -153,24 +180,24 @@ def _forked(subject: Subject, group: Scored) -> list[Tensor]:
     scored = [(b, j) for b, answer in enumerate(group.answers) for j in range(len(answer) - 1)]
     given: dict[str, Any] = {"position_ids": torch.stack([places] * len(ids), -2), "past_key_values": cache, "use_cache": True}
     rows, columns = zip(*scored, strict=True) if scored else ((), ())
-    rest, _ = logits(subject, rows, columns, input_ids=ids, **given)
-    out: list[Tensor] = []
+    rest, _ = states(subject, rows, columns, input_ids=ids, **given)
+    parts: list[Tensor] = []
     at = 0
     for answer in group.answers:
         n = len(answer) - 1
-        out.append(logprobs(torch.cat([first, rest[at : at + n]]), answer))
+        parts += [first, rest[at : at + n]]
         at += n
-    return out
+    return _shared_out(_read(subject, read, torch.cat(parts), [t for answer in group.answers for t in answer]), [group])[0]
 
 
 def prefilled(subject: Subject, prompt: Encoded, media: Sequence[Features]) -> tuple[Tensor, Any]:
-    """(logits behind the prompt [1, V], the cache that it left).
+    """(what the core gives in the last column of the prompt, the cache that it left).
 
     Raises:
         ValueError: the model kept nothing in the cache.
     """
     given: dict[str, Any] = {name: kind[None] for name, kind in kinds(subject, [prompt.types], [0]).items()}
-    first, cache = logits(
+    first, cache = states(
         subject,
         [0],
         [prompt.length - 1],
@@ -189,8 +216,8 @@ def prefilled(subject: Subject, prompt: Encoded, media: Sequence[Features]) -> t
     return first, cache
 
 
-def shared_prefix(subject: Subject, groups: Sequence[Scored]) -> list[list[Tensor]]:
-    """One packed row. [group][answer] -> log-probs [tokens]."""
+def shared_prefix(subject: Subject, groups: Sequence[Scored], read: Read | None = None) -> list[list[Tensor]]:
+    """One packed row. Result as that of `repeat`."""
     rows = laid(groups)
     ids = torch.cat([part for group in groups for part in (group.prompt.ids_P, torch.tensor([t for a in group.answers for t in a]))])
     places = torch.cat([row_positions(subject, group.prompt, [len(a) for a in group.answers]) for group in groups], -1)
@@ -208,10 +235,10 @@ def shared_prefix(subject: Subject, groups: Sequence[Scored]) -> list[list[Tenso
         with recurrent.heeded(subject.model, rows):
             given: dict[str, Any] = {name: kind[None] for name, kind in types.items()}
             given |= {"input_ids": ids[None], "position_ids": places[..., None, :]}
-            return logits(subject, [0] * len(scored), scored, **given, **features_of(media))[0]
+            return states(subject, [0] * len(scored), scored, **given, **features_of(media))[0]
 
     out = masks.giving(mine, run)
-    return _shared_out(logprobs(out, [t for group in groups for answer in group.answers for t in answer]), groups)
+    return _shared_out(_read(subject, read, out, [t for group in groups for answer in group.answers for t in answer]), groups)
 
 
 def laid(groups: Sequence[Scored]) -> list[masks.Group]:
@@ -237,18 +264,25 @@ def row_masks(subject: Subject, group: Scored) -> list[Tensor]:
 
     def run() -> None:
         generic.forget(subject.core)
-        subject.core(**given, **features_of(group.media))
+        device = subject.device
+        moved = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in given.items()}
+        subject.core(**moved, **features_of(group.media))
 
     return masks.own_masks(run)
 
 
+def _read(subject: Subject, read: Read | None, found: Tensor, targets: Sequence[int]) -> Tensor:
+    """Numbers of all scored columns."""
+    return (read or plain(subject))(found, torch.tensor(targets, dtype=torch.int64, device=found.device))
+
+
 def _shared_out(flat_M: Tensor, groups: Sequence[Scored]) -> list[list[Tensor]]:
-    """Log-probs of all answers one behind the other, to their groups."""
+    """Numbers of all answers one behind the other, to their groups."""
     parts = iter(flat_M.split([len(answer) for group in groups for answer in group.answers]))
     return [[next(parts) for _ in group.answers] for group in groups]
 
 
-LAYOUTS: dict[str, Callable[[Subject, Sequence[Scored]], list[list[Tensor]]]] = {
+LAYOUTS: dict[str, Callable[..., list[list[Tensor]]]] = {
     "repeat": repeat,
     "fork": fork,
     "shared_prefix": shared_prefix,

@@ -12,10 +12,11 @@ from safetensors import SafetensorError
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import CheckpointError, ConfigError
-from vlmrl.families import verdict
+from vlmrl.families import registry, verdict
 from vlmrl.families.base import Family
-from vlmrl.families.registry import family_of
+from vlmrl.families.registry import AUTO, family_of
 from vlmrl.policy.attention import attach, choose
+from vlmrl.policy.given import given_policy, load_given
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.pack import PositionSpec, Rule
 from vlmrl.policy.root import Read
@@ -64,8 +65,8 @@ def files_of(path: str, revision: str | None = None) -> Path | None:
     return None if found is None else Path(found).parent
 
 
-def load_processor(path: str, *, revision: str | None = None) -> ProcessorBundle:
-    """Load only tokenizer and processors: enough to encode data without any weights.
+def load_processor(path: str, *, revision: str | None = None, family: str = AUTO) -> ProcessorBundle:
+    """Load only tokenizer and processors: enough to encode data without any weights. `family`: `model.family` of a recipe.
 
     Raises:
         ConfigError: not found, of a model type that is not supported, or not that family's processor.
@@ -74,19 +75,21 @@ def load_processor(path: str, *, revision: str | None = None) -> ProcessorBundle
     from transformers import AutoProcessor, Qwen3VLProcessor
 
     found = _model_type(path, revision)
-    family = None if found is None else family_of(found, path)
+    chosen = None if found is None else registry.choose(family, found, path, revision)
+    if chosen is not None and not chosen.own_code:
+        return load_given(chosen, _load(AutoProcessor, path, "processor", revision=revision), path)
     processor = _load(AutoProcessor, path, "processor", revision=revision)
     if not hasattr(processor, "image_processor") or not hasattr(processor, "video_processor"):
         raise ConfigError(f"model.path: '{path}' has no image and video processor; a Qwen-VL-class model is needed")
     steps = isinstance(processor, Qwen3VLProcessor)
-    family = family or family_of("qwen3_vl" if steps else "qwen2_5_vl", path)
-    tokens = family.tokens(processor, path)
+    own = chosen or family_of("qwen3_vl" if steps else "qwen2_5_vl", path)
+    tokens = own.tokens(processor, path)
     images = processor.image_processor
     digest = hashlib.sha256(processor.tokenizer.backend_tokenizer.to_str().encode())
     for part in (images.to_json_string(), processor.video_processor.to_json_string(), str(processor.chat_template)):
         digest.update(part.encode())
     return ProcessorBundle(
-        family=family,
+        family=own,
         processor=processor,
         tokenizer=processor.tokenizer,
         patch_size=int(images.patch_size),
@@ -150,7 +153,6 @@ def load_policy(
     where = pick_device(device)
     config = _config(path, bundle, revision)
     verdict.check(path)
-    family: Family = family_of(config.model_type, path)
     model = _empty(config, attention) if read == "none" else _weights(path, revision, attention)
     if read == "placed":
         model = model.to(where)
@@ -158,6 +160,9 @@ def load_policy(
             _own_memory(model)
     model.eval()
     compute = COMPUTE[dtype]
+    family: Family = bundle.family
+    if not family.own_code:
+        return given_policy(model, bundle, device=where, compute=compute)
     attach(model, attention, device=where, compute=compute)
     backend, reason = choose(prefix_backend, where, compute)
     return Policy(
@@ -193,6 +198,10 @@ def _config(path: str, bundle: ProcessorBundle, revision: str | None) -> Any:
     from transformers import AutoConfig
 
     config = _load(AutoConfig, path, "config", revision=revision)
+    if not bundle.family.own_code:
+        if config.model_type != bundle.family.name:
+            raise ConfigError(f"model.path: '{path}' is a '{config.model_type}' model, and its processor that of '{bundle.family.name}'")
+        return config
     if family_of(config.model_type, path).step_times != bundle.step_times:
         raise ConfigError(
             f"model.path: '{path}' is a '{config.model_type}' model but its processor is {type(bundle.processor).__name__}, which lays "
@@ -234,6 +243,12 @@ def _own_memory(model: Any) -> None:
     alignment: a process that has the weights from the file would differ in the last bit from the one that wrote it."""
     for parameter in model.parameters():
         parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+
+
+def settings_of(policy: Policy) -> dict[str, str]:
+    """What an exported folder says of how the model was run."""
+    family = policy.bundle.family
+    return {"positions": policy.positions.rule} | ({} if family.own_code else {"family": family.choice})
 
 
 def saved_rule(path: str) -> Rule:

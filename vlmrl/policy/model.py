@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,8 +13,11 @@ import numpy as np
 import torch
 
 from vlmrl.families.base import Family
+from vlmrl.families.given import Scribe
 from vlmrl.families.qwen_vl import LANGUAGE_TARGETS, in_tower
+from vlmrl.media.argued import Argue
 from vlmrl.policy.attention import Backend
+from vlmrl.policy.layouts import Subject
 from vlmrl.policy.pack import PositionSpec
 from vlmrl.policy.root import Shards, Unsharded
 from vlmrl.policy.sequence import Ranks
@@ -47,6 +50,15 @@ class ProcessorBundle:
     """The tokenizer is not for several threads at once, and answers are scored while others are still generated."""
     step_times: bool = False
     """Whether the model reads the time of each temporal step of a video as text (`MediaStore(step_times=...)`)."""
+    writer: Scribe | None = None
+    """The family's own processor, where it cuts media and writes prompts; None: `patchify` and `data.encode` do."""
+    layouts: tuple[str, ...] = ()
+    """Layouts that `vlmrl conform` admitted for such a family, beside the reference."""
+
+    @property
+    def argue(self) -> Argue | None:
+        """What `writer` makes of a medium, for the store."""
+        return None if self.writer is None else self.writer.argue
 
     def patchify(self, frames: np.ndarray, kind: MediaKind) -> tuple[np.ndarray, tuple[int, int, int]]:
         """Processed frames uint8 [T, H, W, 3] -> (patches float32 [n, dim], grid (t, h, w)). Resizing has been done before.
@@ -157,6 +169,10 @@ class Policy:
     """False: a view of the model under its adapters."""
     sequence: Ranks | None = None
     """The ranks that share packed rows (`policy.sequence`); None: every rank computes its own alone."""
+    subject: Subject | None = None
+    """The model as `policy.layouts` runs it, for families without code of their own."""
+    layouts: Mapping[str, Any] | None = None
+    """The layouts of such a family (`policy.given`); None: those of `policy.forward`."""
     shards: Shards = field(default_factory=Unsharded)
     """Where the weights are; a training engine puts them there (`train.shard`)."""
 
@@ -198,7 +214,7 @@ class Policy:
     @property
     def core(self) -> Any:
         """The model without its head (holds `visual` and `language_model`)."""
-        return self.model.model
+        return self.model.model if self.subject is None else self.subject.core
 
     @property
     def head(self) -> torch.Tensor:

@@ -380,7 +380,7 @@ class PackedBatch:
         return self.layout.tokens
 
 
-def _groups(rows: Sequence[Row]) -> list[list[int]]:
+def by_prompt(rows: Sequence[Row]) -> list[list[int]]:
     """Places of the rows that share a prompt: same group and the same prompt object, wherever they stand."""
     found: dict[tuple[int, int], list[int]] = {}
     for place, row in enumerate(rows):
@@ -390,14 +390,14 @@ def _groups(rows: Sequence[Row]) -> list[list[int]]:
 
 def split_shared(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
     """Places of the rows of each packed row, groups whole where they fit (`prefix.partition`)."""
-    groups = _groups(rows)
+    groups = by_prompt(rows)
     sizes = [(len(rows[g[0]].prompt.ids), [len(rows[place].response) for place in g]) for g in groups]
     return [[groups[g][i] for g, held in part for i in held] for part in partition(sizes, max_tokens)]
 
 
 def pack_shared(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *, pad_id: int) -> PackedBatch:
     """One packed row of all given rows. Positions start anew with every group; each answer continues its prompt's positions."""
-    groups = _groups(rows)
+    groups = by_prompt(rows)
     layout = layout_of([(len(rows[g[0]].prompt.ids), [len(rows[place].response) for place in g]) for g in groups])
     ids: list[int] = []
     positions: list[torch.Tensor] = []

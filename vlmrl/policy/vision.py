@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from vlmrl.families import generic
 from vlmrl.policy.model import Policy
 from vlmrl.types import MediaHandle, MediaKind
 
@@ -58,6 +59,28 @@ class FeatureDisk(Protocol):
     def put(self, key: str, fingerprint: str, dtype: torch.dtype, features: Features) -> None: ...
 
 
+@dataclass(frozen=True, eq=False)
+class HandedOver:
+    """What a core of any family is handed over of one medium."""
+
+    features: generic.Features
+
+    @staticmethod
+    def of(policy: Policy, argued: Any) -> HandedOver:
+        """Pass a medium through the tower."""
+        with policy.autocast():
+            return HandedOver(generic.slim(generic.features(policy.core, argued.arguments, argued.kind)))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(part.numel() * part.element_size() for part in generic.tensors(self.features))
+
+    def owned(self) -> HandedOver:
+        """Itself: a medium is passed alone, so nothing else is kept alive."""
+        return self
+
+
 @dataclass(frozen=True)
 class _Quiet:
     """Pixels that are looked at without being counted, where their store can do that."""
@@ -85,7 +108,7 @@ class VisionCache:
         self.disk_hits = 0
         """Media served from disk."""
         self._version = -1
-        self._features: OrderedDict[str, Features] = OrderedDict()
+        self._features: OrderedDict[str, Any] = OrderedDict()
         self._bytes = 0
         self._fingerprints: WeakKeyDictionary[torch.nn.Module, tuple[int, str]] = WeakKeyDictionary()
 
@@ -95,8 +118,9 @@ class VisionCache:
         out._version, out._features, out._bytes = self._version, OrderedDict(self._features), self._bytes
         return out
 
-    def features(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> Mapping[str, Features]:
-        """Features of every distinct medium. With `train` and a tower that trains they carry gradient and are not cached.
+    def features(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> Mapping[str, Any]:
+        """Features of every distinct medium: `Features`, or `HandedOver` of families without code of their own. With `train` and a tower
+        that trains they carry gradient and are not cached.
 
         Raises:
             RuntimeError: a medium has more or fewer features than placeholder tokens.
@@ -132,10 +156,11 @@ class VisionCache:
                     self.disk_hits += 1
         return self._seen(policy, known, [handle for handle in missing if handle.key not in known])
 
-    def _seen(self, policy: Policy, known: Mapping[str, Features], unknown: Sequence[MediaHandle]) -> Seen:
-        return Seen(self, known, unknown, len(tower_passes(unknown, policy.vision_chunk_patches)))
+    def _seen(self, policy: Policy, known: Mapping[str, Any], unknown: Sequence[MediaHandle]) -> Seen:
+        passes = len(unknown) if policy.subject is not None else len(tower_passes(unknown, policy.vision_chunk_patches))
+        return Seen(self, known, unknown, passes)
 
-    def encode(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> dict[str, Features]:
+    def encode(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> dict[str, Any]:
         """Pass media through the tower; without gradient they are kept, in memory and on disk."""
         if train and policy.vision_trains:
             return self._encode(policy, handles, train=True)
@@ -155,7 +180,7 @@ class VisionCache:
             self._fingerprints[policy.model] = known
         return known[1]
 
-    def _keep(self, key: str, value: Features) -> None:
+    def _keep(self, key: str, value: Features | HandedOver) -> None:
         if value.nbytes > self.budget:
             return
         self._features[key] = value
@@ -164,8 +189,11 @@ class VisionCache:
             _, old = self._features.popitem(last=False)
             self._bytes -= old.nbytes
 
-    def _encode(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> dict[str, Features]:
-        """One pass of the tower per kind, or as many as its bound of patches asks for. Patches that backward computes again count once."""
+    def _encode(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> dict[str, Any]:
+        """One pass of the tower per kind, or as many as its bound of patches asks for. Patches that backward computes again count once.
+        A family without code of its own passes media one by one."""
+        if policy.subject is not None:
+            return {handle.key: HandedOver.of(policy, self.pixels.get_key(handle.key).argued) for handle in handles}
         found: dict[str, list[Parts]] = {}
         for pieces in tower_passes(handles, policy.vision_chunk_patches):
             self.patches_encoded += sum(piece.patches for piece in pieces)
@@ -184,12 +212,12 @@ class Seen:
     """Media of one pass: the features of those that are known, and the others."""
 
     cache: VisionCache
-    known: Mapping[str, Features]
+    known: Mapping[str, Any]
     unknown: Sequence[MediaHandle]
     passes: int
     """Of the tower, that `features` makes."""
 
-    def features(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> Mapping[str, Features]:
+    def features(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> Mapping[str, Any]:
         """As the cache's, for the media that were looked at."""
         return {**self.known, **self.cache.encode(policy, self.unknown, train=train)}
 

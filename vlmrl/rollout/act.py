@@ -20,8 +20,8 @@ from vlmrl.errors import ConfigError
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.vision import VisionCache
-from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.episodes import Table, run_attempts
+from vlmrl.rollout.own import own_engine
 from vlmrl.types import GenerationSettings
 
 CACHE_BYTES = 1 << 28
@@ -65,7 +65,7 @@ def act(pool: EnvPool, tasks: Sequence[tuple[Mapping[str, Any], int]], attempts:
     folder = out / SCREENS
     with closing(MediaStore.of(media, bundle)) as store:
         policy = load_policy(how.model, bundle)
-        engine = HFEngine(policy, VisionCache(store, budget_bytes=CACHE_BYTES))
+        engine = own_engine(policy, VisionCache(store, budget_bytes=CACHE_BYTES))
         table = Table(
             pool=pool,
             generate=engine.generate,

@@ -1,20 +1,32 @@
 """Decoding with any vision-language model: a prompt once, its cache forked to as many answers, rows that are done leave.
 
+The rollout engine of families without code of their own. Prompts decode one after another, so what an answer is depends on its own prompt,
+its seed and the answers beside it in its group, and on nothing else in the batch. Draws come from the same table of uniforms as the
+reference engine's.
+
 Letters: G answers, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
 
+from vlmrl.errors import NumericsError
 from vlmrl.families import generic
 from vlmrl.families.generic import Encoded, Features
 from vlmrl.policy import cache as caches
 from vlmrl.policy import layouts
+from vlmrl.policy.given import encoded
 from vlmrl.policy.layouts import Subject
+from vlmrl.policy.model import Policy
+from vlmrl.policy.vision import VisionCache
+from vlmrl.rollout.draw import sample, uniforms
+from vlmrl.rollout.engine_hf import SLOTS, Done, cast_once
+from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
 """(logits [rows, V], answers that these rows are [rows], number of the token) -> ids [rows]."""
@@ -30,14 +42,14 @@ def answers(
         ValueError: the model keeps no cache.
     """
     out: list[list[int]] = [[] for _ in range(count)]
-    logits_GV, cache = layouts.prefilled(subject, prompt, media)
+    last_1H, cache = layouts.prefilled(subject, prompt, media)
     caches.fork(cache, count)
-    logits_GV = logits_GV.expand(count, -1)
+    logits_GV = layouts.logits_of(subject, last_1H).expand(count, -1)
     alive = torch.arange(count)
     own = generic.positions(subject.core, prompt)
     last = torch.tensor(sorted(ends), dtype=torch.int64)
     for number in range(longest):
-        ids = choose(logits_GV, alive, number)
+        ids = choose(logits_GV, alive, number).cpu()
         for row, token in zip(alive.tolist(), ids.tolist(), strict=True):
             out[row].append(token)
         going = ~torch.isin(ids, last)
@@ -83,3 +95,112 @@ def drawn(seed: int, forbidden: Sequence[int] = (), temperature: float = 1.0) ->
         return torch.cat(out)
 
     return choose
+
+
+class ForkEngine:
+    """Generates with the training policy in place; weights are always current and `version` is the policy's."""
+
+    def __init__(self, policy: Policy, vision: VisionCache, *, max_num_seqs: int = SLOTS):
+        """`max_num_seqs`: most answers that decode at a time."""
+        self.policy = policy
+        self.vision = vision
+        self.max_num_seqs = max_num_seqs
+        self.prefilled_prompts = 0
+        self.decoded_steps = 0
+
+    @property
+    def version(self) -> int:
+        return self.policy.version
+
+    def close(self) -> None:
+        """Nothing to release: the policy belongs to the trainer."""
+
+    def ready(self) -> AbstractContextManager[None]:
+        """All weights on every rank."""
+        return self.policy.shards.whole()
+
+    def probes(self, temperature: float) -> list[tuple[Prompt, Rollout]]:
+        """None: the weights are the trainer's own."""
+        del temperature
+        return []
+
+    @property
+    def counts(self) -> Mapping[str, Callable[[], float]]:
+        """Prompts that were prefilled and tokens that were decoded for all answers of a prompt at once."""
+        return {"work/prefilled_prompts": lambda: self.prefilled_prompts, "work/decode_steps": lambda: self.decoded_steps}
+
+    @torch.no_grad()
+    def generate(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None = None) -> list[list[Rollout]]:
+        """Rollouts of every request, in order: `len(request.seeds)` each. `done` is called with a request's number and rollouts as
+        soon as its last answer has ended.
+
+        Raises:
+            NumericsError: logits are not finite; no token is drawn from them.
+        """
+        out: list[list[Rollout]] = []
+        with cast_once(self.policy):
+            for number, request in enumerate(requests):
+                rollouts: list[Rollout] = []
+                for start in range(0, len(request.seeds), self.max_num_seqs):
+                    some = slice(start, start + self.max_num_seqs)
+                    rollouts += self._rollouts(request.prompt, request.ks[some], request.seeds[some], settings)
+                out.append(rollouts)
+                if done is not None:
+                    done(number, rollouts)
+        return out
+
+    def _rollouts(self, prompt: Prompt, ks: Sequence[int], seeds: Sequence[int], settings: GenerationSettings) -> list[Rollout]:
+        policy = self.policy
+        subject = policy.subject
+        assert subject is not None
+        with policy.autocast():
+            features = self.vision.features(policy, prompt.media, train=False)
+            media = [features[handle.key].features for handle in prompt.media]
+            draw = _Draw(policy, seeds, settings, prompt.sample.id)
+            found = answers(
+                subject,
+                encoded(policy, prompt, self.vision.pixels),
+                media,
+                count=len(seeds),
+                choose=draw,
+                ends=policy.bundle.end_ids,
+                longest=settings.max_new_tokens,
+            )
+        self.prefilled_prompts += 1
+        self.decoded_steps += draw.steps
+        ends = set(policy.bundle.end_ids)
+        return [
+            Rollout(
+                k=k,
+                ids=tuple(ids),
+                logprobs=tuple(logps[: len(ids)]),
+                text=policy.bundle.decode(ids),
+                finish="stop" if ids[-1] in ends else "length",
+                policy_version=self.version,
+            )
+            for k, ids, logps in zip(ks, found, draw.logps_GT.tolist(), strict=True)
+        ]
+
+
+class _Draw:
+    """Draws tokens of one prompt's answers and keeps their log-probs."""
+
+    def __init__(self, policy: Policy, seeds: Sequence[int], settings: GenerationSettings, name: str):
+        self.settings, self.name = settings, name
+        self.draws = torch.from_numpy(uniforms(seeds, settings.max_new_tokens)).to(policy.device)
+        self.logps_GT = torch.zeros((len(seeds), settings.max_new_tokens))
+        self.forbidden = torch.tensor(policy.bundle.forbidden_ids, dtype=torch.int64, device=policy.device)
+        self.steps = 0
+
+    def __call__(self, logits_GV: Tensor, rows: Tensor, number: int) -> Tensor:
+        logits = logits_GV.float().index_fill(1, self.forbidden, float("-inf"))
+        token, logp = sample(logits, self.draws[rows.to(logits.device), number], self.settings)
+        logp = logp.cpu()
+        if not bool(logp.isfinite().all()):
+            raise NumericsError(
+                f"logits not finite: {int((~logp.isfinite()).sum())} of {len(logp)} answers, at token {number + 1} of an answer to "
+                f"'{self.name}'"
+            )
+        self.logps_GT[rows, number] = logp
+        self.steps += 1
+        return token

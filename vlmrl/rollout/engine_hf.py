@@ -262,12 +262,12 @@ class HFEngine:
         """
         if not requests:
             return []
-        with self.policy.autocast(), _cast_once(self.policy):
+        with self.policy.autocast(), cast_once(self.policy):
             return self.begin(requests, settings, done).loop()
 
 
 @contextmanager
-def _cast_once(policy: Policy) -> Iterator[None]:
+def cast_once(policy: Policy) -> Iterator[None]:
     """Autocast keeps the 16-bit copies of weights that want gradients until it ends, and makes those of all others anew in every token.
     Here all want them; nothing that needs them runs."""
     frozen = [p for p in policy.model.parameters() if not p.requires_grad and p.is_floating_point()]

@@ -24,6 +24,7 @@ from vlmrl.evals.pages.check_page import CheckRows
 from vlmrl.media.store import MediaStore
 from vlmrl.methods import registries
 from vlmrl.policy.load import load_processor
+from vlmrl.train.admission import unproven
 from vlmrl.train.audit_leak import Hashes, HeldOut, held_out_sets, overlap, repeated_ids, told
 from vlmrl.train.columns import reward_runner
 from vlmrl.train.evaluate import eval_problems
@@ -97,10 +98,10 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None
         DataError: a source file is missing or cannot be read.
         MediaError: a medium vanished while it was looked at.
     """
-    bundle = load_processor(model, revision=cfg.model.revision)
+    bundle = load_processor(model, revision=cfg.model.revision, family=cfg.model.family)
     store, encoder = open_media(cfg, bundle, data)
     shown = None if page is None else Shown(page, store, encoder)
-    report = AuditReport(problems=eval_problems(cfg))
+    report = AuditReport(problems=[*unproven(cfg, bundle), *eval_problems(cfg)])
     trained: dict[SourceSection, dict[str, Sample]] = {}
     done: dict[tuple[SourceSection, str], tuple[SourceAudit, list[Sample]]] = {}
 

@@ -31,7 +31,7 @@ from vlmrl.policy.load import weights_fingerprint
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.registry import nearest
-from vlmrl.rollout.engine_hf import HFEngine
+from vlmrl.rollout.own import own_engine
 from vlmrl.train import dist
 from vlmrl.train.export import export
 from vlmrl.train.meter import Clock
@@ -187,7 +187,7 @@ def _held_out(s: Session, name: str, policy: Policy, vision: VisionCache, stop: 
     assert source is not None
     samples = list(s.rows_of(source, answer_format).samples.values())[: s.cfg.eval.limit]
     prompts = dist.run_synchronized(lambda: [s.encoder.encode(sample, answer_format) for sample in samples])
-    engine = LocalEngine(HFEngine(policy, vision), fingerprint=weights_fingerprint(policy))
+    engine = LocalEngine(own_engine(policy, vision), fingerprint=weights_fingerprint(policy))
     settings = GenerationSettings(max_new_tokens=s.cfg.eval.max_new_tokens, temperature=0.0)
     options = EvalOptions(settings=settings, batch_prompts=s.cfg.eval.batch_prompts)
     records = _answers(s, name, f"evaluate {name}", policy, vision, engine, prompts, options, s.run.eval / f"{name}.jsonl", stop)
@@ -199,7 +199,7 @@ def held_out_score(s: Session, cfg: StageBase, until: UntilSection, policy: Poli
     """Mean main score of greedy answers to the rows of a stage's `until`. Records: `eval/until/<stage>.jsonl`."""
     samples = list(s.rows_of(until.source, cfg.answer_format).samples.values())[: until.limit]
     prompts = dist.run_synchronized(lambda: [s.encoder.encode(sample, cfg.answer_format) for sample in samples])
-    engine = LocalEngine(HFEngine(policy, s.vision), fingerprint=weights_fingerprint(policy))
+    engine = LocalEngine(own_engine(policy, s.vision), fingerprint=weights_fingerprint(policy))
     options = EvalOptions(
         settings=GenerationSettings(max_new_tokens=until.max_new_tokens, temperature=0.0), batch_prompts=s.cfg.eval.batch_prompts
     )
@@ -228,7 +228,7 @@ def _suite(s: Session, name: str, policy: Policy, stop: Stop) -> dict[str, float
         media = s.used.of(store, f"suite {task.id}: ")
         prompts, _ = dist.run_synchronized(lambda task=task, media=media: task_prompts(task, root, media, s.bundle, None))
         vision = VisionCache(store, budget_bytes=task.media.cache_bytes)
-        engine = LocalEngine(HFEngine(policy, vision), fingerprint=fingerprint)
+        engine = LocalEngine(own_engine(policy, vision), fingerprint=fingerprint)
         options = eval_options(task, batch_prompts=suite.batch_prompts, seed=s.cfg.run.seed)
         records = _answers(
             s, name, f"evaluate {name}: {task.id}", policy, vision, engine, prompts, options, folder / f"{task.id}.jsonl", stop

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 
 from vlmrl import __version__, faults, fs
 from vlmrl.errors import CheckpointError, StorageError
-from vlmrl.policy.load import SETTINGS
+from vlmrl.policy.load import SETTINGS, settings_of
 from vlmrl.policy.lora import adapter_state, merged_state, save_adapter
 from vlmrl.policy.model import Policy
 from vlmrl.train import dist
@@ -60,7 +60,7 @@ def _write(policy: Policy, path: Path, weights: Mapping[str, torch.Tensor], adap
         policy.bundle.processor.save_pretrained(temporary)
         if policy.lora is not None:
             save_adapter(policy, temporary / ADAPTER_FOLDER, adapter)
-        fs.write_text(temporary / SETTINGS, json.dumps({"positions": policy.positions.rule}) + "\n")
+        fs.write_text(temporary / SETTINGS, json.dumps(settings_of(policy)) + "\n")
         seal = write_manifest(temporary, {"schema": SCHEMA, "kind": "model", "vlmrl": __version__})
     return seal
 

@@ -42,7 +42,7 @@ def serve(
     server = RolloutServer(address, token=token)
     try:
         path = places().model
-        bundle = load_processor(path, revision=cfg.model.revision)
+        bundle = load_processor(path, revision=cfg.model.revision, family=cfg.model.family)
         options = core_options(
             cfg,
             rollout,

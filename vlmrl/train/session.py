@@ -20,6 +20,7 @@ from vlmrl.policy.sequence import Ranks
 from vlmrl.policy.vision import VisionCache
 from vlmrl.policy.vision_disk import FeatureStore
 from vlmrl.train import checkpoint, dist
+from vlmrl.train.admission import refuse_unproven
 from vlmrl.train.background import Background
 from vlmrl.train.identity import FOLDER as INPUTS
 from vlmrl.train.identity import Identity
@@ -179,6 +180,8 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
     out = cfg.model_dump(mode="json")
     for free in ("checkpoint",):
         del out[free]
+    if cfg.model.family == type(cfg.model).model_fields["family"].default:  # runs that were begun before there was a choice
+        del out["model"]["family"]
     for name in ("root", "trackers", "threads"):
         del out["run"][name]
     for name in ("cache_bytes", "prefetch", "workers", "deadline", "vision_cache_dir", "vision_cache_bytes"):
@@ -200,7 +203,8 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
 
 def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui: Ui) -> Session:
     """Processor, media, state and tracker; restores the newest valid checkpoint when there is one."""
-    bundle = load_processor(places.model, revision=cfg.model.revision)
+    bundle = load_processor(places.model, revision=cfg.model.revision, family=cfg.model.family)
+    refuse_unproven(cfg, bundle)
     store, encoder = open_media(cfg, bundle, places.data)
     state, tracker = RunState(), Tracker(run.path, cfg.run.trackers, dist.is_main())
     found = dist.gather(dist.on_main(lambda: checkpoint.latest(run.checkpoints)))[0]

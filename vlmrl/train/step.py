@@ -19,7 +19,7 @@ from vlmrl.algo.behaviour import old_logprobs
 from vlmrl.algo.inputs import LossInputs
 from vlmrl.config.section import OptimSection
 from vlmrl.errors import NumericsError
-from vlmrl.policy.forward import LAYOUTS, Layout, Scored
+from vlmrl.policy.forward import Layout, Scored, layout_of
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, response_mask
 from vlmrl.policy.vision import VisionCache
@@ -133,7 +133,7 @@ def score_tokens(learner: Learner, rows: Sequence[Row], *, policy: Policy | None
     """Log-probs and entropies of all rows: under the policy, or under another one that is given."""
     policy, vision = policy or learner.policy, vision or learner.vision
     logp_NT, entropy_NT = (torch.zeros(response_mask(rows).shape) for _ in range(2))
-    layout = LAYOUTS[learner.layout]
+    layout = layout_of(policy, learner.layout)
     for n, part in lockstep.same_number(policy, _numbered(layout, rows, learner.max_tokens_per_microbatch)):
         batch = layout.pack(part, policy.positions, policy.device, pad_id=policy.bundle.end_ids[0])
         how = {"temperature": learner.temperature, "forbidden": learner.forbidden, "train": False}
@@ -178,7 +178,7 @@ def rehearse(learner: Learner, rows: Sequence[Row]) -> None:
 
     Its gradient is multiplied by 0 and dropped, features are put into no cache, and nothing is counted: training is not changed by a bit.
     """
-    layout, policy = LAYOUTS[learner.layout], learner.policy
+    layout, policy = layout_of(learner.policy, learner.layout), learner.policy
     own = _numbered(layout, rows, learner.max_tokens_per_microbatch)
     cpu, pad = torch.device("cpu"), policy.bundle.end_ids[0]
     largest = max(own, key=lambda part: layout.pack(part[1], policy.positions, cpu, pad_id=pad).tokens, default=None)
@@ -230,7 +230,7 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
     total = objective.total(batch.mask_NT)
     sums: Sums = {}
     tokens = 0
-    layout, policy = LAYOUTS[learner.layout], learner.policy
+    layout, policy = layout_of(learner.policy, learner.layout), learner.policy
     parts = lockstep.same_number(policy, _numbered(layout, batch.rows, learner.max_tokens_per_microbatch))
     for number, (n, part) in enumerate(parts, start=1):
         micro = layout.pack(part, policy.positions, policy.device, pad_id=policy.bundle.end_ids[0])

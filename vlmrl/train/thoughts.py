@@ -13,7 +13,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RewardContext
-from vlmrl.rollout.engine_hf import HFEngine
+from vlmrl.rollout.own import own_engine
 from vlmrl.rollout.reverse import Gate, reverse_thoughts
 from vlmrl.train.columns import reward_runner
 from vlmrl.train.media import open_media
@@ -47,13 +47,13 @@ def write_thoughts(
     if found is None:
         raise ConfigError(f"--stage: no stage '{stage}' in the recipe (it has: {', '.join(s.name for s in cfg.stages)})")
     m = cfg.model
-    bundle = load_processor(places.model, revision=m.revision)
+    bundle = load_processor(places.model, revision=m.revision, family=m.family)
     policy = load_policy(places.model, bundle, device=m.device, dtype=m.dtype, attention=m.attention, positions=m.positions)
     store, encoder = open_media(cfg, bundle, places.data)
     with _judge(cfg) if check else nullcontext() as judge:
         derive = functools.partial(
             reverse_thoughts,
-            HFEngine(policy, VisionCache(store, budget_bytes=cfg.media.cache_bytes)),
+            own_engine(policy, VisionCache(store, budget_bytes=cfg.media.cache_bytes)),
             encoder,
             settings=GenerationSettings(max_new_tokens=1024, temperature=temperature),
             seed=cfg.run.seed,

@@ -20,7 +20,7 @@ from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_policy, load_processor, weights_fingerprint
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.vision import VisionCache
-from vlmrl.rollout.engine_hf import HFEngine
+from vlmrl.rollout.own import own_engine
 
 
 class Model(Protocol):
@@ -93,7 +93,7 @@ class LocalModel:
 
     def engine(self, task: Task, store: MediaStore, records: Path) -> EvalEngine:
         vision = VisionCache(store, budget_bytes=task.media.cache_bytes)
-        return LocalEngine(HFEngine(self.policy, vision), fingerprint=self.fingerprint)
+        return LocalEngine(own_engine(self.policy, vision), fingerprint=self.fingerprint)
 
 
 @dataclass(kw_only=True)

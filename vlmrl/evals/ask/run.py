@@ -398,6 +398,7 @@ def task_prompts(task: Task, root: Path, store: Media, bundle: ProcessorBundle, 
         data_root=root,
         pad_ids=bundle.pad_ids,
         special_ids=bundle.special_ids,
+        writer=bundle.writer,
         max_prompt_tokens=task.max_prompt_tokens,
     )
     samples, whole = task_samples(task, root, out)

@@ -160,6 +160,7 @@ class VlmrlBridge(lmms):
                 data_root=Path("/"),
                 pad_ids=model.bundle.pad_ids,
                 special_ids=model.bundle.special_ids,
+                writer=model.bundle.writer,
                 max_prompt_tokens=task.max_prompt_tokens,
             )
             self._seats[key] = _Seat(encoder=encoder, engine=model.engine(task, store, self._records / f"{task.id}.jsonl"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,8 +15,11 @@ from vlmrl.train.shard import adamw8bit, muon
 from vlmrl.train.shard.base import Named
 from vlmrl.types import Part
 
+PartOf = Callable[[str], Part]
+"""Part of a parameter, by its name; the default is that of the Qwen-VL families."""
 
-def groups_of(named: Named, cfg: OptimSection) -> list[dict[str, Any]]:
+
+def groups_of(named: Named, cfg: OptimSection, part_of: PartOf = part_of) -> list[dict[str, Any]]:
     """Parameter groups in which only matrices decay, as is usual for transformers. `names` of a group go with its `params`; a `part` is in
     groups of parts with a learning rate of their own, which come last.
 
@@ -57,13 +60,13 @@ def occupied(optimizer: Any) -> Iterator[None]:
         optimizer.zero_grad(set_to_none=True)
 
 
-def make_optimizer(named: Named, cfg: OptimSection) -> tuple[torch.optim.Optimizer, list[str]]:
+def make_optimizer(named: Named, cfg: OptimSection, part_of: PartOf = part_of) -> tuple[torch.optim.Optimizer, list[str]]:
     """The optimizer, and the parameter names in its order.
 
     Raises:
         ConfigError: a part of `optim.parts` has nothing that trains, the package of `optim.kind` is not there, or Muon has no matrix.
     """
-    groups = groups_of(named, cfg)
+    groups = groups_of(named, cfg, part_of)
     if cfg.kind == "muon":
         groups = muon.split(groups)
     order = [name for group in groups for name in group.pop("names")]

@@ -44,7 +44,7 @@ class Replicas:
         """Nothing: the weights are where they belong."""
 
     def updates(self, policy: Policy, named: Named, cfg: OptimSection) -> ReplicaUpdates:
-        return ReplicaUpdates(named, *make_optimizer(named, cfg))
+        return ReplicaUpdates(named, *make_optimizer(named, cfg, policy.bundle.family.part_of))
 
 
 class ReplicaUpdates:

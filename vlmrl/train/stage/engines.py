@@ -16,8 +16,8 @@ from vlmrl.policy.pack import Row
 from vlmrl.protocols import RolloutEngine
 from vlmrl.registry import Catalogue
 from vlmrl.rollout.engine_fixed import FixedEngine
-from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.mismatch import Bounds, gaps
+from vlmrl.rollout.own import own_engine
 from vlmrl.train import dist
 from vlmrl.train.session import Session
 from vlmrl.train.step import Learner, score_rows
@@ -61,8 +61,11 @@ def close_engines(session: Session) -> None:
 @rollout_engine("hf")
 def hf(session: Session, rollout: RolloutSection) -> RolloutEngine:
     """The policy itself."""
-    engine = FixedEngine if rollout.graphs else HFEngine
-    return engine(session.policy, session.vision, max_num_seqs=rollout.max_num_seqs)
+    if rollout.graphs:
+        if session.policy.subject is not None:
+            raise ConfigError("rollout.graphs: models of `model.family: generic` keep caches of their own, whose shapes grow; leave it out")
+        return FixedEngine(session.policy, session.vision, max_num_seqs=rollout.max_num_seqs)
+    return own_engine(session.policy, session.vision, max_num_seqs=rollout.max_num_seqs)
 
 
 @rollout_engine("vllm")

@@ -23,6 +23,7 @@ from vlmrl.protocols import sampler as samplers
 from vlmrl.rewards.remote.services import services
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.sampling.info import describe
+from vlmrl.train.admission import training_layout
 from vlmrl.train.columns import reward_runner
 from vlmrl.train.evaluate import evaluate_stage, held_out_score
 from vlmrl.train.loader import PromptLoader, cost_of
@@ -69,7 +70,7 @@ def open_stage(
     """
     faults.point("stage.started")
     rows = s.rows_of(cfg.source, cfg.answer_format)
-    if cfg.forward == "shared_prefix":
+    if cfg.forward == "shared_prefix" and s.policy.subject is None:
         require(s.policy.model.config.get_text_config())
     s.begin_stage(_adapters_of(s, cfg))
     policy = s.policy
@@ -160,12 +161,20 @@ def _learner(
         named=named,
         max_grad_norm=cfg.optim.max_grad_norm,
         max_tokens_per_microbatch=s.state.max_tokens_per_microbatch or cfg.max_tokens_per_microbatch,
-        layout=cfg.forward,
+        layout=layout_told(s, cfg),
         temperature=temperature,
         forbidden=forbidden,
         checkpointing=s.cfg.model.gradient_checkpointing,
         rehearse=s.cfg.train.rehearse,
     )
+
+
+def layout_told(s: Session, cfg: StageBase) -> str:
+    """The layout of a stage's forward passes; where it is not the one that the recipe asks for, that is said."""
+    layout, why = training_layout(s.policy, cfg.forward, recomputes=s.cfg.model.gradient_checkpointing)
+    if why:
+        s.ui.say(f"stage '{cfg.name}': {why}")
+    return layout
 
 
 def _loader(s: Session, cfg: StageBase, sampler: Any, budget: Method | None, make_sampler: Callable[[], Any]) -> PromptLoader:

@@ -1,0 +1,56 @@
+"""Media as a model's own processor takes them: its arguments of each medium by itself, and its tokens from headers alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from vlmrl.media.headers import Grid
+from vlmrl.types import MediaKind
+
+
+class Argued(Protocol):
+    """What a processor makes of one medium (`families.given.Argued`)."""
+
+    @property
+    def arguments(self) -> Mapping[str, Any]: ...
+
+    @property
+    def kind(self) -> MediaKind: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+Argue = Callable[[np.ndarray, MediaKind, np.ndarray | None, float | None], Argued]
+"""(frames uint8 [T, h, w, 3], kind, times on screen, seconds) -> arguments. The processor may resize; frames are not sampled again."""
+
+
+def blank(grid: Grid) -> np.ndarray:
+    """Black frames of this number and size, in hardly any memory: what a processor makes of sizes does not depend on colours."""
+    return np.broadcast_to(np.zeros((1, 1, 1, 3), dtype=np.uint8), (*grid, 3))
+
+
+class PlannedTokens:
+    """Placeholder tokens of media whose sizes are known, each size asked for once."""
+
+    def __init__(self, argue: Argue):
+        self._argue = argue
+        self._known: dict[tuple[MediaKind, Grid], int] = {}
+        self._lock = threading.Lock()
+
+    def of(self, kind: MediaKind, grid: Grid, times: np.ndarray | None, duration: float | None) -> int:
+        """Of `grid` frames and pixels."""
+        with self._lock:
+            known = self._known.get((kind, grid))
+        if known is None:
+            known = self._argue(np.ascontiguousarray(blank(grid)), kind, times, duration).tokens
+            with self._lock:
+                self._known[(kind, grid)] = known
+        return known

@@ -1,0 +1,217 @@
+"""A policy of any family through its own processor and its own forward: what `load` makes of it, and its layouts for training.
+
+The layouts are those of `policy.layouts`. Rows are grouped by their prompts, features of media come from the cache of features, and the
+streaming head applies what the model's head does behind its matrix: bias, scale, soft cap.
+
+Letters: M scored columns, V vocabulary, B rows, T response tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vlmrl.errors import ConfigError
+from vlmrl.families import generic
+from vlmrl.families.base import Family
+from vlmrl.families.generic import Encoded
+from vlmrl.families.given import Scribe
+from vlmrl.families.registry import admitted
+from vlmrl.policy import layouts
+from vlmrl.policy.forward import Layout, Scored
+from vlmrl.policy.head import streaming_logprobs
+from vlmrl.policy.layouts import Read
+from vlmrl.policy.model import Policy, ProcessorBundle
+from vlmrl.policy.pack import PositionSpec, Row, by_prompt, response_mask, split, split_shared
+from vlmrl.policy.vision import VisionCache
+from vlmrl.types import Prompt
+
+_LOW = -1e30
+
+
+def load_given(family: Family, processor: Any, path: str) -> ProcessorBundle:
+    """What encoding needs of such a family, from its processor.
+
+    Raises:
+        ConfigError: there is no processor of pictures, or the files do not say what ends an answer.
+    """
+    if not hasattr(processor, "image_processor"):
+        raise ConfigError(f"model.path: '{path}' has no image processor; a vision-language model is needed")
+    tokens = family.tokens(processor, path)
+    digest = hashlib.sha256(f"{family.choice} {family.name} {type(processor).__name__}".encode())
+    for name in ("image_processor", "video_processor"):
+        part = getattr(processor, name, None)
+        # the class too: which one loads depends on the machine, and they round differently
+        digest.update(b"" if part is None else f"{type(part).__name__} {part.to_json_string()}".encode())
+    for text in (processor.tokenizer.backend_tokenizer.to_str(), str(processor.chat_template), str(tokens)):
+        digest.update(text.encode())
+    lock = threading.Lock()
+    return ProcessorBundle(
+        family=family,
+        processor=processor,
+        tokenizer=processor.tokenizer,
+        patch_size=1,
+        merge_size=1,
+        temporal_patch_size=1,
+        pad_ids=dict(tokens.pad_ids),
+        special_ids=tokens.special_ids,
+        forbidden_ids=tokens.forbidden_ids,
+        end_ids=tokens.end_ids,
+        fingerprint=digest.hexdigest()[:16],
+        lock=lock,
+        step_times=True,
+        writer=Scribe(processor=processor, pads=dict(tokens.pad_ids), lock=lock),
+        layouts=admitted(path),
+    )
+
+
+def given_policy(model: Any, bundle: ProcessorBundle, *, device: torch.device, compute: torch.dtype) -> Policy:
+    """A loaded model as a policy."""
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")  # what the kit tries; the default knows fewer types
+    return Policy(
+        model=model,
+        bundle=bundle,
+        positions=PositionSpec(merge_size=1, tokens_per_second=None),
+        device=device,
+        compute=compute,
+        prefix_reason="the model's own masks",
+        subject=layouts.prepare(model),
+        layouts=LAYOUTS,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsBatch:
+    """Rows of a micro-batch; tensors of prompts are made where the model is asked for their positions."""
+
+    rows: tuple[Row, ...]
+    mask_BT: Tensor
+    tokens: int
+    """Tokens that pass through the model, padding included."""
+
+    @property
+    def group_B(self) -> Tensor:
+        return torch.tensor([row.group for row in self.rows])
+
+
+def encoded(policy: Policy, prompt: Prompt, pixels: Any) -> Encoded:
+    """A prompt as the layouts take it, with its positions. `pixels`: the media store."""
+    assert policy.subject is not None
+    argued = [pixels.get_key(handle.key).argued for handle in prompt.media]
+    names = dict.fromkeys(name for one in argued for name in one.arguments if not name.startswith("pixel_"))
+    inputs = {name: _joined([one.arguments[name] for one in argued if name in one.arguments]) for name in names}
+    made = Encoded(
+        ids_P=torch.tensor(prompt.ids),
+        types={name: torch.tensor(kinds) for name, kinds in prompt.kinds.items()},
+        inputs=inputs,
+        arguments=tuple(one.arguments for one in argued),
+        kinds=tuple(one.kind for one in argued),
+        counts=tuple(one.tokens for one in argued),
+    )
+    return replace(made, places=generic.positions(policy.subject.core, made))
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Arguments of several media as those of one prompt."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat(list(parts)) if parts[0].ndim and len({p.shape[1:] for p in parts}) == 1 else parts[0]
+    return [item for part in parts for item in part] if isinstance(parts[0], list | tuple) else parts[0]
+
+
+def reading(policy: Policy, *, temperature: float, forbidden: tuple[int, ...], entropy_gradient: bool) -> Read:
+    """(log-prob, entropy) of each scored column, [M, 2]."""
+    subject = policy.subject
+    assert subject is not None
+    head = subject.head
+
+    def whole(found: Tensor, targets: Tensor) -> Tensor:
+        z_MV = found.float() / temperature
+        banned = torch.tensor(forbidden, dtype=torch.int64, device=z_MV.device)
+        logp_MV = torch.log_softmax(z_MV.index_fill(1, banned, _LOW), -1)
+        return torch.stack([logp_MV.gather(1, targets[:, None])[:, 0], -(logp_MV.exp() * logp_MV).sum(-1)], -1)
+
+    def streamed(found: Tensor, targets: Tensor) -> Tensor:
+        assert head is not None
+        bias = getattr(head.module, "bias", None)
+        logp, entropy = streaming_logprobs(
+            found if head.scale == 1.0 else found * head.scale,
+            head.module.weight,
+            targets,
+            temperature=temperature,
+            forbidden=forbidden,
+            entropy_gradient=entropy_gradient,
+            bias=bias if bias is None or head.scale == 1.0 else bias * head.scale,
+            cap=head.cap,
+        )
+        return torch.stack([logp, entropy], -1)
+
+    return whole if head is None else streamed
+
+
+def _pack(width: Callable[[Sequence[Row]], int]) -> Callable[..., RowsBatch]:
+    def pack(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *, pad_id: int) -> RowsBatch:
+        """One micro-batch. Positions and padding are the layout's own affair."""
+        del spec, pad_id
+        return RowsBatch(rows=tuple(rows), mask_BT=response_mask(rows).to(device), tokens=width(rows))
+
+    return pack
+
+
+def _padded(rows: Sequence[Row]) -> int:
+    return len(rows) * max(len(row.prompt.ids) + len(row.response) for row in rows)
+
+
+def _shared(rows: Sequence[Row]) -> int:
+    return sum(len(rows[places[0]].prompt.ids) for places in by_prompt(rows)) + sum(len(row.response) for row in rows)
+
+
+def _forward(name: str) -> Callable[..., Scored]:
+    def forward(
+        policy: Policy,
+        batch: RowsBatch,
+        vision: VisionCache,
+        *,
+        temperature: float,
+        forbidden: tuple[int, ...],
+        train: bool,
+        entropy_gradient: bool = False,
+    ) -> Scored:
+        """Log-probs and entropies of a micro-batch."""
+        assert policy.subject is not None
+        groups = by_prompt(batch.rows)
+        prompts = [batch.rows[places[0]].prompt for places in groups]
+        features = vision.features(policy, [handle for prompt in prompts for handle in prompt.media], train=train)
+        scored = [
+            layouts.Scored(
+                prompt=encoded(policy, prompt, vision.pixels),
+                media=[features[handle.key].features for handle in prompt.media],
+                answers=[batch.rows[place].response for place in places],
+            )
+            for prompt, places in zip(prompts, groups, strict=True)
+        ]
+        read = reading(policy, temperature=temperature, forbidden=forbidden, entropy_gradient=entropy_gradient)
+        with policy.autocast():
+            found = layouts.LAYOUTS[name](policy.subject, scored, read)
+        flat = {place: row for places, group in zip(groups, found, strict=True) for place, row in zip(places, group, strict=True)}
+        all_M2 = torch.cat([flat[place] for place in range(len(batch.rows))])
+        blank = torch.zeros(batch.mask_BT.shape, dtype=all_M2.dtype, device=all_M2.device)
+        where = batch.mask_BT.nonzero(as_tuple=True)
+        entropy_M = all_M2[:, 1] if entropy_gradient else all_M2[:, 1].detach()
+        return Scored(logp_BT=blank.index_put(where, all_M2[:, 0]), entropy_BT=blank.index_put(where, entropy_M))
+
+    return forward
+
+
+LAYOUTS: dict[str, Layout] = {
+    "repeat": Layout(split, _pack(_padded), _forward("repeat")),
+    "fork": Layout(split_shared, _pack(_shared), _forward("fork")),
+    "shared_prefix": Layout(split_shared, _pack(_shared), _forward("shared_prefix")),
+}
+"""`policy.forward.LAYOUTS` of such a family."""

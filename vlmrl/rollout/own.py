@@ -1,0 +1,20 @@
+"""The engine that generates with a policy in place: the reference engine, or that of families without code of their own."""
+
+from __future__ import annotations
+
+from vlmrl.policy.model import Policy
+from vlmrl.policy.vision import VisionCache
+from vlmrl.protocols import RolloutEngine
+from vlmrl.rollout.engine_fork import ForkEngine
+from vlmrl.rollout.engine_hf import SLOTS, HFEngine
+
+
+def own_engine(policy: Policy, vision: VisionCache, *, max_num_seqs: int = SLOTS) -> RolloutEngine:
+    """`max_num_seqs`: most answers that decode at a time.
+
+    Raises:
+        ConfigError: the model's attention is not that of its family.
+    """
+    if policy.subject is not None:
+        return ForkEngine(policy, vision, max_num_seqs=max_num_seqs)
+    return HFEngine(policy, vision, max_num_seqs=max_num_seqs)

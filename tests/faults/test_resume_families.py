@@ -1,0 +1,81 @@
+"""Families without code of their own: killed and started again with the same command, a run ends with the same bits, pictures and clips
+among its rows."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import runs
+from tests.support.given import make_model, make_rows
+from vlmrl.families.registry import CONFORM
+
+VIDEO = {"qwen3_5": True, "gemma3": False, "smolvlm": True, "internvl": True}
+"""Families, and whether they have videos."""
+KILLS = ("step.before_update@3", "rollout.chunk@2")
+SLOW = ("step.after_update@1", "ckpt.after_tensors@2", "stage.exported@1", "eval.record@2")
+
+
+def small(model: Path, world: Path, root: Path, *, forward: str = "repeat") -> dict[str, Any]:
+    """A supervised stage and a GRPO stage of two steps each, the second one with a tower that trains."""
+    config = runs.small_config(model, world, root)
+    optim = {"lr": 1e-3}
+    config["model"]["family"] = "generic"
+    config["media"] = {"max_frames": 6, "fps": 1.0, "max_pixels": 9216}
+    config["eval"] = {"source": {"path": "test.jsonl"}, "limit": 2, "max_new_tokens": 4, "at_start": False}
+    config["checkpoint"] = {"every": 1}
+    sft, rl = config["stages"]
+    sft |= {"source": {"path": "train.jsonl"}, "steps": 2, "batch": 2, "freeze": ["vision"], "optim": optim, "forward": forward}
+    rl |= {"steps": 2, "freeze": [], "optim": optim, "forward": forward}
+    rl["rewards"] = [{"name": "first_letter"}, {"name": "format", "weight": 0.1}]
+    rl["rollout"] |= {"num_generations": 2, "prompts_per_step": 2, "generation_batch_size": 1, "max_new_tokens": 5}
+    config["plugins"] += ["tests.support.numerals"]
+    return config
+
+
+def check_resume(family: str, folder: Path, kills: tuple[str, ...], forward: str = "repeat") -> None:
+    """One run to its end, and one that is killed at each of these points in turn."""
+    world = make_rows(folder / "world", video=VIDEO[family], train=4, test=1)
+    model = make_model(family, folder / "model")
+    if forward != "repeat":
+        _admit(model, forward)
+    whole = small(model, world, folder / "whole", forward=forward)
+    assert runs.run(whole, timeout=900) == 0
+    expected = runs.outcome(whole)
+    rl = [line for line in expected["metrics"] if line["stage"] == "rl" and "grad_norm" in line]
+    assert [line["grad_norm"] > 0 for line in rl] == [True, True]
+    assert expected["weights"]["stages/sft"] != expected["weights"]["stages/rl"], "training must change the weights"
+    assert max(line["sampling/logp_gap"] for line in rl) < 1e-4
+    assert {name.rpartition("/")[2] for line in rl for name in line if name.startswith("sampling/logp_gap/")} == (
+        {"image", "video"} if VIDEO[family] else {"image"}
+    )
+    mine = copy.deepcopy(whole)
+    mine["run"]["root"] = str(folder / "killed")
+    for point in kills:
+        assert runs.run(mine, f"{point}:kill", timeout=900) == -9, f"{point} is never passed"
+    assert runs.run(mine, timeout=900) == 0
+    assert runs.outcome(mine) == expected
+
+
+def _admit(model: Path, *layouts: str) -> None:
+    """A report of the kit, as far as training reads it."""
+    import json
+
+    import transformers
+
+    report = {"layouts": ["repeat", *layouts], "versions": {"transformers": transformers.__version__}}
+    (model / CONFORM).write_text(json.dumps(report))
+
+
+def test_killed_with_a_delta_net_pictures_and_clips(tmp_path: Path) -> None:
+    check_resume("qwen3_5", tmp_path, KILLS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", list(VIDEO))
+@pytest.mark.parametrize("forward", ["repeat", "shared_prefix"])
+def test_killed_at_more_moments(family: str, forward: str, tmp_path: Path) -> None:
+    check_resume(family, tmp_path, (*KILLS, *SLOW), forward)

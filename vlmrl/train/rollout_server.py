@@ -17,6 +17,7 @@ from vlmrl.rollout.vllm.engine import Core
 from vlmrl.rollout.vllm.host import Loop, VllmHost
 from vlmrl.rollout.vllm.secret import made_token
 from vlmrl.rollout.vllm.server import RolloutServer
+from vlmrl.train.admission import refuse_unproven
 from vlmrl.train.session import Places
 from vlmrl.train.stage.engines import core_options, room
 
@@ -43,6 +44,7 @@ def serve(
     try:
         path = places().model
         bundle = load_processor(path, revision=cfg.model.revision, family=cfg.model.family)
+        refuse_unproven(cfg, bundle)
         options = core_options(
             cfg,
             rollout,

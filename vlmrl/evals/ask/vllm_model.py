@@ -58,6 +58,10 @@ class VllmModel:
         folder = model_folder(checkpoint)
         _require_runs(folder, device)
         bundle = load_processor(str(folder))
+        if not bundle.family.own_code:
+            raise ConfigError(
+                f"--engine vllm: not proven with a '{bundle.family.name}' model of model.family '{bundle.family.choice}'; take hf"
+            )
         policy = load_policy(str(folder), bundle, device="cpu", dtype=dtype)
         return VllmModel(
             name=checkpoint.absolute().name,

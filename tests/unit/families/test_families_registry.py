@@ -1,0 +1,72 @@
+"""How a model's family is chosen: by the recipe, by the model type, by what an exported folder says, by the report of the kit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from transformers import AutoConfig
+
+from vlmrl.errors import ConfigError
+from vlmrl.families.registry import CHOICES, CONFORM, FAMILIES, admitted, choose
+from vlmrl.policy.load import SETTINGS
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    AutoConfig.for_model("gemma3").save_pretrained(tmp_path)
+    return tmp_path
+
+
+def report(folder: Path, **more: Any) -> None:
+    body = {"layouts": ["repeat", "fork"], "versions": {"transformers": transformers.__version__}} | more
+    (folder / CONFORM).write_text(json.dumps(body))
+
+
+def test_auto_goes_by_the_model_type(folder: Path) -> None:
+    for name, family in FAMILIES.items():
+        assert choose("auto", name, str(folder)) is family
+        assert family.own_code
+
+
+def test_an_unknown_type_is_refused_with_both_ways_out(folder: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        choose("auto", "gemma3", str(folder))
+    text = str(caught.value)
+    assert f"vlmrl conform {folder}" in text
+    assert "model.family: generic" in text
+    assert text.startswith(f"model.path: '{folder}' is a 'gemma3' model; supported: ")
+
+
+def test_generic_takes_any_type_also_one_with_code_of_its_own(folder: Path) -> None:
+    for name in ("gemma3", "qwen2_5_vl"):
+        family = choose("generic", name, str(folder))
+        assert (family.name, family.own_code, family.choice) == (name, False, "generic")
+
+
+def test_a_report_of_the_kit_admits_and_counts_for_its_version_of_transformers_only(folder: Path) -> None:
+    report(folder)
+    assert admitted(str(folder)) == ("repeat", "fork")
+    assert choose("auto", "gemma3", str(folder)).choice == "generic"
+    assert choose("auto", "qwen2_5_vl", str(folder)).own_code, "a report does not take away code of a family's own"
+    for wrong in ({"layouts": []}, {"versions": {"transformers": "4.0"}}, {"layouts": "repeat"}, {"versions": None}):
+        report(folder, **wrong)
+        with pytest.raises(ConfigError, match="supported"):
+            choose("auto", "gemma3", str(folder))
+    (folder / CONFORM).write_text("{")
+    assert admitted(str(folder)) == ()
+
+
+def test_an_exported_folder_says_what_it_was_trained_as(folder: Path) -> None:
+    (folder / SETTINGS).write_text(json.dumps({"positions": "max", "family": "generic"}))
+    assert choose("auto", "gemma3", str(folder)).choice == "generic"
+    assert not choose("auto", "qwen3_vl", str(folder)).own_code
+    assert choose("qwen_vl", "qwen3_vl", str(folder)).own_code, "the recipe decides where it names one"
+
+
+def test_an_unknown_family_is_named_with_those_there_are(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"model\.family: unknown 'qwen'; known: auto, {', '.join(CHOICES)}"):
+        choose("qwen", "gemma3", str(folder))

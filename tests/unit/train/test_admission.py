@@ -1,0 +1,81 @@
+"""What a family without code of its own is refused, each with what to do, and which layout trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.support.runs import small_config
+from vlmrl.config.schema import Config
+from vlmrl.errors import ConfigError
+from vlmrl.train.admission import refuse_unproven, training_layout, unproven
+
+
+def bundle(*layouts: str, own_code: bool = False) -> Any:
+    return SimpleNamespace(family=SimpleNamespace(name="gemma3", choice="generic", own_code=own_code), layouts=layouts)
+
+
+def recipe(model: dict[str, Any] | None = None, rollout: dict[str, Any] | None = None, **sections: dict[str, Any]) -> Config:
+    config = small_config(Path("m"), Path("w"), Path("r"))
+    config["model"] |= model or {}
+    config["stages"][1]["rollout"] |= rollout or {}
+    return Config.model_validate(config | sections)
+
+
+REFUSED: list[tuple[Config, str]] = [
+    (recipe({"lora": {"rank": 4}}), "model.lora: 'rank 4' is not proven"),
+    (recipe({"attention": "flash_attention_2"}), "leave it at 'sdpa'"),
+    (recipe({"prefix_backend": "merge"}), "model.prefix_backend: 'merge'"),
+    (recipe({"kernels": "liger"}), "model.kernels: 'liger'"),
+    (recipe({"positions": "grid"}), "model.positions: 'grid'"),
+    (recipe({"vision_chunk_patches": 64}), "model.vision_chunk_patches: 64"),
+    (recipe(media={"vision_cache_dir": "x"}), "media.vision_cache_dir: 'x'"),
+    (
+        recipe(train={"sharding": "fsdp"}),
+        "train.sharding: 'fsdp' is not proven with a 'gemma3' model under model.family 'generic'; take ddp",
+    ),
+    (recipe(train={"sequence": 2}), "train.sequence: 2"),
+    (recipe(rollout={"engine": "vllm"}), "stages[1].rollout.engine: 'vllm'"),
+]
+
+
+@pytest.mark.parametrize(("cfg", "said"), REFUSED, ids=[said.split(":")[0] for _, said in REFUSED])
+def test_what_is_not_proven_is_refused_with_what_to_do(cfg: Config, said: str) -> None:
+    (problem,) = unproven(cfg, bundle())
+    assert said in problem
+    with pytest.raises(ConfigError):
+        refuse_unproven(cfg, bundle())
+    assert unproven(cfg, bundle(own_code=True)) == []
+
+
+def test_a_plain_recipe_is_taken() -> None:
+    assert unproven(recipe(), bundle()) == []
+
+
+def policy(*layouts: str, own_code: bool = False) -> Any:
+    return cast(Any, SimpleNamespace(bundle=bundle(*layouts), subject=None if own_code else object()))
+
+
+@pytest.mark.parametrize(
+    ("layouts", "asked", "recomputes", "taken"),
+    [
+        ((), "repeat", False, "repeat"),
+        ((), "shared_prefix", False, "repeat"),
+        (("repeat",), "shared_prefix", False, "repeat"),
+        (("repeat", "fork"), "shared_prefix", False, "fork"),
+        (("repeat", "fork"), "shared_prefix", True, "repeat"),
+        (("repeat", "fork", "shared_prefix"), "shared_prefix", True, "shared_prefix"),
+        (("repeat", "fork", "shared_prefix"), "repeat", False, "repeat"),
+    ],
+)
+def test_the_layout_is_the_best_that_the_kit_admits(layouts: tuple[str, ...], asked: str, recomputes: bool, taken: str) -> None:
+    layout, why = training_layout(policy(*layouts), asked, recomputes=recomputes)
+    assert layout == taken
+    assert ("vlmrl conform" in why) == (layout != asked)
+
+
+def test_code_of_a_familys_own_trains_in_what_is_asked_for() -> None:
+    assert training_layout(policy(own_code=True), "shared_prefix", recomputes=True) == ("shared_prefix", "")

@@ -48,8 +48,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Episodes are played in environments, with prompts that the encoder makes.
     "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "families", "answers", "envs", "data", "media"},
     "evals": BELOW | {"answers", "metrics", "data", "media", "rewards", "rollout", "policy", "config"},
+    # A stage with an environment opens its processes.
     "train": BELOW
-    | {"config", "methods", "algo", "answers", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "families", "evals"},
+    | {"config", "methods", "algo", "answers", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "families", "evals"}
+    | {"envs"},
     # Tries a model of any family through the same functions that train it.
     "conform": {"compat", "errors", "fs", "families", "policy", "rollout", "media.headers"},
     "toy": BELOW | {"config", "media", "data", "policy", "train", "envs"},

@@ -16,6 +16,7 @@ POINTS = (
     "stage.started",
     "rollout.chunk",
     "rollout.ahead",
+    "rollout.turn",
     "rollout.scored",
     "step.before_update",
     "step.after_update",

@@ -17,7 +17,7 @@ import yaml
 
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.config.combinations import contradictions, doubts
-from vlmrl.config.methods import SLOTS, check_methods, check_sources
+from vlmrl.config.methods import SLOTS, check_methods, check_sources, used
 from vlmrl.config.schema import Config, RolloutStage
 from vlmrl.data.adapters import ADAPTERS
 from vlmrl.errors import ConfigError
@@ -106,7 +106,16 @@ def _problems(config: Config, found: Mapping[str, Registry[Any]]) -> list[str]:
         *check_sources(config, {"answer_type": ANSWER_TYPES, "adapter": ADAPTERS}),
         *contradictions(config, found),
         *_sampled_ahead(config, found),
+        *_not_installed(config, found),
     ]
+
+
+def _not_installed(config: Config, found: Mapping[str, Registry[Any]]) -> list[str]:
+    """Environments that need something that is not there, in the words of each."""
+    named = [(where, method.name) for where, slot, method in used(config) if slot == "environment"]
+    entries = [(where, found["environment"].get(name)) for where, name in named if name in found["environment"].names()]
+    missing = [(where, entry.name, entry.extra.get("missing", lambda: None)()) for where, entry in entries]
+    return [f"{where}: environment '{name}': {text}" for where, name, text in missing if text is not None]
 
 
 def _sampled_ahead(config: Config, found: Mapping[str, Registry[Any]]) -> list[str]:
@@ -156,7 +165,8 @@ def papers(found: Mapping[str, Registry[Any]]) -> str:
         "to be guessed, the name ends in `_proposed`.",
     ]
     where = {slot: f"In a stage of a recipe: `{field}`." for field, slot in SLOTS.items()}
-    where |= {"strategy": "In a stage of a recipe: `rollout.strategy`.", "environment": "On the command line: `vlmrl env`."}
+    where |= {"strategy": "In a stage of a recipe: `rollout.strategy`."}
+    where["environment"] += " On the command line: `vlmrl env`."
     for slot, registry in found.items():
         methods = [described(registry.get(name)) for name in registry.names()]
         out += ["", f"## {slot}", "", where[slot], ""]

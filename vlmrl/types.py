@@ -229,8 +229,25 @@ class Rollout:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TurnRollout(Rollout):
+    """One turn of an attempt at a task. `k` numbers the turns of the group, attempt after attempt."""
+
+    attempt: int
+    """Number of the attempt within the group."""
+    turn: int
+    """From 0."""
+    state: str
+    """Equal texts are equal states of the environment."""
+    reward: float
+    """What the environment gave for it."""
+    prompt: Prompt
+    """What the sampler saw: the past that the policy of history left in. The same object for turns of the group that saw the same."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """One prompt with its rollouts: the unit of the journal, of scoring and of selection."""
+    """One prompt with its rollouts: the unit of the journal, of scoring and of selection. With an environment, one task with the turns
+    of all whole attempts at it."""
 
     id: str
     prompt: Prompt
@@ -244,6 +261,8 @@ class Group:
         Raises:
             ValueError: the row's prompt with a hint is not among `guided`.
         """
+        if isinstance(rollout, TurnRollout):
+            return rollout.prompt
         if rollout.guidance is None:
             return self.prompt
         for prompt in self.guided:
@@ -258,7 +277,7 @@ class Group:
             ValueError: see `sampled_under`.
         """
         guided = rollout.guidance is not None and rollout.guidance.train == "guided"
-        return self.sampled_under(rollout) if guided else self.prompt
+        return self.sampled_under(rollout) if guided or isinstance(rollout, TurnRollout) else self.prompt
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -292,11 +311,17 @@ class ScoredGroup:
     """(total reward, tokens) of every row that was sampled without a hint, where some of them gave way to guided ones."""
 
     def outcomes(self) -> list[tuple[float | None, int]]:
-        """(total reward, tokens) of what the policy did without help: for the ledger and for logged statistics."""
+        """(total reward, tokens) of what the policy did without help: for the ledger and for logged statistics. Of turns those of each
+        attempt, summed; None where nothing judged a turn."""
         if self.unguided is not None:
             return list(self.unguided)
-        pairs = zip(self.scores.total(), self.group.rollouts, strict=True)
-        return [(value, len(rollout.ids)) for value, rollout in pairs if rollout.on_policy]
+        out: dict[tuple[int, ...], tuple[float | None, int]] = {}
+        for n, (value, rollout) in enumerate(zip(self.scores.total(), self.group.rollouts, strict=True)):
+            if rollout.on_policy:
+                one = (rollout.attempt,) if isinstance(rollout, TurnRollout) else (-1, n)
+                before, tokens = out.get(one, (0.0, 0))
+                out[one] = (None if value is None or before is None else before + value, tokens + len(rollout.ids))
+        return list(out.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

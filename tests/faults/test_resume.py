@@ -14,7 +14,8 @@ from vlmrl import faults
 
 Whole = tuple[dict[str, Any], dict[str, Any]]
 """A config and the outcome of its uninterrupted run."""
-FIRST = [f"{name}@1" for name in faults.POINTS if name != "rollout.ahead"]  # that one: test_resume_ahead.py
+FIRST = [f"{name}@1" for name in faults.POINTS if name not in ("rollout.ahead", "rollout.turn")]
+"""The two others: test_resume_ahead.py, test_resume_turns.py."""
 POINTS = [
     *FIRST,
     "rollout.chunk@2",

@@ -14,7 +14,8 @@ A registration says what kind of thing a method is, and rules about kinds stand 
   default; that of an auxiliary_loss or a constraint is 0); group_loss: `signs_only` (of the advantage it reads the sign);
 * filter: `drops_flat_groups`, `sampled_rows_only` (does not look at injected rows); constraint: `acts_on`;
 * reward: `form_only`, `shortens` ("all answers" or "right answers"), `best` (what the gold answer earns);
-* strategy: `min_generations`, `injects_rows`, `old_from_sampler` (brings rows whose ratio is not 1 in the first update).
+* strategy: `min_generations`, `injects_rows`, `old_from_sampler` (brings rows whose ratio is not 1 in the first update);
+* any method: `needs_environment` (it reads what an environment gives); environment: `deterministic` (True unless said).
 
 Where a declaration depends on the method's arguments it is a function of them, `declares(arguments) -> value`.
 
@@ -220,6 +221,20 @@ def idle_for_the_source(view: View) -> Told:
         yield from idle_for(view, (view.stage.source.task,))
 
 
+def turns_and_environments(view: View) -> Told:
+    """What reads an environment without one, and what compares turns as if they were answers to one prompt."""
+    if not isinstance(view.stage, RolloutStage):
+        return
+    if view.stage.environment is None:
+        for d in view.any_that("needs_environment"):
+            yield d.where, f"{d} is what an environment gives, and this stage has none; name one under `environment`"
+        return
+    for d in view.methods:
+        if d.slot == "group_loss" or (d.slot == "advantage" and "trajectory_N" not in d.extra.get("needs", ())):
+            text = f"{d} compares rollouts as answers to one prompt, and with an environment they are the turns of attempts"
+            yield d.where, f"{text}; take an advantage that needs trajectories (docs/environments.md), and no group_loss"
+
+
 def refused_by_methods(view: View) -> Told:
     for d in view.methods:
         if "refuses" in d.extra:
@@ -346,6 +361,18 @@ def gives_up_thoughts(view: View) -> Told:
             yield advantage.where, f"{text}, and thoughts may be given up; take an advantage that uses the sizes of rewards, or drop {d}"
 
 
+def doubtful_episodes(view: View) -> Told:
+    """Episodes whose outcome nothing reads, or that cannot be made again."""
+    if getattr(view.stage, "environment", None) is None:
+        return
+    if not view.any_that("needs_environment"):
+        yield view.at("rewards"), "no reward reads what the environment gives, so attempts that succeed earn what others do"
+    for d in view.methods:
+        if d.slot == "environment" and not d.extra.get("deterministic", True):
+            text = f"{d} does not show the same screens twice: a step that a crash cut off is played anew, and ends with other bits"
+            yield d.where, text
+
+
 def doubted_by_methods(view: View) -> Told:
     for d in view.methods:
         if "doubts" in d.extra:
@@ -361,6 +388,7 @@ ERRORS: tuple[Rule, ...] = (
     listed_twice,
     moving_reference,
     idle_for_the_source,
+    turns_and_environments,
     refused_by_methods,
 )
 WARNINGS: tuple[Rule, ...] = (
@@ -376,6 +404,7 @@ WARNINGS: tuple[Rule, ...] = (
     twice_difficulty,
     form_outweighs,
     gives_up_thoughts,
+    doubtful_episodes,
     doubted_by_methods,
 )
 
@@ -397,6 +426,11 @@ def contradictions(cfg: Config, registries: Mapping[str, Registry[Any]]) -> list
 def idle_for_rows(stage: StageBase, registries: Mapping[str, Registry[Any]], tasks: Collection[str]) -> list[str]:
     """Methods of a stage that would do nothing for rows of these tasks; what only the data can tell."""
     return [f"{where}: {text}" for where, text in idle_for(View.of(stage, registries), tasks)]
+
+
+def needing(stage: StageBase, registries: Mapping[str, Registry[Any]], field: str, *, slot: str) -> list[str]:
+    """Where a stage names methods of a slot that need this field."""
+    return [d.where for d in View.of(stage, registries).methods if d.slot == slot and field in d.extra.get("needs", ())]
 
 
 def doubts(cfg: Config, registries: Mapping[str, Registry[Any]]) -> list[str]:

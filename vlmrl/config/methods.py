@@ -29,6 +29,7 @@ SLOTS: Mapping[str, str] = {
     "importance_correction": "importance_correction",
     "constraints": "constraint",
     "budget": "budget",
+    "environment": "environment",
 }
 """Field of a stage -> registry that its methods come from. `rollout.strategy` comes from `strategy`."""
 

@@ -62,6 +62,25 @@ NonNegative = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 
+class EnvironmentMethod(Method):
+    """An environment with its arguments, and how its episodes are run: `{name: my_world, size: 3, max_turns: 8}`."""
+
+    max_turns: PositiveInt = Field(default=20, description="Most actions of an episode")
+    workers: PositiveInt = Field(default=2, description="Processes that hold environments, for each rank")
+    deadline: float = Field(default=20.0, gt=0, description="Seconds that a reset or a step may take; then its process is killed")
+    memory: PositiveInt = Field(default=2 << 30, description="Bytes that a process may take beyond those of its imports (Linux)")
+    retries: int = Field(default=2, ge=0, description="New attempts, with the same seed, at an episode that lost its environment")
+    max_faults: Probability = Field(default=0.02, description="Largest share of faults among the episodes of 50 steps before the run stops")
+
+
+class HistorySection(Section):
+    """What of an episode's past stands in the prompt of a turn. Nothing given: the whole conversation."""
+
+    screens: PositiveInt | None = Field(default=None, description="A prompt begins with the screens of so many turns; none: of all")
+    every: PositiveInt = Field(default=1, description="With `screens`: turns for which a prompt grows before it begins anew")
+    actions: bool = Field(default=True, description="With `screens`: tell the actions before as text where a prompt begins anew")
+
+
 class SourceSection(Section):
     path: str = Field(description="JSONL or Parquet file of rows, below data.root; also folders, #N and org/name@split (docs/data.md)")
     media_root: str = Field(default=".", description="Folder that media paths are relative to, relative to data.root")

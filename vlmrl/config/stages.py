@@ -12,6 +12,8 @@ from vlmrl.config.addresses import address_of, is_loopback
 from vlmrl.config.names import StageName
 from vlmrl.config.section import (
     AuxiliaryMethod,
+    EnvironmentMethod,
+    HistorySection,
     Method,
     NonNegative,
     OptimSection,
@@ -202,6 +204,10 @@ class RolloutStage(StageBase):
     reward_workers: RewardWorkersSection = RewardWorkersSection()
     sampler: Method = Field(default=default("sampler"), description="Which prompts come next")
     budget: Method = Field(default=default("budget"), description="Rollouts per prompt; prompts_per_step x num_generations is the total")
+    environment: EnvironmentMethod | None = Field(
+        default=None, description="World that the policy acts in, turn by turn (docs/environments.md); rows are then its tasks"
+    )
+    history: HistorySection = HistorySection()
 
     def problems(self) -> list[str]:
         out = [] if self.rewards else ["rewards is empty"]
@@ -213,6 +219,22 @@ class RolloutStage(StageBase):
             out.append(
                 f"rollout.staleness ({self.rollout.staleness}): a stage of kind '{self.kind}' has no importance_correction; set it to 0"
             )
+        return out + self._turn_problems()
+
+    def _turn_problems(self) -> list[str]:
+        """Contradictions of episodes of several turns."""
+        history, out = self.history, list[str]()
+        if self.environment is None:
+            return ["history says what of an episode's turns stands in a prompt, and there is no environment"] * (
+                history != HistorySection()
+            )
+        if history.screens is None and (history.every != 1 or not history.actions):
+            out.append("history.every and history.actions are of prompts that begin anew; give history.screens, or remove them")
+        if self.rollout.strategy != default("strategy"):
+            name = self.rollout.strategy.name
+            out.append(f"rollout.strategy '{name}' completes groups of answers to one prompt, and with an environment a group is episodes")
+        if self.rollout.staleness:
+            out.append(f"rollout.staleness ({self.rollout.staleness}): episodes are not played ahead of training; set it to 0")
         return out
 
 

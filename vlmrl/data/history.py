@@ -31,6 +31,8 @@ class History:
     """Screens that a prompt begins with; None: all of them."""
     every: int = 1
     """Turns for which a prompt grows before it begins anew."""
+    actions: bool = True
+    """Whether a prompt that begins anew tells the actions before as text."""
 
     def __post_init__(self) -> None:
         if (self.screens is not None and self.screens < 1) or self.every < 1 or (self.screens is None and self.every != 1):

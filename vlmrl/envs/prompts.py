@@ -27,9 +27,9 @@ def next_prompt(
     return rows(made[-1:])[-1][0]
 
 
-def first_sample(trajectory: Trajectory, start: int, first: int) -> Sample:
+def first_sample(trajectory: Trajectory, start: int, first: int, *, actions: bool = True) -> Sample:
     """The question that a prompt begins with at turn `start`: screens from turn `first` on, earlier actions as text, what is seen now."""
-    past = [f"{n + 1}. {turn.action}" for n, turn in enumerate(trajectory.turns[:start])]
+    past = [f"{n + 1}. {turn.action}" for n, turn in enumerate(trajectory.turns[:start])] if actions else []
     told = f"Actions so far: {' '.join(past)}\n" if past else ""
     return Sample(
         id=f"{trajectory.task.get('id', 'task')}-{trajectory.seed}-{trajectory.k}-{start}",
@@ -56,7 +56,7 @@ def chains(
     for n, turn in enumerate(trajectory.turns):
         window = history.window(n)
         if window.start == n:
-            prompt = conversation.encoder.encode(first_sample(trajectory, n, window.first), answer_format)
+            prompt = conversation.encoder.encode(first_sample(trajectory, n, window.first, actions=history.actions), answer_format)
             out.append((prompt, [first_segment(prompt)]))
         chain = out[-1][1]
         if chain[-1].sampled:

@@ -3,7 +3,7 @@
 The answer, by rule: `exact`, `choice`, `math`, `boxed`, `number`, `ocr`, `open_rouge` (text and numbers); `boxes`, `points`, `segmentation`
 (places); `temporal_iou`, `highlight`, `tracking` (times, boxes over time); `gui_action`. By a model: `judge`, `rubric`, `reward_model`,
 `thinking`, `faithful_judges`, `listener`. Form and length: `format`, `lengths`, `repetition`, `tool_calls`.
-`rule_spatial` is for the toy world.
+`rule_spatial` is for the toy world, `environment_reward` for stages with an environment.
 
 `vlmrl.methods` imports every module here, and so registers all of them. `checks` holds what several rewards share.
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vlmrl.answers.tags import FREE, parse
+from vlmrl.answers.tags import FREE
 from vlmrl.data.conversation import Conversation
 from vlmrl.data.encode import ANSWER_FORMATS, Encoder
 from vlmrl.data.history import History
@@ -20,7 +20,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.vision import VisionCache
-from vlmrl.rollout.episodes import Table, run_attempts
+from vlmrl.rollout.episodes import Table, action_of, run_attempts
 from vlmrl.rollout.own import own_engine
 from vlmrl.types import GenerationSettings
 
@@ -80,11 +80,3 @@ def act(pool: EnvPool, tasks: Sequence[tuple[Mapping[str, Any], int]], attempts:
         )
         names = [str(task.get("id", n)) for n, (task, _) in enumerate(tasks)]
         return run_attempts(table, tasks, attempts, lambda place, k, turn: turn_seed(how.seed, "act", 0, place, names[place], k, turn))
-
-
-def action_of(text: str, answer_format: str) -> str:
-    """What the environment is given: the answer between the tags, or the whole text where there are none or it stands alone."""
-    if answer_format == FREE:
-        return text
-    answer = parse(text, answer_format).answer
-    return text if answer is None else answer

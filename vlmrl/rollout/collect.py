@@ -13,14 +13,14 @@ are journalled without scores; the same command then asks only for the scores th
 
 Groups are scored on a second thread while others are still generated; `score_seconds` is the time that was spent waiting for scores.
 `begin` gives a `Collection` that may be sampled first and waited for later (`train.pipeline`): what it has sampled is journalled at once.
-Strategies that sample again under hints have a collector of their own: `rollout.guide`.
+Strategies that sample again under hints have a collector of their own: `rollout.guide`; so have episodes of several turns: `rollout.turns`.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
@@ -83,6 +83,8 @@ class GenerationBatch:
     journal: Journal
     known: dict[str, dict[str, Any]]
     """Group id -> its last record; without scores where only its rollouts are there."""
+    last: bool = True
+    """Of those that are collected together."""
 
     def in_journal(self, *, scored: bool) -> bool:
         """Whether the journal has all groups, and with `scored` all with their scores."""
@@ -168,7 +170,13 @@ class Collector:
             part = slice(start, start + self.generation_batch_size)
             batches.append(
                 GenerationBatch(
-                    ids=names[part], prompts=prompts[part], num_generations=sizes[part], step=step, journal=journal, known=known
+                    ids=names[part],
+                    prompts=prompts[part],
+                    num_generations=sizes[part],
+                    step=step,
+                    journal=journal,
+                    known=known,
+                    last=start + self.generation_batch_size >= len(prompts),
                 )
             )
         return Collection(collector=self, batches=batches, journal=journal, out=out)
@@ -231,7 +239,7 @@ class Collector:
             raise
         for number in range(len(batch.ids)):
             if batch.scored_record(batch.ids[number]) is None:
-                batch.write(scored_record(one.pending[number].finished(), one.pending[number].notes))
+                batch.write(self._record(one.pending[number]))
             else:  # scored before a crash: a deadline or a judge might decide otherwise the second time, and the first one stands
                 one.pending[number] = self._replayed(batch, number)
         batch.journal.sync()
@@ -259,7 +267,7 @@ class Collector:
             if batch.scored_record(group_id) is not None:
                 one.pending[number] = self._replayed(batch, number)
             else:
-                one.pending[number] = self._pending(batch, number, rollouts_of(batch.known[group_id]))
+                one.pending[number] = self._sampled(batch, number)
                 one.futures.append(thread.submit(self._score_group, one.pending[number]))
         out.replayed += len(batch.ids)
         out.from_journal += [group_id for group_id in batch.ids if batch.scored_record(group_id) is None]
@@ -281,15 +289,26 @@ class Collector:
         batch = scoring.batch
         for number in sorted(scoring.pending):
             one = scoring.pending[number]
-            if one.scored is not None and batch.scored_record(one.group.id) is None:
-                batch.write(scored_record(one.scored, one.notes))
-            elif one.group.id not in batch.known and self.journals_unscored:
-                batch.write(sampled_record(one.group))
+            unwritten = batch.scored_record(one.group.id) is None if one.scored is not None else one.group.id not in batch.known
+            if unwritten and (one.scored is not None or self.journals_unscored):
+                batch.write(self._record(one))
         batch.journal.sync()
 
     def _pending(self, batch: GenerationBatch, number: int, rollouts: Sequence[Rollout]) -> PendingGroup:
         place, prompt = batch.prompts[number]
         return PendingGroup(place=place, step=batch.step, group=Group(id=batch.ids[number], prompt=prompt, rollouts=tuple(rollouts)))
+
+    def _sampled(self, batch: GenerationBatch, number: int) -> PendingGroup:
+        """A group whose rollouts the journal has, and not their scores."""
+        return self._pending(batch, number, rollouts_of(batch.known[batch.ids[number]]))
+
+    def _record(self, one: PendingGroup) -> dict[str, Any]:
+        """What the journal keeps of a group, with its scores if they are there."""
+        return sampled_record(one.group) if one.scored is None else scored_record(one.scored, one.notes)
+
+    def measured(self, notes: Mapping[str, float]) -> Mapping[str, float]:
+        """What is logged of a finished step, from the notes of all ranks. Called once per step, on every rank alike."""
+        return notes
 
     def _replayed(self, batch: GenerationBatch, number: int) -> PendingGroup:
         """A group that the journal has with its scores."""

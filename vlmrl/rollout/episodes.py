@@ -1,18 +1,21 @@
 """Episodes with a rollout engine: every attempt that waits for an answer gets one, then every environment acts, until all are over.
 
 The reference for what follows: each turn's prompt is read anew, so nothing is kept between turns but token ids. Prompts are built by the
-policy of history from what was sampled, so that each turn is a row whose prompt is exactly what the sampler saw. Seeds of answers belong
-to (attempt, turn): neither who else plays nor the order in which attempts end changes what is sampled, up to the last bits of batched
-kernels.
+policy of history from what was sampled, so that each turn is a row whose prompt is exactly what the sampler saw. Attempts at a task that
+wait with equal prompts are one request, which is read once. Seeds of answers belong to (attempt, turn): neither who else plays nor the
+order in which attempts end changes what is sampled, up to the last bits of batched kernels.
+
+A prompt that grows beyond `Table.longest` ends its attempt with the outcome `context`: a limit, and no fault.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vlmrl.answers.tags import FREE
+from vlmrl import faults
+from vlmrl.answers.tags import FREE, parse
 from vlmrl.data.conversation import Conversation
 from vlmrl.data.history import History
 from vlmrl.envs.play import keep
@@ -20,6 +23,7 @@ from vlmrl.envs.pool import EnvPool, Episode, Reply
 from vlmrl.envs.prompts import Handles, next_prompt
 from vlmrl.envs.screens import ScreenFolder
 from vlmrl.envs.trajectory import Seen, Trajectory, Turn, spoilt
+from vlmrl.errors import RowError
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 Generate = Callable[[Sequence[Request], GenerationSettings], Sequence[Sequence[Rollout]]]
@@ -41,6 +45,8 @@ class Table:
     action: Callable[[str], str] = field(default=lambda text: text)
     """What the environment is given of an answer's text."""
     answer_format: str = FREE
+    longest: int | None = None
+    """Tokens of the longest prompt; None: no limit but that of the encoder, for the first."""
 
 
 @dataclass
@@ -49,6 +55,8 @@ class _Attempt:
 
     task: Mapping[str, Any]
     seed: int
+    place: int
+    """Of its task."""
     k: int
     episode: Episode
     reply: Reply
@@ -62,43 +70,75 @@ class _Attempt:
 
 
 def run_attempts(
-    table: Table, tasks: Sequence[tuple[Mapping[str, Any], int]], attempts: int, seed_of: Callable[[int, int, int], int]
+    table: Table, tasks: Sequence[tuple[Mapping[str, Any], int]], attempts: int | Sequence[int], seed_of: Callable[[int, int, int], int]
 ) -> list[list[Trajectory]]:
-    """Attempts at each (task, environment's seed). `seed_of(place of the task, k, turn)` seeds an answer.
+    """Attempts at each (task, environment's seed), the same number for all or one for each. `seed_of(place of the task, k, turn)` seeds an
+    answer.
 
     Raises:
         RowError, MediaError: an observation cannot be encoded.
     """
-    opened = [(task, seed, k, table.pool.episode(task, seed)) for task, seed in tasks for k in range(attempts)]
+    sizes = [attempts] * len(tasks) if isinstance(attempts, int) else attempts
+    opened = [
+        (place, k, table.pool.episode(task, seed))
+        for place, ((task, seed), n) in enumerate(zip(tasks, sizes, strict=True))
+        for k in range(n)
+    ]
     try:
         firsts = [episode.reset() for *_, episode in opened]
-        every = [_Attempt(task, seed, k, episode, first.result()) for (task, seed, k, episode), first in zip(opened, firsts, strict=True)]
-        places = [n // attempts for n in range(len(every))]
+        every = [
+            _Attempt(*tasks[place], place, k, episode, first.result()) for (place, k, episode), first in zip(opened, firsts, strict=True)
+        ]
         for turn in range(table.turns):
-            waiting = [n for n, one in enumerate(every) if one.reply.observation is not None]
-            if not waiting:
+            waiting = [one for one in every if one.reply.observation is not None]
+            prompts = [_prompt(table, one) for one in waiting]
+            asked = [(one, prompt) for one, prompt in zip(waiting, prompts, strict=True) if prompt is not None]
+            if not asked:
                 break
-            prompts = [_prompt(table, every[n]) for n in waiting]
-            requests = [
-                Request(prompt=prompt, seeds=(seed_of(places[n], every[n].k, turn),), ks=(every[n].k,))
-                for n, prompt in zip(waiting, prompts, strict=True)
-            ]
-            answers = [rollouts[0] for rollouts in table.generate(requests, table.settings)]
-            steps = [every[n].episode.step(table.action(answer.text)) for n, answer in zip(waiting, answers, strict=True)]
-            for n, answer, step in zip(waiting, answers, steps, strict=True):
-                _record(every[n], answer, step.result(), last=turn + 1 == table.turns)
+            answers = _answers(table, asked, [seed_of(one.place, one.k, turn) for one, _ in asked])
+            steps = [one.episode.step(table.action(answer.text)) for (one, _), answer in zip(asked, answers, strict=True)]
+            for (one, _), answer, step in zip(asked, answers, steps, strict=True):
+                _record(one, answer, step.result(), last=turn + 1 == table.turns)
+            faults.point("rollout.turn")
     finally:
         for *_, episode in opened:
             episode.close()
     made = [one.trajectory(table.pool.identity) for one in every]
-    return [made[n : n + attempts] for n in range(0, len(made), attempts)]
+    starts = [sum(sizes[:place]) for place in range(len(sizes))]
+    return [made[start : start + n] for start, n in zip(starts, sizes, strict=True)]
 
 
-def _prompt(table: Table, one: _Attempt) -> Prompt:
+def _answers(table: Table, asked: Sequence[tuple[_Attempt, Prompt]], seeds: Sequence[int]) -> list[Rollout]:
+    """An answer to each; attempts at a task with equal prompts are asked together."""
+    together: dict[object, list[int]] = {}
+    for n, (one, prompt) in enumerate(asked):
+        together.setdefault((one.place, prompt.ids, prompt.media), []).append(n)
+    requests = [
+        Request(prompt=asked[places[0]][1], seeds=tuple(seeds[n] for n in places), ks=tuple(asked[n][0].k for n in places))
+        for places in together.values()
+    ]
+    found: dict[int, Rollout] = {}
+    for places, rollouts in zip(together.values(), table.generate(requests, table.settings), strict=True):
+        found |= dict(zip(places, rollouts, strict=True))
+    return [found[n] for n in range(len(asked))]
+
+
+def _prompt(table: Table, one: _Attempt) -> Prompt | None:
+    """What the next answer is sampled under; None where it has grown too long, which ends the attempt."""
     assert one.reply.observation is not None
     one.seen = keep(one.reply.observation, table.screens)
     so_far = Trajectory(task=one.task, seed=one.seed, k=one.k, turns=tuple(one.done))
-    return next_prompt(so_far, one.seen, table.history, table.conversation, table.handle, answer_format=table.answer_format)
+    try:
+        prompt = next_prompt(so_far, one.seen, table.history, table.conversation, table.handle, answer_format=table.answer_format)
+        if table.longest is not None and len(prompt.ids) > table.longest:
+            raise RowError("overlong", f"a prompt of {len(prompt.ids)} tokens is longer than the {table.longest} that are allowed")
+    except RowError as error:
+        if error.reason != "overlong" or not one.done:
+            raise
+        one.reply = Reply()
+        one.done[-1] = replace(one.done[-1], outcome="context")
+        return None
+    return prompt
 
 
 def _record(one: _Attempt, answer: Rollout, came: Reply, *, last: bool) -> None:
@@ -116,3 +156,11 @@ def _record(one: _Attempt, answer: Rollout, came: Reply, *, last: bool) -> None:
             outcome=outcome,  # pyright: ignore[reportArgumentType]
         )
     )
+
+
+def action_of(text: str, answer_format: str) -> str:
+    """What the environment is given: the answer between the tags, or the whole text where there are none or it stands alone."""
+    if answer_format == FREE:
+        return text
+    answer = parse(text, answer_format).answer
+    return text if answer is None else answer

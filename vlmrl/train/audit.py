@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from vlmrl.config.combinations import idle_for_rows
+from vlmrl.config.combinations import idle_for_rows, needing
 from vlmrl.config.schema import Config, RolloutStage, SourceSection
 from vlmrl.data.adapters import MIXED
 from vlmrl.data.encode import Encoder
@@ -24,12 +25,14 @@ from vlmrl.evals.pages.check_page import CheckRows
 from vlmrl.media.store import MediaStore
 from vlmrl.methods import registries
 from vlmrl.policy.load import load_processor
+from vlmrl.registry import Registry
 from vlmrl.train.admission import unproven
 from vlmrl.train.audit_leak import Hashes, HeldOut, held_out_sets, overlap, repeated_ids, told
 from vlmrl.train.columns import reward_runner
 from vlmrl.train.evaluate import eval_problems
 from vlmrl.train.media import open_media
 from vlmrl.train.rows import import_options
+from vlmrl.train.stage.table import trajectory_id
 from vlmrl.train.ui import Ui
 from vlmrl.types import Prompt, Sample
 
@@ -120,8 +123,9 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None
         trained.setdefault(stage.source, {}).update((sample.id, sample) for sample in samples)
         if samples:
             report.problems += idle_for_rows(stage, registries(cfg.plugins), {sample.task for sample in samples})
-        if isinstance(stage, RolloutStage) and samples:
+        if isinstance(stage, RolloutStage) and samples and stage.environment is None:
             report.problems += _reward_problems(stage, cfg.plugins, samples)
+            report.problems += without_turns(stage, registries(cfg.plugins), samples)
     held_out: dict[SourceSection, tuple[str, list[Sample]]] = {}
     if cfg.eval.source is not None:
         # The prompt of the last stage is the one that the trained model is asked with.
@@ -242,6 +246,15 @@ def _source_problems(found: SourceAudit, cfg: Config) -> list[str]:
             f"{found.path}: {faulty} of {found.rows} rows are bad ({share}); data.max_bad_rows allows {cfg.data.max_bad_rows:.2%}{listed}"
         ]
     return []
+
+
+def without_turns(stage: RolloutStage, known: Mapping[str, Registry[Any]], samples: Sequence[Sample]) -> list[str]:
+    """Methods of turns, where the stage has no environment and its rows do not say which trajectory and step they are."""
+    alone = next((sample for sample in samples if trajectory_id(sample) is None), None)
+    if alone is None:
+        return []
+    said = f"row '{alone.id}' says no `trajectory.id`, and the stage has no environment"
+    return [f"{where}: needs the turns of trajectories: {said}" for where in needing(stage, known, "trajectory_N", slot="advantage")]
 
 
 def _reward_problems(stage: RolloutStage, plugins: Sequence[str], samples: list[Sample]) -> list[str]:

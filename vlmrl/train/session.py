@@ -198,6 +198,9 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
         if "rollout" in stage:
             for name in ("replay_gap", "max_gap", "vllm"):
                 del stage["rollout"][name]
+        if stage.get("environment") is not None:
+            for name in ("workers", "deadline", "memory", "retries", "max_faults"):
+                del stage["environment"][name]
     return out
 
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from vlmrl.data.adapters import easyr1, messages, own, trl, verl, video_r1, vlm_r1
+from vlmrl.data.adapters import easyr1, messages, own, tasks, trl, verl, video_r1, vlm_r1
 from vlmrl.data.adapters.base import ADAPTERS, Adapter, ImportOptions
 from vlmrl.data.adapters.chat import with_lists
 from vlmrl.data.adapters.columns import Mapped
@@ -22,7 +22,7 @@ from vlmrl.data.row import MAX_ID, check_values
 from vlmrl.errors import DataError, RowError
 
 OWN = own.name
-_OURS: tuple[Adapter, ...] = (own, trl, verl, easyr1, messages, vlm_r1, video_r1)
+_OURS: tuple[Adapter, ...] = (own, tasks, trl, verl, easyr1, messages, vlm_r1, video_r1)
 for _adapter in _OURS:
     ADAPTERS.add(_adapter.name, _adapter)
 MIXED = "mixed_shapes"

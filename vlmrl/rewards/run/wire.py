@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vlmrl.protocols import RewardContext
-from vlmrl.types import Group, Guidance, MediaHandle, MediaRef, Prompt, Rollout, Sample, Turn
+from vlmrl.types import Group, Guidance, MediaHandle, MediaRef, Prompt, Rollout, Sample, Turn, TurnRollout
 
 _OURS = (Group, Prompt, Rollout, Sample, Turn, MediaRef, MediaHandle, Guidance)
 
@@ -55,7 +55,8 @@ def _plain(value: Any) -> Any:
 
 def _rollout(v: Mapping[str, Any]) -> Rollout:
     guidance = None if v["guidance"] is None else Guidance(**v["guidance"])
-    return Rollout(**{**v, "ids": tuple(v["ids"]), "logprobs": tuple(v["logprobs"]), "guidance": guidance})
+    given = {**v, "ids": tuple(v["ids"]), "logprobs": tuple(v["logprobs"]), "guidance": guidance}
+    return TurnRollout(**{**given, "prompt": _prompt(v["prompt"])}) if "attempt" in v else Rollout(**given)
 
 
 def _prompt(v: Mapping[str, Any]) -> Prompt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RememberingStrategy, RewardContext, RolloutEngine, Strategy
 from vlmrl.rewards.run.runner import MediaOnDemand, RewardRunner
 from vlmrl.rollout.collect import Collected, Collector
-from vlmrl.rollout.guide import collector_for
 from vlmrl.rollout.journal import Journal
 from vlmrl.rollout.mismatch import Bounds
 from vlmrl.sampling.ledger import distinct_n
@@ -120,6 +119,10 @@ class StageRun:
     """Alarms about what is logged (`train.meter`)."""
     make_engine: Callable[[RolloutSection], RolloutEngine]
     """What generates, for a stage that does (`train.stage.engines`)."""
+    make_collector: Callable[[StageRun, RolloutStage, RolloutEngine, Strategy], Callable[..., Collector]]
+    """What collects its rollouts (`train.stage.world`)."""
+    ends: ExitStack = field(default_factory=ExitStack)
+    """Closes what was opened for the stage, when its loop ends."""
     gap_bounds: Bounds = field(default_factory=Bounds)
     """On the gap between the log-probs of sampler and trainer."""
     clock: Clock = field(default_factory=Clock)
@@ -154,7 +157,7 @@ class StageRun:
         self.memories.complete()
         ended = closing(self.rewards) if self.rewards else nullcontext()
         bar = self.ui.bar(f"{self.cfg.kind} {self.cfg.name}", self.cfg.steps, done=self.state.step)
-        with bar as self._bar, self.loader.running(), self.profiler or nullcontext(), ended, within or nullcontext():
+        with bar as self._bar, self.loader.running(), self.profiler or nullcontext(), ended, self.ends, within or nullcontext():
             while not self.ended:
                 dist.doing(f"stage '{self.cfg.name}', step {self.state.step + 1}")
                 step()
@@ -222,7 +225,7 @@ class StageRun:
         self.gap_bounds = bounds_of(rollout)
         if isinstance(strategy, RememberingStrategy):
             self.memories.keep("strategy", strategy)
-        return collector_for(strategy, self.loader.encoder.encode)(
+        return self.make_collector(self, cfg, engine, strategy)(
             engine=engine,
             strategy=strategy,
             score=lambda group: self.score(group, step=self.state.step),
@@ -314,6 +317,8 @@ class StageRun:
         assert self.rewards is not None
         counts: dict[str, list[int]] = {name: [0, 0, 0] for name, _, _ in self.rewards.columns}
         for scored in groups:
+            if not scored.group.rollouts:  # a task none of whose attempts is whole
+                continue
             for name, column in zip(scored.scores.columns, zip(*scored.scores.rewards_GK, strict=True), strict=True):
                 counts[name][1] += len(column)
                 counts[name][2] += sum(value is not None for value in column)

@@ -40,6 +40,7 @@ from vlmrl.train.stage.base import Reference, StageRun
 from vlmrl.train.stage.engines import open_engine
 from vlmrl.train.stage.provide import Providers
 from vlmrl.train.stage.saves import save, settle, where_to_go_on
+from vlmrl.train.stage.world import collector_of
 from vlmrl.train.step import Learner
 from vlmrl.train.tensors import read_tensors
 from vlmrl.types import Sample
@@ -109,6 +110,7 @@ def open_stage(
         log=s.tracker.log,
         once=s.first_rl_step if generates else {},
         make_engine=partial(open_engine, s),
+        make_collector=partial(collector_of, s),
         read_services=services().read if asks_services else None,
         save=lambda: save(s, learner, memories, beside),
         beside=beside,
@@ -210,8 +212,10 @@ def _sampler(s: Session, cfg: StageBase, method: Method, samples: Mapping[str, S
 
 
 def _rewards(s: Session, cfg: RolloutStage, samples: Mapping[str, Sample]) -> RewardRunner:
-    """The rewards, tried on gold and junk answers before anything is generated."""
+    """The rewards, tried on gold and junk answers before anything is generated. Tasks of an environment have no gold answers."""
     runner = reward_runner(cfg, s.cfg.plugins)
+    if cfg.environment is not None:
+        return runner
     try:
         problems = runner.self_test(list(samples.values())[:64], cfg.answer_format)
         if problems:

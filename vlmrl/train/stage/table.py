@@ -11,11 +11,12 @@ import torch
 
 from vlmrl import rng
 from vlmrl.algo import segments
+from vlmrl.algo.attempts import Attempts
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.answers.tags import parse
 from vlmrl.errors import ConfigError
 from vlmrl.train import dist
-from vlmrl.types import Rollout, Sample, ScoredGroup
+from vlmrl.types import Rollout, Sample, ScoredGroup, TurnRollout
 
 LABEL_KEYS = ("category", "difficulty")
 """Keys of `Sample.meta` that the think rate is told apart by: the first that a stage's rows have."""
@@ -31,7 +32,18 @@ class RewardTable:
     mine: list[int]
     weights_K: torch.Tensor
     trajectories: list[str | None]
-    """Trajectory that each row is a step of."""
+    """Trajectory that each row is a step of; with an environment the task of the attempt that it is a turn of."""
+    turns: bool = False
+    """Whether the rows are the turns of attempts in an environment."""
+
+    def worth(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(what each row is worth, the rows that statistics count): its reward, and all of them; of turns the sum over the attempt, and
+        one turn of each."""
+        x = self.inputs
+        if not self.turns:
+            return x.reward_N, torch.ones_like(x.valid_N)
+        attempts = Attempts.of(x, "a step of episodes")
+        return attempts.totals(x.reward_N), attempts.first_N
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +56,8 @@ class RolloutFacts:
     logp: float
     truncated: bool
     answer: str | None
+    step: tuple[int, int, str] | None
+    """(attempt, turn, state) of a turn in an environment."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,16 +105,22 @@ def reward_table(groups: Sequence[tuple[int, ScoredGroup]], *, baseline: Callabl
         logp_N=torch.tensor([row.logp for _, _, row in rows], dtype=torch.float64),
         baseline_N=torch.tensor([item.baseline for item, _, _ in rows], dtype=torch.float64),
         truncated_N=torch.tensor([row.truncated for _, _, row in rows]),
-        trajectory_N=_attempts([(item.trajectory, k) for item, k, _ in rows]),
-        turn_N=_turns([item.turn for item, _, _ in rows]),
-        state_N=torch.tensor([item.place for item, _, _ in rows]),  # a row's screen is the state, and its rollouts all meet it
+        trajectory_N=_attempts([(item.trajectory, k if row.step is None else row.step[0]) for item, k, row in rows]),
+        turn_N=_turns([item.turn if row.step is None else row.step[1] for item, _, row in rows]),
+        state_N=torch.tensor([_state(item, row) for item, _, row in rows]),
         sample_N=torch.tensor([rng.key(0, "sample", item.sample) for item, _, _ in rows], dtype=torch.int64),
         progress=progress,
         tasks=tuple(tasks),
         weights_K=weights_K,
     )
     mine = [n for n, (item, _, _) in enumerate(rows) if item.rank == dist.rank()]
-    return RewardTable(inputs=inputs, mine=mine, weights_K=weights_K, trajectories=[item.trajectory for item, _, _ in rows])
+    return RewardTable(
+        inputs=inputs,
+        mine=mine,
+        weights_K=weights_K,
+        trajectories=[item.trajectory for item, _, _ in rows],
+        turns=any(row.step is not None for _, _, row in rows),
+    )
 
 
 def _describe(place: int, scored: ScoredGroup, baseline: Callable[[str], float | None]) -> GroupFacts:
@@ -114,7 +134,7 @@ def _describe(place: int, scored: ScoredGroup, baseline: Callable[[str], float |
         columns=scored.scores.columns,
         weights=scored.scores.weights,
         baseline=float("nan") if value is None else value,
-        trajectory=trajectory_id(prompt.sample),
+        trajectory=f"attempts at {place}" if _plays(scored) else trajectory_id(prompt.sample),
         turn=_turn(prompt.sample),
         sample=prompt.sample.id,
         rows=[_facts(rewards, rollout, prompt.answer_format) for rewards, rollout in pairs],
@@ -130,7 +150,18 @@ def _facts(rewards: tuple[float | None, ...], rollout: Rollout, answer_format: s
         logp=sum(rollout.logprobs) if rollout.on_policy else float("nan"),
         truncated=rollout.finish == "length",
         answer=None if answer is None else " ".join(answer.casefold().split()),
+        step=(rollout.attempt, rollout.turn, rollout.state) if isinstance(rollout, TurnRollout) else None,
     )
+
+
+def _plays(scored: ScoredGroup) -> bool:
+    """Whether the rows are the turns of attempts."""
+    return any(isinstance(rollout, TurnRollout) for rollout in scored.group.rollouts)
+
+
+def _state(item: GroupFacts, row: RolloutFacts) -> int:
+    """Id of the state that a row was sampled in. Without an environment a row's screen is the state, and all its rollouts meet it."""
+    return item.place if row.step is None else rng.key(item.place, "state", row.step[2])
 
 
 def trajectory_id(sample: Sample) -> str | None:
@@ -308,12 +339,14 @@ def describe(
         out[f"rewards/{column}/mean"] = float(value[~value.isnan()].mean()) if bool((~value.isnan()).any()) else 0.0
         scored = ~x.rewards_NK[x.on_policy_N, k].isnan()
         out[f"rewards/{column}/judged"] = float(scored.double().mean()) if len(scored) else 0.0
-    out["reward"] = float(x.reward_N[keep].mean()) if bool(keep.any()) else 0.0
-    spreads = [x.reward_N[keep & (x.group_N == g)] for g in x.group_N.unique()]
+    worth_N, counted_N = table.worth()
+    once_N = keep & counted_N
+    out["reward"] = float(worth_N[once_N].mean()) if bool(once_N.any()) else 0.0
+    spreads = [worth_N[once_N & (x.group_N == g)] for g in x.group_N.unique()]
     spreads = [s for s in spreads if len(s) > 1]
     out["reward_std"] = float(torch.stack([s.std() for s in spreads]).mean()) if spreads else 0.0
     out["frac_reward_zero_std"] = sum(float(s.max() == s.min()) for s in spreads) / max(1, len(spreads))
-    differ_N = ~segments.flat(x.reward_N, x.group_N, x.valid_N) | (adv_N != 0)  # some advantages compare beyond the group
+    differ_N = ~segments.flat(worth_N, x.group_N, x.valid_N) | (adv_N != 0)  # some advantages compare beyond the group
     out["groups_with_signal"] = float(len(x.group_N[differ_N].unique()))
     out["completions/mean_length"] = float(x.length_N[x.on_policy_N].double().mean()) if bool(x.on_policy_N.any()) else 0.0
     out |= unaided(groups)

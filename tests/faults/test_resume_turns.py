@@ -1,0 +1,90 @@
+"""Episodes in training: killed in the middle of them and started again, a run ends with the same bits; faults are values, and too many of
+them end it with exit code 69, with nothing lost."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import runs
+from tests.support.episodes import small_episodes
+from vlmrl.train.tracking import read_metrics
+
+Whole = tuple[dict[str, Any], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny_files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    config = small_episodes(*tiny_files, tmp_path_factory.mktemp("whole"))
+    assert runs.run(config) == 0, Path(config["run"]["root"], "error.txt").read_text()
+    return config, runs.outcome(config)
+
+
+def elsewhere(config: dict[str, Any], root: Path, **environment: Any) -> dict[str, Any]:
+    out = copy.deepcopy(config)
+    out["run"]["root"] = str(root)
+    out["stages"][0]["environment"] |= environment
+    return out
+
+
+def metrics(config: dict[str, Any]) -> list[dict[str, Any]]:
+    return [line for line in read_metrics(runs.run_dir(config) / "metrics.jsonl") if "environment/attempts" in line]
+
+
+def test_turns_are_rows_and_train(uninterrupted: Whole) -> None:
+    config, _ = uninterrupted
+    lines = metrics(config)
+    assert [line["environment/attempts"] for line in lines] == [12.0] * 3
+    assert all(line["environment/turns"] == 36.0 and line["environment/limit/turns"] == 12.0 for line in lines), "nobody solves a task"
+    assert all(line["environment/faults"] == 0.0 for line in lines)
+    assert all(line["grad_norm"] > 0 and line["reward_std"] > 0 for line in lines)
+    # sampled under the prompts that train: the policy of the step gives the sampler's log-probs
+    assert all(line["sampling/logp_gap"] < 1e-5 for line in lines)
+
+
+@pytest.mark.parametrize("point", ["rollout.turn@1", "rollout.turn@4", "rollout.turn@8", "rollout.chunk@3", "step.before_update@2"])
+def test_killed_within_the_episodes_of_a_step(point: str, uninterrupted: Whole, tmp_path: Path) -> None:
+    config, expected = uninterrupted
+    mine = elsewhere(config, tmp_path)
+    assert runs.run(mine, f"{point}:kill") == -9, f"{point} is never passed"
+    assert runs.run(mine) == 0
+    assert runs.outcome(mine) == expected
+
+
+def test_a_batch_of_episodes_that_is_in_the_journal_is_not_played_again(uninterrupted: Whole, tmp_path: Path) -> None:
+    config, _ = uninterrupted
+    mine = elsewhere(config, tmp_path)
+    assert runs.run(mine, "rollout.chunk@1:kill") == -9
+    assert runs.run(mine) == 0
+    assert [line["resume/replayed_groups"] for line in metrics(mine)] == [2.0, 0.0, 0.0]
+
+
+def test_worlds_that_crash_change_no_bit(uninterrupted: Whole, tmp_path: Path) -> None:
+    config, expected = uninterrupted
+    mine = elsewhere(config, tmp_path, crash_share=0.5)
+    assert runs.run(mine) == 0
+    assert runs.outcome(mine)["weights"] == expected["weights"]
+    assert sum(line["environment/retried"] for line in metrics(mine)) > 0
+    assert all(line["environment/faults"] == 0.0 for line in metrics(mine))
+
+
+def test_too_many_faults_end_the_run_and_lose_nothing(uninterrupted: Whole, tmp_path: Path) -> None:
+    """A quarter of the episodes stays lost: allowed, they are left out; not allowed, the run ends, and its journal has no such batch."""
+    config, _ = uninterrupted
+    mine = elsewhere(config, tmp_path, crash_share=0.3, fault="raise", fault_attempts=99, max_faults=0.0)
+    assert runs.run(mine) == 69
+    said = (tmp_path / "error.txt").read_text()
+    assert "raised:RuntimeError" in said
+    assert "max_faults" in said
+    for journal in (runs.run_dir(mine) / "journal").glob("*.journal"):
+        assert all('"fault": "raised' not in line for line in journal.read_text(errors="replace").splitlines())
+    mine["stages"][0]["environment"]["max_faults"] = 1.0  # may change at resume
+    assert runs.run(mine) == 0
+    lines = metrics(mine)
+    assert sum(line["environment/faults"] for line in lines) > 0
+    assert all(line["environment/turns"] == 3 * (line["environment/attempts"] - line["environment/faults"]) for line in lines)
+    assert all(json.dumps(line["reward"]) != "NaN" for line in lines)

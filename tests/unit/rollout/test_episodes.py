@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from tests.support.builders import sample
 from tests.support.tiny import Tiny
 from vlmrl import rng
 from vlmrl.data.conversation import Conversation
@@ -20,6 +23,7 @@ from vlmrl.envs.screens import ScreenFolder
 from vlmrl.envs.trajectory import Trajectory
 from vlmrl.policy.forward import repeat
 from vlmrl.policy.pack import Row, pack
+from vlmrl.rollout import episodes
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.episodes import Table, run_attempts
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
@@ -28,13 +32,13 @@ SETTINGS = GenerationSettings(max_new_tokens=6, temperature=0.8)
 TASKS = [({"id": "a", "length": 2}, 11), ({"id": "b", "length": 3}, 12)]
 
 
-def play(tiny: Tiny, folder: Path, history: str, *, attempts: int = 2, turns: int = 3, **arguments: object):
+def play(tiny: Tiny, folder: Path, history: str, *, attempts: int = 2, turns: int = 3, longest: int | None = None, **arguments: object):
     """(attempts of each task, what the engine was asked)."""
     asked: list[Prompt] = []
     engine = HFEngine(tiny.policy, tiny.vision)
 
     def generate(requests: Sequence[Request], settings: GenerationSettings) -> list[list[Rollout]]:
-        asked.extend(request.prompt for request in requests)
+        asked.extend(request.prompt for request in requests for _ in request.ks)
         return engine.generate(requests, settings)
 
     encoder = dataclasses.replace(tiny.encoder, data_root=folder)
@@ -48,6 +52,7 @@ def play(tiny: Tiny, folder: Path, history: str, *, attempts: int = 2, turns: in
             screens=ScreenFolder(folder),
             history=History.of(history),
             turns=turns,
+            longest=longest,
         )
         made = run_attempts(table, TASKS, attempts, lambda place, k, turn: rng.key(5, place, k, turn))
     return made, asked, table
@@ -81,3 +86,20 @@ def test_crashes_of_the_environment_change_no_answer(tiny: Tiny, tmp_path: Path)
     lost, _, _ = play(tiny, tmp_path, "1", crash_share=1.0, fault="raise", fault_attempts=99)
     assert {one.fault for group in lost for one in group} == {"raised:RuntimeError"}
     assert all(one.total is None and all(turn.reward is None for turn in one.turns) for group in lost for one in group)
+
+
+def test_attempts_at_a_task_that_saw_the_same_are_asked_together():
+    prompt = Prompt(sample=sample(), ids=(1, 2), media=(), spans=(), answer_format="free")
+    other = dataclasses.replace(prompt, ids=(1, 3))
+    waiting: Any = [
+        (SimpleNamespace(place=place, k=k), shown) for place, k, shown in ((0, 0, prompt), (0, 1, other), (0, 2, prompt), (1, 0, prompt))
+    ]
+    calls: list[list[tuple[tuple[int, ...], tuple[int, ...]]]] = []
+
+    def generate(requests: Sequence[Request], settings: object) -> list[list[str]]:
+        calls.append([(request.seeds, request.ks) for request in requests])
+        return [[f"answer {seed}" for seed in request.seeds] for request in requests]
+
+    table: Any = SimpleNamespace(generate=generate, settings=None)
+    assert episodes._answers(table, waiting, [10, 11, 12, 13]) == ["answer 10", "answer 11", "answer 12", "answer 13"]
+    assert calls == [[((10, 12), (0, 2)), ((11,), (1,)), ((13,), (0,))]]

@@ -190,6 +190,7 @@ def _fresh(out: Path) -> None:
 def _tell(out: Path, groups: list[list[Trajectory]], pool: EnvPool) -> None:
     """What came of it."""
     from vlmrl.envs.play import RECORDS
+    from vlmrl.envs.score import score
     from vlmrl.envs.trajectory import turn_columns
 
     played = [one for group in groups for one in group]
@@ -198,9 +199,10 @@ def _tell(out: Path, groups: list[list[Trajectory]], pool: EnvPool) -> None:
     mean = f"{sum(totals) / len(totals):g}" if totals else "unknown"
     typer.echo(f"{out / RECORDS}: {len(played)} episodes, {sum(len(one.turns) for one in played)} turns, mean return {mean}")
     typer.echo("outcomes: " + ", ".join(f"{outcome} {n}" for outcome, n in sorted(outcomes.items())))
-    for what, counts in (("tried again", pool.retried), ("given up", pool.faults)):
-        if counts:
-            typer.echo(f"{what}: " + ", ".join(f"{reason} {n}" for reason, n in sorted(counts.items())))
+    for line in score(groups).lines():
+        typer.echo(line)
+    if pool.retried:
+        typer.echo("tried again: " + ", ".join(f"{reason} {n}" for reason, n in sorted(pool.retried.items())))
     if groups and len(groups[0]) > 1:
         shares = [turn_columns(group).shared() for group in groups]
         typer.echo(f"turns whose state another attempt met too: {sum(shares) / len(shares):.0%} (mean over {len(shares)} episodes)")
@@ -271,4 +273,7 @@ def _tasks(path: Path | None) -> list[dict[str, Any]]:
         raise ConfigError(f"{path}: {error}") from error
     if not tasks or not all(isinstance(task, dict) for task in tasks):
         raise ConfigError(f"{path}: one JSON object per line, and at least one")
-    return tasks
+    return [
+        {"id": task.get("id", n), **task["environment"]} if isinstance(task.get("environment"), dict) else task
+        for n, task in enumerate(tasks)
+    ]

@@ -23,6 +23,7 @@ from vlmrl.algo.inputs import AdvantageInputs, LossInputs
 from vlmrl.answers.base import ANSWER_TYPES, AnswerType
 from vlmrl.config.methods import SLOTS
 from vlmrl.config.schema import Config, GrpoSection, LoraSection, SourceSection
+from vlmrl.config.section import EnvironmentMethod, HistorySection
 from vlmrl.data.adapters import ADAPTERS
 from vlmrl.evals.ask.suite import Suite
 from vlmrl.evals.ask.tasks import Task
@@ -264,6 +265,15 @@ def arguments_of_the_bridge(table: Table) -> None:
             assert re.search(rf"\b{name}\b", source), name
 
 
+def keys_of_turns(table: Table) -> None:
+    model = EnvironmentMethod if "max_turns" in str(table.rows) else HistorySection
+    assert {name for row in table.rows for name in marks(row[0])} == set(model.model_fields)
+    for row in table.rows:
+        found = [model.model_fields[name].default for name in marks(row[0])]
+        if found[0] is not None and not isinstance(found[0], bool) and row[1] and len(found) == 1:
+            assert float(row[1]) == found[0], row
+
+
 def forms_of_rewards(table: Table) -> None:
     assert [marks(row[0])[0] for row in table.rows] == list(get_args(Form))
 
@@ -286,6 +296,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/data.md", "Rows of other trainers"): adapters,
     ("docs/data.md", "Boxes, points and times"): keys_of(SourceSection),
     ("docs/data.md", "*"): "prose and forms of answers; tests/unit/data",
+    ("docs/environments.md", "Training"): keys_of_turns,
     ("docs/evaluation.md", "What happens"): options_of_eval,
     ("docs/evaluation.md", "What rows say of themselves"): "tests/unit/evals/test_evals_levels.py, tests/unit/evals/test_evals_steps.py",
     ("docs/glossary.md", "*"): "tests/test_glossary.py",

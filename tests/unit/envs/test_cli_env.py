@@ -95,7 +95,7 @@ def test_a_fault_has_no_reward(run, tmp_path: Path):
     code, said, _ = run("play", "toy_desk", str(tmp_path / "p"), "crash_share=1", "fault=raise", "fault_attempts=9", "--episodes", "2")
     assert code == 0
     assert "mean return unknown" in said
-    assert "given up: raised:RuntimeError 2" in said
+    assert "faults, in none of these numbers: raised:RuntimeError 2" in said
     for line in (tmp_path / "p" / "trajectories.jsonl").read_text().splitlines():
         one = trajectory_from_json(json.loads(line))
         assert (one.total, one.outcome, one.fault) == (None, "fault", "raised:RuntimeError")

@@ -114,7 +114,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "openpyxl": ("evals.importers.vlmevalkit",),
     "pydantic_core": ("config",),
     "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks"),
-    "yaml": ("config", "train", "evals"),
+    "yaml": ("config", "train", "evals", "methods"),  # the list of papers
     "typer": ("cli", "cli_env", "cli_eval", "cli_plan", "cli_launch", "cli_server", "cli_toy", "cli_conform"),
     "rich": ("cli", "cli_eval", "cli_plan", "cli_conform", "train", "evals"),
     "matplotlib": ("evals",),

@@ -119,6 +119,13 @@ STAGES: dict[str, dict[str, Any]] = {
         "reweight": [{"name": "grao_proposed"}],
         "auxiliary_losses": [{"name": "expo", "weight": 0.1}, {"name": "llds", "weight": 0.1}],
     },
+    "prompt_gdro_proposed": {"reweight": [{"name": "prompt_gdro_proposed"}]},
+    "vspo_proposed": {
+        "sampler": {"name": "vspo_proposed"},
+        "filters": [{"name": "zero_variance"}],
+        "dynamic_sampling": {"max_batches": 2},
+    },
+    "dcpo": {"reweight": [{"name": "dcpo", "target": 0.1}]},
     "d3s": {"filters": [{"name": "d3s", "start": 0.5}]},
     "targeted_entropy": {"constraints": [{"name": "targeted_entropy"}]},
     "ratio_variance_proposed": {"loss": {"name": "r2vpo", "weight": 0.0}, "constraints": [{"name": "ratio_variance_proposed"}]},

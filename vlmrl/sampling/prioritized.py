@@ -82,7 +82,7 @@ class PrioritizedSampler:
         self._tracker: dict[str, tuple[float, float, int]] = {}
         self._plans = self._planned = 0
         self._place = {sample_id: place for place, sample_id in enumerate(self._ids)}
-        self._weight_N = np.full(len(self._ids), weight(START, START, g=g, eps=eps))
+        self._weight_N = np.full(len(self._ids), self._worth(START, START))
 
     def plan(self, ledger: Any, *, prompts: int, rollouts: int) -> list[PlannedPrompt]:
         """`prompts` samples drawn by weight, `rollouts` of each."""
@@ -101,6 +101,10 @@ class PrioritizedSampler:
     def weight_of(self, sample_id: str) -> float:
         """Current weight of a sample."""
         a, b, _ = self._tracker.get(sample_id, (START, START, 0))
+        return self._worth(a, b)
+
+    def _worth(self, a: float, b: float) -> float:
+        """Weight of a tracker."""
         return weight(a, b, g=self._g, eps=self._eps)
 
     def _learn(self, ledger: Ledger) -> None:
@@ -131,6 +135,6 @@ class PrioritizedSampler:
         self._flying.load_state_dict(state["in_flight"], self._ids)
         self._tracker = {k: (float(a), float(b), int(step)) for k, (a, b, step) in state["tracker"].items()}
         self._plans, self._planned = state["plans"], state["planned"]
-        self._weight_N[:] = weight(START, START, g=self._g, eps=self._eps)
+        self._weight_N[:] = self._worth(START, START)
         for sample_id in self._tracker:
             self._weight_N[self._place[sample_id]] = self.weight_of(sample_id)

@@ -1,5 +1,5 @@
 """The providers of the package, one file per need. Importing this registers all of them; a plug-in adds its own with `provides`."""
 
-from vlmrl.train.stage.providers import adv_median, averaged_reference, reach, score_mean, sentences, tokens
+from vlmrl.train.stage.providers import adv_median, averaged_reference, reach, score_mean, sentences, tempered, tokens
 
-__all__ = ["adv_median", "averaged_reference", "reach", "score_mean", "sentences", "tokens"]
+__all__ = ["adv_median", "averaged_reference", "reach", "score_mean", "sentences", "tempered", "tokens"]

@@ -157,5 +157,5 @@ def own_weights(root: Path) -> None:
             _write(root / "order.jsonl", ["generate", main, self.synced])
             return super().generate(*given)
 
-    engines.HFEngine = Copy
+    engines.own_engine = Copy
     grpo.optimizer_step = optimizer_step

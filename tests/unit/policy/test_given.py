@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 from tests.support.given import load_given, make_model, make_rows
 from tests.support.tiny import Tiny
 from vlmrl.data.encode import messages
+from vlmrl.errors import RowError
 from vlmrl.families import generic
 from vlmrl.families.given import medium_of
 from vlmrl.policy.forward import Scored, layout_of
@@ -89,8 +92,6 @@ def test_scores_are_those_of_the_models_own_forward_from_its_own_processor(given
         ids = torch.cat([inputs["input_ids"], torch.tensor([answer])], -1)
         more = {n: torch.cat([inputs[n], inputs[n].new_zeros(1, len(answer))], -1) for n in generic.TYPES if n in inputs}
         features = [generic.features(given.policy.core, h.argued.arguments, h.argued.kind) for h in media]
-        import inspect
-
         wanted = inspect.signature(given.policy.core.forward).parameters
         rest = {n: v for n, v in inputs.items() if n in wanted and not n.startswith("pixel_") and n not in more}
         generic.forget(given.policy.core)
@@ -134,6 +135,22 @@ def test_a_prompt_planned_from_headers_is_the_prompt(given: Tiny) -> None:
         assert [h.tokens for h in planned.media] == [h.tokens for h in prompt.media]
         columns = [i for start, end in prompt.spans for i in range(start, end)]
         assert columns == [i for i, token in enumerate(prompt.ids) if token in given.bundle.pad_ids.values()]
+
+
+def test_control_tokens_in_a_question_are_refused_before_the_processor(given: Tiny) -> None:
+    sample = given.samples[0]
+    marks = [str(given.bundle.tokenizer.convert_ids_to_tokens(pad)) for pad in given.bundle.pad_ids.values()]
+    for mark in marks:
+        smuggled = dataclasses.replace(sample, question=f"what is {mark} here?")
+        for encode in (given.encoder.encode, given.encoder.plan):
+            with pytest.raises(RowError, match="control token") as caught:
+                encode(smuggled, "think_or_not")
+            assert caught.value.reason == "control_token"
+
+
+def test_observations_of_environments_are_refused(given: Tiny) -> None:
+    with pytest.raises(RowError, match="Qwen-VL families only"):
+        given.encoder.spread([1], [], "an observation")
 
 
 def test_the_tower_trains_through_the_layouts_and_features_of_a_frozen_one_are_kept(given: Tiny) -> None:

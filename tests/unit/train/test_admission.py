@@ -11,6 +11,7 @@ import pytest
 from tests.support.runs import small_config
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError
+from vlmrl.train import dist
 from vlmrl.train.admission import refuse_unproven, training_layout, unproven
 
 
@@ -53,6 +54,14 @@ def test_what_is_not_proven_is_refused_with_what_to_do(cfg: Config, said: str) -
 
 def test_a_plain_recipe_is_taken() -> None:
     assert unproven(recipe(), bundle()) == []
+    refuse_unproven(recipe(), bundle())
+
+
+def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "world", lambda: 2)
+    with pytest.raises(ConfigError, match="2 training processes: several are not proven with a 'gemma3' model"):
+        refuse_unproven(recipe(), bundle())
+    refuse_unproven(recipe(), bundle(own_code=True))
 
 
 def policy(*layouts: str, own_code: bool = False) -> Any:

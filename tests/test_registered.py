@@ -67,7 +67,7 @@ def test_every_method_is_used_or_documented():
 
 
 def test_every_slot_is_listed_and_can_be_named_in_a_recipe():
-    assert set(FOUND) == {*SLOTS.values(), "strategy", "environment"}  # the last is named in `vlmrl env`
+    assert set(FOUND) == {*SLOTS.values(), "strategy"}
     assert all(registry.names() for registry in FOUND.values())
 
 

@@ -43,7 +43,7 @@ def test_turns_are_rows_with_what_their_sampler_saw(tiny: Tiny, tmp_path: Path) 
     assert sent.rollouts == of_task.rollouts
 
 
-def test_rows_that_are_no_turns_have_no_reward_of_an_environment() -> None:
+def test_environment_reward_of_rows_that_are_no_turns() -> None:
     assert environment_reward(group(["a", "b"]), RewardContext()) == [None, None]
 
 

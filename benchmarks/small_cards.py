@@ -13,11 +13,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
-from vlmrl.plan.gpus import gpu_of
-from vlmrl.plan.memory import USABLE
-from vlmrl.plan.model import Lora, named_shape
-from vlmrl.plan.result import plan
-from vlmrl.plan.settings import Settings
+from vlmrl.plan.gpus import gpu_of  # noqa: E402
+from vlmrl.plan.memory import USABLE  # noqa: E402
+from vlmrl.plan.model import Lora, named_shape  # noqa: E402
+from vlmrl.plan.result import plan  # noqa: E402
+from vlmrl.plan.settings import Settings  # noqa: E402
 
 PAGE = ROOT / "docs" / "benchmarks" / "small_cards.md"
 CARDS = (8, 16, 24, 80)

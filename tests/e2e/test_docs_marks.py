@@ -289,7 +289,6 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/adding_an_answer_type.md", "Adding an answer type"): parts_of_answer_types,
     ("docs/architecture.md", "What lives where"): "tests/test_architecture.py",
     ("docs/architecture.md", "One training step"): "tests/test_architecture.py",
-    ("docs/benchmarks/small_cards.md", "*"): "computed; tests/unit/plan/test_plan_page.py",
     ("docs/coming_from.md", "*"): "tests/unit/config/test_foreign_keys.py",
     ("docs/compare.md", "What is compared"): "prose; tests/unit/evals/test_evals_compare.py",
     ("docs/data.md", "Our schema"): answer_types_of_rows,

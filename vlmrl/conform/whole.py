@@ -33,8 +33,10 @@ def parts(tried: Tried) -> list[Check]:
 
 
 def frozen(tried: Tried) -> list[Check]:
-    """P11: the gradient of parts that are frozen is none, and of all others it is there."""
+    """P11: the gradient of parts that are frozen is none, and of all others it is there. Of a prompt with a medium."""
     name = exact.first_case(tried)
+    if not tried.prompts[name].counts:
+        return []
     named = dict(tried.subject.model.named_parameters())
     wrong: list[str] = []
     try:

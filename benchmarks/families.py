@@ -61,8 +61,8 @@ def cell(report: Mapping[str, Any], key: str) -> str:
     return f"{max(c['value'] for c in mine):.0e}" if key in NUMBERS else "yes"
 
 
-def rendered(reports: Sequence[Mapping[str, Any]], failed: Mapping[str, str]) -> str:
-    """The page."""
+def rendered(reports: Sequence[Mapping[str, Any]], failed: Mapping[str, str], missing: Sequence[str] = ()) -> str:
+    """The page. `missing`: configurations that have not been tried with these versions."""
     tried_with = ", ".join(f"{name} {version}" for name, version in (reports[0]["versions"] if reports else versions()).items())
     lines = ["# Model families", ""]
     lines += [
@@ -82,7 +82,8 @@ def rendered(reports: Sequence[Mapping[str, Any]], failed: Mapping[str, str]) ->
         if not c["ok"]
     ]
     wrong += [f"* {name}: {why}" for name, why in failed.items()]
-    return "\n".join([*lines, *(wrong or ["None."])]) + "\n"
+    left = ["", "## Not run", "", f"With these versions: {', '.join(missing)}."] if missing else []
+    return "\n".join([*lines, *(wrong or ["None of those that ran."]), *left]) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -108,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             numbers.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
         print(name, ", ".join(kept[name]["layouts"]), flush=True)
     ordered = [kept[name] for name in TINY if name in kept]
-    given.write.write_text(rendered(ordered, failed), encoding="utf-8")
+    given.write.write_text(rendered(ordered, failed, [n for n in TINY if n not in kept and n not in failed]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -60,4 +60,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     page.with_suffix(".json").write_text(json.dumps(old))
     families.main(["--only", "gemma3", "--write", str(page)])
     assert asked[2:] == ["gemma3"], "another version is tried anew"
-    assert "None." in page.read_text()
+    assert "None of those that ran." in page.read_text()
+    [left] = [line for line in page.read_text().splitlines() if line.startswith("With these versions: ")]
+    assert "qwen2_vl, " in left
+    assert "gemma3" not in left

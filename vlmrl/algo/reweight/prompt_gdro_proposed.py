@@ -78,6 +78,6 @@ def prompt_gdro_proposed(
         return adv_N
     weight = weights(torch.tensor([state[str(one)][0] for one in there], dtype=torch.float64), eta, floor)
     out_N = adv_N.clone()
-    for one, own in zip(there, weight.tolist(), strict=True):
+    for one, own in zip(there, weight, strict=True):
         out_N[bin_N == one] *= len(there) * own
     return out_N

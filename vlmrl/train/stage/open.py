@@ -81,11 +81,7 @@ def open_stage(
     memories = _memories(s)
     make_sampler = _sampler(s, cfg, sampler or default("sampler"), rows.samples)
     kept = memories.keep("sampler", make_sampler())
-    if rewards is not None:
-        memories.keep("rewards", rewards)
-    for method in methods:
-        if method.remembers:
-            memories.keep(f"{method.slot}.{method.name}", method.memory)
+    _keep(memories, rewards, methods)
     resumed = s.restored if s.state.step > 0 else None
     with s.clock.phase("load"):
         learner.updates.start(resumed)
@@ -127,6 +123,15 @@ def open_stage(
     )
     used.start(stage)
     return stage
+
+
+def _keep(memories: Memories, rewards: RewardRunner | None, methods: Sequence[Bound]) -> None:
+    """What rewards and methods remember."""
+    if rewards is not None:
+        memories.keep("rewards", rewards)
+    for method in methods:
+        if method.remembers:
+            memories.keep(f"{method.slot}.{method.name}", method.memory)
 
 
 def open_rollout_stage(s: Session, cfg: RolloutStage, *, methods: Sequence[Bound] = (), reference: bool = False) -> StageRun:

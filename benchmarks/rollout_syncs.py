@@ -56,7 +56,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--where", nargs="+", choices=("process", "server"), default=["process", "server"], help="where vLLM runs")
     parser.add_argument("--families", nargs="+", choices=("qwen2_5_vl", "qwen3_vl"), default=["qwen2_5_vl"])
     parser.add_argument("--fresh", type=int, default=4, help="versions that a new vLLM answers too")
-    parser.set_defaults(steps=200, warmup=150, repeats=1)
+    parser.set_defaults(steps=200, warmup=350, repeats=1)
 
 
 def worker(job: Job) -> Result:

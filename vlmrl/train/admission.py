@@ -60,6 +60,8 @@ def _asked(cfg: Config) -> Iterator[tuple[str, object, str]]:
     for place, stage in enumerate(cfg.stages):
         if isinstance(stage, RolloutStage) and stage.rollout.engine != REFERENCE:
             yield f"stages[{place}].rollout.engine", stage.rollout.engine, f"take {REFERENCE}: the policy itself answers"
+        if isinstance(stage, RolloutStage) and stage.rollout.graphs:
+            yield f"stages[{place}].rollout.graphs", True, "leave it out: the shapes of its own caches grow"
 
 
 def training_layout(policy: Policy, asked: str, *, recomputes: bool) -> tuple[str, str]:

@@ -40,6 +40,7 @@ REFUSED: list[tuple[Config, str]] = [
     ),
     (recipe(train={"sequence": 2}), "train.sequence: 2"),
     (recipe(rollout={"engine": "vllm"}), "stages[1].rollout.engine: 'vllm'"),
+    (recipe(rollout={"graphs": True}), "stages[1].rollout.graphs: True"),
 ]
 
 

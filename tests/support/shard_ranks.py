@@ -28,7 +28,7 @@ from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.train import dist
 from vlmrl.train.shard import ddp, engines, fsdp, lockstep, zero
-from vlmrl.train.shard.adamw import groups_of
+from vlmrl.train.shard.adamw import PartOf, groups_of
 from vlmrl.train.shard.base import OFFLOADS, Named, open_engine
 from vlmrl.train.shard.sequence import ranks_of, share
 from vlmrl.train.stage.loss import TokenObjective
@@ -129,8 +129,8 @@ def _rows(world: tiny.Tiny, ranks: Sequence[Sequence[str]]) -> list[list[Row]]:
     return out
 
 
-def _descent(named: Named, cfg: OptimSection) -> tuple[torch.optim.Optimizer, list[str]]:
-    groups = groups_of(named, cfg)
+def _descent(named: Named, cfg: OptimSection, *part_of: PartOf) -> tuple[torch.optim.Optimizer, list[str]]:
+    groups = groups_of(named, cfg, *part_of)
     order = [name for group in groups for name in group.pop("names")]
     return torch.optim.SGD(groups, lr=cfg.lr), order
 

@@ -149,7 +149,7 @@ def test_a_file_has_one_shape() -> None:
     assert caught.value.reason == "mixed_shapes"
     with pytest.raises(RowError, match="'adapter' says"):
         Importer(ImportOptions(adapter="verl", answer_type="exact_text")).rows(row(), where="f:1", place=1)
-    with pytest.raises(DataError, match="known: vlmrl, trl"):
+    with pytest.raises(DataError, match="known: vlmrl, tasks, trl"):
         Importer(ImportOptions(adapter="trlx"))
 
 

@@ -684,7 +684,7 @@ def _message(text: str, folder: str) -> str:
     found = re.search(r"\n  \S+?:\d+: (.+)", text)
     line = found.group(1) if found else text.splitlines()[0] if text else ""
     line = line.replace(f"{folder}/", "").replace(folder, ".")
-    line = re.sub(r"(known are vlmrl, trl)[^(]*", r"\1, ... ", line)  # a plug-in that another test imported may add one
+    line = re.sub(r"(known are vlmrl, tasks)[^(]*", r"\1, ... ", line)  # a plug-in that another test imported may add one
     shown = re.sub(r"(like )(columns: \{.*\})", r"\1`\2`", line.replace("<", "&lt;"))
     return shown.replace("*", "\\*")
 

@@ -108,7 +108,8 @@ def optimizer_tensors(opt: torch.optim.Optimizer, names: Sequence[str]) -> tuple
     for name, parameter in parameters.items():
         state = opt.state.get(parameter, {})
         for kind, value in (adamw8bit.saved(state) if blocks else state).items():
-            if kind not in (adamw8bit.KINDS if blocks else _KINDS) or not isinstance(value, torch.Tensor):
+            known = kind in (adamw8bit.KINDS if blocks else _KINDS) and (kind != muon.KIND or isinstance(opt, muon.Muon))
+            if not known or not isinstance(value, torch.Tensor):
                 raise TypeError(f"optimizer state '{kind}' of {name}: only Adam, AdamW and Muon can be saved")
             tensors[f"{kind}/{name}"] = value
     of = {id(p): name for name, p in parameters.items()}

@@ -119,7 +119,7 @@ def test_a_column_that_no_row_has_stops_the_source(tmp_path: Path) -> None:
 )
 def test_rows_of_no_known_shape_get_a_mapping_to_start_from(row: dict[str, Any], like: str) -> None:
     refused(row, "unknown_shape", like)
-    refused(row, "unknown_shape", "known are vlmrl, trl, verl")
+    refused(row, "unknown_shape", "known are vlmrl, tasks, trl, verl")
 
 
 def test_a_row_of_ours_that_lacks_something_is_told_so() -> None:

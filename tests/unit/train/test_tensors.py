@@ -231,5 +231,5 @@ def test_other_optimizers_are_refused() -> None:
     parameters, _ = make()
     opt = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
     train(parameters, opt, range(1))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match="only Adam and AdamW"):
+    with pytest.raises(TypeError, match="only Adam, AdamW and Muon"):
         optimizer_tensors(opt, NAMES)

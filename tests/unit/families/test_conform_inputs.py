@@ -104,7 +104,7 @@ def test_media_of_another_row_are_seen(tried: Callable[..., Report], monkeypatch
 def test_offsets_of_the_prompt_before_are_seen(tried: Callable[..., Report], monkeypatch: pytest.MonkeyPatch) -> None:
     """A core with M-RoPE that is not made to forget, and left to place an answer itself, gives that of a text the offset of a picture."""
     assert red(tried("qwen2_5_vl", ("image", "text"), "P7")) == set()
-    plain = layouts.logits
+    plain = layouts.states
 
     def placed(subject: Any, rows: Any, columns: Any, **inputs: Any) -> Any:
         cache = inputs.get("past_key_values")
@@ -112,7 +112,7 @@ def test_offsets_of_the_prompt_before_are_seen(tried: Callable[..., Report], mon
             inputs["position_ids"] = None
         return plain(subject, rows, columns, **inputs)
 
-    monkeypatch.setattr(layouts, "logits", placed)
+    monkeypatch.setattr(layouts, "states", placed)
     monkeypatch.setattr(generic, "forget", lambda core: None)
     assert {(c.promise, c.case) for c in tried("qwen2_5_vl", ("image", "text"), "P7").failed()} == {("P7", "text")}
 

@@ -13,6 +13,7 @@ from tests.support.tiny import Tiny
 from vlmrl.algo.registries import policy_loss, reducer
 from vlmrl.config.section import OptimSection
 from vlmrl.errors import NumericsError
+from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.policy.vision import VisionCache
@@ -101,7 +102,7 @@ def test_training_has_the_same_bits(frozen: tuple[str, ...], layout: str, tiny: 
 
 def forward_with_room(monkeypatch: pytest.MonkeyPatch, layout: str, limit: int) -> list[int]:
     """Make passes of more tokens than `limit` run out of memory; the tokens of every pass that was tried."""
-    real, tried = step_module.LAYOUTS[layout], list[int]()
+    real, tried = LAYOUTS[layout], list[int]()
 
     def forward(policy: Any, micro: Any, *args: Any, **more: Any) -> Any:
         tried.append(micro.tokens)
@@ -109,7 +110,7 @@ def forward_with_room(monkeypatch: pytest.MonkeyPatch, layout: str, limit: int) 
             raise torch.OutOfMemoryError("injected")
         return real.forward(policy, micro, *args, **more)
 
-    monkeypatch.setitem(step_module.LAYOUTS, layout, dataclasses.replace(real, forward=forward))
+    monkeypatch.setitem(LAYOUTS, layout, dataclasses.replace(real, forward=forward))
     return tried
 
 
@@ -117,7 +118,7 @@ def forward_with_room(monkeypatch: pytest.MonkeyPatch, layout: str, limit: int) 
 def test_too_little_memory_shows_before_anything_is_accumulated(layout: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """The budget is halved until the largest micro-batch fits; without a rehearsal smaller ones have been accumulated by then."""
     budget = 2 * single(tiny)
-    data, plan = batch(tiny), step_module.LAYOUTS[layout]
+    data, plan = batch(tiny), LAYOUTS[layout]
     device = torch.device("cpu")
     parts = [[data.rows[n] for n in places] for places in plan.split(data.rows, budget)]
     sizes = [plan.pack(part, tiny.policy.positions, device, pad_id=0).tokens for part in parts]

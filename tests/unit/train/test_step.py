@@ -13,9 +13,9 @@ from tests.support.tiny import Tiny
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss, reducer
 from vlmrl.errors import NumericsError
+from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, response_mask
-from vlmrl.train import step as step_module
 from vlmrl.train.shard.ddp import ReplicaUpdates
 from vlmrl.train.stage.loss import TokenObjective
 from vlmrl.train.step import Learner, Minibatch, optimizer_step, score_rows
@@ -128,7 +128,7 @@ def test_out_of_memory_halves_the_budget_and_gives_the_same_update(
     data = batch(tiny)
     whole, split = learner(tiny, 8 * limit, kind), learner(tiny, 8 * limit, kind)
     optimizer_step(whole, data, TokenObjective(loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean")))
-    layout, calls = step_module.LAYOUTS[kind], []
+    layout, calls = LAYOUTS[kind], []
 
     def tight(rows: Any, *args: Any, **kw: Any) -> Any:
         out = layout.pack(rows, *args, **kw)
@@ -137,7 +137,7 @@ def test_out_of_memory_halves_the_budget_and_gives_the_same_update(
             raise torch.OutOfMemoryError("injected")
         return out
 
-    monkeypatch.setitem(step_module.LAYOUTS, kind, dataclasses.replace(layout, pack=tight))
+    monkeypatch.setitem(LAYOUTS, kind, dataclasses.replace(layout, pack=tight))
     assert optimizer_step(split, data, TokenObjective(loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean"))).applied
     assert split.max_tokens_per_microbatch == limit
     assert torch.allclose(weights(split), weights(whole), atol=2e-6)
@@ -147,8 +147,8 @@ def test_out_of_memory_for_ever_stops(tiny: Tiny, monkeypatch: pytest.MonkeyPatc
     def never(*args: Any, **kw: Any) -> Any:
         raise torch.OutOfMemoryError("injected")
 
-    layout = dataclasses.replace(step_module.LAYOUTS["shared_prefix"], pack=never)
-    monkeypatch.setitem(step_module.LAYOUTS, "shared_prefix", layout)
+    layout = dataclasses.replace(LAYOUTS["shared_prefix"], pack=never)
+    monkeypatch.setitem(LAYOUTS, "shared_prefix", layout)
     with pytest.raises(NumericsError, match="max_tokens_per_microbatch"):
         optimizer_step(learner(tiny), batch(tiny), TokenObjective(loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean")))
 

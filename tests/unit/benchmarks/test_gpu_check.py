@@ -177,14 +177,15 @@ def answers_end(patch: pytest.MonkeyPatch) -> None:
 def not_finite(patch: pytest.MonkeyPatch) -> None:
     from vlmrl.policy import vision
 
-    real = vision._per_medium
+    real = vision._parts
 
     def broken(*args: Any) -> Any:
-        out = real(*args)
-        out[0].merged[0, 0] = float("nan")
-        return out
+        first, *others = real(*args)
+        first = first.clone()
+        first[0, 0] = float("nan")
+        return (first, *others)
 
-    patch.setattr(vision, "_per_medium", broken)
+    patch.setattr(vision, "_parts", broken)
 
 
 def no_second_try(patch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "rapidfuzz": ("metrics",),
     "packaging": ("doctor",),
     "vllm": ("rollout.vllm.inputs", "rollout.vllm.engine", "rollout.vllm.worker", "conform.engine"),
-    "bitsandbytes": ("train.shard.adamw8bit",),
+    "bitsandbytes": ("train.shard.adamw8bit", "policy.nf4"),
     "deepspeed": ("train.shard.zero", "train.shard.zero_shards", "train.shard.prebuilt"),
     "lmms_eval": ("evals.bridge",),
     "loguru": ("evals.bridge",),

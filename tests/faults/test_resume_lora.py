@@ -44,3 +44,37 @@ def test_a_killed_run_of_two_stages_ends_with_the_same_bits(tiny_files: tuple[Pa
     kl = [line["kl"] for line in expected["metrics"] if line["stage"] == "rl" and "kl" in line]
     assert kl[0] == pytest.approx(0.0, abs=1e-6), "the first step of a stage is its reference"
     assert kl[-1] > 1e-6
+
+
+def test_a_killed_run_over_weights_in_4_bits_ends_with_the_same_bits(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+
+    def config(name: str) -> dict[str, Any]:
+        out = runs.small_config(*tiny_files, tmp_path / name)
+        out["model"] |= {"lora": {"rank": 4, "alpha": 8}, "quantize": "nf4"}
+        out["stages"] = [out["stages"][1] | {"steps": 2, "optim": {"lr": 1e-2}}]
+        out["checkpoint"], out["eval"] = {"every": 1}, out["eval"] | {"every": 1}
+        return out
+
+    whole = config("whole")
+    assert runs.run(whole) == 0
+    expected = runs.outcome(whole)
+    killed = config("killed")
+    for point in ("step.before_update@2", "stage.exported"):
+        assert runs.run(killed, f"{point}:kill") == -9, f"{point} is never passed"
+    assert runs.run(killed) == 0
+    assert runs.outcome(killed) == expected
+
+    changed = config("killed")
+    changed["model"]["quantize"] = "none"
+    assert runs.run(changed) != 0, "a run does not go on over other weights"
+    assert "model.quantize" in (tmp_path / "killed" / "error.txt").read_text()
+
+    base, final = (load_file(folder / "model.safetensors") for folder in (tiny_files[0], runs.run_dir(whole) / "final"))
+    moved = {n for n in base if not torch.equal(base[n], final[n])}
+    assert moved
+    assert all(".layers." in n and n.split(".")[-2] in LANGUAGE_TARGETS for n in moved)
+    (newest, *_) = sorted((runs.run_dir(whole) / "checkpoints").glob("step-*"), reverse=True)
+    assert all(".lora_A." in n or ".lora_B." in n for n in load_file(newest / "weights.safetensors"))
+    kl = [line["kl"] for line in expected["metrics"] if line["stage"] == "rl" and "kl" in line]
+    assert kl[0] == pytest.approx(0.0, abs=1e-6), "the reference is the quantised base"

@@ -62,7 +62,8 @@ ROWS: tuple[Row, ...] = (
         "worker.actor.model.freeze_vision_tower",
         "freeze_vit freeze_aligner freeze_llm",
     ),
-    Row("none: weights are not quantised", "load_in_4bit load_in_8bit", "", "", "quant_bits quant_method"),
+    Row("`model.quantize`", "load_in_4bit", "", "", "quant_bits quant_method"),
+    Row("none: weights are not quantised to 8 bits", "load_in_8bit", "", "", ""),
     Row(
         "none: code of a checkpoint is never run",
         "trust_remote_code",

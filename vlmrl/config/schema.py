@@ -121,6 +121,10 @@ class ModelSection(Section):
         default="auto", description="Where text resumes after a video (docs/design/002); auto: as the checkpoint was trained, else max"
     )
     revision: str | None = Field(default=None, description="Hub revision to pin")
+    quantize: Literal["none", "nf4"] = Field(
+        default="none",
+        description="Frozen weights of the decoder's linear layers: nf4, in 4 bits under the adapters of lora (QLoRA, arXiv:2305.14314)",
+    )
     lora: LoraSection | None = Field(default=None, description="Train low-rank adapters instead of the weights; needs the peft package")
 
 
@@ -266,6 +270,7 @@ def validate(cfg: Config) -> list[str]:
     if cfg.model.path == "toy" and cfg.toy is not None and cfg.toy.base is None:
         out.append("model.path is 'toy' but toy.base does not say how to pretrain it")
     out += _lora_problems(cfg)
+    out += _quantize_problems(cfg)
     out += _part_problems(cfg)
     if cfg.train.sharding != "ddp":
         out += [
@@ -318,6 +323,34 @@ def _lora_problems(cfg: Config) -> list[str]:
     for i, stage in enumerate(cfg.stages):
         if _parts_of_adapters(lora) <= set(stage.frozen):
             out.append(f"stages[{i}] ({stage.name}): freeze ({', '.join(stage.frozen)}) leaves none of the adapters of model.lora to train")
+    return out
+
+
+def _quantize_problems(cfg: Config) -> list[str]:
+    kind = cfg.model.quantize
+    if kind == "none":
+        return []
+    out: list[str] = []
+    if cfg.model.lora is None:
+        out.append(f"model.quantize ({kind}): weights in 4 bits do not train, and nothing else would; set model.lora, or leave it out")
+    if cfg.train.sharding != "ddp":
+        out.append(
+            f"model.quantize ({kind}): weights in 4 bits are not cut into shards, as train.sharding '{cfg.train.sharding}' would; take ddp"
+        )
+    if len(cfg.stages) > 1:
+        out.append(
+            f"model.quantize ({kind}): a second stage would start from merged weights, and rounding these to 4 bits again loses most of "
+            f"what the first has learnt; keep one of the {len(cfg.stages)} stages, and begin another run from its folder 'final'"
+        )
+    for i, stage in enumerate(cfg.stages):
+        rollout = stage.rollout if isinstance(stage, RolloutStage) else None
+        if rollout is not None and rollout.engine == "vllm":
+            out.append(
+                f"stages[{i}] ({stage.name}): rollout.engine 'vllm' would hold the weights in 16 bits beside those in 4 (model.quantize); "
+                "take hf"
+            )
+        if rollout is not None and rollout.graphs:
+            out.append(f"stages[{i}] ({stage.name}): rollout.graphs is not proven over weights in 4 bits (model.quantize); leave it out")
     return out
 
 

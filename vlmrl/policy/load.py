@@ -15,6 +15,7 @@ from vlmrl.errors import CheckpointError, ConfigError
 from vlmrl.families import registry, verdict
 from vlmrl.families.base import Family
 from vlmrl.families.registry import AUTO, family_of
+from vlmrl.policy import nf4
 from vlmrl.policy.attention import attach, choose
 from vlmrl.policy.given import given_policy, load_given
 from vlmrl.policy.model import Policy, ProcessorBundle
@@ -139,9 +140,10 @@ def load_policy(
     prefix_backend: str = "auto",
     read: Read = "placed",
     vision_chunk_patches: int | None = None,
+    quantize: Literal["none", "nf4"] = "none",
 ) -> Policy:
     """Load the weights. `positions="auto"` takes the rule that the folder's `vlmrl.json` names, else `max`. What is not `placed` has to be
-    given to an engine (`train.shard`) before it is used.
+    given to an engine (`train.shard`) before it is used. `quantize`: see `policy.nf4`; only for models that are `placed`.
 
     Raises:
         ConfigError: not found, unsupported family, a type that is not in `COMPUTE`, a device that is not there, or a report of
@@ -153,7 +155,15 @@ def load_policy(
     where = pick_device(device)
     config = _config(path, bundle, revision)
     verdict.check(path)
-    model = _empty(config, attention) if read == "none" else _weights(path, revision, attention)
+    if getattr(config, "quantization_config", None) is not None:
+        raise ConfigError(f"model.path: the weights of '{path}' are quantised already; take the original ones, and model.quantize: nf4")
+    if quantize != "none":
+        if read != "placed" or not bundle.family.own_code:
+            raise ConfigError(f"model.quantize: '{quantize}' is for the Qwen-VL families with train.sharding: ddp; leave it out")
+        model = _weights(path, revision, attention, nf4.options(_empty(config, attention), COMPUTE[dtype]), where)
+        nf4.settle(model)
+    else:
+        model = _empty(config, attention) if read == "none" else _weights(path, revision, attention)
     if read == "placed":
         model = model.to(where)
         if where.type == "cpu":
@@ -180,6 +190,7 @@ def load_policy(
         prefix_backend=backend,
         prefix_reason=reason,
         vision_chunk_patches=vision_chunk_patches,
+        quantized=quantize,
     )
 
 
@@ -210,8 +221,9 @@ def _config(path: str, bundle: ProcessorBundle, revision: str | None) -> Any:
     return config
 
 
-def _weights(path: str, revision: str | None, attention: str) -> Any:
-    """The model with all of its tensors, float32, on the CPU."""
+def _weights(path: str, revision: str | None, attention: str, quantised: Any = None, where: torch.device | None = None) -> Any:
+    """The model with all of its tensors, float32, on the CPU; with `quantised` (`nf4.options`) on the device `where`, to which tensors
+    go one by one: they are never there all in 32 bits."""
     from transformers import AutoModelForImageTextToText
 
     model, info = _load(
@@ -223,6 +235,7 @@ def _weights(path: str, revision: str | None, attention: str) -> Any:
         attn_implementation=attention,
         use_safetensors=True,
         output_loading_info=True,
+        **({} if quantised is None else {"quantization_config": quantised, "device_map": {"": where}}),
     )
     left_out = sorted(info["missing_keys"]) + sorted(info["unexpected_keys"]) + [str(k) for k in info["mismatched_keys"]]
     if left_out:
@@ -248,7 +261,8 @@ def _own_memory(model: Any) -> None:
 def settings_of(policy: Policy) -> dict[str, str]:
     """What an exported folder says of how the model was run."""
     family = policy.bundle.family
-    return {"positions": policy.positions.rule} | ({} if family.own_code else {"family": family.choice})
+    quantized = {} if policy.quantized == "none" else {"quantize": policy.quantized}
+    return {"positions": policy.positions.rule} | ({} if family.own_code else {"family": family.choice}) | quantized
 
 
 def saved_rule(path: str) -> Rule:

@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import ConfigError
 from vlmrl.families.qwen_vl import in_tower
+from vlmrl.policy import nf4
 from vlmrl.policy.model import ADAPTER, Adapters, LoraSpec, Policy, lora_weights
 
 _TENSORS = (".lora_A.", ".lora_B.")
@@ -77,25 +78,33 @@ def merged_items(policy: Policy, wanted: Callable[[str], bool] = lambda _: True)
     """Name and whole tensor of the model as one without adapters, by its own names, with the adapters added to the weights they belong to.
 
     The live model is left as it is. Tensors without an adapter are the live ones, the others fresh. Weights in shards are gathered one by
-    one, on every rank in the same order. `wanted` is asked with names in the live model; what it does not want is not gathered.
+    one, on every rank in the same order. `wanted` is asked with names in the live model; what it does not want is not gathered. Weights in
+    4 bits come as the layers compute with them, in float32.
     """
     lora = policy.lora
-    if lora is None:
+    quantised = nf4.layers(policy.model)
+    if lora is None and not quantised:
         yield from policy.state(wanted=wanted)
         return
     for key, tensor in policy.state(wanted=lambda name: wanted(name) and not any(part in name for part in _TENSORS)):
         layer, inside, rest = key.partition(".base_layer.")
-        if inside and rest == "weight":
+        if key.partition(".weight.")[0] in quantised:
+            continue  # scales and tables of values: they are in the weight
+        owner, _, kind = key.rpartition(".")
+        if lora is not None and inside and rest == "weight":
             tensor = lora.merged(layer, policy.shards.full)
+        elif owner in quantised and kind == "weight":
+            tensor = nf4.dense(quantised[owner])
         yield (f"{layer}.{rest}" if inside else key), tensor
 
 
 def merged_state(policy: Policy, *, keep: bool = True) -> dict[str, torch.Tensor]:
-    """All of `merged_items`. Tensors without an adapter are the live ones, the others fresh and on the CPU; with `keep` those that were
-    gathered from shards are on the CPU too, without it nothing is kept.
+    """All of `merged_items`. Tensors without an adapter are the live ones, the others and those in 4 bits fresh and on the CPU; with `keep`
+    those that were gathered from shards are on the CPU too, without it nothing is kept.
     """
     out: dict[str, torch.Tensor] = {}
     adapted = set() if policy.lora is None else {f"{layer}.weight" for layer in policy.lora.layers}
+    adapted |= {f"{layer.removesuffix('.base_layer')}.weight" for layer in nf4.layers(policy.model)}
     for name, tensor in merged_items(policy):
         if keep:
             out[name] = tensor.cpu() if policy.shards.collective or name in adapted else tensor
@@ -103,10 +112,16 @@ def merged_state(policy: Policy, *, keep: bool = True) -> dict[str, torch.Tensor
 
 
 def fold_adapters(policy: Policy) -> None:
-    """Add the adapters to the live weights, bit for bit as `merged_state` does, and take them out of the model. No-op without any."""
+    """Add the adapters to the live weights, bit for bit as `merged_state` does, and take them out of the model. No-op without any.
+
+    Raises:
+        ValueError: the weights lie in 4 bits, where the sum would be rounded to values that are further apart than most updates.
+    """
     lora = policy.lora
     if lora is None:
         return
+    if policy.quantized != "none":
+        raise ValueError(f"adapters cannot be added to weights in {policy.quantized}; merged_state gives the sums in float32")
     with torch.no_grad():
         for name, layer in lora.layers.items():
             layer.get_base_layer().weight.copy_(lora.merged(name))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from vlmrl.families.base import Family
 from vlmrl.families.given import Scribe
 from vlmrl.families.qwen_vl import LANGUAGE_TARGETS, in_tower
 from vlmrl.media.argued import Argue
+from vlmrl.policy import nf4
 from vlmrl.policy.attention import Backend
 from vlmrl.policy.layouts import Subject
 from vlmrl.policy.pack import PositionSpec
@@ -132,9 +133,11 @@ class Adapters:
                 parameter.requires_grad_(flag)
 
     def merged(self, name: str, full: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor) -> torch.Tensor:
-        """W + (alpha / rank) B A of one layer, [out, in], a fresh tensor of W's type; summed in float64. `full` gathers shards."""
+        """W + (alpha / rank) B A of one layer, [out, in], a fresh tensor of W's type; summed in float64. `full` gathers shards. A weight in
+        4 bits is taken as the layer computes with it, in float32."""
         layer = self.layers[name]
-        weight = full(layer.get_base_layer().weight).detach()
+        base = layer.get_base_layer()
+        weight = nf4.dense(base) if nf4.is_quantised(base) else full(base.weight).detach()
         a, b = (full(part[ADAPTER].weight).detach().double() for part in (layer.lora_A, layer.lora_B))
         return torch.addmm(weight.double(), b, a, alpha=self.spec.alpha / self.spec.rank).to(weight.dtype)
 
@@ -163,6 +166,8 @@ class Policy:
     compute: torch.dtype = torch.float32
     """Type of the forward pass. Parameters stay float32: at learning rates of RL an update is smaller than what bfloat16 can add to
     a weight, so bfloat16 parameters would silently stop learning."""
+    quantized: Literal["none", "nf4"] = "none"
+    """Form of the decoder's linear layers (`policy.nf4`). What is not `none` has adapters that train, and never changes itself."""
     lora: Adapters | None = None
     """Low-rank adapters in `model` (`policy.lora`); then they alone train."""
     adapters_on: bool = True

@@ -104,6 +104,8 @@ class Session:
 
     def take_in(self, folder: Path) -> None:
         """After a stage: from here on the live weights are those of its export."""
+        if self.policy.quantized != "none":
+            return  # base and adapters together are what the export holds; it has been the last stage (`config.schema`)
         if self.policy.lora is not None and self.policy.shards.taken:
             self._load(str(folder))
         else:
@@ -124,7 +126,9 @@ class Session:
         self.policy = policy
 
     def load_policy(self, path: str) -> Policy:
-        """A model under the recipe's settings, as the engine takes it. Every rank calls this, and the engine's `wrap` after it."""
+        """A model under the recipe's settings, as the engine takes it. Every rank calls this, and the engine's `wrap` after it.
+
+        Only the recipe's model is quantised: an export holds sums that would lose most of an update in 4 bits."""
         m = self.cfg.model
         policy = dist.run_synchronized(  # where rank 0 alone reads, the others must learn that it could not
             lambda: load_policy(
@@ -138,6 +142,7 @@ class Session:
                 prefix_backend=m.prefix_backend,
                 vision_chunk_patches=m.vision_chunk_patches,
                 read=self.engine.read,
+                quantize=m.quantize if path == self.places.model else "none",
             )
         )
         if m.kernels == "liger":
@@ -182,6 +187,8 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
         del out[free]
     if cfg.model.family == type(cfg.model).model_fields["family"].default:  # runs that were begun before there was a choice
         del out["model"]["family"]
+    if cfg.model.quantize == "none":
+        del out["model"]["quantize"]
     for name in ("root", "trackers", "threads"):
         del out["run"][name]
     for name in ("cache_bytes", "prefetch", "workers", "deadline", "vision_cache_dir", "vision_cache_bytes"):

@@ -69,7 +69,7 @@ def rendered(reports: Sequence[Mapping[str, Any]], failed: Mapping[str, str], mi
         f"`vlmrl conform NAME --tiny` of every configuration, on a CPU; {tried_with}. Random weights of small size in the real classes,"
     ]
     lines += ["float64. A number is the largest difference of log-probs, logits or relative gradients; `-`: nothing to try."]
-    lines += ["SmolVLM's processor writes numerals where the package num2words is missing.", ""]
+    lines += ["SmolVLM's processor writes numerals where the package num2words is missing (the extra `smolvlm` brings it).", ""]
     lines += ["| configuration | " + " | ".join(COLUMNS) + " | layouts |", "|---" * (len(COLUMNS) + 2) + "|"]
     for report in reports:
         cells = [cell(report, key) for key in COLUMNS]

@@ -32,6 +32,7 @@ OPTIONAL = {
     "liger-kernel": "model.kernels: liger; needs a CUDA machine: pip install 'vlmrl[liger]'",
     "lmms-eval": "the bridge to lmms-eval; its pins (av < 16, another math-verify) do not fit ours, so it comes without them: "
     "pip install 'vlmrl[lmms]' && pip install --no-deps lmms-eval==0.7.3",
+    "num2words": "SmolVLM's processor; pip install 'vlmrl[smolvlm]'",
     "peft": "model.lora: low-rank adapters; pip install 'vlmrl[lora]'",
     "vllm": "a judge, or a model to evaluate, served on this machine: pip install 'vlmrl[vllm]'",
     "wandb": "run.trackers: [wandb]; pip install wandb",

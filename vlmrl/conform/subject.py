@@ -16,6 +16,7 @@ from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import ConfigError
 from vlmrl.families import generic, probe
 from vlmrl.families.generic import Clip, Encoded, Medium, Message
+from vlmrl.families.packages import what_is_missing
 from vlmrl.families.shrink import shrunk
 from vlmrl.families.tiny import TINY, randomise
 from vlmrl.policy import layouts
@@ -102,7 +103,9 @@ def open_subject(path: str, cases: Sequence[str] = ()) -> Tried:
     try:
         processor = AutoProcessor.from_pretrained(path, trust_remote_code=False)
         model: Any = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
-    except (OSError, ValueError, ImportError) as error:
+    except ImportError as error:
+        raise ConfigError(what_is_missing(error, f"the processor of '{path}'")) from error
+    except (OSError, ValueError) as error:
         first = str(error).strip().split("\n")[0]
         raise ConfigError(f"{path}: {first}\n  give a folder or a hub id of a model that transformers itself has classes for") from error
     local = Path(path).expanduser()
@@ -121,7 +124,9 @@ def open_small(path: str, cases: Sequence[str] = ()) -> Tried:
     try:
         processor = AutoProcessor.from_pretrained(path, trust_remote_code=False)
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    except (OSError, ValueError, ImportError) as error:
+    except ImportError as error:
+        raise ConfigError(what_is_missing(error, f"the processor of '{path}'")) from error
+    except (OSError, ValueError) as error:
         first = str(error).strip().split("\n")[0]
         raise ConfigError(f"{path}: {first}\n  give a folder, a hub id, or a name, as: {', '.join(TINY)}") from error
     with torch.random.fork_rng(devices=[]):

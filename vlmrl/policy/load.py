@@ -14,6 +14,7 @@ from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import CheckpointError, ConfigError
 from vlmrl.families import registry, verdict
 from vlmrl.families.base import Family
+from vlmrl.families.packages import what_is_missing
 from vlmrl.families.registry import AUTO, family_of
 from vlmrl.policy import nf4
 from vlmrl.policy.attention import attach, choose
@@ -44,6 +45,9 @@ def _find(path: str) -> str:
 def _load(loader: Any, path: str, what: str, **kwargs: Any) -> Any:
     try:
         return loader.from_pretrained(_find(path), trust_remote_code=False, **kwargs)
+    except ImportError as error:
+        missing = what_is_missing(error, f"the {what} of '{path}'")
+        raise ConfigError(f"model.path: {missing}") from error
     except (OSError, ValueError, SafetensorError) as error:
         first = str(error).strip().split("\n")[0]
         raise ConfigError(

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from vlmrl.policy.attention import Pair, grid_attention
 from vlmrl.rollout.draw import sample
-from vlmrl.rollout.engine_hf import GROW, Done, HFEngine, Run, stacked
+from vlmrl.rollout.engine_hf import GROW, HFEngine, Run, stacked
+from vlmrl.rollout.in_place import Done
 from vlmrl.types import GenerationSettings, Request, Rollout
 
 LOOK = 16

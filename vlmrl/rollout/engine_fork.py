@@ -9,8 +9,7 @@ Letters: G answers, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -25,7 +24,7 @@ from vlmrl.policy.layouts import Subject
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.draw import sample, uniforms
-from vlmrl.rollout.engine_hf import SLOTS, Done, cast_once
+from vlmrl.rollout.in_place import SLOTS, Done, InPlace, cast_once
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
@@ -97,37 +96,12 @@ def drawn(seed: int, forbidden: Sequence[int] = (), temperature: float = 1.0) ->
     return choose
 
 
-class ForkEngine:
+class ForkEngine(InPlace):
     """Generates with the training policy in place; weights are always current and `version` is the policy's."""
 
     def __init__(self, policy: Policy, vision: VisionCache, *, max_num_seqs: int = SLOTS):
         """`max_num_seqs`: most answers that decode at a time."""
-        self.policy = policy
-        self.vision = vision
-        self.max_num_seqs = max_num_seqs
-        self.prefilled_prompts = 0
-        self.decoded_steps = 0
-
-    @property
-    def version(self) -> int:
-        return self.policy.version
-
-    def close(self) -> None:
-        """Nothing to release: the policy belongs to the trainer."""
-
-    def ready(self) -> AbstractContextManager[None]:
-        """All weights on every rank."""
-        return self.policy.shards.whole()
-
-    def probes(self, temperature: float) -> list[tuple[Prompt, Rollout]]:
-        """None: the weights are the trainer's own."""
-        del temperature
-        return []
-
-    @property
-    def counts(self) -> Mapping[str, Callable[[], float]]:
-        """Prompts that were prefilled and tokens that were decoded for all answers of a prompt at once."""
-        return {"work/prefilled_prompts": lambda: self.prefilled_prompts, "work/decode_steps": lambda: self.decoded_steps}
+        super().__init__(policy, vision, max_num_seqs)
 
     @torch.no_grad()
     def generate(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None = None) -> list[list[Rollout]]:

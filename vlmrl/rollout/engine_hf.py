@@ -13,8 +13,7 @@ R query heads per key head (GQA), K key heads, D head size.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,7 +28,8 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import layout_of, prompt_positions
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.draw import sample, uniforms
-from vlmrl.types import FinishReason, GenerationSettings, Prompt, Request, Rollout
+from vlmrl.rollout.in_place import SLOTS, Done, InPlace, cast_once
+from vlmrl.types import FinishReason, GenerationSettings, Request, Rollout
 
 GROW = 64
 """Answer tokens that room is made for at a time."""
@@ -169,7 +169,6 @@ def _longer(x: Tensor, tokens: int) -> Tensor:
     return torch.nn.functional.pad(x, (0, 0, 0, tokens))
 
 
-SLOTS = 256
 PREFILL_TOKENS = 32768
 """Prompt tokens that are prefilled in one pass; one longer prompt goes alone."""
 
@@ -178,9 +177,6 @@ class Grid(Decoding, Protocol):
     """Where the keys and values of prompts go."""
 
     def admit(self, slots: Sequence[int], counts: Sequence[int], lengths: Sequence[int], layers: Sequence[Pair], /) -> None: ...
-
-
-Done = Callable[[int, list[Rollout]], None]
 
 
 @dataclass
@@ -214,39 +210,14 @@ class Running:
         )
 
 
-class HFEngine:
+class HFEngine(InPlace):
     """Generates with the training policy in place; weights are always current and `version` is the policy's."""
 
     def __init__(self, policy: Policy, vision: VisionCache, *, max_num_seqs: int = SLOTS, prefill_tokens: int = PREFILL_TOKENS):
         """`max_num_seqs`: most answers that decode at a time; a prompt with more answers than that decodes alone."""
         require(policy.model.config.get_text_config())
-        self.policy = policy
-        self.vision = vision
-        self.max_num_seqs = max_num_seqs
+        super().__init__(policy, vision, max_num_seqs)
         self.prefill_tokens = prefill_tokens
-        self.prefilled_prompts = 0
-        self.decoded_steps = 0
-
-    @property
-    def version(self) -> int:
-        return self.policy.version
-
-    def close(self) -> None:
-        """Nothing to release: the policy belongs to the trainer."""
-
-    def ready(self) -> AbstractContextManager[None]:
-        """All weights on every rank, so that no rank asks another for weights, and each generates as many tokens as it likes."""
-        return self.policy.shards.whole()
-
-    def probes(self, temperature: float) -> list[tuple[Prompt, Rollout]]:
-        """None: the weights are the trainer's own."""
-        del temperature
-        return []
-
-    @property
-    def counts(self) -> Mapping[str, Callable[[], float]]:
-        """Prompts that were prefilled and tokens that were decoded for all running answers at once."""
-        return {"work/prefilled_prompts": lambda: self.prefilled_prompts, "work/decode_steps": lambda: self.decoded_steps}
 
     def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None) -> Run:
         """What one call of `generate` does."""
@@ -264,20 +235,6 @@ class HFEngine:
             return []
         with self.policy.autocast(), cast_once(self.policy):
             return self.begin(requests, settings, done).loop()
-
-
-@contextmanager
-def cast_once(policy: Policy) -> Iterator[None]:
-    """Autocast keeps the 16-bit copies of weights that want gradients until it ends, and makes those of all others anew in every token.
-    Here all want them; nothing that needs them runs."""
-    frozen = [p for p in policy.model.parameters() if not p.requires_grad and p.is_floating_point()]
-    try:
-        for parameter in frozen:
-            parameter.requires_grad_(True)
-        yield
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(False)
 
 
 class Run:

@@ -6,7 +6,8 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RolloutEngine
 from vlmrl.rollout.engine_fork import ForkEngine
-from vlmrl.rollout.engine_hf import SLOTS, HFEngine
+from vlmrl.rollout.engine_hf import HFEngine
+from vlmrl.rollout.in_place import SLOTS
 
 
 def own_engine(policy: Policy, vision: VisionCache, *, max_num_seqs: int = SLOTS) -> RolloutEngine:

@@ -1,0 +1,62 @@
+"""What engines share that generate with the training policy in place: its version, its weights on every rank, and what they count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+
+from vlmrl.policy.model import Policy
+from vlmrl.policy.vision import VisionCache
+from vlmrl.types import Prompt, Rollout
+
+SLOTS = 256
+"""Answers that decode at a time, at most."""
+Done = Callable[[int, list[Rollout]], None]
+"""Called with a request's number and rollouts as soon as its last answer has ended."""
+
+
+class InPlace:
+    """Weights are always current, and `version` is the policy's."""
+
+    def __init__(self, policy: Policy, vision: VisionCache, max_num_seqs: int):
+        """`max_num_seqs`: most answers that decode at a time."""
+        self.policy = policy
+        self.vision = vision
+        self.max_num_seqs = max_num_seqs
+        self.prefilled_prompts = 0
+        self.decoded_steps = 0
+
+    @property
+    def version(self) -> int:
+        return self.policy.version
+
+    def close(self) -> None:
+        """Nothing to release: the policy belongs to the trainer."""
+
+    def ready(self) -> AbstractContextManager[None]:
+        """All weights on every rank, so that no rank asks another for weights, and each generates as many tokens as it likes."""
+        return self.policy.shards.whole()
+
+    def probes(self, temperature: float) -> list[tuple[Prompt, Rollout]]:
+        """None: the weights are the trainer's own."""
+        del temperature
+        return []
+
+    @property
+    def counts(self) -> Mapping[str, Callable[[], float]]:
+        """Prompts that were prefilled, and tokens that were decoded for all running answers at once."""
+        return {"work/prefilled_prompts": lambda: self.prefilled_prompts, "work/decode_steps": lambda: self.decoded_steps}
+
+
+@contextmanager
+def cast_once(policy: Policy) -> Iterator[None]:
+    """Autocast keeps the 16-bit copies of weights that want gradients until it ends, and makes those of all others anew in every token.
+    Here all want them; nothing that needs them runs."""
+    frozen = [p for p in policy.model.parameters() if not p.requires_grad and p.is_floating_point()]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import runs
 from tests.support.given import make_model, make_rows
-from vlmrl.families.registry import CONFORM
+from tests.support.reports import written
 
 VIDEO = {"qwen3_5": True, "gemma3": False, "smolvlm": True, "internvl": True}
 """Families, and whether they have videos."""
@@ -42,7 +42,7 @@ def check_resume(family: str, folder: Path, kills: Sequence[Sequence[str]], forw
     world = make_rows(folder / "world", video=VIDEO[family], train=4, test=1)
     model = make_model(family, folder / "model")
     if forward != "repeat":
-        _admit(model, forward)
+        written(model, layouts=("repeat", forward), model_type=family)
     whole = small(model, world, folder / "whole", forward=forward)
     assert runs.run(whole, timeout=900) == 0
     expected = runs.outcome(whole)
@@ -60,16 +60,6 @@ def check_resume(family: str, folder: Path, kills: Sequence[Sequence[str]], forw
             assert runs.run(mine, f"{point}:kill", timeout=900) == -9, f"{point} is never passed"
         assert runs.run(mine, timeout=900) == 0
         assert runs.outcome(mine) == expected
-
-
-def _admit(model: Path, *layouts: str) -> None:
-    """A report of the kit, as far as training reads it."""
-    import json
-
-    import transformers
-
-    report = {"layouts": ["repeat", *layouts], "versions": {"transformers": transformers.__version__}}
-    (model / CONFORM).write_text(json.dumps(report))
 
 
 def test_killed_with_a_delta_net_pictures_and_clips(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.families.base import Family
 from vlmrl.families.given import Given
 from vlmrl.families.qwen_vl import QwenVL
+from vlmrl.families.verdict import admitted
 
 FAMILIES: dict[str, Family] = {
     "qwen2_vl": QwenVL(name="qwen2_vl"),
@@ -20,8 +21,6 @@ FAMILIES: dict[str, Family] = {
 }
 """Model types with code of their own. The mixture-of-experts variants are left out: no training run has been checked with a router."""
 AUTO = "auto"
-CONFORM = "conform.json"
-"""Report of `vlmrl conform` beside a model."""
 REFERENCE = "repeat"
 """The layout that every model runs in."""
 
@@ -70,7 +69,7 @@ def choose(wanted: str, model_type: str, path: str, revision: str | None = None)
     report of `vlmrl conform` beside the model admits a layout, the generic one.
 
     Raises:
-        ConfigError: no such family, or the model type has none.
+        ConfigError: no such family, or the model type has none, or the report cannot be read.
     """
     if wanted == AUTO:
         named = exported_as(path)
@@ -86,17 +85,6 @@ def exported_as(path: str) -> str | None:
     """The family that a folder which we exported was trained as; None for any other folder."""
     name = _read(Path(path).expanduser() / "vlmrl.json").get("family")
     return name if isinstance(name, str) else None
-
-
-def admitted(path: str) -> tuple[str, ...]:
-    """Layouts that `vlmrl conform` found exact for the model in this folder, with the version of transformers that is installed."""
-    from transformers import __version__
-
-    report = _read(Path(path).expanduser() / CONFORM)
-    versions, layouts = report.get("versions"), report.get("layouts")
-    if not isinstance(versions, dict) or not isinstance(layouts, list) or versions.get("transformers") != __version__:
-        return ()
-    return tuple(str(name) for name in layouts)
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -70,11 +70,31 @@ def read(path: str) -> Verdict | None:
             model_type=str(body["facts"]["model_type"]),
             kept={str(key): one["kept"] for key, one in promises.items()},
             about={str(key): str(one["about"]) for key, one in promises.items()},
-            layouts=tuple(str(one) for one in body["layouts"]),
+            layouts=_texts(body["layouts"]),
             versions={str(name): str(version) for name, version in body["versions"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{file}: no report of `vlmrl conform`: {error}\n  {command(path)} writes it anew") from error
+
+
+def _texts(found: object) -> tuple[str, ...]:
+    """
+    Raises:
+        TypeError: it is no list.
+    """
+    if not isinstance(found, list):
+        raise TypeError(f"'layouts' is no list: {found!r}")
+    return tuple(str(one) for one in found)
+
+
+def admitted(path: str) -> tuple[str, ...]:
+    """Layouts that `vlmrl conform` found exact for the model in this folder, with the version of transformers that is installed.
+
+    Raises:
+        ConfigError: the report cannot be read.
+    """
+    found = read(path)
+    return () if found is None or found.versions.get("transformers") != _installed("transformers") else found.layouts
 
 
 def check(path: str, needed: tuple[str, ...] = NEEDED) -> None:

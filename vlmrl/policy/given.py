@@ -22,7 +22,7 @@ from vlmrl.families import generic
 from vlmrl.families.base import Family
 from vlmrl.families.generic import Encoded
 from vlmrl.families.given import Scribe
-from vlmrl.families.registry import admitted
+from vlmrl.families.verdict import admitted
 from vlmrl.policy import layouts
 from vlmrl.policy.forward import Layout, Scored
 from vlmrl.policy.head import streaming_logprobs
@@ -39,7 +39,8 @@ def load_given(family: Family, processor: Any, path: str) -> ProcessorBundle:
     """What encoding needs of such a family, from its processor.
 
     Raises:
-        ConfigError: there is no processor of pictures, or the files do not say what ends an answer.
+        ConfigError: there is no processor of pictures, the files do not say what ends an answer, or a report of `vlmrl conform` beside
+            them cannot be read.
     """
     if not hasattr(processor, "image_processor"):
         raise ConfigError(f"model.path: '{path}' has no image processor; a vision-language model is needed")

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers
 from transformers import AutoConfig
 
+from tests.support.reports import HERE, written
 from vlmrl.errors import ConfigError
-from vlmrl.families.registry import CHOICES, CONFORM, FAMILIES, admitted, choose
+from vlmrl.families.registry import CHOICES, FAMILIES, choose
+from vlmrl.families.verdict import admitted
 from vlmrl.policy.load import SETTINGS
 
 
@@ -19,11 +20,6 @@ from vlmrl.policy.load import SETTINGS
 def folder(tmp_path: Path) -> Path:
     AutoConfig.for_model("gemma3").save_pretrained(tmp_path)
     return tmp_path
-
-
-def report(folder: Path, **more: Any) -> None:
-    body = {"layouts": ["repeat", "fork"], "versions": {"transformers": transformers.__version__}} | more
-    (folder / CONFORM).write_text(json.dumps(body))
 
 
 def test_auto_goes_by_the_model_type(folder: Path) -> None:
@@ -48,16 +44,23 @@ def test_generic_takes_any_type_also_one_with_code_of_its_own(folder: Path) -> N
 
 
 def test_a_report_of_the_kit_admits_and_counts_for_its_version_of_transformers_only(folder: Path) -> None:
-    report(folder)
+    written(folder, layouts=("repeat", "fork"))
     assert admitted(str(folder)) == ("repeat", "fork")
     assert choose("auto", "gemma3", str(folder)).choice == "generic"
     assert choose("auto", "qwen2_5_vl", str(folder)).own_code, "a report does not take away code of a family's own"
-    for wrong in ({"layouts": []}, {"versions": {"transformers": "4.0"}}, {"layouts": "repeat"}, {"versions": None}):
-        report(folder, **wrong)
+    for layouts, versions in (((), HERE), (("repeat",), {"transformers": "4.0"})):
+        written(folder, layouts=layouts, versions=versions)
+        assert admitted(str(folder)) == ()
         with pytest.raises(ConfigError, match="supported"):
             choose("auto", "gemma3", str(folder))
-    (folder / CONFORM).write_text("{")
-    assert admitted(str(folder)) == ()
+
+
+@pytest.mark.parametrize("damage", [{"layouts": "repeat"}, {"versions": None}, {"promises": []}])
+def test_a_damaged_report_is_an_error_and_not_none(folder: Path, damage: dict[str, Any]) -> None:
+    written(folder, **damage)
+    with pytest.raises(ConfigError, match=r"conform\.json: no report of `vlmrl conform`"):
+        choose("auto", "gemma3", str(folder))
+    assert choose("auto", "qwen2_5_vl", str(folder)).own_code
 
 
 def test_an_exported_folder_says_what_it_was_trained_as(folder: Path) -> None:

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support import tiny
+from tests.support.reports import HERE, written
 from vlmrl import doctor
 from vlmrl.cli import app
-from vlmrl.conform.run import NOT_RUN, PROMISES, Report
+from vlmrl.conform.run import PROMISES
 from vlmrl.errors import ConfigError
 from vlmrl.families import verdict
 from vlmrl.families.registry import family_of
 from vlmrl.families.verdict import ConformWarning
 from vlmrl.policy.load import load_policy
-
-HERE = {name: verdict._installed(name) for name in ("transformers", "torch")}
-
-
-def written(folder: Path, *, red: tuple[str, ...] = (), versions: dict[str, str] | None = None) -> Path:
-    """A report as the kit writes it, with promises that are not kept."""
-    plain = Report(name="m", facts={"model_type": "internvl"}, versions=versions or HERE, float64=True, checks=(), seconds={})
-    body: dict[str, Any] = plain.json() | {"layouts": ["repeat"]}
-    body["promises"] = {key: {"kept": key not in red, "about": about} for key, (about, _, _) in PROMISES.items()}
-    body["promises"] |= {key: {"kept": None, "about": why} for key, why in NOT_RUN.items()}
-    folder.mkdir(exist_ok=True)
-    (folder / "conform.json").write_text(json.dumps(body))
-    return folder
 
 
 def test_what_needs_are_are_promises() -> None:
@@ -65,8 +51,9 @@ def test_other_versions_are_a_warning(tmp_path: Path, red: tuple[str, ...]) -> N
 @pytest.mark.parametrize("text", ["{", "[]", '{"promises": {}}', '{"promises": [1], "facts": {}}'])
 def test_a_damaged_report_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "conform.json").write_text(text)
-    with pytest.raises(ConfigError, match="no report of `vlmrl conform`"):
-        verdict.read(str(tmp_path))
+    for look in (verdict.read, verdict.admitted):
+        with pytest.raises(ConfigError, match="no report of `vlmrl conform`"):
+            look(str(tmp_path))
 
 
 def test_loading_looks_at_the_report(tmp_path: Path) -> None:

@@ -1,0 +1,32 @@
+"""Reports of `vlmrl conform` as the kit writes them, with what a test wants them to say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from vlmrl.conform.run import NOT_RUN, PROMISES, Report
+from vlmrl.families import verdict
+
+HERE = {name: verdict._installed(name) for name in ("transformers", "torch")}
+
+
+def written(
+    folder: Path,
+    *,
+    red: Collection[str] = (),
+    layouts: Sequence[str] = ("repeat",),
+    versions: dict[str, str] | None = None,
+    model_type: str = "internvl",
+    **more: Any,
+) -> Path:
+    """The folder, with a report in which the promises `red` are not kept. `more`: other values of its keys."""
+    plain = Report(name="m", facts={"model_type": model_type}, versions=versions or HERE, float64=True, checks=(), seconds={})
+    body: dict[str, Any] = plain.json() | {"layouts": list(layouts)}
+    body["promises"] = {key: {"kept": key not in red, "about": about} for key, (about, _, _) in PROMISES.items()}
+    body["promises"] |= {key: {"kept": None, "about": why} for key, why in NOT_RUN.items()}
+    folder.mkdir(exist_ok=True)
+    (folder / verdict.REPORT).write_text(json.dumps(body | more))
+    return folder

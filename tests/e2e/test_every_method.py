@@ -45,7 +45,11 @@ def rl_only(files: tuple[Path, Path], root: Path, **stage: Any) -> dict[str, Any
     if not steps.exists():
         lines = [json.loads(line) for line in (files[1] / "train.jsonl").read_text().splitlines()]
         for i, line in enumerate(lines):
-            line["meta"] |= {"trajectory": {"id": f"t{i // 2}", "step": i % 2, "length": 2 + i % 9}, "level": i % 3}
+            line["meta"] |= {
+                "trajectory": {"id": f"t{i // 2}", "step": i % 2, "length": 2 + i % 9},
+                "level": i % 3,
+                "paraphrases": [f"Tell me: {line['prompt']}"],
+            }
         steps.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return config
 
@@ -111,6 +115,7 @@ STAGES: dict[str, dict[str, Any]] = {
             *({"name": name} for name in ("ace", "adora", "xrpo_sharpening", "ap_grpo", "egpo_proposed", "gtpo_entropy")),
             {"name": "aspo", "marker": [5]},
             {"name": "dagrpo_proposed", "score": "format", "threshold": 0.01},
+            {"name": "dr_irl_proposed", "similarity": "format", "gap": "format"},
         ]
     },
     "reweight_per_token": {"reweight": [{"name": "gtpo"}, {"name": "hapo_low_entropy"}, {"name": "d3s_tokens"}]},
@@ -137,6 +142,23 @@ STAGES: dict[str, dict[str, Any]] = {
     "scaf_grpo": {"rollout": ROLLOUT | {"strategy": {"name": "scaf_grpo"}}},
     "guide": {"rollout": ROLLOUT | {"strategy": {"name": "guide"}}},
     "sage": {"rollout": ROLLOUT | {"strategy": {"name": "sage"}}},
+    **{
+        name: {"rollout": ROLLOUT | {"strategy": {"name": name}}}
+        for name in ("rltf_sd", "taught_proposed", "ilf_proposed", "thinktuning_proposed")
+    },
+    "paraphrases": {
+        "rollout": ROLLOUT | {"strategy": {"name": "paraphrases"}},
+        "rewards": [{"name": "temporal_iou"}, {"name": "paraphrase_agreement"}],
+        "reward_shaping": [{"name": "information_consistency_proposed", "reward": "temporal_iou"}],
+        "advantage": {"name": "grpo_by_question"},
+    },
+    "masa": {
+        "rollout": ROLLOUT | {"strategy": {"name": "masa"}},
+        "rewards": [{"name": "temporal_iou"}, {"name": "masa"}],
+        "advantage": {"name": "grpo_by_question"},
+    },
+    "grpo_vps_proposed": {"reweight": [{"name": "grpo_vps_proposed", "segments": 2, "least": 1}]},
+    "srpo_proposed": {"reweight": [{"name": "srpo_proposed", "success_at": 0.2}]},
     "igrpo": {"rollout": ROLLOUT | {"strategy": {"name": "igrpo"}}},
     "demonstration": {
         "rollout": ROLLOUT | {"strategy": {"name": "demonstration"}},

@@ -42,6 +42,8 @@ def inputs(rows):
         turn_N=torch.zeros(n, dtype=torch.int64),
         state_N=torch.zeros(n, dtype=torch.int64),
         sample_N=torch.zeros(n, dtype=torch.int64),
+        question_N=torch.zeros(n, dtype=torch.int64),
+        belief_N=torch.full((n,), 0.5, dtype=torch.float64),
         consistency_N=torch.full((n,), 0.6, dtype=torch.float64),
         ids_NT=torch.arange(n)[:, None] * torch.tensor([0, 0, 1]),
         entropy_NT=torch.full((n, 3), 0.7),

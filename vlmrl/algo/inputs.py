@@ -59,6 +59,10 @@ class AdvantageInputs:
     """int64 id of the state that the turn was taken in: equal within a group where the state is; -1 where it is not known."""
     sample_N: Tensor | None = None
     """int64 id of the row of data that the group asks about, the same at every step: what memories of rows go by."""
+    question_N: Tensor | None = None
+    """int64 number of the question that the row was asked, within its group: 0 for the group's own, else the tier of a strategy's."""
+    belief_N: Tensor | None = None
+    """float64 likelihood of the right answer, given at once, under the row's prompt: geometric mean over its tokens; NaN without one."""
     consistency_N: Tensor | None = None
     """float64 likelihood of the rollout's answer given its thought, under the slowly averaged reference: geometric mean over the answer's
     tokens, in [0, 1]; NaN where there is no answer."""

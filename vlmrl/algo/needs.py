@@ -15,6 +15,8 @@ WHAT = {
     "turn_N": "the number of each turn within its attempt",
     "state_N": "the state that each turn was taken in",
     "sample_N": "the row of data that each group asks about",
+    "question_N": "which question of its group each row was asked",
+    "belief_N": "the likelihood of the right answer under each prompt",
     "consistency_N": "the likelihood of each answer given its thought, under the slowly averaged reference",
     "ids_NT": "the token ids of each response",
     "logp_NT": "the log-prob of each token under the policy",

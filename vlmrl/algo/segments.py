@@ -79,3 +79,16 @@ def sentences(ends: list[bool], *, least: int = LEAST_TOKENS) -> list[int]:
     if number and 0 < size < least:  # what is left is too short: it belongs to the sentence before
         out = [min(one, number - 1) for one in out]
     return out
+
+
+def cuts(entropy: list[float], count: int, least: int) -> list[int]:
+    """count + 1 rising places in a sequence: 0, up to count - 1 tokens of the largest entropy, `least` apart at least, and its length.
+
+    A segment begins at such a token. Where fewer fit, the last place stands several times, so that what lies between is empty.
+    """
+    chosen: list[int] = []
+    for place in sorted(range(len(entropy)), key=lambda t: (-entropy[t], t)):
+        if len(chosen) < count - 1 and all(abs(place - other) >= least for other in [*chosen, 0, len(entropy)]):
+            chosen.append(place)
+    places = [0, *sorted(chosen), len(entropy)]
+    return places + [len(entropy)] * (count + 1 - len(places))

@@ -1,5 +1,27 @@
 """The providers of the package, one file per need. Importing this registers all of them; a plug-in adds its own with `provides`."""
 
-from vlmrl.train.stage.providers import adv_median, averaged_reference, reach, score_mean, sentences, tempered, tokens
+from vlmrl.train.stage.providers import (
+    adv_median,
+    averaged_reference,
+    belief,
+    questions,
+    reach,
+    score_mean,
+    sentences,
+    sibling,
+    tempered,
+    tokens,
+)
 
-__all__ = ["adv_median", "averaged_reference", "reach", "score_mean", "sentences", "tempered", "tokens"]
+__all__ = [
+    "adv_median",
+    "averaged_reference",
+    "belief",
+    "questions",
+    "reach",
+    "score_mean",
+    "sentences",
+    "sibling",
+    "tempered",
+    "tokens",
+]

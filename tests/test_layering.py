@@ -16,7 +16,7 @@ PACKAGE = ROOT / "vlmrl"
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if "__pycache__" not in p.parts)
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
-BELOW = {"types", "defaults", "protocols", "registry", "rng", "errors", "fs", "compat", "faults", "plugins"}
+BELOW = {"types", "defaults", "protocols", "registry", "rng", "errors", "fs", "compat", "faults", "plugins", "paths"}
 """Modules at the bottom. `faults` may be imported by anyone."""
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -30,7 +30,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fs": {"errors"},
     "defaults": set(),
     "plugins": {"errors"},
-    "config": {"errors", "registry", "types", "defaults", "plugins"},
+    "paths": {"errors", "registry"},
+    "config": {"errors", "registry", "types", "defaults", "plugins", "paths"},
     # A rule about a neighbour may ask whether the recipe names another than the default.
     "algo": {"registry", "defaults"},
     "metrics": {"errors", "types"},
@@ -64,17 +65,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": BELOW
     | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval", "cli_plan", "cli_launch"}
-    | {"cli_server", "cli_toy", "cli_env", "cli_conform"},
+    | {"cli_server", "cli_toy", "cli_env", "cli_conform", "cli_names"},
+    "cli_names": {"config", "evals"},
     "cli_env": BELOW | {"envs", "data", "media", "policy", "rollout"},
     "cli_conform": {"errors", "conform", "families", "policy"},
-    "cli_eval": BELOW | {"train", "evals", "toy", "policy"},
-    "cli_plan": {"config", "errors", "plan", "policy"},
-    "cli_launch": BELOW | {"config", "methods", "train"},
-    "cli_server": BELOW | {"config", "methods", "policy", "toy", "train"},
-    "cli_toy": BELOW | {"config", "policy", "toy", "train"},
+    "cli_eval": BELOW | {"train", "evals", "toy", "policy", "cli_names"},
+    "cli_plan": {"config", "errors", "plan", "policy", "cli_names"},
+    "cli_launch": BELOW | {"config", "methods", "train", "cli_names"},
+    "cli_server": BELOW | {"config", "methods", "policy", "toy", "train", "cli_names"},
+    "cli_toy": BELOW | {"config", "policy", "toy", "train", "cli_names"},
 }
 ONLY_IMPORTED_BY = {
     "cli": {"__main__"},
+    "cli_names": {"cli", "cli_eval", "cli_plan", "cli_launch", "cli_server", "cli_toy"},
     "cli_env": {"cli"},
     "cli_eval": {"cli"},
     "cli_plan": {"cli"},
@@ -115,7 +118,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "pydantic_core": ("config",),
     "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks"),
     "yaml": ("config", "train", "evals", "methods"),  # the list of papers
-    "typer": ("cli", "cli_env", "cli_eval", "cli_plan", "cli_launch", "cli_server", "cli_toy", "cli_conform"),
+    "typer": ("cli", "cli_env", "cli_eval", "cli_plan", "cli_launch", "cli_server", "cli_toy", "cli_conform", "cli_names"),
     "rich": ("cli", "cli_eval", "cli_plan", "cli_conform", "train", "evals"),
     "matplotlib": ("evals",),
     "jinja2": ("evals", "rewards.remote"),
@@ -150,7 +153,9 @@ NO_TORCH = {
     "sampling",
     "doctor",
     "envs",
+    "paths",
     "cli",
+    "cli_names",
     "cli_env",
     "cli_eval",
     "cli_plan",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vlmrl import __version__, cli_conform, cli_env, cli_eval, cli_launch, cli_plan, cli_server, cli_toy
+from vlmrl.cli_names import load_said
 from vlmrl.errors import ConfigError, DataError, VlmrlError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ app = typer.Typer(
 for part in (cli_toy, cli_env, cli_eval, cli_launch, cli_server, cli_plan, cli_conform):
     part.register(app)
 
-Recipe = Annotated[Path, typer.Argument(help="YAML recipe, for example configs/recipes/toy_video.yaml", show_default=False)]
+Recipe = Annotated[Path, typer.Argument(help="YAML recipe, or the name of one, for example toy_video", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, for example run.seed=3 stages.rl.optim.lr=1e-6", show_default=False),
@@ -98,11 +99,9 @@ def train(
 ) -> None:
     """Train. The same command on the same run directory resumes where it stopped.
 
-    Example: vlmrl train configs/recipes/toy_video.yaml run.name=mine stages.rl.steps=50
+    Example: vlmrl train toy_video run.name=mine stages.rl.steps=50
     """
-    from vlmrl.config.load import load
-
-    loaded = load(recipe, overrides or [], also=_method_problems)
+    loaded = load_said(recipe, overrides, _method_problems)
     from vlmrl.methods import require_methods
     from vlmrl.train import dist
     from vlmrl.train.ui import Ui
@@ -130,7 +129,9 @@ def train(
 
 @app.command()
 def check(
-    recipe: Annotated[str | None, typer.Argument(help="YAML recipe; with --rows, KEY=VALUE of its source", show_default=False)] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(help="YAML recipe or its name; with --rows, KEY=VALUE of its source", show_default=False)
+    ] = None,
     overrides: Overrides = None,
     no_data: Annotated[bool, typer.Option("--no-data", help="Check the recipe only; read no rows and no media.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page of rows as the model sees them, worst first.", show_default=False)] = None,
@@ -146,7 +147,7 @@ def check(
 ) -> None:
     """Check a recipe, its methods and all of its data; or with --rows a file of rows alone. No model weights are loaded.
 
-    Example: vlmrl check configs/recipes/toy_video.yaml --html rows.html run.seed=3
+    Example: vlmrl check toy_video --html rows.html run.seed=3
     """
     if rows is not None:
         if no_data or print_ or (no_media and html is not None):
@@ -156,9 +157,7 @@ def check(
         return
     if recipe is None or any((answer_type, media_root, columns, turns, model, no_media)):
         raise ConfigError("give a recipe, or rows with --rows FILE; --answer-type and the like belong to --rows")
-    from vlmrl.config.load import load
-
-    loaded = load(Path(recipe), overrides or [], also=_method_problems)
+    loaded = load_said(recipe, overrides, _method_problems)
     if print_:
         _print_resolved(loaded)
     typer.echo("recipe: ok")
@@ -277,11 +276,9 @@ def thoughts(
 ) -> None:
     """Write thoughts for rows that have an answer but none (reverse thinking of TON), with the recipe's model.
 
-    Example: vlmrl thoughts configs/recipes/ton.yaml thoughts.jsonl --check
+    Example: vlmrl thoughts ton thoughts.jsonl --check
     """
-    from vlmrl.config.load import load
-
-    loaded = load(recipe, overrides or [], also=_method_problems)
+    loaded = load_said(recipe, overrides, _method_problems)
     from vlmrl.methods import require_methods
     from vlmrl.policy.load import quiet_transformers
     from vlmrl.toy.base import prepare
@@ -327,9 +324,7 @@ def list_(
         return
     plugins = list(plugin or [])
     if recipe is not None:
-        from vlmrl.config.load import load
-
-        plugins += load(recipe, []).config.plugins
+        plugins += load_said(recipe, []).config.plugins
     from vlmrl.methods import described, papers, registries
     from vlmrl.registry import nearest
 

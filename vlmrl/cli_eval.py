@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vlmrl.cli_names import suite_said
 from vlmrl.errors import ConfigError, VlmrlError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def register(app: typer.Typer) -> None:
 def eval_(
     checkpoint: Annotated[Path, typer.Argument(help="Model folder such as <run>/final, or a finished run", show_default=False)],
     suite: Annotated[
-        str | None, typer.Option(help="A suite of evals/suites by its name, or a YAML file; without it they are listed", show_default=False)
+        str | None, typer.Option(help="A suite by its name, or a YAML file; without it they are listed", show_default=False)
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the results  [default: suites/<model>-<suite> beside the model]", show_default=False)
@@ -167,17 +168,18 @@ class _Asked:
 def known_suites() -> str:
     """One line with the names of our suites."""
     from vlmrl.evals.ask.suite import DEFINITIONS
+    from vlmrl.paths import names as known
 
-    names = sorted(path.stem for path in (DEFINITIONS / "suites").glob("*.yaml"))
+    names = known("suite", DEFINITIONS / "suites")
     return f"suites: {', '.join(names) or 'none here'} ('vlmrl suites' says what they are), or a YAML file"
 
 
 def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui, plugins: list[str]) -> tuple[Suite, Path]:
     """The suite, cut to the wanted tasks, and where its data are; the toy world is made where it is missing."""
-    from vlmrl.evals.ask.suite import data_root_of, load_suite, suite_path
+    from vlmrl.evals.ask.suite import data_root_of, load_suite
     from vlmrl.registry import nearest
 
-    suite = load_suite(suite_path(name), plugins)
+    suite = load_suite(suite_said(name), plugins)
     if tasks:
         known = [task.id for task in suite.tasks]
         for wanted in tasks:
@@ -298,7 +300,7 @@ def suites(
     from rich.console import Console
     from rich.table import Table
 
-    from vlmrl.evals.ask.suite import DEFINITIONS, load_suite, suite_path
+    from vlmrl.evals.ask.suite import DEFINITIONS, load_suite
 
     if name is None:
         table = Table("suite", "tasks", "what it is")
@@ -309,7 +311,7 @@ def suites(
         return
     table = Table("task", "answers", "primary", "rows", "made by")
     missing = 0
-    for task in load_suite(suite_path(name)).tasks:
+    for task in load_suite(suite_said(name)).tasks:
         there = data_root is None or (data_root / task.source).exists()
         missing += not there
         rows = task.source if there else f"{task.source} (missing)"

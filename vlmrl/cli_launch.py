@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vlmrl.cli_names import load_said
 from vlmrl.errors import ConfigError, VlmrlError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def launch(
-    recipe: Annotated[Path, typer.Argument(help="YAML recipe, for example configs/recipes/toy_video.yaml", show_default=False)],
+    recipe: Annotated[Path, typer.Argument(help="YAML recipe, or the name of one, for example toy_video", show_default=False)],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, for example run.seed=3", show_default=False),
@@ -37,7 +38,7 @@ def launch(
 ) -> None:
     """Print the line that trains a recipe on several GPUs, or run it here with --run. Without a GPU the processes run on the CPU.
 
-    Example: vlmrl launch configs/recipes/toy_video.yaml --gpus 2 --run run.name=mine
+    Example: vlmrl launch toy_video --gpus 2 --run run.name=mine
     """
     from vlmrl.train.launch import LAUNCHERS, Job, text
 
@@ -67,10 +68,9 @@ def ended(error: VlmrlError) -> None:
 
 def _checked(recipe: Path, overrides: list[str]) -> Loaded:
     """A recipe without problems: each of the processes would find them again."""
-    from vlmrl.config.load import load
     from vlmrl.methods import method_problems
 
-    return load(recipe, overrides, also=method_problems)
+    return load_said(recipe, overrides, method_problems)
 
 
 def _run(job: Job, loaded: Loaded) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vlmrl.cli_names import load_said
 from vlmrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def plan_(
-    recipe: Annotated[Path, typer.Argument(help="YAML recipe", show_default=False)],
+    recipe: Annotated[Path, typer.Argument(help="YAML recipe, or the name of one", show_default=False)],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Overrides", show_default=False)] = None,
     gpus: Annotated[int, typer.Option(help="GPUs of the run, one rank each", min=1)] = 1,
     gpu: Annotated[str, typer.Option(help="Type: h100, h200, a100, l40s, rtx4090 or a10")] = "h100",
@@ -47,12 +48,11 @@ def plan_(
 ) -> None:
     """What a run needs before it is started: GB per GPU by part, seconds per step by phase, and what to change if it does not fit.
 
-    Example: vlmrl plan configs/recipes/video_tempsamp_3b.yaml --gpus 8 --gpu h100
+    Example: vlmrl plan video_tempsamp_3b --gpus 8 --gpu h100
     """
-    from vlmrl.config.load import load
     from vlmrl.plan.gpus import gpu_of
 
-    cfg = load(recipe, overrides or []).config
+    cfg = load_said(recipe, overrides).config
     given = {"sharding": sharding, "shard_size": shard_size, "offload": offload, "recompute": recompute}
     given |= {"engine": engine, "prompt": prompt, "visual": visual, "answer": answer, "network": network * 1e9}
     found = _shape(cfg, shape)

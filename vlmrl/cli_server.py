@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from vlmrl.cli_names import load_said
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -14,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 def rollout_server(
-    recipe: Annotated[Path, typer.Argument(help="YAML recipe of the run that will ask", show_default=False)],
+    recipe: Annotated[Path, typer.Argument(help="YAML recipe of the run that will ask, or its name", show_default=False)],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, for example stages.rl.rollout.vllm.memory=0.9", show_default=False),
@@ -31,14 +33,13 @@ def rollout_server(
 
     Example: vlmrl rollout-server recipe.yaml --listen 10.0.0.7:7000 --token-file token
     """
-    from vlmrl.config.load import load
     from vlmrl.methods import method_problems
     from vlmrl.policy.load import quiet_transformers
     from vlmrl.toy.base import prepare
     from vlmrl.train.rollout_server import serve
     from vlmrl.train.ui import Ui
 
-    loaded = load(recipe, overrides or [], also=method_problems)
+    loaded = load_said(recipe, overrides, method_problems)
     quiet_transformers()
     ui = Ui()
     serve(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from vlmrl.cli_names import load_said
 from vlmrl.errors import ConfigError
 
 
@@ -54,7 +55,7 @@ def make(
 
 
 def prepare(
-    recipe: Annotated[Path, typer.Argument(help="YAML recipe, for example configs/recipes/toy_video.yaml", show_default=False)],
+    recipe: Annotated[Path, typer.Argument(help="YAML recipe, or the name of one, for example toy_video", show_default=False)],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, for example toy.cache=/data/toy", show_default=False),
@@ -62,11 +63,9 @@ def prepare(
 ) -> None:
     """Make the world and the base model of a recipe, if they are not in its cache, and train nothing else. Ranks of a run find them there.
 
-    Example: vlmrl toy prepare configs/recipes/toy_video.yaml
+    Example: vlmrl toy prepare toy_video
     """
-    from vlmrl.config.load import load
-
-    config = load(recipe, overrides or []).config
+    config = load_said(recipe, overrides).config
     if config.toy is None:
         typer.echo(f"{recipe}: nothing is generated for it")
         return

@@ -25,6 +25,7 @@ from vlmrl.config.load import load
 from vlmrl.data.row import parse_row
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.suite import DEFINITIONS, load_suite, suite_path
+from vlmrl.paths import find
 
 ALLOWED = {
     ("README.md", " sampler ── plan"): "a diagram",
@@ -141,10 +142,10 @@ def vlmrl(block: Block, words: list[str]) -> None:
     optional = [word[1:] if word.startswith("[") else word.removesuffix("]") if "[" not in word else word for word in words]
     found = parse_vlmrl([word.removesuffix("]") if word.isupper() else word for word in optional])
     recipe = None if found.get("rows") else found.get("recipe")  # with --rows, settings of the source stand there
-    if recipe is not None and (ROOT / str(recipe)).is_file():
+    if recipe is not None and find("recipe", str(recipe)) is not None:
         from vlmrl.methods import method_problems
 
-        load(ROOT / str(recipe), list(found.get("overrides") or []), also=method_problems)
+        load(str(recipe), list(found.get("overrides") or []), also=method_problems)
     elif recipe is not None:
         assert str(recipe) in ("recipe.yaml", "RECIPE"), f"{block}: no recipe {recipe}"
         overrides(block, list(found.get("overrides") or []))

@@ -2,7 +2,8 @@
 
 `vlmrl train configs/recipes/x.yaml stages.rl.loss.clip_high=0.28 run.seed=3`
 
-A recipe says only what differs from its `base:` (one level: a file of `configs/base/` by its name, or a path; it has no base itself)
+A recipe is a file or the name of one (`vlmrl.paths`). It says only what differs from its `base:` (one level: a file of `configs/base/` by
+its name, or a path; it has no base itself)
 and from the schema's defaults. Mappings merge, lists are replaced; an override reaches into a list by the item's name. This is pass 1 of
 checking and needs no torch; method names and arguments are pass 2 (`config.methods`).
 """
@@ -13,7 +14,7 @@ import hashlib
 import re
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from vlmrl.config.schema import Config, validate
 from vlmrl.config.tree import Node
 from vlmrl.config.where import located
 from vlmrl.errors import ConfigError
+from vlmrl.paths import find, missing, names, shown
 from vlmrl.registry import nearest
 
 _BASE_NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -43,22 +45,27 @@ class Loaded:
     """SHA-256 of `text`, hexadecimal."""
     root: Node | None = None
     """The tree that the recipe was read from; None for a config that does not come from a file."""
+    notes: tuple[str, ...] = ()
+    """Which files were taken for what was given by name."""
 
     def located(self, text: str) -> str:
         """What is said of a path of the recipe, with the file and line that give it in front."""
         return text if self.root is None else located(text, self.root)
 
 
-def load(path: Path, overrides: list[str], *, also: Callable[[Config], list[str]] | None = None) -> Loaded:
-    """Read, merge and check a recipe. `also` finds further problems (those of methods, which need torch); it is asked even where
-    the recipe has other problems, about what is left without them, so that one run shows everything.
+def load(path: str | Path, overrides: list[str], *, also: Callable[[Config], list[str]] | None = None) -> Loaded:
+    """Read, merge and check a recipe: a file, or the name of one in the working folder or of ours.
+
+    `also` finds further problems (those of methods, which need torch); it is asked even where the recipe has other problems, about what
+    is left without them, so that one run shows everything.
 
     Raises:
         ConfigError: with all problems found, each with its file and line (or `command line`), the bad key, the nearest known key
             and the expected type.
     """
     problems: list[str] = []
-    root = resolve(path, overrides, problems)
+    notes: list[str] = []
+    root = resolve(_file(path, notes), overrides, problems, notes)
     config = check(root, problems)
     usable, guessed = (config, frozenset[tuple[str, str]]()) if config is not None else salvage(root)
     if usable is not None:
@@ -70,7 +77,19 @@ def load(path: Path, overrides: list[str], *, also: Callable[[Config], list[str]
         problems += [located(problem, root) for problem in further if not is_guessed(problem, guessed)]
     if problems or config is None:
         raise ConfigError(list(dict.fromkeys(problems)))
-    return loaded(config, _origins(config, root), root)
+    return replace(loaded(config, _origins(config, root), root), notes=tuple(notes))
+
+
+def _file(asked: str | Path, notes: list[str]) -> Path:
+    """The file of a recipe. A path that is not there is left to `tree.read`, which says why."""
+    found = find("recipe", asked)
+    if found is None:
+        if Path(asked).suffix or len(Path(asked).parts) > 1:
+            return Path(asked)
+        raise missing("recipe", asked)
+    if found.line is not None:
+        notes.append(found.line)
+    return found.path
 
 
 def loaded(config: Config, origins: dict[str, str] | None = None, root: Node | None = None) -> Loaded:
@@ -85,12 +104,12 @@ def loaded(config: Config, origins: dict[str, str] | None = None, root: Node | N
     )
 
 
-def resolve(path: Path, overrides: list[str], problems: list[str]) -> Node:
-    """The merged tree of base, recipe and overrides, unchecked."""
+def resolve(path: Path, overrides: list[str], problems: list[str], notes: list[str] | None = None) -> Node:
+    """The merged tree of base, recipe and overrides, unchecked. `notes` takes which base was found by its name."""
     root = tree.read(path, problems)
     if problems and not root.mapping:
         raise ConfigError(problems)  # nothing was read, so anything more would be noise
-    base = read_base(path, root, problems)
+    base = read_base(path, root, problems, notes)
     root = Node({k: v for k, v in (root.mapping or {}).items() if k != "base"}, root.origin)
     if base is not None:
         root = tree.merge(base, root)
@@ -103,9 +122,9 @@ def resolve(path: Path, overrides: list[str], problems: list[str]) -> Node:
     return root
 
 
-def read_base(path: Path, root: Node, problems: list[str]) -> Node | None:
-    """The tree that `base:` of a recipe names, or None without one. A path that ends in .yaml is relative to the recipe. A name is
-    looked for in `base/` beside the recipe's folder, then beside the recipe, then in the `configs/base/` of a source checkout."""
+def read_base(path: Path, root: Node, problems: list[str], notes: list[str] | None = None) -> Node | None:
+    """The tree that `base:` of a recipe names, or None without one. A path that ends in .yaml is relative to the recipe. A name is looked
+    for in `base/` beside the recipe's folder, then beside the recipe, in the working folder, and among ours."""
     entry = (root.mapping or {}).get("base")
     if entry is None:
         return None
@@ -120,18 +139,19 @@ def read_base(path: Path, root: Node, problems: list[str]) -> Node | None:
             problems.append(f"{entry.origin}: base: no file {given} (a path is relative to the recipe)")
             return None
         return _read_base(given, problems)
-    folders = [recipe.parent.parent / "base", recipe.parent / "base", Path(__file__).parents[2] / "configs" / "base"]
-    found = next((f / f"{entry.value}.yaml" for f in folders if (f / f"{entry.value}.yaml").is_file()), None)
+    beside = (recipe.parent.parent / "base", recipe.parent / "base")
+    found = find("base", entry.value, beside=beside)
     if found is None:
-        known = sorted({f.stem for folder in folders for f in folder.glob("*.yaml")})
+        known = sorted({*names("base"), *(file.stem for folder in beside for file in folder.glob("*.yaml"))})
         problems.append(f"{entry.origin}: base: no base '{entry.value}'{nearest(entry.value, known)} (known: {', '.join(known) or 'none'})")
         return None
-    return _read_base(found, problems)
+    if notes is not None and found.line is not None and not found.path.absolute().is_relative_to(beside[0]):
+        notes.append(found.line)
+    return _read_base(found.path, problems)
 
 
 def _read_base(found: Path, problems: list[str]) -> Node:
-    here = Path.cwd()
-    base = tree.read(found.relative_to(here) if found.is_relative_to(here) else found, problems)
+    base = tree.read(Path(shown(found)), problems)
     if "base" in (base.mapping or {}):
         problems.append(f"{(base.mapping or {})['base'].origin}: base: a base has no base of its own")
     return base

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from vlmrl import fs
 from vlmrl.errors import CheckpointError, ConfigError, DataError, Preempted
+from vlmrl.paths import shipped, shown
 from vlmrl.train.watchdog import address
 
 LAUNCHERS = ("torchrun", "accelerate", "slurm")
@@ -26,7 +27,6 @@ RESTARTS = 3
 SAVING = 120
 FINAL = (ConfigError.exit_code, DataError.exit_code, Preempted.exit_code, CheckpointError.exit_code)
 """Exit codes after which the same command would end the same way, or after which somebody wanted the job to end."""
-ACCELERATE = "configs/accelerate"
 _SAID = "VLMRL_FINAL_EXIT_CODE"
 """Names the file in which a process says with which exit code it ended the job, where `run` started it."""
 
@@ -65,7 +65,8 @@ def torchrun(job: Job) -> list[str]:
 
 def accelerate(job: Job, machine: int = 0) -> list[str]:
     """The line of one machine; `configs/accelerate` holds what is the same in all jobs."""
-    words = ["accelerate", "launch", "--config_file", f"{ACCELERATE}/{'one_machine' if job.nodes == 1 else 'several_machines'}.yaml"]
+    settings = shown(shipped("configs", "accelerate", f"{'one_machine' if job.nodes == 1 else 'several_machines'}.yaml"))
+    words = ["accelerate", "launch", "--config_file", settings]
     words += ["--num_processes", str(job.gpus * job.nodes), "--max_restarts", str(job.restarts)]
     if job.nodes > 1:
         host, _, port = job.endpoint.rpartition(":")

@@ -18,17 +18,19 @@ from typing import Any
 
 from pydantic import Field
 
+from vlmrl import paths
 from vlmrl.config import tree
 from vlmrl.config.names import PlainName, same_names
 from vlmrl.config.schema import MediaSection, PositiveInt, Section
 from vlmrl.config.tree import Node
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.tasks import RENAMED, Prepare, Published, Task, check_task, modes, with_defaults
+from vlmrl.paths import Found
 from vlmrl.plugins import import_plugins
 from vlmrl.registry import nearest
 
-DEFINITIONS = Path(__file__).parents[3] / "evals"
-"""`suites/` and `tasks/` of a checkout."""
+DEFINITIONS = paths.shipped("evals")
+"""Our `suites/` and `tasks/`."""
 DATA_VARIABLE = "VLMRL_DATA"
 """Environment variable with the data root of suites that name none."""
 
@@ -51,22 +53,22 @@ class Suite(Section):
     plugins: tuple[str, ...] = Field(default=(), description="Python modules to import, for all tasks")
 
 
-def suite_path(name: str | Path) -> Path:
-    """The file of a suite: an existing path, or the name of one of ours.
+def find_suite(name: str | Path) -> Found:
+    """The file of a suite: a path, or the name of one in the working folder or of ours.
 
     Raises:
         ConfigError: neither.
     """
-    path = Path(name)
-    if path.is_file():
-        return path
-    ours = sorted((DEFINITIONS / "suites").glob("*.yaml"))
-    for candidate in ours:
-        if candidate.stem == str(name):
-            return candidate
-    known = [p.stem for p in ours]
-    names = ", ".join(known) or "none in this checkout"
-    raise ConfigError(f"{name}: no such suite{nearest(str(name), known)} (give a file, or one of: {names})")
+    folder = DEFINITIONS / "suites"
+    found = paths.find("suite", name, folder=folder)
+    if found is None:
+        raise paths.missing("suite", name, folder=folder)
+    return found
+
+
+def suite_path(name: str | Path) -> Path:
+    """The file alone of `find_suite`."""
+    return find_suite(name).path
 
 
 def load_suite(path: Path, plugins: Sequence[str] = ()) -> Suite:

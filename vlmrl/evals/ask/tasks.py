@@ -6,6 +6,7 @@ but may name modules that do.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,7 @@ from vlmrl.config.names import PlainName, task_problem
 from vlmrl.config.schema import MediaSection, PositiveInt, Probability, Section
 from vlmrl.evals.score.extraction import Extraction
 from vlmrl.evals.score.measures import LABELS, allowed_metrics, metrics_of
+from vlmrl.paths import shipped, shown
 from vlmrl.registry import nearest
 from vlmrl.types import CoordinateFrame
 
@@ -91,7 +93,8 @@ class Task(Section):
             return None
         options = "".join(f" --{name} {value}" for name, value in self.prepare.options.items())
         out = Path(self.source).parent.as_posix()
-        return f"python data/{self.prepare.dataset}/prepare.py ROOT DATA_ROOT/{out} --split {self.prepare.split}{options}"
+        script = shown(shipped("data", self.prepare.dataset, "prepare.py"))
+        return f"python {shlex.quote(script)} ROOT DATA_ROOT/{out} --split {self.prepare.split}{options}"
 
 
 def with_defaults(task: Task) -> Task:

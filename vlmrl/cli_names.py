@@ -1,0 +1,40 @@
+"""Recipes and suites of the command line, by file or by name. Which file was taken for a name is said on stderr, once per job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from vlmrl.config.load import Loaded
+    from vlmrl.config.schema import Config
+
+
+def load_said(recipe: str | Path, overrides: list[str] | None, also: Callable[[Config], list[str]] | None = None) -> Loaded:
+    """`config.load.load`, and a line for each file that was found by its name."""
+    from vlmrl.config.load import load
+
+    loaded = load(recipe, overrides or [], also=also)
+    for note in loaded.notes:
+        say(note)
+    return loaded
+
+
+def suite_said(name: str) -> Path:
+    """The file of a suite, with the same line."""
+    from vlmrl.evals.ask.suite import find_suite
+
+    found = find_suite(name)
+    if found.line is not None:
+        say(found.line)
+    return found.path
+
+
+def say(line: str) -> None:
+    """A line on stderr, from the first rank alone: stdout may be JSON or a command to copy."""
+    if os.environ.get("RANK", "0") == "0":
+        typer.echo(line, err=True)

@@ -65,8 +65,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": BELOW
     | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval", "cli_plan", "cli_launch"}
-    | {"cli_server", "cli_toy", "cli_env", "cli_conform", "cli_names"},
+    | {"cli_server", "cli_toy", "cli_env", "cli_conform", "cli_names", "cli_init"},
     "cli_names": {"config", "evals"},
+    "cli_init": {"config", "errors", "fs", "registry"},
     "cli_env": BELOW | {"envs", "data", "media", "policy", "rollout"},
     "cli_conform": {"errors", "conform", "families", "policy"},
     "cli_eval": BELOW | {"train", "evals", "toy", "policy", "cli_names"},
@@ -78,6 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 ONLY_IMPORTED_BY = {
     "cli": {"__main__"},
     "cli_names": {"cli", "cli_eval", "cli_plan", "cli_launch", "cli_server", "cli_toy"},
+    "cli_init": {"cli"},
     "cli_env": {"cli"},
     "cli_eval": {"cli"},
     "cli_plan": {"cli"},
@@ -118,7 +120,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "pydantic_core": ("config",),
     "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks"),
     "yaml": ("config", "train", "evals", "methods"),  # the list of papers
-    "typer": ("cli", "cli_env", "cli_eval", "cli_plan", "cli_launch", "cli_server", "cli_toy", "cli_conform", "cli_names"),
+    "typer": ("cli", "cli_env", "cli_eval", "cli_plan", "cli_launch", "cli_server", "cli_toy", "cli_conform", "cli_names", "cli_init"),
     "rich": ("cli", "cli_eval", "cli_plan", "cli_conform", "train", "evals"),
     "matplotlib": ("evals",),
     "jinja2": ("evals", "rewards.remote"),
@@ -156,6 +158,7 @@ NO_TORCH = {
     "paths",
     "cli",
     "cli_names",
+    "cli_init",
     "cli_env",
     "cli_eval",
     "cli_plan",

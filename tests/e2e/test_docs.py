@@ -147,7 +147,7 @@ def vlmrl(block: Block, words: list[str]) -> None:
 
         load(str(recipe), list(found.get("overrides") or []), also=method_problems)
     elif recipe is not None:
-        assert str(recipe) in ("recipe.yaml", "RECIPE"), f"{block}: no recipe {recipe}"
+        assert str(recipe) in ("recipe.yaml", "RECIPE", "mine.yaml"), f"{block}: no recipe {recipe}"
         overrides(block, list(found.get("overrides") or []))
     suite = found.get("suite") or (found.get("name") if words[0] == "suites" else None)
     if suite is not None and not str(suite).endswith(".yaml") and not str(suite).isupper():

@@ -285,6 +285,11 @@ def validate(cfg: Config) -> list[str]:
             for i, stage in enumerate(cfg.stages)
             if isinstance(stage, RolloutStage) and stage.rollout.graphs
         ]
+        if cfg.train.offload_activations:
+            out.append(
+                f"train.offload_activations: not proven with train.sharding '{cfg.train.sharding}', whose weights come and go within a "
+                "pass; take ddp, or train.offload"
+            )
     out += _sequence_problems(cfg)
     if cfg.model.positions == "grid":
         out += [

@@ -18,6 +18,10 @@ class TrainSection(Section):
         default="none",
         description="What lies in the machine's memory: optimizer (zero2, zero3), or all that is in shards (fsdp, zero3)",
     )
+    offload_activations: bool = Field(
+        default=False,
+        description="Keep activations in the machine's memory from forward to backward (ddp): less memory on the GPU, more time, same bits",
+    )
     shard_size: PositiveInt | None = Field(
         default=None, description="fsdp: ranks that share one copy of the weights, a divisor of all; none: all ranks"
     )

@@ -55,6 +55,8 @@ def _asked(cfg: Config) -> Iterator[tuple[str, object, str]]:
         yield "media.vision_cache_dir", cfg.media.vision_cache_dir, "take it out: features are kept in memory (media.cache_bytes)"
     if cfg.train.sharding != "ddp":
         yield "train.sharding", cfg.train.sharding, "take ddp"
+    if cfg.train.offload_activations:
+        yield "train.offload_activations", True, "leave it out"
     if cfg.train.sequence != 1:
         yield "train.sequence", cfg.train.sequence, "take 1"
     for place, stage in enumerate(cfg.stages):

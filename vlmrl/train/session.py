@@ -193,7 +193,7 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
         del out["run"][name]
     for name in ("cache_bytes", "prefetch", "workers", "deadline", "vision_cache_dir", "vision_cache_bytes"):
         del out["media"][name]
-    del out["train"]["patience"], out["train"]["offload"], out["train"]["rehearse"]
+    del out["train"]["patience"], out["train"]["offload"], out["train"]["offload_activations"], out["train"]["rehearse"]
     for name in ("check_against", "changed"):
         del out["data"][name]
     for name in ("suite", "data_root", "max_seconds", "best"):

@@ -21,6 +21,7 @@ from vlmrl.config.section import OptimSection
 from vlmrl.errors import NumericsError
 from vlmrl.policy.forward import Layout, Scored, layout_of
 from vlmrl.policy.model import Policy
+from vlmrl.policy.offload import offloaded
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, response_mask
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.mismatch import gaps
@@ -49,6 +50,8 @@ class Learner:
     forbidden: tuple[int, ...] = ()
     checkpointing: bool = False
     """Recompute activations in backward; transformers does so only for modules in training mode."""
+    offload: bool = False
+    """Whether activations wait for backward in the machine's memory (`policy.offload`)."""
     entropy_gradient: bool = False
     """Whether a loss needs entropies that it can differentiate (`entropy_BT`)."""
     rehearse: bool = False
@@ -249,17 +252,18 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
 
 def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, vision: VisionCache, turn: lockstep.Turn) -> Scored:
     """The pass of a micro-batch that a backward follows."""
-    return lockstep.forward(
-        layout,
-        learner.policy,
-        micro,
-        vision,
-        turn,
-        temperature=learner.temperature,
-        forbidden=learner.forbidden,
-        train=True,
-        entropy_gradient=learner.entropy_gradient,
-    )
+    with offloaded(learner.policy, on=learner.offload):
+        return lockstep.forward(
+            layout,
+            learner.policy,
+            micro,
+            vision,
+            turn,
+            temperature=learner.temperature,
+            forbidden=learner.forbidden,
+            train=True,
+            entropy_gradient=learner.entropy_gradient,
+        )
 
 
 def _count(sums: Sums, x: LossInputs, slices: MicroSlices, micro: MicroBatch | PackedBatch, scalar: torch.Tensor, metrics: Sums) -> None:

@@ -172,6 +172,7 @@ def _learner(
         temperature=temperature,
         forbidden=forbidden,
         checkpointing=s.cfg.model.gradient_checkpointing,
+        offload=s.cfg.train.offload_activations,
         rehearse=s.cfg.train.rehearse,
     )
 

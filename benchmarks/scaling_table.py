@@ -36,6 +36,7 @@ WORDS = {
     "train.sequence=4": "rows shared by 4",
     "train.offload=optimizer": "offload optimizer",
     "train.offload=all": "offload all",
+    "train.offload_activations": "offload activations",
     "model.lora": "LoRA",
 }
 

@@ -25,8 +25,10 @@ SHAPES = ("qwen2.5-vl-3b", "qwen2.5-vl-7b")
 TOWER = ("vision", "projector")
 ADAPTERS = Lora(rank=16, targets=("q_proj", "k_proj", "v_proj", "o_proj"))
 WAYS: dict[str, dict[str, Any]] = {
+    "`model.lora` of rank 16 on attention, `model.quantize: nf4`": {"lora": ADAPTERS, "freeze": TOWER, "quantize": "nf4"},
     "`model.lora` of rank 16 on attention": {"lora": ADAPTERS, "freeze": TOWER},
     "all of the decoder, `optim.kind: adamw8bit`": {"freeze": TOWER, "optimizer": "adamw8bit"},
+    "all of the decoder, `optim.kind: muon`": {"freeze": TOWER, "optimizer": "muon"},
     "all of the decoder, AdamW": {"freeze": TOWER},
     "all weights, AdamW": {},
 }

@@ -151,8 +151,8 @@ def _verdict(name: str, found: Plan) -> list[str]:
         f"{_gb(m.peak)} of {_gb(gpu.memory)} GB: {word}. Most memory: {found.largest_part}; most time: {found.time.dominates}; "
         f"{found.tokens_per_second:,.0f} tokens/s per GPU"
     ]
-    if m.state.host:
-        out.append(f"{_gb(m.state.host)} GB of the machine's memory for each rank")
+    if m.host:
+        out.append(f"{_gb(m.host)} GB of the machine's memory for each rank")
     if found.fits == "yes":
         return out
     out.append("each change by itself:")

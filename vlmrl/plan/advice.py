@@ -73,6 +73,8 @@ def candidates(s: Settings, stage: str) -> Iterator[tuple[str, Settings]]:
         yield "train.offload=all", s.changed(offload="all")
     if s.sharding in ("none", "ddp") and not s.blocks:
         yield f"stages.{stage}.optim.kind=adamw8bit", s.changed(optimizer="adamw8bit")
+    if s.sharding in ("none", "ddp") and not s.offload_activations:
+        yield "train.offload_activations=true", s.changed(offload_activations=True)
     if s.dtype == "float32":
         yield "model.dtype=bfloat16", s.changed(dtype="bfloat16")
     if s.vision_trains and s.lora is None:

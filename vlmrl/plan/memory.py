@@ -17,6 +17,10 @@ SLACK = 2 * 10**9
 """Bytes of the driver's context and of what the allocator cannot use: a guess, not measured."""
 BLOCK, SMALLEST = 256, 4096
 """Numbers that share a scale in moments of 8 bits, and of the smallest tensor that has such (`train.shard.adamw8bit`)."""
+NF4_BLOCK = 64
+"""Values of 4 bits that share a scale (`policy.nf4`)."""
+APART = ("embed", "lm_head", "lora_", "router")
+"""Of names of matrices that AdamW trains beside Muon (`train.shard.muon`)."""
 USABLE = 0.9
 """Share of a GPU's memory up to which a plan fits; between this and all of it, it is tight."""
 BUCKET = 2**26
@@ -75,6 +79,8 @@ class Pass:
     """What the log-probs keep."""
     head_forward: int
     head_backward: int
+    host: int = 0
+    """What waits in the machine's memory for backward; a tensor that several products keep is there once for each, which is not counted."""
 
     @property
     def moments(self) -> dict[str, int]:
@@ -116,6 +122,11 @@ class Memory:
         return out | ({"rollout": self.state.between + self.rollout + always} if self.rollout else {})
 
     @property
+    def host(self) -> int:
+        """Bytes in the machine's memory, for each rank."""
+        return self.state.host + self.training.host
+
+    @property
     def peak(self) -> int:
         """Bytes of the worst phase."""
         return max(self.phases.values())
@@ -150,37 +161,75 @@ def moments_8bit(tensors: Iterable[Tensor]) -> int:
     return sum(2 * t.count + 8 * -(-t.count // BLOCK) if t.count >= SMALLEST else 8 * t.count for t in tensors)
 
 
+def of_muon(t: Tensor) -> bool:
+    """Whether Muon trains it (`train.shard.muon.takes`)."""
+    return len(t.size) == 2 and min(t.size) > 1 and not any(mark in t.name for mark in APART)
+
+
+def moments(s: Settings, own: int) -> int:
+    """Bytes of the moments of `own` numbers that a rank holds: 8 for each. Without shards also `adamw8bit`, and Muon's one of 4 bytes."""
+    if s.sharding not in ("none", "ddp") or s.optimizer == "adamw":
+        return 8 * own
+    trained = s.parameters.trained
+    return moments_8bit(trained) if s.blocks else sum((4 if of_muon(t) else 8) * t.count for t in trained)
+
+
+def nf4(t: Tensor) -> int:
+    """Bytes of a weight in 4 bits: two values a byte, a scale of 8 bits for 64, one of 32 bits for 256 of those, their mean, and the table
+    of 16 values."""
+    scales = -(-t.count // NF4_BLOCK)
+    return -(-t.count // 2) + scales + 4 * -(-scales // BLOCK) + 4 + 4 * 16
+
+
+def saved_by_nf4(s: Settings) -> int:
+    """Bytes by which the weights are smaller than in float32. One table of 256 values of scales serves all of them."""
+    if s.quantize == "none":
+        return 0
+    taken = [t for t in s.parameters.frozen if t.quantised]
+    return sum(4 * t.count - nf4(t) for t in taken) - 4 * 256
+
+
+def unpacked(s: Settings) -> int:
+    """Bytes of the largest of those weights while a product is made with it: in float32, and in the compute type beside it."""
+    largest = max((t.count for t in s.parameters.frozen if t.quantised), default=0) if s.quantize != "none" else 0
+    return largest * (4 + (s.numbers.compute if s.numbers.compute != 4 else 0))
+
+
 def state(s: Settings, degree: int) -> State:
     """State of one rank under `degree` shards.
 
-    none, ddp: 4 n weights + 4 n_train gradients + 8 n_train moments (in 8 bits about 2 n_train; Muon's matrices
-    keep half of it, which is not counted). fsdp: the same, divided. zero: 4 n
-    weights (whole in stage 2), 4 n_train / S gradients, and 12 n_train / S for the copy of the weights that the optimizer works on and its
-    moments.
+    none, ddp: 4 n weights (`nf4`: about 0.52 for those of the decoder's layers) + 4 n_train gradients + 8 n_train moments (in 8 bits
+    about 2 n_train; 4 for what Muon trains). fsdp: the same, divided. zero: 4 n weights (whole in stage 2), 4 n_train / S gradients, and
+    12 n_train / S for the copy of the weights that the optimizer works on and its moments.
     """
     p = s.parameters
     if s.sharding in ("zero2", "zero3"):
         own, rest = -(-p.n_trained // degree), -(-p.n_frozen // degree)
         whole = s.sharding == "zero2"
         weights = 4 * ((p.n_trained + p.n_frozen) if whole else own + rest)
-        gradients, moments = 4 * own, 12 * own
+        gradients, held = 4 * own, 12 * own
     else:
         own, rest = shard(p.trained, degree), shard(p.frozen, degree)
-        weights, gradients, moments = 4 * (own + rest), 4 * own, moments_8bit(p.trained) if s.blocks else 8 * own
+        weights, gradients, held = 4 * (own + rest) - saved_by_nf4(s), 4 * own, moments(s, own)
     reference = 4 * (own + rest) if s.reference and s.lora is None else 0
     host = 0
     if s.offload != "none":
-        host, moments = host + moments, 0
+        host, held = host + held, 0
         if s.sharding in ("zero2", "zero3") or (s.offload == "all" and s.sharding == "fsdp"):
             host, gradients = host + gradients, 0
         if s.offload == "all" and s.sharding in ("fsdp", "zero3"):
             host, weights = host + weights, 0
-    return State(weights=weights, gradients=gradients, moments=moments, reference=reference, host=host)
+    return State(weights=weights, gradients=gradients, moments=held, reference=reference, host=host)
 
 
 def layer_numbers(s: Settings) -> int:
     """Parameters of one decoder layer."""
     return count(decoder_layer(s.shape, 0))
+
+
+def layer_numbers_of_adapters(s: Settings) -> int:
+    """Numbers of the adapters of one decoder layer."""
+    return sum(t.count for t in s.parameters.trained if ".language_model.layers.0." in t.name)
 
 
 def root_numbers(s: Settings) -> int:
@@ -195,6 +244,8 @@ def casts(s: Settings) -> tuple[int, int, int]:
     if not s.numbers.casts:
         return 0, 0, 0
     trained = sum(t.count for t in s.parameters.trained if t.matrix)
+    if s.quantize != "none":  # the graph keeps the packed weights, which are there anyway
+        return (0, 2 * trained, 2 * layer_numbers_of_adapters(s)) if s.recompute else (2 * trained, 0, 0)
     frozen = sum(t.count for t in s.parameters.frozen if t.matrix and t.part == "language")
     return (0, 2 * trained, 2 * layer_numbers(s)) if s.recompute else (2 * (trained + frozen), 0, 0)
 
@@ -229,19 +280,51 @@ def training(s: Settings) -> Pass:
         tower, block = acts.tower(shape, patches, numbers, recompute=s.recompute, blocks=s.vision_blocks, chunk=s.vision_chunk)
         tower += acts.tower_rotary(shape, patches) if s.vision_blocks and s.vision_chunk is None else 0
     lasting, cached, one_layer = casts(s)
+    if s.offload_activations and s.sharding in ("none", "ddp"):
+        return _offloaded(s, kept=kept, live=live, tower=tower, block=block, casts=(lasting, cached, one_layer))
     return Pass(
         gathered=gathered(s),
         casts=lasting,
         cached=cached,
         one_layer=one_layer,
         kept=kept,
-        layer=live,
+        layer=live + unpacked(s),
         tower=tower,
         block=block,
         head=acts.head(shape, row, numbers),
         head_forward=acts.head_forward(shape, row),
         # under fsdp the gradient of the output matrix is among what is gathered
         head_backward=acts.head_backward(shape, row, numbers, trained=full and s.sharding != "fsdp"),
+    )
+
+
+def _offloaded(s: Settings, *, kept: int, live: int, tower: int, block: int, casts: tuple[int, int, int]) -> Pass:
+    """What is left on the GPU of a pass whose activations wait elsewhere: one layer, one block, what recomputed layers hold on to (cosines
+    and sines), and the head's, which come back first. Without recomputation 16-bit copies of weights wait there too."""
+    shape, row, numbers, full = s.shape, s.row, s.numbers, s.language_trains and s.lora is None
+    lasting, cached, one_layer = casts
+    stays = acts.rotary(shape, row, numbers) if s.recompute else 0
+    if not s.recompute:
+        layer = acts.layer_live(
+            shape, row, numbers, backend=s.backend, trained=s.language_trains, lora=s.lora if s.language_trains else None
+        )
+        live += layer // s.sequence
+        block += -(-tower // max(1, shape.tower.depth)) if s.vision_trains else 0
+        cached = 2 * sum(t.count for t in s.parameters.trained if t.matrix) if numbers.casts else 0
+        one_layer = 2 * layer_numbers(s) if numbers.casts else 0
+    return Pass(
+        gathered=gathered(s),
+        casts=0,
+        cached=cached,
+        one_layer=one_layer,
+        kept=stays,
+        layer=live + unpacked(s),
+        tower=0,
+        block=block,
+        head=acts.head(shape, row, numbers),
+        head_forward=acts.head_forward(shape, row),
+        head_backward=acts.head_backward(shape, row, numbers, trained=full),
+        host=kept - stays + tower + lasting,
     )
 
 
@@ -309,13 +392,20 @@ def rollout(s: Settings, between: int) -> int:
     scores = 4 * prompts * (shape.kv * s.prompt + 2 * shape.heads * s.answers * (s.prompt + s.answer))
     whole = {"fsdp": numbers.compute, "zero3": 4}.get(s.sharding, 0) * n
     cast = 2 * sum(t.count for t in s.parameters.trained if t.matrix) if numbers.casts else 0
-    return kept + max(prefill, logits + scores) + whole + cast
+    return kept + max(prefill, logits + scores) + whole + cast + unpacked(s)
 
 
 def update(s: Settings, degree: int) -> int:
     """Bytes that AdamW's update of all tensors at once needs beside the state: one more set of float32 numbers (torch's `foreach`). With
-    moments of 8 bits tensors go one by one, in place."""
-    return 0 if s.offload != "none" or s.blocks else 4 * -(-s.parameters.n_trained // degree)
+    moments of 8 bits tensors go one by one, in place. Muon's go one by one too: its step in float32, twice more in 16 bits, and two
+    products of its shorter side with itself."""
+    if s.offload != "none" or s.blocks:
+        return 0
+    if s.optimizer == "muon" and s.sharding in ("none", "ddp"):
+        trained = s.parameters.trained
+        largest = max((8 * t.count + 4 * min(t.size) ** 2 for t in trained if of_muon(t)), default=0)
+        return max(largest, 4 * sum(t.count for t in trained if not of_muon(t)))
+    return 4 * -(-s.parameters.n_trained // degree)
 
 
 def measured_at(s: Settings, degree: int) -> Memory:

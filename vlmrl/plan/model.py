@@ -99,6 +99,11 @@ class Tensor:
         """Whether it is the weight of a linear layer within the decoder or the tower; embedding, head and positions are not."""
         return len(self.size) == 2 and "embed" not in self.name and not self.name.startswith("lm_head")
 
+    @property
+    def quantised(self) -> bool:
+        """Whether `model.quantize` takes it: the weight of a linear layer within the decoder (`policy.nf4`)."""
+        return len(self.size) == 2 and ".language_model.layers." in self.name and ".lora_" not in self.name
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lora:

@@ -38,6 +38,8 @@ class Settings:
     sequence: int = 1
     """Ranks that share each packed row."""
     offload: Offload = "none"
+    offload_activations: bool = False
+    """Whether activations wait for backward in the machine's memory; whole weights only."""
     optimizer: Literal["adamw", "adamw8bit", "muon"] = "adamw"
     recompute: bool = False
     vision_chunk: int | None = None
@@ -49,6 +51,8 @@ class Settings:
     """Tokens of a micro-batch."""
     freeze: tuple[str, ...] = ()
     lora: Lora | None = None
+    quantize: Literal["none", "nf4"] = "none"
+    """Form of the decoder's frozen layers under adapters."""
     groups: int = 2
     """Prompts per rank and step."""
     answers: int = 8
@@ -177,6 +181,7 @@ def settings_of(
         "shard_size": cfg.train.shard_size,
         "sequence": cfg.train.sequence if gpus > 1 else 1,
         "offload": cfg.train.offload,
+        "offload_activations": cfg.train.offload_activations,
         "optimizer": stage.optim.kind,
         "recompute": model.gradient_checkpointing,
         "vision_chunk": model.vision_chunk_patches,
@@ -185,6 +190,7 @@ def settings_of(
         "budget": stage.max_tokens_per_microbatch,
         "freeze": tuple(stage.frozen),
         "lora": lora_of(model.lora),
+        "quantize": model.quantize,
         "prompt": cfg.data.max_prompt_tokens,
         "vision_cache": cfg.media.cache_bytes,
         **_work(stage, gpus),

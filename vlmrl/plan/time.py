@@ -164,7 +164,7 @@ def traffic(s: Settings, memory: Memory) -> tuple[float, float]:
     reference engine; gradients are reduced per micro-batch in float32. The tower's are so for each of its chunks, and gathered once more
     to recompute it. Ranks that share rows make every pass once for each of them, and exchange queries, keys, values and outputs. Between
     nodes that hold whole copies, gradients are summed once. ddp sums all gradients once, after the last backward. Offloading moves
-    gradients down and weights up once.
+    gradients down and weights up once; activations that wait in the machine's memory go down and up with each row.
     """
     p, c, degree = s.parameters, s.numbers.compute, memory.shard
     c = c if s.sharding == "fsdp" else 4  # DeepSpeed's weights and gradients are float32
@@ -196,6 +196,7 @@ def traffic(s: Settings, memory: Memory) -> tuple[float, float]:
         stays += 8 * p.n_trained / degree / s.gpu.host
     if s.offload == "all" and s.sharding in ("fsdp", "zero3"):
         hides += 4 * n / degree * 2 * batches / s.gpu.host
+    stays += 2 * memory.training.host * sum(row.tokens for row in s.rows) / s.row.tokens / s.gpu.host
     return hides, stays
 
 

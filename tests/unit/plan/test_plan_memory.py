@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ from vlmrl.plan import memory as mem
 from vlmrl.plan.gpus import GPUS, gpu_of
 from vlmrl.plan.model import FAMILIES, Lora, named_shape, shape_of, tensors
 from vlmrl.plan.settings import Settings, deal
+from vlmrl.policy import nf4
 from vlmrl.policy.load import freeze
 from vlmrl.policy.lora import add_adapters
 from vlmrl.policy.model import LoraSpec
 from vlmrl.policy.pack import partition
+from vlmrl.train.shard import muon
 from vlmrl.train.shard.adamw import make_optimizer
 from vlmrl.train.tensors import optimizer_tensors
 
@@ -65,6 +68,55 @@ def test_moments_of_8_bits_are_exact(frozen: tuple[str, ...], lora: int | None) 
     assert mem.state(s.changed(optimizer="adamw8bit"), 1).moments == moments
     assert moments < 0.5 * mem.state(s, 1).moments
     assert mem.state(s.changed(optimizer="adamw8bit", sharding="fsdp", gpus=2), 2) == mem.state(s.changed(sharding="fsdp", gpus=2), 2)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("frozen", [(), ("vision", "projector")])
+def test_muons_state_is_exact(family: str, frozen: tuple[str, ...]) -> None:
+    """One number for each weight of the matrices that it takes, two for the rest."""
+    policy = saved_bytes.policy_of(saved_bytes.build(family, tied=False), compute=torch.float32)
+    named = freeze(policy, frozen)
+    optimizer, _ = make_optimizer(named, OptimSection(kind="muon"))
+    sum(p.sum() for _, p in named).backward()
+    optimizer.step()
+    moments = sum(v.nbytes for held in optimizer.state.values() for k, v in held.items() if k != "step")
+    s = settings(shape=shape_of(policy.model.config.to_dict()), freeze=frozen, optimizer="muon")
+    assert mem.state(s, 1).moments == moments
+    taken = {t.name for t in s.parameters.trained if mem.of_muon(t)}
+    assert taken == {name for name, p in named if muon.takes(name, p)}
+    assert moments < mem.state(s.changed(optimizer="adamw"), 1).moments
+    assert mem.update(s, 1) < mem.update(s.changed(optimizer="adamw"), 1)
+
+
+def test_weights_in_4_bits_are_exact(tmp_path: Path) -> None:
+    """Values, scales, their scales and tables: every storage that the loaded model holds."""
+    pytest.importorskip("bitsandbytes")
+    model = saved_bytes.build("qwen2_5_vl", tied=True)
+    model.save_pretrained(tmp_path)
+    options = nf4.options(model, torch.float32)
+    loaded = type(model).from_pretrained(tmp_path, quantization_config=options, device_map={"": "cpu"}, dtype=torch.float32)
+    nf4.settle(loaded)
+    policy = saved_bytes.policy_of(loaded, compute=torch.float32)
+    add_adapters(policy, LoraSpec(rank=4, alpha=8.0), seed_of=lambda _: 0, base="")
+    held = [p.data for p in loaded.parameters()]
+    for layer in nf4.layers(loaded).values():
+        q = layer.weight.quant_state
+        held += [q.absmax, q.code, q.offset, q.state2.absmax, q.state2.code]
+    weights = sum({t.data_ptr(): t.nbytes for t in held if t.numel()}.values())
+    s = settings(shape=shape_of(model.config.to_dict()), lora=Lora(rank=4), quantize="nf4")
+    assert mem.state(s, 1).weights == weights
+    assert weights < mem.state(s.changed(quantize="none"), 1).weights
+
+
+def test_half_a_byte_and_its_scales_for_each_weight_of_a_large_model() -> None:
+    """4.127 bits (arXiv:2305.14314, section 3), beside tables of 68 bytes a matrix."""
+    s = settings(lora=Lora(rank=16), quantize="nf4")
+    taken = sum(t.count for t in s.parameters.frozen if t.quantised)
+    assert mem.saved_by_nf4(s) == pytest.approx((32 - 4.127) / 8 * taken, rel=1e-4)
+    assert mem.casts(s)[0] < mem.casts(s.changed(quantize="none"))[0], "no copy of packed weights is kept"
+    assert mem.unpacked(s) == 6 * max(t.count for t in s.parameters.frozen if t.quantised)
+    assert mem.unpacked(s.changed(quantize="none")) == 0
+    assert mem.memory(s).peak < mem.memory(s.changed(quantize="none")).peak
 
 
 def test_ten_bytes_for_each_trained_weight_of_a_large_model() -> None:

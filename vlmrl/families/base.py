@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -57,6 +57,10 @@ class Family(Protocol):
         Raises:
             ConfigError: the processor belongs to another family.
         """
+        ...
+
+    def adaptable(self, model: Any) -> Sequence[str]:
+        """Names of the linear layers of the language model that can carry adapters, in the order of the model."""
         ...
 
     def part_of(self, name: str) -> Part:

@@ -63,6 +63,10 @@ class Given:
         first = next((int(i) for i in behind if int(i) in ends), None)
         return ends if first is None else (first, *(i for i in ends if i != first))
 
+    def adaptable(self, model: Any) -> Sequence[str]:
+        """By the layers of its decoder, whatever they are called."""
+        return probe.adaptable(model)
+
     def part_of(self, name: str) -> Part:
         """By the names that transformers gives to modules."""
         return probe.part_of(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,14 +95,25 @@ def part_of(name: str) -> Part:
     return "vision" if tower and not decoder else "language"
 
 
+def adaptable(model: Any) -> list[str]:
+    """Names of the linear layers of the decoder that can carry adapters (`lora_targets`), in the order of the model."""
+    found = {id(module) for layer, _ in decoder_layers(model) for _, module in _adaptable(layer)}
+    return [name for name, module in model.named_modules() if id(module) in found]
+
+
+def _adaptable(layer: Any) -> Iterator[tuple[str, Any]]:
+    for name, module in layer.named_modules():
+        if isinstance(module, Linear) and module.out_features > 1 and "router" not in type(module).__name__.lower():
+            yield name, module
+
+
 def lora_targets(model: Any) -> Mapping[str, tuple[str, ...]]:
     """Kind of decoder layer -> last names of its linear layers, which can carry adapters. Routers and gates of one output are left out,
     and so are experts that are one tensor."""
     out: dict[str, dict[str, None]] = {}
     for layer, kind in decoder_layers(model):
-        for name, module in layer.named_modules():
-            if isinstance(module, Linear) and module.out_features > 1 and "router" not in type(module).__name__.lower():
-                out.setdefault(kind, {})[name.rpartition(".")[2]] = None
+        for name, _ in _adaptable(layer):
+            out.setdefault(kind, {})[name.rpartition(".")[2]] = None
     return {kind: tuple(names) for kind, names in out.items()}
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from torch.nn import Linear
 
 from vlmrl.errors import ConfigError
 from vlmrl.families.base import Tokens
@@ -46,6 +49,10 @@ class QwenVL:
             forbidden_ids=tuple(sorted(control)),
             end_ids=tuple(vocabulary[token] for token in _ENDS if token in vocabulary),
         )
+
+    def adaptable(self, model: Any) -> Sequence[str]:
+        """By the name of the language model."""
+        return [name for name, module in model.named_modules() if isinstance(module, Linear) and ".language_model." in f".{name}"]
 
     def part_of(self, name: str) -> Part:
         """See `part_of`."""

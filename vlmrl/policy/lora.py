@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import ConfigError
-from vlmrl.families.qwen_vl import in_tower
+from vlmrl.families.qwen_vl import LANGUAGE_TARGETS
 from vlmrl.policy import nf4
 from vlmrl.policy.model import ADAPTER, Adapters, LoraSpec, Policy, lora_weights
 
@@ -71,7 +71,9 @@ def add_adapters(policy: Policy, spec: LoraSpec, *, seed_of: Callable[[str], int
     if len(names) != 2 * len(layers):
         raise RuntimeError(f"{len(layers)} layers were asked for but peft made {len(names)} tensors: this version of peft does not fit")
     policy.model.eval()
-    policy.lora = Adapters(spec=spec, tuner=tuner, layers=layers, names=names)
+    part_of = policy.bundle.family.part_of
+    on_vision = any(part_of(name) != "language" for name in names)
+    policy.lora = Adapters(spec=spec, tuner=tuner, layers=layers, names=names, on_vision=on_vision)
 
 
 def merged_items(policy: Policy, wanted: Callable[[str], bool] = lambda _: True) -> Iterator[tuple[str, torch.Tensor]]:
@@ -163,14 +165,18 @@ def save_adapter(policy: Policy, folder: Path, state: Mapping[str, torch.Tensor]
 
 def _wanted(policy: Policy, spec: LoraSpec) -> list[str]:
     """Names of the layers that get an adapter, in the order of the model."""
+    family = policy.bundle.family
     linear = [name for name, module in policy.model.named_modules() if isinstance(module, torch.nn.Linear)]
-    language = [name for name in linear if ".language_model." in f".{name}" and name.rsplit(".", 1)[-1] in spec.targets]
-    missing = sorted(set(spec.targets) - {name.rsplit(".", 1)[-1] for name in language})
-    if missing or not spec.targets:
-        has = sorted({name.rsplit(".", 1)[-1] for name in linear if ".language_model." in f".{name}"})
+    own = family.adaptable(policy.model)
+    has = sorted({name.rsplit(".", 1)[-1] for name in own})
+    # all layers of a Qwen decoder stand for all layers of any decoder: elsewhere they have other names
+    targets = has if not family.own_code and set(spec.targets) == set(LANGUAGE_TARGETS) else spec.targets
+    missing = sorted(set(targets) - set(has))
+    if missing or not targets:
         what = ", ".join(missing) or "nothing is listed"
         raise ConfigError(f"model.lora.targets: {what}: the language model of {type(policy.model).__name__} has {', '.join(has)}")
-    chosen = {*language, *(name for name in linear if spec.vision and in_tower(name))}
+    chosen = {name for name in own if name.rsplit(".", 1)[-1] in targets}
+    chosen |= {name for name in linear if spec.vision and family.part_of(f"{name}.weight") != "language"}
     return [name for name in linear if name in chosen]
 
 

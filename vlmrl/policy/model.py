@@ -14,7 +14,7 @@ import torch
 
 from vlmrl.families.base import Family
 from vlmrl.families.given import Scribe
-from vlmrl.families.qwen_vl import LANGUAGE_TARGETS, in_tower
+from vlmrl.families.qwen_vl import LANGUAGE_TARGETS
 from vlmrl.media.argued import Argue
 from vlmrl.policy import nf4
 from vlmrl.policy.attention import Backend
@@ -95,7 +95,8 @@ class LoraSpec:
     alpha: float
     """The update is scaled by alpha / rank."""
     targets: tuple[str, ...] = LANGUAGE_TARGETS
-    """Last part of the names of the language model's layers that get an adapter."""
+    """Last part of the names of the language model's layers that get an adapter. The default, all linear layers of a Qwen decoder layer,
+    means all linear layers of the decoder in a family without code of its own, whatever they are called."""
     vision: bool = False
     """Whether all linear layers of the vision tower and its mergers get one too."""
 
@@ -111,11 +112,8 @@ class Adapters:
     """Name in the model -> peft's layer, in the order of the model."""
     names: frozenset[str]
     """Names of the trained tensors among the model's parameters."""
-
-    @property
-    def on_vision(self) -> bool:
-        """Whether features of media depend on the adapters."""
-        return any(in_tower(name) for name in self.layers)
+    on_vision: bool
+    """Whether features of media depend on the adapters."""
 
     @contextmanager
     def off(self) -> Iterator[None]:

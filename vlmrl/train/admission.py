@@ -47,8 +47,6 @@ def _asked(cfg: Config) -> Iterator[tuple[str, object, str]]:
             yield f"model.{name}", value, f"leave it at {plain!r}: its own forward runs under its own masks"
     if m.positions == "grid":
         yield "model.positions", m.positions, "leave it at 'auto': positions are the model's own"
-    if m.lora is not None:
-        yield "model.lora", f"rank {m.lora.rank}", "train the weights, or freeze parts of the model (freeze)"
     if m.vision_chunk_patches is not None:
         yield "model.vision_chunk_patches", m.vision_chunk_patches, "take it out: media pass through the tower one by one"
     if cfg.media.vision_cache_dir is not None:

@@ -27,7 +27,6 @@ def recipe(model: dict[str, Any] | None = None, rollout: dict[str, Any] | None =
 
 
 REFUSED: list[tuple[Config, str]] = [
-    (recipe({"lora": {"rank": 4}}), "model.lora: 'rank 4' is not proven"),
     (recipe({"attention": "flash_attention_2"}), "leave it at 'sdpa'"),
     (recipe({"prefix_backend": "merge"}), "model.prefix_backend: 'merge'"),
     (recipe({"kernels": "liger"}), "model.kernels: 'liger'"),
@@ -53,9 +52,10 @@ def test_what_is_not_proven_is_refused_with_what_to_do(cfg: Config, said: str) -
     assert unproven(cfg, bundle(own_code=True)) == []
 
 
-def test_a_plain_recipe_is_taken() -> None:
-    assert unproven(recipe(), bundle()) == []
-    refuse_unproven(recipe(), bundle())
+@pytest.mark.parametrize("cfg", [recipe(), recipe({"lora": {"rank": 4}}), recipe({"lora": {"rank": 4, "vision": True}})])
+def test_plain_recipes_and_adapters_are_taken(cfg: Config) -> None:
+    assert unproven(cfg, bundle()) == []
+    refuse_unproven(cfg, bundle())
 
 
 def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ def play(pool: EnvPool, task: Mapping[str, Any], seed: int, *, k: int, agent: Ag
     done: list[Turn] = []
     try:
         reply = episode.reset().result()
+        optimum = reply.optimum
         while reply.observation is not None and len(done) < turns:
             seen = keep(reply.observation, screens)
             action = _action(episode, agent, key(seed, "play", k, len(done)))
@@ -42,9 +43,8 @@ def play(pool: EnvPool, task: Mapping[str, Any], seed: int, *, k: int, agent: Ag
     finally:
         episode.close()
     fault = reply.fault
-    return Trajectory(
-        task=dict(task), seed=seed, k=k, turns=tuple(done) if fault is None else spoilt(done), fault=fault, identity=dict(pool.identity)
-    )
+    kept = tuple(done) if fault is None else spoilt(done)
+    return Trajectory(task=dict(task), seed=seed, k=k, turns=kept, fault=fault, identity=dict(pool.identity), optimum=optimum)
 
 
 def keep(observation: Observation, screens: ScreenFolder) -> Seen:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from vlmrl import rng
-from vlmrl.envs.protocol import Outcome
+from vlmrl.envs.protocol import Optimum, Outcome
 from vlmrl.errors import CheckpointError
 from vlmrl.types import FinishReason, MediaRef, digest
 
@@ -56,6 +56,8 @@ class Trajectory:
     """`reason` of what ended it that was not the policy's doing."""
     identity: Mapping[str, str] = field(default_factory=dict[str, str])
     """Of the environment."""
+    optimum: Optimum | None = None
+    """Of the episode from its first screen, where the environment knows it."""
 
     def __post_init__(self) -> None:
         unrewarded = [t for t, turn in enumerate(self.turns) if turn.reward is None]
@@ -133,7 +135,9 @@ def turn_seed(seed: int, stage: str, step: int, place: int, sample: str, k: int,
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     """A trajectory as JSON values. Screens are named by their hashes; floats are hexadecimal."""
-    return {
+    best = trajectory.optimum
+    known = {} if best is None else {"optimum": {"reward": float(best.reward).hex(), "turns": best.turns}}
+    return known | {
         "task": dict(trajectory.task),
         "seed": trajectory.seed,
         "k": trajectory.k,
@@ -160,8 +164,13 @@ def trajectory_from_json(value: Mapping[str, Any]) -> Trajectory:
     Raises:
         CheckpointError: keys are missing or unknown.
     """
-    _strict(value, {one.name for one in fields(Trajectory)}, "trajectory")
-    return Trajectory(**{**value, "turns": tuple(_turn(turn) for turn in value["turns"])})
+    best = value.get("optimum")
+    rest = {name: one for name, one in value.items() if name != "optimum"}
+    _strict(rest, {one.name for one in fields(Trajectory)} - {"optimum"}, "trajectory")
+    if best is not None:
+        _strict(best, {"reward", "turns"}, "optimum")
+    optimum = None if best is None else Optimum(reward=float.fromhex(best["reward"]), turns=best["turns"])
+    return Trajectory(**{**rest, "turns": tuple(_turn(turn) for turn in value["turns"]), "optimum": optimum})
 
 
 def _turn(value: Mapping[str, Any]) -> Turn:

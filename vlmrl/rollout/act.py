@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.answers.tags import FREE
-from vlmrl.data.conversation import Conversation
-from vlmrl.data.encode import ANSWER_FORMATS, Encoder
+from vlmrl.data.encode import ANSWER_FORMATS
 from vlmrl.data.history import History
 from vlmrl.envs.play import SCREENS
 from vlmrl.envs.pool import EnvPool
-from vlmrl.envs.screens import ScreenFolder
 from vlmrl.envs.trajectory import Trajectory, turn_seed
 from vlmrl.errors import ConfigError
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.vision import VisionCache
-from vlmrl.rollout.episodes import Table, action_of, run_attempts
+from vlmrl.rollout.episodes import make_table, run_attempts
 from vlmrl.rollout.own import own_engine
 from vlmrl.types import GenerationSettings
 
@@ -66,17 +64,16 @@ def act(pool: EnvPool, tasks: Sequence[tuple[Mapping[str, Any], int]], attempts:
     with closing(MediaStore.of(media, bundle)) as store:
         policy = load_policy(how.model, bundle)
         engine = own_engine(policy, VisionCache(store, budget_bytes=CACHE_BYTES))
-        table = Table(
+        table = make_table(
+            bundle,
+            store,
+            folder,
             pool=pool,
             generate=engine.generate,
             settings=how.settings,
-            conversation=Conversation(Encoder.of(bundle, store, folder, max_prompt_tokens=1 << 20)),
-            handle=lambda ref: store.get(ref, folder).handle,
-            screens=ScreenFolder(folder),
             history=how.history,
-            turns=how.turns,
-            action=lambda text: action_of(text, how.answer_format),
             answer_format=how.answer_format,
+            turns=how.turns,
         )
         names = [str(task.get("id", n)) for n, (task, _) in enumerate(tasks)]
         return run_attempts(table, tasks, attempts, lambda place, k, turn: turn_seed(how.seed, "act", 0, place, names[place], k, turn))

@@ -12,18 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from vlmrl import faults
 from vlmrl.answers.tags import FREE, parse
 from vlmrl.data.conversation import Conversation
+from vlmrl.data.encode import Encoder, Processor
 from vlmrl.data.history import History
 from vlmrl.envs.play import keep
 from vlmrl.envs.pool import EnvPool, Episode, Reply
 from vlmrl.envs.prompts import Handles, next_prompt
+from vlmrl.envs.protocol import Optimum
 from vlmrl.envs.screens import ScreenFolder
 from vlmrl.envs.trajectory import Seen, Trajectory, Turn, spoilt
 from vlmrl.errors import RowError
+from vlmrl.media.store import MediaStore
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 Generate = Callable[[Sequence[Request], GenerationSettings], Sequence[Sequence[Rollout]]]
@@ -49,6 +53,35 @@ class Table:
     """Tokens of the longest prompt; None: no limit but that of the encoder, for the first."""
 
 
+def make_table(
+    bundle: Processor,
+    store: MediaStore,
+    folder: Path,
+    *,
+    pool: EnvPool,
+    generate: Generate,
+    settings: GenerationSettings,
+    history: History,
+    answer_format: str,
+    turns: int,
+    longest: int | None = None,
+) -> Table:
+    """A table for a model's processor, with screens as files of `folder` that `store` decodes. `longest`: tokens of a prompt."""
+    return Table(
+        pool=pool,
+        generate=generate,
+        settings=settings,
+        conversation=Conversation(Encoder.of(bundle, store, folder, max_prompt_tokens=1 << 20 if longest is None else longest)),
+        handle=lambda ref: store.get(ref, folder).handle,
+        screens=ScreenFolder(folder),
+        history=history,
+        turns=turns,
+        action=lambda text: action_of(text, answer_format),
+        answer_format=answer_format,
+        longest=longest,
+    )
+
+
 @dataclass
 class _Attempt:
     """An attempt that is played."""
@@ -60,13 +93,16 @@ class _Attempt:
     k: int
     episode: Episode
     reply: Reply
+    optimum: Optimum | None
     done: list[Turn] = field(default_factory=list[Turn])
     seen: Seen | None = None
 
     def trajectory(self, identity: Mapping[str, str]) -> Trajectory:
         fault = self.reply.fault
         turns = tuple(self.done) if fault is None else spoilt(self.done)
-        return Trajectory(task=dict(self.task), seed=self.seed, k=self.k, turns=turns, fault=fault, identity=dict(identity))
+        return Trajectory(
+            task=dict(self.task), seed=self.seed, k=self.k, turns=turns, fault=fault, identity=dict(identity), optimum=self.optimum
+        )
 
 
 def run_attempts(
@@ -87,7 +123,8 @@ def run_attempts(
     try:
         firsts = [episode.reset() for *_, episode in opened]
         every = [
-            _Attempt(*tasks[place], place, k, episode, first.result()) for (place, k, episode), first in zip(opened, firsts, strict=True)
+            _Attempt(*tasks[place], place, k, episode, first.result(), first.result().optimum)
+            for (place, k, episode), first in zip(opened, firsts, strict=True)
         ]
         for turn in range(table.turns):
             waiting = [one for one in every if one.reply.observation is not None]

@@ -11,15 +11,12 @@ from functools import partial
 
 from vlmrl.config.schema import RolloutStage
 from vlmrl.config.section import EnvironmentMethod
-from vlmrl.data.conversation import Conversation
-from vlmrl.data.encode import Encoder
 from vlmrl.data.history import History
 from vlmrl.envs.find import open_pool
 from vlmrl.envs.pool import EnvPool, PoolSettings
-from vlmrl.envs.screens import ScreenFolder
 from vlmrl.protocols import RolloutEngine, Strategy
 from vlmrl.rollout.collect import Collector
-from vlmrl.rollout.episodes import Table, action_of
+from vlmrl.rollout.episodes import Table, make_table
 from vlmrl.rollout.guide import collector_for
 from vlmrl.rollout.turns import EpisodeCollector, FaultWatch
 from vlmrl.train.session import Session
@@ -56,16 +53,15 @@ def table_of(s: Session, cfg: RolloutStage, pool: EnvPool, engine: RolloutEngine
     """How the stage's episodes are played."""
     assert cfg.environment is not None
     folder, h, rollout = s.run.path / SCREENS, cfg.history, cfg.rollout
-    return Table(
+    return make_table(
+        s.bundle,
+        s.store,
+        folder,
         pool=pool,
         generate=engine.generate,
         settings=GenerationSettings(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, top_p=rollout.top_p),
-        conversation=Conversation(Encoder.of(s.bundle, s.store, folder, max_prompt_tokens=s.cfg.data.max_prompt_tokens)),
-        handle=lambda ref: s.store.get(ref, folder).handle,
-        screens=ScreenFolder(folder),
         history=History(screens=h.screens, every=h.every, actions=h.actions),
-        turns=cfg.environment.max_turns,
-        action=lambda text: action_of(text, cfg.answer_format),
         answer_format=cfg.answer_format,
+        turns=cfg.environment.max_turns,
         longest=s.cfg.data.max_prompt_tokens,
     )

@@ -48,7 +48,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The reference engine decodes with the policy; ground-truth rows are written by the inverse of the answer parser.
     # Episodes are played in environments, with prompts that the encoder makes.
     "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "families", "answers", "envs", "data", "media"},
-    "evals": BELOW | {"answers", "metrics", "data", "media", "rewards", "rollout", "policy", "config"},
+    # Episodes are played in environments.
+    "evals": BELOW | {"answers", "metrics", "data", "media", "rewards", "rollout", "policy", "config", "envs"},
     # A stage with an environment opens its processes.
     "train": BELOW
     | {"config", "methods", "algo", "answers", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "families", "evals"}

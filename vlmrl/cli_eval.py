@@ -314,7 +314,7 @@ def suites(
     for task in load_suite(suite_said(name)).tasks:
         there = data_root is None or (data_root / task.source).exists()
         missing += not there
-        rows = task.source if there else f"{task.source} (missing)"
+        rows = (task.source or "played") if there else f"{task.source} (missing)"
         table.add_row(task.id, " ".join(task.answer_types), task.primary, rows, task.make_command() or "-")
     Console().print(table)
     if missing:

@@ -14,7 +14,7 @@ from vlmrl.data.row import parse_row
 from vlmrl.errors import RowError
 from vlmrl.evals.score.measures import LABELS, allowed_metrics, metrics_of
 
-TYPES = [name for name, kind in ANSWER_TYPES.items() if type(kind).__module__.startswith("vlmrl.")]
+TYPES = [name for name, kind in ANSWER_TYPES.items() if type(kind).__module__.startswith("vlmrl.answers.")]
 """Of the package; plug-ins of other tests may be registered too."""
 TRACK = {"1": [0, 0, 10, 10], "2": [5, 5, 10, 10]}
 ROWS: dict[str, dict[str, Any]] = {

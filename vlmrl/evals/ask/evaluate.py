@@ -155,18 +155,26 @@ def _generate(
     """Answer the waiting batches in rounds of one per rank; every rank gets (place, records) of all, in order."""
     options = reading.options
 
-    def answer(places: Sequence[int]) -> list[Record]:
-        if collective.rank() >= len(places):
-            return []
-        batch = batches[places[collective.rank()]]
-        answers = engine.generate(batch, options.settings, samples=options.samples, seed=options.seed)
-        return [reading.record(p, a, k) for p, own in zip(batch, answers, strict=True) for k, a in enumerate(own)]
+    def answer(place: int) -> list[Record]:
+        answers = engine.generate(batches[place], options.settings, samples=options.samples, seed=options.seed)
+        return [reading.record(p, a, k) for p, own in zip(batches[place], answers, strict=True) for k, a in enumerate(own)]
+
+    return rounds(answer, waiting, collective, stop)
+
+
+def rounds(
+    answer: Callable[[int], list[T]], waiting: Sequence[int], collective: Collective, stop: Callable[[], bool] | None
+) -> Iterator[tuple[int, list[T]]]:
+    """`answer(place)` of the waiting places, a round of one per rank at a time; every rank gets (place, answers) of all, in order."""
+
+    def mine(places: Sequence[int]) -> list[T]:
+        return answer(places[collective.rank()]) if collective.rank() < len(places) else []
 
     for start in range(0, len(waiting), collective.world()):
         if stop is not None and any(collective.gather(stop())):
             return
         places = waiting[start : start + collective.world()]
-        yield from zip(places, collective.gather(collective.run_synchronized(lambda places=places: answer(places))), strict=False)
+        yield from zip(places, collective.gather(collective.run_synchronized(lambda places=places: mine(places))), strict=False)
 
 
 def _rescored(

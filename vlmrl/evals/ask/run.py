@@ -15,7 +15,9 @@ from vlmrl import __version__, fs
 from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.encode import Encoder, Media
 from vlmrl.data.source import load_source
-from vlmrl.errors import DataError, MediaError, RowError
+from vlmrl.errors import ConfigError, DataError, MediaError, RowError
+from vlmrl.evals.ask.engines import EvalEngine, LocalEngine
+from vlmrl.evals.ask.episodes import NOT_PLAYED, HeldOut, conditions_of, evaluate_episodes, of_environment, of_rows
 from vlmrl.evals.ask.evaluate import JUDGED, SINGLE_PROCESS, Collective, EvalOptions, evaluate
 from vlmrl.evals.ask.models import LocalModel, Model, open_store
 from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
@@ -273,6 +275,8 @@ class _Evaluation:
         file = self.out / f"{task.id}.jsonl"
         first = self.collective.rank() == 0
         engine = self.model.engine(task, store, file)
+        if task.environment is not None:
+            return self._episodes(task, store, engine, file)
         prompts, whole = task_prompts(task, self.root, store, self.model.bundle, self.out if first else None)
         self.notes += count_notes(task, len(prompts), whole)
         progress = self.watch.progress
@@ -293,6 +297,29 @@ class _Evaluation:
         if self.watch.answered is not None and first:
             self.watch.answered(task, prompts, store)
         return records
+
+    def _episodes(self, task: Task, store: MediaStore, engine: EvalEngine, file: Path) -> list[Record]:
+        """The records of a task whose episodes are played."""
+        if not isinstance(engine, LocalEngine):
+            raise ConfigError(f"task '{task.id}': {NOT_PLAYED}")
+        progress = self.watch.progress
+        episodes, whole = task_episodes(task, self.root, self.out if self.collective.rank() == 0 else None)
+        result = evaluate_episodes(
+            engine.engine.generate,
+            episodes,
+            conditions_of(task),
+            eval_options(task, batch_prompts=self.batch_prompts, seed=self.seed),
+            out=file,
+            bundle=self.model.bundle,
+            store=store,
+            fingerprint=engine.fingerprint,
+            model=self.model.name,
+            collective=self.collective,
+            progress=None if progress is None else lambda done, total: progress(task.id, done, total),
+        )
+        self.fingerprint = engine.fingerprint
+        self.notes += [*count_notes(task, len(episodes), whole), *(f"{task.id}: {line}" for line in result.played.lines())]
+        return result.records
 
 
 def eval_options(task: Task, *, batch_prompts: int, seed: int) -> EvalOptions:
@@ -368,10 +395,24 @@ def task_samples(task: Task, root: Path, out: Path | None) -> tuple[list[Sample]
     return asked, len(samples)
 
 
+def task_episodes(task: Task, root: Path, out: Path | None) -> tuple[list[HeldOut], int]:
+    """The episodes that a task plays, and how many there are in all: of its rows, or of the tasks that its environment declares.
+
+    Raises:
+        DataError: as `task_samples`.
+    """
+    assert task.environment is not None
+    if task.source:
+        samples, whole = task_samples(task, root, out)
+        return of_rows(samples, task.episode_seed), whole
+    wanted = task.episodes if task.limit is None else min(task.limit, task.episodes)
+    return of_environment(task.environment.name, wanted, task.episode_seed, task.plugins), task.episodes
+
+
 def _misfit(task: Task, sample: Sample) -> str | None:
     """Why a row is not one of the task's; None if it is."""
     where = f"row '{sample.id}' ({sample.source})"
-    if sample.answer_type not in task.answer_types:
+    if task.environment is None and sample.answer_type not in task.answer_types:
         return f"{where}: answer type '{sample.answer_type}', the task's is '{' or '.join(task.answer_types)}'"
     frame = sample.meta.get("frame")
     if task.frame is not None and frame is not None and frame != task.frame:

@@ -22,6 +22,7 @@ from vlmrl import paths
 from vlmrl.config import tree
 from vlmrl.config.names import PlainName, same_names
 from vlmrl.config.schema import MediaSection, PositiveInt, Section
+from vlmrl.config.section import HistorySection
 from vlmrl.config.tree import Node
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.tasks import RENAMED, Prepare, Published, Task, check_task, modes, with_defaults
@@ -110,6 +111,8 @@ def data_root_of(suite: Suite, given: Path | None) -> Path:
     """
     if given is not None:
         return given
+    if all(not task.source for task in suite.tasks):
+        return Path()  # episodes of the environments' own tasks read no files
     if suite.data_root == "toy":
         raise ConfigError(f"suite '{suite.id}': data_root is 'toy'; say where the generated world is (`vlmrl toy make` writes one)")
     root = suite.data_root or os.environ.get(DATA_VARIABLE, "")
@@ -162,7 +165,7 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(inner) for inner in value) if isinstance(value, list) else value
 
 
-_MODELS = {"media": MediaSection, "prepare": Prepare, "published": Published}
+_MODELS = {"media": MediaSection, "prepare": Prepare, "published": Published, "history": HistorySection}
 
 
 def _explain(error: Any, root: Node) -> list[str]:

@@ -15,6 +15,8 @@ from pydantic import Field
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.config.names import PlainName, task_problem
 from vlmrl.config.schema import MediaSection, PositiveInt, Probability, Section
+from vlmrl.config.section import EnvironmentMethod, HistorySection
+from vlmrl.evals.score.episode import EPISODE
 from vlmrl.evals.score.extraction import Extraction
 from vlmrl.evals.score.measures import LABELS, allowed_metrics, metrics_of
 from vlmrl.paths import shipped, shown
@@ -52,7 +54,9 @@ class Task(Section):
     id: str = Field(description="Name of its records file and of its row in tables")
     version: PositiveInt = Field(default=1, description="Raise it with every change that moves numbers")
     title: str = Field(default="", description="What it is, in a few words")
-    source: str = Field(description="JSONL or Parquet file of rows, relative to the data root")
+    source: str = Field(
+        default="", description="JSONL or Parquet file of rows, relative to the data root; without it a task's environment gives its own"
+    )
     media_root: str = Field(default=".", description="Folder that media paths are relative to, relative to the data root")
     prepare: Prepare | None = Field(default=None, description="How to make the rows from the official download")
     official_count: PositiveInt | None = Field(default=None, description="Rows of the whole task; another number is reported")
@@ -71,6 +75,14 @@ class Task(Section):
     extraction: Extraction = Field(default="strict", description="`lenient` also reads answers without tags, for foreign models")
     max_prompt_tokens: PositiveInt = Field(default=8192, description="A longer prompt is an error")
     media: MediaSection = MediaSection()
+    environment: EnvironmentMethod | None = Field(
+        default=None, description="World whose episodes are played (docs/environments.md); the answer type is then `episode`"
+    )
+    history: HistorySection = HistorySection()
+    episodes: PositiveInt = Field(
+        default=100, description="Episodes to play of the environment's own tasks, in turn; a source has its rows"
+    )
+    episode_seed: int = Field(default=0, ge=0, description="Of the environment's seeds; those of training are others, whatever it is")
     published: tuple[Published, ...] = Field(default=(), description="Figures from elsewhere")
     plugins: tuple[str, ...] = Field(default=(), description="Python modules to import, for their answer types and metrics")
 
@@ -136,6 +148,24 @@ def check_task(task: Task) -> list[str]:
             out.append(f"{where}: metric '{name}' does not apply to answer type {of} (it has: {', '.join(own)})")
     if task.primary in known and task.primary not in task.metrics:
         out.append(f"{where}: primary '{task.primary}' is not among its metrics")
+    out += [f"{where}: {problem}" for problem in _episode_problems(task)]
     if task.samples > 1 and task.temperature == 0:
         out.append(f"{where}: {task.samples} samples at temperature 0 are {task.samples} times the same answer; set temperature")
+    return out
+
+
+def _episode_problems(task: Task) -> list[str]:
+    """What is wrong with a task as episodes, or as one without any."""
+    history, plays = task.history, task.environment is not None
+    out: list[str] = []
+    if plays != (task.answer_types == (EPISODE,)):
+        out.append(f"answer_type '{EPISODE}' and an environment belong together; give both or neither")
+    if not plays and not task.source:
+        out.append("source: is missing; a task without an environment asks the rows of a file")
+    if not plays and history != HistorySection():
+        out.append("history says what of an episode's turns stands in a prompt, and there is no environment")
+    if history.screens is None and (history.every != 1 or not history.actions):
+        out.append("history.every and history.actions are of prompts that begin anew; give history.screens, or remove them")
+    if len(task.answer_formats) > 1 and plays:
+        out.append("answer_format: episodes are played with one; give each a task of its own")
     return out

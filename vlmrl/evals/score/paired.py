@@ -30,7 +30,7 @@ UPSTREAM = "upstream/"
 """Scores of another harness start so."""
 RIGHT = 0.5
 """From here on a sample counts as right in the list of flips; for scores of 0 and 1 it makes no difference."""
-LOWER_IS_BETTER = frozenset({"tokens", "truncation_rate", "count_error"})
+LOWER_IS_BETTER = frozenset({"tokens", "truncation_rate", "count_error", "turns", "excess_turns"})
 
 
 class Incomparable(VlmrlError):

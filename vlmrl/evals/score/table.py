@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Pair = tuple[str, str]
 """Names of the two models of a comparison: before, after."""
-COUNTS = ("tokens",)
+COUNTS = ("tokens", "turns", "excess_turns")
 """Metrics that are not shares."""
 Cells = list[list[str]]
 """A header and its rows."""

@@ -196,6 +196,7 @@ def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui, p
 def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes, judge: dict[str, Any] | None, ui: Ui) -> None:
     from vlmrl.evals.ask.run import Watch, evaluate_model
     from vlmrl.evals.pages.pictures import Pictures
+    from vlmrl.evals.pages.replay_page import write_replay
     from vlmrl.train import dist
 
     bars: dict[str, Bar] = {}
@@ -213,6 +214,8 @@ def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes
         result = evaluate_model(model, suite, folder, data_root=root, changes=changes, collective=dist, judge=judge, watch=watch)
     if dist.is_main():
         ui.say(f"report: {pictures.write_report()}")
+        for name in (task.id for task in suite.tasks if task.environment is not None):
+            ui.say(f"replay: {write_replay(folder / f'{name}.jsonl')}")
         ui.show(result)
         ui.say(str(folder))
 

@@ -1,0 +1,113 @@
+"""evals.pages.replay_page: screens once, marks where actions point, nothing unescaped, faults without rewards."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from vlmrl.envs.picture import flat, png
+from vlmrl.envs.protocol import Optimum
+from vlmrl.envs.screens import ScreenFolder
+from vlmrl.envs.trajectory import Seen, Trajectory, Turn, trajectory_to_json
+from vlmrl.envs.worlds.toy_desk import _element  # pyright: ignore[reportPrivateUsage]
+from vlmrl.errors import StorageError
+from vlmrl.evals.pages.replay_page import SHOWN, page, write_replay
+from vlmrl.types import MediaRef
+
+CLICK = '<answer>{"action": "click", "coordinate": [250, 750]}</answer>'
+
+
+def screen(folder: Path, color: str = "red") -> MediaRef:
+    return ScreenFolder(folder).put(png(flat([_element(0, "press", color, "square")])))
+
+
+def turn(ref: MediaRef, action: str, text: str = "Task", **more) -> Turn:
+    return Turn(seen=Seen(text=text, media=(ref,), state="0"), action=action, **({"reward": 0.0} | more))
+
+
+def attempt(*turns: Turn, k: int = 0, **more) -> Trajectory:
+    return Trajectory(task={"id": "a"}, seed=7, k=k, turns=turns, **more)
+
+
+def write(folder: Path, *played: Trajectory) -> Path:
+    lines = [json.dumps({"id": "desk", "record": None, "trajectory": trajectory_to_json(one)}) + "\n" for one in played]
+    (folder / "t.episodes.jsonl").write_text("".join(lines))
+    return folder / "t.jsonl"
+
+
+def test_screens_stand_once_and_clicks_are_drawn_in_their_pixels(tmp_path: Path) -> None:
+    red, green = screen(tmp_path / "screens"), screen(tmp_path / "screens", "green")
+    twenty = attempt(*[turn(red if n % 2 else green, CLICK) for n in range(20)], optimum=Optimum(reward=1, turns=3))
+    out = write_replay(write(tmp_path, twenty))
+    text = out.read_text()
+    assert out.name == "t.replay.html"
+    assert text.count("data:image/png;base64,") == 2
+    assert text.count("<use ") == 20
+    assert len(text) < 2_000_000
+    values = page("t", [("desk", twenty)], tmp_path / "screens")
+    drawn = values["episodes"][0]["turns"][0]["screens"][0]
+    assert drawn["mark"]["x"] == drawn["width"] / 4
+    assert drawn["mark"]["y"] == drawn["height"] * 3 / 4
+    assert text.count('class="mark"') == 20
+    assert "(fewest 3)" in text
+    assert not re.search(r"<script|https?://", text)
+
+
+def test_scrolls_words_and_what_cannot_be_read(tmp_path: Path) -> None:
+    ref = screen(tmp_path / "screens")
+    scroll, typed = '{"action": "scroll", "direction": "down"}', '{"action": "input_text", "text": "cat"}'
+    values = page("t", [("desk", attempt(turn(ref, scroll), turn(ref, typed), turn(ref, "click it")))], tmp_path / "screens")
+    first, second, third = values["episodes"][0]["turns"]
+    mark = first["screens"][0]["mark"]
+    assert (mark["dx"], mark["dy"]) == (0, first["screens"][0]["height"] / 4)
+    assert (first["caption"], second["caption"], third["caption"]) == ("scroll down", "input_text cat", "")
+    assert second["screens"][0]["mark"] is None
+    assert "unreadable action" in write_replay(write(tmp_path, attempt(turn(ref, "click it")))).read_text()
+
+
+def test_a_fault_has_no_reward_on_the_page(tmp_path: Path) -> None:
+    ref = screen(tmp_path / "screens")
+    text = write_replay(write(tmp_path, attempt(turn(ref, CLICK, reward=None), fault="crashed"))).read_text()
+    assert "fault (crashed), 1 turns" in " ".join(text.split())
+    assert "reward -" in text
+    assert "return" not in re.sub(r"<p class=\"note\">.*?</p>", "", text, flags=re.DOTALL)
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen.add(tag)
+
+
+def test_what_worlds_and_models_say_is_escaped(tmp_path: Path) -> None:
+    bad = '"><script>alert(1)</script>\x1b[2J'
+    ref = screen(tmp_path / "screens")
+    one = attempt(turn(ref, bad, bad, outcome="invalid"))
+    lines = json.dumps({"id": bad, "record": None, "trajectory": trajectory_to_json(one)}) + "\n"
+    (tmp_path / "t.episodes.jsonl").write_text(lines)
+    text = write_replay(tmp_path / "t.jsonl").read_text()
+    tags = Tags()
+    tags.feed(text)
+    assert "script" not in tags.seen
+    assert "\x1b" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_many_attempts_and_lost_screens_are_said(tmp_path: Path) -> None:
+    ref = screen(tmp_path / "screens")
+    many = [attempt(turn(ref, CLICK), k=k) for k in range(SHOWN + 2)]
+    text = write_replay(write(tmp_path, *many)).read_text()
+    assert "2 more attempts are not shown" in text
+    (tmp_path / "screens" / ref.path).write_bytes(b"other")
+    text = write_replay(write(tmp_path, many[0])).read_text()
+    assert "this screen is not there any more" in text
+    assert "data:image" not in text
+    with pytest.raises(StorageError, match=r"none\.episodes\.jsonl: no episodes"):
+        write_replay(tmp_path / "none.jsonl")

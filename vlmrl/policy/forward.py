@@ -1,7 +1,8 @@
 """Log-probabilities of answers under a policy: the training forward pass, with shared or repeated prompts.
 
 `shared_prefix` computes each prompt once for all its answers; `repeat`, the reference, gives each answer a row of its own with its
-prompt repeated. Both compute the features of each distinct medium once per micro-batch.
+prompt repeated. `chains` is `shared_prefix` over rows in which consecutive turns of an episode share their past as well. All compute the
+features of each distinct medium once per micro-batch.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from vlmrl.policy.attention import require
+from vlmrl.policy.chains import pack_chains, split_chains
 from vlmrl.policy.head import streaming_logprobs
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, pack, pack_shared, split, split_shared, visual_index
@@ -161,6 +163,7 @@ class Layout:
 
 LAYOUTS: dict[str, Layout] = {
     "shared_prefix": Layout(split_shared, pack_shared, shared_prefix),
+    "chains": Layout(split_chains, pack_chains, shared_prefix),
     "repeat": Layout(split, pack, repeat),
 }
 

@@ -53,21 +53,23 @@ class Tokens:
     def __init__(self) -> None:
         self._here: dict[str, int] = {}
 
-    def add(self, rows: Sequence[Row], max_tokens: int) -> None:
-        """Count one minibatch of this rank. `max_tokens` is the budget of a micro-batch, which decides what is padded."""
+    def add(self, rows: Sequence[Row], max_tokens: int, *, chains: bool = False) -> None:
+        """Count one minibatch of this rank. `max_tokens` is the budget of a micro-batch, which decides what is padded. `chains`: whether
+        it trains in the layout of that name."""
         prompts = {(row.group, id(row.prompt)): len(row.prompt.ids) for row in rows}
         counts = {
             "tokens/prompt": sum(prompts.values()),
             "tokens/response": sum(len(row.response) for row in rows),
             "repeat": repeated(rows, max_tokens),
-        }
+        } | ({"turns": packed(rows, max_tokens)} if chains else {})
         self._here = {name: self._here.get(name, 0) + n for name, n in counts.items()}
 
     def read(self, forward: int) -> dict[str, float]:
         """Counts since the last call, summed over all ranks, which must all call this.
 
         `tokens/prompt` (each prompt once per minibatch), `tokens/response`, `tokens/forward` (what went through the model in the
-        update, given for this rank) and `tokens/saved`, what the layout `repeat` would have run more.
+        update, given for this rank) and `tokens/saved`, what the layout `repeat` would have run more. With chains also
+        `tokens/saved_by_chains`, what `shared_prefix` would have run more with a row per turn.
         """
         here, self._here = self._here | {"tokens/forward": forward}, {}
         total: dict[str, int] = {}
@@ -75,14 +77,24 @@ class Tokens:
             for name, n in of_rank.items():
                 total[name] = total.get(name, 0) + n
         saved = total.pop("repeat", 0) - total["tokens/forward"]
+        more = {"tokens/saved_by_chains": float(total["turns"] - total["tokens/forward"])} if "turns" in total else {}
         names = ("tokens/prompt", "tokens/response", "tokens/forward")
-        return {name: float(total.get(name, 0)) for name in names} | {"tokens/saved": float(saved)}
+        return {name: float(total.get(name, 0)) for name in names} | {"tokens/saved": float(saved)} | more
 
 
 def repeated(rows: Sequence[Row], max_tokens: int) -> int:
     """Tokens, padding included, that the layout `repeat` runs for these rows."""
     lengths = [len(row.prompt.ids) + len(row.response) for row in rows]
     return sum(max(lengths[place] for place in part) * len(part) for part in LAYOUTS["repeat"].split(rows, max_tokens))
+
+
+def packed(rows: Sequence[Row], max_tokens: int) -> int:
+    """Tokens that the layout `shared_prefix` runs for these rows."""
+    total = 0
+    for part in LAYOUTS["shared_prefix"].split(rows, max_tokens):
+        prompts = {(rows[place].group, id(rows[place].prompt)): len(rows[place].prompt.ids) for place in part}
+        total += sum(prompts.values()) + sum(len(rows[place].response) for place in part)
+    return total
 
 
 class Counters:

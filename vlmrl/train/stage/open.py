@@ -71,7 +71,7 @@ def open_stage(
     """
     faults.point("stage.started")
     rows = s.rows_of(cfg.source, cfg.answer_format)
-    if cfg.forward == "shared_prefix" and s.policy.subject is None:
+    if cfg.forward != "repeat" and s.policy.subject is None:
         require(s.policy.model.config.get_text_config())
     s.begin_stage(_adapters_of(s, cfg))
     policy = s.policy

@@ -83,11 +83,17 @@ def sum_log_ratio(x: LossInputs) -> Tensor:
     return row_sum(log_ratio(x), x.mask_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
+def total_log_ratio(x: LossInputs) -> Tensor:
+    """Log-ratio of the whole row, not bounded. [B]"""
+    return row_sum(log_ratio(x), x.mask_BT)
+
+
 SCORES: Mapping[str, Callable[[LossInputs], Tensor]] = {
     "logL": mean_logp,
     "ratio": mean_ratio,
     "log_ratio": mean_log_ratio,
     "log_ratio_sum": sum_log_ratio,
+    "log_ratio_total": total_log_ratio,
 }
 """Row scores [B] by name: what group losses compare, and what `LossInputs.score_mean_B` is the mean of."""
 

@@ -195,6 +195,14 @@ class SftSection(StageBase):
         return []
 
 
+class PreferenceSection(StageBase):
+    """Pairs of a chosen and a rejected answer."""
+
+    kind: Literal["preference"]
+    batch: PositiveInt = Field(default=8, description="Rows (pairs) per optimizer step, over all ranks")
+    group_loss: Method = Field(description="The loss of pairs, such as that of DPO")
+
+
 class RolloutStage(StageBase):
     """What every stage has that generates answers and scores them."""
 
@@ -297,7 +305,7 @@ class GrpoSection(RolloutStage):
         return out
 
 
-SECTIONS: dict[str, type[StageBase]] = {"sft": SftSection, "grpo": GrpoSection}
+SECTIONS: dict[str, type[StageBase]] = {"sft": SftSection, "preference": PreferenceSection, "grpo": GrpoSection}
 """`kind` -> section. A plug-in's kind comes in with `register_section`."""
 
 

@@ -29,7 +29,7 @@ from vlmrl.train.results import check_evaluations, show_results
 from vlmrl.train.resume import lost_of_finished, reopen, verify
 from vlmrl.train.rundir import open_run
 from vlmrl.train.session import Places, Session, fixed_options, open_session
-from vlmrl.train.stage import grpo, kinds, sft  # noqa: F401 (registers the kinds of the package)
+from vlmrl.train.stage import grpo, kinds, preference, sft  # noqa: F401 (registers the kinds of the package)
 from vlmrl.train.stage.engines import close_engines
 from vlmrl.train.ui import Ui
 

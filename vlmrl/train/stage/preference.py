@@ -1,0 +1,122 @@
+"""Stage `preference`: train on pairs of a chosen and a rejected answer (DPO, arXiv:2305.18290, and what derives from it).
+
+A row's pair is `meta.chosen` and `meta.rejected`, whole completions. Without `chosen` it is the row's own answer in the answer format, with
+its thought; without `rejected` the row has no pair, and only losses that imitate use it. The reference is the stage's starting weights.
+
+A pair is two answers to one prompt, of advantage 1 and -1, so the stage is a step of a loss that compares rollouts: two passes, with the
+exact gradient however micro-batches cut it, and prompts shared in the forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+
+from vlmrl import faults, rng
+from vlmrl.algo.registries import group_loss
+from vlmrl.answers.tags import gold_text
+from vlmrl.config.stages import PreferenceSection
+from vlmrl.errors import ConfigError
+from vlmrl.policy.pack import Row, response_mask
+from vlmrl.train.session import Session
+from vlmrl.train.stage.algorithm import Bound, bind
+from vlmrl.train.stage.base import StageRun
+from vlmrl.train.stage.kinds import stage_kind
+from vlmrl.train.stage.loss import group_objective
+from vlmrl.train.stage.open import open_stage
+from vlmrl.train.step import Minibatch, optimizer_step
+from vlmrl.types import Sample
+
+
+def pair(sample: Sample, answer_format: str) -> tuple[str, str | None]:
+    """(chosen completion, rejected one or None).
+
+    Raises:
+        ConfigError: one of them is no text, or empty, or both are the same.
+    """
+    where = f"row '{sample.id}' ({sample.source})"
+    for key in ("chosen", "rejected"):
+        text = sample.meta.get(key)
+        if text is not None and not (isinstance(text, str) and text.strip()):
+            raise ConfigError(f"{where}: meta.{key} must be a text that is not empty, a whole completion")
+    chosen = sample.meta.get("chosen") or gold_text(sample, answer_format, sample.thought)
+    rejected = sample.meta.get("rejected")
+    if chosen == rejected:
+        raise ConfigError(f"{where}: meta.rejected is the chosen answer; remove it, or give another one")
+    return chosen, rejected
+
+
+@stage_kind(PreferenceSection)
+@dataclass(frozen=True)
+class Preference:
+    """A stage of preference pairs."""
+
+    stage: StageRun
+    cfg: PreferenceSection
+    loss: Bound
+
+    @classmethod
+    def build(cls, session: Session, cfg: PreferenceSection) -> Preference:
+        """
+        Raises:
+            ConfigError: a row's pair cannot be used, or no row has one.
+        """
+        loss = bind(group_loss, cfg.group_loss)
+        stage = open_stage(session, cfg, methods=[loss], reference=True)
+        pairs = [pair(sample, cfg.answer_format) for sample in stage.loader.samples.values()]
+        if pairs and all(rejected is None for _, rejected in pairs):
+            raise ConfigError(f"stage '{cfg.name}': no row has a 'meta.rejected'; a stage of kind 'preference' needs pairs")
+        return cls(stage, cfg, loss)
+
+    def run(self) -> None:
+        self.stage.loop(self.step)
+
+    def step(self) -> None:
+        """Plan, encode, score under the reference, update, log."""
+        stage, cfg = self.stage, self.cfg
+        rng.seed_step(stage.seed, cfg.name, stage.state.step)
+        rows, sign_N = self.rows()
+        mask_NT = response_mask(rows)
+        with stage.clock.phase("old_and_reference"):
+            minibatch = Minibatch(
+                rows=rows,
+                adv_NT=sign_N[:, None] * torch.ones(mask_NT.shape),
+                mask_NT=mask_NT,
+                logp_old_NT=stage.score_reference(rows),  # the log-ratio of these losses is to the reference
+            )
+            objective = group_objective(stage.learner, self.loss, minibatch)
+        stage.set_rate()
+        faults.point("step.before_update")
+        with stage.clock.phase("forward_backward"):
+            report = optimizer_step(stage.learner, minibatch, objective)
+        stage.count(rows)
+        stage.after_update(report, {"loss": float(objective.weights.loss)})
+
+    def rows(self) -> tuple[tuple[Row, ...], torch.Tensor]:
+        """The step's rows on this rank, chosen before rejected, and 1 or -1 for each, [N]."""
+        stage, cfg = self.stage, self.cfg
+        bundle = stage.policy.bundle
+        with stage.timed_loader(stage.clock):
+            taken = stage.loader.next_batch(stage.state.ledger, prompts=cfg.batch, rollouts=1)
+        out: list[Row] = []
+        signs: list[float] = []
+        for place, _, prompt in taken:
+            for sign, text in zip((1.0, -1.0), pair(prompt.sample, cfg.answer_format), strict=True):
+                if text is not None:
+                    ids = tuple(bundle.tokenize(text))
+                    check_plain(ids, {*bundle.forbidden_ids, *bundle.end_ids}, prompt.sample)
+                    out.append(Row(index=len(out), group=place, prompt=prompt, response=(*ids, bundle.end_ids[0])))
+                    signs.append(sign)
+        return tuple(out), torch.tensor(signs)
+
+
+def check_plain(ids: Collection[int], control: Collection[int], sample: Sample) -> None:
+    """
+    Raises:
+        ConfigError: a completion holds a control token.
+    """
+    found = sorted(set(control) & set(ids))
+    if found:
+        raise ConfigError(f"row '{sample.id}' ({sample.source}): a completion holds the control token {found[0]}; write it without")

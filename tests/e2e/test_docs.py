@@ -40,6 +40,7 @@ PROGRAMS = {
     "export": "sets a variable",
     "pre-commit": "would change the checkout",
     "curl": "asks a server",
+    "docker": "would build and start images; tests/unit/test_docker.py reads the files",
     "git": "would download a repository",
 }
 """First word of a command that is not ours -> why it is not run."""

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.test_docker import copied
 from vlmrl import __version__
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("vlmrl", "configs", "evals", "data", "constraints", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+SOURCES = copied(ROOT / "docker" / "cpu.Dockerfile")
+"""What an image gets of the checkout: it must be enough for a whole wheel."""
 BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
 
 

@@ -142,7 +142,7 @@ def _sheet(path: Path) -> Iterator[dict[str, Any]]:
     try:
         import openpyxl  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
     except ImportError as error:
-        raise ConfigError(f"{path}: reading XLSX needs openpyxl; install it, or save the table as TSV or CSV") from error
+        raise ConfigError(f"{path}: reading XLSX needs openpyxl: pip install 'vlmrl[xlsx]', or save the table as TSV or CSV") from error
     book: Any = openpyxl.load_workbook(path, read_only=True, data_only=True)
     try:
         lines = book.worksheets[0].iter_rows(values_only=True)

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# The pins in constraints/. Nothing is installed; uv (pip install uv) asks the package index.
+#   bash scripts/pins.sh --check     resolve them for Python 3.10 to 3.13 on Linux, for the CPU's and the GPU's
+#   bash scripts/pins.sh             write constraints/gpu.txt anew: the versions of the CPU's files, and what CUDA needs beside them
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$ROOT"
+
+case "${1:-}" in
+  "" | --check) ;;
+  -h | --help) sed -n '2,4s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  *) die "unknown argument '$1'; usage: pins.sh [--check]" ;;
+esac
+uv="${UV:-uv}"
+command -v -- "$uv" >/dev/null || die "uv is not on PATH; pip install uv, or set UV to its file"
+
+# vllm and flash are left out: vllm pins a torch of its own, and flash-attn is built against the torch that is there.
+gpu=(--extra dev --extra lmms --extra liger)
+cpu=(--extra dev --extra lmms)
+
+if [ "${1:-}" = --check ]; then
+  for version in 3.10 3.11 3.12 3.13; do
+    of_cpu=constraints/cpu-py311.txt
+    [ "$version" != 3.10 ] || of_cpu=constraints/cpu-py310.txt
+    for file in "$of_cpu" constraints/gpu.txt; do
+      extras=("${cpu[@]}")
+      [ "$file" != constraints/gpu.txt ] || extras=("${gpu[@]}")
+      "$uv" pip compile --quiet pyproject.toml "${extras[@]}" -c "$file" \
+        --python-version "$version" --python-platform x86_64-manylinux_2_28 >/dev/null || die "Python $version: $file does not resolve"
+      printf 'Python %s: %s resolves\n' "$version" "$file"
+    done
+  done
+  exit 0
+fi
+
+wanted="$(mktemp)" found="$(mktemp)"
+trap 'rm -f "$wanted" "$found"' EXIT
+{
+  sed "/^#/d; s/\$/ ; python_version >= '3.11'/" constraints/cpu-py311.txt
+  sed "/^#/d; s/\$/ ; python_version < '3.11'/" constraints/cpu-py310.txt
+} >"$wanted"
+"$uv" pip compile --quiet --universal --python-version 3.10 --no-header --no-annotate pyproject.toml "${gpu[@]}" -c "$wanted" -o "$found" >/dev/null
+{
+  cat <<'TEXT'
+# Machines with an NVIDIA GPU, Python 3.10 to 3.13: the versions of the CPU's files, and what CUDA needs beside them. Written by
+# scripts/pins.sh from the package index; no GPU has run them yet. The index's torch is built for CUDA 13.0. For an older driver install the
+# build of torch 2.13.0 for its CUDA beforehand: a local version (2.13.0+cu126) fits the pin and stays.
+TEXT
+  grep -v "sys_platform == 'win32'\|sys_platform == 'emscripten'" "$found"
+  grep '^lmms-eval==' constraints/cpu-py311.txt
+} >constraints/gpu.txt
+printf 'constraints/gpu.txt: %d pins\n' "$(grep -vc '^#' constraints/gpu.txt)"

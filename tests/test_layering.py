@@ -68,6 +68,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval", "cli_plan", "cli_launch"}
     | {"cli_server", "cli_toy", "cli_env", "cli_conform", "cli_names", "cli_init"},
     "cli_names": {"config", "evals"},
+    "api": {"config", "methods", "policy", "toy", "train", "evals"},
     "cli_init": {"config", "errors", "fs", "registry"},
     "cli_env": BELOW | {"envs", "data", "media", "policy", "rollout"},
     "cli_conform": {"errors", "conform", "families", "policy"},
@@ -90,8 +91,8 @@ ONLY_IMPORTED_BY = {
     "cli_launch": {"cli"},
     "cli_server": {"cli"},
     "cli_toy": {"cli"},
-    "toy": {"cli", "cli_eval", "cli_server", "cli_toy"},
-    "methods": {"cli", "cli_launch", "cli_server", "train"},
+    "toy": {"api", "cli", "cli_eval", "cli_server", "cli_toy"},
+    "methods": {"api", "cli", "cli_launch", "cli_server", "train"},
     "doctor": {"cli"},
 }
 """Modules that (almost) nobody imports."""
@@ -157,6 +158,7 @@ NO_TORCH = {
     "doctor",
     "envs",
     "paths",
+    "api",
     "cli",
     "cli_names",
     "cli_init",

@@ -27,7 +27,9 @@ def test_a_starter_is_accepted(task: str, tmp_path: Path, monkeypatch: pytest.Mo
     out = load("mine", [], also=method_problems)
     assert out.config.run.name == "mine"
     assert method_doubts(out.config) == []
-    sample = parse_row(json.loads(re.findall(r"^#   (\{.*\})$", text, re.M)[0]), source="row", media_root=".")
+    row = re.search(r"^#   (\{.*?\})\nrun:", text, re.M | re.S)
+    assert row is not None
+    sample = parse_row(json.loads(row[1].replace("\n#", "")), source="row", media_root=".")
     assert sample.answer_type in text
     # what it tells the reader to type is a command, and what it offers as a comment is a recipe too
     for line in re.findall(r"^# .*?: {2,}(vlmrl .*)$", text, re.M):
@@ -78,16 +80,3 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(ConfigError, match=problem):
             write_starter(Path("x.yaml"), name, **{"task": "gui", **more})
     assert not Path("x.yaml").exists()
-
-
-@pytest.mark.slow
-def test_the_rows_of_a_starter_are_checked_with_its_rewards(tiny_files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The whole of `vlmrl check` on a generated world: media, prompts, gold and junk answers."""
-    model, world = tiny_files
-    monkeypatch.chdir(tmp_path)
-    write_starter(Path("mine.yaml"), "mine", task="grounding", model=str(model), data=world / "train.jsonl")
-    monkeypatch.setattr(sys, "argv", ["vlmrl", "check", "mine", "--html", "rows.html", "media.max_pixels=4704"])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert not stop.value.code
-    assert Path("rows.html").is_file()

@@ -11,12 +11,13 @@ checking and needs no torch; method names and arguments are pass 2 (`config.meth
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -65,7 +66,39 @@ def load(path: str | Path, overrides: list[str], *, also: Callable[[Config], lis
     """
     problems: list[str] = []
     notes: list[str] = []
-    root = resolve(_file(path, notes), overrides, problems, notes)
+    return _checked(resolve(_file(path, notes), overrides, problems, notes), problems, notes, also)
+
+
+def load_mapping(
+    recipe: Mapping[str, Any], overrides: list[str], *, also: Callable[[Config], list[str]] | None = None, name: str = "the recipe"
+) -> Loaded:
+    """`load` for a recipe that is a mapping of plain values in place of a file. Its `base:` is looked for as one of a file in the working
+    folder. Origins are `name`, since there are no lines.
+
+    Raises:
+        ConfigError: as `load`, or a value is none that a file could hold.
+    """
+    problems: list[str] = []
+    notes: list[str] = []
+    try:
+        text = json.dumps(recipe, default=_plain, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name}: only plain values can stand in a recipe: {error}") from error
+    # JSON is YAML: the same rules for scalars hold, and every text stays one
+    root = tree.parse(text, name, problems, lines=False) or Node({}, name)
+    return _checked(_merged(Path.cwd() / "recipe.yaml", root, overrides, problems, notes), problems, notes, also)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, object]", value))
+    raise TypeError(f"{type(value).__name__} {value!r:.80}")
+
+
+def _checked(root: Node, problems: list[str], notes: list[str], also: Callable[[Config], list[str]] | None) -> Loaded:
+    """The config of a merged tree; `problems` are those of reading it."""
     config = check(root, problems)
     usable, guessed = (config, frozenset[tuple[str, str]]()) if config is not None else salvage(root)
     if usable is not None:
@@ -109,6 +142,11 @@ def resolve(path: Path, overrides: list[str], problems: list[str], notes: list[s
     root = tree.read(path, problems)
     if problems and not root.mapping:
         raise ConfigError(problems)  # nothing was read, so anything more would be noise
+    return _merged(path, root, overrides, problems, notes)
+
+
+def _merged(path: Path, root: Node, overrides: list[str], problems: list[str], notes: list[str] | None) -> Node:
+    """The tree of a recipe with its base below it and the overrides on top. `path` is where the recipe is."""
     base = read_base(path, root, problems, notes)
     root = Node({k: v for k, v in (root.mapping or {}).items() if k != "base"}, root.origin)
     if base is not None:

@@ -239,7 +239,7 @@ def test_xlsx_without_openpyxl_asks_for_another_format(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     path = tmp_path / "a.xlsx"
     path.write_bytes(b"PK")
-    with pytest.raises(ConfigError, match="needs openpyxl: pip install 'vlmrl.xlsx.', or save the table as TSV or CSV"):
+    with pytest.raises(ConfigError, match=r"needs openpyxl: pip install 'vlmrl\[xlsx\]', or save the table as TSV or CSV"):
         import_vlmevalkit(path)
 
 

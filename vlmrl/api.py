@@ -1,0 +1,133 @@
+"""vlmrl from Python: what the commands train, eval and compare do, as functions. `vlmrl` offers them by name (docs/python.md).
+
+Errors are those of `vlmrl.errors`; `exit_code` of each is that of the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vlmrl.config.load import Loaded, load, load_mapping
+
+if TYPE_CHECKING:
+    from vlmrl.evals.ask.run import SuiteResult
+    from vlmrl.evals.score.compare import FolderComparison
+
+Recipe = Loaded | Mapping[str, Any] | str | Path
+
+
+def load_recipe(recipe: Recipe, overrides: Sequence[str] = ()) -> Loaded:
+    """A checked recipe: `.config` has every value, `.text` the whole as YAML, `.hash` its digest.
+
+    Args:
+        recipe: a file, the name of one (`toy_video`), a mapping with the same keys, or one that is loaded already.
+        overrides: as on the command line, `stages.rl.optim.lr=1e-6`.
+
+    Raises:
+        ConfigError: with every problem, each with its place.
+        ValueError: overrides for a recipe that is loaded already.
+    """
+    from vlmrl.methods import method_problems
+
+    if isinstance(recipe, Loaded):
+        if overrides:
+            raise ValueError("this recipe is loaded already; give the overrides when it is loaded")
+        return recipe
+    if isinstance(recipe, Mapping):
+        return load_mapping(recipe, list(overrides), also=method_problems)
+    return load(recipe, list(overrides), also=method_problems)
+
+
+def train(recipe: Recipe, overrides: Sequence[str] = (), *, quiet: bool = False) -> Path:
+    """Train, and return the run directory: `final/` in it is the model. The same call resumes an interrupted run.
+
+    Args:
+        quiet: say nothing on stdout.
+
+    Raises:
+        ConfigError: the recipe is wrong; nothing was started.
+        VlmrlError: as the command; what was saved stays.
+    """
+    loaded = load_recipe(recipe, overrides)
+    from vlmrl.toy.base import prepare
+    from vlmrl.train import dist
+    from vlmrl.train.run import train_from
+    from vlmrl.train.ui import Ui
+
+    dist.start(loaded.config.train.patience)
+    ui = Ui(quiet=quiet or not dist.is_main())
+    return train_from(loaded, prepare(loaded.config, ui), ui)
+
+
+def evaluate(
+    checkpoint: str | Path,
+    suite: str | Path,
+    out: str | Path | None = None,
+    *,
+    data_root: str | Path | None = None,
+    limit: int | None = None,
+    samples: int | None = None,
+    temperature: float | None = None,
+    max_new_tokens: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    dtype: str = "auto",
+) -> SuiteResult:
+    """Evaluate a checkpoint on a suite. Answers that are in `out` already are not generated again.
+
+    Args:
+        checkpoint: a model folder such as `<run>/final`, or a finished run.
+        suite: a file, or the name of one.
+        out: folder of records, `summary.json` and `results.md`. None: `suites/<model>-<suite>` beside the model, as the command.
+        data_root: folder of the data, instead of the suite's; the generated world is made where it is missing.
+        limit: rows of each task; subsets nest.
+        samples: answers per question; several need a temperature.
+        dtype: `auto` (bfloat16 on a GPU that has it, else float32), `float32` or `bfloat16`.
+
+    Returns:
+        `.summaries[task].metrics[name]` are values with 95% intervals, `.markdown()` the tables.
+
+    Raises:
+        ConfigError: suite or checkpoint cannot be used.
+        DataError: rows or media of a task cannot be used.
+    """
+    from vlmrl.evals.ask.models import compute_dtype
+    from vlmrl.evals.ask.run import Changes, evaluate_suite
+    from vlmrl.evals.ask.suite import load_suite, suite_path
+    from vlmrl.policy.load import quiet_transformers
+    from vlmrl.toy.base import default_world
+    from vlmrl.train.ui import Ui
+
+    quiet_transformers()
+    path, model = suite_path(suite), Path(checkpoint)
+    one = load_suite(path)
+    if data_root is None and one.data_root == "toy":
+        data_root = default_world(Ui(quiet=True), [task.source for task in one.tasks], one.toy_world)
+    return evaluate_suite(
+        model,
+        path,
+        Path(out) if out is not None else model.absolute().parent / "suites" / f"{model.absolute().name}-{one.id}",
+        data_root=None if data_root is None else Path(data_root),
+        device=device,
+        dtype=compute_dtype(device, dtype),
+        changes=Changes(samples=samples, temperature=temperature, limit=limit, max_new_tokens=max_new_tokens, seed=seed),
+    )
+
+
+def compare(a: str | Path, b: str | Path, *, tolerance: float = 0.0, force: bool = False) -> FolderComparison:
+    """Compare two evaluations question by question: `.regressed` names the tasks on whose primary metric B is significantly worse.
+
+    Args:
+        a, b: folders that `evaluate` wrote, or files of records.
+        tolerance: a primary metric may be worse by so much, in its own unit.
+        force: compare in spite of unlike settings; `.warnings` then says which.
+
+    Raises:
+        Incomparable: the two were not asked the same.
+        StorageError: a file is missing or damaged.
+    """
+    from vlmrl.evals.score.compare import compare_folders
+
+    return compare_folders(Path(a), Path(b), tolerance=tolerance, force=force)

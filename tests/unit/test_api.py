@@ -43,7 +43,7 @@ def test_the_surface_is_what_the_page_says():
     for name in vlmrl.__all__:
         assert getattr(vlmrl, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
-        vlmrl.trian
+        _ = vlmrl.trian
 
 
 def test_names_are_the_objects_of_their_modules():

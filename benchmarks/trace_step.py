@@ -38,9 +38,9 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 PACKAGE = ROOT / "vlmrl"
 
-BOUND = 42
-"""Most files of "the rest". Three of them are the training engine, two what a GPU needs of attention and draws, two the queue of steps and
-the gap between sampler and trainer."""
+BOUND = 44
+"""Most files of "the rest". Three of them are the training engine, three what a GPU needs of attention, draws and memory, two the queue of
+steps and the gap between sampler and trainer, one what the engines of rollout that generate in place have in common."""
 
 MEDIA = ("media/",)
 DURABLE = (

@@ -36,7 +36,7 @@ __all__ = [
     "reward_shaping",
     "rollout_filter",
     "sampler",
-    "train",
+    "train",  # pyright: ignore[reportUnsupportedDunderAll] (a package)
 ]
 _FROM = {
     "vlmrl.api": ("load_recipe", "evaluate", "compare"),

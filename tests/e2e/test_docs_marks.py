@@ -16,6 +16,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+import vlmrl
+
 from tests.support.documents import GENERATED, MINIMAL, PAGES, ROOT, Table, check_recipe, inline, marks, parse_vlmrl, read, tables
 from tests.test_glossary import is_key
 from vlmrl import errors
@@ -28,6 +30,8 @@ from vlmrl.data.adapters import ADAPTERS
 from vlmrl.evals.ask.suite import Suite
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.methods import registries
+from vlmrl.train.stage import providers  # noqa: F401 (registers them)
+from vlmrl.train.stage.provide import PROVIDERS
 from vlmrl.registry import Registry
 from vlmrl.rewards.run.foreign import Form
 
@@ -178,7 +182,7 @@ def test_paths_exist(item: tuple[str, int, str]) -> None:
     if page == "CONTRIBUTING.md":
         return  # an errand writes the files that it names (tests/e2e/test_errands.py)
     folders = (ROOT, ROOT / "vlmrl", (ROOT / page).parent, (ROOT / page).parent / "suites")
-    assert mark in MADE or any((folder / mark).exists() for folder in folders)
+    assert mark in MADE or "/NAME." in mark or any((folder / mark).exists() for folder in folders)
 
 
 # ---- tables --------------------------------------------------------------------------------------------------------------
@@ -222,7 +226,7 @@ def options_of_eval(table: Table) -> None:
 
 
 def inputs_and_providers(table: Table) -> None:
-    fields = {f.name for inputs in (AdvantageInputs, LossInputs) for f in dataclasses.fields(inputs)}
+    fields = {f.name for inputs in (AdvantageInputs, LossInputs) for f in dataclasses.fields(inputs)} | set(PROVIDERS)
     for row in table.rows:
         assert set(marks(row[0])) <= fields, row[0]
 
@@ -244,7 +248,7 @@ def arguments_of_trl(table: Table) -> None:
 def answer_types_of_rows(table: Table) -> None:
     row = next(row for row in table.rows if row[0] == "`answer_type`")
     ours = {name for name, kind in ANSWER_TYPES.items() if type(kind).__module__.startswith("vlmrl.") and not name.startswith("upstream")}
-    assert {*marks(row[2])} - {"docs/adding_an_answer_type.md"} == ours
+    assert {name for name in marks(row[2]) if not name.endswith(".md")} == ours
 
 
 def adapters(table: Table) -> None:
@@ -274,6 +278,19 @@ def keys_of_turns(table: Table) -> None:
             assert float(row[1]) == found[0], row
 
 
+def extras_of_the_package(table: Table) -> None:
+    text = read("pyproject.toml").partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    assert {marks(row[0])[0] for row in table.rows} == set(re.findall(r"^(\w+) = \[", text, flags=re.M))
+
+
+def files_of_pins(table: Table) -> None:
+    assert {marks(row[0])[0] for row in table.rows} == {path.name for path in (ROOT / "constraints").glob("*.txt")}
+
+
+def names_from_python(table: Table) -> None:
+    assert {marks(row[0])[0].partition("(")[0] for row in table.rows} == {f"vlmrl.{name}" for name in vlmrl.__all__ if name != "__version__"}
+
+
 def forms_of_rewards(table: Table) -> None:
     assert [marks(row[0])[0] for row in table.rows] == list(get_args(Form))
 
@@ -295,6 +312,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/data.md", "Rows of other trainers"): adapters,
     ("docs/data.md", "Boxes, points and times"): keys_of(SourceSection),
     ("docs/data.md", "*"): "prose and forms of answers; tests/unit/data",
+    ("docs/environments.md", "Evaluation"): "tests/unit/evals/test_evals_episodes.py",
     ("docs/environments.md", "Training"): keys_of_turns,
     ("docs/evaluation.md", "What happens"): options_of_eval,
     ("docs/evaluation.md", "What rows say of themselves"): "tests/unit/evals/test_evals_levels.py, tests/unit/evals/test_evals_steps.py",
@@ -302,6 +320,9 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/gpu_check.md", "What the lines mean"): lines_of_the_gpu_check,
     ("docs/judges.md", "Rewards that ask a model"): methods_of("reward"),
     ("docs/judges.md", "What happens when it goes wrong"): "prose; tests/faults/test_judge_server.py",
+    ("docs/install.md", "Names"): "tests/unit/test_paths.py",
+    ("docs/install.md", "Extras"): extras_of_the_package,
+    ("docs/install.md", "Pins"): files_of_pins,
     ("docs/launch.md", "When something fails"): "prose; tests/unit/train/test_watchdog.py, tests/faults/test_hosts.py",
     ("docs/lmms-eval.md", "Their tasks, on our checkpoints"): arguments_of_the_bridge,
     ("docs/lmms-eval.md", "What goes wrong without care"): "tests/agreement/test_lmms_traps.py",
@@ -315,6 +336,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/methods.md", "Reward functions of yours"): forms_of_rewards,
     ("docs/overlap.md", "Measured"): "measured; tests/faults/test_resume_ahead.py",
     ("docs/plan.md", "*"): "tests/unit/plan/test_plan_page.py, tests/unit/plan/test_plan_memory.py, tests/unit/plan/test_plan_time.py",
+    ("docs/python.md", "From Python"): names_from_python,
     ("docs/resume.md", "*"): "tests/faults",
     ("docs/rollout.md", "Which engine when"): "prose; tests/unit/config/test_rollout_config.py",
     ("docs/rollout.md", "Versions that work together"): "tests/agreement/test_vllm_rollout.py, tests/agreement/test_vllm_training.py, "

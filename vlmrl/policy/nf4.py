@@ -93,7 +93,10 @@ def _layer() -> Any:
             "pip install 'vlmrl[bitsandbytes]', or leave it out"
         ) from error
 
-    class Nf4Linear(bnb.nn.Linear4bit):
+    linear: Any = bnb.nn.Linear4bit  # pyright: ignore[reportPrivateImportUsage]
+    multiply: Any = bnb.matmul_4bit  # pyright: ignore[reportPrivateImportUsage]
+
+    class Nf4Linear(linear):
         """y = dequantised(W) x + b in the type of x, or under autocast in its type, as torch.nn.Linear does."""
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -101,6 +104,7 @@ def _layer() -> Any:
             if torch.is_autocast_enabled(kind):
                 x = x.to(torch.get_autocast_dtype(kind))
             bias = None if self.bias is None else self.bias.to(x.dtype)
-            return bnb.matmul_4bit(x, self.weight, bias=bias, quant_state=self.weight.quant_state)
+            weight: Any = self.weight
+            return multiply(x, weight, bias=bias, quant_state=weight.quant_state)
 
     return Nf4Linear

@@ -28,8 +28,8 @@ def progress(belief_NS: Tensor, cut_NS: Tensor, group_N: Tensor, valid_N: Tensor
     gain_NS = belief_NS[:, 1:] - belief_NS[:, :-1]
     there_NS = (cut_NS[:, 1:] > cut_NS[:, :-1]) & valid_N[:, None] & ~gain_NS.isnan()
     out_NS = torch.zeros_like(gain_NS)
-    for one in group_N.unique():
-        of_group_NS = there_NS & (group_N == one)[:, None]
+    for group in range(int(group_N.max()) + 1 if len(group_N) else 0):
+        of_group_NS = there_NS & (group_N == group)[:, None]
         gains = gain_NS[of_group_NS]
         if len(gains) > 1:
             out_NS[of_group_NS] = (gains - gains.mean()) / (gains.std(unbiased=False) + EPSILON)

@@ -22,8 +22,8 @@ import torch
 from vlmrl.errors import ConfigError
 
 NF4 = "nf4"
-BLOCK, SCALES = 64, 256
-"""Values that share a scale, and scales that share one of theirs."""
+BLOCK = 64
+"""Values that share a scale."""
 
 
 def options(model: Any, compute: torch.dtype) -> Any:

@@ -48,12 +48,11 @@ def offloaded(policy: Any, *, on: bool) -> AbstractContextManager[Any]:
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: take(tensor, stay), give_back)
 
 
-def take(tensor: torch.Tensor, stay: set[int], allocate: Callable[..., torch.Tensor] | None = None) -> torch.Tensor | Away:
+def take(tensor: torch.Tensor, stay: set[int]) -> torch.Tensor | Away:
     """What is kept of a tensor: a copy in the machine's memory, or the tensor itself.
 
     Args:
         stay: storages that stay on the device (`_storage`).
-        allocate: makes the copy's memory; `torch.empty`, pinned where the tensor is on CUDA.
     """
     size = tensor.element_size()
     if tensor.numel() * size < SMALLEST or tensor.layout is not torch.strided or _storage(tensor) in stay:
@@ -62,15 +61,18 @@ def take(tensor: torch.Tensor, stay: set[int], allocate: Callable[..., torch.Ten
     if room > SPARSEST * tensor.numel() or _overlaps(tensor, room):
         return tensor
     lead = tensor.storage_offset() * size % ALIGNED // size
-    host = _like(tensor, room, lead, torch.device("cpu"), allocate or _pinned(tensor.device))
-    return Away(host.copy_(tensor, non_blocking=True), tensor.device, lead)
+    host = _like(tensor, room, lead, torch.device("cpu"), _pinned(tensor.device))
+    host.copy_(tensor, non_blocking=True)
+    return Away(host, tensor.device, lead)
 
 
 def give_back(kept: torch.Tensor | Away) -> torch.Tensor:
     """The tensor on its device again."""
     if isinstance(kept, torch.Tensor):
         return kept
-    return _like(kept.host, _room(kept.host), kept.lead, kept.device, torch.empty).copy_(kept.host, non_blocking=True)
+    back = _like(kept.host, _room(kept.host), kept.lead, kept.device, torch.empty)
+    back.copy_(kept.host, non_blocking=True)
+    return back
 
 
 def _storage(tensor: torch.Tensor) -> int:

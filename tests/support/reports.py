@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,13 @@ def written(
     layouts: Sequence[str] = ("repeat",),
     versions: dict[str, str] | None = None,
     model_type: str = "internvl",
-    **more: Any,
+    keys: Mapping[str, Any] | None = None,
 ) -> Path:
-    """The folder, with a report in which the promises `red` are not kept. `more`: other values of its keys."""
+    """The folder, with a report in which the promises `red` are not kept. `keys`: values of keys as they are to stand in the file."""
     plain = Report(name="m", facts={"model_type": model_type}, versions=versions or HERE, float64=True, checks=(), seconds={})
     body: dict[str, Any] = plain.json() | {"layouts": list(layouts)}
     body["promises"] = {key: {"kept": key not in red, "about": about} for key, (about, _, _) in PROMISES.items()}
     body["promises"] |= {key: {"kept": None, "about": why} for key, why in NOT_RUN.items()}
     folder.mkdir(exist_ok=True)
-    (folder / verdict.REPORT).write_text(json.dumps(body | more))
+    (folder / verdict.REPORT).write_text(json.dumps(body | dict(keys or {})))
     return folder

@@ -175,18 +175,15 @@ def moments(s: Settings, own: int) -> int:
 
 
 def nf4(t: Tensor) -> int:
-    """Bytes of a weight in 4 bits: two values a byte, a scale of 8 bits for 64, one of 32 bits for 256 of those, their mean, and the table
-    of 16 values."""
+    """Bytes of a weight in 4 bits: two values a byte, a scale of 8 bits for 64, one of 32 bits for 256 of those, their mean, and tables
+    of 16 values and of the 256 that a scale can have."""
     scales = -(-t.count // NF4_BLOCK)
-    return -(-t.count // 2) + scales + 4 * -(-scales // BLOCK) + 4 + 4 * 16
+    return -(-t.count // 2) + scales + 4 * -(-scales // BLOCK) + 4 + 4 * (16 + 256)
 
 
 def saved_by_nf4(s: Settings) -> int:
-    """Bytes by which the weights are smaller than in float32. One table of 256 values of scales serves all of them."""
-    if s.quantize == "none":
-        return 0
-    taken = [t for t in s.parameters.frozen if t.quantised]
-    return sum(4 * t.count - nf4(t) for t in taken) - 4 * 256
+    """Bytes by which the weights are smaller than in float32."""
+    return 0 if s.quantize == "none" else sum(4 * t.count - nf4(t) for t in s.parameters.frozen if t.quantised)
 
 
 def unpacked(s: Settings) -> int:

@@ -57,7 +57,7 @@ def test_a_report_of_the_kit_admits_and_counts_for_its_version_of_transformers_o
 
 @pytest.mark.parametrize("damage", [{"layouts": "repeat"}, {"versions": None}, {"promises": []}])
 def test_a_damaged_report_is_an_error_and_not_none(folder: Path, damage: dict[str, Any]) -> None:
-    written(folder, **damage)
+    written(folder, keys=damage)
     with pytest.raises(ConfigError, match=r"conform\.json: no report of `vlmrl conform`"):
         choose("auto", "gemma3", str(folder))
     assert choose("auto", "qwen2_5_vl", str(folder)).own_code

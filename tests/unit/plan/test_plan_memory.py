@@ -109,7 +109,7 @@ def test_weights_in_4_bits_are_exact(tmp_path: Path) -> None:
 
 
 def test_half_a_byte_and_its_scales_for_each_weight_of_a_large_model() -> None:
-    """4.127 bits (arXiv:2305.14314, section 3), beside tables of 68 bytes a matrix."""
+    """4.127 bits (arXiv:2305.14314, section 3), beside 1,092 bytes a matrix."""
     s = settings(lora=Lora(rank=16), quantize="nf4")
     taken = sum(t.count for t in s.parameters.frozen if t.quantised)
     assert mem.saved_by_nf4(s) == pytest.approx((32 - 4.127) / 8 * taken, rel=1e-4)

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from tests.faults.test_resume_families import small
 from tests.support import runs
+from tests.support.given import make_model, make_rows
 from vlmrl.train.tracking import read_metrics
 
 SCRIPT = """
@@ -31,7 +33,7 @@ def launch(config: dict[str, Any], ranks: int, folder: Path) -> None:
         [*command, "--rdzv-endpoint=localhost:0", str(folder / "run.py"), str(folder / "config.json")],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         env=os.environ | {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"},
         check=False,
     )
@@ -46,12 +48,31 @@ def test_one_rank_equals_two(tiny_files: tuple[Path, Path], tmp_path: Path) -> N
         config = runs.small_config(*tiny_files, folder)
         launch(config, ranks, folder)
         configs.append(config)
+    assert_same(configs, steps=7)
+
+
+def test_one_rank_equals_two_with_a_family_through_its_own_forward(tmp_path: Path) -> None:
+    """Its tower trains in the second stage, and one rank has other rows than the other."""
+    model, world = make_model("lfm2_vl", tmp_path / "model"), make_rows(tmp_path / "world", video=False, train=4, test=1)
+    configs = []
+    for ranks in (1, 2):
+        folder = tmp_path / str(ranks)
+        folder.mkdir()
+        config = small(model, world, folder)
+        config["eval"]["at_start"] = True
+        launch(config, ranks, folder)
+        configs.append(config)
+    assert_same(configs, steps=4)
+
+
+def assert_same(configs: list[dict[str, Any]], *, steps: int) -> None:
+    """Runs of one recipe on other numbers of ranks: the same answers at the start, the same updates up to summation order."""
     bases = [(runs.run_dir(c) / "eval" / "base.jsonl").read_bytes() for c in configs]
     assert bases[0] == bases[1]  # the same weights, so the same answers, whoever gave them
     one, two = (read_metrics(runs.run_dir(c) / "metrics.jsonl") for c in configs)
-    steps = [([line for line in of if "grad_norm" in line]) for of in (one, two)]
-    assert len(steps[0]) == len(steps[1]) == 7
-    for a, b in zip(*steps, strict=True):
+    updates = [([line for line in of if "grad_norm" in line]) for of in (one, two)]
+    assert len(updates[0]) == len(updates[1]) == steps
+    for a, b in zip(*updates, strict=True):
         for name in ("loss", "grad_norm", "reward", "reward_std", "completions/mean_length", "entropy", "kl"):
             if name in a:
                 assert b[name] == pytest.approx(a[name], rel=1e-4, abs=1e-5), (a["stage"], a["step"], name)

@@ -8,7 +8,6 @@ from vlmrl.config.schema import Config, RolloutStage
 from vlmrl.errors import ConfigError
 from vlmrl.evals.score.records import REFERENCE
 from vlmrl.policy.model import Policy, ProcessorBundle
-from vlmrl.train import dist
 
 REPEAT = "repeat"
 SHARED = "shared_prefix"
@@ -23,9 +22,6 @@ def refuse_unproven(cfg: Config, bundle: ProcessorBundle) -> None:
         ConfigError: with everything that the recipe asks for and this family is not proven with.
     """
     problems = unproven(cfg, bundle)
-    if dist.world() > 1 and not bundle.family.own_code:
-        who = f"a '{bundle.family.name}' model under model.family '{bundle.family.choice}'"
-        problems.append(f"{dist.world()} training processes: several are not proven with {who}; start one")
     if problems:
         raise ConfigError(problems)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vlmrl.envs.picture import flat, png
-from vlmrl.envs.protocol import Optimum
+from vlmrl.envs.protocol import Optimum, Outcome
 from vlmrl.envs.screens import ScreenFolder
 from vlmrl.envs.trajectory import Seen, Trajectory, Turn, trajectory_to_json
 from vlmrl.envs.worlds.toy_desk import _element  # pyright: ignore[reportPrivateUsage]
@@ -25,8 +25,8 @@ def screen(folder: Path, color: str = "red") -> MediaRef:
     return ScreenFolder(folder).put(png(flat([_element(0, "press", color, "square")])))
 
 
-def turn(ref: MediaRef, action: str, text: str = "Task", **more) -> Turn:
-    return Turn(seen=Seen(text=text, media=(ref,), state="0"), action=action, **({"reward": 0.0} | more))
+def turn(ref: MediaRef, action: str, text: str = "Task", reward: float | None = 0.0, outcome: Outcome = "") -> Turn:
+    return Turn(seen=Seen(text=text, media=(ref,), state="0"), action=action, reward=reward, outcome=outcome)
 
 
 def attempt(*turns: Turn, k: int = 0, **more) -> Trajectory:

@@ -80,7 +80,7 @@ def scored(world: World, layout: str, rows: list[Row], *, budget: int = 10**6, b
     how, policy = LAYOUTS[layout], world.tiny.policy
     if backend is not None:
         policy = copy.copy(policy)
-        policy.prefix_backend = backend
+        policy.prefix_backend = backend  # pyright: ignore[reportAttributeAccessIssue]
     vision = VisionCache(world.tiny.store, budget_bytes=2**28)
     width = max(len(row.response) for row in rows)
     logp, entropy = (torch.zeros(len(rows), width, dtype=torch.float64) for _ in range(2))

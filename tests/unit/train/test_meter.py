@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.builders import sample
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.pack import PositionSpec, Row
-from vlmrl.train.meter import Counters, Tokens, memory, repeated
+from vlmrl.train.meter import Counters, Tokens, memory, packed, repeated
 from vlmrl.types import Prompt
 
 
@@ -31,6 +31,26 @@ def test_tokens_by_hand() -> None:
     # one padded batch: three rows as long as the longest, 105
     assert tokens.read(150) == {"tokens/prompt": 140, "tokens/response": 10, "tokens/forward": 150, "tokens/saved": 3 * 105 - 150}
     assert tokens.read(0) == {"tokens/prompt": 0, "tokens/response": 0, "tokens/forward": 0, "tokens/saved": 0}, "read starts anew"
+
+
+def test_what_chains_save_by_hand() -> None:
+    # one attempt of three turns: 10 tokens of prompt, answers of 3, observations of 4
+    rows: list[Row] = []
+    ids: tuple[int, ...] = (1,) * 10
+    for turn in range(3):
+        prompt = Prompt(sample=sample(), ids=ids, media=(), spans=(), answer_format="answer_only")
+        rows.append(Row(index=turn, group=0, prompt=prompt, response=(2,) * 3))
+        ids = (*ids, *(2,) * 3, *(1,) * 4)
+    layout = LAYOUTS["chains"]
+    (part,) = layout.split(rows, 1000)
+    run = layout.pack([rows[n] for n in part], PositionSpec(merge_size=2, tokens_per_second=None), torch.device("cpu"), pad_id=0).tokens
+    assert run == 10 + 3 + 4 + 3 + 4 + 3
+    tokens = Tokens()
+    tokens.add(rows, 1000, chains=True)
+    found = tokens.read(run)
+    assert found["tokens/saved_by_chains"] == (13 + 20 + 27) - run
+    assert found["tokens/saved"] == 3 * 27 - run
+    assert "tokens/saved_by_chains" not in tokens.read(0)
 
 
 def test_minibatches_add_up_and_the_budget_decides_what_is_padded() -> None:
@@ -58,6 +78,7 @@ def test_counts_are_those_of_the_batches_that_would_run(groups: list[tuple[int, 
         parts = [[rows[place] for place in part] for part in layout.split(rows, budget)]
         ran[name] = sum(layout.pack(part, spec, torch.device("cpu"), pad_id=0).tokens for part in parts)
     assert repeated(rows, budget) == ran["repeat"]
+    assert packed(rows, budget) == ran["shared_prefix"]
     tokens = Tokens()
     tokens.add(rows, budget)
     found = tokens.read(ran["shared_prefix"])

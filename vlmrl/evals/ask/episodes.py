@@ -183,25 +183,27 @@ def evaluate_episodes(
 
 
 def _first_prompt(table: Table, episodes: Sequence[HeldOut]) -> str:
-    """Hash of the first prompt of the first episode: template, tokenizer and size of screens are in it. The pool knows its identity then.
+    """Hash of the first prompt of the first episode that begins: template, tokenizer and size of screens are in it. The pool knows its
+    identity then.
 
     Raises:
         RemoteError: no episode begins.
     """
-    if not episodes:
-        return ""
-    asked = episodes[0]
-    episode = table.pool.episode(asked.task, asked.seed)
-    try:
-        reply = episode.reset().result()
-    finally:
-        episode.close()
-    if reply.observation is None:
-        raise RemoteError(f"environment: episode '{asked.id}' does not begin: {reply.fault} {reply.detail}".rstrip())
-    seen = keep(reply.observation, table.screens)
-    nothing = Trajectory(task=dict(asked.task), seed=asked.seed, k=0, turns=())
-    prompt = next_prompt(nothing, seen, table.history, table.conversation, table.handle, answer_format=table.answer_format)
-    return prompt_ids_hash(prompt)
+    said = ""
+    for asked in episodes:
+        episode = table.pool.episode(asked.task, asked.seed)
+        try:
+            reply = episode.reset().result()
+        finally:
+            episode.close()
+        if reply.observation is None:
+            said = said or f"; '{asked.id}': {reply.fault} {reply.detail}".rstrip()
+            continue
+        seen = keep(reply.observation, table.screens)
+        nothing = Trajectory(task=dict(asked.task), seed=asked.seed, k=0, turns=())
+        prompt = next_prompt(nothing, seen, table.history, table.conversation, table.handle, answer_format=table.answer_format)
+        return prompt_ids_hash(prompt)
+    raise RemoteError(f"environment: none of {len(episodes)} episodes begins{said}")
 
 
 @dataclass(frozen=True, kw_only=True)

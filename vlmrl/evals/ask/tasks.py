@@ -166,6 +166,4 @@ def _episode_problems(task: Task) -> list[str]:
         out.append("history says what of an episode's turns stands in a prompt, and there is no environment")
     if history.screens is None and (history.every != 1 or not history.actions):
         out.append("history.every and history.actions are of prompts that begin anew; give history.screens, or remove them")
-    if len(task.answer_formats) > 1 and plays:
-        out.append("answer_format: episodes are played with one; give each a task of its own")
     return out

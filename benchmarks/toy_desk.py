@@ -1,0 +1,154 @@
+"""What RL teaches in episodes of several turns: toy_desk before and after, GRPO over attempts against GiGPO, over seeds.
+
+    python benchmarks/toy_desk.py --seeds 0 1 2 --write docs/benchmarks/toy_desk.md
+
+For each seed (weights, order of tasks, sampling): one base model, which reads screens and is unsure where to click; then
+`configs/recipes/toy_desk_grpo.yaml` and `toy_desk_gigpo.yaml` from it, with the same tasks, steps and attempts. Before and after, each is
+played greedily on the held-out episodes of the suite `toy_desk`. Differences are paired by episode. Finished runs are kept, so it can be
+stopped and goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, BenchmarkError
+
+METHODS = {"grpo": "GRPO over attempts", "gigpo": "GiGPO"}
+SUITE = "toy_desk"
+
+
+def command(method: str, seed: int, out: Path, extra: Sequence[str]) -> list[str]:
+    """A run that plays the suite at its start and at its end."""
+    recipe = ROOT / "configs/recipes" / f"toy_desk_{method}.yaml"
+    settings = [f"run.seed={seed}", f"toy.base_seed={seed}", f"toy.cache={out / f'cache-{seed}'}", f"run.root={out}", "run.trackers=[]"]
+    settings += [f"run.name={method}-{seed}", f"eval.suite={SUITE}", "eval.source=null"]
+    return [sys.executable, "-m", "vlmrl", "train", str(recipe), *settings, *extra]
+
+
+def run(arguments: Sequence[str], folder: Path) -> None:
+    """One run, unless it is finished.
+
+    Raises:
+        BenchmarkError: it failed; names its log.
+    """
+    if (folder / "FINISHED").exists():
+        return
+    print(f"{folder.name}: running", flush=True)
+    log = folder.parent / f"{folder.name}.log"
+    with log.open("ab") as file:
+        done = subprocess.run(arguments, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=file, stderr=file, check=False)
+    if done.returncode:
+        raise BenchmarkError(f"{folder.name} ended with {done.returncode}; see {log}")
+
+
+def played(out: Path, run_name: str, stage: str) -> list[Any]:
+    """Records of the suite's episodes at a stage of a run, by episode."""
+    from vlmrl.evals.score.records import read_records
+
+    return sorted(read_records(out / run_name / "eval" / "suite" / stage / f"{SUITE}.jsonl"), key=lambda r: r.sample_id)
+
+
+def paired(before: Sequence[Any], after: Sequence[Any], name: str) -> dict[str, Any]:
+    """Mean difference of success over the episodes that both sides played without a fault, with its 95% bootstrap interval."""
+    from vlmrl.metrics.stats import bootstrap_interval
+    from vlmrl.rng import generator
+
+    a, b = ({r.sample_id: r.scores["success"] for r in side} for side in (before, after))
+    differences = [b[episode] - a[episode] for episode in a if episode in b]
+    if not differences:
+        raise BenchmarkError(f"{name}: no episode was played on both sides without a fault")
+    low, high = bootstrap_interval(differences, generator(0, "bench", name))
+    return {"n": len(differences), "difference": sum(differences) / len(differences), "low": low, "high": high}
+
+
+def mean(records: Sequence[Any], score: str = "success") -> float:
+    return sum(r.scores[score] for r in records) / len(records)
+
+
+def result(seed: int, before: Sequence[Any], after: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """The numbers of one seed. `after`: method -> its records."""
+    out: dict[str, Any] = {"seed": seed, "episodes": len(before), "before": mean(before), "methods": {}}
+    for method, records in after.items():
+        out["methods"][method] = {
+            "after": mean(records),
+            "spl": mean(records, "spl"),
+            "gain": paired(before, records, f"{method}-{seed}"),
+            "against_grpo": None if method == "grpo" or "grpo" not in after else paired(after["grpo"], records, f"{method}-grpo-{seed}"),
+        }
+    return out
+
+
+def shown(value: Mapping[str, Any] | None) -> str:
+    return "-" if value is None else f"{value['difference']:+.3f} [{value['low']:+.3f}, {value['high']:+.3f}]"
+
+
+def document(results: Sequence[Mapping[str, Any]], arguments: str) -> str:
+    import torch
+    import transformers
+
+    from vlmrl.evals.score.table import markdown
+
+    cells = [["seed", "method", "before", "after", "after - before", "- GRPO over attempts", "success by path length"]]
+    for one in results:
+        for method, found in one["methods"].items():
+            row = [str(one["seed"]), METHODS[method], f"{one['before']:.3f}", f"{found['after']:.3f}"]
+            cells.append([*row, shown(found["gain"]), shown(found["against_grpo"]), f"{found['spl']:.3f}"])
+    lines = [
+        "# What RL teaches in episodes of several turns",
+        "",
+        f"Success on {results[0]['episodes']} held-out episodes of `toy_desk` (two to four right actions in a row, at most six), played "
+        "greedily. Differences are paired by episode, with 95% percentile bootstrap intervals.",
+        "",
+        markdown(cells),
+        "## How it was measured",
+        "",
+        f"* command: `{arguments}`",
+        f"* machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, no GPU; one thread a run",
+        f"* versions: Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}",
+        "* recipes: `configs/recipes/toy_desk_grpo.yaml`, `toy_desk_gigpo.yaml`; `run.seed` and `toy.base_seed` as in the table",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/bench-toy-desk"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--set", nargs="*", default=["run.threads=1"], help="overrides for every run (default: one thread each)")
+    parser.add_argument("--write", type=Path, help="Markdown page; the numbers go beside it as .json")
+    args = parser.parse_args()
+    from vlmrl import fs
+
+    out = args.out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    results: list[dict[str, Any]] = []
+    for seed in args.seeds:
+        for method in args.methods:
+            run(command(method, seed, out, args.set), out / f"{method}-{seed}")
+        after = {method: played(out, f"{method}-{seed}", "rl") for method in args.methods}
+        results.append(result(seed, played(out, f"{args.methods[0]}-{seed}", "base"), after))
+    given = "" if args.set == ["run.threads=1"] else f" --set {' '.join(args.set)}"
+    text = document(results, f"python benchmarks/toy_desk.py --seeds {' '.join(map(str, args.seeds))}{given}")
+    if args.write is not None:
+        fs.mkdir(args.write.parent)
+        fs.write_text(args.write, text)
+        fs.write_text(args.write.with_suffix(".json"), json.dumps(results, indent=1, sort_keys=True) + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BenchmarkError as error:
+        sys.exit(f"error: {error}")

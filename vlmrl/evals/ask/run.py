@@ -302,7 +302,7 @@ class _Evaluation:
         """The records of a task whose episodes are played."""
         if not isinstance(engine, LocalEngine):
             raise ConfigError(f"task '{task.id}': {NOT_PLAYED}")
-        progress = self.watch.progress
+        tell = self.watch.progress
         episodes, whole = task_episodes(task, self.root, self.out if self.collective.rank() == 0 else None)
         result = evaluate_episodes(
             engine.engine.generate,
@@ -315,7 +315,7 @@ class _Evaluation:
             fingerprint=engine.fingerprint,
             model=self.model.name,
             collective=self.collective,
-            progress=None if progress is None else lambda done, total: progress(task.id, done, total),
+            progress=None if tell is None else lambda done, total: tell(task.id, done, total),
         )
         self.fingerprint = engine.fingerprint
         self.notes += [*count_notes(task, len(episodes), whole), *(f"{task.id}: {line}" for line in result.played.lines())]
@@ -396,11 +396,7 @@ def task_samples(task: Task, root: Path, out: Path | None) -> tuple[list[Sample]
 
 
 def task_episodes(task: Task, root: Path, out: Path | None) -> tuple[list[HeldOut], int]:
-    """The episodes that a task plays, and how many there are in all: of its rows, or of the tasks that its environment declares.
-
-    Raises:
-        DataError: as `task_samples`.
-    """
+    """The episodes that a task plays, and how many there are in all: of its rows (as `task_samples`), or of its environment's tasks."""
     assert task.environment is not None
     if task.source:
         samples, whole = task_samples(task, root, out)

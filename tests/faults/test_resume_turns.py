@@ -88,3 +88,40 @@ def test_too_many_faults_end_the_run_and_lose_nothing(uninterrupted: Whole, tmp_
     assert sum(line["environment/faults"] for line in lines) > 0
     assert all(line["environment/turns"] == 3 * (line["environment/attempts"] - line["environment/faults"]) for line in lines)
     assert all(json.dumps(line["reward"]) != "NaN" for line in lines)
+
+
+def test_chains_train_as_a_row_per_turn_does(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for forward in ("shared_prefix", "chains"):
+        config = small_episodes(*tiny_files, tmp_path, history={}, forward=forward)
+        config["run"]["name"] = forward.replace("_", "-")
+        assert runs.run(config) == 0, Path(config["run"]["root"], "error.txt").read_text()
+        lines[forward] = metrics(config)
+    for chained, turned in zip(lines["chains"], lines["shared_prefix"], strict=True):
+        assert chained["environment/turns"] == turned["environment/turns"] == 36.0
+        assert chained["loss"] == pytest.approx(turned["loss"], abs=1e-5)
+        assert chained["grad_norm"] == pytest.approx(turned["grad_norm"], rel=1e-3)
+        assert chained["sampling/logp_gap"] < 1e-5
+        assert chained["tokens/saved_by_chains"] > 0
+        assert chained["tokens/forward"] + chained["tokens/saved_by_chains"] == turned["tokens/forward"]
+        assert "tokens/saved_by_chains" not in turned
+
+
+def test_held_out_tasks_and_suites_are_played_between_stages(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    config = small_episodes(*tiny_files, tmp_path, steps=2)
+    suite = tmp_path / "suite.yaml"
+    task = {"id": "desk", "environment": {"name": "toy_desk", "max_turns": 2, "workers": 1, "crash_share": 1.0, "fault": "raise"}}
+    task |= {"answer_format": "answer_only", "answer_type": "episode", "max_new_tokens": 4, "episodes": 2, "media": {"max_pixels": 4704}}
+    suite.write_text(json.dumps({"id": "s", "version": 1, "tasks": [task]}))
+    config["eval"] = {"source": config["stages"][0]["source"], "limit": 2, "max_new_tokens": 4, "suite": str(suite), "every": 1}
+    assert runs.run(config) == 0, Path(config["run"]["root"], "error.txt").read_text()
+    folder = runs.run_dir(config) / "eval"
+    lines = [line for line in read_metrics(runs.run_dir(config) / "metrics.jsonl") if "eval/success" in line]
+    assert {line["stage"] for line in lines} >= {"base", "rl@1", "rl"}
+    assert all((line["eval/rows"], line["eval/success"], line["eval/fault_rate"], line["eval/failed"]) == (2, 0, 0, 0) for line in lines)
+    assert all(line["eval/desk/success"] == 0 for line in lines), "an episode that lost its world once is played again and counts"
+    names = {"base.jsonl", "base.episodes.jsonl", "rl.jsonl", "rl.episodes.jsonl"}
+    assert names <= {path.name for path in folder.iterdir()}
+    assert [json.loads(line)["answer_type"] for line in (folder / "rl.jsonl").read_text().splitlines()] == ["episode"] * 2
+    assert (folder / "suite" / "rl" / "desk.jsonl").is_file()
+    assert (folder / "screens").is_dir()

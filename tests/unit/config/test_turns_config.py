@@ -31,7 +31,7 @@ def problems(cfg: Config) -> list[str]:
 @pytest.mark.parametrize("advantage", ["gigpo", "hgpo", "trajectory", "trajectory_loop", "turn_return"])
 def test_methods_of_attempts_are_taken(advantage: str) -> None:
     assert problems(config(advantage={"name": advantage}, history={"screens": 2, "every": 3})) == []
-    assert doubts(config(advantage={"name": advantage}), FOUND) == []
+    assert doubts(config(advantage={"name": advantage}, forward="chains"), FOUND) == []
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,7 @@ def test_methods_of_attempts_are_taken(advantage: str) -> None:
         ({"group_loss": {"name": "disco"}}, "no group_loss"),
         ({"environment": None, "advantage": None}, "name one under `environment`"),
         ({"environment": None, "rewards": [{"name": "exact"}], "history": {"screens": 1}}, "there is no environment"),
+        ({"environment": None, "rewards": [{"name": "exact"}], "advantage": None, "forward": "chains"}, "forward: chains packs the turns"),
         ({"history": {"every": 2}}, "give history.screens"),
         ({"history": {"actions": False}}, "give history.screens"),
         ({"rollout": {"strategy": {"name": "offpolicy_gt"}}}, "a group is episodes"),

@@ -109,7 +109,7 @@ def test_a_solver_reaches_every_optimum(tiny_files, tmp_path: Path) -> None:
     assert [r.sample_id for r in records] == ["desk-0000", "desk-2-0001", "desk-4-0002"]
     for record in records:
         assert record.scores == {"success": 1.0, "valid_actions": 1.0, "spl": 1.0}
-        assert record.pred == record.gold == (1.0, float(record.difficulty))
+        assert record.pred == record.gold == (1.0, float(record.difficulty or "nan"))
     assert [r.difficulty for r in records[1:]] == ["2", "4"]
     means = summarize(records, 0).means()
     assert (means["success"], means["excess_turns"], means["return"]) == (1, 0, 1)
@@ -223,6 +223,7 @@ def test_a_comparison_pairs_episodes_and_counts_turns_as_a_cost(tiny_files, tmp_
         ({"environment": None, "source": "x.jsonl"}, "belong together; give both or neither"),
         ({"environment": None, "answer_type": "exact_text"}, "source: is missing"),
         ({"environment": None, "answer_type": "exact_text", "source": "x", "history": {"screens": 1}}, "there is no environment"),
+        ({"environment": {"name": "toy_desk", "crash": 1}}, "environment.crash: unknown 'crash'"),
         ({"history": {"every": 2}}, "give history.screens, or remove them"),
         ({"history": {"screen": 1}}, "unknown key 'screen'"),
     ],

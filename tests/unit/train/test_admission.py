@@ -84,5 +84,14 @@ def test_the_layout_is_the_best_that_the_kit_admits(layouts: tuple[str, ...], as
     assert ("vlmrl conform" in why) == (layout != asked)
 
 
+def test_chains_need_code_of_a_familys_own() -> None:
+    layout, why = training_layout(policy("repeat", "fork", "shared_prefix"), "chains", recomputes=False)
+    assert layout == "shared_prefix"
+    assert "shared_prefix in place of chains" in why
+    assert training_layout(policy("repeat", "fork"), "chains", recomputes=False)[0] == "fork"
+    assert training_layout(policy("repeat", "fork"), "chains", recomputes=True)[0] == "repeat"
+    assert training_layout(policy(own_code=True), "chains", recomputes=True) == ("chains", "")
+
+
 def test_code_of_a_familys_own_trains_in_what_is_asked_for() -> None:
     assert training_layout(policy(own_code=True), "shared_prefix", recomputes=True) == ("shared_prefix", "")

@@ -16,6 +16,7 @@ from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.config.names import PlainName, task_problem
 from vlmrl.config.schema import MediaSection, PositiveInt, Probability, Section
 from vlmrl.config.section import EnvironmentMethod, HistorySection
+from vlmrl.envs.find import environments
 from vlmrl.evals.score.episode import EPISODE
 from vlmrl.evals.score.extraction import Extraction
 from vlmrl.evals.score.measures import LABELS, allowed_metrics, metrics_of
@@ -164,6 +165,8 @@ def _episode_problems(task: Task) -> list[str]:
         out.append("source: is missing; a task without an environment asks the rows of a file")
     if not plays and history != HistorySection():
         out.append("history says what of an episode's turns stands in a prompt, and there is no environment")
+    if task.environment is not None:
+        out += environments().problems(task.environment.name, task.environment.arguments, "environment")
     if history.screens is None and (history.every != 1 or not history.actions):
         out.append("history.every and history.actions are of prompts that begin anew; give history.screens, or remove them")
     return out

@@ -43,6 +43,17 @@ def test_there_are_toy_suites_that_ask_as_their_recipes_do(name, world, answer_t
     assert task.media == recipe.media
 
 
+@pytest.mark.parametrize("recipe", ["toy_desk_grpo", "toy_desk_gigpo"])
+def test_the_suite_of_episodes_plays_as_its_recipes_do(recipe):
+    (task,) = load_suite(next(p for p in SUITES if p.stem == "toy_desk")).tasks
+    config = load(ROOT / f"configs/recipes/{recipe}.yaml", []).config
+    stage = config.stages[-1]
+    assert (task.environment, task.history, task.asked) == (stage.environment, stage.history, stage.answer_format)
+    assert (task.max_new_tokens, task.max_prompt_tokens) == (stage.rollout.max_new_tokens, config.data.max_prompt_tokens)
+    assert task.max_new_tokens == config.eval.max_new_tokens
+    assert task.media == config.media
+
+
 def test_defaults(tmp_path):
     (task,) = load_suite(write(tmp_path / "s.yaml")).tasks
     assert (task.media_root, task.limit, task.primary) == (".", None, "miou")
@@ -67,7 +78,7 @@ def test_defaults_follow_the_answer_type(tmp_path):
         ),
         (("max_new_tokens: 8", "max_new_tokens: 0"), "s.yaml:5: tasks.0.max_new_tokens: Input should be greater than 0, got 0"),
         (("max_new_tokens: 8", "max_new_tokens: many"), "tasks.0.max_new_tokens: Input should be a valid integer"),
-        (("source: a.jsonl, ", ""), "s.yaml:5: tasks.0.source: Field required"),
+        (("source: a.jsonl, ", ""), "s.yaml: tasks.t: source: is missing"),
         (
             ("answer_format: think", "answer_format: thinks"),
             "s.yaml:5: tasks.0.answer_format: Input should be 'think', 'answer_only' or 'think_or_not'",

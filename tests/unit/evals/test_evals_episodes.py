@@ -21,8 +21,10 @@ from vlmrl.evals.ask.models import RecordedModel
 from vlmrl.evals.ask.run import Changes, evaluate_model, evaluate_suite
 from vlmrl.evals.ask.suite import data_root_of, load_suite, suite_path
 from vlmrl.evals.pages.eval_page import write_eval_report
+from vlmrl.evals.pages.run_page import headline
 from vlmrl.evals.score.compare import compare_folders
 from vlmrl.evals.score.episode import spl
+from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.records import read_records
 from vlmrl.evals.score.summary import summarize
 from vlmrl.media.store import MediaSettings, MediaStore
@@ -111,6 +113,7 @@ def test_a_solver_reaches_every_optimum(tiny_files, tmp_path: Path) -> None:
         assert record.scores == {"success": 1.0, "valid_actions": 1.0, "spl": 1.0}
         assert record.pred == record.gold == (1.0, float(record.difficulty or "nan"))
     assert [r.difficulty for r in records[1:]] == ["2", "4"]
+    assert {"success", "spl"} <= set(headline([summarize(records, 0)])) <= set(LABELS) - {"turns", "excess_turns", "return"}
     means = summarize(records, 0).means()
     assert (means["success"], means["excess_turns"], means["return"]) == (1, 0, 1)
     assert result.played.rate == 1

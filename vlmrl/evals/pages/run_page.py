@@ -24,7 +24,7 @@ from vlmrl.evals.score.measures import COMMON, LABELS, present
 from vlmrl.evals.score.paired import Comparison, Gap, Incomparable, compare
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Summary, summarize
-from vlmrl.evals.score.table import difference_text, figure, level_cell, level_labels, p_text, visible
+from vlmrl.evals.score.table import UNBOUNDED, difference_text, figure, level_cell, level_labels, p_text, visible
 from vlmrl.evals.score.verdict import verdict
 
 
@@ -129,8 +129,8 @@ def tiles(summaries: Mapping[str, Summary], comparisons: Mapping[tuple[str, str]
 
 
 def headline(summaries: Iterable[Summary]) -> tuple[str, ...]:
-    """Metrics of the figure: those that depend on the type of the answers."""
-    return tuple(m for m in present(summary.metrics for summary in summaries) if m not in COMMON)
+    """Metrics of the figure: the shares that depend on the type of the answers."""
+    return tuple(m for m in present(summary.metrics for summary in summaries) if m not in COMMON and m not in UNBOUNDED)
 
 
 def results(summaries: Mapping[str, Summary], colours: Mapping[str, str], constant: tuple[str, float] | None) -> dict[str, Any]:

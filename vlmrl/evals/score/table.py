@@ -19,6 +19,8 @@ Pair = tuple[str, str]
 """Names of the two models of a comparison: before, after."""
 COUNTS = ("tokens", "turns", "excess_turns")
 """Metrics that are not shares."""
+UNBOUNDED = (*COUNTS, "return")
+"""Metrics that a figure from 0 to 1 cannot show."""
 Cells = list[list[str]]
 """A header and its rows."""
 

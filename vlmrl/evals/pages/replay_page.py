@@ -18,6 +18,7 @@ from vlmrl import fs
 from vlmrl.envs.screens import screen_hash
 from vlmrl.envs.trajectory import Trajectory, Turn
 from vlmrl.evals.ask.episodes import SCREENS, SUFFIX, read_episodes
+from vlmrl.evals.pages.browser import TRUTH_COLOUR
 from vlmrl.evals.pages.page import render_page
 from vlmrl.evals.score.table import visible
 from vlmrl.metrics.gui import Action, parse_action
@@ -80,6 +81,7 @@ def page(title: str, named: Sequence[tuple[str, Trajectory]], screens: Path) -> 
     episodes = [_episode(name, one, kept) for name, one in named[:SHOWN]]
     return {
         "title": visible(title),
+        "truth": TRUTH_COLOUR,
         "outcomes": [(visible(outcome), count) for outcome, count in sorted(outcomes.items())],
         "episodes": episodes,
         "left_out": max(0, len(named) - SHOWN),

@@ -144,7 +144,12 @@ STAGES: dict[str, dict[str, Any]] = {
     "sage": {"rollout": ROLLOUT | {"strategy": {"name": "sage"}}},
     **{
         name: {"rollout": ROLLOUT | {"strategy": {"name": name}}}
-        for name in ("rltf_sd", "taught_proposed", "ilf_proposed", "thinktuning_proposed")
+        for name in ("fission_proposed", "rltf_sd", "taught_proposed", "ilf_proposed", "thinktuning_proposed")
+    },
+    "s_grpo_proposed": {
+        "rollout": ROLLOUT | {"strategy": {"name": "s_grpo_proposed", "exits": 2}},
+        "reward_shaping": [{"name": "s_grpo_proposed", "reward": "temporal_iou", "success_at": 0.1}],
+        "advantage": {"name": "dr_grpo"},
     },
     "paraphrases": {
         "rollout": ROLLOUT | {"strategy": {"name": "paraphrases"}},

@@ -9,7 +9,15 @@ import pytest
 from tests.support.builders import group, inputs, sample
 from vlmrl.algo.advantage.rltf_sd import rltf_sd as advantage
 from vlmrl.protocols import GuidingStrategy
-from vlmrl.rollout.strategy.feedback import ilf_proposed, rltf_sd, taught_proposed, teaching, thinktuning_proposed, with_feedback
+from vlmrl.rollout.strategy.feedback import (
+    fission_proposed,
+    ilf_proposed,
+    rltf_sd,
+    taught_proposed,
+    teaching,
+    thinktuning_proposed,
+    with_feedback,
+)
 from vlmrl.types import Guidance, HintRequest, HintRound
 
 ATTEMPTS = ("first", "second", "third", "fourth")
@@ -99,3 +107,21 @@ def test_advantage_rltf_sd_by_hand():
     # all first answers failed, all second ones are right: each earns 1
     assert advantage(inputs([(0, 0, True), (0, 0, True), (1, 0, True)], off_policy=(2,))).tolist() == [0.0, 0.0, 1.0]
     assert advantage(inputs([(0, 0, False), (0, 0, True), (1, 0, True)], off_policy=(1, 2))).tolist() == [0.0] * 3, "no first turn"
+
+
+def test_fission_proposed_samples_recoveries_from_failures():
+    strategy, mine = fission_proposed(most=2), group(ATTEMPTS)
+    assert strategy.sampled(8) == 8
+    rewards = [1.0, 0.0, None, 0.2]
+    asked = strategy.more(mine, rewards, [], step=0)
+    assert [one.tier for one in asked] == [2, 4], "neither the right attempt nor the unjudged one"
+    assert len(strategy.more(mine, [0.0] * 4, [], step=0)) == 2
+    rounds = [written(one, COMMENT) for one in asked]
+    recoveries = strategy.more(mine, rewards, rounds, step=0)
+    assert [(one.tier, one.rows) for one in recoveries] == [(2, 2), (4, 2)]
+    out = strategy.merge(mine, rewards, [*rounds, *(answered(one, 1.0) for one in recoveries)])
+    assert [r.text for r in out.rollouts] == [*ATTEMPTS, "again 2", "again 4"]
+    assert {r.guidance.train for r in out.rollouts if r.guidance} == {"guided"}
+    assert strategy.more(mine, [1.0] * 4, [], step=0) == []
+    with pytest.raises(ValueError, match="recoveries"):
+        fission_proposed(recoveries=1)

@@ -1,7 +1,8 @@
-"""Strategies `rltf_sd`, `taught_proposed`, `ilf_proposed`, `thinktuning_proposed`: attempts get written feedback and are made again.
+"""Strategies `rltf_sd`, `taught_proposed`, `ilf_proposed`, `thinktuning_proposed`, `fission_proposed`: attempts get written feedback and
+are made again.
 
 Two turns. The group's own rows y0 are sampled from the question x0. A teacher writes feedback c0 on them, and from x1 = (x0, y0, c0)
-second answers y1 are sampled, one per attempt. The teacher is the policy itself; for all but the last method it sees the reference
+second answers y1 are sampled, one per attempt unless said. The teacher is the policy itself; for all but ThinkTuning it sees the reference
 solution (or the true answer) and must not give it away. The methods differ in which attempts go on, and in what trains under what:
 
     method                  arXiv        attempts  group                                    y1 trains under
@@ -9,6 +10,7 @@ solution (or the true answer) and must not give it away. The methods differ in w
     taught_proposed         2602.16066   all       y0 and y1                                x1
     ilf_proposed            2303.16755   all       y0 and the y1 with the highest reward    x0
     thinktuning_proposed    2508.07616   a share   y1 in the place of its y0                x0
+    fission_proposed        -            failures  y0 and several y1 of each failure        x1
 
 What trains under x0 learns to answer at once as it would after the feedback; its ratio is taken to the policy under x0 before the step, so
 that it is 1 in the first update: the gradient is A grad log pi(y1 | x0), without importance weights.
@@ -56,6 +58,14 @@ class Feedback:
         self.train: TrainedUnder = train
         self.informed, self.share = informed, share
 
+    def chosen(self, group: Group, rewards: Rewards) -> list[int]:
+        """Places of the attempts that go on."""
+        return list(range(max(1, int(self.share * len(group.rollouts)))))
+
+    def rows(self, group: Group) -> int:
+        """Second answers per attempt."""
+        return 1
+
     def sampled(self, rollouts: int) -> int:
         return rollouts if self.keep == "in_place" else rollouts // 2
 
@@ -65,10 +75,9 @@ class Feedback:
     def more(self, group: Group, rewards: Rewards, rounds: Sequence[HintRound], *, step: int) -> list[HintRequest]:
         """First the feedback on every attempt that goes on, then the second answers. The tier is the attempt's number, from 1."""
         sample = group.prompt.sample
-        count = max(1, int(self.share * len(group.rollouts)))
         if not rounds:
-            asks = [teaching(sample, r.text, informed=self.informed) for r in group.rollouts[:count]]
-            return [HintRequest(question=text, tier=n, rows=1, writes=True) for n, text in enumerate(asks, 1)]
+            asks = {n + 1: teaching(sample, group.rollouts[n].text, informed=self.informed) for n in self.chosen(group, rewards)}
+            return [HintRequest(question=text, tier=tier, rows=1, writes=True) for tier, text in asks.items()]
         if any(not one.request.writes for one in rounds):
             return []
         out: list[HintRequest] = []
@@ -76,7 +85,8 @@ class Feedback:
             written = next((text for r in one.rollouts if (text := clean_hint(r, sample)) is not None), None)
             if written is not None:
                 attempt = group.rollouts[one.request.tier - 1].text
-                out.append(HintRequest(question=with_feedback(sample.question, attempt, written), tier=one.request.tier, rows=1))
+                question = with_feedback(sample.question, attempt, written)
+                out.append(HintRequest(question=question, tier=one.request.tier, rows=self.rows(group)))
         return out
 
     def merge(self, group: Group, rewards: Rewards, rounds: Sequence[HintRound]) -> Group:
@@ -98,6 +108,23 @@ class Feedback:
     def _trained(self, row: Rollout) -> Rollout:
         assert isinstance(row.guidance, Guidance)
         return replace(row, guidance=replace(row.guidance, train=self.train, old="policy"))
+
+
+class Fission(Feedback):
+    """Feedback on failures alone, with several answers to each."""
+
+    def __init__(self, *, most: int, recoveries: int, success_at: float):
+        super().__init__(keep="both", train="guided", informed=True)
+        self.most, self.recoveries, self.success_at = most, recoveries, success_at
+
+    def sampled(self, rollouts: int) -> int:
+        return rollouts
+
+    def chosen(self, group: Group, rewards: Rewards) -> list[int]:
+        return [n for n, reward in enumerate(rewards) if reward is not None and reward < self.success_at][: self.most]
+
+    def rows(self, group: Group) -> int:
+        return self.recoveries or max(2, len(group.rollouts) // 2)
 
 
 def _attempt(row: Rollout) -> int:
@@ -150,3 +177,19 @@ def thinktuning_proposed(*, share: float = 0.25, train: TrainedUnder = "plain") 
     if not 0 < share <= 1:
         raise ValueError(f"strategy 'thinktuning_proposed': share is {share}; it must be above 0 and at most 1")
     return Feedback(keep="in_place", train=train, informed=False, share=share)
+
+
+@strategy("fission_proposed", wants={"advantage": ("grpo_by_question",)})
+def fission_proposed(*, most: int = 2, recoveries: int = 0, success_at: float = 0.5) -> Fission:
+    """Fission-GRPO ("Robust Tool Use via Fission-GRPO"): failures get a diagnosis, and recoveries from them are sampled and trained.
+
+    Each of at most `most` failed attempts becomes a question of its own, with as many answers as half of the group (or `recoveries`), that
+    are compared with each other alone: advantage `grpo_by_question`. Ours: those numbers; the failed attempt stands in the prompt as a
+    whole, where the paper goes on from the place of the error; the policy, with the solution in sight, is the paper's simulator of errors.
+
+    Raises:
+        ValueError: no attempts, or a single recovery, which nothing is compared with.
+    """
+    if most < 1 or recoveries == 1 or recoveries < 0:
+        raise ValueError(f"strategy 'fission_proposed': needs most {most} >= 1 and recoveries {recoveries} of 0 or at least 2")
+    return Fission(most=most, recoveries=recoveries, success_at=success_at)

@@ -113,6 +113,7 @@ def open_stage(job: Job, cfg: Any, journal: Path, log: Any) -> Any:
     from vlmrl.policy.vision import VisionCache
     from vlmrl.protocols import sampler as samplers
     from vlmrl.rewards.run.runner import RewardRunner
+    from vlmrl.rollout.guide import collector_for
     from vlmrl.rollout.engine_hf import HFEngine
     from vlmrl.train.loader import PromptLoader
     from vlmrl.train.media import open_media
@@ -173,6 +174,7 @@ def open_stage(job: Job, cfg: Any, journal: Path, log: Any) -> Any:
         save=lambda: None,
         stop_requested=lambda: False,
         make_engine=make_engine,
+        make_collector=lambda stage, cfg, engine, strategy: collector_for(strategy, encoder.encode),
     )
 
 

@@ -164,6 +164,11 @@ STAGES: dict[str, dict[str, Any]] = {
     },
     "grpo_vps_proposed": {"reweight": [{"name": "grpo_vps_proposed", "segments": 2, "least": 1}]},
     "srpo_proposed": {"reweight": [{"name": "srpo_proposed", "success_at": 0.2}]},
+    "rank_grpo": {
+        "reweight": [{"name": "rank_grpo", "items": 2}],
+        "loss": {"name": "rank_grpo"},
+        "rewards": [{"name": "temporal_iou"}, {"name": "listed_items", "items": 2}],
+    },
     "igrpo": {"rollout": ROLLOUT | {"strategy": {"name": "igrpo"}}},
     "demonstration": {
         "rollout": ROLLOUT | {"strategy": {"name": "demonstration"}},

@@ -143,6 +143,7 @@ FORMS: dict[str, list[tuple[dict[str, Any], Callable[[Token], float]]]] = {
         ({"clip_low": 0.45, "clip_high": 2.5}, gbpo(0.45, 2.5)),
     ],
     "sspo_proposed": [({}, gspo(0.02, 0.02)), ({"clip": 0.3}, gspo(0.3, 0.3))],
+    "rank_grpo": [({}, gspo(0.2, 0.2)), ({"clip": 0.3}, gspo(0.3, 0.3))],
     "p3o_proposed": [({}, lambda t: ppo(math.exp(sum(logs(t))), t.adv, 0.8, 1.2))],
     "r2vpo": [
         ({}, lambda t: t.ratio * (t.adv - 0.08 * (t.ratio - 1))),
@@ -175,6 +176,7 @@ def one_segment(rows) -> dict[str, Any]:
     return {
         "adv_median_B": torch.zeros(len(rows), dtype=torch.float64),
         "segment_BT": torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64),
+        "item_BT": torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64),
     }
 
 
@@ -244,6 +246,7 @@ def test_finite_at_log_ratio_80(name, arguments, form, gap, adv, dtype, off):
         score_mean_B=torch.zeros(2, dtype=dtype),
         adv_median_B=torch.zeros(2, dtype=dtype),
         segment_BT=torch.tensor([[0, 0, 1], [0, 1, 2]]),
+        item_BT=torch.tensor([[-1, 0, 1], [0, 1, 2]]),
     )
     loss = registries.policy_loss.bind(name, arguments)(x).loss_BT.sum()
     (grad,) = torch.autograd.grad(loss, logp)

@@ -137,6 +137,8 @@ class LossInputs:
     """Median over all rows of the row's group of a row's mean advantage, over the whole step."""
     segment_BT: Tensor | None = None
     """int64 number of the sentence that each token belongs to, from 0 in each row."""
+    item_BT: Tensor | None = None
+    """int64 number of the line of its answer, a list, that each token belongs to, from 0; -1 outside."""
 
     def need(self, field: str, loss: str) -> Tensor:
         """An optional field or what a provider gave, for a loss that declares it in its `needs` extra.

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Literal, cast, get_args
 
 from vlmrl.config.schema import Config, GrpoSection, LoraSection, RolloutStage, SftSection, StageBase
+from vlmrl.config.stages import PreferenceSection
 from vlmrl.errors import ConfigError
 from vlmrl.plan.activations import AUTOCAST, BFLOAT16, FLOAT32, Numbers, Row
 from vlmrl.plan.gpus import NETWORK, Gpu
@@ -211,6 +212,8 @@ def lora_of(section: LoraSection | None) -> Lora | None:
 
 def _work(stage: StageBase, gpus: int) -> dict[str, Any]:
     """What a step of a stage does on one rank."""
+    if isinstance(stage, PreferenceSection):  # two answers a row, scored by the reference and by the policy before the update
+        return {"groups": -(-stage.batch // gpus), "answers": 2, "engine": "none", "reference": True, "passes": 2.0}
     if not isinstance(stage, RolloutStage):
         batch = cast(SftSection, stage).batch if isinstance(stage, SftSection) else gpus
         return {"groups": -(-batch // gpus), "answers": 1, "engine": "none"}

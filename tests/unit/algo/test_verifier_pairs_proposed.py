@@ -18,7 +18,7 @@ def step(rows, groups, **more):
     """Rows are (accuracy, consistency, repetition)."""
     x = inputs([(a, g, True) for (a, *_), g in zip(rows, groups, strict=True)])
     columns = {"rewards_NK": torch.tensor(rows).double(), "columns": ("accuracy", "consistency", "repetition")}
-    return dataclasses.replace(x, truncated_N=torch.zeros(len(rows), dtype=torch.bool), **(columns | more))
+    return dataclasses.replace(x, **({"truncated_N": torch.zeros(len(rows), dtype=torch.bool)} | columns | more))
 
 
 def test_verifier_pairs_proposed_by_hand():

@@ -246,6 +246,7 @@ def inputs(there: There) -> LossInputs:
         score_mean_B=put(torch.zeros(6)),
         adv_median_B=put(torch.zeros(6)),
         segment_BT=put(torch.zeros(6, 5, dtype=torch.int64)),
+        item_BT=put(torch.zeros(6, 5, dtype=torch.int64)),
     )
 
 

@@ -64,7 +64,7 @@ class Preference:
             ConfigError: a row's pair cannot be used, or no row has one.
         """
         loss = bind(group_loss, cfg.group_loss)
-        stage = open_stage(session, cfg, methods=[loss], reference=True)
+        stage = open_stage(session, cfg, reference=True)  # what the loss needs is in the minibatch
         pairs = [pair(sample, cfg.answer_format) for sample in stage.loader.samples.values()]
         if pairs and all(rejected is None for _, rejected in pairs):
             raise ConfigError(f"stage '{cfg.name}': no row has a 'meta.rejected'; a stage of kind 'preference' needs pairs")

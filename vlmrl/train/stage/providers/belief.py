@@ -59,8 +59,7 @@ def likelihoods(stage: StageRun, probes: Sequence[tuple[Row, int]]) -> torch.Ten
 
 
 def _tokenizer(stage: StageRun) -> Tokenize:
-    tokenizer = stage.policy.bundle.tokenizer
-    return lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return lambda text: list(stage.policy.bundle.tokenize(text))
 
 
 def _prompts(batch: Batch) -> list[tuple[Sample, str]]:

@@ -13,7 +13,7 @@ from vlmrl.algo.inputs import LossInputs
 from vlmrl.algo.loss.rank_grpo import rank_grpo as loss
 from vlmrl.algo.reweight.rank_grpo import by_rank, rank_grpo
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.listed_items import hits, later_gain, listed_items
+from vlmrl.rewards.lists import hits, later_gain, listed_items
 from vlmrl.train.stage.providers.items import lines, numbered
 
 ROW = sample(meta={"items": ["Cat", "dog", "dog"], "excluded": ["bird"]})

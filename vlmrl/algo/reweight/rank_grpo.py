@@ -1,6 +1,6 @@
 """Rank-GRPO's advantages: the items of a list are compared with the items of the same rank. arXiv:2510.20150, with the authors' code.
 
-With hit_k 1 where the item of rank k is one of those that were looked for (`rewards.listed_items`), an item's reward is what is gained from
+With hit_k 1 where the item of rank k is one of those that were looked for (`rewards.lists`), an item's reward is what is gained from
 it on, r_k = sum over j >= k of hit_j / log2(j + 1) (`decay`), or hit_k alone. An item that came earlier is not credited to a later one.
 
     A_ik = (r_ik - mean_i r_ik) / (std_i r_ik + epsilon)   over the rollouts of the group, for each rank k

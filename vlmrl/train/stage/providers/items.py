@@ -1,4 +1,4 @@
-"""Which line of its answer each token belongs to, for answers that are lists, and which lines hit (`rewards.listed_items`)."""
+"""Which line of its answer each token belongs to, for answers that are lists, and which lines hit (`rewards.lists`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from vlmrl.rewards.listed_items import MOST, hits
+from vlmrl.rewards.lists import MOST, hits
 from vlmrl.rollout.answer_span import answer_span, answer_tokens
 from vlmrl.train.stage.algorithm import Batch, Bound
 from vlmrl.train.stage.base import StageRun

@@ -15,8 +15,12 @@ from vlmrl.cli_init import write_starter
 SUITE = """id: tiny
 version: 1
 tasks:
-  - {id: t, source: test.jsonl, answer_format: think_or_not, answer_type: time_span, max_new_tokens: 8,
-     media: {max_pixels: 4704, max_frames: 32}}
+  - id: t
+    source: test.jsonl
+    answer_format: think_or_not
+    answer_type: time_span
+    max_new_tokens: 8
+    media: {max_pixels: 4704, max_frames: 32}
 """
 
 

@@ -153,7 +153,7 @@ def vlmrl(block: Block, words: list[str]) -> None:
     suite = found.get("suite") or (found.get("name") if words[0] == "suites" else None)
     if suite is not None and not str(suite).endswith(".yaml") and not str(suite).isupper():
         suite_path(suite)
-    for task in found.get("task") or []:
+    for task in (found.get("task") or []) if words[0] == "eval" else []:
         assert (DEFINITIONS / "tasks" / f"{task}.yaml").is_file(), f"{block}: no task {task}"
 
 

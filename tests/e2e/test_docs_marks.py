@@ -17,7 +17,6 @@ import yaml
 from pydantic import BaseModel
 
 import vlmrl
-
 from tests.support.documents import GENERATED, MINIMAL, PAGES, ROOT, Table, check_recipe, inline, marks, parse_vlmrl, read, tables
 from tests.test_glossary import is_key
 from vlmrl import errors
@@ -30,10 +29,10 @@ from vlmrl.data.adapters import ADAPTERS
 from vlmrl.evals.ask.suite import Suite
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.methods import registries
-from vlmrl.train.stage import providers  # noqa: F401 (registers them)
-from vlmrl.train.stage.provide import PROVIDERS
 from vlmrl.registry import Registry
 from vlmrl.rewards.run.foreign import Form
+from vlmrl.train.stage import providers  # noqa: F401 (registers them)
+from vlmrl.train.stage.provide import PROVIDERS
 
 WRITTEN = [page for page in PAGES if page != GENERATED]
 FIELDS = {**SLOTS, "strategy": "strategy"}
@@ -288,7 +287,9 @@ def files_of_pins(table: Table) -> None:
 
 
 def names_from_python(table: Table) -> None:
-    assert {marks(row[0])[0].partition("(")[0] for row in table.rows} == {f"vlmrl.{name}" for name in vlmrl.__all__ if name != "__version__"}
+    assert {marks(row[0])[0].partition("(")[0] for row in table.rows} == {
+        f"vlmrl.{name}" for name in vlmrl.__all__ if name != "__version__"
+    }
 
 
 def forms_of_rewards(table: Table) -> None:
@@ -318,11 +319,11 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/evaluation.md", "What rows say of themselves"): "tests/unit/evals/test_evals_levels.py, tests/unit/evals/test_evals_steps.py",
     ("docs/glossary.md", "*"): "tests/test_glossary.py",
     ("docs/gpu_check.md", "What the lines mean"): lines_of_the_gpu_check,
-    ("docs/judges.md", "Rewards that ask a model"): methods_of("reward"),
-    ("docs/judges.md", "What happens when it goes wrong"): "prose; tests/faults/test_judge_server.py",
     ("docs/install.md", "Names"): "tests/unit/test_paths.py",
     ("docs/install.md", "Extras"): extras_of_the_package,
     ("docs/install.md", "Pins"): files_of_pins,
+    ("docs/judges.md", "Rewards that ask a model"): methods_of("reward"),
+    ("docs/judges.md", "What happens when it goes wrong"): "prose; tests/faults/test_judge_server.py",
     ("docs/launch.md", "When something fails"): "prose; tests/unit/train/test_watchdog.py, tests/faults/test_hosts.py",
     ("docs/lmms-eval.md", "Their tasks, on our checkpoints"): arguments_of_the_bridge,
     ("docs/lmms-eval.md", "What goes wrong without care"): "tests/agreement/test_lmms_traps.py",

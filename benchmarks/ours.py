@@ -113,8 +113,8 @@ def open_stage(job: Job, cfg: Any, journal: Path, log: Any) -> Any:
     from vlmrl.policy.vision import VisionCache
     from vlmrl.protocols import sampler as samplers
     from vlmrl.rewards.run.runner import RewardRunner
-    from vlmrl.rollout.guide import collector_for
     from vlmrl.rollout.engine_hf import HFEngine
+    from vlmrl.rollout.guide import collector_for
     from vlmrl.train.loader import PromptLoader
     from vlmrl.train.media import open_media
     from vlmrl.train.shard.adamw import make_optimizer

@@ -111,12 +111,22 @@ def test_a_very_small_setting_runs(tmp_path: Path, kind: str, sides: tuple[str, 
     assert all(f"| {kind}, 64 x 2 x 4, 2 | {side} | " in page for side in sides)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", ["programs", "steps", "evals"])
-def test_every_part_writes_its_table(tmp_path: Path, part: str) -> None:
-    needed = ["vllm", *(["lmms_eval"] if part == "evals" else [])]
+SIDES = {
+    "programs": ["vlmrl", "generate", "vllm"],
+    "steps": ["hf", "vllm"],
+    "evals": ["hf", "vllm", "lmms-eval", "lmms-eval, batch of 5"],
+}
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("part", "engine"), [("steps", "hf"), *(pytest.param(part, "vllm", marks=SLOW, id=f"{part}-vllm") for part in SIDES)]
+)
+def test_every_part_writes_its_table(tmp_path: Path, part: str, engine: str) -> None:
+    needed = ["vllm", *(["lmms_eval"] if part == "evals" else [])] if engine == "vllm" else []
     for package in needed:
         pytest.importorskip(package, reason=f"{package} is not installed here")
+    left_out = [] if engine == "vllm" else ["--without", "vllm"]
     small = [
         "--prompts",
         "64",
@@ -139,6 +149,7 @@ def test_every_part_writes_its_table(tmp_path: Path, part: str) -> None:
             str(ROOT / "benchmarks" / "rollout.py"),
             *("--parts", part, *small),
             *("--work", str(tmp_path / "work"), "--write", str(tmp_path / "out")),
+            *left_out,
         ],
         capture_output=True,
         text=True,
@@ -147,14 +158,10 @@ def test_every_part_writes_its_table(tmp_path: Path, part: str) -> None:
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     results = json.loads((tmp_path / "out.json").read_text())["results"].values()
-    sides = {
-        "programs": ["vlmrl", "generate", "vllm"],
-        "steps": ["hf", "vllm"],
-        "evals": ["hf", "vllm", "lmms-eval", "lmms-eval, batch of 5"],
-    }
-    assert [result["side"] for result in results] == sides[part]
+    sides = [side for side in SIDES[part] if side not in left_out]
+    assert [result["side"] for result in results] == sides
     assert all(len(result["seconds"]) == 1 for result in results)
     if part == "evals":
         assert {(result["answers"], result["tokens"]) for result in results} == {(5, 15)}
     page = (tmp_path / "out.md").read_text()
-    assert all(f"| {side} | " in page for side in sides[part])
+    assert all(f"| {side} | " in page for side in sides)

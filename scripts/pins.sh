@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The pins in constraints/. Nothing is installed; uv (pip install uv) asks the package index.
+# The pins in constraints/. Nothing is installed but uv, where it is missing, in a folder that is thrown away.
 #   bash scripts/pins.sh --check     resolve them for Python 3.10 to 3.13 on Linux, for the CPU's and the GPU's
 #   bash scripts/pins.sh             write constraints/gpu.txt anew: the versions of the CPU's files, and what CUDA needs beside them
 set -euo pipefail
@@ -12,7 +12,14 @@ case "${1:-}" in
   *) die "unknown argument '$1'; usage: pins.sh [--check]" ;;
 esac
 uv="${UV:-uv}"
-command -v -- "$uv" >/dev/null || die "uv is not on PATH; pip install uv, or set UV to its file"
+own="$(mktemp -d)"
+trap 'rm -rf "$own"' EXIT
+if ! command -v -- "$uv" >/dev/null; then
+  [ -z "${UV:-}" ] || die "UV=$UV is not an executable"
+  python3 -m venv "$own/venv"
+  "$own/venv/bin/pip" install --quiet --disable-pip-version-check uv
+  uv="$own/venv/bin/uv"
+fi
 
 # vllm and flash are left out: vllm pins a torch of its own, and flash-attn is built against the torch that is there.
 gpu=(--extra dev --extra lmms --extra liger)
@@ -33,8 +40,7 @@ if [ "${1:-}" = --check ]; then
   exit 0
 fi
 
-wanted="$(mktemp)" found="$(mktemp)"
-trap 'rm -f "$wanted" "$found"' EXIT
+wanted="$own/wanted.txt" found="$own/found.txt"
 {
   sed "/^#/d; s/\$/ ; python_version >= '3.11'/" constraints/cpu-py311.txt
   sed "/^#/d; s/\$/ ; python_version < '3.11'/" constraints/cpu-py310.txt

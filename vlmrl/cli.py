@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vlmrl import __version__, cli_ask, cli_conform, cli_env, cli_eval, cli_init, cli_launch, cli_plan, cli_server, cli_toy
+from vlmrl import __version__, cli_ask, cli_conform, cli_env, cli_eval, cli_init, cli_launch, cli_plan, cli_runs, cli_server, cli_toy
 from vlmrl.cli_names import load_said
 from vlmrl.errors import ConfigError, DataError, VlmrlError
 
@@ -36,7 +36,7 @@ app = typer.Typer(
     "run lacks an evaluation, 73 run directory in use, 74 storage, 75 stopped by a signal (same command resumes), 76 a run's files or data "
     "changed.",
 )
-for part in (cli_init, cli_ask, cli_toy, cli_env, cli_eval, cli_launch, cli_server, cli_plan, cli_conform):
+for part in (cli_init, cli_ask, cli_runs, cli_toy, cli_env, cli_eval, cli_launch, cli_server, cli_plan, cli_conform):
     part.register(app)
 
 Recipe = Annotated[Path, typer.Argument(help="YAML recipe, or the name of one, for example toy_video", show_default=False)]

@@ -59,9 +59,10 @@ def chosen_frames(count: int, wanted: Sequence[int], most: int = FRAMES) -> list
     if count <= most:
         return list(range(count))
     even = [round(i * (count - 1) / (most - 1)) for i in range(most)]
-    for frame in list(dict.fromkeys(wanted))[:most]:
+    kept = list(dict.fromkeys(wanted))[:most]
+    for frame in kept:
         if frame not in even:
-            free = [i for i, old in enumerate(even) if old not in wanted]
+            free = [i for i, old in enumerate(even) if old not in kept]
             even[min(free, key=lambda i: abs(even[i] - frame))] = frame
     return sorted(even)
 
@@ -81,7 +82,7 @@ def _strip(frames: np.ndarray, times: Sequence[float], marks: Marks, duration: f
     top = height + BAR
     draw.rectangle((0, top + 10, out.width - 1, top + 14), fill=FAINT)
     for span in marks.spans:
-        left, right = (min(max(t / end, 0.0), 1.0) * (out.width - 1) for t in (span.start, span.end))
+        left, right = (round(min(max(t / end, 0.0), 1.0) * (out.width - 1)) for t in (span.start, span.end))
         draw.rectangle((left, top + 6, max(right, left + 1), top + 18), fill=COLOUR)
     return out
 
@@ -94,13 +95,13 @@ def _marked(frame: np.ndarray, shapes: Sequence[Mark], index: int) -> Image.Imag
     for mark in shapes:
         if mark.frame not in (None, index):
             continue
-        points = [(x / 100 * (picture.width - 1), y / 100 * (picture.height - 1)) for x, y in mark.points]
+        points = [(round(x / 100 * (picture.width - 1)), round(y / 100 * (picture.height - 1))) for x, y in mark.points]
         if mark.kind == "box":
             draw.rectangle((*points[0], *points[1]), outline=COLOUR, width=line)
         elif mark.kind == "point":
             (x, y), r = points[0], 3 * line
             draw.ellipse((x - r, y - r, x + r, y + r), outline=FAINT if mark.negative else COLOUR, width=line)
-            draw.point((round(x), round(y)), fill=COLOUR)
+            draw.point((x, y), fill=COLOUR)
         elif mark.kind == "polygon":
             draw.line([*points, points[0]], fill=COLOUR, width=line)
         else:

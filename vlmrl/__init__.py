@@ -12,6 +12,7 @@ from typing import Any as _Any
 from vlmrl.compat import install_hook as _install_hook
 
 if _TYPE_CHECKING:
+    from vlmrl import train
     from vlmrl.algo.registries import advantage, policy_loss, reward_shaping, rollout_filter
     from vlmrl.answers.base import answer_type
     from vlmrl.api import compare, evaluate, load_recipe

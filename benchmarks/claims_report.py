@@ -1,48 +1,67 @@
-"""The page and the file of results: per claim what the paper says, what was measured, and a plain verdict."""
+"""The page and the file of results, and the tables of the plan."""
 
 from __future__ import annotations
 
 import math
 import os
 import platform
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.claims_cells import CLAIMS, Claim, Measures
-from benchmarks.claims_stats import HOLDS, Finding, find, finite, interval, verdict
+from benchmarks.claims_judge import ClaimFinding, Measured, judge
+from benchmarks.claims_regimes import REGIMES
+from benchmarks.claims_spec import Claim, Gate, Primary, Regime, Secondary
+from benchmarks.claims_stats import Estimate, estimate, power
+from benchmarks.claims_table import CLAIMS
 from benchmarks.common import machine, revision
 
-Results = Mapping[str, Mapping[str, Any]]
-"""Claim -> `measured` (arm -> seed -> measures), `before` (seed -> measures of the start), `constant` (task -> answer, score)."""
+QUICK = "**Only the machinery was tried: one seed and a few steps. This decides nothing.**"
 
 
-def document(results: Results, command: str, seeds: Sequence[int]) -> str:
+def judged(measured: Mapping[str, Measured]) -> list[ClaimFinding]:
+    """Every claim that has any numbers. `measured`: regime -> arm -> seed -> measures."""
+    return [
+        judge(claim, measured[claim.regime])
+        for claim in CLAIMS.values()
+        if any(measured.get(claim.regime, {}).get(arm) for arm in claim.arms())
+    ]
+
+
+# ---- the page ----------------------------------------------------------------------------------------------------------
+
+
+def document(measured: Mapping[str, Measured], command: str, *, quick: bool) -> str:
     """The page as Markdown."""
     from vlmrl.evals.score.table import markdown
 
-    judged = {name: find(CLAIMS[name], result["measured"]) for name, result in results.items()}
-    overview = [["claim", "verdict", "seeds"]]
-    for name, findings in judged.items():
-        counts = {finding.seeds for finding in findings}
-        overview.append([f"[{CLAIMS[name].title}](#{anchor(CLAIMS[name].title)})", verdict(findings), str(min(counts, default=0))])
+    findings = judged(measured)
+    rows = [["claim", "verdict", "effect", "95% interval", "delta", "seeds", "power at delta", "power to exclude delta"]]
+    for one in findings:
+        link = f"[{one.claim.title}](#{anchor(one.claim.title)})"
+        rows.append([link, one.verdict, *effect_cells(one.found), number(one.claim.primary.delta), *power_cells(one)])
     lines = [
-        "# Claims of papers on the toy world",
+        "# Claims of papers on generated worlds",
         "",
-        "Each method against plain GRPO and its other comparators: the same start, the same rows, the same number of rollouts, one tiny",
-        "model on generated pictures or videos with exact ground truth. This says whether a mechanism does what its paper says in a small",
-        "and fully known case; it does not reproduce the papers' numbers, and a verdict here is none about models of real size.",
+        *([QUICK, ""] if quick else []),
+        "Each claim has one condition that decides it, a smallest effect of interest (delta) and premises, all fixed in",
+        "[claims_plan.md](claims_plan.md) before the runs. A tiny model on generated pictures and videos shows whether a mechanism",
+        "does what its paper says in a small and fully known case; it says nothing about models and benchmarks of real size.",
         "",
-        "Numbers are of greedy answers to held-out questions, mean over seeds. Intervals are 95% Student t intervals over seeds;",
-        "differences are paired by seed. A condition is decided only by an interval that lies wholly on one side; a claim holds if all of",
-        "its conditions do, and does not if one of them is refuted.",
+        "* **holds**: the premises are met, and the whole 95% interval of the effect is above 0",
+        "* **no effect above delta**: an effect of delta or more is excluded (one-sided, 5%)",
+        "* **cannot be told**: neither; the power says how likely that was",
+        "* **premise not met**: what the paper presupposes is not so here, and nothing is concluded",
         "",
-        markdown(overview),
+        "Effects are differences paired by seed (base model, order of rows and sampling follow the seed), in the direction that the claim",
+        "says; intervals are Student's t over seeds. Power is simulated with the deviation that was found: the chance of `holds` were the",
+        "effect delta, and of `no effect above delta` were there none.",
+        "",
+        markdown(rows),
     ]
-    for name, findings in judged.items():
-        lines += _section(CLAIMS[name], results[name], findings)
-    return "\n".join([*lines, *_provenance(command, seeds)])
+    for one in findings:
+        lines += _section(one, measured[one.claim.regime])
+    return "\n".join([*lines, *_provenance(command)])
 
 
 def anchor(title: str) -> str:
@@ -50,60 +69,86 @@ def anchor(title: str) -> str:
     return "".join(c for c in title.lower().replace(" ", "-") if c.isalnum() or c == "-")
 
 
-def _section(claim: Claim, result: Mapping[str, Any], findings: Sequence[Finding]) -> list[str]:
+def _section(one: ClaimFinding, measured: Measured) -> list[str]:
     from vlmrl.evals.score.table import markdown
 
-    lines = [f"## {claim.title}", "", f"{claim.paper}: {claim.says}", "", f"**Here: {verdict(findings)}.**", ""]
-    missing = len(claim.conditions) - len(findings)
-    if missing:
-        lines += [f"{missing} of its conditions have no numbers yet: runs are missing.", ""]
-    lines += [markdown(condition_cells(findings)), markdown(measure_cells(claim, result["measured"], result["before"]))]
-    if result["constant"]:
-        said = "; ".join(f"{task}: {value:.3f} (`{answer}`)" for task, (answer, value) in result["constant"].items())
-        lines += [f"Best answer that looks at nothing, of those that occur: {said}.", ""]
-    if claim.target is not None:
-        censored = [
-            f"{arm}, seed {seed}" for arm, of in result["measured"].items() for seed, m in of.items() if not m.get("target reached", 1.0)
-        ]
-        share, measure = claim.target[1], claim.target[0]
-        lines += [f"Target: {share:.0%} of the way of {measure} from the start to 1, by straight lines between the evaluations.", ""]
-        if censored:
-            lines += [f"Not reached within the budget, so counted with all of it (a lower bound): {'; '.join(censored)}.", ""]
-    return lines
+    claim, primary = one.claim, one.claim.primary
+    verdict = f"{one.verdict} ({one.remark})" if one.remark else one.verdict
+    lines = [f"## {claim.title}", "", f"{claim.paper}: {claim.says}", "", f"**Here: {verdict}.**", ""]
+    lines += [markdown(gate_cells(one)), markdown(condition_cells(one))]
+    if one.p is not None and one.tost is not None:
+        lines += [f"Primary: p = {one.p:.3g} of no effect, p = {one.tost:.3g} of the two one-sided tests against {primary.delta:g}.", ""]
+    return [*lines, markdown(measure_cells(claim, measured))]
 
 
-def condition_cells(findings: Sequence[Finding]) -> list[list[str]]:
-    """One row per condition."""
-    rows = [["condition", "compared", "difference", "95% interval", "seeds", "verdict"]]
-    for f in findings:
-        c = f.condition
-        wanted = {"greater": "more", "less": "less", "not_less": f"not less than {c.margin:g} below"}[c.kind]
-        compared = f"{c.arm} - {c.than}" if c.than else c.arm
-        rows.append([f"{c.text}: {wanted}", compared, number(f.difference, sign=True), span(f.low, f.high), str(f.seeds), f.verdict])
+def gate_cells(one: ClaimFinding) -> list[list[str]]:
+    """One row per premise."""
+    rows = [["premise", "measured in", "wanted", "mean", "met"]]
+    for finding in one.gates:
+        gate = finding.gate
+        where = gate.arm if gate.than is None else f"{gate.arm} - {gate.than}"
+        value = "-" if finding.value is None else number(finding.value)
+        rows.append([gate.text, where, bounds(gate), value, "-" if finding.value is None else "yes" if finding.met else "no"])
     return rows
 
 
-def _in_order(name: str) -> list[tuple[int, str]]:
-    """Numbers within a name by their size: `success@640` before `success@1280`."""
-    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name)]
-
-
-def measure_cells(claim: Claim, measured: Mapping[str, Mapping[int, Measures]], before: Mapping[int, Measures]) -> list[list[str]]:
-    """One row per measure, one column per arm: mean over seeds and interval."""
-    columns = dict(measured) | ({"before RL": before} if before else {})
-    known = sorted({name for of in measured.values() for m in of.values() for name in m}, key=_in_order)
-    names = [n for shown in claim.shown for n in known if n == shown or (shown.endswith("*") and n.startswith(shown[:-1]))]
-    rows = [["measure", *columns]]
-    for name in names:
-        rows.append([name, *(_cell([m[name] for m in of.values() if name in m]) for of in columns.values())])
+def condition_cells(one: ClaimFinding) -> list[list[str]]:
+    """The deciding condition, and then the others."""
+    rows = [["condition", "compared", "effect", "95% interval", "seeds", "p (Holm)", "shown"]]
+    primary = one.claim.primary
+    rows.append([f"**{primary.text}**", compared(primary), *effect_cells(one.found), seeds(one.found), "", one.verdict])
+    for other in one.secondary:
+        text = other.condition.text + (f", not lower by {other.condition.margin:g}" if other.condition.margin else "")
+        p = "-" if other.p_holm is None else f"{other.p_holm:.3g}"
+        shown = "-" if other.found is None else "yes" if other.shown else "no"
+        rows.append([text, compared(other.condition), *effect_cells(other.found), seeds(other.found), p, shown])
     return rows
 
 
-def _cell(values: Sequence[float]) -> str:
-    if not values:
-        return "-"
-    mean, low, high = interval(values)
-    return f"{number(mean)} {span(low, high)}"
+def measure_cells(claim: Claim, measured: Measured) -> list[list[str]]:
+    """One row per measure that a condition, a premise or the claim names; one column per arm: mean over seeds and interval."""
+    arms = [arm for arm in claim.arms() if measured.get(arm)]
+    named = [claim.primary.measure, *(s.measure for s in claim.secondary), *(g.measure for g in claim.gates), *claim.shown]
+    rows = [["measure", *arms]]
+    for name in dict.fromkeys(named):
+        cells = [[of[name] for of in measured[arm].values() if name in of] for arm in arms]
+        if any(cells):
+            rows.append([name, *("-" if not values else _cell(estimate(values)) for values in cells)])
+    return rows
+
+
+def compared(condition: Primary | Secondary) -> str:
+    """What is subtracted from what."""
+    if condition.than is None:
+        return condition.arm if condition.sign == 1 else f"-({condition.arm})"
+    first, second = (condition.arm, condition.than) if condition.sign == 1 else (condition.than, condition.arm)
+    return f"{first} - {second}"
+
+
+def bounds(gate: Gate) -> str:
+    """`at least a`, `at most b` or `a to b`."""
+    if math.isfinite(gate.low) and math.isfinite(gate.high):
+        return f"{gate.low:g} to {gate.high:g}"
+    return f"at least {gate.low:g}" if math.isfinite(gate.low) else f"at most {gate.high:g}"
+
+
+def effect_cells(found: Estimate | None) -> list[str]:
+    return ["-", "-"] if found is None else [number(found.mean, sign=True), span(found)]
+
+
+def seeds(found: Estimate | None) -> str:
+    return "0" if found is None else str(found.n)
+
+
+def power_cells(one: ClaimFinding) -> list[str]:
+    """Seeds, chance of `holds` were the effect delta, chance of `no effect above delta` were there none."""
+    if one.power is None or one.power_null is None:
+        return [seeds(one.found), "-", "-"]
+    return [seeds(one.found), f"{one.power.holds:.2f}", f"{one.power_null.no_effect:.2f}"]
+
+
+def _cell(found: Estimate) -> str:
+    return f"{number(found.mean)} {span(found)}"
 
 
 def number(value: float, *, sign: bool = False) -> str:
@@ -112,12 +157,12 @@ def number(value: float, *, sign: bool = False) -> str:
     return f"{value:{text}.0f}" if abs(value) >= 100 else f"{value:{text}.3f}"
 
 
-def span(low: float, high: float) -> str:
+def span(found: Estimate) -> str:
     """An interval; nothing where one seed has none."""
-    return f"[{number(low)}, {number(high)}]" if math.isfinite(low) and math.isfinite(high) else "(one seed)"
+    return f"[{number(found.low)}, {number(found.high)}]" if math.isfinite(found.low) else "(one seed)"
 
 
-def _provenance(command: str, seeds: Sequence[int]) -> list[str]:
+def _provenance(command: str) -> list[str]:
     import torch
     import transformers
 
@@ -126,40 +171,150 @@ def _provenance(command: str, seeds: Sequence[int]) -> list[str]:
         "## How it was measured",
         "",
         f"* command (the last one; finished runs of earlier ones are kept): `{command}`",
-        f"* seeds asked for: {', '.join(map(str, seeds))}; the base model of a recipe is pretrained once, for all seeds and arms",
-        f"* machine: {shown}",
+        f"* machine: {shown}; each run has one thread",
         f"* versions: Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}; "
         f"this repository at {revision()}",
-        "* recipes, arms, conditions and margins: `benchmarks/claims_cells.py`, fixed before the runs",
+        "* claims, premises and deltas: `benchmarks/claims_table.py`; worlds and arms: `benchmarks/claims_regimes.py`",
         "",
     ]
 
 
-def summary_json(results: Results, command: str, seeds: Sequence[int]) -> dict[str, Any]:
+def summary_json(measured: Mapping[str, Measured], command: str, *, quick: bool) -> dict[str, Any]:
     """All numbers, with the same verdicts."""
     import torch
     import transformers
 
-    claims: dict[str, Any] = {}
-    for name, result in results.items():
-        findings = find(CLAIMS[name], result["measured"])
-        claims[name] = {
-            "verdict": verdict(findings),
-            "holds": verdict(findings) == HOLDS,
-            "conditions": [
-                asdict(f.condition)
-                | {"difference": f.difference, "low": finite(f.low), "high": finite(f.high), "seeds": f.seeds, "verdict": f.verdict}
-                for f in findings
-            ],
-            "measured": {arm: {str(seed): dict(m) for seed, m in of.items()} for arm, of in result["measured"].items()},
-            "before": {str(seed): dict(m) for seed, m in result["before"].items()},
-            "best_constant": {task: {"answer": a, "score": s} for task, (a, s) in result["constant"].items()},
-        }
     return {
         "command": command,
-        "seeds": list(seeds),
+        "quick": quick,
         "machine": machine() | {"threads": os.environ.get("OMP_NUM_THREADS", "")},
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__},
         "revision": revision(),
-        "claims": claims,
+        "claims": {one.claim.id: _claim_json(one) for one in judged(measured)},
+        "measured": {
+            regime: {arm: {str(seed): dict(of) for seed, of in seeds.items()} for arm, seeds in arms.items()}
+            for regime, arms in measured.items()
+        },
     }
+
+
+def _claim_json(one: ClaimFinding) -> dict[str, Any]:
+    primary = one.claim.primary
+    return {
+        "verdict": one.verdict,
+        "remark": one.remark,
+        "premises": [
+            {"text": g.gate.text, "value": g.value, "low": finite(g.gate.low), "high": finite(g.gate.high), "met": g.met} for g in one.gates
+        ],
+        "primary": {"text": primary.text, "compared": compared(primary), "measure": primary.measure, "delta": primary.delta}
+        | _estimate_json(one.found)
+        | {"p": one.p, "tost": one.tost},
+        "power": None if one.power is None else asdict(one.power),
+        "power_without_effect": None if one.power_null is None else asdict(one.power_null),
+        "secondary": [
+            {"text": s.condition.text, "compared": compared(s.condition), "measure": s.condition.measure, "margin": s.condition.margin}
+            | _estimate_json(s.found)
+            | {"p": s.p, "p_holm": s.p_holm, "shown": s.shown}
+            for s in one.secondary
+        ],
+    }
+
+
+def _estimate_json(found: Estimate | None) -> dict[str, Any]:
+    if found is None:
+        return {"effect": None, "low": None, "high": None, "sd": None, "seeds": 0}
+    return {"effect": found.mean, "low": finite(found.low), "high": finite(found.high), "sd": finite(found.sd), "seeds": found.n}
+
+
+def finite(value: float) -> float | None:
+    """A number as JSON has it."""
+    return value if math.isfinite(value) else None
+
+
+# ---- the plan ----------------------------------------------------------------------------------------------------------
+
+
+def plan_cells() -> list[list[str]]:
+    """One row per claim: what decides it. The table of docs/benchmarks/claims_plan.md."""
+    rows = [["claim", "paper", "regime", "primary condition", "compared", "measure", "delta", "seeds"]]
+    for claim in CLAIMS.values():
+        primary = claim.primary
+        row = [claim.id, claim.paper, claim.regime, primary.text, compared(primary), primary.measure, f"{primary.delta:g}"]
+        rows.append([*row, str(REGIMES[claim.regime].seeds)])
+    return rows
+
+
+def gate_plan_cells() -> list[list[str]]:
+    """One row per premise."""
+    rows = [["claim", "premise", "measured in", "measure", "wanted"]]
+    for claim in CLAIMS.values():
+        for gate in claim.gates:
+            where = gate.arm if gate.than is None else f"{gate.arm} - {gate.than}"
+            rows.append([claim.id, gate.text, where, gate.measure, bounds(gate)])
+    return rows
+
+
+def secondary_plan_cells() -> list[list[str]]:
+    """One row per further condition."""
+    rows = [["claim", "condition", "compared", "measure", "margin"]]
+    for claim in CLAIMS.values():
+        for one in claim.secondary:
+            rows.append([claim.id, one.text, compared(one), one.measure, f"{one.margin:g}" if one.margin else "-"])
+    return rows
+
+
+def power_plan_cells() -> list[list[str]]:
+    """One row per claim: what its seeds can decide, by simulation, with the planned deviation and with half of it."""
+    rows = [
+        [
+            "claim",
+            "delta",
+            "seeds",
+            "deviation planned with",
+            "holds at delta",
+            "holds at 2 delta",
+            "excluded at 0",
+            "with half the deviation",
+        ]
+    ]
+    for claim in CLAIMS.values():
+        primary, n = claim.primary, REGIMES[claim.regime].seeds
+        sd = primary.spread.planned
+        at = [power(effect, sd, n, primary.delta) for effect in (primary.delta, 2 * primary.delta, 0.0)]
+        half = [power(effect, sd / 2, n, primary.delta) for effect in (primary.delta, 2 * primary.delta, 0.0)]
+        found = [f"{at[0].holds:.2f}", f"{at[1].holds:.2f}", f"{at[2].no_effect:.2f}"]
+        other = ", ".join([f"{half[0].holds:.2f}", f"{half[1].holds:.2f}", f"{half[2].no_effect:.2f}"])
+        rows.append([claim.id, f"{primary.delta:g}", str(n), f"{sd:.3f}", *found, other])
+    return rows
+
+
+def cost_cells() -> list[list[str]]:
+    """Runs and seconds of each regime."""
+    rows = [["regime", "seeds", "bases", "fine-tuned", "arms", "seconds each", "minutes with two at a time"]]
+    total = 0.0
+    for regime in REGIMES.values():
+        count, seconds = runs_of(regime), 0.0
+        for kind, runs in count.items():
+            seconds += runs * regime.seconds[kind]
+        total += seconds
+        each = ", ".join(f"{kind} {regime.seconds[kind]:g}" for kind in count if count[kind])
+        rows.append([regime.name, str(regime.seeds), *(str(runs) for runs in count.values()), each, f"{seconds / 120:.0f}"])
+    rows.append(["all", "", "", "", "", "", f"{total / 120:.0f}"])
+    return rows
+
+
+def runs_of(regime: Regime) -> dict[str, int]:
+    """Number of runs of each kind that the claims need."""
+    names = {name for claim in CLAIMS.values() if claim.regime == regime.name for name in claim.arms()}
+    arms = [regime.arm(name) for name in names]
+    most: dict[str, int] = {}
+    for arm in arms:
+        if arm.start is not None:
+            most[arm.start] = max(most.get(arm.start, 0), arm.seeds or regime.seeds)
+    return {"base": regime.seeds, "start": sum(most.values()), "arm": sum(arm.seeds or regime.seeds for arm in arms)}
+
+
+def tables(parts: Sequence[list[list[str]]]) -> str:
+    from vlmrl.evals.score.table import markdown
+
+    return "\n".join(markdown(part) for part in parts)

@@ -1,187 +1,168 @@
-"""From runs to measures, from measures of paired seeds to intervals, and from intervals to plain verdicts."""
+"""Statistics of the claims benchmark, as pure functions: intervals of paired differences, tests against 0 and against delta, power.
+
+Every measure is one number per run; an effect is the difference of two arms with the same seed, and seeds are independent (base model,
+order of rows and sampling all follow the seed). Intervals are Student's t over the seeds' differences, not bootstraps: with eight seeds a
+percentile bootstrap covers less than it says and BCa has eight values to estimate its skew from, while each difference is itself a mean
+over hundreds of answers, so that it is near enough to a normal law.
+"""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Literal
 
-from benchmarks.claims_cells import Claim, Condition, Measures, rollouts_per_step
-
-HOLDS, FAILS, OPEN = "holds here", "does not hold here", "cannot be told at this size"
+ALPHA = 0.05
+HOLDS, NO_EFFECT, OPEN, NO_PREMISE = "holds", "no effect above delta", "cannot be told", "premise not met"
+Verdict = Literal["holds", "no effect above delta", "cannot be told", "premise not met"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """A condition with what was measured: mean difference and its 95% t interval over seeds, paired by seed."""
+class Estimate:
+    """Mean of independent values with its 95% t interval, and the spread that tests go by."""
 
-    condition: Condition
-    difference: float
+    mean: float
     low: float
     high: float
-    seeds: int
-    verdict: str
+    sd: float
+    """Sample deviation, at least the resolution of the measure; NaN for one value."""
+    n: int
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean."""
+        return self.sd / math.sqrt(self.n)
 
 
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean and 95% t interval of values of independent seeds; infinite for fewer than two.
+def estimate(values: Sequence[float], resolution: float = 0.0) -> Estimate:
+    """Mean and 95% t interval of the values of independent seeds; an infinite interval for fewer than two.
+
+    Args:
+        resolution: what one held-out answer more or less changes in the measure. The deviation is taken to be at least so large: that all
+            seeds agree to the last answer does not mean that nothing is left to know.
 
     Raises:
-        ValueError: no values.
+        ValueError: no values, or one that is not finite.
     """
     from scipy import stats
 
     if not values:
-        raise ValueError("interval: no values")
-    mean = fmean(values)
-    if len(values) < 2:
-        return mean, -math.inf, math.inf
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
-    return mean, mean - half, mean + half
+        raise ValueError("estimate: no values")
+    if not all(math.isfinite(value) for value in values):
+        raise ValueError(f"estimate: values must be finite, got {list(values)}")
+    mean, n = fmean(values), len(values)
+    if n < 2:
+        return Estimate(mean=mean, low=-math.inf, high=math.inf, sd=math.nan, n=n)
+    sd = max(stdev(values), resolution)
+    half = float(stats.t.ppf(1 - ALPHA / 2, n - 1)) * sd / math.sqrt(n)
+    return Estimate(mean=mean, low=mean - half, high=mean + half, sd=sd, n=n)
 
 
-def judge(condition: Condition, low: float, high: float) -> str:
-    """What an interval of a difference says about a condition: only an interval that lies wholly on one side decides."""
-    if condition.kind == "greater":
-        return HOLDS if low > 0 else FAILS if high <= 0 else OPEN
-    if condition.kind == "less":
-        return HOLDS if high < 0 else FAILS if low >= 0 else OPEN
-    return HOLDS if low > -condition.margin else FAILS if high <= -condition.margin else OPEN
+def p_above(found: Estimate, bound: float) -> float:
+    """One-sided p value of the t test of "the mean is at most `bound`" against "it is above"; 1 for one value."""
+    from scipy import stats
+
+    if found.n < 2:
+        return 1.0
+    if found.error == 0:
+        return 0.0 if found.mean > bound else 1.0
+    return float(stats.t.sf((found.mean - bound) / found.error, found.n - 1))
 
 
-def verdict(findings: Sequence[Finding]) -> str:
-    """A claim holds if all of its conditions do, and does not if one of them is refuted."""
-    verdicts = {finding.verdict for finding in findings}
-    return FAILS if FAILS in verdicts else OPEN if OPEN in verdicts or not findings else HOLDS
+def p_below(found: Estimate, bound: float) -> float:
+    """One-sided p value of the t test of "the mean is at least `bound`" against "it is below"; 1 for one value."""
+    mirrored = Estimate(mean=-found.mean, low=-found.high, high=-found.low, sd=found.sd, n=found.n)
+    return p_above(mirrored, -bound)
 
 
-def find(claim: Claim, measured: Mapping[str, Mapping[int, Measures]]) -> list[Finding]:
-    """The claim's conditions, judged. `measured`: arm -> seed -> measures; seeds that one of the two arms lacks are left out."""
-    out: list[Finding] = []
-    for condition in claim.conditions:
-        own = measured.get(condition.arm, {})
-        other = own if condition.than is None else measured.get(condition.than, {})
-        seeds = sorted(s for s in own.keys() & other.keys() if condition.measure in own[s] and condition.measure in other[s])
-        if not seeds:
-            continue
-        reference = 0.0 if condition.than is None else 1.0
-        differences = [own[s][condition.measure] - reference * other[s][condition.measure] for s in seeds]
-        mean, low, high = interval(differences)
-        out.append(Finding(condition=condition, difference=mean, low=low, high=high, seeds=len(seeds), verdict=judge(condition, low, high)))
-    return out
-
-
-def rollouts_to(target: float, curve: Sequence[tuple[int, float]]) -> float:
-    """Rollouts at which a curve of (rollouts, success) first reaches the target, by straight lines between its points.
-
-    A curve that never does gives its last number of rollouts: a lower bound, which only a longer run could raise.
+def tost(found: Estimate, delta: float) -> float:
+    """p value of the two one-sided tests that the mean lies within (-delta, delta): the larger of the two.
 
     Raises:
-        ValueError: no points, or not in order.
+        ValueError: delta is not positive.
     """
-    if not curve or list(curve) != sorted(curve):
-        raise ValueError(f"rollouts_to needs points in order of rollouts, got {list(curve)}")
-    for (x0, y0), (x1, y1) in pairwise(curve):
-        if y0 >= target:
-            return float(x0)
-        if y1 >= target:
-            return x0 + (x1 - x0) * (target - y0) / (y1 - y0)
-    return float(curve[0][0] if curve[0][1] >= target else curve[-1][0])
+    if delta <= 0:
+        raise ValueError(f"tost: delta must be positive, got {delta}")
+    return max(p_above(found, -delta), p_below(found, delta))
 
 
-def measures_of(run: Path) -> dict[str, float]:
-    """Everything that a finished run says about itself: means of its last evaluation, gains by task over its first one, moments of
-    the advantages, means over the RL steps.
+def decide(found: Estimate | None, delta: float, *, premise: bool) -> Verdict:
+    """What a claim's primary condition says. `found`: the effect in the direction that the claim says, or None without numbers.
+
+    `no effect above delta` comes first: an effect that is surely smaller than delta is none that matters here, be it above 0 or not.
+    """
+    if not premise:
+        return NO_PREMISE
+    if found is None:
+        return OPEN
+    if p_below(found, delta) < ALPHA:
+        return NO_EFFECT
+    return HOLDS if found.low > 0 else OPEN
+
+
+def remark(found: Estimate, delta: float) -> str:
+    """What more can be said of an effect for which no effect above delta is told; empty where there is nothing."""
+    if found.high < 0:
+        return "the opposite: the whole interval is below 0"
+    if found.low > 0:
+        return "an effect, but a smaller one than delta"
+    return "equivalent within delta (both one-sided tests)" if tost(found, delta) < ALPHA else ""
+
+
+def upper_sd(sd: float, n: int, confidence: float = 0.8) -> float:
+    """Upper one-sided confidence limit of a deviation that was estimated from n values: what a number of seeds should be planned with,
+    since a deviation of few runs is too small as often as it is too large (R. Browne, 1995).
 
     Raises:
-        StorageError: records or metrics are missing or damaged.
+        ValueError: fewer than two values.
     """
-    from vlmrl.evals.score.measures import main_score, parts_of
-    from vlmrl.evals.score.records import read_records
-    from vlmrl.evals.score.summary import summarize
-    from vlmrl.train.tracking import read_metrics
+    from scipy import stats
 
-    names = json.loads((run / "eval/order.json").read_text(encoding="utf-8"))
-    first, last = read_records(run / f"eval/{names[0]}.jsonl"), read_records(run / f"eval/{names[-1]}.jsonl")
-    out = {name: value for name, value in summarize(last, 0).means().items() if value is not None}
-    before, after = parts_of(first), parts_of(last)
-    tasks = [part for part in after if part.startswith("task=") and part in before]
-    gains = {part.removeprefix("task="): fmean(map(main_score, after[part])) - fmean(map(main_score, before[part])) for part in tasks}
-    out |= {f"gain {task}": value for task, value in gains.items()}
-    if gains:
-        out |= {"least gain": min(gains.values()), "mean gain": fmean(gains.values())}
-    out |= {"score": fmean(map(main_score, last)), "score before": fmean(map(main_score, first))}
-    out["gain"] = out["score"] - out["score before"]
-    if any("grounding" in r.scores for r in last):
-        faithful = [r.scores.get("consistency") == 1 and r.scores.get("grounding") == 1 for r in last]
-        out["right and faithful"] = fmean(map(float, faithful))
-    for level in ("easy", "hard"):
-        part = f"difficulty={level}"
-        if f"think_rate/{part}" in out:
-            out[f"skips {level}"] = 1 - out[f"think_rate/{part}"]
-        if f"exact/{part}" in out:
-            out[f"exact {level}"] = out[f"exact/{part}"]
-    if "skips easy" in out and "skips hard" in out:
-        out["skips easy - hard"] = out["skips easy"] - out["skips hard"]
-    return out | moments(read_metrics(run / "metrics.jsonl"))
+    if n < 2:
+        raise ValueError(f"upper_sd: a deviation needs two values or more, got {n}")
+    return sd * math.sqrt((n - 1) / float(stats.chi2.ppf(1 - confidence, n - 1)))
 
 
-def moments(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Means over the RL steps of skewness and kurtosis of the advantages, of all and by task, and the largest of the tasks."""
-    steps = [line for line in lines if "advantage/skewness" in line]
-    if not steps:
-        return {}
-    out: dict[str, float] = {}
-    for what in ("skewness", "kurtosis"):
-        keys = sorted({key for line in steps for key in line if key == f"advantage/{what}" or key.startswith(f"advantage/{what}/")})
-        means = {key: fmean(float(line[key]) for line in steps if key in line) for key in keys}
-        out |= {" ".join(key.removeprefix("advantage/").split("/")): value for key, value in means.items()}
-        of_tasks = [abs(value) if what == "skewness" else value for key, value in means.items() if key.count("/") == 2]
-        if of_tasks:
-            out["largest |skewness|" if what == "skewness" else "largest kurtosis"] = max(of_tasks)
-    out["|skewness|"] = abs(out["skewness"])
-    return out
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """Shares of simulated experiments that end with each verdict, where the premise is met."""
+
+    holds: float
+    no_effect: float
+
+    @property
+    def cannot_be_told(self) -> float:
+        return 1 - self.holds - self.no_effect
 
 
-def curve_of(run: Path, measure: str, stage: Mapping[str, Any]) -> list[tuple[int, float]]:
-    """(rollouts, mean of a measure) each time that the held-out questions were asked: before an RL stage, within it, behind it.
+def power(effect: float, sd: float, n: int, delta: float, *, seed: int = 0, experiments: int = 20_000) -> Power:
+    """Verdicts of simulated experiments: n normal differences with this mean and deviation, judged as by `decide`.
 
     Raises:
-        StorageError: records are missing or damaged.
+        ValueError: fewer than two seeds, or a deviation that is not positive.
     """
-    from vlmrl.evals.score.records import read_records
-    from vlmrl.evals.score.summary import summarize
+    import numpy as np
+    from scipy import stats
 
-    def at(name: str) -> int:
-        begun, _, step = name.partition("@")
-        return 0 if begun != stage["name"] else rollouts_per_step(stage) * int(step or stage["steps"])
-
-    names = json.loads((run / "eval/order.json").read_text(encoding="utf-8"))
-    points = [(at(name), summarize(read_records(run / f"eval/{name}.jsonl"), 0).means()[measure]) for name in names]
-    return sorted((rollouts, value) for rollouts, value in points if value is not None)
-
-
-def with_curve(claim: Claim, curve: Sequence[tuple[int, float]]) -> dict[str, float]:
-    """The measures of a claim about the number of rollouts. `curve`: (rollouts, value) in order, from 0 rollouts."""
-    assert claim.target is not None
-    measure, share = claim.target
-    (_, begin), *points = curve
-    target = begin + share * (1 - begin)
-    out: dict[str, float] = {f"{measure}@{rollouts}": value for rollouts, value in points}
-    reached = max(value for _, value in points) >= target
-    return out | {
-        "rollouts to target": rollouts_to(target, curve),
-        "target": target,
-        "target reached": float(reached),
-        "mean success": fmean(value for _, value in curve),
-    }
+    if n < 2 or sd <= 0:
+        raise ValueError(f"power: needs two seeds or more and a positive deviation, got n={n}, sd={sd}")
+    draws = np.random.default_rng(seed).normal(effect, sd, size=(experiments, n))
+    mean, error = draws.mean(1), draws.std(1, ddof=1) / math.sqrt(n)
+    none = mean + float(stats.t.ppf(1 - ALPHA, n - 1)) * error < delta
+    holds = (mean - float(stats.t.ppf(1 - ALPHA / 2, n - 1)) * error > 0) & ~none
+    return Power(holds=float(holds.mean()), no_effect=float(none.mean()))
 
 
-def finite(value: float) -> float | None:
-    """A number as JSON has it."""
-    return value if math.isfinite(value) else None
+def area(points: Sequence[tuple[float, float]]) -> float:
+    """Mean height of the curve through (x, y), by the trapezoid rule: the area under it over its width.
+
+    Raises:
+        ValueError: fewer than two points, or x that do not rise.
+    """
+    if len(points) < 2 or any(b[0] <= a[0] for a, b in pairwise(points)):
+        raise ValueError(f"area needs two points or more with rising x, got {list(points)}")
+    total = sum((x1 - x0) * (y0 + y1) / 2 for (x0, y0), (x1, y1) in pairwise(points))
+    return total / (points[-1][0] - points[0][0])

@@ -20,12 +20,19 @@ QUICK = "**Only the machinery was tried: one seed and a few steps. This decides 
 
 
 def judged(measured: Mapping[str, Measured]) -> list[ClaimFinding]:
-    """Every claim that has any numbers. `measured`: regime -> arm -> seed -> measures."""
+    """Every claim whose deciding condition has runs. `measured`: regime -> arm -> seed -> measures."""
     return [
         judge(claim, measured[claim.regime])
         for claim in CLAIMS.values()
-        if any(measured.get(claim.regime, {}).get(arm) for arm in claim.arms())
+        if all(measured.get(claim.regime, {}).get(arm) for arm in (claim.primary.arm, claim.primary.than) if arm is not None)
     ]
+
+
+def told(one: ClaimFinding) -> str:
+    """The verdict with what has to be said of it: more than the word, and that seeds of the plan are missing."""
+    planned, n = REGIMES[one.claim.regime].seeds, 0 if one.found is None else one.found.n
+    notes = [one.remark] * bool(one.remark) + [f"preliminary, {n} of {planned} seeds"] * (n < planned)
+    return f"{one.verdict} ({'; '.join(notes)})" if notes else one.verdict
 
 
 # ---- the page ----------------------------------------------------------------------------------------------------------
@@ -39,7 +46,7 @@ def document(measured: Mapping[str, Measured], command: str, *, quick: bool) -> 
     rows = [["claim", "verdict", "effect", "95% interval", "delta", "seeds", "power at delta", "power to exclude delta"]]
     for one in findings:
         link = f"[{one.claim.title}](#{anchor(one.claim.title)})"
-        rows.append([link, one.verdict, *effect_cells(one.found), number(one.claim.primary.delta), *power_cells(one)])
+        rows.append([link, told(one), *effect_cells(one.found), number(one.claim.primary.delta), *power_cells(one)])
     lines = [
         "# Claims of papers on generated worlds",
         "",
@@ -73,8 +80,7 @@ def _section(one: ClaimFinding, measured: Measured) -> list[str]:
     from vlmrl.evals.score.table import markdown
 
     claim, primary = one.claim, one.claim.primary
-    verdict = f"{one.verdict} ({one.remark})" if one.remark else one.verdict
-    lines = [f"## {claim.title}", "", f"{claim.paper}: {claim.says}", "", f"**Here: {verdict}.**", ""]
+    lines = [f"## {claim.title}", "", f"{claim.paper}: {claim.says}", "", f"**Here: {told(one)}.**", ""]
     lines += [markdown(gate_cells(one)), markdown(condition_cells(one))]
     if one.p is not None and one.tost is not None:
         lines += [f"Primary: p = {one.p:.3g} of no effect, p = {one.tost:.3g} of the two one-sided tests against {primary.delta:g}.", ""]
@@ -203,6 +209,7 @@ def _claim_json(one: ClaimFinding) -> dict[str, Any]:
     return {
         "verdict": one.verdict,
         "remark": one.remark,
+        "planned_seeds": REGIMES[one.claim.regime].seeds,
         "premises": [
             {"text": g.gate.text, "value": g.value, "low": finite(g.gate.low), "high": finite(g.gate.high), "met": g.met} for g in one.gates
         ],

@@ -148,6 +148,8 @@ def test_the_page_tells_every_verdict_and_the_file_is_json() -> None:
     assert stored["claims"]["ton"]["premises"][0]["met"] is True
     assert stored["claims"]["ton"]["primary"]["seeds"] == 8
     assert stored["measured"]["shell"]["thinking"]["7"]["end tokens"] == 14.0
+    few = document({"shell": measured([0.0], seeds=5)}, "c", quick=False)
+    assert "equivalent within delta (both one-sided tests); preliminary, 5 of 8 seeds" in few
     one = json.loads(json.dumps(summary_json({"shell": measured([0.0], seeds=1)}, "c", quick=True), allow_nan=False))
     assert one["claims"]["ton"]["primary"]["low"] is None
     # claims of the same regime whose arms were not run are not on the page

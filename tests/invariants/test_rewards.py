@@ -84,6 +84,7 @@ OTHER_ROWS = [
         "gt": {"segmentation": {"boxes": [1, 2, 30, 40], "positive_points": [[5, 5]], "negative_points": [[90, 90]]}},
         "meta": {"frame": "norm1000"},
     },
+    {"answer_type": "exact_text", "answer": "cat", "meta": {"attempt": "dog", "items": ["cat"]}},
 ]
 
 

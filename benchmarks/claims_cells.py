@@ -16,7 +16,7 @@ from benchmarks.claims_spec import Arm, Claim, Regime, Stage
 FORMAT = 2
 """Raise it when what a cell does changes without a change of its recipe, so that kept cells are run anew."""
 RECIPES = Path(__file__).resolve().parent.parent / "configs" / "recipes"
-PLUGIN = "benchmarks.claims_recorder"
+PLUGIN = "benchmarks.claims_plugin"
 _QUICK = {
     "toy.world.pretrain": "12",
     "toy.world.sft": "8",

@@ -1,7 +1,7 @@
-"""Plug-in of the claims benchmark: writes down the rewards of every step, so that other advantages are computed on the same groups.
+"""Rewards of every step of a claims run in a file, so that other advantages are computed on the same groups.
 
-As the first entry of `reward_shaping` it sees the raw reward columns and changes nothing. A mechanism that is compared on identical groups
-has no noise of training: what differs is the method alone.
+As the first entry of `reward_shaping` (`claims_plugin`) the recorder sees the raw reward columns and changes nothing. A mechanism that is
+compared on identical groups has no noise of training: what differs is the method alone.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from torch import Tensor
 from benchmarks.common import BenchmarkError
 from vlmrl import fs
 from vlmrl.algo.inputs import AdvantageInputs
-from vlmrl.algo.registries import reward_shaping
 
 FILE = "VLMRL_CLAIMS_GROUPS"
 """Environment variable: the file that steps are appended to. It is no argument of the recipe: a path must not change what a run is."""
 
 
-@reward_shaping("claims_recorder", monotone=True)
 def claims_recorder(rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs) -> Tensor:
     """The rewards as they are, after a line with them in the file that the environment names.
 

@@ -119,7 +119,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "accelerate": ("train.dist", "train.tracking"),
     "fsspec": ("train.mirror",),
     "flash_attn": ("policy.attention",),
-    "safetensors": ("policy", "train.tensors", "train.export"),
+    "safetensors": ("families.tiny", "policy", "train.tensors", "train.export"),
     "torchvision": ("compat", "media"),
     "pyarrow": ("data.source", "prepare.hf_rows"),
     "openpyxl": ("evals.importers.vlmevalkit",),

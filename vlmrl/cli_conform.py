@@ -36,6 +36,7 @@ def conform(
     """
     import json
 
+    from vlmrl.conform.engine import HEAD
     from vlmrl.conform.run import conform as run
     from vlmrl.conform.run import wanted
     from vlmrl.conform.subject import open_small, open_subject
@@ -46,7 +47,7 @@ def conform(
     chosen = wanted(only, engine)
     if tiny and model in TINY:
         with tempfile.TemporaryDirectory() as folder:
-            write_tiny(model, Path(folder))
+            write_tiny(model, Path(folder), head=None if engine is None else HEAD)
             report = run(open_subject(folder), model, chosen, engine)
     else:
         report = run(open_small(model) if tiny else open_subject(model), model, chosen, engine)

@@ -10,14 +10,14 @@ import pytest
 from vlmrl.families.tiny import write_tiny
 
 
-def tiny_folder(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tiny_folder(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, head: int | None = None) -> Path:
     """A folder with a tiny model of a configuration."""
     if name == "smolvlm":
         import transformers.models.smolvlm.processing_smolvlm as module
 
         if getattr(module, "num2words", None) is None:
             monkeypatch.setattr(module, "num2words", _numeral)
-    write_tiny(name, folder / name)
+    write_tiny(name, folder / name, head=head)
     return folder / name
 
 

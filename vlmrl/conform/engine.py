@@ -19,6 +19,8 @@ from vlmrl.families import generic
 ABOUT = "vLLM has our ids, and our log-probs of its answers"
 ANSWER = 16
 """Tokens of its answers."""
+HEAD = 32
+"""Dimensions of a tiny decoder's heads: vLLM's attention on CPUs knows no smaller ones."""
 LONGEST = 2048
 """Tokens of a prompt with its answer: enough that no tile is left out to make room."""
 ENVIRONMENT = {
@@ -44,10 +46,16 @@ def served(tried: Tried) -> list[Check]:
         from vllm import ModelRegistry  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
     except ImportError as error:
         raise ConfigError(f"--engine vllm: it does not load here ({error}); docs/rollout.md names versions that work together") from error
-    known = tried.facts.architecture in ModelRegistry.get_supported_archs()
-    out = [equal("P14", "registry", "vLLM knows the architecture", known, f"no {tried.facts.architecture} in its registry")]
-    if not known:
+    name = tried.facts.architecture
+    known = ModelRegistry.models.get(name)
+    out = [equal("P14", "registry", "vLLM knows the architecture", known is not None, f"no {name} in its registry")]
+    if known is None:
         return out
+    try:
+        # looked at here: vLLM would start a process to import it, where torchvision next to a CPU-only torch does not load
+        ModelRegistry.register_model(name, known.load_model_cls())
+    except ERRORS as error:
+        return [*out, broken("P14", "all", "its class", error)]
     names = [name for name, asked in tried.asked.items() if name in tried.prompts and all(isinstance(m, np.ndarray) for m in asked.media)]
     try:
         answers = _answers(tried.folder, [_request(tried, name) for name in names])

@@ -111,6 +111,7 @@ def gemma3() -> Made:
 
     named: dict[str, str] = {"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
     t = tokenizer(["<start_of_turn>", "<end_of_turn>"], named, eos="<eos>", bos="<bos>")
+    t.add_tokens(["\n" * n for n in range(1, 5)])  # Gemma has them, and vLLM joins those around a picture
     i = t.convert_tokens_to_ids
     kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
     config = transformers.Gemma3Config(
@@ -369,6 +370,19 @@ TINY: dict[str, Callable[[], Made]] = {
 """Configuration -> how its tiny folder is made. Most are named after a model type; `gemma4_moe` and `gemma4_causal` are kinds of one."""
 
 
+PUBLISHED = {"gemma3": ("vision_tower.", "vision_tower.vision_model.")}
+"""Configuration -> (how names of transformers begin, how those in published files do), where `save_pretrained` does not write the latter.
+transformers reads both, vLLM the published ones."""
+
+
+def _rename(file: Path, begins: str, published: str) -> None:
+    """Give the tensors of a file the names that published files have."""
+    from safetensors.torch import load_file, save_file
+
+    held = load_file(file)
+    save_file({published + key.removeprefix(begins) if key.startswith(begins) else key: held[key] for key in held}, file, {"format": "pt"})
+
+
 def randomise(model: torch.nn.Module, seed: int) -> None:
     """Weights of a size at which a tiny model's answers depend on its pictures and on every layer."""
     generator = torch.Generator().manual_seed(seed)
@@ -378,8 +392,30 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
                 weight.copy_(torch.randn(weight.shape, generator=generator) * min(0.3, 1.2 * weight.shape[-1] ** -0.5))
 
 
-def write_tiny(name: str, folder: Path, *, seed: int = 0) -> None:
+def widen_heads(config: Any, size: int) -> None:
+    """Give the heads of a decoder with full attention `size` dimensions: by `head_dim` where its config has one, else by fewer heads.
+
+    Args:
+        size: a multiple of what they have.
+    """
+    text = config.get_text_config()
+    had = getattr(text, "head_dim", None)
+    times = size // (had or text.hidden_size // text.num_attention_heads)
+    if had is None:
+        text.num_attention_heads //= times
+        text.num_key_value_heads //= times
+    else:
+        text.head_dim = size
+    rope = getattr(text, "rope_parameters", None) or {}
+    if "mrope_section" in rope:
+        rope["mrope_section"] = [part * times for part in rope["mrope_section"]]
+
+
+def write_tiny(name: str, folder: Path, *, seed: int = 0, head: int | None = None) -> None:
     """Write a tiny model of a configuration of `TINY` to an empty folder. The same seed gives the same files.
+
+    Args:
+        head: dimensions of the decoder's heads (`widen_heads`), for engines that have no kernel for heads of 16.
 
     Raises:
         ConfigError: no such configuration, or its processor needs a package that is not there.
@@ -393,6 +429,8 @@ def write_tiny(name: str, folder: Path, *, seed: int = 0) -> None:
         config, processor = TINY[name]()
     except ImportError as error:
         raise ConfigError(f"{name}: {error}".split(" Install")[0]) from error
+    if head is not None:
+        widen_heads(config, head)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForImageTextToText.from_config(config)
@@ -401,3 +439,5 @@ def write_tiny(name: str, folder: Path, *, seed: int = 0) -> None:
     model.generation_config = GenerationConfig(eos_token_id=text.eos_token_id, pad_token_id=text.pad_token_id)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
+    if name in PUBLISHED:
+        _rename(folder / "model.safetensors", *PUBLISHED[name])

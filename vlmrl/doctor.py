@@ -33,8 +33,9 @@ OPTIONAL = {
     "lmms-eval": "the bridge to lmms-eval; its pins (av < 16, another math-verify) do not fit ours, so it comes without them: "
     "pip install 'vlmrl[lmms]' && pip install --no-deps lmms-eval==0.7.3",
     "num2words": "SmolVLM's processor; pip install 'vlmrl[smolvlm]'",
+    "openpyxl": "vlmrl import of tables in XLSX; pip install 'vlmrl[xlsx]'",
     "peft": "model.lora: low-rank adapters; pip install 'vlmrl[lora]'",
-    "vllm": "a judge, or a model to evaluate, served on this machine: pip install 'vlmrl[vllm]'",
+    "vllm": "rollout.engine: vllm, vlmrl eval --engine vllm, or a judge served on this machine: pip install 'vlmrl[vllm]'",
     "wandb": "run.trackers: [wandb]; pip install wandb",
     "trackio": "run.trackers: [trackio]; pip install trackio",
     "swanlab": "run.trackers: [swanlab]; pip install swanlab",

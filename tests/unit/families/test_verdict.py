@@ -45,7 +45,8 @@ def test_other_versions_are_a_warning(tmp_path: Path, red: tuple[str, ...]) -> N
     folder = written(tmp_path / "m", red=red, versions={"transformers": "4.0.0", "torch": HERE["torch"]})
     with pytest.warns(ConformWarning, match=r"is of transformers 4\.0\.0, here ") as told:
         verdict.check(str(folder))
-    assert ("these are not kept: P5" in str(told[0].message)) == bool(red)
+    (line,) = [str(one.message) for one in told if one.category is ConformWarning]  # others may come from what is collected meanwhile
+    assert ("these are not kept: P5" in line) == bool(red)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"promises": {}}', '{"promises": [1], "facts": {}}'])

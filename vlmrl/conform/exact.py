@@ -164,15 +164,17 @@ CONTROLS: dict[str, Callable[[], Any]] = {"answers see each other": _patched(mas
 
 
 def decoded(tried: Tried) -> list[Check]:
-    """P9: greedy answers from a forked cache are `model.generate`'s; drawn ones never have a forbidden id, and end where one ends."""
+    """P9: greedy answers from a forked cache are `model.generate`'s; drawn ones never have a forbidden id, and end where one ends.
+
+    No answer may hold a forbidden id, as in training: the model would look for the pixels of a placeholder that it wrote itself.
+    """
     out: list[Check] = []
+    likeliest = engine_fork.greedy(tried.facts.forbidden_ids)
     for name, prompt in tried.prompts.items():
         try:
             group = tried.scored(name, [[0]])
             media = group.media
-            ours = engine_fork.answers(
-                tried.subject, prompt, media, count=2, choose=engine_fork.greedy(), ends=tried.facts.end_ids, longest=DECODED
-            )
+            ours = engine_fork.answers(tried.subject, prompt, media, count=2, choose=likeliest, ends=tried.facts.end_ids, longest=DECODED)
             theirs = _generated(tried, name)
         except ERRORS as error:
             out.append(broken("P9", name, "greedy answer", error))
@@ -191,9 +193,8 @@ def _ends(tried: Tried, name: str, media: Sequence[Features], greedy: Sequence[i
     """An answer ends with the first token that ends one: with one from the middle of the greedy answer as the end, there."""
     end = greedy[len(greedy) // 2]
     until = list(greedy[: greedy.index(end) + 1])
-    ours = engine_fork.answers(
-        tried.subject, tried.prompts[name], media, count=1, choose=engine_fork.greedy(), ends=(end,), longest=DECODED
-    )
+    likeliest = engine_fork.greedy(tried.facts.forbidden_ids)
+    ours = engine_fork.answers(tried.subject, tried.prompts[name], media, count=1, choose=likeliest, ends=(end,), longest=DECODED)
     return equal("P9", name, "ends where an end is", ours == [until], f"{ours[0]} and {until}")
 
 
@@ -206,7 +207,14 @@ def _generated(tried: Tried, name: str) -> list[int]:
     generic.forget(tried.subject.core)
     try:
         with torch.no_grad():
-            got = model.generate(**inputs, max_new_tokens=DECODED, do_sample=False, eos_token_id=list(tried.facts.end_ids), pad_token_id=0)
+            got = model.generate(
+                **inputs,
+                max_new_tokens=DECODED,
+                do_sample=False,
+                suppress_tokens=list(tried.facts.forbidden_ids) or None,
+                eos_token_id=list(tried.facts.end_ids),
+                pad_token_id=0,
+            )
     except ERRORS:
         return _step_by_step(tried, name)
     finally:
@@ -218,9 +226,10 @@ def _step_by_step(tried: Tried, name: str) -> list[int]:
     """Greedy without a cache: the whole row again for each token."""
     scored = tried.scored(name, [[0]])
     out: list[int] = []
+    never = torch.tensor(tried.facts.forbidden_ids, dtype=torch.int64)
     with torch.no_grad():
         while len(out) < DECODED and not set(out) & set(tried.facts.end_ids):
-            out.append(int(own_logits(tried, scored, out)[-1].argmax()))
+            out.append(int(own_logits(tried, scored, out)[-1].index_fill(0, never, -torch.inf).argmax()))
     return out
 
 

@@ -120,7 +120,7 @@ def slopes(store: Store, args: argparse.Namespace) -> list[list[str]]:
 
 
 def main(args: argparse.Namespace) -> None:
-    settings = common_settings(args) | {"max_tokens_per_microbatch": args.max_tokens_per_microbatch}
+    settings = common_settings(args) | {"max_tokens_per_microbatch": args.micro_tokens}
     store = Store.open(args.write.with_suffix(".json"), settings)
     cells: list[dict[str, int]] = []
     for axis in args.axes:

@@ -158,7 +158,7 @@ def main(args: argparse.Namespace) -> None:
     if "trl" in args.sides:
         need("trl", "--sides repeat shared_prefix")
     settings = common_settings(args) | {
-        "max_tokens_per_microbatch": args.max_tokens_per_microbatch,
+        "max_tokens_per_microbatch": args.micro_tokens,
         "vocabulary_rows": args.vocabulary_rows,
     }
     store = Store.open(args.write.with_suffix(".json"), settings)

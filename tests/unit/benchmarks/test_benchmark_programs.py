@@ -1,0 +1,31 @@
+"""Programs of benchmarks that no other test runs: a very small setting goes from the command to the page."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SMALL = ["--repeats", "1", "--steps", "1", "--warmup", "0", "--sides", "shared_prefix"]
+
+
+@pytest.mark.parametrize(
+    ("program", "options"),
+    [
+        ("vs_trl", ["--prompts", "64", "--groups", "2", "--completions", "4"]),
+        ("scaling", ["--axes", "group", "--group", "2", "3", "--base", "64", "2", "4"]),
+    ],
+)
+def test_a_very_small_setting_runs(program: str, options: list[str], tmp_path: Path) -> None:
+    where = ["--work", str(tmp_path / "work"), "--write", str(tmp_path / "out")]
+    command = [sys.executable, str(ROOT / "benchmarks" / f"{program}.py"), *SMALL, *options, *where]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    results = json.loads((tmp_path / "out.json").read_text())["results"].values()
+    assert [result["side"] for result in results] == ["shared_prefix"] * len(results) != []
+    assert all(len(result["seconds"]) == 1 and result["update"] for result in results)
+    assert "shared_prefix" in (tmp_path / "out.md").read_text()

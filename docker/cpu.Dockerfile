@@ -1,6 +1,6 @@
 # vlmrl on a CPU: checks of recipes and data, the toy worlds, evaluation of small models. From the top of a checkout:
 #   docker build -f docker/cpu.Dockerfile -t vlmrl:cpu [--build-arg TORCH_INDEX=URL] .
-#   docker run --rm -v "$PWD/runs:/work/runs" vlmrl:cpu train toy_video
+#   docker run --rm -v "$PWD/runs:/workspace/runs" vlmrl:cpu train toy_video
 # TORCH_INDEX: package index with torch's CPU builds. Without it torch comes from pip's own index, which may hold the CUDA build (several GB).
 FROM python:3.11-slim-bookworm
 ARG TORCH_INDEX=
@@ -14,8 +14,8 @@ COPY configs configs
 COPY evals evals
 COPY data data
 RUN pip install ".[lora]" -c constraints/cpu-py311.txt && vlmrl check toy_video --no-data
-RUN useradd --create-home --uid 1000 vlmrl && mkdir /work && chown vlmrl /work
+RUN useradd --create-home --uid 1000 vlmrl && mkdir /workspace && chown vlmrl /workspace
 USER vlmrl
-WORKDIR /work
+WORKDIR /workspace
 ENTRYPOINT ["vlmrl"]
 CMD ["--help"]

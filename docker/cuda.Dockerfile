@@ -1,6 +1,6 @@
 # vlmrl on NVIDIA GPUs. torch's wheels bring CUDA, so the host needs its driver and NVIDIA's container toolkit, and the image no CUDA of its own.
 #   docker build -f docker/cuda.Dockerfile -t vlmrl:cuda [--build-arg TORCH_INDEX=URL] .
-#   docker run --rm --gpus all --ipc=host -v "$PWD:/work" vlmrl:cuda train mine.yaml
+#   docker run --rm --gpus all --ipc=host -v "$PWD:/workspace" vlmrl:cuda train mine.yaml
 # TORCH_INDEX: package index with torch's builds for another CUDA than constraints/gpu.txt names, where the driver is older.
 # --ipc=host: NCCL and the decoding processes share memory, of which a container has 64 MB by default.
 FROM python:3.11-slim-bookworm
@@ -18,8 +18,8 @@ COPY configs configs
 COPY evals evals
 COPY data data
 RUN pip install ".[lora,liger,deepspeed,bitsandbytes]" -c constraints/gpu.txt && vlmrl check toy_video --no-data
-RUN useradd --create-home --uid 1000 vlmrl && mkdir /work && chown vlmrl /work
+RUN useradd --create-home --uid 1000 vlmrl && mkdir /workspace && chown vlmrl /workspace
 USER vlmrl
-WORKDIR /work
+WORKDIR /workspace
 ENTRYPOINT ["vlmrl"]
 CMD ["--help"]

@@ -1,10 +1,11 @@
-"""What RL teaches in episodes of several turns: toy_desk before and after, GRPO over attempts against GiGPO, over seeds.
+"""What RL teaches in episodes of several turns: toy_desk before and after, GRPO over attempts, GiGPO and a control, over seeds.
 
     python benchmarks/toy_desk.py --seeds 0 1 2 --write docs/benchmarks/toy_desk.md
 
 For each seed (weights, order of tasks, sampling): one base model, which reads screens and is unsure where to click; then
-`configs/recipes/toy_desk_grpo.yaml` and `toy_desk_gigpo.yaml` from it, with the same tasks, steps and attempts. Before and after, each is
-played greedily on the held-out episodes of the suite `toy_desk`. Differences are paired by episode. Finished runs are kept, so it can be
+`configs/recipes/toy_desk_grpo.yaml` and `toy_desk_gigpo.yaml` from it, and the latter once more with returns that are dealt anew to the
+attempts of each group (`benchmarks/toy_desk_plugin.py`); all with the same tasks, steps and attempts. Before and after, each is played
+greedily on the held-out episodes of the suite `toy_desk`. Differences are paired by episode. Finished runs are kept, so it can be
 stopped and goes on.
 """
 
@@ -22,15 +23,20 @@ from typing import Any
 
 from common import ROOT, BenchmarkError
 
-METHODS = {"grpo": "GRPO over attempts", "gigpo": "GiGPO"}
+METHODS = {"gigpo": "GiGPO", "grpo": "GRPO over attempts", "shuffled": "GiGPO, returns dealt anew"}
+CONTROL = "shuffled"
+RECIPES = {"shuffled": "gigpo"}
+"""Method -> whose recipe it runs, where it has none of its own."""
 SUITE = "toy_desk"
 
 
 def command(method: str, seed: int, out: Path, extra: Sequence[str]) -> list[str]:
     """A run that plays the suite at its start and at its end."""
-    recipe = ROOT / "configs/recipes" / f"toy_desk_{method}.yaml"
+    recipe = ROOT / "configs/recipes" / f"toy_desk_{RECIPES.get(method, method)}.yaml"
     settings = [f"run.seed={seed}", f"toy.base_seed={seed}", f"toy.cache={out / f'cache-{seed}'}", f"run.root={out}", "run.trackers=[]"]
     settings += [f"run.name={method}-{seed}", f"eval.suite={SUITE}", "eval.source=null"]
+    if method == CONTROL:
+        settings += ["plugins=[benchmarks.toy_desk_plugin]", "stages.rl.advantage.name=gigpo_shuffled"]
     return [sys.executable, "-m", "vlmrl", "train", str(recipe), *settings, *extra]
 
 
@@ -67,22 +73,46 @@ def paired(before: Sequence[Any], after: Sequence[Any], name: str) -> dict[str, 
     if not differences:
         raise BenchmarkError(f"{name}: no episode was played on both sides without a fault")
     low, high = bootstrap_interval(differences, generator(0, "bench", name))
-    return {"n": len(differences), "difference": sum(differences) / len(differences), "low": low, "high": high}
+    of = {"n": len(differences), "difference": sum(differences) / len(differences), "low": low, "high": high}
+    return of | {"differences": differences}
 
 
 def mean(records: Sequence[Any], score: str = "success") -> float:
     return sum(r.scores[score] for r in records) / len(records)
 
 
-def result(seed: int, before: Sequence[Any], after: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """The numbers of one seed. `after`: method -> its records."""
+def minutes(folder: Path) -> float:
+    """Time of the steps of RL of a run, in minutes."""
+    from vlmrl.train.tracking import read_metrics
+
+    return sum(float(line.get("time/step_total", 0.0)) for line in read_metrics(folder / "metrics.jsonl")) / 60
+
+
+def over_seeds(results: Sequence[Mapping[str, Any]], method: str, against: str) -> dict[str, Any] | None:
+    """Mean over the episodes of all seeds of what `paired` compares; episodes are drawn again within each seed."""
+    from vlmrl.metrics.stats import bootstrap_interval
+    from vlmrl.rng import generator
+
+    found = [one["methods"][method][against] for one in results]
+    if not all(found):
+        return None
+    every = [difference for one in found for difference in one["differences"]]
+    low, high = bootstrap_interval(every, generator(0, "bench", method, against))
+    return {"n": len(every), "difference": sum(every) / len(every), "low": low, "high": high}
+
+
+def result(seed: int, before: Sequence[Any], after: Mapping[str, Sequence[Any]], took: Mapping[str, float]) -> dict[str, Any]:
+    """The numbers of one seed. `after`: method -> its records; `took`: method -> minutes of RL."""
     out: dict[str, Any] = {"seed": seed, "episodes": len(before), "before": mean(before), "methods": {}}
     for method, records in after.items():
         out["methods"][method] = {
             "after": mean(records),
             "spl": mean(records, "spl"),
+            "minutes": took[method],
             "gain": paired(before, records, f"{method}-{seed}"),
-            "against_grpo": None if method == "grpo" or "grpo" not in after else paired(after["grpo"], records, f"{method}-grpo-{seed}"),
+            "against_control": None
+            if method == CONTROL or CONTROL not in after
+            else paired(after[CONTROL], records, f"{method}-{CONTROL}-{seed}"),
         }
     return out
 
@@ -97,22 +127,27 @@ def document(results: Sequence[Mapping[str, Any]], arguments: str) -> str:
 
     from vlmrl.evals.score.table import markdown
 
-    cells = [["seed", "method", "before", "after", "after - before", "- GRPO over attempts", "success by path length"]]
+    cells = [["seed", "method", "before", "after", "after - before", "- returns dealt anew", "success by path length", "minutes of RL"]]
     for one in results:
         for method, found in one["methods"].items():
             row = [str(one["seed"]), METHODS[method], f"{one['before']:.3f}", f"{found['after']:.3f}"]
-            cells.append([*row, shown(found["gain"]), shown(found["against_grpo"]), f"{found['spl']:.3f}"])
+            cells.append([*row, shown(found["gain"]), shown(found["against_control"]), f"{found['spl']:.3f}", f"{found['minutes']:.1f}"])
+    for method in results[0]["methods"]:
+        gain, against = (over_seeds(results, method, name) for name in ("gain", "against_control"))
+        cells.append(["all", METHODS[method], "", "", shown(gain), shown(against), "", ""])
     lines = [
         "# What RL teaches in episodes of several turns",
         "",
         f"Success on {results[0]['episodes']} held-out episodes of `toy_desk` (two to four right actions in a row, at most six), played "
-        "greedily. Differences are paired by episode, with 95% percentile bootstrap intervals.",
+        "greedily. Differences are paired by episode, with 95% percentile bootstrap intervals over episodes; `all` takes the "
+        "episodes of all seeds together. In the last method the returns of each group are dealt anew to its attempts: same rows, steps and sizes of "
+        "advantages, but nothing to learn from.",
         "",
         markdown(cells),
         "## How it was measured",
         "",
         f"* command: `{arguments}`",
-        f"* machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, no GPU; one thread a run",
+        f"* machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, no GPU; one thread a run; other programs beside it",
         f"* versions: Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}",
         "* recipes: `configs/recipes/toy_desk_grpo.yaml`, `toy_desk_gigpo.yaml`; `run.seed` and `toy.base_seed` as in the table",
         "",
@@ -137,7 +172,8 @@ def main() -> None:
         for method in args.methods:
             run(command(method, seed, out, args.set), out / f"{method}-{seed}")
         after = {method: played(out, f"{method}-{seed}", "rl") for method in args.methods}
-        results.append(result(seed, played(out, f"{args.methods[0]}-{seed}", "base"), after))
+        took = {method: minutes(out / f"{method}-{seed}") for method in args.methods}
+        results.append(result(seed, played(out, f"{args.methods[0]}-{seed}", "base"), after, took))
     given = "" if args.set == ["run.threads=1"] else f" --set {' '.join(args.set)}"
     text = document(results, f"python benchmarks/toy_desk.py --seeds {' '.join(map(str, args.seeds))}{given}")
     if args.write is not None:

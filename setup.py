@@ -1,4 +1,7 @@
-"""Build step: a wheel holds configs/, evals/ and data/ as `vlmrl/shipped/`, where `vlmrl.paths` looks. All else is in pyproject.toml."""
+"""Build step: a wheel holds configs/, evals/, data/ and examples/ as `vlmrl/shipped/`, where `vlmrl.paths` looks.
+
+All else is in pyproject.toml.
+"""
 
 import shutil
 from pathlib import Path
@@ -7,7 +10,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-FOLDERS = ("configs", "evals", "data")
+FOLDERS = ("configs", "evals", "data", "examples")
 LEFT_OUT = ("sample", "standins.json", "__pycache__", "*.pyc")
 """Inputs of the tests, and what Python leaves behind."""
 

@@ -139,8 +139,8 @@ def document(results: Sequence[Mapping[str, Any]], arguments: str) -> str:
         "# What RL teaches in episodes of several turns",
         "",
         f"Success on {results[0]['episodes']} held-out episodes of `toy_desk` (two to four right actions in a row, at most six), played "
-        "greedily. Differences are paired by episode, with 95% percentile bootstrap intervals over episodes; `all` takes the "
-        "episodes of all seeds together. In the last method the returns of each group are dealt anew to its attempts: same rows, steps and sizes of "
+        "greedily. Differences are paired by episode, with 95% percentile bootstrap intervals over episodes; `all` takes the episodes of "
+        "all seeds together. In the last method the returns of each group are dealt anew to its attempts: same rows, steps and sizes of "
         "advantages, but nothing to learn from.",
         "",
         markdown(cells),

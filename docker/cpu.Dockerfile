@@ -13,6 +13,7 @@ COPY vlmrl vlmrl
 COPY configs configs
 COPY evals evals
 COPY data data
+COPY examples examples
 RUN pip install ".[lora]" -c constraints/cpu-py311.txt && vlmrl check toy_video --no-data
 RUN useradd --create-home --uid 1000 vlmrl && mkdir /workspace && chown vlmrl /workspace
 USER vlmrl

@@ -17,6 +17,7 @@ COPY vlmrl vlmrl
 COPY configs configs
 COPY evals evals
 COPY data data
+COPY examples examples
 RUN pip install ".[lora,liger,deepspeed,bitsandbytes]" -c constraints/gpu.txt && vlmrl check toy_video --no-data
 RUN useradd --create-home --uid 1000 vlmrl && mkdir /workspace && chown vlmrl /workspace
 USER vlmrl

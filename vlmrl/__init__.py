@@ -1,7 +1,7 @@
 """vlmrl: reinforcement learning for vision-language models. Importing it costs milliseconds: nothing heavy is imported here.
 
-`load_recipe`, `train`, `evaluate`, `compare`, the registries of methods and `EndpointEngine` are imported when they are first used
-(docs/python.md).
+`load_recipe`, `check`, `train`, `evaluate`, `compare`, `ask`, the registries of methods and `EndpointEngine` are imported when they are
+first used (docs/python.md).
 """
 
 import time as _time
@@ -15,7 +15,7 @@ if _TYPE_CHECKING:
     from vlmrl import train
     from vlmrl.algo.registries import advantage, policy_loss, reward_shaping, rollout_filter
     from vlmrl.answers.base import answer_type
-    from vlmrl.api import compare, evaluate, load_recipe
+    from vlmrl.api import ask, check, compare, evaluate, load_recipe
     from vlmrl.evals.ask.endpoint import EndpointEngine
     from vlmrl.protocols import reward, sampler
 
@@ -29,6 +29,8 @@ __all__ = [
     "__version__",
     "advantage",
     "answer_type",
+    "ask",
+    "check",
     "compare",
     "evaluate",
     "load_recipe",
@@ -40,7 +42,7 @@ __all__ = [
     "train",  # pyright: ignore[reportUnsupportedDunderAll] (a package)
 ]
 _FROM = {
-    "vlmrl.api": ("load_recipe", "evaluate", "compare"),
+    "vlmrl.api": ("load_recipe", "check", "evaluate", "compare", "ask"),
     "vlmrl.algo.registries": ("advantage", "policy_loss", "reward_shaping", "rollout_filter"),
     "vlmrl.answers.base": ("answer_type",),
     "vlmrl.evals.ask.endpoint": ("EndpointEngine",),

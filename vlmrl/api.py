@@ -1,4 +1,4 @@
-"""vlmrl from Python: what the commands train, eval and compare do, as functions. `vlmrl` offers them by name (docs/python.md).
+"""vlmrl from Python: what the commands check, train, eval, compare and ask do, as functions. `vlmrl` offers them by name (docs/python.md).
 
 Errors are those of `vlmrl.errors`; `exit_code` of each is that of the command line.
 """
@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Any
 from vlmrl.config.load import Loaded, load, load_mapping
 
 if TYPE_CHECKING:
+    from vlmrl.config.schema import Config
+    from vlmrl.evals.ask.question import Answered
     from vlmrl.evals.ask.run import SuiteResult
     from vlmrl.evals.score.compare import FolderComparison
+    from vlmrl.train.audit import AuditReport
+    from vlmrl.train.ui import Ui
+    from vlmrl.types import MediaKind
 
 Recipe = Loaded | Mapping[str, Any] | str | Path
 
@@ -38,6 +43,58 @@ def load_recipe(recipe: Recipe, overrides: Sequence[str] = ()) -> Loaded:
     if isinstance(recipe, Mapping):
         return load_mapping(recipe, list(overrides), also=method_problems)
     return load(recipe, list(overrides), also=method_problems)
+
+
+def check(recipe: Recipe, overrides: Sequence[str] = (), *, page: str | Path | None = None, quiet: bool = False) -> AuditReport:
+    """Check the data of a recipe: every medium, prompt and gold answer. No weights are loaded.
+
+    Args:
+        page: HTML file to write, with rows as the model sees them, worst first.
+        quiet: say nothing on stdout.
+
+    Returns:
+        `.sources[i].rows`, `.good` and `.reasons` count, `.problems` is what would stop or spoil training, `.table()` prints in rich.
+
+    Raises:
+        ConfigError: the recipe is wrong.
+        DataError: a file of rows is missing or cannot be read.
+    """
+    from vlmrl.methods import require_methods
+    from vlmrl.train.ui import Ui
+
+    loaded = load_recipe(recipe, overrides)
+    require_methods(loaded.config)
+    return audited(loaded.config, None if page is None else Path(page), Ui(quiet=quiet))
+
+
+def audited(config: Config, page: Path | None, ui: Ui, *, rows: bool = False) -> AuditReport:
+    """Read the data of a recipe and write the page. A toy model is not pretrained for this.
+
+    Args:
+        rows: the recipe stands for a file of rows alone: all gold answers are scored.
+    """
+    import tempfile
+
+    from vlmrl.evals.pages.check_page import CheckRows, write_check_page
+    from vlmrl.policy.load import quiet_transformers
+    from vlmrl.toy.base import world
+    from vlmrl.toy.kinds import tokenizer_corpus
+    from vlmrl.toy.model import build_model
+    from vlmrl.train.audit import audit
+
+    quiet_transformers()
+    data, model = Path(config.data.root).expanduser(), config.model.path
+    with tempfile.TemporaryDirectory() as scratch:
+        if config.toy is not None and config.data.root == "toy":
+            data = world(config.toy.world, Path(config.toy.cache).expanduser(), ui)
+        if config.toy is not None and config.model.path == "toy":
+            model = scratch
+            build_model(Path(scratch), seed=config.toy.base_seed, corpus=tokenizer_corpus(config.toy.world.kind))
+        shown = None if page is None else CheckRows(budget=config.data.max_prompt_tokens)
+        report = audit(config, model=model, data=data, ui=ui, page=shown, all_gold=rows)
+    if page is not None and shown is not None:
+        ui.say(f"rows to look at: {write_check_page(page, shown)}")
+    return report
 
 
 def train(recipe: Recipe, overrides: Sequence[str] = (), *, quiet: bool = False) -> Path:
@@ -131,3 +188,59 @@ def compare(a: str | Path, b: str | Path, *, tolerance: float = 0.0, force: bool
     from vlmrl.evals.score.compare import compare_folders
 
     return compare_folders(Path(a), Path(b), tolerance=tolerance, force=force)
+
+
+def ask(
+    checkpoint: str | Path,
+    question: str,
+    *,
+    images: Sequence[str | Path] = (),
+    videos: Sequence[str | Path] = (),
+    drawn: str | Path | None = None,
+    recipe: str | None = None,
+    answer_type: str | None = None,
+    answer_format: str | None = None,
+    frame: str | None = None,
+    max_new_tokens: int | None = None,
+    temperature: float = 0.0,
+    seed: int = 0,
+    device: str = "auto",
+    dtype: str = "auto",
+) -> Answered:
+    """Ask a checkpoint about pictures and videos, with the pixels and the prompt that it was trained with.
+
+    Args:
+        videos: shown after the pictures.
+        drawn: file (.png, .jpg) for the first medium as the model saw it, with the answer drawn on it.
+        recipe: where none lies beside the checkpoint.
+        answer_type, answer_format, frame, max_new_tokens: in place of what the recipe says.
+        temperature: 0 is greedy.
+
+    Returns:
+        `.answer` (None if the text has none), `.thought`, `.text`, `.shown` (the media as the model saw them).
+
+    Raises:
+        ConfigError: checkpoint, question or a file cannot be used.
+        MediaError, RowError: a medium cannot be decoded, or the prompt is too long.
+    """
+    from contextlib import closing
+
+    from vlmrl.errors import ConfigError
+    from vlmrl.evals.ask.models import LocalModel, compute_dtype
+    from vlmrl.evals.ask.question import Asker, asking_of, chosen
+    from vlmrl.evals.pages.drawn import draw_answer
+    from vlmrl.policy.load import quiet_transformers
+
+    media: list[tuple[MediaKind, Path]] = [*(("image", Path(path)) for path in images), *(("video", Path(path)) for path in videos)]
+    if drawn is not None and not media:
+        raise ConfigError("drawn: there is no picture and no video to draw on")
+    path = Path(checkpoint)
+    given = {"answer_type": answer_type, "answer_format": answer_format, "frame": frame}
+    asking = chosen(asking_of(path, recipe), **given, max_new_tokens=max_new_tokens)
+    quiet_transformers()
+    model = LocalModel.load(path, device=device, dtype=compute_dtype(device, dtype))
+    with closing(Asker(model, asking)) as asker:
+        said = asker.ask(question, media, temperature=temperature, seed=seed)
+    if drawn is not None:
+        draw_answer(Path(drawn), said.sample, said.shown[0], said.answer)
+    return said

@@ -14,7 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vlmrl import __version__, cli_ask, cli_conform, cli_env, cli_eval, cli_init, cli_launch, cli_plan, cli_runs, cli_server, cli_toy
+from vlmrl import (
+    __version__,
+    cli_ask,
+    cli_conform,
+    cli_env,
+    cli_eval,
+    cli_examples,
+    cli_init,
+    cli_launch,
+    cli_plan,
+    cli_runs,
+    cli_server,
+    cli_toy,
+)
 from vlmrl.cli_names import load_said
 from vlmrl.errors import ConfigError, DataError, VlmrlError
 
@@ -36,7 +49,7 @@ app = typer.Typer(
     "run lacks an evaluation, 73 run directory in use, 74 storage, 75 stopped by a signal (same command resumes), 76 a run's files or data "
     "changed.",
 )
-for part in (cli_init, cli_ask, cli_runs, cli_toy, cli_env, cli_eval, cli_launch, cli_server, cli_plan, cli_conform):
+for part in (cli_init, cli_examples, cli_ask, cli_runs, cli_toy, cli_env, cli_eval, cli_launch, cli_server, cli_plan, cli_conform):
     part.register(app)
 
 Recipe = Annotated[Path, typer.Argument(help="YAML recipe, or the name of one, for example toy_video", show_default=False)]
@@ -188,34 +201,17 @@ def _check_rows(rows: Path, settings: list[str], media_root: Path | None, model:
 
 
 def _audit(config: Config, html: Path | None, *, rows: bool = False) -> AuditReport:
-    """Audit the data of a recipe, show the table and write the page. A toy model is not pretrained for this.
+    """Audit the data of a recipe, show the table and write the page.
 
     `rows` is for a file without a recipe: all gold answers are scored, and there is no table.
     """
-    import tempfile
-
-    from vlmrl.evals.pages.check_page import CheckRows, write_check_page
-    from vlmrl.policy.load import quiet_transformers
-    from vlmrl.toy.base import world
-    from vlmrl.toy.kinds import tokenizer_corpus
-    from vlmrl.toy.model import build_model
-    from vlmrl.train.audit import audit
+    from vlmrl.api import audited
     from vlmrl.train.ui import Ui
 
-    quiet_transformers()
-    ui, data, model = Ui(), Path(config.data.root).expanduser(), config.model.path
-    with tempfile.TemporaryDirectory() as scratch:
-        if config.toy is not None and config.data.root == "toy":
-            data = world(config.toy.world, Path(config.toy.cache).expanduser(), ui)
-        if config.toy is not None and config.model.path == "toy":
-            model = scratch
-            build_model(Path(scratch), seed=config.toy.base_seed, corpus=tokenizer_corpus(config.toy.world.kind))
-        page = None if html is None else CheckRows(budget=config.data.max_prompt_tokens)
-        report = audit(config, model=model, data=data, ui=ui, page=page, all_gold=rows)
+    ui = Ui()
+    report = audited(config, html, ui, rows=rows)
     if not rows:
         ui.show(report.table())
-    if html is not None and page is not None:
-        ui.say(f"rows to look at: {write_check_page(html, page)}")
     return report
 
 

@@ -1,4 +1,4 @@
-"""Where recipes, bases, suites, tasks and data cards are: at the top of a checkout, in an installed package under `vlmrl/shipped/`.
+"""Where recipes, bases, suites, tasks, data cards and examples are: in a checkout at its top, in an installed package in `vlmrl/shipped/`.
 
 `setup.py` copies the folders there when a wheel is built. A name (`toy_video`) is looked for in the working folder first, then among ours;
 `Found.line` says which file was taken.
@@ -48,7 +48,7 @@ class Found:
 
 
 def shipped(*parts: str) -> Path:
-    """A path below our own `configs`, `evals` and `data`, whether in a checkout or in an installed package."""
+    """A path below our own `configs`, `evals`, `data` and `examples`, whether in a checkout or in an installed package."""
     inside = PACKAGE / SHIPPED
     return (inside if inside.is_dir() else PACKAGE.parent).joinpath(*parts)
 

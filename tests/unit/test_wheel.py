@@ -29,8 +29,8 @@ def files(folder: Path) -> set[str]:
 
 
 def shipped_files() -> set[str]:
-    """What a wheel should hold below `vlmrl/shipped/`: configs, evals, and data without the inputs of the tests."""
-    found = {f"{name}/{path}" for name in ("configs", "evals", "data") for path in files(ROOT / name)}
+    """What a wheel should hold below `vlmrl/shipped/`: configs, evals, examples, and data without the inputs of the tests."""
+    found = {f"{name}/{path}" for name in ("configs", "evals", "data", "examples") for path in files(ROOT / name)}
     return {path for path in found if "/sample/" not in path and not path.endswith("standins.json")}
 
 

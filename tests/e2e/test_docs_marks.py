@@ -317,6 +317,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/environments.md", "Training"): keys_of_turns,
     ("docs/evaluation.md", "What happens"): options_of_eval,
     ("docs/evaluation.md", "What rows say of themselves"): "tests/unit/evals/test_evals_levels.py, tests/unit/evals/test_evals_steps.py",
+    ("docs/families.md", "Other model families"): "tests/unit/families/test_tiles.py",
     ("docs/glossary.md", "*"): "tests/test_glossary.py",
     ("docs/gpu_check.md", "What the lines mean"): lines_of_the_gpu_check,
     ("docs/install.md", "Names"): "tests/unit/test_paths.py",

@@ -53,6 +53,7 @@ __all__ = [
     "RewardMethod",
     "RolloutSection",
     "RolloutStage",
+    "RunMediaSection",
     "RunSection",
     "Section",
     "SftSection",
@@ -150,6 +151,15 @@ class MediaSection(Section):
     deadline: float = Field(default=20.0, gt=0, description="Seconds that a worker process may take to decode one medium")
 
 
+class RunMediaSection(MediaSection):
+    """What a recipe says of media. An exported model carries `max_tiles` in its processor's files, so a suite's tasks do not have it."""
+
+    max_tiles: PositiveInt | None = Field(
+        default=None,
+        description="Most tiles that the family's processor cuts a picture into, without the whole beside them; none: as its files say",
+    )
+
+
 class DataSection(Section):
     root: str = Field(default=".", description="Folder of the data; relative to the working directory, 'toy' is the generated world")
     max_bad_rows: Probability = Field(default=0.001, description="Largest share of bad rows and media before the run stops")
@@ -218,7 +228,7 @@ class Config(Section):
     run: RunSection = RunSection()
     model: ModelSection
     train: TrainSection = TrainSection()
-    media: MediaSection = MediaSection()
+    media: RunMediaSection = RunMediaSection()
     data: DataSection = DataSection()
     stages: tuple[Stage, ...] = Field(min_length=1, description="Phases, in order")
     eval: EvalSection = EvalSection()

@@ -59,6 +59,14 @@ class Family(Protocol):
         """
         ...
 
+    def cap_tiles(self, processor: Any, most: int, path: str) -> None:
+        """Have the processor cut a picture into at most so many tiles (`media.max_tiles`).
+
+        Raises:
+            ConfigError: its pictures are not cut, or not into so few.
+        """
+        ...
+
     def adaptable(self, model: Any) -> Sequence[str]:
         """Names of the linear layers of the language model that can carry adapters, in the order of the model."""
         ...

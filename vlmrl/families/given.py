@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from vlmrl.errors import ConfigError, MediaError, RowError
-from vlmrl.families import generic, probe
+from vlmrl.families import generic, probe, tiles
 from vlmrl.families.base import Tokens
 from vlmrl.families.generic import Clip, Medium, Message
 from vlmrl.types import MediaKind, Part
@@ -62,6 +62,10 @@ class Given:
         behind = processor.tokenizer(text.rpartition(word)[2], add_special_tokens=False)["input_ids"]
         first = next((int(i) for i in behind if int(i) in ends), None)
         return ends if first is None else (first, *(i for i in ends if i != first))
+
+    def cap_tiles(self, processor: Any, most: int, path: str) -> None:
+        """By what its image processor calls it (`families.tiles`)."""
+        tiles.cap(processor, most, path)
 
     def adaptable(self, model: Any) -> Sequence[str]:
         """By the layers of its decoder, whatever they are called."""

@@ -50,6 +50,17 @@ class QwenVL:
             end_ids=tuple(vocabulary[token] for token in _ENDS if token in vocabulary),
         )
 
+    def cap_tiles(self, processor: Any, most: int, path: str) -> None:
+        """Pictures are never cut.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            f"media.max_tiles: '{path}' is a '{self.name}' model, which takes whole pictures in any size; leave it out, "
+            "media.max_pixels bounds them"
+        )
+
     def adaptable(self, model: Any) -> Sequence[str]:
         """By the name of the language model."""
         return [name for name, module in model.named_modules() if isinstance(module, Linear) and ".language_model." in f".{name}"]

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import CheckpointError, ConfigError
-from vlmrl.families import registry, verdict
+from vlmrl.families import registry, tiles, verdict
 from vlmrl.families.base import Family
 from vlmrl.families.packages import what_is_missing
 from vlmrl.families.registry import AUTO, family_of
@@ -70,11 +70,12 @@ def files_of(path: str, revision: str | None = None) -> Path | None:
     return None if found is None else Path(found).parent
 
 
-def load_processor(path: str, *, revision: str | None = None, family: str = AUTO) -> ProcessorBundle:
-    """Load only tokenizer and processors: enough to encode data without any weights. `family`: `model.family` of a recipe.
+def load_processor(path: str, *, revision: str | None = None, family: str = AUTO, max_tiles: int | None = None) -> ProcessorBundle:
+    """Load only tokenizer and processors: enough to encode data without any weights. `family`: `model.family` of a recipe; `max_tiles`:
+    its `media.max_tiles`, which becomes part of the fingerprint.
 
     Raises:
-        ConfigError: not found, of a model type that is not supported, or not that family's processor.
+        ConfigError: not found, of a model type that is not supported, not that family's processor, or one that cannot cut pictures so.
     """
     ensure_torchvision()
     from transformers import AutoProcessor, Qwen3VLProcessor
@@ -82,12 +83,17 @@ def load_processor(path: str, *, revision: str | None = None, family: str = AUTO
     found = _model_type(path, revision)
     chosen = None if found is None else registry.choose(family, found, path, revision)
     if chosen is not None and not chosen.own_code:
-        return load_given(chosen, _load(AutoProcessor, path, "processor", revision=revision), path)
+        given = _load(AutoProcessor, path, "processor", revision=revision)
+        if max_tiles is not None and hasattr(given, "image_processor"):
+            chosen.cap_tiles(given, max_tiles, path)
+        return load_given(chosen, given, path)
     processor = _load(AutoProcessor, path, "processor", revision=revision)
     if not hasattr(processor, "image_processor") or not hasattr(processor, "video_processor"):
         raise ConfigError(f"model.path: '{path}' has no image and video processor; a Qwen-VL-class model is needed")
     steps = isinstance(processor, Qwen3VLProcessor)
     own = chosen or family_of("qwen3_vl" if steps else "qwen2_5_vl", path)
+    if max_tiles is not None:
+        own.cap_tiles(processor, max_tiles, path)
     tokens = own.tokens(processor, path)
     images = processor.image_processor
     digest = hashlib.sha256(processor.tokenizer.backend_tokenizer.to_str().encode())
@@ -176,6 +182,7 @@ def load_policy(
     compute = COMPUTE[dtype]
     family: Family = bundle.family
     if not family.own_code:
+        tiles.follow(model.config, bundle.processor)
         return given_policy(model, bundle, device=where, compute=compute)
     attach(model, attention, device=where, compute=compute)
     backend, reason = choose(prefix_backend, where, compute)

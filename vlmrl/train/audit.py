@@ -101,7 +101,7 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None
         DataError: a source file is missing or cannot be read.
         MediaError: a medium vanished while it was looked at.
     """
-    bundle = load_processor(model, revision=cfg.model.revision, family=cfg.model.family)
+    bundle = load_processor(model, revision=cfg.model.revision, family=cfg.model.family, max_tiles=cfg.media.max_tiles)
     store, encoder = open_media(cfg, bundle, data)
     shown = None if page is None else Shown(page, store, encoder)
     report = AuditReport(problems=[*unproven(cfg, bundle), *eval_problems(cfg)])

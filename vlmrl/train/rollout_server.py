@@ -43,7 +43,7 @@ def serve(
     server = RolloutServer(address, token=token)
     try:
         path = places().model
-        bundle = load_processor(path, revision=cfg.model.revision, family=cfg.model.family)
+        bundle = load_processor(path, revision=cfg.model.revision, family=cfg.model.family, max_tiles=cfg.media.max_tiles)
         refuse_unproven(cfg, bundle)
         options = core_options(
             cfg,

@@ -189,6 +189,8 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
         del out["model"]["family"]
     if cfg.model.quantize == "none":
         del out["model"]["quantize"]
+    if cfg.media.max_tiles is None:
+        del out["media"]["max_tiles"]
     for name in ("root", "trackers", "threads"):
         del out["run"][name]
     for name in ("cache_bytes", "prefetch", "workers", "deadline", "vision_cache_dir", "vision_cache_bytes"):
@@ -213,7 +215,7 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
 
 def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui: Ui) -> Session:
     """Processor, media, state and tracker; restores the newest valid checkpoint when there is one."""
-    bundle = load_processor(places.model, revision=cfg.model.revision, family=cfg.model.family)
+    bundle = load_processor(places.model, revision=cfg.model.revision, family=cfg.model.family, max_tiles=cfg.media.max_tiles)
     refuse_unproven(cfg, bundle)
     store, encoder = open_media(cfg, bundle, places.data)
     state, tracker = RunState(), Tracker(run.path, cfg.run.trackers, dist.is_main())

@@ -47,7 +47,7 @@ def write_thoughts(
     if found is None:
         raise ConfigError(f"--stage: no stage '{stage}' in the recipe (it has: {', '.join(s.name for s in cfg.stages)})")
     m = cfg.model
-    bundle = load_processor(places.model, revision=m.revision, family=m.family)
+    bundle = load_processor(places.model, revision=m.revision, family=m.family, max_tiles=cfg.media.max_tiles)
     policy = load_policy(places.model, bundle, device=m.device, dtype=m.dtype, attention=m.attention, positions=m.positions)
     store, encoder = open_media(cfg, bundle, places.data)
     with _judge(cfg) if check else nullcontext() as judge:

@@ -6,7 +6,7 @@ Prompts are made here in every case, by the checkpoint's own processor, so all t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -133,4 +133,4 @@ class RecordedModel:
 
 def open_store(task: Task, bundle: ProcessorBundle) -> MediaStore:
     """Media as the task says the model sees them."""
-    return MediaStore.of(MediaSettings(**task.media.model_dump(exclude={"prefetch", "vision_cache_dir", "vision_cache_bytes"})), bundle)
+    return MediaStore.of(MediaSettings(**task.media.model_dump(include={known.name for known in fields(MediaSettings)})), bundle)

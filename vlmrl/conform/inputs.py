@@ -150,6 +150,29 @@ def positions(tried: Tried) -> list[Check]:
     return out
 
 
+def forgotten(tried: Tried) -> list[Check]:
+    """P5: a core with M-RoPE remembers how far the positions of the prompt before were from its columns. No call of a layout meets that:
+    it would count for whatever is left to the core to place."""
+    core, name = tried.subject.core, next(iter(tried.prompts))
+    if not hasattr(core, "rope_deltas"):
+        return []
+    out: list[Check] = []
+    for layout, run in layouts.LAYOUTS.items():
+        met: list[bool] = []
+        core.rope_deltas = torch.tensor([[-3]])
+        hook = core.register_forward_pre_hook(lambda module, _, met=met: met.append(module.rope_deltas is not None))
+        try:
+            with torch.no_grad():
+                run(tried.subject, [tried.scored(name, [[0], [1]])])
+        except ERRORS as error:
+            out.append(broken("P5", name, f"{layout} forgets the prompt before", error))
+            continue
+        finally:
+            hook.remove()
+        out.append(equal("P5", name, f"{layout} forgets the prompt before", bool(met) and not any(met), f"{sum(met)} of {len(met)} calls"))
+    return out
+
+
 class _Seen(Exception):
     """The decoder has been called."""
 

@@ -24,7 +24,7 @@ PROMISES: dict[str, tuple[str, tuple[Promise, ...], tuple[Promise, ...]]] = {
     "P2": ("placeholders are features, and known from headers", (inputs.counts, headers.planned, headers.shards), ()),
     "P3": ("pixels depend on no container, rows on no company", (inputs.pixels,), (company.in_prompt, company.in_batch)),
     "P4": ("features handed over give the logits of pixels", (), (inputs.handed_over,)),
-    "P5": ("positions are the core's", (inputs.positions,), ()),
+    "P5": ("positions are the core's", (inputs.positions, inputs.forgotten), ()),
     "P6": ("repeat: a padded batch is its rows alone", (), (exact.padded,)),
     "P7": ("fork: a forked cache is rows alone", (), (exact.forked,)),
     "P8": ("shared_prefix: a packed row is rows alone", (exact.recomputed,), (exact.packed,)),

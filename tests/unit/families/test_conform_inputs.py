@@ -117,6 +117,16 @@ def test_offsets_of_the_prompt_before_are_seen(tried: Callable[..., Report], mon
     assert {(c.promise, c.case) for c in tried("qwen2_5_vl", ("image", "text"), "P7").failed()} == {("P7", "text")}
 
 
+def test_what_a_core_remembers_of_the_prompt_before_is_seen(tried: Callable[..., Report], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but the memory is left: log-probs do not show it, for we give every column its position."""
+    report = tried("qwen2_5_vl", ("text",), "P5")
+    assert (red(report), len(report.checks)) == (set(), 4)
+    monkeypatch.setattr(generic, "forget", lambda core: None)
+    assert [c.what for c in tried("qwen2_5_vl", ("text",), "P5").failed()] == [
+        f"{layout} forgets the prompt before" for layout in layouts.LAYOUTS
+    ]
+
+
 def test_a_dict_of_features_that_is_shared_is_seen(tried: Callable[..., Report], monkeypatch: pytest.MonkeyPatch) -> None:
     plain, shared = generic.hand_over, {}
 

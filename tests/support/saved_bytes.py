@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.families.registry import FAMILIES
+from vlmrl.policy import offload
 from vlmrl.policy.attention import attach
 from vlmrl.policy.forward import shared_prefix
 from vlmrl.policy.load import freeze
@@ -215,6 +217,8 @@ class Live(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.held: dict[int, int] = {}
+        self.numbers: dict[int, int] = {}
+        self.fresh = itertools.count()
         self.now = 0
         self.most = 0
 
@@ -227,8 +231,13 @@ class Live(TorchDispatchMode):
             self.most = max(self.most, self.now)
             weakref.finalize(storage, self._gone, key)
 
+    def number(self, storage: Any) -> int:
+        """Another one for every storage that ever was: addresses come again."""
+        return self.numbers.setdefault(storage._cdata, next(self.fresh))
+
     def _gone(self, key: int) -> None:
         self.now -= self.held.pop(key, 0)
+        self.numbers.pop(key, None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -247,3 +256,51 @@ def peak(model: Any, groups: list[tuple[int, tuple[int, ...]]], **how: Any) -> i
     with live:
         run.forward().sum().backward()
     return live.most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Away:
+    """Of a pass whose activations wait elsewhere."""
+
+    host: int
+    """Bytes that wait there when forward has ended."""
+    once: int
+    """Of those, with tensors that share a storage counted once: what `vlmrl plan` counts."""
+    device: int
+    """Most bytes alive, without those."""
+
+
+def peak_away(model: Any, groups: list[tuple[int, tuple[int, ...]]], **how: Any) -> Away:
+    """As `peak`, under `offload.offloaded`. What was sent away is not counted as alive; what comes back is."""
+    run, live = ready(model, groups, **how), Live()
+    for parameter in model.parameters():
+        live.add(parameter.data)
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
+            live.add(parameter.grad)
+    stay = {offload._storage(parameter) for parameter in model.parameters()}
+    sizes: list[int] = []
+    sources: dict[tuple[int, int], int] = {}
+
+    def send(tensor: torch.Tensor) -> Any:
+        with _disable_current_modes():
+            kept = offload.take(tensor, stay)
+        if isinstance(kept, offload.Away):
+            storage = tensor.untyped_storage()
+            sizes.append(kept.host.untyped_storage().nbytes())
+            sources[live.number(storage), storage.nbytes()] = storage.nbytes()
+        return kept
+
+    def bring(kept: Any) -> torch.Tensor:
+        with _disable_current_modes():
+            back = offload.give_back(kept)
+        if isinstance(kept, offload.Away):
+            live.add(back)
+        return back
+
+    with live:
+        with torch.autograd.graph.saved_tensors_hooks(send, bring):
+            out = run.forward()
+        host = sum(sizes)
+        out.sum().backward()
+    return Away(host=host, once=sum(sources.values()), device=live.most)

@@ -286,7 +286,7 @@ def files_of_pins(table: Table) -> None:
     assert {marks(row[0])[0] for row in table.rows} == {path.name for path in (ROOT / "constraints").glob("*.txt")}
 
 
-def tests_of_mistakes(table: Table) -> None:
+def mistakes_and_their_tests(table: Table) -> None:
     code = "".join((ROOT / "tests/unit/families" / name).read_text() for name in ("test_conform.py", "test_conform_inputs.py"))
     for _, promise, test in table.rows:
         _, _, body = code.partition(f"def {marks(test)[0]}(")
@@ -325,7 +325,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/evaluation.md", "What happens"): options_of_eval,
     ("docs/evaluation.md", "What rows say of themselves"): "tests/unit/evals/test_evals_levels.py, tests/unit/evals/test_evals_steps.py",
     ("docs/families.md", "Other model families"): "tests/unit/families/test_tiles.py",
-    ("docs/families.md", "What exact training needs of a model"): tests_of_mistakes,
+    ("docs/families.md", "What exact training needs of a model"): mistakes_and_their_tests,
     ("docs/glossary.md", "*"): "tests/test_glossary.py",
     ("docs/gpu_check.md", "What the lines mean"): lines_of_the_gpu_check,
     ("docs/install.md", "Names"): "tests/unit/test_paths.py",

@@ -7,7 +7,7 @@ backward pass starts from the empty result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,8 +15,9 @@ from vlmrl.policy.attention import require
 from vlmrl.policy.forward import Inputs, Scored, embed
 from vlmrl.policy.head import streaming_logprobs
 from vlmrl.policy.model import Policy
-from vlmrl.policy.pack import PackedBatch, PrefixLayout
+from vlmrl.policy.pack import PackedBatch
 from vlmrl.policy.sequence import Columns, Ranks
+from vlmrl.policy.tree import RowLayout
 from vlmrl.policy.vision import Seen, VisionCache
 
 
@@ -24,7 +25,7 @@ from vlmrl.policy.vision import Seen, VisionCache
 class _Row:
     """What the owner says of its row; all tensors on the CPU."""
 
-    layout: PrefixLayout
+    layout: RowLayout
     positions_31N: torch.Tensor
     visual_N: torch.Tensor
     score_M: torch.Tensor
@@ -35,7 +36,7 @@ class _Row:
     @staticmethod
     def of(batch: PackedBatch, inputs: Inputs) -> _Row:
         return _Row(
-            layout=PrefixLayout(batch.layout.blocks),
+            layout=replace(batch.layout),  # without the tensors that were made of it
             positions_31N=batch.positions_31N.cpu(),
             visual_N=inputs.visual_BS[0].cpu(),
             score_M=batch.score_M.cpu(),

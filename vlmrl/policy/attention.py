@@ -9,6 +9,9 @@
   is installed, that package's kernel, which has the prompt's keys and values copied once per answer.
 * `flex`: torch's FlexAttention with a block mask; empty blocks are skipped. GPU.
 
+A layout of deeper trees (`policy.tree`) goes the same ways: `merge` and `two_call` by its runs (`policy.tree_attention`), `flash` with one
+more call for each depth.
+
 What a layout needs on its device (indices, boundaries, masks) is made once for all layers and their recomputation.
 
 A model takes part by `attach`: its language model calls `prefix_attention` through transformers' attention registry, and the layout
@@ -27,10 +30,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vlmrl.errors import ConfigError
-from vlmrl.policy import kernels
+from vlmrl.policy import kernels, tree_attention
 from vlmrl.policy.flex import flex
 from vlmrl.policy.pack import Block, PrefixLayout
 from vlmrl.policy.sequence import Columns
+from vlmrl.policy.tree import RowLayout
+from vlmrl.policy.tree_attention import rows_of
 
 Backend = Literal["dense", "merge", "two_call", "flash", "flex"]
 NAME = "vlmrl_{kernel}"
@@ -136,7 +141,7 @@ def prefix_attention(
     fallback: Callable[..., Any],
     scaling: float | None = None,
     dropout: float = 0.0,
-    prefix_layout: PrefixLayout | None = None,
+    prefix_layout: RowLayout | None = None,
     prefix_backend: Backend = "dense",
     prefix_columns: Columns | None = None,
     record: list[tuple[Tensor, Tensor]] | None = None,
@@ -182,14 +187,14 @@ def _heads(x: Tensor, heads: int) -> Tensor:
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
-def _dense(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
+def _dense(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float) -> Tensor:
     mask = _dense_mask(layout, query.device)
     heads = query.shape[1]
     return F.scaled_dot_product_attention(query, _heads(key, heads), _heads(value, heads), attn_mask=mask, scale=scale)
 
 
 @functools.lru_cache(maxsize=1)
-def _dense_mask(layout: PrefixLayout, device: torch.device) -> Tensor:
+def _dense_mask(layout: RowLayout, device: torch.device) -> Tensor:
     return layout.allow().to(device)[None, None]
 
 
@@ -248,8 +253,10 @@ def _pieces(x: Tensor, layout: PrefixLayout) -> list[tuple[Tensor, ...]]:
     return [tuple(next(parts) for _ in of_block) for of_block in sizes]
 
 
-def _two_call(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
+def _two_call(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float) -> Tensor:
     key, value = _heads(key, query.shape[1]), _heads(value, query.shape[1])
+    if not isinstance(layout, PrefixLayout):
+        return tree_attention.two_call(query, key, value, layout, scale)
     outs: list[Tensor] = []
     pieces = (_pieces(x, layout) for x in (query, key, value))
     for answers, mask, qs, ks, vs in zip(_answers(layout, query.device), _masks(layout, query.device), *pieces, strict=True):
@@ -258,14 +265,16 @@ def _two_call(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, s
             continue
         columns = answers.columns_GC
         count, width = columns.shape
-        with_prompt = [torch.cat([prompt.expand(count, -1, -1, -1), _split(own, columns)], dim=2) for prompt, own in (ks, vs)]
-        out = F.scaled_dot_product_attention(_split(qs[1], columns), *with_prompt, attn_mask=mask, scale=scale)
+        with_prompt = [torch.cat([prompt.expand(count, -1, -1, -1), rows_of(own, columns)], dim=2) for prompt, own in (ks, vs)]
+        out = F.scaled_dot_product_attention(rows_of(qs[1], columns), *with_prompt, attn_mask=mask, scale=scale)
         outs.append(out.transpose(0, 1).reshape(1, query.shape[1], count * width, -1)[:, :, answers.places])
     return torch.cat(outs, dim=2)
 
 
-def _merge(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
+def _merge(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float) -> Tensor:
     key, value = _heads(key, query.shape[1]), _heads(value, query.shape[1])
+    if not isinstance(layout, PrefixLayout):
+        return tree_attention.merge(query, key, value, layout, scale)
     outs: list[Tensor] = []
     pieces = (_pieces(x, layout) for x in (query, key, value))
     for answers, qs, ks, vs in zip(_answers(layout, query.device), *pieces, strict=True):
@@ -284,7 +293,7 @@ class _Joined(torch.autograd.Function):
         flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         q, kp, vp = q.contiguous(), kp.contiguous(), vp.contiguous()
         out_p, lse_p = flash(q, kp, vp, 0.0, False, scale=scale)
-        out_s, lse_s = flash(_split(q, columns), _split(ks, columns), _split(vs, columns), 0.0, True, scale=scale)
+        out_s, lse_s = flash(rows_of(q, columns), rows_of(ks, columns), rows_of(vs, columns), 0.0, True, scale=scale)
         out_s = out_s.transpose(0, 1).flatten(1, 2)[None][:, :, places]
         lse_s = lse_s.transpose(0, 1).flatten(1, 2)[None][:, :, places]
         lse = torch.logaddexp(lse_p, lse_s)
@@ -305,18 +314,21 @@ class _Joined(torch.autograd.Function):
         grad_s = flat.view(q.shape[1], *columns.shape, q.shape[3]).transpose(0, 1).contiguous()
         lse_s = lse[0, :, columns].transpose(0, 1).contiguous()
         parts = flash(
-            grad_s, _split(q, columns), _split(ks, columns), _split(vs, columns), _split(out, columns), lse_s, 0.0, True, scale=ctx.scale
+            grad_s,
+            rows_of(q, columns),
+            rows_of(ks, columns),
+            rows_of(vs, columns),
+            rows_of(out, columns),
+            lse_s,
+            0.0,
+            True,
+            scale=ctx.scale,
         )
         dq_s, dks, dvs = (part.transpose(0, 1).flatten(1, 2)[None][:, :, places] for part in parts)
         return dq + dq_s, dkp, dvp, dks, dvs, None, None, None
 
 
-def _split(x: Tensor, columns: Tensor) -> Tensor:
-    """[1, H, sum C, D] -> [G, H, C, D], padded as `columns` says."""
-    return x[0, :, columns].transpose(0, 1).contiguous()
-
-
-def _flash(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
+def _flash(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float) -> Tensor:
     if not _flash_package():
         return kernels.segments(query, key, value, layout, scale)
     from flash_attn import flash_attn_varlen_func  # pyright: ignore[reportMissingImports]
@@ -324,9 +336,9 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scal
     return varlen(query, key, value, layout, scale, flash_attn_varlen_func)
 
 
-def varlen(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float, kernel: Callable[..., Tensor]) -> Tensor:
-    """The grouped attention through a variable-length kernel with flash-attn's signature: call A prompts against themselves, call B
-    answers against [prompt; answer], causal and aligned at the bottom right."""
+def varlen(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float, kernel: Callable[..., Tensor]) -> Tensor:
+    """The grouped attention through a variable-length kernel with flash-attn's signature: call A roots (prompts) against themselves,
+    call B every other run against [what it sees; itself], causal and aligned at the bottom right."""
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     out = torch.empty_like(q)
     results: list[tuple[Tensor, Tensor]] = []
@@ -351,31 +363,21 @@ def varlen(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scal
 
 
 @functools.lru_cache(maxsize=2)
-def _varlen_plan(layout: PrefixLayout, device: torch.device) -> list[tuple[Tensor, Tensor, kernels.Lengths]]:
-    """(query columns, key columns, lengths) of call A, and of call B where there are answers."""
-    prompts: list[Tensor] = []
-    queries: list[Tensor] = []
-    keys: list[Tensor] = []
-    pairs: list[tuple[int, int]] = []
-    for block in layout.blocks:
-        prompt = torch.arange(block.start, block.start + block.prefix)
-        prompts.append(prompt)
-        for at, n in zip(block.suffix_starts, block.suffixes, strict=True):
-            if n:
-                own = torch.arange(at, at + n)
-                queries.append(own)
-                keys += [prompt, own]
-                pairs.append((n, block.prefix + n))
-    first = torch.cat(prompts).to(device)
-    of_prompts = [(block.prefix, block.prefix) for block in layout.blocks]
-    calls = [(first, first, kernels.Lengths.of(of_prompts, causal=True, device=device))]
-    if pairs:
-        of_answers = kernels.Lengths.of(pairs, causal=True, device=device)
-        calls.append((torch.cat(queries).to(device), torch.cat(keys).to(device), of_answers))
+def _varlen_plan(layout: RowLayout, device: torch.device) -> list[tuple[Tensor, Tensor, kernels.Lengths]]:
+    """(query columns, key columns, lengths) of call A, and of call B where a run sees others."""
+    columns = [torch.arange(run.start, run.stop) for run in layout.runs]
+    calls: list[tuple[Tensor, Tensor, kernels.Lengths]] = []
+    for root in (True, False):
+        places = [n for n, run in enumerate(layout.runs) if (run.parent < 0) == root]
+        if places:
+            keys = [columns[above] for n in places for above in layout.path(n)]
+            pairs = [(len(columns[n]), layout.above[n] + len(columns[n])) for n in places]
+            lengths = kernels.Lengths.of(pairs, causal=True, device=device)
+            calls.append((torch.cat([columns[n] for n in places]).to(device), torch.cat(keys).to(device), lengths))
     return calls
 
 
-_BACKENDS: dict[str, Callable[[Tensor, Tensor, Tensor, PrefixLayout, float], Tensor]] = {
+_BACKENDS: dict[str, Callable[[Tensor, Tensor, Tensor, RowLayout, float], Tensor]] = {
     "dense": _dense,
     "merge": _merge,
     "two_call": _two_call,

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vlmrl.policy.pack import PrefixLayout
+from vlmrl.policy.tree import RowLayout
 
 BLOCK = 128
 COMPILED = {"cuda"}
 """Devices on which it is compiled; without that it holds all N x N scores."""
 
 
-def flex(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
+def flex(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float) -> Tensor:
     """[1, Hq, N, D] and twice [1, Hkv, N, D] -> [1, Hq, N, D], padded to whole blocks on the way."""
     from torch.nn.attention.flex_attention import flex_attention
 
@@ -37,18 +37,18 @@ def _compiled() -> Any:
 
 
 @functools.lru_cache(maxsize=8)
-def block_mask(layout: PrefixLayout, device: torch.device) -> Any:
-    """Block mask of a layout; all layers of a forward and its recomputation share it. Padding is a group of its own.
+def block_mask(layout: RowLayout, device: torch.device) -> Any:
+    """Block mask of a layout; all layers of a forward and its recomputation share it. Padding is a run of its own.
 
     The same as torch's `create_block_mask` of `allow`, which asks about all N x N pairs to find out which blocks have any.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
     pad = -layout.tokens % BLOCK
-    group, answer = (F.pad(x, (0, pad), value=-1).to(device) for x in layout.owners)
+    ends = F.pad(layout.ends, (0, pad), value=layout.tokens + pad).to(device)
 
     def allow(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return (k <= q) & (group[q] == group[k]) & ((answer[k] <= 0) | (answer[k] == answer[q]))
+        return (k <= q) & (q < ends[k])
 
     n = layout.tokens + pad
     pairs = _block_pairs(layout, n)
@@ -62,28 +62,20 @@ def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
     return blocks.sum(1).to(torch.int32), blocks.to(torch.int32).argsort(dim=1, descending=True, stable=True).to(torch.int32)
 
 
-def _block_pairs(layout: PrefixLayout, n: int) -> Tensor:
-    """Pairs that may meet in each block of BLOCK queries and keys, int64 [blocks, blocks], without looking at a pair.
+def _block_pairs(layout: RowLayout, n: int) -> Tensor:
+    """Pairs that may meet in each block of BLOCK queries and keys, int64 [blocks of queries, of keys], without looking at a pair.
 
-    A query sees at most two ranges of keys: up to itself in its prompt or its answer, and for an answer its whole prompt. A range ends
-    in one block; of the blocks before, it has every key.
+    A key is seen by one range of queries, from itself to the end of its subtree. The range begins in one block and ends in one; of the
+    blocks in between it has every query.
     """
-    prompt, own = torch.zeros(2, n, dtype=torch.int64), torch.zeros(2, n, dtype=torch.int64)
-    own[0, layout.tokens :] = layout.tokens
-    for block in layout.blocks:
-        answers = slice(block.start + block.prefix, block.end)
-        own[0, block.start : answers.start] = block.start
-        prompt[0, answers], prompt[1, answers] = block.start, block.start + block.prefix
-        for at, length in zip(block.suffix_starts, block.suffixes, strict=True):
-            own[0, at : at + length] = at
-    own[1] = torch.arange(1, n + 1)
+    ends = F.pad(layout.ends, (0, n - layout.tokens), value=n)
     size = n // BLOCK
-    row = torch.arange(n) // BLOCK * (size + 1)
-    ending, whole = torch.zeros(2, size * (size + 1), dtype=torch.int64)
-    for ends, sign in ((prompt[0], -1), (prompt[1], 1), (own[0], -1), (own[1], 1)):
-        where = row + ends // BLOCK
-        ending.index_add_(0, where, sign * (ends % BLOCK))
+    at = torch.arange(n)
+    ending, whole = torch.zeros(2, (size + 1) * size, dtype=torch.int64)
+    for edge, sign in ((at, -1), (ends, 1)):
+        where = edge // BLOCK * size + at // BLOCK
+        ending.index_add_(0, where, sign * (edge % BLOCK))
         whole.index_add_(0, where, torch.full_like(where, sign))
-    of_row = whole.view(size, size + 1)
-    behind = of_row.flip(1).cumsum(1).flip(1) - of_row
-    return (ending.view(size, size + 1) + BLOCK * behind)[:, :size]
+    of_block = whole.view(size + 1, size)
+    behind = of_block.flip(0).cumsum(0).flip(0) - of_block
+    return (ending.view(size + 1, size) + BLOCK * behind)[:size]

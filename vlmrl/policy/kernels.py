@@ -8,7 +8,8 @@ A packed row is two calls on one set of tensors, of which nothing is copied or p
 and the answers' two outputs are joined by log-sum-exp, as in the backend `merge` of the CPU: backward gives each call the joined output
 and the joined log-sum-exp, and gets that call's share of the gradient. Both calls see the whole row. In `cross` a group is three
 sequences of (queries, keys): (prompt, none), (answers, prompt), (none, answers), so that boundaries alone say who meets whom. The kernel
-writes 0 and log-sum-exp inf for queries without keys, and gradients of 0 for keys without queries.
+writes 0 and log-sum-exp inf for queries without keys, and gradients of 0 for keys without queries. In a tree there is one such call for
+each depth: subtrees of one depth are ranges of columns that do not meet.
 
 The operations need CUDA and 16 bits. Tests put others with the same contract in their place (`FLASH`).
 """
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vlmrl.policy.pack import PrefixLayout
+from vlmrl.policy.tree import RowLayout, Run
 
 TOWER = "vlmrl_flash_varlen"
 """Name of `tower_attention` among transformers' attention functions. A name with `flash` in it gets the boundaries of the windows; for
@@ -81,36 +82,39 @@ class Segments(NamedTuple):
     """What the calls of a layout need, on the device."""
 
     own: Lengths
-    cross: Lengths | None
-    """None: no group has two answers."""
-    answers: Tensor
-    """Columns of the tokens that `cross` gives keys to."""
+    cross: tuple[tuple[Lengths, Tensor], ...]
+    """For each depth at which runs are seen from below: who meets whom, and the columns of the tokens that the call gives keys to."""
 
 
 @functools.lru_cache(maxsize=2)
-def segments_of(layout: PrefixLayout, device: torch.device) -> Segments:
-    """A group with one answer is an ordinary causal row, and no part of `cross`. All layers share the tensors."""
-    own: list[int] = []
-    cross: list[tuple[int, int]] = []
-    columns = [torch.zeros(0, dtype=torch.int64)]
-    for block in layout.blocks:
-        answers = [n for n in block.suffixes if n]
-        if len(answers) < 2:
-            size = block.end - block.start
-            own.append(size)
-            cross += [(size, 0), (0, size)]
-            continue
-        own += [block.prefix, *answers]
-        cross += [(block.prefix, 0), (sum(answers), block.prefix), (0, sum(answers))]
-        columns.append(torch.arange(block.start + block.prefix, block.end))
+def segments_of(layout: RowLayout, device: torch.device) -> Segments:
+    """Runs that nothing sees from below are no part of `cross`. All layers share the tensors."""
+    depths: list[int] = []
+    levels: dict[int, list[Run]] = {}
+    for run in layout.runs:
+        depths.append(0 if run.parent < 0 else depths[run.parent] + 1)
+        if run.stop < run.end:
+            levels.setdefault(depths[-1], []).append(run)
     return Segments(
-        own=Lengths.of([(n, n) for n in own], causal=True, device=device),
-        cross=Lengths.of(cross, causal=False, device=device) if len(columns) > 1 else None,
-        answers=torch.cat(columns).to(device),
+        own=Lengths.of([(run.stop - run.start,) * 2 for run in layout.runs], causal=True, device=device),
+        cross=tuple(_cross(levels[depth], layout.tokens, device) for depth in sorted(levels)),
     )
 
 
-def segments(query: Tensor, key: Tensor, value: Tensor, layout: PrefixLayout, scale: float) -> Tensor:
+def _cross(runs: Sequence[Run], tokens: int, device: torch.device) -> tuple[Lengths, Tensor]:
+    """Runs of one depth with what sees them from below. All other columns are sequences without keys, and without queries."""
+    pairs: list[tuple[int, int]] = []
+    at = 0
+    for run in runs:
+        above, below = run.stop - run.start, run.end - run.stop
+        pairs += [(run.start - at, 0), (0, run.start - at), (above, 0), (below, above), (0, below)]
+        at = run.end
+    pairs += [(tokens - at, 0), (0, tokens - at)]
+    columns = torch.cat([torch.arange(run.stop, run.end) for run in runs])
+    return Lengths.of([pair for pair in pairs if any(pair)], causal=False, device=device), columns.to(device)
+
+
+def segments(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float) -> Tensor:
     """The grouped attention of a packed row: query [1, Hq, N, D], key and value [1, Hkv, N, D] -> [1, Hq, N, D]."""
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     out: Any = _Segments.apply(q, k, v, segments_of(layout, query.device), scale)
@@ -121,9 +125,12 @@ class _Segments(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Segments, scale: float) -> Tensor:
         out, lse, state = _forward(q, k, v, plan.own, scale)
-        if plan.cross is not None:
-            out_p, lse_p, _ = _forward(q, k, v, plan.cross, scale)
-            out, lse = _joined(out, lse, out_p, lse_p, plan.answers)
+        if len(plan.cross) > 1:
+            out = out.to(torch.promote_types(out.dtype, torch.float32))  # rounded once, however deep
+        for lengths, columns in plan.cross:
+            out_p, lse_p, _ = _forward(q, k, v, lengths, scale)
+            out, lse = _joined(out, lse, out_p, lse_p, columns)
+        out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, lse, *state)
         ctx.plan, ctx.scale = plan, scale
         return out
@@ -132,14 +139,14 @@ class _Segments(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         q, k, v, out, lse, *state = ctx.saved_tensors
         parts = _backward(grads[0], q, k, v, out, lse, ctx.plan.own, ctx.scale, state)
-        if ctx.plan.cross is not None:
-            more = _backward(grads[0], q, k, v, out, lse, ctx.plan.cross, ctx.scale, state)
+        for lengths, _ in ctx.plan.cross:
+            more = _backward(grads[0], q, k, v, out, lse, lengths, ctx.scale, state)
             parts = [a + b for a, b in zip(parts, more, strict=True)]
         return *parts, None, None
 
 
 def _joined(out: Tensor, lse: Tensor, out_p: Tensor, lse_p: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
-    """Output [N, H, D] and log-sum-exp [H, N] over the keys of both calls, in the columns that have keys in both."""
+    """Output [N, H, D] and log-sum-exp [H, N] over the keys of both calls, in the columns (`answers`) that have keys in both."""
     own, prompt = lse.index_select(1, answers), lse_p.index_select(1, answers)
     both = torch.logaddexp(own, prompt)
     of_own, of_prompt = ((part - both).exp().T[..., None] for part in (own, prompt))

@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
+from vlmrl.policy.tree import RowLayout, Run
 from vlmrl.types import MediaHandle, Prompt
 
 Rule = Literal["max", "grid"]
@@ -164,26 +165,23 @@ class Block:
 
 
 @dataclass(frozen=True)
-class PrefixLayout:
-    """The blocks of one packed row of `tokens` columns. Tensors that attention backends need are built once and kept."""
+class PrefixLayout(RowLayout):
+    """The blocks of one packed row. A block with one answer is an ordinary causal row."""
 
     blocks: tuple[Block, ...]
 
     @functools.cached_property
-    def tokens(self) -> int:
-        return self.blocks[-1].end if self.blocks else 0
-
-    @functools.cached_property
-    def owners(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(group, answer) of every column, int64 [N]; answer 0 is the prompt, 1..G the answers."""
-        group: list[int] = []
-        answer: list[int] = []
-        for g, block in enumerate(self.blocks):
-            group += [g] * (block.end - block.start)
-            answer += [0] * block.prefix
-            for i, length in enumerate(block.suffixes):
-                answer += [i + 1] * length
-        return torch.tensor(group), torch.tensor(answer)
+    def runs(self) -> tuple[Run, ...]:
+        out: list[Run] = []
+        for block in self.blocks:
+            answers = [(at, n) for at, n in zip(block.suffix_starts, block.suffixes, strict=True) if n]
+            if len(answers) < 2:
+                out.append(Run(block.start, block.end, block.end, -1))
+                continue
+            prompt = len(out)
+            out.append(Run(block.start, block.start + block.prefix, block.end, -1))
+            out += [Run(at, at + n, at + n, prompt) for at, n in answers]
+        return tuple(out)
 
     @functools.cached_property
     def score_rows(self) -> torch.Tensor:
@@ -198,21 +196,6 @@ class PrefixLayout:
             before[[at - answers for at, length in zip(block.suffix_starts, block.suffixes, strict=True) if length]] = answers - 1
             rows.append(before)
         return torch.cat(rows)
-
-    def allow(self) -> torch.Tensor:
-        """Which key each query may see, bool [N, N]: the definition of the layout. Quadratic; for the reference backend and tests."""
-        group, answer = self.owners
-        n = torch.arange(self.tokens)
-        return (
-            (n[None, :] <= n[:, None])
-            & (group[None, :] == group[:, None])
-            & ((answer[None, :] == 0) | (answer[None, :] == answer[:, None]))
-        )
-
-    @functools.cached_property
-    def pairs(self) -> int:
-        """Query-key pairs that attention has to compute: P(P+1)/2 + sum over answers of C P + C(C+1)/2, over the groups."""
-        return sum(attention_pairs(block.prefix, block.suffixes) for block in self.blocks)
 
 
 def attention_pairs(prefix: int, suffixes: Sequence[int]) -> int:
@@ -254,17 +237,22 @@ def partition(groups: Sequence[tuple[int, Sequence[int]]], budget: int) -> list[
             size += length
         if held:
             parts.append((size, g, held))
-    rows: list[list[tuple[int, tuple[int, ...]]]] = []
+    return [sorted(parts[n][1:] for n in row) for row in first_fit([size for size, *_ in parts], budget)]
+
+
+def first_fit(sizes: Sequence[int], budget: int) -> list[list[int]]:
+    """Places of parts in packed rows of at most `budget` tokens, largest first. A part over the budget has a row of its own."""
+    rows: list[list[int]] = []
     room: list[int] = []
-    for size, g, held in sorted(parts, key=lambda part: -part[0]):
-        place = next((r for r, left in enumerate(room) if left >= size), None)
-        if place is None:
+    for place in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
+        at = next((r for r, left in enumerate(room) if left >= sizes[place]), None)
+        if at is None:
             rows.append([])
             room.append(budget)
-            place = len(rows) - 1
-        rows[place].append((g, held))
-        room[place] -= size
-    return [sorted(row) for row in rows]
+            at = len(rows) - 1
+        rows[at].append(place)
+        room[at] -= sizes[place]
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,7 +350,7 @@ class PackedBatch:
     rows: tuple[Row, ...]
     prompts: tuple[tuple[Prompt, int], ...]
     """Each prompt and its first column."""
-    layout: PrefixLayout
+    layout: RowLayout
     ids_1N: torch.Tensor
     positions_31N: torch.Tensor
     score_M: torch.Tensor

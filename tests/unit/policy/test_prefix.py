@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,8 +98,17 @@ def test_partition_fills_rows() -> None:
     assert rows == [[(0, (0,)), (3, (0,))], [(1, (0,)), (2, (0,))]]
 
 
-def test_owners_by_hand() -> None:
-    group, answer = layout_of([(2, (1, 2)), (1, (1,))]).owners
-    assert group.tolist() == [0, 0, 0, 0, 0, 1, 1]
-    assert answer.tolist() == [0, 0, 1, 2, 2, 0, 1]
-    assert isinstance(group, torch.Tensor)
+def test_ends_and_runs_by_hand() -> None:
+    layout = layout_of([(2, (1, 0, 2)), (1, (1,))])
+    assert layout.ends.tolist() == [5, 5, 3, 5, 5, 7, 7]
+    assert [tuple(run) for run in layout.runs] == [(0, 2, 5, -1), (2, 3, 3, 0), (3, 5, 5, 0), (5, 7, 7, -1)]
+
+
+@given(GROUPS)
+def test_a_token_sees_its_prompt_and_its_own_answer(groups: list[tuple[int, list[int]]]) -> None:
+    """Brute force, by the group and the answer of every token; answer 0 is the prompt."""
+    owners: list[tuple[int, int]] = []
+    for g, (prefix, suffixes) in enumerate(groups):
+        owners += [(g, 0)] * prefix + [(g, i + 1) for i, n in enumerate(suffixes) for _ in range(n)]
+    wanted = [[k <= q and of_q[0] == of_k[0] and of_k[1] in (0, of_q[1]) for k, of_k in enumerate(owners)] for q, of_q in enumerate(owners)]
+    assert layout_of(groups).allow().tolist() == wanted

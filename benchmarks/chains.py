@@ -1,10 +1,10 @@
-"""How many tokens a training step computes with chains of turns, against a row per turn: counted, not timed.
+"""How many tokens a training step computes with chains of turns and with trees, against a row per turn: counted, not timed.
 
     python benchmarks/chains.py --write docs/benchmarks/chains.md
 
 Episodes of `toy_desk` are played with proposed actions (no model), their turns become rows under several policies of history with a tiny
 model's processor and screens of `--pixels` a side, and the training layouts count them: `repeat` (a padded row per turn),
-`shared_prefix` (a row per turn, equal prompts once) and `chains`. All give the same log-probs. The counts depend on seeds alone.
+`shared_prefix` (a row per turn, equal prompts once), `chains` and `trees`. All give the same log-probs. The counts depend on seeds alone.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def table(args: argparse.Namespace, work: Path) -> str:
     from vlmrl.envs.play import SCREENS
     from vlmrl.evals.score.table import markdown
     from vlmrl.media.store import MediaSettings, MediaStore
-    from vlmrl.policy.chains import pack_chains, split_chains
+    from vlmrl.policy.forward import LAYOUTS, TURNS
     from vlmrl.policy.pack import PositionSpec
     from vlmrl.train.meter import packed, repeated
 
@@ -86,16 +86,19 @@ def table(args: argparse.Namespace, work: Path) -> str:
         cache_bytes=1 << 28,
         decoder="auto",
     )
-    cells = [["history", "rows", "sampled tokens", "repeat", "shared_prefix", "chains", "shared_prefix / chains"]]
+    cells = [["history", "rows", "sampled tokens", "repeat", "shared_prefix", *TURNS, *(f"shared_prefix / {name}" for name in TURNS)]]
     spec = PositionSpec(merge_size=bundle.merge_size, tokens_per_second=None)
     with closing(MediaStore.of(settings, bundle)) as store:
         for history in args.histories:
             rows = rows_of(groups, history, bundle, store, work / SCREENS)
-            parts = split_chains(rows, BUDGET)
-            chained = sum(pack_chains([rows[n] for n in part], spec, torch.device("cpu"), pad_id=0).tokens for part in parts)
+            shared: list[int] = []
+            for layout in (LAYOUTS[name] for name in TURNS):
+                parts = layout.split(rows, BUDGET)
+                shared.append(sum(layout.pack([rows[n] for n in part], spec, torch.device("cpu"), pad_id=0).tokens for part in parts))
             turned, most = packed(rows, BUDGET), repeated(rows, BUDGET)
             sampled = sum(len(row.response) for row in rows)
-            cells.append([history, *map(str, (len(rows), sampled, most, turned, chained)), f"{turned / chained:.2f}"])
+            ratios = [f"{turned / tokens:.2f}" for tokens in shared]
+            cells.append([history, *map(str, (len(rows), sampled, most, turned, *shared)), *ratios])
     return markdown(cells)
 
 
@@ -103,7 +106,7 @@ def document(args: argparse.Namespace, text: str) -> str:
     names = ("tasks", "attempts", "turns", "pixels")
     options = " ".join(f"--{name} {getattr(args, name)}" for name in names)
     lines = [
-        "# Tokens of a training step with chains of turns",
+        "# Tokens of a training step with chains and trees of turns",
         "",
         f"{args.tasks} tasks of `toy_desk` with four parts, {args.attempts} attempts each of at most {args.turns} turns with proposed "
         "actions, "
@@ -111,7 +114,8 @@ def document(args: argparse.Namespace, text: str) -> str:
         "the last two screens with a new beginning every four turns (`2/4`), the last screen (`1`).",
         "",
         text,
-        "All three layouts give the same log-probs (`tests/unit/policy/test_chains.py`).",
+        "All layouts give the same log-probs (`tests/unit/policy/test_chains.py`, `test_trie.py`). Proposed actions are drawn from a few: "
+        "attempts share more turns here than those of a policy that writes freely.",
         "",
         f"Command: `python benchmarks/chains.py {options}`. Counted, so it depends on no machine.",
         "",

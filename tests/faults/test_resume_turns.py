@@ -90,21 +90,24 @@ def test_too_many_faults_end_the_run_and_lose_nothing(uninterrupted: Whole, tmp_
     assert all(json.dumps(line["reward"]) != "NaN" for line in lines)
 
 
-def test_chains_train_as_a_row_per_turn_does(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_chains_and_trees_train_as_a_row_per_turn_does(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
     lines: dict[str, list[dict[str, Any]]] = {}
-    for forward in ("shared_prefix", "chains"):
+    for forward in ("shared_prefix", "chains", "trees"):
         config = small_episodes(*tiny_files, tmp_path, history={}, forward=forward)
         config["run"]["name"] = forward.replace("_", "-")
         assert runs.run(config) == 0, Path(config["run"]["root"], "error.txt").read_text()
         lines[forward] = metrics(config)
-    for chained, turned in zip(lines["chains"], lines["shared_prefix"], strict=True):
-        assert chained["environment/turns"] == turned["environment/turns"] == 36.0
-        assert chained["loss"] == pytest.approx(turned["loss"], abs=1e-5)
-        assert chained["grad_norm"] == pytest.approx(turned["grad_norm"], rel=1e-3)
-        assert chained["sampling/logp_gap"] < 1e-5
-        assert chained["tokens/saved_by_chains"] > 0
-        assert chained["tokens/forward"] + chained["tokens/saved_by_chains"] == turned["tokens/forward"]
-        assert "tokens/saved_by_chains" not in turned
+    for name in ("chains", "trees"):
+        for shared, turned in zip(lines[name], lines["shared_prefix"], strict=True):
+            assert shared["environment/turns"] == turned["environment/turns"] == 36.0
+            assert shared["loss"] == pytest.approx(turned["loss"], abs=1e-5)
+            assert shared["grad_norm"] == pytest.approx(turned["grad_norm"], rel=1e-3)
+            assert shared["sampling/logp_gap"] < 1e-5
+            assert shared[f"tokens/saved_by_{name}"] > 0
+            assert shared["tokens/forward"] + shared[f"tokens/saved_by_{name}"] == turned["tokens/forward"]
+            assert f"tokens/saved_by_{name}" not in turned
+    for chained, tree in zip(lines["chains"], lines["trees"], strict=True):
+        assert tree["tokens/forward"] <= chained["tokens/forward"]
 
 
 def test_held_out_tasks_and_suites_are_played_between_stages(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:

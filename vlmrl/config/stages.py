@@ -55,10 +55,10 @@ class StageBase(Section):
     freeze: tuple[Part, ...] = Field(default=(), description="Parts that do not train")
     optim: OptimSection = OptimSection()
     max_tokens_per_microbatch: PositiveInt = Field(default=16384, description="Token budget of one micro-batch")
-    forward: Literal["shared_prefix", "chains", "repeat"] = Field(
+    forward: Literal["shared_prefix", "chains", "trees", "repeat"] = Field(
         default="shared_prefix",
-        description="Training forward: prompts once per group in packed rows; chains: turns of an episode share their past too; repeat: a "
-        "padded row per answer",
+        description="Training forward: prompts once per group in packed rows; chains: turns of an episode share their past too; trees: "
+        "whatever episodes of a group begin with in common stands once; repeat: a padded row per answer",
     )
     checkpoint_every: PositiveInt | None = Field(default=None, description="Overrides checkpoint.every in this stage")
 
@@ -234,8 +234,8 @@ class RolloutStage(StageBase):
     def _turn_problems(self) -> list[str]:
         """Contradictions of episodes of several turns."""
         history, out = self.history, list[str]()
-        if self.environment is None and self.forward == "chains":
-            out.append("forward: chains packs the turns of episodes, and there is no environment; use shared_prefix")
+        if self.environment is None and self.forward in ("chains", "trees"):
+            out.append(f"forward: {self.forward} packs the turns of episodes, and there is no environment; use shared_prefix")
         if self.environment is None:
             return out + ["history says what of an episode's turns stands in a prompt, and there is no environment"] * (
                 history != HistorySection()

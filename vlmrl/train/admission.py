@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from vlmrl.config.schema import Config, RolloutStage
 from vlmrl.errors import ConfigError
 from vlmrl.evals.score.records import REFERENCE
+from vlmrl.policy.forward import TURNS
 from vlmrl.policy.model import Policy, ProcessorBundle
 
 REPEAT = "repeat"
 SHARED = "shared_prefix"
-CHAINS = "chains"
 FORK = "fork"
 
 
@@ -70,8 +70,8 @@ def training_layout(policy: Policy, asked: str, *, recomputes: bool) -> tuple[st
     admitted = policy.bundle.layouts
     if policy.subject is None or asked == REPEAT or asked in admitted:
         return asked, ""
-    if asked == CHAINS and SHARED in admitted:
-        return SHARED, f"forward: {SHARED} in place of {CHAINS}, which needs the code of a family of its own"
-    taken = FORK if asked in (SHARED, CHAINS) and FORK in admitted and not recomputes else REPEAT
+    if asked in TURNS and SHARED in admitted:
+        return SHARED, f"forward: {SHARED} in place of {asked}, which needs the code of a family of its own"
+    taken = FORK if asked in (SHARED, *TURNS) and FORK in admitted and not recomputes else REPEAT
     known = f"vlmrl conform admits {', '.join(admitted)}" if admitted else "no report of vlmrl conform lies beside the model"
     return taken, f"forward: {taken} in place of {asked} ({known}; run `vlmrl conform` on the model's folder to admit more)"

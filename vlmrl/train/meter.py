@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.profiler import record_function
 
-from vlmrl.policy.forward import LAYOUTS
+from vlmrl.policy.forward import LAYOUTS, TURNS
 from vlmrl.policy.pack import Row
 from vlmrl.train import dist
 
@@ -53,23 +53,23 @@ class Tokens:
     def __init__(self) -> None:
         self._here: dict[str, int] = {}
 
-    def add(self, rows: Sequence[Row], max_tokens: int, *, chains: bool = False) -> None:
-        """Count one minibatch of this rank. `max_tokens` is the budget of a micro-batch, which decides what is padded. `chains`: whether
-        it trains in the layout of that name."""
+    def add(self, rows: Sequence[Row], max_tokens: int, *, layout: str = "shared_prefix") -> None:
+        """Count one minibatch of this rank. `max_tokens` is the budget of a micro-batch, which decides what is padded. `layout`: the one
+        that it trains in."""
         prompts = {(row.group, id(row.prompt)): len(row.prompt.ids) for row in rows}
         counts = {
             "tokens/prompt": sum(prompts.values()),
             "tokens/response": sum(len(row.response) for row in rows),
             "repeat": repeated(rows, max_tokens),
-        } | ({"turns": packed(rows, max_tokens)} if chains else {})
+        } | ({layout: packed(rows, max_tokens)} if layout in TURNS else {})
         self._here = {name: self._here.get(name, 0) + n for name, n in counts.items()}
 
     def read(self, forward: int) -> dict[str, float]:
         """Counts since the last call, summed over all ranks, which must all call this.
 
         `tokens/prompt` (each prompt once per minibatch), `tokens/response`, `tokens/forward` (what went through the model in the
-        update, given for this rank) and `tokens/saved`, what the layout `repeat` would have run more. With chains also
-        `tokens/saved_by_chains`, what `shared_prefix` would have run more with a row per turn.
+        update, given for this rank) and `tokens/saved`, what the layout `repeat` would have run more. With chains or trees also
+        `tokens/saved_by_chains` or `tokens/saved_by_trees`, what `shared_prefix` would have run more with a row per turn.
         """
         here, self._here = self._here | {"tokens/forward": forward}, {}
         total: dict[str, int] = {}
@@ -77,7 +77,7 @@ class Tokens:
             for name, n in of_rank.items():
                 total[name] = total.get(name, 0) + n
         saved = total.pop("repeat", 0) - total["tokens/forward"]
-        more = {"tokens/saved_by_chains": float(total["turns"] - total["tokens/forward"])} if "turns" in total else {}
+        more = {f"tokens/saved_by_{name}": float(total[name] - total["tokens/forward"]) for name in TURNS if name in total}
         names = ("tokens/prompt", "tokens/response", "tokens/forward")
         return {name: float(total.get(name, 0)) for name in names} | {"tokens/saved": float(saved)} | more
 

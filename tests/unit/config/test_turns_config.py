@@ -45,6 +45,7 @@ def test_methods_of_attempts_are_taken(advantage: str) -> None:
         ({"environment": None, "advantage": None}, "name one under `environment`"),
         ({"environment": None, "rewards": [{"name": "exact"}], "history": {"screens": 1}}, "there is no environment"),
         ({"environment": None, "rewards": [{"name": "exact"}], "advantage": None, "forward": "chains"}, "forward: chains packs the turns"),
+        ({"environment": None, "rewards": [{"name": "exact"}], "advantage": None, "forward": "trees"}, "forward: trees packs the turns"),
         ({"history": {"every": 2}}, "give history.screens"),
         ({"history": {"actions": False}}, "give history.screens"),
         ({"rollout": {"strategy": {"name": "offpolicy_gt"}}}, "a group is episodes"),

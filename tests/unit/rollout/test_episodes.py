@@ -21,7 +21,7 @@ from vlmrl.envs.pool import PoolSettings
 from vlmrl.envs.prompts import chains, rows
 from vlmrl.envs.screens import ScreenFolder
 from vlmrl.envs.trajectory import Trajectory
-from vlmrl.policy.forward import repeat
+from vlmrl.policy.forward import LAYOUTS, repeat
 from vlmrl.policy.pack import Row, pack
 from vlmrl.rollout import episodes
 from vlmrl.rollout.engine_hf import HFEngine
@@ -32,8 +32,18 @@ SETTINGS = GenerationSettings(max_new_tokens=6, temperature=0.8)
 TASKS = [({"id": "a", "length": 2}, 11), ({"id": "b", "length": 3}, 12)]
 
 
-def play(tiny: Tiny, folder: Path, history: str, *, attempts: int = 2, turns: int = 3, longest: int | None = None, **arguments: object):
-    """(attempts of each task, what the engine was asked)."""
+def play(
+    tiny: Tiny,
+    folder: Path,
+    history: str,
+    *,
+    attempts: int = 2,
+    turns: int = 3,
+    longest: int | None = None,
+    alike: int = 0,
+    **arguments: object,
+):
+    """(attempts of each task, what the engine was asked). All attempts at a task say the same in their first `alike` turns."""
     asked: list[Prompt] = []
     engine = HFEngine(tiny.policy, tiny.vision)
 
@@ -54,7 +64,7 @@ def play(tiny: Tiny, folder: Path, history: str, *, attempts: int = 2, turns: in
             turns=turns,
             longest=longest,
         )
-        made = run_attempts(table, TASKS, attempts, lambda place, k, turn: rng.key(5, place, k, turn))
+        made = run_attempts(table, TASKS, attempts, lambda place, k, turn: rng.key(5, place, k if turn >= alike else 0, turn))
     return made, asked, table
 
 
@@ -77,6 +87,27 @@ def test_every_turn_is_trained_under_what_was_sampled(tiny: Tiny, tmp_path: Path
     reported = torch.tensor([lp for one in every for turn in one.turns for lp in turn.logprobs])
     assert len(reported) == batch.mask_BT.sum() > 12
     assert (scored.logp_BT[batch.mask_BT] - reported).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["chains", "trees"])
+def test_layouts_of_turns_train_what_was_sampled_at_every_turn(tiny: Tiny, tmp_path: Path, name: str):
+    made, _, table = play(tiny, tmp_path, "all", attempts=3, alike=1)
+    every = [(place, one) for place, of_task in enumerate(made) for one in of_task]
+    turns = [(place, turn, row) for place, one in every for turn, row in enumerate(trained(table, one))]
+    made_rows = [Row(index=n, group=place, prompt=prompt, response=ids) for n, (place, _, (prompt, ids)) in enumerate(turns)]
+    reported = [turn.logprobs for _, one in every for turn in one.turns]
+    layout = LAYOUTS[name]
+    batch = layout.pack(made_rows, tiny.policy.positions, tiny.policy.device, pad_id=0)
+    if name == "trees":
+        assert batch.tokens < LAYOUTS["chains"].pack(made_rows, tiny.policy.positions, tiny.policy.device, pad_id=0).tokens
+    how = {"temperature": SETTINGS.temperature, "forbidden": tiny.bundle.forbidden_ids, "train": False}
+    with torch.no_grad():
+        scored = layout.forward(tiny.policy, batch, tiny.vision, **how).logp_BT
+    gaps: list[list[float]] = [[], [], []]
+    for (_, turn, _), logp_T, sampled in zip(turns, scored, reported, strict=True):
+        gaps[turn].append(float((logp_T[: len(sampled)] - torch.tensor(sampled)).abs().max()))
+    assert [len(of_turn) for of_turn in gaps] == [6, 6, 6]
+    assert max(map(max, gaps)) < 1e-5, gaps
 
 
 def test_crashes_of_the_environment_change_no_answer(tiny: Tiny, tmp_path: Path):

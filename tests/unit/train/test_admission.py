@@ -84,13 +84,14 @@ def test_the_layout_is_the_best_that_the_kit_admits(layouts: tuple[str, ...], as
     assert ("vlmrl conform" in why) == (layout != asked)
 
 
-def test_chains_need_code_of_a_familys_own() -> None:
-    layout, why = training_layout(policy("repeat", "fork", "shared_prefix"), "chains", recomputes=False)
+@pytest.mark.parametrize("asked", ["chains", "trees"])
+def test_what_turns_share_needs_code_of_a_familys_own(asked: str) -> None:
+    layout, why = training_layout(policy("repeat", "fork", "shared_prefix"), asked, recomputes=False)
     assert layout == "shared_prefix"
-    assert "shared_prefix in place of chains" in why
-    assert training_layout(policy("repeat", "fork"), "chains", recomputes=False)[0] == "fork"
-    assert training_layout(policy("repeat", "fork"), "chains", recomputes=True)[0] == "repeat"
-    assert training_layout(policy(own_code=True), "chains", recomputes=True) == ("chains", "")
+    assert f"shared_prefix in place of {asked}" in why
+    assert training_layout(policy("repeat", "fork"), asked, recomputes=False)[0] == "fork"
+    assert training_layout(policy("repeat", "fork"), asked, recomputes=True)[0] == "repeat"
+    assert training_layout(policy(own_code=True), asked, recomputes=True) == (asked, "")
 
 
 def test_code_of_a_familys_own_trains_in_what_is_asked_for() -> None:

@@ -33,7 +33,8 @@ def test_tokens_by_hand() -> None:
     assert tokens.read(0) == {"tokens/prompt": 0, "tokens/response": 0, "tokens/forward": 0, "tokens/saved": 0}, "read starts anew"
 
 
-def test_what_chains_save_by_hand() -> None:
+@pytest.mark.parametrize("name", ["chains", "trees"])
+def test_what_layouts_of_turns_save_by_hand(name: str) -> None:
     # one attempt of three turns: 10 tokens of prompt, answers of 3, observations of 4
     rows: list[Row] = []
     ids: tuple[int, ...] = (1,) * 10
@@ -41,16 +42,16 @@ def test_what_chains_save_by_hand() -> None:
         prompt = Prompt(sample=sample(), ids=ids, media=(), spans=(), answer_format="answer_only")
         rows.append(Row(index=turn, group=0, prompt=prompt, response=(2,) * 3))
         ids = (*ids, *(2,) * 3, *(1,) * 4)
-    layout = LAYOUTS["chains"]
+    layout = LAYOUTS[name]
     (part,) = layout.split(rows, 1000)
     run = layout.pack([rows[n] for n in part], PositionSpec(merge_size=2, tokens_per_second=None), torch.device("cpu"), pad_id=0).tokens
     assert run == 10 + 3 + 4 + 3 + 4 + 3
     tokens = Tokens()
-    tokens.add(rows, 1000, chains=True)
+    tokens.add(rows, 1000, layout=name)
     found = tokens.read(run)
-    assert found["tokens/saved_by_chains"] == (13 + 20 + 27) - run
+    assert found[f"tokens/saved_by_{name}"] == (13 + 20 + 27) - run
     assert found["tokens/saved"] == 3 * 27 - run
-    assert "tokens/saved_by_chains" not in tokens.read(0)
+    assert f"tokens/saved_by_{name}" not in tokens.read(0)
 
 
 def test_minibatches_add_up_and_the_budget_decides_what_is_padded() -> None:

@@ -194,7 +194,7 @@ class StageRun:
 
     def count(self, rows: Sequence[Row]) -> None:
         """Count the tokens of a minibatch that this rank has trained on."""
-        self.tokens.add(rows, self.learner.max_tokens_per_microbatch, chains=self.learner.layout == "chains")
+        self.tokens.add(rows, self.learner.max_tokens_per_microbatch, layout=self.learner.layout)
 
     @contextmanager
     def timed_loader(self, clock: Clock, step: int | None = None) -> Iterator[None]:

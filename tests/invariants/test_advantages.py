@@ -41,6 +41,7 @@ def inputs(rows):
         trajectory_N=torch.arange(n),
         turn_N=torch.zeros(n, dtype=torch.int64),
         state_N=torch.zeros(n, dtype=torch.int64),
+        node_N=torch.arange(n),
         sample_N=torch.zeros(n, dtype=torch.int64),
         question_N=torch.zeros(n, dtype=torch.int64),
         belief_N=torch.full((n,), 0.5, dtype=torch.float64),

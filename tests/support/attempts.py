@@ -39,3 +39,11 @@ def dense(*given: Sequence[float]) -> AdvantageInputs:
 def shuffled(x: AdvantageInputs, order: Sequence[int]) -> AdvantageInputs:
     """The same rows in another order."""
     return x.of_rows(torch.tensor(list(order), dtype=torch.int64))
+
+
+def branched(*given: tuple[str, float]) -> AdvantageInputs:
+    """Attempts of one group as (what is said, a letter for each turn; the reward of the last): one while they say the same."""
+    known: dict[str, int] = {}
+    nodes = [known.setdefault(text[: turn + 1], len(known)) for text, _ in given for turn in range(len(text))]
+    x = dense(*[[0.0] * (len(text) - 1) + [reward] for text, reward in given])
+    return dataclasses.replace(x, node_N=torch.tensor(nodes, dtype=torch.int64))

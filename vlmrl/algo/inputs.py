@@ -57,6 +57,9 @@ class AdvantageInputs:
     """int64 number of the turn within its attempt, from 0."""
     state_N: Tensor | None = None
     """int64 id of the state that the turn was taken in: equal within a group where the state is; -1 where it is not known."""
+    node_N: Tensor | None = None
+    """int64 id of what an attempt has seen and said up to and with its turn: equal for rows of attempts that are one so far. None where
+    rows are no turns in an environment."""
     sample_N: Tensor | None = None
     """int64 id of the row of data that the group asks about, the same at every step: what memories of rows go by."""
     question_N: Tensor | None = None

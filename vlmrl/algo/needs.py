@@ -14,6 +14,7 @@ WHAT = {
     "trajectory_N": "the trajectory that each rollout is a step of",
     "turn_N": "the number of each turn within its attempt",
     "state_N": "the state that each turn was taken in",
+    "node_N": "what was seen and said up to each turn of an environment",
     "sample_N": "the row of data that each group asks about",
     "question_N": "which question of its group each row was asked",
     "belief_N": "the likelihood of the right answer under each prompt",

@@ -16,7 +16,7 @@ from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.answers.tags import parse
 from vlmrl.errors import ConfigError
 from vlmrl.train import dist
-from vlmrl.types import Rollout, Sample, ScoredGroup, TurnRollout
+from vlmrl.types import Rollout, Sample, ScoredGroup, TurnRollout, digest
 
 LABEL_KEYS = ("category", "difficulty")
 """Keys of `Sample.meta` that the think rate is told apart by: the first that a stage's rows have."""
@@ -58,6 +58,8 @@ class RolloutFacts:
     answer: str | None
     step: tuple[int, int, str] | None
     """(attempt, turn, state) of a turn in an environment."""
+    node: str | None
+    """Hash of the prompt and the response of such a turn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +110,7 @@ def reward_table(groups: Sequence[tuple[int, ScoredGroup]], *, baseline: Callabl
         trajectory_N=_attempts([(item.trajectory, k if row.step is None else row.step[0]) for item, k, row in rows]),
         turn_N=_turns([item.turn if row.step is None else row.step[1] for item, _, row in rows]),
         state_N=torch.tensor([_state(item, row) for item, _, row in rows]),
+        node_N=_nodes([(item.place, row.step, row.node) for item, _, row in rows]),
         sample_N=torch.tensor([rng.key(0, "sample", item.sample) for item, _, _ in rows], dtype=torch.int64),
         progress=progress,
         tasks=tuple(tasks),
@@ -151,6 +154,7 @@ def _facts(rewards: tuple[float | None, ...], rollout: Rollout, answer_format: s
         truncated=rollout.finish == "length",
         answer=None if answer is None else " ".join(answer.casefold().split()),
         step=(rollout.attempt, rollout.turn, rollout.state) if isinstance(rollout, TurnRollout) else None,
+        node=_node(rollout) if isinstance(rollout, TurnRollout) else None,
     )
 
 
@@ -162,6 +166,29 @@ def _plays(scored: ScoredGroup) -> bool:
 def _state(item: GroupFacts, row: RolloutFacts) -> int:
     """Id of the state that a row was sampled in. Without an environment a row's screen is the state, and all its rollouts meet it."""
     return item.place if row.step is None else rng.key(item.place, "state", row.step[2])
+
+
+def _node(rollout: TurnRollout) -> str:
+    prompt = rollout.prompt
+    return digest([list(prompt.ids), [handle.key for handle in prompt.media], list(rollout.ids)])
+
+
+def _nodes(rows: Sequence[tuple[int, tuple[int, int, str] | None, str | None]]) -> torch.Tensor | None:
+    """Id of each turn, equal where attempts are one up to it; None where some row is no turn.
+
+    A prompt that begins anew (`history.screens`) may be the same after different pasts: what came before counts too.
+    """
+    if any(step is None for _, step, _ in rows):
+        return None
+    known: dict[tuple[int, str | None], int] = {}
+    so_far: dict[tuple[int, int], int] = {}
+    out = [0] * len(rows)
+    for n in sorted(range(len(rows)), key=lambda n: rows[n][1][1]):  # pyright: ignore[reportOptionalSubscript]
+        place, step, node = rows[n]
+        assert step is not None
+        before = so_far.get((place, step[0]), -1 - place)
+        out[n] = so_far[place, step[0]] = known.setdefault((before, node), len(known))
+    return torch.tensor(out)
 
 
 def trajectory_id(sample: Sample) -> str | None:

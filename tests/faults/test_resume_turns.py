@@ -128,3 +128,20 @@ def test_held_out_tasks_and_suites_are_played_between_stages(tiny_files: tuple[P
     assert [json.loads(line)["answer_type"] for line in (folder / "rl.jsonl").read_text().splitlines()] == ["episode"] * 2
     assert (folder / "suite" / "rl" / "desk.jsonl").is_file()
     assert (folder / "screens").is_dir()
+
+
+def test_killed_between_forks(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Two beginnings with two attempts each: what they share is sampled once, and the trees of a resumed run are those of a whole one."""
+    root = tmp_path / "whole"
+    root.mkdir()
+    config = small_episodes(*tiny_files, root, history={}, forward="trees", advantage={"name": "spo_tree"}, steps=2)
+    config["stages"][0]["rollout"] |= {"num_generations": 4, "forks": {1: 2}, "prompts_per_step": 2}
+    assert runs.run(config) == 0, Path(config["run"]["root"], "error.txt").read_text()
+    for line in metrics(config):
+        assert line["environment/attempts"] == 8.0
+        assert line["tokens/saved_by_trees"] > 0
+        assert line["sampling/logp_gap"] < 1e-5
+    mine = elsewhere(config, tmp_path / "mine")
+    assert runs.run(mine, "rollout.turn@2:kill") == -9
+    assert runs.run(mine) == 0
+    assert runs.outcome(mine) == runs.outcome(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
@@ -146,6 +147,10 @@ class RolloutSection(Section):
         default=0, ge=0, description="Steps of updates between the weights that sample a step's answers and those that it trains"
     )
     strategy: Method = Field(default=default("strategy"), description="How a group's rows are made")
+    forks: dict[int, PositiveInt] = Field(
+        default_factory=dict[int, int],
+        description="With an environment, turn: ways. Attempts are one until they fork at that turn; what they share is sampled once",
+    )
 
     def problems(self) -> list[str]:
         """Contradictions between fields, each naming both."""
@@ -233,7 +238,7 @@ class RolloutStage(StageBase):
 
     def _turn_problems(self) -> list[str]:
         """Contradictions of episodes of several turns."""
-        history, out = self.history, list[str]()
+        history, out = self.history, self._fork_problems()
         if self.environment is None and self.forward in ("chains", "trees"):
             out.append(f"forward: {self.forward} packs the turns of episodes, and there is no environment; use shared_prefix")
         if self.environment is None:
@@ -247,6 +252,17 @@ class RolloutStage(StageBase):
             out.append(f"rollout.strategy '{name}' completes groups of answers to one prompt, and with an environment a group is episodes")
         if self.rollout.staleness:
             out.append(f"rollout.staleness ({self.rollout.staleness}): episodes are not played ahead of training; set it to 0")
+        return out
+
+    def _fork_problems(self) -> list[str]:
+        forks, attempts = self.rollout.forks, self.rollout.num_generations
+        if self.environment is None:
+            return ["rollout.forks is of attempts in an environment, and there is none; remove it"] * bool(forks)
+        last, leaves = self.environment.max_turns - 1, prod(forks.values())
+        out = [f"rollout.forks: {at}: {ways} does not fork; take 2 ways or more, or remove it" for at, ways in forks.items() if ways < 2]
+        out += [f"rollout.forks: turn {at} is none of 1 to {last} (environment.max_turns - 1)" for at in forks if not 1 <= at <= last]
+        if attempts % leaves:
+            out.append(f"rollout.forks makes {leaves} attempts of each; rollout.num_generations ({attempts}) must be a multiple of that")
         return out
 
 

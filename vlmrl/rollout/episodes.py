@@ -5,6 +5,8 @@ policy of history from what was sampled, so that each turn is a row whose prompt
 wait with equal prompts are one request, which is read once. Seeds of answers belong to (attempt, turn): neither who else plays nor the
 order in which attempts end changes what is sampled, up to the last bits of batched kernels.
 
+With forks (`rollout.forks`) the attempts that have not parted yet are asked once and all act on the answer.
+
 A prompt that grows beyond `Table.longest` ends its attempt with the outcome `context`: a limit, and no fault.
 """
 
@@ -28,6 +30,7 @@ from vlmrl.envs.screens import ScreenFolder
 from vlmrl.envs.trajectory import Seen, Trajectory, Turn, spoilt
 from vlmrl.errors import RowError
 from vlmrl.media.store import MediaStore
+from vlmrl.rollout.forks import NONE, Forks
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 Generate = Callable[[Sequence[Request], GenerationSettings], Sequence[Sequence[Rollout]]]
@@ -51,6 +54,7 @@ class Table:
     answer_format: str = FREE
     longest: int | None = None
     """Tokens of the longest prompt; None: no limit but that of the encoder, for the first."""
+    forks: Forks = NONE
 
 
 def make_table(
@@ -65,6 +69,7 @@ def make_table(
     answer_format: str,
     turns: int,
     longest: int | None = None,
+    forks: Forks = NONE,
 ) -> Table:
     """A table for a model's processor, with screens as files of `folder` that `store` decodes. `longest`: tokens of a prompt."""
     return Table(
@@ -79,6 +84,7 @@ def make_table(
         action=lambda text: action_of(text, answer_format),
         answer_format=answer_format,
         longest=longest,
+        forks=forks,
     )
 
 
@@ -127,14 +133,14 @@ def run_attempts(
             for (place, k, episode), first in zip(opened, firsts, strict=True)
         ]
         for turn in range(table.turns):
-            waiting = [one for one in every if one.reply.observation is not None]
-            prompts = [_prompt(table, one) for one in waiting]
-            asked = [(one, prompt) for one, prompt in zip(waiting, prompts, strict=True) if prompt is not None]
+            asked = _asked(table, [one for one in every if one.reply.observation is not None], turn)
             if not asked:
                 break
-            answers = _answers(table, asked, [seed_of(one.place, one.k, turn) for one, _ in asked])
-            steps = [one.episode.step(table.action(answer.text)) for (one, _), answer in zip(asked, answers, strict=True)]
-            for (one, _), answer, step in zip(asked, answers, steps, strict=True):
+            seeds = [seed_of(alike[0].place, table.forks.leader(alike[0].k, turn), turn) for alike, _ in asked]
+            answers = _answers(table, [(alike[0], prompt) for alike, prompt in asked], seeds)
+            each = [(one, answer) for (alike, _), answer in zip(asked, answers, strict=True) for one in alike]
+            steps = [one.episode.step(table.action(answer.text)) for one, answer in each]
+            for (one, answer), step in zip(each, steps, strict=True):
                 _record(one, answer, step.result(), last=turn + 1 == table.turns)
             faults.point("rollout.turn")
     finally:
@@ -160,10 +166,35 @@ def _answers(table: Table, asked: Sequence[tuple[_Attempt, Prompt]], seeds: Sequ
     return [found[n] for n in range(len(asked))]
 
 
+def _asked(table: Table, waiting: Sequence[_Attempt], turn: int) -> list[tuple[list[_Attempt], Prompt]]:
+    """Attempts that say the same at this turn, with what they are asked under. One whose prompt has grown too long is over, and one that
+    saw something else than those that it should be like has drifted."""
+    blocks: dict[tuple[int, int], list[_Attempt]] = {}
+    for one in waiting:
+        assert one.reply.observation is not None
+        one.seen = keep(one.reply.observation, table.screens)
+        blocks.setdefault((one.place, table.forks.leader(one.k, turn)), []).append(one)
+    out: list[tuple[list[_Attempt], Prompt]] = []
+    for first, *others in blocks.values():
+        alike = [first]
+        for one in others:
+            if (one.seen, one.done) == (first.seen, first.done):
+                alike.append(one)
+            else:
+                one.reply = Reply(fault="drift", detail=f"attempt {one.k} saw something else than attempt {first.k} after the same actions")
+        prompt = _prompt(table, first)
+        if prompt is not None:
+            out.append((alike, prompt))
+            continue
+        for one in alike:
+            one.reply = Reply()
+            one.done[-1] = replace(one.done[-1], outcome="context")
+    return out
+
+
 def _prompt(table: Table, one: _Attempt) -> Prompt | None:
-    """What the next answer is sampled under; None where it has grown too long, which ends the attempt."""
-    assert one.reply.observation is not None
-    one.seen = keep(one.reply.observation, table.screens)
+    """What the next answer is sampled under; None where it has grown too long."""
+    assert one.seen is not None
     so_far = Trajectory(task=one.task, seed=one.seed, k=one.k, turns=tuple(one.done))
     try:
         prompt = next_prompt(so_far, one.seen, table.history, table.conversation, table.handle, answer_format=table.answer_format)
@@ -172,8 +203,6 @@ def _prompt(table: Table, one: _Attempt) -> Prompt | None:
     except RowError as error:
         if error.reason != "overlong" or not one.done:
             raise
-        one.reply = Reply()
-        one.done[-1] = replace(one.done[-1], outcome="context")
         return None
     return prompt
 

@@ -49,6 +49,10 @@ def test_methods_of_attempts_are_taken(advantage: str) -> None:
         ({"history": {"every": 2}}, "give history.screens"),
         ({"history": {"actions": False}}, "give history.screens"),
         ({"rollout": {"strategy": {"name": "offpolicy_gt"}}}, "a group is episodes"),
+        ({"rollout": {"forks": {0: 2}}}, "turn 0 is none of 1 to"),
+        ({"rollout": {"forks": {1: 1}}}, "does not fork"),
+        ({"rollout": {"forks": {1: 3}, "num_generations": 4}}, "(4) must be a multiple"),
+        ({"environment": None, "rewards": [{"name": "exact"}], "advantage": None, "rollout": {"forks": {1: 2}}}, "there is none; remove"),
         ({"rollout": {"staleness": 1}, "importance_correction": {"name": "tis"}}, "not played ahead"),
     ],
 )

@@ -26,6 +26,7 @@ from vlmrl.policy.pack import Row, pack
 from vlmrl.rollout import episodes
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.episodes import Table, run_attempts
+from vlmrl.rollout.forks import NONE, Forks
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 SETTINGS = GenerationSettings(max_new_tokens=6, temperature=0.8)
@@ -41,6 +42,7 @@ def play(
     turns: int = 3,
     longest: int | None = None,
     alike: int = 0,
+    forks: Forks = NONE,
     **arguments: object,
 ):
     """(attempts of each task, what the engine was asked). All attempts at a task say the same in their first `alike` turns."""
@@ -63,6 +65,7 @@ def play(
             history=History.of(history),
             turns=turns,
             longest=longest,
+            forks=forks,
         )
         made = run_attempts(table, TASKS, attempts, lambda place, k, turn: rng.key(5, place, k if turn >= alike else 0, turn))
     return made, asked, table

@@ -17,6 +17,7 @@ from vlmrl.envs.pool import EnvPool, PoolSettings
 from vlmrl.protocols import RolloutEngine, Strategy
 from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.episodes import Table, make_table
+from vlmrl.rollout.forks import Forks
 from vlmrl.rollout.guide import collector_for
 from vlmrl.rollout.turns import EpisodeCollector, FaultWatch
 from vlmrl.train.session import Session
@@ -64,4 +65,5 @@ def table_of(s: Session, cfg: RolloutStage, pool: EnvPool, engine: RolloutEngine
         answer_format=cfg.answer_format,
         turns=cfg.environment.max_turns,
         longest=s.cfg.data.max_prompt_tokens,
+        forks=Forks.of(rollout.forks),
     )

@@ -16,6 +16,7 @@ from tests.support import tiny as tiny_module
 from vlmrl.policy import attention, flex, kernels
 from vlmrl.policy.attention import choose, prefix_attention
 from vlmrl.policy.pack import layout_of
+from vlmrl.policy.tree import RowLayout, TreeLayout
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.draw import sample
 from vlmrl.types import GenerationSettings
@@ -23,14 +24,15 @@ from vlmrl.types import GenerationSettings
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 LAYOUT = layout_of([(300, (70, 5, 128)), (64, (9,)), (129, (33, 33))])
+TREE = TreeLayout((-1, 0, 1, 2, 2, 1, 0, -1, 7, 7), (300, 70, 33, 5, 128, 40, 9, 64, 33, 130))
 
 
-def run(name: str, dtype: torch.dtype) -> list[torch.Tensor]:
+def run(name: str, dtype: torch.dtype, layout: RowLayout = LAYOUT) -> list[torch.Tensor]:
     """Output and gradients of query, key and value, float32."""
     g = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, h, LAYOUT.tokens, 64, generator=g).to("cuda").requires_grad_() for h in (8, 2, 2))
+    q, k, v = (torch.randn(1, h, layout.tokens, 64, generator=g).to("cuda").requires_grad_() for h in (8, 2, 2))
     with torch.autocast("cuda", dtype=dtype, enabled=dtype != torch.float32):
-        out, _ = prefix_attention(None, q, k, v.to(dtype), None, fallback=unused, scaling=0.125, prefix_layout=LAYOUT, prefix_backend=name)
+        out, _ = prefix_attention(None, q, k, v.to(dtype), None, fallback=unused, scaling=0.125, prefix_layout=layout, prefix_backend=name)
     assert out.dtype == dtype
     weight = torch.randn(out.shape, generator=g).to("cuda")
     return [out.detach().float(), *torch.autograd.grad((out.float() * weight).sum(), (q, k, v))]
@@ -40,6 +42,7 @@ def unused(*_: object, **__: object) -> None:
     raise AssertionError("a packed row goes through a backend")
 
 
+@pytest.mark.parametrize("layout", [LAYOUT, TREE], ids=["answers", "tree"])
 @pytest.mark.parametrize(
     ("name", "dtype", "tolerance"),
     [
@@ -51,13 +54,15 @@ def unused(*_: object, **__: object) -> None:
         ("flash-attn", torch.bfloat16, 2e-2),
     ],
 )
-def test_equals_the_dense_definition(name: str, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equals_the_dense_definition(
+    name: str, dtype: torch.dtype, tolerance: float, layout: RowLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if name == "flash-attn" and importlib.util.find_spec("flash_attn") is None:
         pytest.skip("flash-attn is not installed")
     if name.startswith("flash"):
         monkeypatch.setattr(attention, "_flash_package", lambda: name == "flash-attn")
         name = "flash"
-    for got, expected in zip(run(name, dtype), run("dense", torch.float32), strict=True):
+    for got, expected in zip(run(name, dtype, layout), run("dense", torch.float32, layout), strict=True):
         scale = expected.abs().max()
         assert (got.float() - expected).abs().max() <= tolerance * scale
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,14 @@ import pytest
 
 import vlmrl.answers
 from vlmrl.answers.base import ANSWER_TYPES, METRICS, AnswerType, Metric, answer_type, scored
+from vlmrl.answers.episode import EPISODE
 from vlmrl.data.encode import instruction
 from vlmrl.data.row import parse_row
 from vlmrl.errors import RowError
 from vlmrl.evals.score.measures import LABELS, allowed_metrics, metrics_of
 
-TYPES = [name for name, kind in ANSWER_TYPES.items() if type(kind).__module__.startswith("vlmrl.answers.")]
-"""Of the package; plug-ins of other tests may be registered too."""
+TYPES = [name for name, kind in ANSWER_TYPES.items() if type(kind).__module__.startswith("vlmrl.answers.") and name != EPISODE]
+"""Of the rows of the package; plug-ins of other tests may be registered too."""
 TRACK = {"1": [0, 0, 10, 10], "2": [5, 5, 10, 10]}
 ROWS: dict[str, dict[str, Any]] = {
     "action": {"gt": {"action": {"action": "click", "coordinate": [5, 5]}}, "answer": '{"action": "click", "coordinate": [5, 5]}'},
@@ -42,7 +45,7 @@ def read(name: str, **changes: Any):
 
 def test_every_module_of_the_package_is_imported() -> None:
     files = {path.stem for path in Path(vlmrl.answers.__file__).parent.glob("*.py")}
-    shared = {"__init__", "base", "coordinates", "foreign", "frame", "ground_truth", "gui_rules", "marks", "tags"}
+    shared = {"__init__", "base", "coordinates", "episode", "foreign", "frame", "ground_truth", "gui_rules", "marks", "tags"}
     assert {type(ANSWER_TYPES[name]).__module__.rpartition(".")[2] for name in TYPES} == files - shared
     assert set(ROWS) == set(TYPES)
 
@@ -65,6 +68,21 @@ def test_metrics_are_columns_of_the_type(name: str) -> None:
     assert {m.name for m in (*kind.metrics, *kind.more_metrics)} <= set(allowed_metrics(name)) <= set(LABELS)
     assert METRICS["score"].common is False
     assert kind.ask in instruction("answer_only", name)
+
+
+def test_no_row_is_an_episode_whatever_was_imported_before() -> None:
+    """In a process of its own: the type is registered with its package and not with the evaluation."""
+    program = (
+        "from vlmrl.data.row import parse_row; import sys\n"
+        "row = {'id': 'a', 'task': 't', 'answer_type': 'episode', 'image': 'a.png', 'prompt': 'What?', 'answer': 'x'}\n"
+        "try: parse_row(row, source='r.jsonl:1', media_root='.')\n"
+        "except Exception as error: print(error)\n"
+        "print([name for name in sys.modules if name.startswith('vlmrl.evals')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
+    said, evals = done.stdout.splitlines()
+    assert "rows of an environment are tasks without an answer type" in said
+    assert evals == "[]"
 
 
 @pytest.mark.parametrize(("old", "new"), [("ocr", "short_text"), ("open", "exact_text")])

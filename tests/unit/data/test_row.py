@@ -230,7 +230,7 @@ def test_deep_rows_are_refused_without_recursion() -> None:
 
 def test_every_answer_type_but_two_needs_an_answer() -> None:
     ours = [name for name, kind in ANSWER_TYPES.items() if type(kind).__module__.startswith("vlmrl.answers.")]
-    for kind in ours:
+    for kind in set(ours) - {"episode"}:  # which no row is
         gt = {"time": [0, 1]} if kind == "time_span" else {"boxes": [[0, 0, 1, 1]]}
         obj = choice(answer_type=kind, gt=gt, answer=None)
         if kind in ("time_span", "bbox"):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import faults, fs
+from vlmrl.answers.episode import EPISODE, spl
 from vlmrl.answers.tags import parse
 from vlmrl.config.section import EnvironmentMethod, HistorySection
 from vlmrl.data.history import History
@@ -28,7 +29,6 @@ from vlmrl.envs.trajectory import Trajectory, environment_seed, trajectory_from_
 from vlmrl.errors import ConfigError, RemoteError, StorageError
 from vlmrl.evals.ask.evaluate import SINGLE_PROCESS, Collective, EvalOptions, labels, rounds
 from vlmrl.evals.ask.tasks import Task
-from vlmrl.evals.score.episode import EPISODE, spl
 from vlmrl.evals.score.records import REFERENCE, Key, Record, RecordStore, Think, prompt_ids_hash, settings_json
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import ProcessorBundle

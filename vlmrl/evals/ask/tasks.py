@@ -13,11 +13,11 @@ from typing import Literal
 from pydantic import Field
 
 from vlmrl.answers.base import ANSWER_TYPES
+from vlmrl.answers.episode import EPISODE
 from vlmrl.config.names import PlainName, task_problem
 from vlmrl.config.schema import MediaSection, PositiveInt, Probability, Section
 from vlmrl.config.section import EnvironmentMethod, HistorySection
 from vlmrl.envs.find import environments
-from vlmrl.evals.score.episode import EPISODE
 from vlmrl.evals.score.extraction import Extraction
 from vlmrl.evals.score.measures import LABELS, allowed_metrics, metrics_of
 from vlmrl.paths import shipped, shown

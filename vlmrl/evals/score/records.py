@@ -17,7 +17,6 @@ from typing import Any, Literal
 from vlmrl import fs
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.errors import StorageError
-from vlmrl.evals.score import episode  # noqa: F401 (registers the answer type of records of episodes)
 from vlmrl.types import FinishReason, GenerationSettings, Prompt
 
 HARNESS = "vlmrl"

@@ -139,6 +139,18 @@ def read_video(
     return VideoFrames(frames=chosen[0], times=chosen[1], duration=header.info.duration, spacing=spacing, size=size, backend=backend)
 
 
+def read_frames(data: bytes, requests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(frames uint8 [T, H, W, 3], when each comes on screen float64 [T]) at these times, float64 [T] ascending from 0, in seconds; PyAV.
+
+    Raises:
+        MediaError: as `read_video`.
+    """
+    header = container.read_header(io.BytesIO(data))
+    packets = container.scan(io.BytesIO(data))
+    container.check_share(header, packets)
+    return _by_pyav(data, header, packets, requests, lambda frames: frames)
+
+
 def resolve_decoder(decoder: Decoder) -> Literal["decord", "pyav"]:
     """The decoder that is tried first: PyAV, unless decord is asked for.
 

@@ -61,8 +61,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"rollout.strategy", "envs"},
     "doctor": {"compat", "errors", "families"},
     "plan": {"config", "errors"},
-    # Actions are read as the GUI metrics read them; worker processes are those of the rewards.
-    "envs": {"rng", "types", "registry", "errors", "fs", "plugins", "metrics", "rewards.run", "data", "answers"},
+    # Actions are read as the GUI metrics read them; worker processes are those of the rewards. Tools look at media again.
+    "envs": {"rng", "types", "registry", "errors", "fs", "plugins", "metrics", "rewards.run", "data", "answers", "media"},
     "__main__": {"cli"},
     "cli": BELOW
     | {"api", "config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval", "cli_plan", "cli_launch"}

@@ -23,7 +23,10 @@ Arguments = Annotated[
     typer.Argument(metavar="[KEY=VALUE]...", help="Its arguments, for example crash_share=0.1", show_default=False),
 ]
 Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="Also import this module, for its environments.", show_default=False)]
-Tasks = Annotated[Path | None, typer.Option(help="JSONL file of tasks; without it, those that it declares.", show_default=False)]
+Tasks = Annotated[
+    Path | None,
+    typer.Option(help="JSONL file of tasks, or of rows, media beside it; without it, those that it declares.", show_default=False),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the episodes' seeds.")]
 Turns = Annotated[int, typer.Option(min=1, help="Most actions of an episode.")]
 Deadline = Annotated[float, typer.Option(min=0.01, help="Seconds that a reset or a step may take.")]
@@ -76,7 +79,7 @@ def check(
 
     settings = PoolSettings(workers=2, deadline=deadline)
     with open_pool(name, _arguments(arguments), plugins=plugin or (), settings=settings) as pool:
-        done = look(pool, _tasks(tasks) or default_tasks(name), episodes=episodes, turns=turns, seed=seed)
+        done = look(pool, _tasks(tasks, name) or default_tasks(name), episodes=episodes, turns=turns, seed=seed)
         typer.echo(f"{name}: {', '.join(f'{key} {value}' for key, value in pool.identity.items())}")
     for line in done.lines():
         typer.echo(line)
@@ -120,7 +123,7 @@ def play(
     _fresh(out)
     settings = PoolSettings(workers=1, deadline=deadline)
     with open_pool(name, _arguments(arguments), plugins=plugin or (), settings=settings) as pool:
-        given = _tasks(tasks) or default_tasks(name)
+        given = _tasks(tasks, name) or default_tasks(name)
         groups = play_many(pool, given, out, episodes=episodes, attempts=attempts, agent=agent, turns=turns, seed=seed)
         write_records(out, groups)
         _tell(out, groups, pool)
@@ -175,7 +178,8 @@ def act(
         seed=seed,
     )
     with open_pool(name, _arguments(arguments), plugins=plugin or (), settings=PoolSettings(deadline=deadline)) as pool:
-        groups = play_with(pool, seeded(_tasks(tasks) or default_tasks(name), episodes, seed), attempts, how, out)
+        given = _tasks(tasks, name, answer_format) or default_tasks(name)
+        groups = play_with(pool, seeded(given, episodes, seed), attempts, how, out)
         write_records(out, groups)
         _tell(out, groups, pool)
 
@@ -264,15 +268,23 @@ def _arguments(given: list[str] | None) -> dict[str, Any]:
     return out
 
 
-def _tasks(path: Path | None) -> list[dict[str, Any]]:
+def _tasks(path: Path | None, name: str, answer_format: str = "free") -> list[dict[str, Any]]:
+    """Tasks of a file: what stands under `environment` of each row, or whole rows where the environment takes these."""
     if path is None:
         return []
+    from vlmrl.data.row import parse_row
+    from vlmrl.envs.rows import row_task, takes_rows
+
     try:
         tasks = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
     if not tasks or not all(isinstance(task, dict) for task in tasks):
         raise ConfigError(f"{path}: one JSON object per line, and at least one")
+    if takes_rows(name):
+        root = path.absolute().parent
+        samples = [parse_row(task, source=f"{path}:{n + 1}", media_root=".") for n, task in enumerate(tasks)]
+        return [row_task(sample, root=root, answer_format=answer_format) for sample in samples]
     return [
         {"id": task.get("id", n), **task["environment"]} if isinstance(task.get("environment"), dict) else task
         for n, task in enumerate(tasks)

@@ -267,7 +267,7 @@ class EnvPool:
         self, name: str, arguments: Mapping[str, Any] | None = None, *, modules: Sequence[str], settings: PoolSettings | None = None
     ):
         """`modules` are imported in the workers and register the environment."""
-        self.settings = settings or PoolSettings()
+        self.name, self.settings = name, settings or PoolSettings()
         if self.settings.workers < 1 or self.settings.deadline <= 0 or self.settings.retries < 0:
             raise ValueError(f"a pool has at least one worker, a positive deadline and no negative retries: {self.settings}")
         opening = {"name": name, "arguments": dict(arguments or {}), "modules": list(modules)}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from vlmrl.answers.tags import FREE
 from vlmrl.data.conversation import Conversation, Segment, answer_segment, first_segment, turns
 from vlmrl.data.history import History
+from vlmrl.envs.rows import answer_type_of
 from vlmrl.envs.trajectory import Seen, Trajectory, Turn
 from vlmrl.types import MediaHandle, MediaRef, Prompt, Sample
 
@@ -34,7 +35,7 @@ def first_sample(trajectory: Trajectory, start: int, first: int, *, actions: boo
     return Sample(
         id=f"{trajectory.task.get('id', 'task')}-{trajectory.seed}-{trajectory.k}-{start}",
         task="environment",
-        answer_type="action",
+        answer_type=answer_type_of(trajectory.task, "action"),
         question=told + trajectory.turns[start].seen.text,
         media=tuple(ref for turn in trajectory.turns[first : start + 1] for ref in turn.seen.media),
         answer="",

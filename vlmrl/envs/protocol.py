@@ -80,12 +80,12 @@ class Explorable(Protocol):
 class Solvable(Protocol):
     """An environment whose best return is known."""
 
-    def solve(self) -> str:
-        """An action of a best continuation of the running episode."""
+    def solve(self) -> str | None:
+        """An action of a best continuation of the running episode; None where it is not known for this one."""
         ...
 
-    def optimum(self) -> Optimum:
-        """Of the running episode, from its beginning."""
+    def optimum(self) -> Optimum | None:
+        """Of the running episode, from its beginning; None where it is not known for this one."""
         ...
 
 
@@ -101,4 +101,5 @@ class Optimum:
 
 environment: Registry[Callable[..., Environment]] = Registry("environment")
 """(keyword arguments) -> Environment. Extras: `deterministic` (True unless said), `tasks`, the tasks that `vlmrl env` runs where none are
-given, and `missing`, a function that says what must be installed first, or None."""
+given, `rows`, that its tasks are whole rows of data (`envs.rows`), `refuses`, a rule about its stage (`algo.rules`), and `missing`, a
+function that says what must be installed first, or None."""

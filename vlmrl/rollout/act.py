@@ -13,6 +13,7 @@ from vlmrl.data.encode import ANSWER_FORMATS
 from vlmrl.data.history import History
 from vlmrl.envs.play import SCREENS
 from vlmrl.envs.pool import EnvPool
+from vlmrl.envs.rows import takes_rows
 from vlmrl.envs.trajectory import Trajectory, turn_seed
 from vlmrl.errors import ConfigError
 from vlmrl.media.store import MediaSettings, MediaStore
@@ -74,6 +75,7 @@ def act(pool: EnvPool, tasks: Sequence[tuple[Mapping[str, Any], int]], attempts:
             history=how.history,
             answer_format=how.answer_format,
             turns=how.turns,
+            whole=takes_rows(pool.name),
         )
         names = [str(task.get("id", n)) for n, (task, _) in enumerate(tasks)]
         return run_attempts(table, tasks, attempts, lambda place, k, turn: turn_seed(how.seed, "act", 0, place, names[place], k, turn))

@@ -26,6 +26,7 @@ from vlmrl.envs.play import keep
 from vlmrl.envs.pool import EnvPool, Episode, Reply
 from vlmrl.envs.prompts import Handles, next_prompt
 from vlmrl.envs.protocol import Optimum
+from vlmrl.envs.rows import recorded
 from vlmrl.envs.screens import ScreenFolder
 from vlmrl.envs.trajectory import Seen, Trajectory, Turn, spoilt
 from vlmrl.errors import RowError
@@ -70,8 +71,10 @@ def make_table(
     turns: int,
     longest: int | None = None,
     forks: Forks = NONE,
+    whole: bool = False,
 ) -> Table:
-    """A table for a model's processor, with screens as files of `folder` that `store` decodes. `longest`: tokens of a prompt."""
+    """A table for a model's processor, with screens as files of `folder` that `store` decodes. `longest`: tokens of a prompt; `whole`: the
+    environment reads answers itself, tags and all."""
     return Table(
         pool=pool,
         generate=generate,
@@ -81,7 +84,7 @@ def make_table(
         screens=ScreenFolder(folder),
         history=history,
         turns=turns,
-        action=lambda text: action_of(text, answer_format),
+        action=(lambda text: text) if whole else (lambda text: action_of(text, answer_format)),
         answer_format=answer_format,
         longest=longest,
         forks=forks,
@@ -129,7 +132,7 @@ def run_attempts(
     try:
         firsts = [episode.reset() for *_, episode in opened]
         every = [
-            _Attempt(*tasks[place], place, k, episode, first.result(), first.result().optimum)
+            _Attempt(recorded(tasks[place][0]), tasks[place][1], place, k, episode, first.result(), first.result().optimum)
             for (place, k, episode), first in zip(opened, firsts, strict=True)
         ]
         for turn in range(table.turns):

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmrl.envs.prompts import chains, rows
+from vlmrl.envs.rows import TaskOf, plain_task
 from vlmrl.envs.trajectory import (
     Trajectory,
     environment_seed,
@@ -34,7 +35,7 @@ from vlmrl.errors import CheckpointError, RemoteError
 from vlmrl.rollout.collect import Collected, Collector, GenerationBatch, PendingGroup, Scoring
 from vlmrl.rollout.episodes import Table, run_attempts
 from vlmrl.rollout.journal import scores_from_json
-from vlmrl.types import Group, Prompt, Sample, ScoredGroup, TurnRollout
+from vlmrl.types import Group, Prompt, ScoredGroup, TurnRollout
 
 WINDOW = 50
 """Steps over which the share of faults is watched."""
@@ -119,6 +120,8 @@ class EpisodeCollector(Collector):
 
     table: Table
     watch: FaultWatch
+    task_of: TaskOf = plain_task
+    """What the environment is given of a row."""
 
     def measured(self, notes: Mapping[str, float]) -> Mapping[str, float]:
         """Rates of the step's episodes. Faults are in no denominator but their own."""
@@ -139,7 +142,7 @@ class EpisodeCollector(Collector):
         """Play every attempt of a batch; a group is scored once all of them are over."""
         batch = one.batch
         tasks = [
-            (task_of(prompt.sample), environment_seed(*self._where(batch, number))) for number, (_, prompt) in enumerate(batch.prompts)
+            (self.task_of(prompt.sample), environment_seed(*self._where(batch, number))) for number, (_, prompt) in enumerate(batch.prompts)
         ]
         began = time.perf_counter()
         version = self.engine.version
@@ -186,11 +189,6 @@ class EpisodeCollector(Collector):
         assert isinstance(one, EpisodeGroup)
         trajectories = [trajectory_to_json(trajectory) for trajectory in one.played]
         return {**super()._record(one), "rollouts": [], "trajectories": trajectories, "policy_version": one.version}
-
-
-def task_of(sample: Sample) -> dict[str, Any]:
-    """What an environment is given of a row: its id, and what stands under `environment` of its meta."""
-    return {"id": sample.id, **(sample.meta.get("environment") or {})}
 
 
 def turn_rollouts(table: Table, played: Sequence[Trajectory], version: int) -> list[TurnRollout]:

@@ -17,6 +17,7 @@ import torch
 from vlmrl import fs
 from vlmrl.config.schema import Config, RolloutStage, StageBase
 from vlmrl.config.stages import UntilSection
+from vlmrl.envs.rows import task_maker
 from vlmrl.errors import CheckpointError, Preempted, VlmrlError
 from vlmrl.evals.ask.engines import LocalEngine
 from vlmrl.evals.ask.episodes import Conditions, HeldOut, conditions_of, evaluate_episodes, of_rows
@@ -245,7 +246,7 @@ def _played_rows(s: Session, name: str, stage: RolloutStage, policy: Policy, vis
         policy,
         own_engine(policy, vision),
         s.store,
-        of_rows(samples, 0),
+        of_rows(samples, 0, task_maker(environment.name, root=s.places.data, answer_format=stage.answer_format)),
         conditions,
         options,
         s.run.eval / f"{name}.jsonl",

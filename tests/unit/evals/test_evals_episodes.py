@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from vlmrl.answers.episode import spl
 from vlmrl.config.section import EnvironmentMethod, HistorySection
 from vlmrl.data.row import parse_row
 from vlmrl.envs.worlds.toy_desk import make_goal
@@ -23,7 +24,6 @@ from vlmrl.evals.ask.suite import data_root_of, load_suite, suite_path
 from vlmrl.evals.pages.eval_page import write_eval_report
 from vlmrl.evals.pages.run_page import headline
 from vlmrl.evals.score.compare import compare_folders
-from vlmrl.answers.episode import spl
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.records import read_records
 from vlmrl.evals.score.summary import summarize

@@ -17,13 +17,14 @@ from typing import Any
 
 from vlmrl import faults, fs
 from vlmrl.answers.episode import EPISODE, spl
-from vlmrl.answers.tags import parse
+from vlmrl.answers.tags import FREE, parse
 from vlmrl.config.section import EnvironmentMethod, HistorySection
 from vlmrl.data.history import History
 from vlmrl.envs.find import default_tasks, environments, open_pool
 from vlmrl.envs.play import keep
 from vlmrl.envs.pool import PoolSettings
 from vlmrl.envs.prompts import next_prompt
+from vlmrl.envs.rows import FORMAT, TaskOf, plain_task, recorded, takes_rows, task_maker
 from vlmrl.envs.score import Played, score
 from vlmrl.envs.trajectory import Trajectory, environment_seed, trajectory_from_json, trajectory_to_json, turn_seed
 from vlmrl.errors import ConfigError, RemoteError, StorageError
@@ -100,15 +101,28 @@ class EpisodeResult:
         return score(self.groups)
 
 
-def of_rows(samples: Sequence[Sample], seed: int) -> list[HeldOut]:
-    """Rows as episodes: what stands under `environment` of a row's `meta`, as in training."""
-    return [
-        _held_out(sample.id, {"id": sample.id, **(sample.meta.get("environment") or {})}, seed, dict(labels(sample))) for sample in samples
-    ]
+def of_rows(samples: Sequence[Sample], seed: int, task_of: TaskOf = plain_task) -> list[HeldOut]:
+    """Rows as episodes, as in training: what stands under `environment` of a row's `meta`, or what `task_of` makes of the row.
+
+    Raises:
+        RowError: the environment cannot be given this row.
+    """
+    return [_held_out(sample.id, task_of(sample), seed, dict(labels(sample))) for sample in samples]
 
 
-def of_environment(name: str, count: int, seed: int, plugins: Sequence[str] = ()) -> list[HeldOut]:
-    """So many episodes of the tasks that an environment declares, in turn. Fewer are the first of more.
+def of_task(task: Task, samples: Sequence[Sample], root: Path) -> list[HeldOut]:
+    """The rows of a task of a suite as episodes. `root`: the data root.
+
+    Raises:
+        RowError: as `of_rows`.
+    """
+    assert task.environment is not None
+    return of_rows(samples, task.episode_seed, task_maker(task.environment.name, root=root, answer_format=task.asked))
+
+
+def of_environment(name: str, count: int, seed: int, plugins: Sequence[str] = (), *, answer_format: str = FREE) -> list[HeldOut]:
+    """So many episodes of the tasks that an environment declares, in turn. Fewer are the first of more. `answer_format`: for an environment
+    that reads answers itself.
 
     Raises:
         ConfigError: there is no such environment.
@@ -116,7 +130,8 @@ def of_environment(name: str, count: int, seed: int, plugins: Sequence[str] = ()
     known = environments(plugins)
     if name not in known.names():
         raise ConfigError(known.problems(name, {}, "environment"))
-    tasks = default_tasks(name)
+    reads = {FORMAT: answer_format} if takes_rows(name) else {}
+    tasks = [{**task, **reads} for task in default_tasks(name)]
     turned = [(n, tasks[n % len(tasks)]) for n in range(count)]
     return [_held_out(f"{task.get('id', name)}-{n:04d}", task, seed, {"category": str(task.get("id", name))}) for n, task in turned]
 
@@ -169,6 +184,7 @@ def evaluate_episodes(
             answer_format=conditions.answer_format,
             turns=e.max_turns,
             longest=conditions.max_prompt_tokens,
+            whole=takes_rows(e.name),
         )
         one = _Playing(
             table=table,
@@ -221,7 +237,7 @@ class _Playing:
     def sample_hash(self, episode: HeldOut) -> str:
         """Of the world, its version, its arguments, the task and the seed."""
         e = self.conditions.environment
-        return digest([dict(self.table.pool.identity), e.name, e.arguments, dict(episode.task), episode.seed])
+        return digest([dict(self.table.pool.identity), e.name, e.arguments, recorded(episode.task), episode.seed])
 
     def settings(self) -> dict[str, float | str]:
         return {**settings_json(self.options.settings, REFERENCE), **self.conditions.names()}

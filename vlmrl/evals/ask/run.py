@@ -17,7 +17,7 @@ from vlmrl.data.encode import Encoder, Media
 from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError, DataError, MediaError, RowError
 from vlmrl.evals.ask.engines import EvalEngine, LocalEngine
-from vlmrl.evals.ask.episodes import NOT_PLAYED, HeldOut, conditions_of, evaluate_episodes, of_environment, of_rows
+from vlmrl.evals.ask.episodes import NOT_PLAYED, HeldOut, conditions_of, evaluate_episodes, of_environment, of_task
 from vlmrl.evals.ask.evaluate import JUDGED, SINGLE_PROCESS, Collective, EvalOptions, evaluate
 from vlmrl.evals.ask.models import LocalModel, Model, open_store
 from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
@@ -400,9 +400,9 @@ def task_episodes(task: Task, root: Path, out: Path | None) -> tuple[list[HeldOu
     assert task.environment is not None
     if task.source:
         samples, whole = task_samples(task, root, out)
-        return of_rows(samples, task.episode_seed), whole
+        return of_task(task, samples, root), whole
     wanted = task.episodes if task.limit is None else min(task.limit, task.episodes)
-    return of_environment(task.environment.name, wanted, task.episode_seed, task.plugins), task.episodes
+    return of_environment(task.environment.name, wanted, task.episode_seed, task.plugins, answer_format=task.asked), task.episodes
 
 
 def _misfit(task: Task, sample: Sample) -> str | None:

@@ -166,7 +166,9 @@ def _episode_problems(task: Task) -> list[str]:
     if not plays and history != HistorySection():
         out.append("history says what of an episode's turns stands in a prompt, and there is no environment")
     if task.environment is not None:
-        out += environments().problems(task.environment.name, task.environment.arguments, "environment")
+        known, name, arguments = environments(), task.environment.name, task.environment.arguments
+        wrong = known.problems(name, arguments, "environment")
+        out += wrong or known.get(name).extra.get("refuses", lambda *_: ())(arguments, task)
     if history.screens is None and (history.every != 1 or not history.actions):
         out.append("history.every and history.actions are of prompts that begin anew; give history.screens, or remove them")
     return out

@@ -14,6 +14,7 @@ from vlmrl.config.section import EnvironmentMethod
 from vlmrl.data.history import History
 from vlmrl.envs.find import open_pool
 from vlmrl.envs.pool import EnvPool, PoolSettings
+from vlmrl.envs.rows import takes_rows, task_maker
 from vlmrl.protocols import RolloutEngine, Strategy
 from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.episodes import Table, make_table
@@ -40,7 +41,8 @@ def collector_of(s: Session, stage: StageRun, cfg: RolloutStage, engine: Rollout
     pool = stage.ends.enter_context(pool_of(cfg.environment, s.cfg.plugins))
     stage.counters.add("environment/retried", lambda: float(sum(pool.retried.values())))
     watch = stage.memories.keep("environment", FaultWatch(cfg.environment.max_faults))
-    return partial(EpisodeCollector, table=table_of(s, cfg, pool, engine), watch=watch)
+    task_of = task_maker(cfg.environment.name, root=s.places.data, answer_format=cfg.answer_format)
+    return partial(EpisodeCollector, table=table_of(s, cfg, pool, engine), watch=watch, task_of=task_of)
 
 
 def pool_of(environment: EnvironmentMethod, plugins: tuple[str, ...]) -> EnvPool:
@@ -66,4 +68,5 @@ def table_of(s: Session, cfg: RolloutStage, pool: EnvPool, engine: RolloutEngine
         turns=cfg.environment.max_turns,
         longest=s.cfg.data.max_prompt_tokens,
         forks=Forks.of(rollout.forks),
+        whole=takes_rows(cfg.environment.name),
     )

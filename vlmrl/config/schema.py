@@ -203,7 +203,7 @@ class CheckpointSection(Section):
 
 
 class ToyWorldSection(Section):
-    kind: Literal["grounding", "shell", "multitask", "spatial", "think", "gui"] = Field(
+    kind: Literal["grounding", "shell", "multitask", "spatial", "think", "gui", "zoom"] = Field(
         default="grounding",
         description="What the world holds: temporal grounding in videos, a shell game in videos, or one family of tasks on pictures",
     )

@@ -43,9 +43,9 @@ def test_there_are_toy_suites_that_ask_as_their_recipes_do(name, world, answer_t
     assert task.media == recipe.media
 
 
-@pytest.mark.parametrize("recipe", ["toy_desk_grpo", "toy_desk_gigpo"])
-def test_the_suite_of_episodes_plays_as_its_recipes_do(recipe):
-    (task,) = load_suite(next(p for p in SUITES if p.stem == "toy_desk")).tasks
+@pytest.mark.parametrize(("suite", "recipe"), [("toy_desk", "toy_desk_grpo"), ("toy_desk", "toy_desk_gigpo"), ("toy_zoom", "toy_zoom")])
+def test_the_suite_of_episodes_plays_as_its_recipes_do(suite, recipe):
+    (task,) = load_suite(next(p for p in SUITES if p.stem == suite)).tasks
     config = load(ROOT / f"configs/recipes/{recipe}.yaml", []).config
     stage = config.stages[-1]
     assert (task.environment, task.history, task.asked) == (stage.environment, stage.history, stage.answer_format)

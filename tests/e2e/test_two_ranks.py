@@ -69,6 +69,11 @@ def assert_same(configs: list[dict[str, Any]], *, steps: int) -> None:
     """Runs of one recipe on other numbers of ranks: the same answers at the start, the same updates up to summation order."""
     bases = [(runs.run_dir(c) / "eval" / "base.jsonl").read_bytes() for c in configs]
     assert bases[0] == bases[1]  # the same weights, so the same answers, whoever gave them
+    assert_same_updates(configs, steps=steps)
+
+
+def assert_same_updates(configs: list[dict[str, Any]], *, steps: int) -> None:
+    """The losses and the final weights of two runs, up to summation order."""
     one, two = (read_metrics(runs.run_dir(c) / "metrics.jsonl") for c in configs)
     updates = [([line for line in of if "grad_norm" in line]) for of in (one, two)]
     assert len(updates[0]) == len(updates[1]) == steps

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from vlmrl import fs
 from vlmrl.envs.pool import EnvPool, Episode, Reply
 from vlmrl.envs.protocol import Observation
+from vlmrl.envs.rows import recorded
 from vlmrl.envs.screens import ScreenFolder, state_of
 from vlmrl.envs.trajectory import Seen, Trajectory, Turn, environment_seed, spoilt, trajectory_to_json
 from vlmrl.errors import ConfigError
@@ -44,7 +45,7 @@ def play(pool: EnvPool, task: Mapping[str, Any], seed: int, *, k: int, agent: Ag
         episode.close()
     fault = reply.fault
     kept = tuple(done) if fault is None else spoilt(done)
-    return Trajectory(task=dict(task), seed=seed, k=k, turns=kept, fault=fault, identity=dict(pool.identity), optimum=optimum)
+    return Trajectory(task=recorded(task), seed=seed, k=k, turns=kept, fault=fault, identity=dict(pool.identity), optimum=optimum)
 
 
 def keep(observation: Observation, screens: ScreenFolder) -> Seen:

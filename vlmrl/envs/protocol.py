@@ -25,7 +25,7 @@ class Observation:
 
     text: str
     screens: tuple[bytes, ...] = ()
-    """Files of pictures (PNG), in the order in which they are shown."""
+    """Files of pictures, in the order in which they are shown: PNG, or whatever rows may have."""
     state: str | None = None
     """Equal texts are equal states, which step credit compares across attempts. None: the hash of text and screens, which is less than
     the state where something is hidden and more than it where a clock is shown."""

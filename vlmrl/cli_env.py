@@ -64,7 +64,10 @@ def check(
     arguments: Arguments = None,
     plugin: Plugins = None,
     tasks: Tasks = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes that are played twice.")] = 20,
+    episodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Episodes that are played twice; without it one of each task, and at least 20.", show_default=False),
+    ] = None,
     turns: Turns = 20,
     seed: Seed = 0,
     deadline: Deadline = 20.0,
@@ -79,7 +82,8 @@ def check(
 
     settings = PoolSettings(workers=2, deadline=deadline)
     with open_pool(name, _arguments(arguments), plugins=plugin or (), settings=settings) as pool:
-        done = look(pool, _tasks(tasks, name) or default_tasks(name), episodes=episodes, turns=turns, seed=seed)
+        given = _tasks(tasks, name) or default_tasks(name, _arguments(arguments))
+        done = look(pool, given, episodes=episodes or max(20, len(given)), turns=turns, seed=seed)
         typer.echo(f"{name}: {', '.join(f'{key} {value}' for key, value in pool.identity.items())}")
     for line in done.lines():
         typer.echo(line)
@@ -123,7 +127,7 @@ def play(
     _fresh(out)
     settings = PoolSettings(workers=1, deadline=deadline)
     with open_pool(name, _arguments(arguments), plugins=plugin or (), settings=settings) as pool:
-        given = _tasks(tasks, name) or default_tasks(name)
+        given = _tasks(tasks, name) or default_tasks(name, _arguments(arguments))
         groups = play_many(pool, given, out, episodes=episodes, attempts=attempts, agent=agent, turns=turns, seed=seed)
         write_records(out, groups)
         _tell(out, groups, pool)
@@ -178,7 +182,7 @@ def act(
         seed=seed,
     )
     with open_pool(name, _arguments(arguments), plugins=plugin or (), settings=PoolSettings(deadline=deadline)) as pool:
-        given = _tasks(tasks, name, answer_format) or default_tasks(name)
+        given = _tasks(tasks, name, answer_format) or default_tasks(name, _arguments(arguments))
         groups = play_with(pool, seeded(given, episodes, seed), attempts, how, out)
         write_records(out, groups)
         _tell(out, groups, pool)

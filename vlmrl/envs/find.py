@@ -44,6 +44,7 @@ def open_pool(
     missing = missing_for(name)
     if missing is not None:
         raise ConfigError(f"environment '{name}': {missing}")
+    default_tasks(name, arguments)  # complains of arguments that name no task
     module = entry.function.__module__
     if module == "__main__":
         raise ConfigError(f"environment '{name}' is defined in the script that runs; a worker cannot import it: put it into a module")
@@ -56,6 +57,11 @@ def missing_for(name: str) -> str | None:
     return said()
 
 
-def default_tasks(name: str) -> tuple[Mapping[str, Any], ...]:
-    """The tasks that an environment declares; one without content where it declares none."""
-    return tuple(environment.get(name).extra.get("tasks", ({"id": name},)))
+def default_tasks(name: str, arguments: Mapping[str, Any] | None = None) -> tuple[Mapping[str, Any], ...]:
+    """The tasks that an environment declares, with these arguments; one without content where it declares none.
+
+    Raises:
+        ConfigError: the arguments name tasks that are not there.
+    """
+    declared: Any = environment.get(name).extra.get("tasks", ({"id": name},))
+    return declared(**(arguments or {})) if callable(declared) else declared

@@ -120,18 +120,26 @@ def of_task(task: Task, samples: Sequence[Sample], root: Path) -> list[HeldOut]:
     return of_rows(samples, task.episode_seed, task_maker(task.environment.name, root=root, answer_format=task.asked))
 
 
-def of_environment(name: str, count: int, seed: int, plugins: Sequence[str] = (), *, answer_format: str = FREE) -> list[HeldOut]:
-    """So many episodes of the tasks that an environment declares, in turn. Fewer are the first of more. `answer_format`: for an environment
-    that reads answers itself.
+def of_environment(
+    name: str,
+    count: int,
+    seed: int,
+    plugins: Sequence[str] = (),
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    answer_format: str = FREE,
+) -> list[HeldOut]:
+    """So many episodes of the tasks that an environment with these arguments declares, in turn. Fewer are the first of more.
+    `answer_format`: for an environment that reads answers itself.
 
     Raises:
-        ConfigError: there is no such environment.
+        ConfigError: there is no such environment, or its arguments name no tasks.
     """
     known = environments(plugins)
     if name not in known.names():
         raise ConfigError(known.problems(name, {}, "environment"))
     reads = {FORMAT: answer_format} if takes_rows(name) else {}
-    tasks = [{**task, **reads} for task in default_tasks(name)]
+    tasks = [{**task, **reads} for task in default_tasks(name, arguments)]
     turned = [(n, tasks[n % len(tasks)]) for n in range(count)]
     return [_held_out(f"{task.get('id', name)}-{n:04d}", task, seed, {"category": str(task.get("id", name))}) for n, task in turned]
 

@@ -44,8 +44,7 @@ def main(arguments: list[str]) -> None:
         status = _wait(pid)
         code = os.waitstatus_to_exitcode(status)
         said = (profile / "said").read_bytes()[-TAIL:].decode("utf-8", "replace") if (profile / "said").exists() else ""
-        sys.stdout.write(json.dumps({"code": code, "said": said}) + "\n")
-        sys.stdout.flush()
+        os.write(1, json.dumps({"code": code, "said": said}).encode() + b"\n")
     finally:
         _remove(profile)
 

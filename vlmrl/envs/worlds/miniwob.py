@@ -361,8 +361,11 @@ _POINTING = {
 
 def read_key(text: str) -> tuple[str, int] | None:
     """(key, modifiers) of `Enter`, `a`, `ctrl+a`, `ctrl+shift+left`; None where there is no such key."""
-    *held, name = text.strip().replace("++", "+plus").split("+")
-    name = "+" if name == "plus" else name.strip()
+    held, name = text.strip().split("+"), ""
+    if held[-1] == "" and text.strip().endswith("+"):  # the key + itself
+        held, name = [one for one in held if one], "+"
+    else:
+        name = held.pop().strip()
     modifiers = [MODIFIERS.get(one.strip().lower().replace("control", "ctrl")) for one in held]
     short = name.lower().removeprefix("arrow")
     if None in modifiers or not (len(name) == 1 or short in KEYS):

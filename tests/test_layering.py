@@ -73,7 +73,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": {"config", "errors", "methods", "policy", "toy", "train", "types", "evals"},
     "cli_init": {"config", "errors", "fs", "registry"},
     "cli_examples": {"errors", "fs", "paths"},
-    "cli_env": BELOW | {"envs", "data", "media", "policy", "rollout"},
+    "cli_env": BELOW | {"envs", "data", "media", "policy", "rollout", "evals"},
     "cli_conform": {"errors", "conform", "families", "policy"},
     "cli_eval": BELOW | {"train", "evals", "toy", "policy", "cli_names"},
     "cli_plan": {"config", "errors", "plan", "policy", "cli_names"},

@@ -196,16 +196,18 @@ def _fresh(out: Path) -> None:
 
 
 def _tell(out: Path, groups: list[list[Trajectory]], pool: EnvPool) -> None:
-    """What came of it."""
+    """Say what came of it, and write the page that shows it."""
     from vlmrl.envs.play import RECORDS
     from vlmrl.envs.score import score
     from vlmrl.envs.trajectory import turn_columns
+    from vlmrl.evals.pages.replay_page import write_played
 
     played = [one for group in groups for one in group]
     totals = [one.total for one in played if one.total is not None]
     outcomes = Counter(one.outcome or "running" for one in played)
     mean = f"{sum(totals) / len(totals):g}" if totals else "unknown"
     typer.echo(f"{out / RECORDS}: {len(played)} episodes, {sum(len(one.turns) for one in played)} turns, mean return {mean}")
+    typer.echo(f"{write_played(groups, out)}: screen by screen")
     typer.echo("outcomes: " + ", ".join(f"{outcome} {n}" for outcome, n in sorted(outcomes.items())))
     for line in score(groups).lines():
         typer.echo(line)

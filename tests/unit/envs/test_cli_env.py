@@ -53,6 +53,8 @@ def test_play_keeps_screens_and_trajectories(run, tmp_path: Path):
     assert [json.dumps(trajectory_to_json(one), sort_keys=True) for one in played] == lines
     screens = {ref.path: ref.sha256 for one in played for turn in one.turns for ref in turn.seen.media}
     assert {path: screen_hash((out / "screens" / path).read_bytes()) for path in screens} == screens
+    assert f"{out / 'replay.html'}: screen by screen" in said
+    assert (out / "replay.html").read_text().count("data:image/png;base64,") == len(screens)
     assert run("play", "toy_desk", str(out))[0] == 64
 
 

@@ -74,6 +74,22 @@ def write_replay(records: Path, out: Path | None = None) -> Path:
     return out
 
 
+def write_played(groups: Sequence[Sequence[Trajectory]], folder: Path) -> Path:
+    """Write the replay of episodes that were played without an evaluation, `replay.html` in their folder.
+
+    Args:
+        groups: the attempts at each task.
+        folder: what they were played into; it holds their screens.
+
+    Raises:
+        StorageError: the page cannot be written.
+    """
+    named = [(str(one.task.get("id", one.seed)), one) for group in groups for one in group]
+    out = folder / "replay.html"
+    fs.write_text(out, render_page("replay.html.jinja", page(folder.name, named, folder / SCREENS)))
+    return out
+
+
 def page(title: str, named: Sequence[tuple[str, Trajectory]], screens: Path) -> dict[str, Any]:
     """What the template shows of (name, attempt); at most `SHOWN` attempts."""
     kept = _Screens(screens)

@@ -43,7 +43,15 @@ def test_there_are_toy_suites_that_ask_as_their_recipes_do(name, world, answer_t
     assert task.media == recipe.media
 
 
-@pytest.mark.parametrize(("suite", "recipe"), [("toy_desk", "toy_desk_grpo"), ("toy_desk", "toy_desk_gigpo"), ("toy_zoom", "toy_zoom")])
+@pytest.mark.parametrize(
+    ("suite", "recipe"),
+    [
+        ("toy_desk", "toy_desk_grpo"),
+        ("toy_desk", "toy_desk_gigpo"),
+        ("toy_zoom", "toy_zoom"),
+        ("miniwob_click", "miniwob_click"),
+    ],
+)
 def test_the_suite_of_episodes_plays_as_its_recipes_do(suite, recipe):
     (task,) = load_suite(next(p for p in SUITES if p.stem == suite)).tasks
     config = load(ROOT / f"configs/recipes/{recipe}.yaml", []).config

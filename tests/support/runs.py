@@ -64,9 +64,16 @@ def small_config(model: Path, world: Path, root: Path, **stage: Any) -> dict[str
     }
 
 
-def _run(config: Mapping[str, Any], fault: str | None, profile_steps: int = 0, said: Path | None = None) -> None:
+def _run(
+    config: Mapping[str, Any],
+    fault: str | None,
+    profile_steps: int = 0,
+    said: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> None:
     """Body of a child: exit code 0, or that of the error. What it says to a person goes to the file `said`,
     and the error's message to `error.txt` beside it (by default in the folder of runs)."""
+    os.environ.update(variables or {})
     if fault:
         os.environ["VLMRL_FAULT"] = fault
     import torch
@@ -98,18 +105,30 @@ def _run(config: Mapping[str, Any], fault: str | None, profile_steps: int = 0, s
         raise SystemExit(error.exit_code) from None
 
 
-def start(config: Mapping[str, Any], fault: str | None = None, profile_steps: int = 0, said: Path | None = None) -> Any:
-    """A running child."""
-    child = _CONTEXT.Process(target=_run, args=(config, fault, profile_steps, said))
+def start(
+    config: Mapping[str, Any],
+    fault: str | None = None,
+    profile_steps: int = 0,
+    said: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Any:
+    """A running child, with these variables beside those of its parent."""
+    child = _CONTEXT.Process(target=_run, args=(config, fault, profile_steps, said, variables))
     child.start()
     return child
 
 
 def run(
-    config: Mapping[str, Any], fault: str | None = None, *, timeout: float = 180.0, profile_steps: int = 0, said: Path | None = None
+    config: Mapping[str, Any],
+    fault: str | None = None,
+    *,
+    timeout: float = 180.0,
+    profile_steps: int = 0,
+    said: Path | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> int:
     """Run to the end; the exit code (negative: killed by that signal)."""
-    child = start(config, fault, profile_steps, said)
+    child = start(config, fault, profile_steps, said, variables)
     child.join(timeout)
     if child.is_alive():
         child.kill()

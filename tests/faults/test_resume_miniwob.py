@@ -55,7 +55,7 @@ def test_other_fonts_are_refused(tiny_files: tuple[Path, Path], tmp_path: Path) 
     if font is None:
         pytest.skip("needs a font below /usr/share/fonts")
     config = small(*tiny_files, tmp_path)
-    assert runs.run(config, "step.before_update@2:kill", timeout=900) == -9
+    assert runs.run(config, "step.before_update@1:kill", timeout=900) == -9, "the second step is yet to be played"
     (tmp_path / "fonts").mkdir()
     shutil.copy(font, tmp_path / "fonts")
     told = tmp_path / "fonts.conf"

@@ -64,4 +64,5 @@ def default_tasks(name: str, arguments: Mapping[str, Any] | None = None) -> tupl
         ConfigError: the arguments name tasks that are not there.
     """
     declared: Any = environment.get(name).extra.get("tasks", ({"id": name},))
-    return declared(**(arguments or {})) if callable(declared) else declared
+    found: tuple[Mapping[str, Any], ...] = declared(**(arguments or {})) if callable(declared) else declared
+    return found

@@ -63,6 +63,8 @@ def default_tasks(name: str, arguments: Mapping[str, Any] | None = None) -> tupl
     Raises:
         ConfigError: the arguments name tasks that are not there.
     """
-    declared: Any = environment.get(name).extra.get("tasks", ({"id": name},))
-    found: tuple[Mapping[str, Any], ...] = declared(**(arguments or {})) if callable(declared) else declared
-    return found
+    extra = environment.get(name).extra
+    if "tasks" not in extra:
+        return ({"id": name},)
+    declared = extra["tasks"]
+    return declared(**(arguments or {})) if callable(declared) else declared

@@ -66,5 +66,7 @@ def default_tasks(name: str, arguments: Mapping[str, Any] | None = None) -> tupl
     extra = environment.get(name).extra
     if "tasks" not in extra:
         return ({"id": name},)
-    declared = extra["tasks"]
-    return declared(**(arguments or {})) if callable(declared) else declared
+    declared: Any = extra["tasks"]
+    if isinstance(declared, tuple):
+        return declared
+    return declared(**(arguments or {}))

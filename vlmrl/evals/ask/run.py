@@ -401,11 +401,8 @@ def task_episodes(task: Task, root: Path, out: Path | None) -> tuple[list[HeldOu
     if task.source:
         samples, whole = task_samples(task, root, out)
         return of_task(task, samples, root), whole
-    wanted = task.episodes if task.limit is None else min(task.limit, task.episodes)
-    given = task.environment
-    return of_environment(
-        given.name, wanted, task.episode_seed, task.plugins, arguments=given.arguments, answer_format=task.asked
-    ), task.episodes
+    e, wanted = task.environment, task.episodes if task.limit is None else min(task.limit, task.episodes)
+    return of_environment(e.name, wanted, task.episode_seed, task.plugins, arguments=e.arguments, answer_format=task.asked), task.episodes
 
 
 def _misfit(task: Task, sample: Sample) -> str | None:

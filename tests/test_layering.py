@@ -53,7 +53,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     # A stage with an environment opens its processes.
     "train": BELOW
     | {"config", "methods", "algo", "answers", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "families", "evals"}
-    | {"envs"},
+    | {"envs", "kept"},
+    # Kept groups: written by the trainer, read by the viewer.
+    "kept": {"errors", "fs", "media", "types"},
+    # Shows a run; reads what training and evaluation have written.
+    "view": {"answers", "errors", "evals.pages.overlay", "kept", "train.listing", "types"},
     # Tries a model of any family through the same functions that train it.
     "conform": {"compat", "errors", "fs", "families", "policy", "rollout", "media.headers"},
     "toy": BELOW | {"config", "media", "data", "policy", "train", "envs"},
@@ -66,8 +70,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": BELOW
     | {"api", "config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval", "cli_plan", "cli_launch"}
-    | {"cli_server", "cli_toy", "cli_env", "cli_conform", "cli_names", "cli_init", "cli_examples", "cli_ask", "cli_runs"},
+    | {"cli_server", "cli_toy", "cli_env", "cli_conform", "cli_names", "cli_init", "cli_examples", "cli_ask", "cli_runs", "cli_view"},
     "cli_runs": {"errors", "train"},
+    "cli_view": {"view"},
     "cli_ask": {"errors", "types", "evals", "policy"},
     "cli_names": {"config", "evals"},
     "api": {"config", "errors", "methods", "policy", "toy", "train", "types", "evals"},
@@ -88,6 +93,8 @@ ONLY_IMPORTED_BY = {
     "cli_examples": {"cli"},
     "cli_ask": {"cli"},
     "cli_runs": {"cli"},
+    "cli_view": {"cli"},
+    "view": {"cli_view"},
     "cli_env": {"cli"},
     "cli_eval": {"cli"},
     "cli_plan": {"cli"},
@@ -106,7 +113,7 @@ ONLY_IMPORTED_BY = {
 OWNERS: dict[str, tuple[str, ...]] = {
     "av": ("media", "toy.world"),
     "decord": ("media",),
-    "PIL": ("media", "evals", "envs.picture", "conform.inputs", "conform.headers", "conform.engine"),
+    "PIL": ("media", "kept.media", "evals", "envs.picture", "conform.inputs", "conform.headers", "conform.engine"),
     "transformers": (
         "policy",
         "families",
@@ -142,7 +149,10 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "cli_examples",
         "cli_ask",
         "cli_runs",
+        "cli_view",
     ),
+    "starlette": ("view.app",),
+    "uvicorn": ("view.serve",),
     "rich": ("cli", "cli_runs", "cli_eval", "cli_plan", "cli_conform", "train", "evals"),
     "matplotlib": ("evals",),
     "jinja2": ("evals", "rewards.remote"),
@@ -185,6 +195,7 @@ NO_TORCH = {
     "cli_examples",
     "cli_ask",
     "cli_runs",
+    "cli_view",
     "cli_env",
     "cli_eval",
     "cli_plan",

@@ -1,4 +1,4 @@
-"""The section `train`: how a run is spread over ranks."""
+"""The sections `train` (how a run is spread over ranks) and `keep` (which of its groups can be looked at later)."""
 
 from __future__ import annotations
 
@@ -38,3 +38,16 @@ class TrainSection(Section):
         gt=0,
         description="Seconds that a collective may take once all ranks have come to it; then the job ends (docs/launch.md)",
     )
+
+
+class KeepSection(Section):
+    """Kept groups: what `vlmrl view` shows. None of it changes what is trained."""
+
+    groups_per_step: int = Field(
+        default=8, ge=0, description="Most groups kept of a step, of all ranks together (docs/view.md); 0 keeps none"
+    )
+    every: PositiveInt = Field(default=1, description="Keep groups of every N-th step of a stage")
+    bytes: PositiveInt = Field(
+        default=2**29, description="Byte budget of kept groups and their media; beyond it the run is kept more thinly"
+    )
+    frames: PositiveInt = Field(default=24, description="Most frames kept of a video, evenly spaced")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -85,6 +85,11 @@ class ProcessorBundle:
         """Text of answer ids, without control tokens."""
         with self.lock:
             return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def piece(self, ids: Sequence[int]) -> str:
+        """Text of ids that may begin or end inside a word, control tokens included."""
+        with self.lock:
+            return self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

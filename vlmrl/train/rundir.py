@@ -1,6 +1,7 @@
 """A run's directory: who may use it, what is in it, what may change when the same command runs again, and signals.
 
-    <root>/<name>/  LOCK  run.json  config.yaml  environment.json  metrics.jsonl  journal/  checkpoints/  eval/  report.html  FINISHED
+    <root>/<name>/  LOCK  run.json  config.yaml  environment.json  metrics.jsonl  journal/  checkpoints/  eval/  groups/
+                    report.html  FINISHED
 
 The lock is held for the life of the process and vanishes with it, however it dies. Running the same command again resumes.
 
@@ -35,7 +36,7 @@ Resume = Literal["auto", "never", "must"]
 _PACKAGES = ("torch", "transformers", "accelerate", "safetensors", "numpy", "tokenizers")
 _LAYOUT = ("LOCK", "config.yaml", "environment.json", "journal", "checkpoints", "eval")
 _FLAT = ("journal", "checkpoints", "inputs", "stages", "best", "judges", "profile")
-_DEEP = ("eval",)
+_DEEP = ("eval", "groups")
 """Folders of a run in which files are written under a temporary name first; those of `_DEEP` have folders of their own."""
 _SCHEMA = 1
 _locks: set[int] = set()

@@ -183,7 +183,7 @@ def stage_folder(run: RunDir, cfg: Config, index: int) -> Path:
 def fixed_options(cfg: Config) -> dict[str, Any]:
     """The part of a config that decides the numbers: it may not change between start and resume. Cadence, caches and display may."""
     out = cfg.model_dump(mode="json")
-    for free in ("checkpoint",):
+    for free in ("checkpoint", "keep"):
         del out[free]
     if cfg.model.family == type(cfg.model).model_fields["family"].default:  # runs that were begun before there was a choice
         del out["model"]["family"]

@@ -109,6 +109,8 @@ class Minibatch:
     `provided`."""
     tasks: tuple[str, ...] = ()
     """Names of the tasks, by the ids in `task_B`."""
+    see: Callable[[Sequence[Row], LossInputs], None] | None = None
+    """Looks at what each micro-batch's forward gave; after out of memory it is shown some again."""
 
 
 @dataclass(kw_only=True)
@@ -246,6 +248,8 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
                 x, slices = loss_inputs(batch, n, micro, scored), _slices(batch, n, micro)
                 scalar, metrics = objective(x, slices, total)
                 _count(sums, x, slices, micro, scalar, metrics)
+                if batch.see is not None:
+                    batch.see(part, x)
             _backward(learner, scalar, last=number == len(parts))
     return sums, tokens
 

@@ -9,11 +9,13 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
 from vlmrl import faults
 from vlmrl.algo import segments
+from vlmrl.algo.inputs import LossInputs
 from vlmrl.config.schema import RolloutSection, RolloutStage, StageBase
 from vlmrl.errors import NumericsError, Preempted
 from vlmrl.media.store import MediaStore
@@ -71,6 +73,18 @@ class Reference:
     vision: VisionCache
 
 
+class GroupKeeper(Protocol):
+    """What a stage asks of `train.keep.Keeper`."""
+
+    def choose(self, batch: Batch, adv_NT: torch.Tensor, adv_N: torch.Tensor, *, step: int, global_step: int) -> None: ...
+
+    def see(self, rows: Sequence[Row], x: LossInputs) -> None: ...
+
+    def write(self) -> None: ...
+
+    def settle(self) -> None: ...
+
+
 @dataclass(kw_only=True)
 class StageRun:
     """A stage that is running. Everything that must survive is in `state` and `memories`."""
@@ -121,6 +135,8 @@ class StageRun:
     """What generates, for a stage that does (`train.stage.engines`)."""
     make_collector: Callable[[StageRun, RolloutStage, RolloutEngine, Strategy], Callable[..., Collector]]
     """What collects its rollouts (`train.stage.world`)."""
+    keeper: GroupKeeper | None = None
+    """Keeps groups for `vlmrl view`; none where the recipe keeps none."""
     ends: ExitStack = field(default_factory=ExitStack)
     """Closes what was opened for the stage, when its loop ends."""
     gap_bounds: Bounds = field(default_factory=Bounds)
@@ -362,6 +378,8 @@ class StageRun:
         state.policy_version = self.policy.version
         state.max_tokens_per_microbatch = self.learner.max_tokens_per_microbatch
         state.without_signal += int(values.get("groups_with_signal") == 0.0)
+        if self.keeper is not None:
+            self.keeper.write()
         faults.point("step.after_update")
         line = values | {"grad_norm": report.grad_norm, "step/skipped": float(not report.applied)} | rates(self.learner.updates.optimizer)
         line |= self.tokens.read(report.tokens)
@@ -388,6 +406,8 @@ class StageRun:
         stop = any(dist.gather(self.stop_requested()))
         if due or stop:
             with self.clock.phase("checkpoint"):
+                if self.keeper is not None:
+                    self.keeper.settle()
                 self.save()
         if self.settle is not None:
             with self.clock.phase("checkpoint"):

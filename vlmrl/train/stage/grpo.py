@@ -73,6 +73,8 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, pipeline:
         if problem := advantage_problem(algorithm, batch, adv_N):
             raise NumericsError(f"stage '{cfg.name}', step {state.step + 1}: {problem}")
         stage.remember(pipeline.collector.strategy, batch, adv_N)
+        if stage.keeper is not None:
+            stage.keeper.choose(batch, adv_NT, adv_N, step=state.step + 1, global_step=state.global_step + 1)
         values = describe(batch.groups, batch.table, adv_N, key=stage.label_key) | batch.chosen.dropped | batch.measured | algorithm.duals()
 
     kept = batch.kept()
@@ -163,6 +165,7 @@ def update(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, batch: Batch
             statistics_N=x.on_policy_N[mine][part],
             fields={"offpolicy_B": truth_N[part], "task_B": x.task_N[mine][part]},
             tasks=x.tasks,
+            see=None if stage.keeper is None else stage.keeper.see,
         )
         with clock.phase("old_and_reference"):
             minibatch = stage.provide_minibatch(minibatch)

@@ -26,6 +26,7 @@ from vlmrl.sampling.info import describe
 from vlmrl.train.admission import training_layout
 from vlmrl.train.columns import reward_runner
 from vlmrl.train.evaluate import evaluate_stage, held_out_score
+from vlmrl.train.keep import FOLDER, Keeper
 from vlmrl.train.loader import PromptLoader, cost_of
 from vlmrl.train.memory import FILE as MEMORIES
 from vlmrl.train.memory import Memories
@@ -138,7 +139,7 @@ def open_rollout_stage(s: Session, cfg: RolloutStage, *, methods: Sequence[Bound
     """`open_stage` for a stage that generates and scores answers, with what its section says of that."""
     with s.clock.phase("audit"):
         rewards = _rewards(s, cfg, s.rows_of(cfg.source, cfg.answer_format).samples)
-    return open_stage(
+    stage = open_stage(
         s,
         cfg,
         methods=methods,
@@ -151,6 +152,12 @@ def open_rollout_stage(s: Session, cfg: RolloutStage, *, methods: Sequence[Bound
         generates=True,
         asks_services=any(rewards_registry.get(reward.name).extra.get("service", False) for reward in cfg.rewards),
     )
+    if s.cfg.keep.groups_per_step:
+        folder, done = s.run.path / FOLDER, s.state.global_step
+        keeper = Keeper(folder, s.cfg.keep, stage=cfg.name, done=done, store=s.store, piece=s.bundle.piece, say=s.ui.say)
+        stage.ends.callback(keeper.close)
+        stage.keeper = keeper
+    return stage
 
 
 def _learner(

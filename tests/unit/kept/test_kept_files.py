@@ -1,0 +1,192 @@
+"""Kept groups on disk: what is written is read, torn files are mended, and the budget thins the run evenly."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from tests.support.kept import key_of, pixels, record
+from vlmrl.errors import StorageError
+from vlmrl.kept import media
+from vlmrl.kept.read import KeptGroups, index_path, shard_path
+from vlmrl.kept.record import line_of, pick, surprise
+from vlmrl.kept.write import KeptWriter, closest
+
+BUDGET = 1 << 30
+
+
+def writer(root: Path, *, last_step: int = 0, budget: int = BUDGET) -> KeptWriter:
+    return KeptWriter(root / "rank-0", budget=budget, last_step=last_step)
+
+
+def read(root: Path) -> list[tuple[int, str]]:
+    kept = KeptGroups(root)
+    kept.follow()
+    for address, entry in kept.entries():
+        assert kept.record(address)["group"] == entry["group"]
+    return [(entry["global_step"], entry["group"]) for _, entry in kept.entries()]
+
+
+def filled(root: Path, steps: int, each: int = 2) -> None:
+    w = writer(root)
+    for step in range(1, steps + 1):
+        for place in range(each):
+            w.add(record(step, place), {})
+    w.sync()
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    filled(tmp_path, 3)
+    assert read(tmp_path) == [(step, f"rl/{step}/{place}") for step in (1, 2, 3) for place in (0, 1)]
+
+
+def test_a_resumed_run_writes_no_group_twice(tmp_path: Path) -> None:
+    filled(tmp_path, 5)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "rank-0").glob("*.jsonl")}
+    w = writer(tmp_path, last_step=3)
+    assert [step for step, _ in read(tmp_path)] == [1, 1, 2, 2, 3, 3]
+    for step in (4, 5):
+        for place in (0, 1):
+            w.add(record(step, place), {})
+    assert {path.name: path.read_bytes() for path in (tmp_path / "rank-0").glob("*.jsonl")} == before
+
+
+@pytest.mark.parametrize("lost", [1, 7, 400])
+def test_a_torn_end_is_cut_off(tmp_path: Path, lost: int) -> None:
+    filled(tmp_path, 3)
+    shard = shard_path(tmp_path / "rank-0", 0)
+    shard.write_bytes(shard.read_bytes()[:-lost])
+    whole = shard.read_bytes().rfind(b"\n") + 1
+    assert len(read(tmp_path)) == 5, "a reader leaves it out"
+    writer(tmp_path, last_step=3)
+    assert shard.stat().st_size == whole
+    assert len(read(tmp_path)) == 5
+
+
+@pytest.mark.parametrize("damage", ["gone", "short", "torn", "nonsense"])
+def test_the_shard_alone_counts(tmp_path: Path, damage: str) -> None:
+    filled(tmp_path, 4)
+    expected, index = read(tmp_path), index_path(tmp_path / "rank-0", 0)
+    data = index.read_bytes()
+    lines = data.splitlines(keepends=True)
+    if damage == "gone":
+        index.unlink()
+    else:
+        index.write_bytes({"short": b"".join(lines[:3]), "torn": data[:-9], "nonsense": lines[0] + b"{}\n" + b"".join(lines[2:])}[damage])
+    assert read(tmp_path) == expected
+    writer(tmp_path, last_step=4)
+    assert index.read_bytes() == data
+
+
+def test_a_reader_follows_and_sees_that_a_run_went_back(tmp_path: Path) -> None:
+    w, kept = writer(tmp_path), KeptGroups(tmp_path)
+    kept.follow()
+    assert len(kept) == 0
+    for step in (1, 2, 3):
+        w.add(record(step), {})
+        kept.follow()
+        assert (len(kept), kept.generation) == (step, 0)
+    writer(tmp_path, last_step=1)
+    kept.follow()
+    assert len(kept) == 1
+    assert kept.generation == 1
+
+
+def test_a_line_that_is_being_written_waits(tmp_path: Path) -> None:
+    writer(tmp_path).add(record(1), {})
+    shard, kept = shard_path(tmp_path / "rank-0", 0), KeptGroups(tmp_path)
+    line = line_of(record(2))
+    with shard.open("ab") as file:
+        file.write(line[:40])
+        file.flush()
+        kept.follow()
+        assert len(kept) == 1
+        file.write(line[40:])
+    kept.follow()
+    assert len(kept) == 2
+
+
+def test_the_budget_thins_the_whole_run(tmp_path: Path) -> None:
+    budget = 1 << 19
+    w = writer(tmp_path, budget=budget)
+    for step in range(1, 401):
+        shown = pixels(key_of(step), height=112, width=112, colour=step % 250)
+        w.add(record(step, media=[shown.handle], texts=["x" * 800, "y"]), {shown.handle.key: media.encoded(shown, 4)})
+    kept = KeptGroups(tmp_path)
+    kept.follow()
+    steps = [entry["global_step"] for _, entry in kept.entries()]
+    assert w.bytes() <= budget + (1 << 17)
+    assert steps[0] == 1
+    assert steps[-1] == 400
+    halves = [sum(step <= 200 for step in steps), sum(step > 200 for step in steps)]
+    assert min(halves) > 0.3 * len(steps), "not the newest alone"
+    shown = {key for _, entry in kept.entries() for key in entry["media"]}
+    assert {path.stem for path in (tmp_path / "rank-0" / "media").iterdir()} == shown
+
+
+def test_media_that_no_group_shows_go_at_the_next_start(tmp_path: Path) -> None:
+    w, shown = writer(tmp_path), [pixels(key_of(n)) for n in (1, 2)]
+    for step, one in enumerate(shown, start=1):
+        assert w.lacks([one.handle.key]) == [one.handle.key]
+        w.add(record(step, media=[one.handle]), {one.handle.key: media.encoded(one, 4)})
+        assert w.lacks([one.handle.key]) == []
+    assert writer(tmp_path, last_step=1).lacks([key_of(1), key_of(2)]) == [key_of(2)]
+
+
+def test_frames_are_those_that_the_model_saw() -> None:
+    shown = pixels(key_of(1), count=30)
+    data = media.encoded(shown, 4)
+    assert data == media.encoded(shown, 4), "the same pixels give the same bytes"
+
+
+def test_a_medium_says_which_frames_were_kept(tmp_path: Path) -> None:
+    shown = pixels(key_of(1), count=30)
+    media.write(tmp_path, key_of(1), media.encoded(shown, 4))
+    path = tmp_path / f"{key_of(1)}.zip"
+    said = media.info(path)
+    assert (said["total"], said["indices"], said["times"]) == (30, [0, 10, 19, 29], [0.0, 5.0, 9.5, 14.5])
+    for number, index in enumerate(said["indices"]):
+        found = np.asarray(Image.open(io.BytesIO(media.frame(path, number))).convert("RGB"), dtype=int)
+        assert np.abs(found - shown.frames[index]).mean() < 2
+    with pytest.raises(StorageError, match="0004"):
+        media.frame(path, 4)
+
+
+@pytest.mark.parametrize("key", ["", "../../etc/passwd", "a" * 200, "A" * 64, "0" * 63 + "/"])
+def test_nothing_but_a_key_becomes_a_path(tmp_path: Path, key: str) -> None:
+    with pytest.raises(StorageError, match="key"):
+        media.path_of(tmp_path, key)
+
+
+def test_the_shard_between_the_closest_goes() -> None:
+    assert closest({0: 1, 1: 10, 2: 11, 3: 12, 4: 40}) == 2
+    assert closest({0: 1, 5: 100}) is None
+    assert closest({0: 1, 1: 2, 2: 3, 3: 4}) == 1, "the oldest of several"
+
+
+def test_surprise_by_hand() -> None:
+    assert surprise([1.0, 0.0, None], 0.25) == 0.75
+    assert surprise([None], 0.25) == 0.0
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 9)), max_size=12), st.integers(1, 12))
+def test_of_the_groups_half_are_the_most_surprising(groups: list[tuple[float, int]], count: int) -> None:
+    chosen = pick(groups, count)
+    assert chosen == sorted(set(chosen))
+    assert len(chosen) == min(count, len(groups))
+    wanted = sorted((value for value, _ in groups), reverse=True)[: (count + 1) // 2]
+    assert all(sum(groups[i][0] >= value for i in chosen) >= n for n, value in enumerate(wanted, start=1))
+
+
+def test_records_are_json_without_nan(tmp_path: Path) -> None:
+    made = record(1, rewards=(None, 1.0))
+    made["answers"][0]["logp"] = [None, -0.5]
+    found = json.loads(line_of(made))
+    assert [answer["reward"] for answer in found["answers"]] == [None, 1.0]

@@ -1,0 +1,194 @@
+"""A kept group: what a step asked, what was answered and what training made of it, as one JSON object (docs/view.md).
+
+Nothing in a record depends on the clock or on the machine, so a step that is computed again gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vlmrl.types import Rollout, ScoredGroup, TurnRollout
+
+VERSION = 1
+"""Of the records; written into each."""
+DIGITS = 4
+"""Decimals of values per token."""
+MOST_GT = 1 << 16
+"""Characters of ground truth that are kept of a row; more (large masks) is left out."""
+_META = ("frame", "size", "track_unit")
+"""Keys of a row's `meta` that drawing reads."""
+HEAD = 160
+"""Characters of a question that stand in the index."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """What a step made of one answer."""
+
+    advantage: float
+    adv_T: tuple[float, ...] = ()
+    """Per token, where credit or a reweighting tells tokens apart; empty: `advantage` for each."""
+    used: bool = True
+    """Whether it was in the update: filters let it through."""
+    logp_T: tuple[float, ...] = ()
+    """Log-prob of each token in the update's own forward, at the temperature of the rollout; empty: not in it."""
+    entropy_T: tuple[float, ...] = ()
+    """In nats; empty: not in the update."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptGroup:
+    """A group of a step, with what is kept of it."""
+
+    stage: str
+    step: int
+    """Of the stage, from 1: the step that logged it."""
+    global_step: int
+    place: int
+    """In the step's plan."""
+    scored: ScoredGroup
+    expected: float | None
+    """Mean reward of the question before this step, by the ledger; None where it was never asked."""
+    surprise: float
+    rows: tuple[Trained, ...] = field(default=())
+    """One for each rollout."""
+
+
+def surprise(totals: Sequence[float | None], expected: float) -> float:
+    """How far the answers of a group were from what was expected: the largest |reward - expected|. In units of the reward; 0 where no
+    answer was judged. `expected`: mean reward of the question before, or of the step where it was never asked."""
+    return max((abs(total - expected) for total in totals if total is not None), default=0.0)
+
+
+def pick(groups: Sequence[tuple[float, int]], count: int) -> list[int]:
+    """Places of at most `count` groups of (surprise, fixed number of the question): half of them the most surprising, the others those
+    with the lowest numbers, so that the same questions are seen again later. In order."""
+    if len(groups) <= count:
+        return list(range(len(groups)))
+    places = range(len(groups))
+    chosen = sorted(places, key=lambda i: (-groups[i][0], groups[i][1], i))[: (count + 1) // 2]
+    rest = sorted((i for i in places if i not in chosen), key=lambda i: (groups[i][1], i))
+    return sorted([*chosen, *rest[: count - len(chosen)]])
+
+
+def record_of(kept: KeptGroup, pieces: Callable[[Sequence[int]], list[str]]) -> dict[str, Any]:
+    """The JSON object of a group.
+
+    Args:
+        pieces: the text of each token of an answer.
+    """
+    group, scores = kept.scored.group, kept.scored.scores
+    sample, prompt = group.prompt.sample, group.prompt
+    gt = json.dumps(sample.gt, default=dict)
+    return {
+        "v": VERSION,
+        "stage": kept.stage,
+        "step": kept.step,
+        "global_step": kept.global_step,
+        "group": group.id,
+        "place": kept.place,
+        "sample": sample.id,
+        "task": sample.task,
+        "answer_type": sample.answer_type,
+        "answer_format": prompt.answer_format,
+        "question": sample.asked,
+        "gold": sample.answer,
+        "gt": json.loads(gt) if len(gt) <= MOST_GT else {},
+        "meta": json.loads(json.dumps({key: sample.meta[key] for key in _META if key in sample.meta}, default=dict)),
+        "media": [{"key": handle.key, "kind": handle.kind} for handle in prompt.media],
+        "columns": list(scores.columns),
+        "weights": [_number(weight) for weight in scores.weights],
+        "reasons": dict(scores.reasons),
+        "expected": None if kept.expected is None else _number(kept.expected),
+        "surprise": _number(kept.surprise),
+        "answers": [
+            _answer(kept, rollout, rewards, total, row, pieces)
+            for rollout, rewards, total, row in zip(group.rollouts, scores.rewards_GK, scores.total(), kept.rows, strict=True)
+        ],
+    }
+
+
+def _answer(
+    kept: KeptGroup,
+    rollout: Rollout,
+    rewards: Sequence[float | None],
+    total: float | None,
+    row: Trained,
+    pieces: Callable[[Sequence[int]], list[str]],
+) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "k": rollout.k,
+        "text": rollout.text,
+        "finish": rollout.finish,
+        "provenance": rollout.provenance,
+        "policy_version": rollout.policy_version,
+        "rewards": [None if value is None else _number(value) for value in rewards],
+        "reward": None if total is None else _number(total),
+        "advantage": _number(row.advantage),
+        "used": row.used,
+        "tokens": pieces(rollout.ids),
+        "logp": _numbers(rollout.logprobs),
+    }
+    for name, values in (("advantages", row.adv_T), ("policy_logp", row.logp_T), ("entropy", row.entropy_T)):
+        if values:
+            out[name] = _numbers(values)
+    if rollout.guidance is not None:
+        out["guidance"] = {
+            "question": rollout.guidance.question,
+            "tier": rollout.guidance.tier,
+            "train": rollout.guidance.train,
+            "old": rollout.guidance.old,
+        }
+    if isinstance(rollout, TurnRollout):
+        out["turn"] = {"attempt": rollout.attempt, "turn": rollout.turn, "state": rollout.state, "reward": _number(rollout.reward)}
+        out["question"] = rollout.prompt.sample.question
+        out["media"] = [{"key": handle.key, "kind": handle.kind} for handle in rollout.prompt.media]
+    return out
+
+
+def media_of(record: Mapping[str, Any]) -> list[str]:
+    """Keys of the media that a record shows, each once."""
+    listed = [*record["media"], *(one for answer in record["answers"] for one in answer.get("media", ()))]
+    return list(dict.fromkeys(one["key"] for one in listed))
+
+
+def summary(record: Mapping[str, Any], at: int, length: int) -> dict[str, Any]:
+    """The line of the index for a record that lies at bytes `at` to `at + length` of its shard."""
+    answers = record["answers"]
+    rewards = [answer["reward"] for answer in answers if answer["reward"] is not None]
+    logps = [value for answer in answers for value in answer["logp"] if value is not None]
+    return {
+        "at": at,
+        "length": length,
+        **{key: record[key] for key in ("stage", "step", "global_step", "group", "sample", "task", "surprise", "expected")},
+        "question": record["question"][:HEAD],
+        "answers": len(answers),
+        "reward": statistics.fmean(rewards) if rewards else None,
+        "best": max(rewards, default=None),
+        "spread": statistics.pstdev(rewards) if rewards else None,
+        "tokens": statistics.fmean(len(answer["tokens"]) for answer in answers) if answers else 0.0,
+        "logp": round(statistics.fmean(logps), DIGITS) if logps else None,
+        "cut": sum(answer["finish"] == "length" for answer in answers),
+        "used": sum(answer["used"] for answer in answers),
+        "provenance": sorted({answer["provenance"] for answer in answers}),
+        "media": media_of(record),
+    }
+
+
+def line_of(record: Mapping[str, Any]) -> bytes:
+    """A record or a line of the index as it is written."""
+    return json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _number(value: float) -> float | None:
+    """JSON has no NaN and no infinities: null."""
+    return float(value) if math.isfinite(value) else None
+
+
+def _numbers(values: Sequence[float]) -> list[float | None]:
+    return [round(float(value), DIGITS) if math.isfinite(value) else None for value in values]

@@ -36,6 +36,8 @@ OPTIONAL = {
     "num2words": "SmolVLM's processor; pip install 'vlmrl[smolvlm]'",
     "openpyxl": "vlmrl import of tables in XLSX; pip install 'vlmrl[xlsx]'",
     "peft": "model.lora: low-rank adapters; pip install 'vlmrl[lora]'",
+    "starlette": "vlmrl view; pip install 'vlmrl[view]'",
+    "uvicorn": "vlmrl view; pip install 'vlmrl[view]'",
     "vllm": "rollout.engine: vllm, vlmrl eval --engine vllm, or a judge served on this machine: pip install 'vlmrl[vllm]'",
     "wandb": "run.trackers: [wandb]; pip install wandb",
     "trackio": "run.trackers: [trackio]; pip install trackio",

@@ -16,7 +16,8 @@ from vlmrl import fs
 from vlmrl.errors import StorageError
 from vlmrl.media.store import ProcessedMedia
 
-QUALITY = 88
+QUALITY, SMALL_QUALITY, SMALL = 88, 95, 1 << 17
+"""Of JPEG; small pictures (pixels) are seen enlarged, so they are kept better."""
 KEY = re.compile(r"[0-9a-f]{8,128}")
 """What a key looks like (`MediaStore`): nothing else becomes part of a path."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -37,6 +38,7 @@ def encoded(media: ProcessedMedia, most: int) -> bytes:
     from PIL import Image
 
     kept = chosen(len(media.frames), most)
+    quality = SMALL_QUALITY if media.frames.shape[1] * media.frames.shape[2] <= SMALL else QUALITY
     info = {
         "kind": media.handle.kind,
         "total": len(media.frames),
@@ -51,7 +53,7 @@ def encoded(media: ProcessedMedia, most: int) -> bytes:
         archive.writestr(zipfile.ZipInfo("info.json", _EPOCH), json.dumps(info, sort_keys=True))
         for number, index in enumerate(kept):
             picture = io.BytesIO()
-            Image.fromarray(media.frames[index]).convert("RGB").save(picture, format="JPEG", quality=QUALITY, subsampling=0)
+            Image.fromarray(media.frames[index]).convert("RGB").save(picture, format="JPEG", quality=quality, subsampling=0)
             archive.writestr(zipfile.ZipInfo(f"{number:04d}.jpg", _EPOCH), picture.getvalue())
     return out.getvalue()
 

@@ -1,0 +1,177 @@
+"""The viewer as a web application: pages of ours, JSON and kept frames; who may ask is decided before anything is read.
+
+A request is refused (403) that names another host than this machine (DNS rebinding), comes from a page of another origin, lacks the
+token, or has a path that climbs. Nothing can be changed: only GET and HEAD are answered. Pages load scripts, styles and pictures from
+here alone (Content-Security-Policy), and texts of the run reach them as JSON, never as HTML.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Sequence
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from vlmrl.errors import ConfigError, StorageError
+from vlmrl.view.run import Forbidden, RunView
+
+STATIC = Path(__file__).parent / "static"
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+HOSTS = ("127.0.0.1", "localhost", "[::1]")
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+POINTS = 400
+"""Most points of a curve."""
+
+
+def cookie_name(token: str) -> str:
+    """Cookies do not tell ports apart, so each viewer has a name of its own."""
+    return "vlmrl-view-" + hashlib.sha256(token.encode()).hexdigest()[:12]
+
+
+class Guard:
+    """Decides who may ask, and puts the headers on every answer."""
+
+    def __init__(self, app: ASGIApp, token: str):
+        self.app, self.token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+
+        async def sealed(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                names = {name for name, _ in own}
+                message["headers"] = [pair for pair in message.get("headers", []) if pair[0] not in names] + own
+            await send(message)
+
+        status = refusal(scope, self.token)
+        if status:
+            await Response("refused\n" if status == 403 else "only GET\n", status)(scope, receive, sealed)
+        else:
+            await self.app(scope, receive, sealed)
+
+
+def refusal(scope: Scope, token: str) -> int:
+    """403 or 405 for a request that is refused, 0 for one that is answered."""
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    host = headers.get("host", "")
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    if name.lower() not in HOSTS:
+        return 403
+    if headers.get("origin", f"http://{host}") != f"http://{host}" or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return 403
+    raw = (scope.get("raw_path") or scope["path"].encode()).lower()
+    if any(bad in raw for bad in (b"..", b"%2e", b"%2f", b"%5c", b"\\", b"%00", b"//")):
+        return 403
+    given = [*parse_qs(scope["query_string"].decode("latin-1")).get("token", []), headers.get("authorization", "").removeprefix("Bearer ")]
+    try:
+        cookie = SimpleCookie(headers.get("cookie", "")).get(cookie_name(token))
+    except CookieError:
+        cookie = None
+    given += [] if cookie is None else [cookie.value]
+    if not any(secrets.compare_digest(one.encode(), token.encode()) for one in given):
+        return 403
+    return 0 if scope["method"] in ("GET", "HEAD") else 405
+
+
+def make_app(runs: Sequence[RunView], token: str) -> ASGIApp:
+    """The viewer of one or two runs, which answers whoever has the token."""
+    files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in TYPES}
+
+    def run_of(request: Request) -> RunView:
+        number = int(request.path_params["run"])
+        if number >= len(runs):
+            raise StorageError(f"there is no run {number}")
+        return runs[number]
+
+    def page(request: Request) -> Response:
+        if "token" in request.query_params:  # out of the address bar, into a cookie that scripts cannot read
+            response = RedirectResponse("/", 303)
+            response.set_cookie(cookie_name(token), token, httponly=True, samesite="strict")
+            return response
+        return Response(files["index.html"], media_type=TYPES[".html"])
+
+    def static(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in files:
+            return _json({"error": "no such file"}, 404)
+        return Response(files[name], media_type=TYPES[Path(name).suffix])
+
+    def names(request: Request) -> Response:
+        return _json([run.path.name for run in runs])
+
+    def state(request: Request) -> Response:
+        return _json(run_of(request).state())
+
+    def curves(request: Request) -> Response:
+        return _json(run_of(request).curves(request.query_params.getlist("name"), POINTS))
+
+    def groups(request: Request) -> Response:
+        q = request.query_params
+        wanted = {name: q.get(name) for name in ("stage", "step", "task", "sample", "q")}
+        page, size = (_whole(q.get(name), default) for name, default in (("page", 0), ("size", 24)))
+        return _json(run_of(request).groups(sort=q.get("sort", "surprise"), only=q.getlist("only"), page=page, size=size, **wanted))
+
+    def group(request: Request) -> Response:
+        return _json(run_of(request).group(request.path_params["address"]))
+
+    def same(request: Request) -> Response:
+        return _json(run_of(request).same(request.query_params.get("sample", "")))
+
+    def frame(request: Request) -> Response:
+        data = run_of(request).frame(request.path_params["key"], int(request.path_params["number"]))
+        return Response(data, media_type="image/jpeg")
+
+    api = "/api/runs/{run:int}"
+    app = Starlette(
+        routes=[
+            Route("/", page),
+            Route("/static/{name}", static),
+            Route("/favicon.ico", lambda request: Response(status_code=204)),
+            Route("/api/runs", names),
+            Route(f"{api}/state", state),
+            Route(f"{api}/curves", curves),
+            Route(f"{api}/groups", groups),
+            Route(f"{api}/groups/{{address}}", group),
+            Route(f"{api}/same", same),
+            Route(f"{api}/media/{{key}}/{{number:int}}", frame),
+        ],
+        exception_handlers={
+            Forbidden: lambda request, error: _json({"error": "outside of the run"}, 403),
+            StorageError: lambda request, error: _json({"error": str(error)}, 404),
+            ConfigError: lambda request, error: _json({"error": str(error)}, 400),
+        },
+    )
+    return Guard(app, token)
+
+
+def _whole(text: str | None, default: int) -> int:
+    if text is None:
+        return default
+    if not text.isdigit() or len(text) > 9:
+        raise ConfigError(f"{text!r:.40} is no page and no size")
+    return int(text)
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    """ASCII, so that no text of a model can be one that JSON in UTF-8 cannot hold."""
+    return Response(json.dumps(value, separators=(",", ":")), status, media_type="application/json")

@@ -24,7 +24,7 @@ export async function curves(main, runs, alive) {
 }
 
 function first(names) {
-  const rewards = names.filter((name) => name.startsWith("rewards/") || name.startsWith("eval/"));
+  const rewards = names.filter((name) => (name.startsWith("rewards/") && !name.endsWith("/judged")) || name.startsWith("eval/"));
   return [...FIRST.filter((name) => names.includes(name)), ...rewards.slice(0, 11)];
 }
 

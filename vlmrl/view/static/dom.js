@@ -27,7 +27,7 @@ export function num(value) {
   if (value === null || value === undefined) return "-";
   if (Number.isInteger(value)) return String(value);
   const size = Math.abs(value);
-  return size !== 0 && (size < 1e-3 || size >= 1e5) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+  return size !== 0 && (size < 1e-3 || size >= 1e5) ? value.toExponential(2).replace(/\.?0*e/, "e") : String(Number(value.toPrecision(4)));
 }
 
 export function signed(value) {

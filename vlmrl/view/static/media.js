@@ -10,6 +10,7 @@ export function player(r, key, info, marks, chosen) {
   const over = svg("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none" });
   const screen = el("div", { class: info.size[1] < 300 ? "screen small" : "screen" }, image, over);
   const state = { at: 0, answer: chosen, timer: null };
+  const spans = [marks.gold, ...marks.answers].some((one) => one.spans.length > 0);
   const end = video ? Math.max(info.duration ?? 0, info.times[count - 1], 1e-9) : 1;
   const line = el("b"), lanes = el("div", { class: "lanes" });
   const slider = el("input", { type: "range", min: 0, max: count - 1, value: 0, "aria-label": "Frame", oninput: (event) => show(Number(event.target.value)) });
@@ -72,7 +73,7 @@ export function player(r, key, info, marks, chosen) {
   pick(chosen);
   const controls = video && count > 1 ? el("div", { class: "controls" }, play, slider, when) : null;
   const left = el("div", {}, screen, controls, video && count > 1 ? film : null);
-  return { node: left, lanes: video ? lanes : null, pick };
+  return { node: left, lanes: video && spans ? lanes : null, pick };
 }
 
 function shapes(list, kind, n) {

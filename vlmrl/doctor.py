@@ -42,6 +42,7 @@ OPTIONAL = {
     "wandb": "run.trackers: [wandb]; pip install wandb",
     "trackio": "run.trackers: [trackio]; pip install trackio",
     "swanlab": "run.trackers: [swanlab]; pip install swanlab",
+    "mlflow": "run.trackers: [mlflow]; pip install mlflow, or all trackers: pip install 'vlmrl[trackers]'",
 }
 """Distribution -> what it is for and how to get it."""
 

@@ -51,3 +51,4 @@ class KeepSection(Section):
         default=2**29, description="Byte budget of kept groups and their media; beyond it the run is kept more thinly"
     )
     frames: PositiveInt = Field(default=24, description="Most frames kept of a video, evenly spaced")
+    table: bool = Field(default=False, description="Send the kept answers of each step to run.trackers too, as the table 'completions'")

@@ -151,6 +151,19 @@ def _answer(
     return out
 
 
+def completions(groups: Sequence[KeptGroup]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """The answers of groups as a table, (names of the columns, rows), for trackers: what was asked, what was answered, each reward, their
+    sum and the advantage. Groups of one stage have the same rewards."""
+    columns = groups[0].scored.scores.columns if groups else ()
+    rows: list[tuple[Any, ...]] = []
+    for kept in groups:
+        group, scores = kept.scored.group, kept.scored.scores
+        asked = (kept.global_step, kept.stage, group.prompt.sample.id, group.prompt.sample.asked)
+        for rollout, rewards, total, row in zip(group.rollouts, scores.rewards_GK, scores.total(), kept.rows, strict=True):
+            rows.append((*asked, rollout.text, *rewards, total, row.advantage, rollout.provenance))
+    return ("step", "stage", "sample", "question", "completion", *columns, "total", "advantage", "provenance"), rows
+
+
 def media_of(record: Mapping[str, Any]) -> list[str]:
     """Keys of the media that a record shows, each once."""
     listed = [*record["media"], *(one for answer in record["answers"] for one in answer.get("media", ()))]

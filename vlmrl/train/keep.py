@@ -21,7 +21,7 @@ from vlmrl.algo.inputs import LossInputs
 from vlmrl.config.train import KeepSection
 from vlmrl.errors import MediaError, StorageError
 from vlmrl.kept import media
-from vlmrl.kept.record import KeptGroup, Trained, media_of, pick, record_of, surprise
+from vlmrl.kept.record import KeptGroup, Trained, completions, media_of, pick, record_of, surprise
 from vlmrl.kept.write import KeptWriter, cut_others
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.pack import Row
@@ -44,6 +44,7 @@ class Keeper:
         done: the run's last step that is done; later ones were kept by a process that died, and are computed again.
         piece: text of token ids that may begin or end inside a word.
         say: tells the user.
+        table: sends a table to the trackers (`Tracker.table`), with `keep.table`.
     """
 
     def __init__(
@@ -56,9 +57,11 @@ class Keeper:
         store: MediaStore,
         piece: Callable[..., str],
         say: Callable[[str], None],
+        table: Callable[..., None],
     ):
         self.keep, self.stage = keep, stage
         self._store, self._say = store, say
+        self._table = table
         self._pieces = lru_cache(_PIECES)(lambda token: piece((token,)))
         self._piece = piece
         self._wanted: set[int] = set()
@@ -130,6 +133,8 @@ class Keeper:
         self._jobs = [job for job in self._jobs if not _ended(job)]
         if not pending or self._broken:
             return
+        if self.keep.table:
+            self._table("completions", completions(pending), global_step=pending[0].global_step)
         if len(self._jobs) >= BEHIND:
             if not self._said_behind:
                 self._say(f"warning: {self.stage}: groups are kept more slowly than steps are made; some are left out (keep.every)")

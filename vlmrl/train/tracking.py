@@ -18,6 +18,7 @@ from vlmrl import fs
 from vlmrl.errors import CheckpointError, ConfigError
 from vlmrl.evals.pages.runfiles import read_metrics as read_metrics
 from vlmrl.registry import nearest
+from vlmrl.train.tables import WAYS, Table
 
 if TYPE_CHECKING:
     from accelerate.tracking import GeneralTracker
@@ -83,6 +84,15 @@ class Tracker:
         fs.append(self.path, json.dumps(line, sort_keys=True, allow_nan=False).encode() + b"\n")
         for tracker in self._trackers:
             tracker.log(dict(values), step=global_step)
+
+    def table(self, name: str, table: Table, *, global_step: int) -> None:
+        """Send a table of texts to the trackers that take one (`train.tables`); the metrics file has none."""
+        if not self._is_main:
+            return
+        self.start(global_step)
+        for tracker in self._trackers:
+            if tracker.name in WAYS:
+                WAYS[tracker.name](tracker, name, table, global_step)
 
     def mark(self) -> tuple[int, list[Mark]]:
         """(Length of the metrics file in bytes, hashes of its parts), to be stored in a checkpoint; what they cover is durable first.

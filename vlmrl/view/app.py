@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.applications import Starlette  # pyright: ignore[reportMissingImports]
+from starlette.requests import Request  # pyright: ignore[reportMissingImports]
+from starlette.responses import RedirectResponse, Response  # pyright: ignore[reportMissingImports]
+from starlette.routing import Route  # pyright: ignore[reportMissingImports]
+from starlette.types import ASGIApp, Receive, Scope, Send  # pyright: ignore[reportMissingImports]
 
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.view.run import Forbidden, RunView

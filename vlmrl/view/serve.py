@@ -19,7 +19,7 @@ def serve(paths: Sequence[Path], port: int, say: Callable[[str], None]) -> None:
         ConfigError: not a run, the port is taken, or starlette and uvicorn are not installed.
     """
     try:
-        import uvicorn
+        import uvicorn  # pyright: ignore[reportMissingImports]
 
         from vlmrl.view.app import make_app
     except ModuleNotFoundError as error:

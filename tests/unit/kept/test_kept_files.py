@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.support.kept import key_of, pixels, record
+from tests.support.kept import group, key_of, pixels, record
 from vlmrl.errors import StorageError
 from vlmrl.kept import media
 from vlmrl.kept.read import KeptGroups, index_path, shard_path
-from vlmrl.kept.record import line_of, pick, surprise
+from vlmrl.kept.record import completions, line_of, pick, surprise
 from vlmrl.kept.write import KeptWriter, closest
 
 BUDGET = 1 << 30
@@ -183,6 +183,15 @@ def test_of_the_groups_half_are_the_most_surprising(groups: list[tuple[float, in
     assert len(chosen) == min(count, len(groups))
     wanted = sorted((value for value, _ in groups), reverse=True)[: (count + 1) // 2]
     assert all(sum(groups[i][0] >= value for i in chosen) >= n for n, value in enumerate(wanted, start=1))
+
+
+def test_completions_by_hand() -> None:
+    columns, rows = completions([group(3, rewards=(1.0, None), texts=["a", "b"])])
+    assert columns == ("step", "stage", "sample", "question", "completion", "score", "total", "advantage", "provenance")
+    assert rows == [
+        (3, "rl", "row-1", "Where is it?", "a", 1.0, 1.0, 0.5, "policy"),
+        (3, "rl", "row-1", "Where is it?", "b", None, None, 0.0, "policy"),
+    ]
 
 
 def test_records_are_json_without_nan(tmp_path: Path) -> None:

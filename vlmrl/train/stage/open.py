@@ -154,7 +154,9 @@ def open_rollout_stage(s: Session, cfg: RolloutStage, *, methods: Sequence[Bound
     )
     if s.cfg.keep.groups_per_step:
         folder, done = s.run.path / FOLDER, s.state.global_step
-        keeper = Keeper(folder, s.cfg.keep, stage=cfg.name, done=done, store=s.store, piece=s.bundle.piece, say=s.ui.say)
+        keeper = Keeper(
+            folder, s.cfg.keep, stage=cfg.name, done=done, store=s.store, piece=s.bundle.piece, say=s.ui.say, table=s.tracker.table
+        )
         stage.ends.callback(keeper.close)
         stage.keeper = keeper
     return stage

@@ -91,8 +91,9 @@ class Tracker:
             return
         self.start(global_step)
         for tracker in self._trackers:
-            if tracker.name in WAYS:
-                WAYS[tracker.name](tracker, name, table, global_step)
+            way = WAYS.get(getattr(tracker, "name", ""))
+            if way is not None:
+                way(tracker, name, table, global_step)
 
     def mark(self) -> tuple[int, list[Mark]]:
         """(Length of the metrics file in bytes, hashes of its parts), to be stored in a checkpoint; what they cover is durable first.

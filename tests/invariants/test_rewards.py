@@ -85,6 +85,7 @@ OTHER_ROWS = [
         "meta": {"frame": "norm1000"},
     },
     {"answer_type": "exact_text", "answer": "cat", "meta": {"attempt": "dog", "items": ["cat"]}},
+    {"answer_type": "exact_text", "answer": "red", "meta": {"route": {"query": "which colour", "retriever": "text"}}},
 ]
 
 

@@ -81,6 +81,19 @@ def sentences(ends: list[bool], *, least: int = LEAST_TOKENS) -> list[int]:
     return out
 
 
+def paragraphs(pieces: list[str]) -> list[int]:
+    """Number of the paragraph of each token, from the texts of the tokens; one that is blank goes on."""
+    out: list[int] = []
+    number, text = 0, ""
+    for piece in pieces:
+        out.append(number)
+        text += piece
+        body = text.rstrip()
+        if body and text[len(body) :].count("\n") > 1:
+            number, text = number + 1, ""
+    return [min(one, number - 1) for one in out] if number and not text.strip() else out
+
+
 def cuts(entropy: list[float], count: int, least: int) -> list[int]:
     """count + 1 rising places in a sequence: 0, up to count - 1 tokens of the largest entropy, `least` apart at least, and its length.
 

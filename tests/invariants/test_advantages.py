@@ -50,6 +50,12 @@ def inputs(rows):
         entropy_NT=torch.full((n, 3), 0.7),
         weights_K=torch.tensor([2.0], dtype=torch.float64),
         memory={"odd": torch.tensor([0.4, 0.3], dtype=torch.float64)},
+        provided={
+            "reliance_N": torch.full((n,), -0.1, dtype=torch.float64),
+            "liked_N": torch.full((n,), -1.0, dtype=torch.float64),
+            "disliked_N": torch.full((n,), -1.5, dtype=torch.float64),
+            "paragraph_NT": torch.zeros((n, 3), dtype=torch.int64),
+        },
     )
 
 

@@ -18,3 +18,19 @@ def names(stage: Any, field: str) -> set[str]:
     value: object = getattr(stage, field, ())
     several = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
     return {str(getattr(one, "name")) for one in several if hasattr(one, "name")}  # noqa: B009 (an object has no such attribute)
+
+
+def strategy_of(stage: Any) -> Any:
+    """The rollout strategy of a stage, with `name` and `arguments`; None where the stage has no such field."""
+    return getattr(getattr(stage, "rollout", None), "strategy", None)
+
+
+def needs_strategy(method: str, strategy: str) -> Rule:
+    """A rule that refuses a method that reads what one strategy makes, in a stage with another; `method` is how the text calls it."""
+
+    def rule(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+        found = getattr(strategy_of(stage), "name", None)
+        if found not in (None, strategy):
+            yield f"{method} does something for the groups of strategy '{strategy}' only, and the stage has '{found}'; name that strategy"
+
+    return rule

@@ -14,12 +14,20 @@ import torch
 from tests.support.builders import group, inputs, sample
 from vlmrl.algo.advantage.grpo_by_question import grpo_by_question
 from vlmrl.algo.reward_shaping.information_consistency_proposed import information_consistency_proposed
+from vlmrl.algo.reward_shaping.think_and_direct_proposed import think_and_direct_proposed as direct_shaping
 from vlmrl.errors import RowError
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.masa import forecast, length_term, notion_term, number, pass_rate_term
 from vlmrl.rewards.masa import masa as masa_reward
 from vlmrl.rewards.paraphrase_agreement import bleu2, paraphrase_agreement
-from vlmrl.rollout.strategy.questions import forecast_question, masa, paraphrases, paraphrases_of
+from vlmrl.rollout.strategy.questions import (
+    direct_question,
+    forecast_question,
+    masa,
+    paraphrases,
+    paraphrases_of,
+    think_and_direct_proposed,
+)
 from vlmrl.types import Guidance, HintRound
 
 WORDINGS = ["At what time?", "When?", "", "At which second?", "At what time?"]
@@ -141,3 +149,17 @@ def test_information_consistency_proposed_by_hand():
     assert out[2] == 1.0, "the unjudged row is not the largest"
     with pytest.raises(ValueError, match="negative"):
         shaped([1.0], [0], helpful=-1.0)
+
+
+def test_think_and_direct_proposed_asks_both_ways():
+    strategy, mine = think_and_direct_proposed(), group(["a", "b"])
+    assert strategy.sampled(8) == 4
+    [request] = strategy.more(mine, [0.0, 0.0], [], step=0)
+    assert (request.question, request.tier, request.rows) == (direct_question("When?"), 1, 2)
+    x = dataclasses.replace(
+        inputs([(1.0, 0, True)] * 3), question_N=torch.tensor([0, 1, 1]), length_N=torch.tensor([90, 90, 8]), columns=("task",)
+    )
+    out = direct_shaping(x.rewards_NK, x.valid_N, x, reward="task", budget=64, share=0.25)
+    assert out[:, 0].tolist() == [1.0, 0.25, 1.0]
+    with pytest.raises(ValueError, match="budget"):
+        direct_shaping(x.rewards_NK, x.valid_N, x, reward="task", budget=0)

@@ -1,4 +1,5 @@
-"""Strategies that ask a group more than one question: `paraphrases` and `masa`. With advantage `grpo_by_question`.
+"""Strategies that ask a group more than one question: `paraphrases`, `masa` and `think_and_direct_proposed`. With advantage
+`grpo_by_question`.
 
 `paraphrases` (PS-GRPO, arXiv:2510.04392): a row's question and the rewordings in its `meta.paraphrases`, each with as many rollouts; the
 reward `paraphrase_agreement` says how much an answer agrees with those to the other wordings.
@@ -6,6 +7,10 @@ reward `paraphrase_agreement` says how much an answer agrees with those to the o
 right, how long a right one is, and which notions it rests on. The reward of the same name compares the forecasts with the group's own
 solutions, so the policy learns to know what it can do. Not there: the paper's gate that leaves out prompts and ends answers by the
 forecasts, and its fine-tuning on the best forecasts.
+`think_and_direct_proposed` (MiMo-VL-Miloco, arXiv:2512.17436, token-budget-aware reasoning): every question is asked as it is and once more
+with the demand to answer directly, so one policy keeps both modes. The paper makes such pairs of its fine-tuning data; ours are pairs of
+prompts in a GRPO stage, half of the rollouts each, and the demand's words. The reward_shaping of this name holds direct answers to a
+budget.
 
 Rows train under the question that they were asked. Ours: the wording of the forecast's question, and that it is answered in the same
 answer format, as JSON between the answer tags.
@@ -48,6 +53,11 @@ def forecast_question(question: str) -> str:
     )
 
 
+def direct_question(question: str) -> str:
+    """The question with the demand to answer without thinking."""
+    return f"{question}\nAnswer directly: leave the thought empty."
+
+
 class Several:
     """A strategy that asks further questions once, with as many rows each as the group's own."""
 
@@ -87,6 +97,11 @@ class Foretelling(Several):
         return [forecast_question(sample.question)]
 
 
+class Direct(Several):
+    def questions(self, sample: Sample) -> list[str]:
+        return [direct_question(sample.question)]
+
+
 @strategy(
     "paraphrases",
     paper="arXiv:2510.04392",
@@ -115,3 +130,15 @@ def paraphrases(*, views: int = 2) -> Paraphrased:
 def masa() -> Foretelling:
     """MASA: half of the rollouts foretell how the other half goes; with reward `masa`."""
     return Foretelling(2)
+
+
+@strategy(
+    "think_and_direct_proposed",
+    paper="arXiv:2512.17436",
+    min_generations=4,
+    min_generations_why="of which half think and half answer directly",
+    wants={"advantage": ("grpo_by_question",)},
+)
+def think_and_direct_proposed() -> Direct:
+    """Half of the rollouts are asked to answer directly; with the reward_shaping of this name, which holds these to a budget of tokens."""
+    return Direct(2)

@@ -1,5 +1,5 @@
 """SRPO: failed answers with a solved sibling are routed to self-distillation, all others to GRPO. After "Unifying Group-Relative and
-Self-Distillation Policy Optimization via Sample Routing".
+Self-Distillation Policy Optimization via Sample Routing", arXiv:2604.02288.
 
 The teacher is the policy itself under a prompt that holds the group's best right answer. The tokens of a routed answer get, in the place of
 their advantage,
@@ -35,6 +35,7 @@ def sure_weights(entropy_NT: Tensor, counted_NT: Tensor, beta: float) -> Tensor:
 
 @reweight(
     "srpo_proposed",
+    paper="arXiv:2604.02288",
     needs=("sibling_logp_NT", "sibling_entropy_NT", "routed_N", "logp_NT"),
     per="token",
     moves_signs=True,

@@ -10,7 +10,7 @@ solution (or the true answer) and must not give it away. The methods differ in w
     taught_proposed         2602.16066   all       y0 and y1                                x1
     ilf_proposed            2303.16755   all       y0 and the y1 with the highest reward    x0
     thinktuning_proposed    2508.07616   a share   y1 in the place of its y0                x0
-    fission_proposed        -            failures  y0 and several y1 of each failure        x1
+    fission_proposed        2601.15625   failures  y0 and several y1 of each failure        x1
 
 What trains under x0 learns to answer at once as it would after the feedback; its ratio is taken to the policy under x0 before the step, so
 that it is 1 in the first update: the gradient is A grad log pi(y1 | x0), without importance weights.
@@ -179,7 +179,7 @@ def thinktuning_proposed(*, share: float = 0.25, train: TrainedUnder = "plain") 
     return Feedback(keep="in_place", train=train, informed=False, share=share)
 
 
-@strategy("fission_proposed", wants={"advantage": ("grpo_by_question",)})
+@strategy("fission_proposed", paper="arXiv:2601.15625", wants={"advantage": ("grpo_by_question",)})
 def fission_proposed(*, most: int = 2, recoveries: int = 0, success_at: float = 0.5) -> Fission:
     """Fission-GRPO ("Robust Tool Use via Fission-GRPO"): failures get a diagnosis, and recoveries from them are sampled and trained.
 

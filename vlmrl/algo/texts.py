@@ -13,7 +13,8 @@ def answers_of_texts(group_N: Tensor, question_N: Tensor) -> list[tuple[int, lis
     """(place of a text, places of the answers to it), in order of place."""
     texts: dict[int, list[int]] = {}
     answers: dict[tuple[int, int], list[int]] = {}
-    for place, (group, question) in enumerate(zip(group_N.tolist(), question_N.tolist(), strict=True)):
+    for place in range(len(group_N)):
+        group, question = int(group_N[place]), int(question_N[place])
         if question == 1:
             texts.setdefault(group, []).append(place)
         elif question > 1:

@@ -70,10 +70,6 @@ class PredictingSampler(PrioritizedSampler):
         """Current weight of a sample."""
         return float(self._weight_N[self._place[sample_id]])
 
-    def predicted_of(self, sample_id: str) -> float:
-        """Success that is foretold of a sample."""
-        return float(self._success()[self._place[sample_id]])
-
     def _success(self) -> np.ndarray:
         """p of each sample, [N]: float64."""
         right_N, wrong_N = (np.zeros(len(self._ids)) for _ in range(2))

@@ -34,7 +34,8 @@ NOBODY = -1
 def confidence(entropy_NT: Tensor, paragraph_NT: Tensor, length_N: Tensor) -> Tensor:
     """Mean over paragraphs of the mean of exp(-entropy) of their tokens, float64 [N]; 0 for a response without tokens."""
     out_N = torch.zeros(len(length_N), dtype=torch.float64)
-    for n, length in enumerate(length_N.tolist()):
+    for n in range(len(length_N)):
+        length = int(length_N[n])
         if length:
             sure, number = (-entropy_NT[n, :length].double()).exp(), paragraph_NT[n, :length]
             count = torch.zeros(int(number.max()) + 1, dtype=torch.float64).index_add(0, number, torch.ones_like(sure))
@@ -90,8 +91,8 @@ def scope_proposed(rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, r
     answer_N = need(x, "answer_N", NAME)
     sure_N = confidence(need(x, "entropy_NT", NAME), need(x, "paragraph_NT", NAME), x.length_N)
     column_N = rewards_NK[:, k].clone()
-    for group in sorted(set(x.group_N.tolist())):
-        places = ((x.group_N == group) & valid_N).nonzero().flatten().tolist()
+    for group in sorted({int(one) for one in x.group_N}):
+        places = [int(place) for place in ((x.group_N == group) & valid_N).nonzero()[:, 0]]
         votes = [n for n in places if x.on_policy_N[n]]
         answers, weights = [int(answer_N[n]) for n in votes], [float(sure_N[n]) for n in votes]
         if not any(answer >= 0 for answer in answers):

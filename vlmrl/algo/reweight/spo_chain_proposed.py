@@ -71,10 +71,10 @@ def spo_chain_proposed(x: AdvantageInputs, adv_NT: Tensor, *, pieces: int = PIEC
     width = adv_NT.shape[1]
     question_N, piece_NT = need(x, "question_N", NAME), need(x, "piece_NT", NAME)[:, :width]
     out_NT = torch.zeros_like(adv_NT)
-    for group in sorted(set(x.group_N.tolist())):
-        places = (x.group_N == group).nonzero().flatten()
+    for group in sorted({int(one) for one in x.group_N}):
+        places = (x.group_N == group).nonzero()[:, 0]
         reward_G, question_G, judged_G = x.reward_N[places], question_N[places], x.valid_N[places]
-        for number, own in enumerate((question_G == 0).nonzero().flatten().tolist()):
+        for number, own in enumerate(int(place) for place in (question_G == 0).nonzero()[:, 0]):
             if judged_G[own]:
                 value = values(reward_G, question_G, judged_G, own, number, pieces)
                 row, last = int(places[own]), int(piece_NT[places[own]].max())

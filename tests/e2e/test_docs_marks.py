@@ -195,6 +195,13 @@ def methods_of(slot: str) -> Callable[[Table], None]:
     return check
 
 
+def pairs_and_their_losses(table: Table) -> None:
+    """The keys of a pair, or losses that compare pairs."""
+    known = {"meta.chosen", "meta.rejected", *found()["group_loss"].names()}
+    for row in table.rows:
+        assert [name for name in marks(row[0]) if name not in known] == []
+
+
 def keys_of(model: type[BaseModel]) -> Callable[[Table], None]:
     def check(table: Table) -> None:
         for row in table.rows:
@@ -341,6 +348,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/methods.md", "reweight and auxiliary losses"): methods_of("reweight"),
     ("docs/methods.md", "loss"): methods_of("policy_loss"),
     ("docs/methods.md", "reward_shaping"): methods_of("reward_shaping"),
+    ("docs/methods.md", "Pairs of rows"): pairs_and_their_losses,
     ("docs/methods.md", "filters"): methods_of("filter"),
     ("docs/methods.md", "rewards"): methods_of("reward"),
     ("docs/methods.md", "Reward functions of yours"): forms_of_rewards,

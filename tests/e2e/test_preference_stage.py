@@ -16,7 +16,7 @@ from vlmrl.train.stage.preference import check_plain, pair
 from vlmrl.train.tracking import read_metrics
 
 
-def config(files: tuple[Path, Path], root: Path, steps: int = 3) -> dict[str, Any]:
+def config(files: tuple[Path, Path], root: Path, steps: int = 3, loss: dict[str, Any] | None = None) -> dict[str, Any]:
     rows = files[1] / "pairs.jsonl"
     if not rows.exists():
         lines = [json.loads(line) for line in (files[1] / "sft.jsonl").read_text().splitlines()]
@@ -26,7 +26,7 @@ def config(files: tuple[Path, Path], root: Path, steps: int = 3) -> dict[str, An
         rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
     out = runs.small_config(*files, root)
     stage = {key: value for key, value in out["stages"][0].items() if key != "thought_dropout"}
-    loss = {"name": "c3po_proposed", "imitate": 0.2}
+    loss = loss or {"name": "c3po_proposed", "imitate": 0.2}
     out["stages"] = [stage | {"kind": "preference", "steps": steps, "source": {"path": "pairs.jsonl"}, "group_loss": loss}]
     out["eval"] = {}
     return out
@@ -41,6 +41,17 @@ def test_a_killed_preference_stage_ends_with_the_same_bits(tiny_files: tuple[Pat
     assert runs.run(killed, "step.before_update@2:kill") == -9
     assert runs.run(killed) == 0
     assert runs.outcome(killed) == runs.outcome(whole)
+
+
+@pytest.mark.parametrize("name", ["dpo", "mpo_proposed"])
+def test_a_preference_stage_with_other_losses(name: str, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    out = config(tiny_files, tmp_path, steps=2, loss={"name": name})
+    assert runs.run(out) == 0
+    losses = [line["loss"] for line in read_metrics(runs.run_dir(out) / "metrics.jsonl") if "grad_norm" in line]
+    assert len(losses) == 2
+    assert losses[1] < losses[0], "the chosen answers became likelier"
+    if name == "dpo":
+        assert losses[0] == pytest.approx(math.log(2), abs=1e-5)
 
 
 def test_a_pair_is_read_from_its_row() -> None:

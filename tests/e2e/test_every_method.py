@@ -162,6 +162,48 @@ STAGES: dict[str, dict[str, Any]] = {
         "rewards": [{"name": "temporal_iou"}, {"name": "masa"}],
         "advantage": {"name": "grpo_by_question"},
     },
+    "think_and_direct_proposed": {
+        "rollout": ROLLOUT | {"strategy": {"name": "think_and_direct_proposed"}},
+        "reward_shaping": [{"name": "think_and_direct_proposed", "reward": "temporal_iou", "budget": 5}],
+        "advantage": {"name": "grpo_by_question"},
+    },
+    "hill_proposed": {
+        "rollout": ROLLOUT | {"max_new_tokens": 24, "strategy": {"name": "hill_proposed", "hints": 2, "answers": 2, "success_at": 2.0}},
+        "reward_shaping": [{"name": "hill_proposed", "reward": "temporal_iou", "success_at": 0.1}],
+        "advantage": {"name": "grpo_by_question"},
+    },
+    "himac_proposed": {
+        "rollout": ROLLOUT | {"max_new_tokens": 24, "strategy": {"name": "himac_proposed", "plans": 2, "executions": 2}},
+        "reward_shaping": [{"name": "himac_proposed", "reward": "temporal_iou"}],
+        "reweight": [{"name": "himac_proposed", "phases": 2}],
+        "advantage": {"name": "grpo_by_question"},
+    },
+    "advevo_proposed": {
+        "rollout": ROLLOUT | {"max_new_tokens": 24, "strategy": {"name": "advevo_proposed", "attacks": 2, "answers": 2}},
+        "reward_shaping": [{"name": "advevo_proposed", "reward": "temporal_iou"}],
+        "advantage": {"name": "advevo_proposed"},
+    },
+    "spo_chain_proposed": {
+        "rollout": ROLLOUT | {"strategy": {"name": "spo_chain_proposed", "pieces": 2, "continuations": 1}},
+        "reweight": [{"name": "spo_chain_proposed", "pieces": 2}],
+    },
+    "rest_grpo_proposed": {
+        "rollout": ROLLOUT | {"strategy": {"name": "rest_grpo_proposed", "pieces": 2, "success_at": 0.0, "least_std": 0.0}},
+        "advantage": {"name": "grpo_by_question"},
+    },
+    "deferral_proposed": {
+        "rollout": ROLLOUT | {"strategy": {"name": "expert_answers_proposed"}},
+        "rewards": [{"name": "temporal_iou"}, {"name": "deferral_proposed"}],
+        "auxiliary_losses": [{"name": "expo", "weight": 0.1}],
+    },
+    "further_rewards": {"rewards": [{"name": "temporal_iou"}, {"name": "route_step_proposed"}, {"name": "role_diversity_proposed"}]},
+    "scope_proposed": {
+        "rewards": [{"name": "temporal_iou"}, {"name": "majority_vote"}],
+        "reward_shaping": [{"name": "scope_proposed", "reward": "majority_vote"}],
+    },
+    "flr_proposed": {"reward_shaping": [{"name": "flr_proposed", "reward": "temporal_iou", "positive": ["Yes."], "negative": ["No."]}]},
+    "capo_proposed": {"reweight": [{"name": "capo_proposed"}]},
+    "v0_proposed": {"sampler": {"name": "v0_proposed"}},
     "grpo_vps_proposed": {"reweight": [{"name": "grpo_vps_proposed", "segments": 2, "least": 1}]},
     "srpo_proposed": {"reweight": [{"name": "srpo_proposed", "success_at": 0.2}]},
     "rank_grpo": {

@@ -5,7 +5,7 @@ Pure tensor methods (advantage, credit, policy_loss, select) have their registri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -74,6 +74,27 @@ class RolloutEngine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Session(Protocol):
+    """Conversations with one engine, turn by turn, while its weights stay as they are."""
+
+    def generate(self, requests: Sequence[Request], settings: GenerationSettings) -> Sequence[Sequence[Rollout]]:
+        """The next turns, as those of `RolloutEngine.generate`. What their conversations have read before need not be read again."""
+        ...
+
+    def forget(self, conversations: Iterable[int]) -> None:
+        """These conversations are over: free what is kept of them."""
+        ...
+
+
+@runtime_checkable
+class SessionEngine(RolloutEngine, Protocol):
+    """An engine that keeps what conversations have read."""
+
+    def session(self) -> AbstractContextManager[Session]:
+        """All that is kept is freed at the end."""
+        ...
 
 
 @runtime_checkable

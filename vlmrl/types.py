@@ -375,6 +375,10 @@ class Request:
     ks: tuple[int, ...]
     expected_tokens: float = 0.0
     """Predicted length of its answers; engines may admit the longest first."""
+    conversations: tuple[int, ...] = ()
+    """In a session: the number of the conversation that each rollout is a turn of."""
+    goes_on: bool = False
+    """Whether the next turn's prompt may begin with this one and its answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

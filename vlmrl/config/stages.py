@@ -135,6 +135,11 @@ class RolloutSection(Section):
     max_num_seqs: PositiveInt = Field(
         default=256, description="Most answers that decode at a time; a place that is free goes to the next prompt"
     )
+    kept_bytes: int = Field(
+        default=2**31,
+        ge=0,
+        description="With engine hf: bytes of keys and values that episodes keep from turn to turn, per process; 0: none",
+    )
     graphs: bool = Field(
         default=False, description="With engine hf: steps of fixed shape, on CUDA recorded once and replayed (answers differ by rounding)"
     )

@@ -97,7 +97,7 @@ def pack_chains(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *
         suffixes: list[int] = []
         for chain in chains:
             last, at = rows[chain[-1]], len(ids)
-            later = _behind(last.prompt, root)
+            later = behind(last.prompt, prefix, len(root.media))
             if later.media:
                 prompts.append((later, at))
             positions.append(extend(prompt_positions(last.prompt, spec), len(last.response))[:, prefix:])
@@ -119,8 +119,7 @@ def pack_chains(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *
     )
 
 
-def _behind(prompt: Prompt, root: Prompt) -> Prompt:
-    """What a prompt has behind the root that it begins with, as a prompt of its own columns."""
-    prefix, media = len(root.ids), len(root.media)
-    spans = tuple((start - prefix, end - prefix) for start, end in prompt.spans[len(root.spans) :])
-    return dataclasses.replace(prompt, ids=prompt.ids[prefix:], media=prompt.media[media:], spans=spans, owners=())
+def behind(prompt: Prompt, tokens: int, media: int) -> Prompt:
+    """What a prompt has behind its first `tokens` and `media`, as a prompt of its own columns."""
+    spans = tuple((start - tokens, end - tokens) for start, end in prompt.spans[media:])
+    return dataclasses.replace(prompt, ids=prompt.ids[tokens:], media=prompt.media[media:], spans=spans, owners=())

@@ -19,7 +19,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.vision import VisionCache
-from vlmrl.rollout.episodes import make_table, run_attempts
+from vlmrl.rollout.episodes import make_table, run_attempts, talk_of
 from vlmrl.rollout.own import own_engine
 from vlmrl.types import GenerationSettings
 
@@ -70,7 +70,7 @@ def act(pool: EnvPool, tasks: Sequence[tuple[Mapping[str, Any], int]], attempts:
             store,
             folder,
             pool=pool,
-            generate=engine.generate,
+            talk=talk_of(engine),
             settings=how.settings,
             history=how.history,
             answer_format=how.answer_format,

@@ -20,6 +20,7 @@ from vlmrl.policy.attention import Pair, grid_attention
 from vlmrl.rollout.draw import sample
 from vlmrl.rollout.engine_hf import GROW, HFEngine, Run, stacked
 from vlmrl.rollout.in_place import Done
+from vlmrl.rollout.kept import Kept
 from vlmrl.types import GenerationSettings, Request, Rollout
 
 LOOK = 16
@@ -82,6 +83,11 @@ class FixedGrid:
         room = self.answer if width else self.prompt
         return tuple(x.new_zeros(self.slots, x.shape[1], *width, room, x.shape[3]) for x in (k, v))  # pyright: ignore[reportReturnType]
 
+    def own(self, number: int, k: int, tokens: int) -> list[Pair]:
+        """The keys and values of the first tokens of an answer to the prompt with the caller's number, [1, K, tokens, D]: views."""
+        a = self.held.index(number)
+        return [(keys[a, :, k, :tokens][None], values[a, :, k, :tokens][None]) for _, (keys, values) in self._layers]
+
     def prepare(self, tokens: int) -> None:
         """Choose a room in which every slot has place for so many more tokens. A step's shapes depend on nothing else."""
         needed = max(self.ages[slot] for slot in self.busy) + tokens
@@ -113,15 +119,17 @@ class FixedGrid:
 class FixedEngine(HFEngine):
     """`HFEngine` whose steps have fixed shapes (`rollout.graphs`)."""
 
-    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None) -> Run:
-        return FixedRun(self, requests, settings, done)
+    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: Kept | None) -> Run:
+        return FixedRun(self, requests, settings, done, kept)
 
 
 class FixedRun(Run):
     """One call of `generate`. Tensors by place are changed in place alone: a recorded step knows them by their addresses."""
 
-    def __init__(self, engine: HFEngine, requests: Sequence[Request], settings: GenerationSettings, done: Done | None):
-        super().__init__(engine, requests, settings, done)
+    def __init__(
+        self, engine: HFEngine, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: Kept | None = None
+    ):
+        super().__init__(engine, requests, settings, done, kept)
         width, longest = max(len(request.seeds) for request in requests), settings.max_new_tokens
         slots = max(1, min(len(requests), engine.max_num_seqs // width))
         device = self.policy.device
@@ -227,9 +235,12 @@ class FixedRun(Run):
                 continue
             self.ids[row : row + count] = self.ids_NT[first : first + count]
             self.logps[row : row + count] = self.logp_NT[first : first + count]
-            grid.held[slot] = None
             for k in range(count):
                 self.retire(row + k, bool(stopped[first + k]))
+            grid.held[slot] = None
+
+    def answer(self, request: int, k: int, tokens: int) -> list[Pair]:
+        return self.fixed.own(request, k, tokens)
 
 
 def recorded(step: Callable[[], None]) -> Callable[[], None]:

@@ -141,6 +141,7 @@ class ForkEngine(InPlace):
                 longest=settings.max_new_tokens,
             )
         self.prefilled_prompts += 1
+        self.prefilled_tokens += len(prompt.ids)
         self.decoded_steps += draw.steps
         ends = set(policy.bundle.end_ids)
         return [

@@ -6,6 +6,8 @@ at once, and as soon as there is room for all answers of the next prompt, it com
 first, so that no long one is left over at the end. Every draw comes from a table of uniforms that depends on the request's seed and the
 token's place alone, so an answer does not depend on what else is in the batch (up to the rounding of batched kernels).
 
+In a session (`rollout.kept`) keys and values of a conversation are kept from turn to turn, and only what is new of a prompt is prefilled.
+
 Letters: A prompts in the grid, G answers of a prompt (at most), P prompt tokens and T answer tokens (padded), N rollouts that decode now,
 R query heads per key head (GQA), K key heads, D head size.
 """
@@ -13,9 +15,10 @@ R query heads per key head (GQA), K key heads, D head size.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -23,12 +26,14 @@ from torch import Tensor
 
 from vlmrl.errors import NumericsError
 from vlmrl.policy.attention import Decoding, Pair, grid_attention, require
+from vlmrl.policy.chains import behind
 from vlmrl.policy.forward import embed
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import layout_of, prompt_positions
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.draw import sample, uniforms
 from vlmrl.rollout.in_place import SLOTS, Done, InPlace, cast_once
+from vlmrl.rollout.kept import Extension, Kept, KeptSession
 from vlmrl.types import FinishReason, GenerationSettings, Request, Rollout
 
 GROW = 64
@@ -138,6 +143,11 @@ class DecodeGrid:
         rows = grid_attention(q, (prompt_k, prompt_v), own, self._mask, scale)
         return (rows if self._together is not None else rows[self._place_N])[None]
 
+    def own(self, slot: int, k: int, tokens: int) -> list[Pair]:
+        """The keys and values of the first tokens of an answer to the prompt with the caller's number, [1, K, tokens, D]: views."""
+        a = self.slots.index(slot)
+        return [(keys[a, :, k, :tokens][None], values[a, :, k, :tokens][None]) for keys, values in self._answer]
+
     def _drop_finished(self) -> None:
         """Remove prompts without a row alive."""
         keep = np.flatnonzero(self._alive_AG.any(axis=1))
@@ -169,6 +179,7 @@ def _longer(x: Tensor, tokens: int) -> Tensor:
     return torch.nn.functional.pad(x, (0, 0, 0, tokens))
 
 
+KEPT_BYTES = 2**31
 PREFILL_TOKENS = 32768
 """Prompt tokens that are prefilled in one pass; one longer prompt goes alone."""
 
@@ -213,20 +224,41 @@ class Running:
 class HFEngine(InPlace):
     """Generates with the training policy in place; weights are always current and `version` is the policy's."""
 
-    def __init__(self, policy: Policy, vision: VisionCache, *, max_num_seqs: int = SLOTS, prefill_tokens: int = PREFILL_TOKENS):
-        """`max_num_seqs`: most answers that decode at a time; a prompt with more answers than that decodes alone."""
+    def __init__(
+        self,
+        policy: Policy,
+        vision: VisionCache,
+        *,
+        max_num_seqs: int = SLOTS,
+        prefill_tokens: int = PREFILL_TOKENS,
+        kept_bytes: int = KEPT_BYTES,
+    ):
+        """`max_num_seqs`: most answers that decode at a time; a prompt with more answers than that decodes alone. `kept_bytes`: of keys
+        and values that a session keeps from turn to turn."""
         require(policy.model.config.get_text_config())
         super().__init__(policy, vision, max_num_seqs)
         self.prefill_tokens = prefill_tokens
+        self.kept_bytes = kept_bytes
 
-    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None) -> Run:
+    @contextmanager
+    def session(self) -> Iterator[KeptSession]:
+        """Turns of conversations that keep the keys and values of their past."""
+        kept = Kept(self.kept_bytes)
+        try:
+            yield KeptSession(self.generate, kept)
+        finally:
+            kept.clear()
+
+    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: Kept | None) -> Run:
         """What one call of `generate` does."""
-        return Run(self, requests, settings, done)
+        return Run(self, requests, settings, done, kept)
 
     @torch.no_grad()
-    def generate(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None = None) -> list[list[Rollout]]:
+    def generate(
+        self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None = None, kept: Kept | None = None
+    ) -> list[list[Rollout]]:
         """Rollouts of every request, in order: `len(request.seeds)` each. `done` is called with a request's number and rollouts as
-        soon as its last answer has ended.
+        soon as its last answer has ended. `kept`: of the session that asks.
 
         Raises:
             NumericsError: logits are not finite; no token is drawn from them.
@@ -234,14 +266,17 @@ class HFEngine(InPlace):
         if not requests:
             return []
         with self.policy.autocast(), cast_once(self.policy):
-            return self.begin(requests, settings, done).loop()
+            return self.begin(requests, settings, done, kept).loop()
 
 
 class Run:
     """One call of `generate`."""
 
-    def __init__(self, engine: HFEngine, requests: Sequence[Request], settings: GenerationSettings, done: Done | None):
+    def __init__(
+        self, engine: HFEngine, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: Kept | None = None
+    ):
         self.engine, self.policy, self.requests, self.settings, self.done = engine, engine.policy, requests, settings, done
+        self.kept = kept
         device = self.policy.device
         counts = [len(request.seeds) for request in requests]
         self.first = [sum(counts[:i]) for i in range(len(counts))]
@@ -293,33 +328,44 @@ class Run:
         return rows
 
     def prefill(self, chosen: Sequence[int], grid: Grid) -> Running:
-        """One pass over the packed prompts; their keys and values go into the grid."""
+        """One pass over what is not kept of the prompts, packed; the keys and values of all of them go into the grid."""
         policy, device = self.policy, self.policy.device
         prompts = [self.requests[i].prompt for i in chosen]
         counts = [len(self.requests[i].seeds) for i in chosen]
-        lengths = [len(prompt.ids) for prompt in prompts]
-        layout = layout_of([(n, ()) for n in lengths])
-        ids = torch.tensor([[i for prompt in prompts for i in prompt.ids]], device=device)
-        positions = torch.cat([prompt_positions(prompt, policy.positions) for prompt in prompts], dim=1)[:, None].to(device)
-        features = self.engine.vision.features(policy, [h for prompt in prompts for h in prompt.media], train=False)
-        inputs = embed(policy, ids, [(p, 0, block.start) for p, block in zip(prompts, layout.blocks, strict=True)], features)
-        record: list[tuple[torch.Tensor, torch.Tensor]] = []
+        pasts = [None if self.kept is None else self.kept.past(self.requests[i], policy.version) for i in chosen]
+        starts = [0 if past is None else past.node.tokens for past in pasts]
+        parts = [p if past is None else behind(p, past.node.tokens, len(past.prompt.media)) for p, past in zip(prompts, pasts, strict=True)]
+        layout = layout_of([(len(part.ids), ()) for part in parts])
+        ids = torch.tensor([[i for part in parts for i in part.ids]], device=device)
+        places = [prompt_positions(prompt, policy.positions)[:, start:] for prompt, start in zip(prompts, starts, strict=True)]
+        positions = torch.cat(places, dim=1)[:, None].to(device)
+        features = self.engine.vision.features(policy, [h for part in parts for h in part.media], train=False)
+        inputs = embed(policy, ids, [(part, 0, block.start) for part, block in zip(parts, layout.blocks, strict=True)], features)
+        nodes = [None if past is None else past.node for past in pasts]
+        extension = Extension(nodes, [len(part.ids) for part in parts]) if any(starts) else None
+        record: list[Pair] = []
+        packed = {"prefix_layout": layout, "prefix_backend": policy.prefix_backend, "record": record}
+        how: dict[str, Any] = packed if extension is None else {"decoding": extension}
         hidden = policy.core.language_model(
-            **inputs.arguments(),
-            attention_mask=None,
-            position_ids=positions,
-            use_cache=False,
-            prefix_layout=layout,
-            prefix_backend=policy.prefix_backend,
-            record=record,
+            **inputs.arguments(), attention_mask=None, position_ids=positions, use_cache=False, **how
         ).last_hidden_state[0]
-        grid.admit(chosen, counts, lengths, record)
+        grid.admit(chosen, counts, [len(prompt.ids) for prompt in prompts], record if extension is None else extension.record)
+        if self.kept is not None:
+            own = record if extension is None else extension.own
+            for i, past, block in zip(chosen, nodes, layout.blocks, strict=True):
+                self.kept.keep_prompt(self.requests[i], past, own, (block.start, block.end), policy.version)
         self.engine.prefilled_prompts += len(prompts)
+        self.engine.prefilled_tokens += layout.tokens
+        self.engine.kept_tokens += sum(starts)
         last = torch.tensor([block.end - 1 for block in layout.blocks], device=device)
         owner = torch.repeat_interleave(torch.arange(len(chosen)), torch.tensor(counts)).to(device)
         rows = [self.first[i] + k for i, n in zip(chosen, counts, strict=True) for k in range(n)]
         row_N = torch.tensor(rows, device=device)
         return Running(rows, row_N, hidden[last][owner], positions[0, 0, last][owner] + 1, torch.zeros_like(row_N))
+
+    def answer(self, request: int, k: int, tokens: int) -> list[Pair]:
+        """The keys and values of the first tokens of a running answer, [1, K, tokens, D]: views."""
+        return self.grid.own(request, k, tokens)
 
     def _draw(self, rows: Running) -> tuple[Running | None, torch.Tensor]:
         """Draw the next token of every row, and retire the rows that it ends.
@@ -361,6 +407,11 @@ class Run:
 
     def retire(self, row: int, stopped: bool) -> None:
         self.stopped[row] = stopped
+        i, read = self.owner[row], self.lengths[row] - 1
+        if self.kept is not None and self.requests[i].goes_on and read:
+            k = row - self.first[i]
+            ids = tuple(self.ids[row, :read].tolist())
+            self.kept.keep_answer(self.requests[i], k, ids, self.answer(i, k, read), self.policy.version)
         request = self.owner[row]
         self.left[request] -= 1
         if self.left[request] == 0:

@@ -1,9 +1,11 @@
 """Episodes with a rollout engine: every attempt that waits for an answer gets one, then every environment acts, until all are over.
 
-The reference for what follows: each turn's prompt is read anew, so nothing is kept between turns but token ids. Prompts are built by the
-policy of history from what was sampled, so that each turn is a row whose prompt is exactly what the sampler saw. Attempts at a task that
-wait with equal prompts are one request, which is read once. Seeds of answers belong to (attempt, turn): neither who else plays nor the
-order in which attempts end changes what is sampled, up to the last bits of batched kernels.
+Prompts are built by the policy of history from what was sampled, so that each turn is a row whose prompt is exactly what the sampler saw.
+Attempts at a task that wait with equal prompts are one request, which is read once. Seeds of answers belong to (attempt, turn): neither
+who else plays nor the order in which attempts end changes what is sampled, up to the last bits of batched kernels.
+
+The attempts that are played together are a session of the engine (`protocols.Session`): where a prompt begins with the turn before it, an
+engine may keep what it has read of it. `anew` is the reference: it reads every prompt whole. Nothing is kept of an attempt that is over.
 
 With forks (`rollout.forks`) the attempts that have not parted yet are asked once and all act on the answer.
 
@@ -12,7 +14,8 @@ A prompt that grows beyond `Table.longest` ends its attempt with the outcome `co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,10 +34,33 @@ from vlmrl.envs.screens import ScreenFolder
 from vlmrl.envs.trajectory import Seen, Trajectory, Turn, spoilt
 from vlmrl.errors import RowError
 from vlmrl.media.store import MediaStore
+from vlmrl.protocols import RolloutEngine, Session, SessionEngine
 from vlmrl.rollout.forks import NONE, Forks
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 Generate = Callable[[Sequence[Request], GenerationSettings], Sequence[Sequence[Rollout]]]
+Talk = Callable[[], AbstractContextManager[Session]]
+"""Opens a session."""
+
+
+@dataclass(frozen=True)
+class Anew:
+    """A session that keeps nothing."""
+
+    generate: Generate
+
+    def forget(self, conversations: Iterable[int]) -> None:
+        """There is nothing to free."""
+
+
+def anew(generate: Generate) -> Talk:
+    """Sessions in which every turn's prompt is read whole."""
+    return lambda: nullcontext(Anew(generate))
+
+
+def talk_of(engine: RolloutEngine) -> Talk:
+    """Sessions of an engine; of one that keeps nothing, `anew`."""
+    return engine.session if isinstance(engine, SessionEngine) else anew(engine.generate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +68,7 @@ class Table:
     """What the episodes of a run share."""
 
     pool: EnvPool
-    generate: Generate
+    talk: Talk
     settings: GenerationSettings
     conversation: Conversation
     handle: Handles
@@ -64,7 +90,7 @@ def make_table(
     folder: Path,
     *,
     pool: EnvPool,
-    generate: Generate,
+    talk: Talk,
     settings: GenerationSettings,
     history: History,
     answer_format: str,
@@ -77,7 +103,7 @@ def make_table(
     environment reads answers itself, tags and all."""
     return Table(
         pool=pool,
-        generate=generate,
+        talk=talk,
         settings=settings,
         conversation=Conversation(Encoder.of(bundle, store, folder, max_prompt_tokens=1 << 20 if longest is None else longest)),
         handle=lambda ref: store.get(ref, folder).handle,
@@ -95,6 +121,8 @@ def make_table(
 class _Attempt:
     """An attempt that is played."""
 
+    number: int
+    """Among all that are played together."""
     task: Mapping[str, Any]
     seed: int
     place: int
@@ -132,20 +160,11 @@ def run_attempts(
     try:
         firsts = [episode.reset() for *_, episode in opened]
         every = [
-            _Attempt(recorded(tasks[place][0]), tasks[place][1], place, k, episode, first.result(), first.result().optimum)
-            for (place, k, episode), first in zip(opened, firsts, strict=True)
+            _Attempt(number, recorded(tasks[place][0]), tasks[place][1], place, k, episode, first.result(), first.result().optimum)
+            for number, ((place, k, episode), first) in enumerate(zip(opened, firsts, strict=True))
         ]
-        for turn in range(table.turns):
-            asked = _asked(table, [one for one in every if one.reply.observation is not None], turn)
-            if not asked:
-                break
-            seeds = [seed_of(alike[0].place, table.forks.leader(alike[0].k, turn), turn) for alike, _ in asked]
-            answers = _answers(table, [(alike[0], prompt) for alike, prompt in asked], seeds)
-            each = [(one, answer) for (alike, _), answer in zip(asked, answers, strict=True) for one in alike]
-            steps = [one.episode.step(table.action(answer.text)) for one, answer in each]
-            for (one, answer), step in zip(each, steps, strict=True):
-                _record(one, answer, step.result(), last=turn + 1 == table.turns)
-            faults.point("rollout.turn")
+        with table.talk() as session:
+            _play(table, every, session, seed_of)
     finally:
         for *_, episode in opened:
             episode.close()
@@ -154,17 +173,43 @@ def run_attempts(
     return [made[start : start + n] for start, n in zip(starts, sizes, strict=True)]
 
 
-def _answers(table: Table, asked: Sequence[tuple[_Attempt, Prompt]], seeds: Sequence[int]) -> list[Rollout]:
-    """An answer to each; attempts at a task with equal prompts are asked together."""
+def _play(table: Table, every: Sequence[_Attempt], session: Session, seed_of: Callable[[int, int, int], int]) -> None:
+    """Turn after turn, until all attempts are over."""
+    for turn in range(table.turns):
+        waiting = [one for one in every if one.reply.observation is not None]
+        asked = _asked(table, waiting, turn)
+        session.forget(one.number for one in every if one.reply.observation is None)
+        if not asked:
+            break
+        goes_on = turn + 1 < table.turns and table.history.window(turn + 1).start <= turn
+        seeds = [seed_of(alike[0].place, table.forks.leader(alike[0].k, turn), turn) for alike, _ in asked]
+        answers = _answers(table, session, [(alike[0], prompt) for alike, prompt in asked], seeds, goes_on=goes_on)
+        each = [(one, answer) for (alike, _), answer in zip(asked, answers, strict=True) for one in alike]
+        steps = [one.episode.step(table.action(answer.text)) for one, answer in each]
+        for (one, answer), step in zip(each, steps, strict=True):
+            _record(one, answer, step.result(), last=turn + 1 == table.turns)
+        faults.point("rollout.turn")
+
+
+def _answers(
+    table: Table, session: Session, asked: Sequence[tuple[_Attempt, Prompt]], seeds: Sequence[int], *, goes_on: bool
+) -> list[Rollout]:
+    """An answer to each; attempts at a task with equal prompts are asked together. `goes_on`: the next prompts begin with these."""
     together: dict[object, list[int]] = {}
     for n, (one, prompt) in enumerate(asked):
         together.setdefault((one.place, prompt.ids, prompt.media), []).append(n)
     requests = [
-        Request(prompt=asked[places[0]][1], seeds=tuple(seeds[n] for n in places), ks=tuple(asked[n][0].k for n in places))
+        Request(
+            prompt=asked[places[0]][1],
+            seeds=tuple(seeds[n] for n in places),
+            ks=tuple(asked[n][0].k for n in places),
+            conversations=tuple(asked[n][0].number for n in places),
+            goes_on=goes_on,
+        )
         for places in together.values()
     ]
     found: dict[int, Rollout] = {}
-    for places, rollouts in zip(together.values(), table.generate(requests, table.settings), strict=True):
+    for places, rollouts in zip(together.values(), session.generate(requests, table.settings), strict=True):
         found |= dict(zip(places, rollouts, strict=True))
     return [found[n] for n in range(len(asked))]
 

@@ -24,6 +24,8 @@ class InPlace:
         self.vision = vision
         self.max_num_seqs = max_num_seqs
         self.prefilled_prompts = 0
+        self.prefilled_tokens = 0
+        self.kept_tokens = 0
         self.decoded_steps = 0
 
     @property
@@ -44,8 +46,14 @@ class InPlace:
 
     @property
     def counts(self) -> Mapping[str, Callable[[], float]]:
-        """Prompts that were prefilled, and tokens that were decoded for all running answers at once."""
-        return {"work/prefilled_prompts": lambda: self.prefilled_prompts, "work/decode_steps": lambda: self.decoded_steps}
+        """Prompts that were prefilled, tokens of them that were read and that a session had kept, and tokens that were decoded for all
+        running answers at once."""
+        return {
+            "work/prefilled_prompts": lambda: self.prefilled_prompts,
+            "work/prefilled_tokens": lambda: self.prefilled_tokens,
+            "work/kept_tokens": lambda: self.kept_tokens,
+            "work/decode_steps": lambda: self.decoded_steps,
+        }
 
 
 @contextmanager

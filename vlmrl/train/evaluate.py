@@ -35,6 +35,7 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RolloutEngine
 from vlmrl.registry import nearest
+from vlmrl.rollout.episodes import talk_of
 from vlmrl.rollout.own import own_engine
 from vlmrl.train import dist
 from vlmrl.train.export import export
@@ -201,7 +202,7 @@ def _episodes(
     """Played episodes: records of those without a fault, and the share of the others."""
     with s.ui.bar(label, len(episodes)) as bar, policy.shards.whole():
         result = evaluate_episodes(
-            engine.generate,
+            talk_of(engine),
             episodes,
             conditions,
             options,

@@ -29,6 +29,7 @@ from vlmrl.evals.score.records import read_records
 from vlmrl.evals.score.summary import summarize
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_processor
+from vlmrl.rollout.episodes import anew
 from vlmrl.types import GenerationSettings, Request, Rollout
 
 PIXELS = MediaSettings(
@@ -86,7 +87,7 @@ def play(
     settings = GenerationSettings(max_new_tokens=64, temperature=1.0 if samples > 1 else 0.0)
     with closing(MediaStore.of(PIXELS, bundle)) as store:
         return evaluate_episodes(
-            generate,
+            anew(generate),
             [dataclasses.replace(one, task={**one.task, **(task or {})}) for one in of_environment("toy_desk", count, 0)],
             conditions,
             EvalOptions(settings=settings, batch_prompts=batch, samples=samples, seed=3),

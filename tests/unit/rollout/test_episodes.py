@@ -25,7 +25,7 @@ from vlmrl.policy.forward import LAYOUTS, repeat
 from vlmrl.policy.pack import Row, pack
 from vlmrl.rollout import episodes
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.rollout.episodes import Table, run_attempts
+from vlmrl.rollout.episodes import Anew, Table, anew, run_attempts
 from vlmrl.rollout.forks import NONE, Forks
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
@@ -57,7 +57,7 @@ def play(
     with open_pool("toy_desk", arguments, settings=PoolSettings(workers=1, start=60.0)) as pool:
         table = Table(
             pool=pool,
-            generate=generate,
+            talk=anew(generate),
             settings=SETTINGS,
             conversation=Conversation(encoder),
             handle=lambda ref: tiny.store.get(ref, folder).handle,
@@ -126,14 +126,20 @@ def test_attempts_at_a_task_that_saw_the_same_are_asked_together():
     prompt = Prompt(sample=sample(), ids=(1, 2), media=(), spans=(), answer_format="free")
     other = dataclasses.replace(prompt, ids=(1, 3))
     waiting: Any = [
-        (SimpleNamespace(place=place, k=k), shown) for place, k, shown in ((0, 0, prompt), (0, 1, other), (0, 2, prompt), (1, 0, prompt))
+        (SimpleNamespace(number=n, place=place, k=k), shown)
+        for n, (place, k, shown) in enumerate(((0, 0, prompt), (0, 1, other), (0, 2, prompt), (1, 0, prompt)))
     ]
+    asked: list[tuple[int, ...]] = []
     calls: list[list[tuple[tuple[int, ...], tuple[int, ...]]]] = []
 
     def generate(requests: Sequence[Request], settings: object) -> list[list[str]]:
         calls.append([(request.seeds, request.ks) for request in requests])
+        asked.extend(request.conversations for request in requests)
         return [[f"answer {seed}" for seed in request.seeds] for request in requests]
 
-    table: Any = SimpleNamespace(generate=generate, settings=None)
-    assert episodes._answers(table, waiting, [10, 11, 12, 13]) == ["answer 10", "answer 11", "answer 12", "answer 13"]
+    table: Any = SimpleNamespace(settings=None)
+    session: Any = Anew(generate)  # pyright: ignore[reportArgumentType]
+    answers = episodes._answers(table, session, waiting, [10, 11, 12, 13], goes_on=True)
+    assert answers == ["answer 10", "answer 11", "answer 12", "answer 13"]
     assert calls == [[((10, 12), (0, 2)), ((11,), (1,)), ((13,), (0,))]]
+    assert asked == [(0, 2), (1,), (3,)]

@@ -33,7 +33,7 @@ from vlmrl.evals.ask.tasks import Task
 from vlmrl.evals.score.records import REFERENCE, Key, Record, RecordStore, Think, prompt_ids_hash, settings_json
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import ProcessorBundle
-from vlmrl.rollout.episodes import Generate, Table, make_table, run_attempts
+from vlmrl.rollout.episodes import Table, Talk, make_table, run_attempts
 from vlmrl.types import Sample, digest
 
 SCREENS, SUFFIX = "screens", ".episodes.jsonl"
@@ -150,7 +150,7 @@ def _held_out(name: str, task: Mapping[str, Any], seed: int, said: dict[str, Any
 
 
 def evaluate_episodes(
-    generate: Generate,
+    talk: Talk,
     episodes: Sequence[HeldOut],
     conditions: Conditions,
     options: EvalOptions,
@@ -167,7 +167,7 @@ def evaluate_episodes(
     """Play `options.samples` attempts at every episode; the result on every rank. `out` then holds the records of whole attempts.
 
     Args:
-        generate: of a rollout engine in this process.
+        talk: opens sessions of a rollout engine in this process.
         out: the records file. Batches whose attempts it holds are not played again.
         stop: asked before each batch on every rank; once one says yes, what is there is returned.
         progress: called with (episodes played, all).
@@ -186,7 +186,7 @@ def evaluate_episodes(
             store,
             out.parent / SCREENS,
             pool=pool,
-            generate=generate,
+            talk=talk,
             settings=options.settings,
             history=History(screens=h.screens, every=h.every, actions=h.actions),
             answer_format=conditions.answer_format,

@@ -30,6 +30,7 @@ from vlmrl.evals.score.thoughts import answer_key, judge_thoughts, missing_verdi
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import ProcessorBundle
 from vlmrl.rewards.run.runner import MediaOnDemand
+from vlmrl.rollout.episodes import talk_of
 from vlmrl.types import GenerationSettings, Prompt, Sample
 
 if TYPE_CHECKING:
@@ -305,7 +306,7 @@ class _Evaluation:
         tell = self.watch.progress
         episodes, whole = task_episodes(task, self.root, self.out if self.collective.rank() == 0 else None)
         result = evaluate_episodes(
-            engine.engine.generate,
+            talk_of(engine.engine),
             episodes,
             conditions_of(task),
             eval_options(task, batch_prompts=self.batch_prompts, seed=self.seed),

@@ -62,8 +62,8 @@ def close_engines(session: Session) -> None:
 def hf(session: Session, rollout: RolloutSection) -> RolloutEngine:
     """The policy itself."""
     if rollout.graphs:
-        return FixedEngine(session.policy, session.vision, max_num_seqs=rollout.max_num_seqs)
-    return own_engine(session.policy, session.vision, max_num_seqs=rollout.max_num_seqs)
+        return FixedEngine(session.policy, session.vision, max_num_seqs=rollout.max_num_seqs, kept_bytes=rollout.kept_bytes)
+    return own_engine(session.policy, session.vision, max_num_seqs=rollout.max_num_seqs, kept_bytes=rollout.kept_bytes)
 
 
 @rollout_engine("vllm")

@@ -17,7 +17,7 @@ from vlmrl.envs.pool import EnvPool, PoolSettings
 from vlmrl.envs.rows import takes_rows, task_maker
 from vlmrl.protocols import RolloutEngine, Strategy
 from vlmrl.rollout.collect import Collector
-from vlmrl.rollout.episodes import Table, make_table
+from vlmrl.rollout.episodes import Table, make_table, talk_of
 from vlmrl.rollout.forks import Forks
 from vlmrl.rollout.guide import collector_for
 from vlmrl.rollout.turns import EpisodeCollector, FaultWatch
@@ -61,7 +61,7 @@ def table_of(s: Session, cfg: RolloutStage, pool: EnvPool, engine: RolloutEngine
         s.store,
         folder,
         pool=pool,
-        generate=engine.generate,
+        talk=talk_of(engine),
         settings=GenerationSettings(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, top_p=rollout.top_p),
         history=History(screens=h.screens, every=h.every, actions=h.actions),
         answer_format=cfg.answer_format,

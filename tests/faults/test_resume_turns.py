@@ -44,6 +44,7 @@ def test_turns_are_rows_and_train(uninterrupted: Whole) -> None:
     assert all(line["grad_norm"] > 0 and line["reward_std"] > 0 for line in lines)
     # sampled under the prompts that train: the policy of the step gives the sampler's log-probs
     assert all(line["sampling/logp_gap"] < 1e-5 for line in lines)
+    assert all(line[f"sampling/turn_gap/{turn}"] < 1e-5 for line in lines for turn in range(3))
 
 
 @pytest.mark.parametrize("point", ["rollout.turn@1", "rollout.turn@4", "rollout.turn@8", "rollout.chunk@3", "step.before_update@2"])
@@ -94,6 +95,7 @@ def test_chains_and_trees_train_as_a_row_per_turn_does(tiny_files: tuple[Path, P
     lines: dict[str, list[dict[str, Any]]] = {}
     for forward in ("shared_prefix", "chains", "trees"):
         config = small_episodes(*tiny_files, tmp_path, history={}, forward=forward)
+        config["stages"][0]["rollout"]["kept_bytes"] = 2**31 if forward == "chains" else 0
         config["run"]["name"] = forward.replace("_", "-")
         assert runs.run(config) == 0, Path(config["run"]["root"], "error.txt").read_text()
         lines[forward] = metrics(config)
@@ -103,11 +105,13 @@ def test_chains_and_trees_train_as_a_row_per_turn_does(tiny_files: tuple[Path, P
             assert shared["loss"] == pytest.approx(turned["loss"], abs=1e-5)
             assert shared["grad_norm"] == pytest.approx(turned["grad_norm"], rel=1e-3)
             assert shared["sampling/logp_gap"] < 1e-5
+            assert all(shared[f"sampling/turn_gap/{turn}"] < 1e-5 for turn in range(3)), "at every turn, also with kept keys and values"
             assert shared[f"tokens/saved_by_{name}"] > 0
             assert shared["tokens/forward"] + shared[f"tokens/saved_by_{name}"] == turned["tokens/forward"]
             assert f"tokens/saved_by_{name}" not in turned
     for chained, tree in zip(lines["chains"], lines["trees"], strict=True):
         assert tree["tokens/forward"] <= chained["tokens/forward"]
+        assert chained["work/kept_tokens"] > chained["work/prefilled_tokens"] / 2 > tree["work/kept_tokens"] == 0
 
 
 def test_held_out_tasks_and_suites_are_played_between_stages(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:

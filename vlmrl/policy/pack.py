@@ -263,6 +263,8 @@ class Row:
     group: int
     prompt: Prompt
     response: tuple[int, ...]
+    turn: int | None = None
+    """Of its episode, from 0; None: it is no turn."""
 
 
 @dataclass(frozen=True, kw_only=True)

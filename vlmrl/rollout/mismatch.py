@@ -17,6 +17,8 @@ from vlmrl.types import Prompt
 
 PLACES = ("text", "image", "images", "video", "videos", "mixed")
 PREFIX = "sampling/"
+TURNS = 16
+"""Turns that are reported apart; later ones together."""
 
 
 def place_of(prompt: Prompt) -> str:
@@ -29,9 +31,20 @@ def place_of(prompt: Prompt) -> str:
     return kinds[0] if len(kinds) == 1 else f"{kinds[0]}s"
 
 
-def gaps(logp_BT: torch.Tensor, sampled_BT: torch.Tensor, prompts: Sequence[Prompt]) -> dict[str, tuple[float, float]]:
+def turn_of(turn: int) -> str:
+    """The name under which a turn is reported: its number, and one name for the last of long episodes."""
+    return str(turn) if turn < TURNS else f"{TURNS}_on"
+
+
+def gaps(
+    logp_BT: torch.Tensor, sampled_BT: torch.Tensor, prompts: Sequence[Prompt], turns: Sequence[int | None] = ()
+) -> dict[str, tuple[float, float]]:
     """Sums and counts over the sampled tokens of each place: `sampling/logp_gap/<place>`, |trainer - sampler|, and
-    `sampling/ratio/<place>`, trainer's probability / sampler's. `sampled_BT` is not finite where nothing was sampled."""
+    `sampling/ratio/<place>`, trainer's probability / sampler's. `sampled_BT` is not finite where nothing was sampled.
+
+    `turns`: of the rows that are turns of episodes; the first of these is then given for each turn as well, `sampling/turn_gap/<turn>`. A
+    sampler that keeps what it has read is right about first turns whatever it does with what it keeps.
+    """
     known_BT = sampled_BT.isfinite()
     gap_BT = torch.where(known_BT, logp_BT.detach() - sampled_BT, torch.zeros_like(sampled_BT))
     rows: dict[str, list[int]] = {}
@@ -45,6 +58,15 @@ def gaps(logp_BT: torch.Tensor, sampled_BT: torch.Tensor, prompts: Sequence[Prom
         if count:
             out[f"{PREFIX}logp_gap/{place}"] = float(gap.abs().sum()), count
             out[f"{PREFIX}ratio/{place}"] = float(torch.where(known, gap.exp(), torch.zeros_like(gap)).sum()), count
+    by_turn: dict[str, list[int]] = {}
+    for row, turn in enumerate(turns):
+        if turn is not None:
+            by_turn.setdefault(turn_of(turn), []).append(row)
+    for name, own in by_turn.items():
+        index = torch.tensor(own, device=gap_BT.device)
+        count = float(known_BT[index].sum())
+        if count:
+            out[f"{PREFIX}turn_gap/{name}"] = float(gap_BT[index].abs().sum()), count
     return out
 
 

@@ -274,7 +274,7 @@ def _count(sums: Sums, x: LossInputs, slices: MicroSlices, micro: MicroBatch | P
     """Add what is logged of a micro-batch."""
     if slices.sampled_BT is not None:
         _add_gap(sums, x.logp_old_BT, slices.sampled_BT)
-        metrics = metrics | gaps(x.logp_old_BT, slices.sampled_BT, [row.prompt for row in micro.rows])
+        metrics = metrics | gaps(x.logp_old_BT, slices.sampled_BT, [row.prompt for row in micro.rows], [row.turn for row in micro.rows])
     _add(sums, "loss", scalar.item(), 0.0)
     assert x.entropy_BT is not None
     _add(sums, "entropy", *masked_sum(x.entropy_BT, slices.counted_BT))

@@ -39,6 +39,15 @@ def test_gaps_and_ratios_are_sums_over_the_sampled_tokens_of_each_place() -> Non
     assert not any("video" in name for name in found), "nothing was sampled there"
 
 
+def test_gaps_of_turns_are_apart_up_to_a_number() -> None:
+    trainer = torch.tensor([[-1.0, -2.0], [-1.0, -1.0], [-3.0, 0.0], [-1.0, -1.0], [-2.0, -2.0]])
+    sampled = torch.tensor([[-1.5, -1.0], [-1.0, -1.25], [-2.0, float("nan")], [-3.0, -3.0], [-3.0, -3.0]])
+    found = gaps(trainer, sampled, [showing("image")] * 5, [0, 1, 1, None, 40])
+    turns = {name: of for name, of in found.items() if "turn" in name}
+    assert turns == {"sampling/turn_gap/0": (1.5, 2.0), "sampling/turn_gap/1": (1.25, 3.0), "sampling/turn_gap/16_on": (2.0, 2.0)}
+    assert found["sampling/logp_gap/image"] == (8.75, 9.0), "rows of no turn count too"
+
+
 def test_bounds_name_the_place_and_what_it_speaks_for() -> None:
     bounds = Bounds(warn=0.02, stop=0.2)
     metrics = {"sampling/logp_gap/text": 1e-6, "sampling/logp_gap/video": 0.05, "sampling/logp_gap": 5.0, "loss": 9.0}

@@ -26,7 +26,7 @@ from vlmrl.media.resize import resize
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.environment_reward import environment_reward
 from vlmrl.rewards.tool_calls import tool_calls
-from vlmrl.rollout.episodes import make_table, run_attempts
+from vlmrl.rollout.episodes import anew, make_table, run_attempts
 from vlmrl.rollout.turns import turn_rollouts
 from vlmrl.train.stage.table import reward_table
 from vlmrl.types import GenerationSettings, Group, Prompt, Request, Rollout, ScoredGroup, Scores
@@ -61,7 +61,7 @@ def test_a_row_is_played_with_tools(tiny: Tiny, tmp_path: Path) -> None:
             tiny.store,
             tmp_path / "screens",
             pool=pool,
-            generate=generate,
+            talk=anew(generate),
             settings=SETTINGS,
             history=History(),
             answer_format="answer_only",

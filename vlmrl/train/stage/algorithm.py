@@ -21,7 +21,7 @@ from vlmrl.policy.pack import Row, response_mask
 from vlmrl.registry import Registry
 from vlmrl.train.memory import Cell
 from vlmrl.train.stage.table import RewardTable, by_trajectory, total
-from vlmrl.types import Rollout, ScoredGroup
+from vlmrl.types import Rollout, ScoredGroup, TurnRollout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +224,13 @@ class Batch:
         """All groups, before any filter."""
         triples = [(place, scored, rollout) for place, scored in groups for rollout in scored.group.rollouts]
         rows = [
-            Row(index=n, group=place, prompt=scored.group.trained_under(rollout), response=rollout.ids)
+            Row(
+                index=n,
+                group=place,
+                prompt=scored.group.trained_under(rollout),
+                response=rollout.ids,
+                turn=rollout.turn if isinstance(rollout, TurnRollout) else None,
+            )
             for n, (place, scored, rollout) in enumerate(triples)
         ]
         return Batch(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,10 @@ def vllm_engine(job: Job, policy: Any, store: Any, *, path: str, room: int, most
     return VllmEngine(core, policy, store)
 
 
-def open_stage(job: Job, cfg: Any, journal: Path, log: Any) -> Any:
+def open_stage(job: Job, cfg: Any, journal: Path, log: Any, *, collector: Callable[..., Any] | None = None) -> Any:
     """A `StageRun` as `vlmrl.train.run` builds it, without what surrounds a stage: evaluation, checkpoints, trackers. It generates with the
-    reference engine, or with what the cell names as `engine`."""
+    reference engine, or with what the cell names as `engine`. `collector`: (stage, section, engine, strategy) -> what makes a collector;
+    None: answers to prompts."""
     from vlmrl import rng
     from vlmrl.data.source import load_source
     from vlmrl.policy.load import freeze
@@ -153,7 +155,7 @@ def open_stage(job: Job, cfg: Any, journal: Path, log: Any) -> Any:
 
     def make_engine(rollout: Any) -> Any:
         if job["cell"].get("engine", "hf") == "hf":
-            return HFEngine(policy, learner.vision, max_num_seqs=rollout.max_num_seqs)
+            return HFEngine(policy, learner.vision, max_num_seqs=rollout.max_num_seqs, kept_bytes=rollout.kept_bytes)
         room = len(encoder.encode(next(iter(samples.values())), TEMPLATE).ids) + rollout.max_new_tokens
         most = rollout.prompts_per_step * rollout.num_generations
         return vllm_engine(job, policy, store, path=cfg.model.path, room=room, most=most)
@@ -174,7 +176,7 @@ def open_stage(job: Job, cfg: Any, journal: Path, log: Any) -> Any:
         save=lambda: None,
         stop_requested=lambda: False,
         make_engine=make_engine,
-        make_collector=lambda stage, cfg, engine, strategy: collector_for(strategy, encoder.encode),
+        make_collector=collector or (lambda stage, cfg, engine, strategy: collector_for(strategy, encoder.encode)),
     )
 
 

@@ -99,7 +99,7 @@ def measure(job: Job) -> Result:
         trainer = make_trainer(job, out)
         trainer.add_callback(Ends())
         for name in parts:
-            _time(trainer, name, parts[name], device, kept if name == "_generate" else None)
+            timed_method(trainer, name, parts[name], device, kept if name == "_generate" else None)
         meter = Meter(device)
         trainer.train()
         memory = meter.read()
@@ -120,7 +120,7 @@ def measure(job: Job) -> Result:
     }
 
 
-def _time(trainer: Any, name: str, into: list[float], device: str, kept: list[Any] | None) -> None:
+def timed_method(trainer: Any, name: str, into: list[float], device: str, kept: list[Any] | None) -> None:
     """Record the seconds of every call of a method, and what it returned the last time."""
     method = getattr(trainer, name)
 

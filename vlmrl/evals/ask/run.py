@@ -303,7 +303,6 @@ class _Evaluation:
         """The records of a task whose episodes are played."""
         if not isinstance(engine, LocalEngine):
             raise ConfigError(f"task '{task.id}': {NOT_PLAYED}")
-        tell = self.watch.progress
         episodes, whole = task_episodes(task, self.root, self.out if self.collective.rank() == 0 else None)
         result = evaluate_episodes(
             talk_of(engine.engine),
@@ -316,7 +315,7 @@ class _Evaluation:
             fingerprint=engine.fingerprint,
             model=self.model.name,
             collective=self.collective,
-            progress=None if tell is None else lambda done, total: tell(task.id, done, total),
+            progress=None if (tell := self.watch.progress) is None else lambda done, total: tell(task.id, done, total),
         )
         self.fingerprint = engine.fingerprint
         self.notes += [*count_notes(task, len(episodes), whole), *(f"{task.id}: {line}" for line in result.played.lines())]

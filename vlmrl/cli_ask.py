@@ -32,7 +32,7 @@ def ask(
     video: Annotated[list[Path] | None, typer.Option(help="A video; may be repeated, shown after pictures", show_default=False)] = None,
     out: Annotated[Path | None, typer.Option(help="Write the medium with the answer drawn on it: .png, .jpg", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per answer.")] = False,
-    recipe: Annotated[str | None, typer.Option(help="Recipe, if none lies beside the checkpoint", **_GIVEN)] = None,
+    recipe: Annotated[str | None, typer.Option(help="Recipe, instead of what the checkpoint says", **_GIVEN)] = None,
     answer_type: Annotated[str | None, typer.Option(help="time_span, bbox, point, choice, number, ...", **_GIVEN)] = None,
     answer_format: Annotated[str | None, typer.Option(help="think, answer_only or think_or_not", **_GIVEN)] = None,
     frame: Annotated[str | None, typer.Option(help="Coordinates of boxes and points: pixel, norm1, norm1000", **_GIVEN)] = None,
@@ -46,8 +46,9 @@ def ask(
 
     Example: vlmrl ask runs/mine/final "When does she sit down?" --video a.mp4 --out answer.png
     """
+    from vlmrl.evals.ask.asking import asking_of, chosen
     from vlmrl.evals.ask.models import LocalModel, compute_dtype
-    from vlmrl.evals.ask.question import Asker, asking_of, chosen
+    from vlmrl.evals.ask.question import Asker
     from vlmrl.policy.load import quiet_transformers
 
     media: list[tuple[MediaKind, Path]] = [*(("image", path) for path in image or ()), *(("video", path) for path in video or ())]

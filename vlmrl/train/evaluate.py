@@ -38,6 +38,7 @@ from vlmrl.registry import nearest
 from vlmrl.rollout.episodes import talk_of
 from vlmrl.rollout.own import own_engine
 from vlmrl.train import dist
+from vlmrl.train.about import about
 from vlmrl.train.export import export
 from vlmrl.train.meter import Clock
 from vlmrl.train.session import Session
@@ -358,7 +359,7 @@ def _best(s: Session, name: str, policy: Policy, values: Mapping[str, float]) ->
     before = dist.gather(dist.on_main(lambda: json.loads(path.read_text(encoding="utf-8")) if path.exists() else None))[0]
     if before is not None and before["value"] >= value:
         return
-    seal = export(policy, s.run.path / "best" / name)
+    seal = export(policy, s.run.path / "best" / name, about=about(s, name))
     record = {"seal": seal, "metric": metric, "value": value, "stage": name, "step": s.state.step, "global_step": s.state.global_step}
 
     def note() -> None:

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -30,12 +31,15 @@ SCHEMA = 1
 """Version of the manifest of an exported folder."""
 
 
-def export(policy: Policy, path: Path, known: str | None = None) -> str:
+def export(policy: Policy, path: Path, known: str | None = None, about: Mapping[str, Any] | None = None) -> str:
     """Write model and processor to `path`, whole or not at all; the digest of its manifest.
 
     A folder that is already there stays if it has the digest `known` and is as it was written; any other is written again.
 
     The live policy is left as it is, adapters included. Every rank calls this: weights in shards are gathered, and rank 0 writes.
+
+    Args:
+        about: what else the folder's `vlmrl.json` says, as JSON (`train.about`).
 
     Raises:
         NumericsError: a weight is not finite; nothing is written.
@@ -45,12 +49,14 @@ def export(policy: Policy, path: Path, known: str | None = None) -> str:
     if kept is not None:  # rank 0 decides: only it knows what the run has made
         return kept
     weights, adapter = merged_state(policy, keep=dist.is_main()), adapter_state(policy)
-    seal = dist.gather(dist.on_main(lambda: _write(policy, path, weights, adapter)))[0]
+    seal = dist.gather(dist.on_main(lambda: _write(policy, path, weights, adapter, about or {})))[0]
     assert seal is not None
     return seal
 
 
-def _write(policy: Policy, path: Path, weights: Mapping[str, torch.Tensor], adapter: Mapping[str, torch.Tensor]) -> str:
+def _write(
+    policy: Policy, path: Path, weights: Mapping[str, torch.Tensor], adapter: Mapping[str, torch.Tensor], about: Mapping[str, Any]
+) -> str:
     require_finite(weights, str(path))
     if path.exists():
         fs.remove_tree(path)
@@ -60,7 +66,7 @@ def _write(policy: Policy, path: Path, weights: Mapping[str, torch.Tensor], adap
         policy.bundle.processor.save_pretrained(temporary)
         if policy.lora is not None:
             save_adapter(policy, temporary / ADAPTER_FOLDER, adapter)
-        fs.write_text(temporary / SETTINGS, json.dumps(settings_of(policy)) + "\n")
+        fs.write_text(temporary / SETTINGS, json.dumps({**settings_of(policy), **about}) + "\n")
         seal = write_manifest(temporary, {"schema": SCHEMA, "kind": "model", "vlmrl": __version__})
     return seal
 

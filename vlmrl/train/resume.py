@@ -19,6 +19,7 @@ from vlmrl.errors import CheckpointError, DataError
 from vlmrl.evals.ask.run import task_samples
 from vlmrl.policy.load import files_of
 from vlmrl.train import checkpoint, dist
+from vlmrl.train.about import about
 from vlmrl.train.evaluate import ask_again, record_files, suite_of
 from vlmrl.train.export import damage, export, seal_of
 from vlmrl.train.identity import Identity, SourceRows
@@ -169,7 +170,7 @@ def _export_again(s: Session, index: int, source: Path) -> None:
     then.open_policy()
     kinds.build(then, s.cfg.stages[index]).run()
     folder = s.stage_folder(index)
-    seal = export(then.policy, folder)
+    seal = export(then.policy, folder, about=about(then))
     dist.on_main(lambda: s.identity.made(folder, seal))
 
 

@@ -22,6 +22,7 @@ from vlmrl.rewards.remote.services import Services
 from vlmrl.rewards.remote.services import session as services_of_run
 from vlmrl.rewards.remote.throttle import Timing
 from vlmrl.train import dist
+from vlmrl.train.about import about
 from vlmrl.train.evaluate import eval_notes, eval_problems, evaluate_stage, remember_stage
 from vlmrl.train.export import export, link
 from vlmrl.train.mirror import Mirror
@@ -138,5 +139,5 @@ def _stages(s: Session) -> None:
 def _export(s: Session, folder: Path) -> None:
     """The stage's weights as a folder whose digest the run remembers."""
     known = s.identity.exports.get(folder.relative_to(s.run.path).as_posix())
-    seal = export(s.policy, folder, known)
+    seal = export(s.policy, folder, known, about(s))
     dist.on_main(lambda: s.identity.made(folder, seal))

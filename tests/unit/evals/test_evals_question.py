@@ -13,9 +13,10 @@ from tests.support.tiny import Tiny
 from vlmrl.answers.marks import Mark, Marks, Span
 from vlmrl.config.load import load
 from vlmrl.config.schema import MediaSection
-from vlmrl.errors import ConfigError
+from vlmrl.errors import CheckpointError, ConfigError
+from vlmrl.evals.ask.asking import ASKED, ORIGIN, Asking, asked_by, asking_of, chosen, recipe_of
 from vlmrl.evals.ask.models import LocalModel
-from vlmrl.evals.ask.question import Asker, Asking, asking_of, chosen, recipe_of, sample_of
+from vlmrl.evals.ask.question import Asker, sample_of
 from vlmrl.evals.pages import drawn
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import MediaHandle, Sample
@@ -89,6 +90,44 @@ def test_a_model_outside_of_a_run_needs_to_be_told(run: Path, tmp_path: Path):
         options = {"answer_type": "point", "answer_format": None, "frame": None, "max_new_tokens": None, **wrong}
         with pytest.raises(ConfigError, match=f"--{next(iter(wrong)).replace('_', '-')}"):
             chosen(plain, **options)
+
+
+def test_a_copied_folder_says_how_it_is_asked(run: Path, tmp_path: Path):
+    """The folder's own words are those of its recipe, rows and all; settings of the machine are not among them."""
+    cfg = load(run / "config.yaml", ["media.cache_bytes=77", "media.fps=1.5"]).config
+    rows = [asked("point", frame="norm1000"), asked("bbox", frame="norm1000"), asked("bbox", frame="norm1000")]
+    said = asked_by(cfg, cfg.stages[1], rows)
+    assert said["instructions"]["bbox"].startswith("Think in <think></think> or leave it empty, then give ")
+    copy = tmp_path / "elsewhere" / "model"
+    copy.mkdir(parents=True)
+    (copy / "config.json").write_text("{}")
+    (copy / "vlmrl.json").write_text(json.dumps({"positions": "max", ASKED: said, ORIGIN: {"run": "mine", "stage": "rl"}}))
+    found = asking_of(copy)
+    beside = asking_of(run / "stages" / "rl")
+    assert found.media == beside.media.model_copy(update={"fps": 1.5})
+    for name in ("answer_format", "answer_type", "frame", "max_prompt_tokens", "max_new_tokens"):
+        assert getattr(found, name) == getattr(beside, name), name
+    assert found.answer_types == ("bbox", "point")
+    assert found.notes[0] == "asked as stage 'rl' of run 'mine'"
+    assert "bbox, point: 'bbox' is asked for" in found.notes[1]
+    assert asking_of(copy, run / "config.yaml").media.fps == 2.0, "a recipe that is given wins"
+    assert asked_by(cfg, cfg.stages[0], ())["answer_types"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "not JSON"),
+        ("[]", "expected an object"),
+        ('{"asked": {"media": {}}}', "KeyError: 'answer_types'"),
+        ('{"asked": {"answer_types": [], "media": {"fps": -1}}}', "ValidationError"),
+    ],
+)
+def test_a_damaged_file_of_settings_is_named(text: str, told: str, tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "vlmrl.json").write_text(text)
+    with pytest.raises(CheckpointError, match=f"vlmrl.json: .*{told}"):
+        asking_of(tmp_path)
 
 
 def test_what_cannot_be_asked_is_refused(tmp_path: Path):

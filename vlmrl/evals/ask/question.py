@@ -1,49 +1,20 @@
-"""One question about a picture or a video, asked as the model was trained: media, prompt and answer format of its run's recipe.
-
-The run's `config.yaml` lies beside the checkpoint (`<run>/final`, `<run>/stages/<name>`, `<run>/best/<name>`). For a model that was copied
-elsewhere the recipe has to be given; for one that no recipe trained, the defaults hold, and `Asking.notes` says so.
-"""
+"""One question about a picture or a video, asked as the model was trained (`evals.ask.asking`)."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import parse
-from vlmrl.config.load import load
-from vlmrl.config.schema import Config, MediaSection, StageBase
-from vlmrl.data.encode import ANSWER_FORMATS, Encoder
+from vlmrl.data.encode import Encoder
 from vlmrl.errors import ConfigError
-from vlmrl.evals.ask.models import LocalModel, model_folder, open_store
+from vlmrl.evals.ask.asking import Asking
+from vlmrl.evals.ask.models import LocalModel, open_store
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.media.store import MediaStore, ProcessedMedia
-from vlmrl.registry import nearest
-from vlmrl.types import CoordinateFrame, GenerationSettings, MediaKind, MediaRef, Prompt, Sample
-
-DEFAULT_FORMAT = "think"
-RECIPE = "config.yaml"
-"""A run's recipe with every value, as the run writes it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Asking:
-    """How questions are asked."""
-
-    media: MediaSection
-    answer_format: str
-    answer_type: str | None
-    """None: neither the recipe nor its rows say."""
-    frame: CoordinateFrame | None
-    """Coordinates of the answers; None where nothing says."""
-    max_prompt_tokens: int
-    max_new_tokens: int
-    notes: tuple[str, ...] = ()
-    """Where these settings come from."""
+from vlmrl.types import GenerationSettings, MediaKind, MediaRef, Prompt, Sample
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,95 +33,6 @@ class Answered:
     tokens: int
     shown: tuple[ProcessedMedia, ...]
     """The media as the model saw them."""
-
-
-def recipe_of(checkpoint: Path) -> Path | None:
-    """The recipe of the run that a checkpoint lies in; None outside of a run."""
-    folder = model_folder(checkpoint)
-    for place in (checkpoint, *folder.absolute().parents[:2], *folder.resolve().parents[:2]):
-        if (place / RECIPE).is_file() and (place / "run.json").is_file():
-            return place / RECIPE
-    return None
-
-
-def asking_of(checkpoint: Path, recipe: str | Path | None = None) -> Asking:
-    """How the stage that made a checkpoint asked. With `recipe`, the last stage of that recipe, unless one has the checkpoint's name.
-
-    Raises:
-        ConfigError: the recipe has problems, or the checkpoint is no model.
-    """
-    found = recipe if recipe is not None else recipe_of(checkpoint)
-    if found is None:
-        note = f"no recipe beside {checkpoint}: media and prompts are those of the defaults; --recipe names another"
-        plain = MediaSection()
-        return Asking(
-            media=plain,
-            answer_format=DEFAULT_FORMAT,
-            answer_type=None,
-            frame=None,
-            max_prompt_tokens=8192,
-            max_new_tokens=1024,
-            notes=(note,),
-        )
-    cfg = load(found, []).config
-    stage = _stage(cfg, model_folder(checkpoint).resolve().name)
-    row = _first_row(cfg, stage)
-    source: Any = getattr(stage, "source", None)
-    meta: Any = row.get("meta")
-    given_frame: Any = meta.get("frame") if isinstance(meta, dict) else None
-    rollout: Any = getattr(stage, "rollout", None)
-    return Asking(
-        media=cfg.media,
-        answer_format=str(getattr(stage, "answer_format", DEFAULT_FORMAT)),
-        answer_type=getattr(source, "answer_type", None) or row.get("answer_type"),
-        frame=given_frame or (source.to_frame if getattr(source, "frame", None) is not None else None),
-        max_prompt_tokens=cfg.data.max_prompt_tokens,
-        max_new_tokens=cfg.eval.max_new_tokens if rollout is None else rollout.max_new_tokens,
-        notes=(f"asked as stage '{stage.name}' of {found}",),
-    )
-
-
-def _stage(cfg: Config, name: str) -> StageBase:
-    return next((stage for stage in cfg.stages if stage.name == name), cfg.stages[-1])
-
-
-def _first_row(cfg: Config, stage: StageBase) -> dict[str, Any]:
-    """The first row of a stage's JSONL file, if it is on this machine: its type and frame are those of the others as a rule."""
-    source: Any = getattr(stage, "source", None)
-    path = Path(cfg.data.root).expanduser() / str(getattr(source, "path", ""))
-    if path.suffix != ".jsonl" or not path.is_file():
-        return {}
-    with path.open(encoding="utf-8") as file:
-        try:
-            row = json.loads(file.readline())
-        except ValueError:
-            return {}
-    return row if isinstance(row, dict) else {}
-
-
-def chosen(asking: Asking, *, answer_type: str | None, answer_format: str | None, frame: str | None, max_new_tokens: int | None) -> Asking:
-    """The settings with what a person gives in place of them.
-
-    Raises:
-        ConfigError: a name is unknown, or nothing says of which type the answers are.
-    """
-    kind = answer_type or asking.answer_type
-    if kind is None:
-        raise ConfigError(f"--answer-type: nothing says what is asked for; give one of {', '.join(sorted(ANSWER_TYPES))}")
-    if kind not in ANSWER_TYPES:
-        raise ConfigError(f"--answer-type: unknown '{kind}'{nearest(kind, list(ANSWER_TYPES))} (known: {', '.join(sorted(ANSWER_TYPES))})")
-    form = answer_format or asking.answer_format
-    if form not in ANSWER_FORMATS:
-        raise ConfigError(f"--answer-format: expected one of {', '.join(ANSWER_FORMATS)}, got '{form}'")
-    if frame not in (None, "pixel", "norm1", "norm1000"):
-        raise ConfigError(f"--frame: expected one of pixel, norm1, norm1000, got '{frame}'")
-    return replace(
-        asking,
-        answer_type=kind,
-        answer_format=form,
-        frame=frame or asking.frame,
-        max_new_tokens=max_new_tokens or asking.max_new_tokens,
-    )
 
 
 def sample_of(question: str, media: Sequence[tuple[MediaKind, Path]], asking: Asking) -> tuple[Sample, Path]:

@@ -67,13 +67,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"config", "errors"},
     # Actions are read as the GUI metrics read them; worker processes are those of the rewards. Tools look at media again.
     "envs": {"rng", "types", "registry", "errors", "fs", "plugins", "metrics", "rewards.run", "data", "answers", "media"},
+    # A checkpoint behind OpenAI's protocol: prompts of the encoder, answers of the engine of evaluations.
+    "serve": {"errors", "fs", "types", "data", "media", "policy", "rollout", "evals"},
     "__main__": {"cli"},
     "cli": BELOW
     | {"api", "config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval", "cli_plan", "cli_launch"}
-    | {"cli_server", "cli_toy", "cli_env", "cli_conform", "cli_names", "cli_init", "cli_examples", "cli_ask", "cli_runs", "cli_view"},
+    | {"cli_server", "cli_toy", "cli_env", "cli_conform", "cli_names", "cli_init", "cli_examples", "cli_ask", "cli_runs", "cli_view"}
+    | {"cli_serve"},
     "cli_runs": {"errors", "train"},
     "cli_view": {"view"},
     "cli_ask": {"errors", "types", "evals", "policy"},
+    "cli_serve": {"errors", "data", "evals", "policy", "serve"},
     "cli_names": {"config", "evals"},
     "api": {"config", "errors", "methods", "policy", "toy", "train", "types", "evals"},
     "cli_init": {"config", "errors", "fs", "registry"},
@@ -95,6 +99,8 @@ ONLY_IMPORTED_BY = {
     "cli_runs": {"cli"},
     "cli_view": {"cli"},
     "view": {"cli_view"},
+    "cli_serve": {"cli"},
+    "serve": {"cli_serve"},
     "cli_env": {"cli"},
     "cli_eval": {"cli"},
     "cli_plan": {"cli"},
@@ -150,6 +156,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "cli_ask",
         "cli_runs",
         "cli_view",
+        "cli_serve",
     ),
     "starlette": ("view.app",),
     "uvicorn": ("view.serve",),
@@ -159,6 +166,8 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "httpx": ("rewards.remote", "evals.ask.endpoint", "rollout.vllm.remote"),
     "rapidfuzz": ("metrics",),
     "packaging": ("doctor",),
+    "starlette": ("serve.app",),
+    "uvicorn": ("serve.app",),
     "vllm": ("rollout.vllm.inputs", "rollout.vllm.engine", "rollout.vllm.worker", "conform.engine"),
     "bitsandbytes": ("train.shard.adamw8bit", "policy.nf4"),
     "deepspeed": ("train.shard.zero", "train.shard.zero_shards", "train.shard.prebuilt"),
@@ -200,6 +209,7 @@ NO_TORCH = {
     "cli_ask",
     "cli_runs",
     "cli_view",
+    "cli_serve",
     "cli_env",
     "cli_eval",
     "cli_plan",

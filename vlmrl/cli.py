@@ -25,6 +25,7 @@ from vlmrl import (
     cli_launch,
     cli_plan,
     cli_runs,
+    cli_serve,
     cli_server,
     cli_toy,
     cli_view,
@@ -50,7 +51,21 @@ app = typer.Typer(
     "run lacks an evaluation, 73 run directory in use, 74 storage, 75 stopped by a signal (same command resumes), 76 a run's files or data "
     "changed.",
 )
-for part in (cli_init, cli_examples, cli_ask, cli_runs, cli_view, cli_toy, cli_env, cli_eval, cli_launch, cli_server, cli_plan, cli_conform):
+for part in (
+    cli_init,
+    cli_examples,
+    cli_ask,
+    cli_serve,
+    cli_runs,
+    cli_view,
+    cli_toy,
+    cli_env,
+    cli_eval,
+    cli_launch,
+    cli_server,
+    cli_plan,
+    cli_conform,
+):
     part.register(app)
 
 Recipe = Annotated[Path, typer.Argument(help="YAML recipe, or the name of one, for example toy_video", show_default=False)]

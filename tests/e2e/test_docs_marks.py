@@ -353,6 +353,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/methods.md", "rewards"): methods_of("reward"),
     ("docs/methods.md", "Reward functions of yours"): forms_of_rewards,
     ("docs/overlap.md", "Measured"): "measured; tests/faults/test_resume_ahead.py",
+    ("docs/serving.md", "Serving a checkpoint"): "prose; tests/unit/serve/test_serve_http.py",
     ("docs/plan.md", "*"): "tests/unit/plan/test_plan_page.py, tests/unit/plan/test_plan_memory.py, tests/unit/plan/test_plan_time.py",
     ("docs/python.md", "From Python"): names_from_python,
     ("docs/resume.md", "*"): "tests/faults",

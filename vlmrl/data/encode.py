@@ -163,9 +163,17 @@ class Encoder:
             RowError: `overlong`, `control_token` or `placeholder` (counts disagree), naming the row.
         """
         found = [self.media.get(ref, self.root(sample)) for ref in sample.media]
+        return self.encode_shown(sample, answer_format, [Shown(one.handle, one.frames) for one in found])
+
+    def encode_shown(self, sample: Sample, answer_format: str, shown: Sequence[Shown]) -> Prompt:
+        """As `encode`, with media that are decoded already.
+
+        Raises:
+            RowError: as `encode`.
+        """
         if self.writer is not None:
-            return self._written(self.writer, sample, answer_format, [Shown(one.handle, one.frames) for one in found])
-        return self._prompt(sample, answer_format, tuple(one.handle for one in found))
+            return self._written(self.writer, sample, answer_format, shown)
+        return self._prompt(sample, answer_format, tuple(one.handle for one in shown))
 
     def plan(self, sample: Sample, answer_format: str) -> Prompt:
         """The same prompt computed from media headers alone: same ids and spans for well-formed files, empty handle keys."""
@@ -174,10 +182,34 @@ class Encoder:
             return self._written(self.writer, sample, answer_format, [Shown(handle, blank(handle.grid_thw)) for handle in handles])
         return self._prompt(sample, answer_format, handles)
 
+    def encode_turns(self, sample: Sample, turns: Sequence[dict[str, Any]], shown: Sequence[Shown]) -> Prompt:
+        """The prompt of turns in the chat template's own form, with no instruction added: for what was not made from a row.
+
+        Args:
+            sample: names the prompt in messages and says how answers are read.
+            turns: `role`, and `content` as parts of the type text, image or video.
+            shown: the media of those parts, in order.
+
+        Raises:
+            RowError: as `encode`.
+        """
+        parts = [{"role": turn["role"], "content": [_harmless(part) for part in turn["content"]]} for turn in turns]
+        found, expected = (self.tokenize(self._rendered(one)) for one in (turns, parts))
+        self._check_counts(sample, found, expected)
+        if self.writer is not None:
+            return self._written_as(self.writer, sample, FREE, turns, shown)
+        return self._laid_out(sample, FREE, self._rendered(turns), found, tuple(one.handle for one in shown))
+
     def _written(self, writer: Writer, sample: Sample, answer_format: str, media: Sequence[Shown]) -> Prompt:
         """The prompt as the family's own processor writes it, checked against what it makes of each medium by itself."""
-        handles, asked = tuple(one.handle for one in media), messages(sample, answer_format)
+        asked = messages(sample, answer_format)
         self._check_control_tokens(sample, answer_format, self.tokenize(self._rendered(asked)))
+        return self._written_as(writer, sample, answer_format, asked, media)
+
+    def _written_as(
+        self, writer: Writer, sample: Sample, answer_format: str, asked: Sequence[dict[str, Any]], media: Sequence[Shown]
+    ) -> Prompt:
+        handles = tuple(one.handle for one in media)
         try:
             ids, kinds = writer.expand(asked, media)
         except RowError as error:
@@ -221,6 +253,10 @@ class Encoder:
         text = self._rendered(messages(sample, answer_format))
         short = self.tokenize(text)
         self._check_control_tokens(sample, answer_format, short)
+        return self._laid_out(sample, answer_format, text, short, handles)
+
+    def _laid_out(self, sample: Sample, answer_format: str, text: str, short: list[int], handles: tuple[MediaHandle, ...]) -> Prompt:
+        """A rendered prompt, whose ids are `short`, with every placeholder repeated as its medium needs."""
         if any(handle.step_times is not None for handle in handles):
             short = self.tokenize(self._with_times(sample, text, handles))
         ids, spans, owners = self.spread(short, handles, _where(sample))
@@ -287,11 +323,16 @@ class Encoder:
         """Text of a row must not smuggle in control tokens: their count equals that of the same prompt with a harmless question."""
         harmless = tuple(dataclasses.replace(turn, question="question", answer="answer") for turn in sample.history)
         plain = dataclasses.replace(sample, question="question", history=harmless)
-        text = self._rendered(messages(plain, answer_format))
-        expected = sum(int(i) in self.special_ids for i in self.tokenizer(text, add_special_tokens=False)["input_ids"])
-        found = sum(i in self.special_ids for i in ids)
+        self._check_counts(sample, ids, self.tokenize(self._rendered(messages(plain, answer_format))))
+
+    def _check_counts(self, sample: Sample, ids: Sequence[int], harmless: Sequence[int]) -> None:
+        found, expected = (sum(i in self.special_ids for i in one) for one in (ids, harmless))
         if found != expected:
             raise RowError("control_token", f"{_where(sample)}: the question contains {found - expected} control token(s) of the model")
+
+
+def _harmless(part: dict[str, Any]) -> dict[str, Any]:
+    return {**part, "text": "question"} if part["type"] == "text" else part
 
 
 def _runs(columns: Sequence[int], counts: Sequence[int]) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:

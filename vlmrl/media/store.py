@@ -27,7 +27,7 @@ import numpy as np
 from vlmrl.errors import MediaError
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, check_path, open_media, read_all
 from vlmrl.media.argued import Argue, Argued, PlannedTokens
-from vlmrl.media.decode import Stored, decode_medium
+from vlmrl.media.decode import DecodedMedium, Stored, decode_medium
 from vlmrl.media.frames import read_bundle, seen_places
 from vlmrl.media.headers import Grid, Sizing, plan_frames, plan_medium
 from vlmrl.media.keyed_lock import KeyedLock
@@ -227,6 +227,41 @@ class MediaStore:
             self._origins[key] = (ref, root)
         return entry
 
+    def put(self, frames: np.ndarray, kind: MediaKind, *, times: np.ndarray | None = None, spacing: float | None = None) -> ProcessedMedia:
+        """A medium whose frames are already as the model is to see them: uint8 [T, h, w, 3], neither chosen nor resized here.
+
+        Args:
+            times: of a video, float64 [T] seconds from the first frame.
+            spacing: of a video, seconds between two frames asked for.
+
+        Raises:
+            MediaError: `shape`: the sides are no multiples of `factor`, a video's frames are not whole temporal patches, or an image is
+                not one frame. `too_large`: it does not fit the cache, from which it could not be made again.
+        """
+        count, height, width = frames.shape[:3]
+        whole = 1 if kind == "image" else self.temporal_patch_size
+        if height % self.factor or width % self.factor or (count != 1 if kind == "image" else count % whole or not count):
+            raise MediaError(
+                "shape",
+                f"{count} frames of {width} x {height}: frames that are taken as they are have sides in multiples of {self.factor} pixels, "
+                f"an image is one, and a video has a multiple of {whole}",
+            )
+        size = (height, width)
+        digest = hashlib.sha256(frames.tobytes())
+        for part in (str(frames.shape), repr(None if times is None else times.tolist()), repr(spacing)):
+            digest.update(part.encode())
+        key = self._key("frames" if kind == "video" else "image", f"put {digest.hexdigest()}")
+        found = self._find(key)
+        if found is not None:
+            return found
+        duration = None if times is None or spacing is None else float(times[-1]) + spacing
+        shown = DecodedMedium(frames=frames, size=size, times=times, duration=duration, spacing=spacing)
+        entry = self._cut(kind, shown, key, "frames that were sent")
+        if entry.nbytes > self.settings.cache_bytes:
+            raise MediaError("too_large", f"{entry.nbytes} bytes when processed, and media.cache_bytes is {self.settings.cache_bytes}")
+        self._keep(key, entry)
+        return entry
+
     def close(self) -> None:
         """End the worker processes. Without any, and for a second time, it does nothing."""
         if self.pool is not None:
@@ -308,24 +343,29 @@ class MediaStore:
         started = time.perf_counter()
         with _named(ref), single_thread():
             shown = decode_medium(data, _stored(ref), self.sizing) if self.pool is None else self.pool.decode(data, _stored(ref))
-        argued: Argued | None = None
-        with single_thread():
-            if self.argue is None:
-                values, grid = self.patchify(shown.frames, ref.kind)
-                self._check_patches(ref, shown.frames, values, grid)
-            else:
-                argued = self.argue(shown.frames, ref.kind, shown.times, shown.duration)
-                values, grid = np.zeros((0, 0), dtype=np.float32), (len(shown.frames), *shown.frames.shape[1:3])
-        for array in (shown.frames, shown.times):
-            if array is not None:
-                array.flags.writeable = False
+        entry = self._cut(ref.kind, shown, key, ref.path)
         seconds = time.perf_counter() - started
         self._here.seconds = self.waited() + seconds
         with self._lock:
             self.stats["decoded"] += 1
             self.stats["decode_seconds"] += seconds
+        return entry
+
+    def _cut(self, kind: MediaKind, shown: DecodedMedium, key: str, name: str) -> ProcessedMedia:
+        """Patches of decoded frames. `name`: of the file, for messages."""
+        argued: Argued | None = None
+        with single_thread():
+            if self.argue is None:
+                values, grid = self.patchify(shown.frames, kind)
+                self._check_patches(kind, name, shown.frames, values, grid)
+            else:
+                argued = self.argue(shown.frames, kind, shown.times, shown.duration)
+                values, grid = np.zeros((0, 0), dtype=np.float32), (len(shown.frames), *shown.frames.shape[1:3])
+        for array in (shown.frames, shown.times):
+            if array is not None:
+                array.flags.writeable = False
         return ProcessedMedia(
-            handle=self._handle(ref.kind, key, grid, (shown.spacing, shown.times, shown.duration), argued),
+            handle=self._handle(kind, key, grid, (shown.spacing, shown.times, shown.duration), argued),
             frames=shown.frames,
             times=shown.times,
             pixel_values=values,
@@ -353,13 +393,13 @@ class MediaStore:
             duration=duration,
         )
 
-    def _check_patches(self, ref: MediaRef, frames: np.ndarray, values: np.ndarray, grid: Grid) -> None:
+    def _check_patches(self, kind: MediaKind, name: str, frames: np.ndarray, values: np.ndarray, grid: Grid) -> None:
         count, height, width = frames.shape[:3]
-        steps = 1 if ref.kind == "image" else count // self.temporal_patch_size
+        steps = 1 if kind == "image" else count // self.temporal_patch_size
         expected = (steps, height // self.patch_size, width // self.patch_size)
         if grid != expected or values.ndim != 2 or len(values) != expected[0] * expected[1] * expected[2] or values.dtype != np.float32:
             raise ValueError(
-                f"{ref.path}: the processor made {values.dtype} {list(values.shape)} with grid {grid} of frames {list(frames.shape)}; "
+                f"{name}: the processor made {values.dtype} {list(values.shape)} with grid {grid} of frames {list(frames.shape)}; "
                 f"expected float32 with grid {expected}. Its patch sizes differ from the store's, or it resizes"
             )
 

@@ -219,3 +219,15 @@ def chosen(asking: Asking, *, answer_type: str | None, answer_format: str | None
         frame=frame or asking.frame,
         max_new_tokens=max_new_tokens or asking.max_new_tokens,
     )
+
+
+def name_of(checkpoint: Path) -> str:
+    """What to call a checkpoint: by its run, else by its folder.
+
+    Raises:
+        ConfigError: it is no model.
+        CheckpointError: its `vlmrl.json` is damaged.
+    """
+    folder = model_folder(checkpoint)
+    run = saved_settings(folder).get(ORIGIN, {}).get("run")
+    return str(run) if run else folder.resolve().name

@@ -63,6 +63,21 @@ def sample_of(question: str, media: Sequence[tuple[MediaKind, Path]], asking: As
     return sample, root
 
 
+def asked_task(asking: Asking) -> Task:
+    """The settings as those of a task, for engines and stores. They went through `chosen`."""
+    return Task.model_validate(
+        {
+            "id": "asked",
+            "source": "asked",
+            "answer_format": asking.answer_format,
+            "answer_type": asking.answer_type,
+            "max_new_tokens": asking.max_new_tokens,
+            "max_prompt_tokens": asking.max_prompt_tokens,
+            "media": asking.media,
+        }
+    )
+
+
 class Asker:
     """A model on this machine that answers one question at a time. Close it when done."""
 
@@ -70,17 +85,7 @@ class Asker:
         """`asking` went through `chosen`."""
         assert asking.answer_type is not None
         self.asking, self._model = asking, model
-        self._task = Task.model_validate(
-            {
-                "id": "asked",
-                "source": "asked",
-                "answer_format": asking.answer_format,
-                "answer_type": asking.answer_type,
-                "max_new_tokens": asking.max_new_tokens,
-                "max_prompt_tokens": asking.max_prompt_tokens,
-                "media": asking.media,
-            }
-        )
+        self._task = asked_task(asking)
         self._store: MediaStore = open_store(self._task, model.bundle)
         self._engine = model.engine(self._task, self._store, Path())
 

@@ -1,0 +1,1 @@
+"""A checkpoint behind OpenAI's chat-completions protocol, asked as it was trained (`vlmrl serve`, docs/serving.md)."""

@@ -1,0 +1,131 @@
+"""The HTTP side of `vlmrl serve`: routes, key, size limit, errors in OpenAI's form. Needs the extra `serve`."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from vlmrl.errors import ConfigError, VlmrlError
+from vlmrl.serve.model import Said
+from vlmrl.serve.protocol import Chat, Refused, completion, events, read_chat
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, Response, StreamingResponse
+    from starlette.routing import Route
+except ModuleNotFoundError as error:
+    raise ConfigError(f"vlmrl serve needs {error.name}: pip install 'vlmrl[serve]'; --engine vllm --print needs nothing") from error
+
+MAX_BODY = 256 * 2**20
+"""Most bytes of a request."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Answerer(Protocol):
+    """What the routes need of `model.ServedCheckpoint`."""
+
+    def cards(self) -> list[dict[str, Any]]: ...
+
+    def answer(self, chat: Chat) -> Said: ...
+
+
+def application(model: Answerer, *, key: str | None, max_body: int = MAX_BODY) -> Starlette:
+    """The routes.
+
+    Args:
+        key: that requests must have as their bearer token. Without one, requests have to name this machine as their host: a page in a
+            browser that reaches loopback under another name is refused.
+    """
+
+    async def models(request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": model.cards()})
+
+    async def one_model(request: Request) -> Response:
+        name = request.path_params["name"]
+        found = [card for card in model.cards() if card["id"] == name]
+        if not found:
+            raise Refused(f"no model '{name}'", status=404, param="model", code="model_not_found")
+        return JSONResponse(found[0])
+
+    async def chat(request: Request) -> Response:
+        asked = read_chat(await _json(request, max_body))
+        name, created = f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
+        said = await run_in_threadpool(model.answer, asked)
+        if asked.stream:
+            return StreamingResponse(iter(events(asked, name, created, said.prompt_tokens, said.choices)), media_type="text/event-stream")
+        return JSONResponse(completion(asked, name, created, said.prompt_tokens, said.choices))
+
+    def guarded(route: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def with_key(request: Request) -> Response:
+            given = request.headers.get("authorization", "").removeprefix("Bearer ")
+            if key is not None and not hmac.compare_digest(given.encode(), key.encode()):
+                raise Refused("no API key, or another than this server's", status=401, code="invalid_api_key")
+            return await route(request)
+
+        return with_key
+
+    return Starlette(
+        routes=[
+            Route("/v1/models", guarded(models)),
+            Route("/v1/models/{name:path}", guarded(one_model)),
+            Route("/v1/chat/completions", guarded(chat), methods=["POST"]),
+        ],
+        exception_handlers={Refused: _refused, VlmrlError: _failed, RuntimeError: _failed},
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"])] if key is None else [],
+    )
+
+
+async def _json(request: Request, most: int) -> Any:
+    """
+    Raises:
+        Refused: the body is too large, or not JSON.
+    """
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > most:
+            raise Refused(f"the request has more than {most} bytes; name files below --allow-media instead", status=413)
+    try:
+        return json.loads(bytes(data))
+    except ValueError as error:
+        raise Refused(f"the body is not JSON: {error}") from error
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return JSONResponse(error.body(), status_code=error.status)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return JSONResponse(Refused(f"{type(error).__name__}: {error}", status=500).body(), status_code=500)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket on which nobody is answered yet; port 0 takes a free one.
+
+    Raises:
+        ConfigError: the address is not there, or in use.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        raise ConfigError(f"--host {host} --port {port}: {error.strerror or error}; take another, or port 0 for a free one") from error
+    return bound
+
+
+def run(app: Starlette, bound: socket.socket) -> None:
+    """Answer requests until a signal comes."""
+    uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[bound])

@@ -27,6 +27,7 @@ from vlmrl.evals.pages.charts import (
     number,
     phase_series,
     points_of,
+    spoken,
 )
 from vlmrl.evals.pages.timeshare import step_phases
 
@@ -58,11 +59,11 @@ def test_a_curve_for_each_kind_of_question_that_a_step_had():
         for n, step in enumerate(steps)
     ]
     form, thoughts = charts(found, prefix="p")
-    assert [curve.name for curve in form.curves] == ["completions/think_rate"]
+    assert [curve.name for curve in form.curves] == ["with thought"]
     assert thoughts.title == "Thoughts by kind of question"
     assert [(curve.name, curve.last) for curve in thoughts.curves] == [
-        ("completions/think_rate/easy", "0.25"),
-        ("completions/think_rate/hard", "0.75"),
+        ("easy", "0.25"),
+        ("hard", "0.75"),
     ]
 
 
@@ -199,7 +200,7 @@ def test_many_phases_share_the_last_area() -> None:
 def test_places_of_areas_by_hand() -> None:
     lines = [{"global_step": n, "stage": "rl", "tokens/forward": 100.0 * n, "tokens/saved": 50.0} for n in (1, 2)]
     (chart,) = charts(lines, prefix="p")
-    assert (chart.id, chart.stacked, [c.name for c in chart.curves]) == ("p-tokens", True, ["tokens/forward", "tokens/saved"])
+    assert (chart.id, chart.stacked, [c.name for c in chart.curves]) == ("p-tokens", True, ["computed", "saved by sharing"])
     high = 250 * 1.06
     y = [HEIGHT - BOTTOM - v / high * (HEIGHT - TOP - BOTTOM) for v in (0, 100, 200, 150, 250)]
     left, right = LEFT, WIDTH - RIGHT
@@ -252,3 +253,29 @@ def test_stacks_of_long_runs_are_binned_together() -> None:
     assert len(chart.hover["steps"]) == MAX_POINTS
     assert set(chart.hover["series"][0]["values"]) == {"0.5"}
     assert {name: len(points) for name, points in phase_series(lines).items()} == {"a": 2 * MAX_POINTS, "unexplained": 2 * MAX_POINTS}
+
+
+def test_legends_say_metrics_in_words() -> None:
+    names = {
+        "reward": "sum",
+        "rewards/temporal_iou/mean": "temporal iou",
+        "filter/zero_std": "left out by zero std",
+        "completions/think_rate/difficulty=easy": "easy",
+        "eval/toy_desk/macro": "toy desk",
+        "forward_backward": "forward backward",
+    }
+    assert {name: spoken(name) for name in names} == names
+
+
+def test_evaluations_are_one_line_over_all_stages() -> None:
+    """Three evaluations in two stages: one path of two segments; the score that repeats mIoU is left out, a single value is no line."""
+    lines = [
+        {"global_step": step, "stage": stage, "eval/miou": value, "eval/score": value, "eval/parse_rate": 1.0, "eval/r1@0.5": 0.1}
+        for step, stage, value in ((0, "base", 0.2), (10, "sft", 0.4), (20, "rl", 0.9))
+    ]
+    chart = charts(lines, prefix="p")[0]
+    assert (chart.title, [curve.name for curve in chart.curves]) == ("Held-out questions", ["mIoU", "readable"])
+    assert chart.curves[0].path.count("M") == 1
+    assert chart.curves[0].path.count("L") == 2
+    assert [curve.flat for curve in chart.curves] == [False, True]
+    assert charts(lines[:1], prefix="p") == []

@@ -154,6 +154,10 @@ class Question:
     """Of the thoughts, where the row states true ones."""
     tags: tuple[str, ...] = ()
     """For the filters: names of `TAGS`."""
+    score: float = 0.0
+    """Mean score of the last model."""
+    change: float = 0.0
+    """Since the first model."""
 
 
 def model_colours(names: Sequence[str]) -> dict[str, str]:
@@ -215,6 +219,8 @@ def question(
         problems=problems,
         steps=step_table(frames, named),
         tags=_tags(answered, bool(problems) or any(a.problems for a in answers)),
+        score=_means(answered)[1],
+        change=_means(answered)[1] - _means(answered)[0],
     )
 
 
@@ -239,7 +245,7 @@ def strip_of(frames: Frames, layers: Sequence[tuple[int, str, Marks]]) -> Strip:
         )
         out.append(
             Frame(
-                label="" if time is None else f"{time:.2f}".rstrip("0").rstrip(".") + " s",
+                label="" if time is None else _time(time) + (" again" if i and frames.times and frames.times[i - 1] == time else ""),
                 offset=100 * i / (frames.count - 1) if frames.count > 1 else 0.0,
                 inside=time is not None and any(s.start <= time < s.end for s in spans),
                 layers=tuple(layer for layer in on_it if layer.shapes),
@@ -254,6 +260,10 @@ def strip_of(frames: Frames, layers: Sequence[tuple[int, str, Marks]]) -> Strip:
         still=still,
         pixels=f"{what} of {width} × {height} pixels",
     )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2f}".rstrip("0").rstrip(".") + " s"
 
 
 def bars(spans: Sequence[Span], length: float) -> tuple[Bar, ...]:
@@ -330,7 +340,7 @@ def _answer(model: str, layer: int, colour: str, record: Record, marks: Marks, l
 def _tags(answered: Mapping[str, Sequence[Record]], undrawn: bool) -> tuple[str, ...]:
     """By the mean score over a model's answers to the question."""
     models = list(answered.values())
-    first, last = (sum(main_score(r) for r in rows) / len(rows) for rows in (models[0], models[-1]))
+    first, last = _means(answered)
     everything = [r for rows in models for r in rows]
     holds = {
         "better": last > first,
@@ -344,6 +354,13 @@ def _tags(answered: Mapping[str, Sequence[Record]], undrawn: bool) -> tuple[str,
         "undrawn": undrawn,
     }
     return tuple(name for name in TAGS if holds[name])
+
+
+def _means(answered: Mapping[str, Sequence[Record]]) -> tuple[float, float]:
+    """Mean scores of the first and of the last model."""
+    models = list(answered.values())
+    first, last = (sum(main_score(r) for r in rows) / len(rows) for rows in (models[0], models[-1]))
+    return first, last
 
 
 def _shapes(marks: Sequence[Mark], frame: int, width: float, height: float) -> tuple[Shape, ...]:

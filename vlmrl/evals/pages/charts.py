@@ -27,6 +27,30 @@ NAMED = 5
 """Phases with an area of their own, where there are more than one further; the rest share one."""
 REST = "other phases"
 TOKENS = ("tokens/forward", "tokens/saved")
+HELD_OUT = ("eval/score", "eval/miou", "eval/accuracy", "eval/think_rate", "eval/parse_rate", "eval/*/macro", "eval/*/score")
+"""Metrics of the evaluations in a run, drawn from one to the next."""
+SPOKEN = {
+    "reward": "sum",
+    "frac_reward_zero_std": "all rewards equal",
+    "completions/think_rate": "with thought",
+    "completions/parse_rate": "readable",
+    "completions/format_rate": "right form",
+    "completions/clipped_ratio": "cut off",
+    "tokens/forward": "computed",
+    "tokens/saved": "saved by sharing",
+    "eval/score": "score",
+    "eval/miou": "mIoU",
+    "eval/accuracy": "accuracy",
+    "eval/think_rate": "with thought",
+    "eval/parse_rate": "readable",
+}
+"""Names of metrics as legends say them."""
+_SPOKEN = (
+    (re.compile(r"rewards/(.+)/mean"), r"\1"),
+    (re.compile(r"filter/(.+)"), r"left out by \1"),
+    (re.compile(r"completions/think_rate/(?:\w+=)?(.+)"), r"\1"),
+    (re.compile(r"eval/(.+)/(macro|score)"), r"\1"),
+)
 LINES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Reward", "mean over sampled answers: the sum, and its parts before weighting", ("reward", "rewards/*/mean")),
     (
@@ -77,6 +101,8 @@ class Curve:
     path: str
     last: str
     """Newest value, for the legend."""
+    flat: bool = False
+    """The same value everywhere: dimmed in the legend."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +124,8 @@ class Chart:
 def charts(lines: Sequence[Mapping[str, Any]], *, prefix: str) -> list[Chart]:
     """Every panel that has a finite value in `lines` of `metrics.jsonl`. `prefix` makes the ids unique in a page."""
     out: list[Chart] = []
+    if held := _held_out(lines):
+        out.append(_chart(f"{prefix}-eval", "Held-out questions", "means of the evaluations, greedy answers", held))
     for n, (title, note, patterns) in enumerate(LINES):
         found = {name: points_of(lines, name) for name in matching(lines, patterns)}
         found = {name: points for name, points in found.items() if any(math.isfinite(v) for _, _, v in points)}
@@ -110,6 +138,25 @@ def charts(lines: Sequence[Mapping[str, Any]], *, prefix: str) -> list[Chart]:
         note = "through the model in the update, and what repeating each prompt for every answer would add"
         out.append(_chart(f"{prefix}-tokens", "Tokens of a step", note, {n: points_of(both, n) for n in TOKENS}, stacked=True))
     return out
+
+
+def _held_out(lines: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
+    """Metrics of evaluations at two steps or more, as one line through all stages. Of those that agree the named one is drawn."""
+    found = {name: [(step, "", value) for step, _, value in points_of(lines, name)] for name in matching(lines, HELD_OUT)}
+    found = {name: points for name, points in found.items() if len({s for s, _, v in points if math.isfinite(v)}) > 1}
+    general = [name for name in found if name.endswith("/score")]
+    for name in general:
+        if any(found[name] == points for other, points in found.items() if other != name):
+            del found[name]
+    return found
+
+
+def spoken(name: str) -> str:
+    """The name of a metric or phase as a legend says it."""
+    for pattern, words in _SPOKEN:
+        if pattern.fullmatch(name):
+            return pattern.sub(words, name).replace("_", " ")
+    return SPOKEN.get(name, name.replace("_", " "))
 
 
 def matching(lines: Iterable[Mapping[str, Any]], patterns: Sequence[str]) -> list[str]:
@@ -206,7 +253,8 @@ def _chart(id_: str, title: str, note: str, found: Mapping[str, Points], *, stac
     drawn = {name: binned(points, MAX_POINTS) for name, points in found.items()}
     edges = _stack(drawn) if stacked else drawn
     steps = sorted({step for points in drawn.values() for step, _, _ in points})
-    low, high = _extent([v for points in edges.values() for _, _, v in points if math.isfinite(v)], from_zero=stacked)
+    finite = [v for points in edges.values() for _, _, v in points if math.isfinite(v)]
+    low, high = _extent(finite, from_zero=stacked)
     axes = _Axes(steps[0], max(steps[-1], steps[0] + 1), low, high)
     curves: list[Curve] = []
     series: list[dict[str, Any]] = []
@@ -217,8 +265,13 @@ def _chart(id_: str, title: str, note: str, found: Mapping[str, Points], *, stac
         values = {step: number(v) for step, _, v in points if math.isfinite(v)}
         floor = {step: v for step, _, v in edges[name]}
         places = {step: axes.y(v) for step, v in floor.items() if math.isfinite(v)}
-        curves.append(Curve(name=name, colour=colour, path=path, last=next(values[s] for s, _, _ in reversed(points) if s in values)))
-        series.append({"name": name, "colour": colour, "values": [values.get(s) for s in steps], "y": [places.get(s) for s in steps]})
+        last = next(values[s] for s, _, _ in reversed(points) if s in values)
+        curves.append(
+            Curve(name=spoken(name), colour=colour, path=path, last=last, flat=len(points) > 1 and len(set(values.values())) == 1)
+        )
+        series.append(
+            {"name": spoken(name), "colour": colour, "values": [values.get(s) for s in steps], "y": [places.get(s) for s in steps]}
+        )
     return Chart(
         id=id_,
         title=title,
@@ -237,7 +290,7 @@ def _extent(values: Sequence[float], *, from_zero: bool) -> tuple[float, float]:
     low, high = min(values), max(values)
     if from_zero:
         return 0.0, 1.06 * high or 1.0
-    if 0 <= low < 0.6 * high:
+    if 0 <= low < 0.6 * high or (low == high and low > 0):
         low = 0.0
     pad = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
     return (low if low == 0 else low - pad), high + pad

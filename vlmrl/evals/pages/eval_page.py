@@ -9,12 +9,12 @@ from typing import Any
 from vlmrl import fs
 from vlmrl.evals.pages.browser import TRUTH_COLOUR, Question, by_sample, filters, layers, model_colours, question
 from vlmrl.evals.pages.page import render_page
-from vlmrl.evals.pages.run_page import gap_cell
+from vlmrl.evals.pages.run_page import figures, gap_cell, headline, mean_cell
 from vlmrl.evals.pages.runfiles import EvalFiles, Frames, load_eval
 from vlmrl.evals.score.compare import FolderComparison, TaskComparison
 from vlmrl.evals.score.measures import LABELS, present
 from vlmrl.evals.score.summary import Summary, summarize
-from vlmrl.evals.score.table import Cells, figure, p_text, visible
+from vlmrl.evals.score.table import Cells, p_text, visible
 
 WITHOUT_PIXELS = 200
 """Cards of a task of which no frames were kept."""
@@ -93,9 +93,11 @@ def _task(name: str, sides: Mapping[str, EvalFiles], compared: TaskComparison | 
     return {
         "name": visible(name),
         "questions": len({r.sample_id for rows in records.values() for r in rows}),
+        "limit": max((files.limits.get(name, 0) for files in sides.values()), default=0),
         "answers": max(len(rows) for rows in records.values()),
         "videos": next(iter(summaries.values())).clusters,
         "table": _table({visible(model): summary for model, summary in summaries.items()}),
+        "figures": figures(headline(summaries.values()), summaries, model_colours(list(sides)), None),
         "parts": _table(_by_part(summaries)),
         "difference": None if compared is None else _difference(compared),
         "missing": [f"{visible(model)} was not evaluated on this task" for model in sides if model not in records],
@@ -140,13 +142,7 @@ def _table(summaries: Mapping[str, Summary]) -> dict[str, Any]:
         {
             "name": name,
             "n": summary.n,
-            "cells": [
-                {"mean": figure(m, x.mean), "interval": f"[{figure(m, x.low)}, {figure(m, x.high)}]"}
-                if x
-                else {"mean": "-", "interval": ""}
-                for m in columns
-                for x in [summary.metrics.get(m)]
-            ],
+            "cells": [mean_cell(m, summary) for m in columns],
         }
         for name, summary in summaries.items()
     ]

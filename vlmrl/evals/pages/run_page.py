@@ -18,6 +18,7 @@ from vlmrl.evals.pages.page import render_page
 from vlmrl.evals.pages.runfiles import RunFiles, load_run
 from vlmrl.evals.pages.timeshare import time_shares
 from vlmrl.evals.score.baseline import constant_baseline
+from vlmrl.evals.score.headline import what_happened
 from vlmrl.evals.score.levels import METRICS as LEVEL_METRICS
 from vlmrl.evals.score.levels import level_table
 from vlmrl.evals.score.measures import COMMON, LABELS, present
@@ -26,6 +27,9 @@ from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Summary, summarize
 from vlmrl.evals.score.table import UNBOUNDED, difference_text, figure, level_cell, level_labels, p_text, visible
 from vlmrl.evals.score.verdict import verdict
+
+MAX_CARDS = 2000
+"""Questions of a page; those with pixels come first."""
 
 
 def write_report(run_dir: Path) -> Path:
@@ -54,12 +58,14 @@ def page(run: RunFiles) -> dict[str, Any]:
     comparisons, refused = comparisons_of(records, seed)
     panels = panels_of(run)
     answered = by_sample(run.records)
-    with_frames = [frames for frames in run.frames if frames.sample_id in answered]
-    questions = [question(n, f.sample_id, answered[f.sample_id], colours, f) for n, f in enumerate(with_frames)]
+    pixels = {frames.sample_id: frames for frames in run.frames if frames.sample_id in answered}
+    cards = [*pixels, *(name for name in answered if name not in pixels)][:MAX_CARDS]
+    questions = [question(n, name, answered[name], colours, pixels.get(name)) for n, name in enumerate(cards)]
     return {
         "name": visible(run.path.absolute().name),
         "finished": run.finished,
         "subtitle": subtitle(run),
+        "happened": [visible(text) for text in what_happened(records, seed, comparisons)],
         "verdict": [visible(text) for text in verdict(records, seed, comparisons)],
         "tiles": tiles(summaries, comparisons),
         "results": results(summaries, colours, _constant(run.records)),
@@ -75,6 +81,7 @@ def page(run: RunFiles) -> dict[str, Any]:
         "layers": layers(colours, questions),
         "truth": TRUTH_COLOUR,
         "asked": len(answered),
+        "with_pixels": len(pixels),
         "facts": facts(run),
         "config": visible(run.config_text),
         "plot": {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM, "width": WIDTH, "height": HEIGHT},
@@ -103,7 +110,7 @@ def comparisons_of(records: Mapping[str, Sequence[Record]], seed: int) -> tuple[
 def panels_of(run: RunFiles) -> list[tuple[str, list[Chart]]]:
     """Charts of the whole run, then of each stage, where there are several."""
     everything = charts(run.metrics, prefix="all")
-    stages = list(dict.fromkeys(band.name for chart in everything for band in chart.bands))
+    stages = list(dict.fromkeys(band.name for chart in everything for band in chart.bands if band.name))
     out = [("all", everything)] if everything else []
     if len(stages) > 1:
         stages.sort(key=[str(line["stage"]) for line in run.metrics].index)
@@ -123,8 +130,12 @@ def tiles(summaries: Mapping[str, Summary], comparisons: Mapping[tuple[str, str]
     for metric in (*shown, "think_rate", "tokens"):
         value = last.metrics[metric].mean
         gap = None if change is None else change.gaps.get(metric)
+        if metric == "think_rate" and value == 0 and (gap is None or gap.a == 0):
+            continue  # nobody asked for thoughts
         note = "" if gap is None else f"{difference_text(metric, gap)} since {visible(names[0])}"
-        out.append({"label": LABELS[metric], "value": figure(metric, value), "note": note})
+        if gap is not None and unchanged(gap):
+            note = f"as in {visible(names[0])}"
+        out.append({"label": f"{LABELS[metric]} after {visible(names[-1])}", "value": figure(metric, value), "note": note})
     return out
 
 
@@ -141,30 +152,61 @@ def results(summaries: Mapping[str, Summary], colours: Mapping[str, str], consta
             "name": visible(name),
             "colour": colours[name],
             "n": summary.n,
-            "cells": [
-                {"mean": figure(m, x.mean), "interval": f"[{figure(m, x.low)}, {figure(m, x.high)}]"}
-                if x
-                else {"mean": "-", "interval": ""}
-                for m in columns
-                for x in [summary.metrics.get(m)]
-            ],
-            "dots": [
-                {"at": 100 * x.mean, "low": 100 * x.low, "width": 100 * (x.high - x.low), "text": figure(m, x.mean)} if x else None
-                for m in dots
-                for x in [summary.metrics.get(m)]
-            ],
+            "cells": [mean_cell(m, summary) for m in columns],
         }
         for name, summary in summaries.items()
     ]
     first = next(iter(summaries.values()), None)
     return {
         "header": [LABELS[m] for m in columns],
-        "figure": [LABELS[m] for m in dots],
+        "figures": figures(dots, summaries, colours, None if constant is None else constant[1]),
         "rows": rows,
         "questions": 0 if first is None else first.n,
         "videos": 0 if first is None else first.clusters,
         "constant": None if constant is None else {"span": constant[0], "miou": figure("miou", constant[1]), "at": 100 * constant[1]},
     }
+
+
+def mean_cell(metric: str, summary: Summary) -> dict[str, Any]:
+    """A mean with its interval; one that is the same for every question has none, and is `flat`."""
+    x = summary.metrics.get(metric)
+    if x is None:
+        return {"mean": "-", "interval": "", "flat": True}
+    flat = x.low == x.high
+    return {
+        "mean": figure(metric, x.mean),
+        "interval": "" if flat else f"[{figure(metric, x.low)}, {figure(metric, x.high)}]",
+        "flat": flat,
+    }
+
+
+def figures(
+    metrics: Sequence[str], summaries: Mapping[str, Summary], colours: Mapping[str, str], constant: float | None
+) -> list[dict[str, Any]]:
+    """A row of dots with intervals per model, for each metric from 0 to 1. `constant`: mIoU of the best constant answer."""
+    return [
+        {
+            "label": LABELS[m],
+            "constant": 100 * constant if m == "miou" and constant is not None else None,
+            "rows": [
+                {
+                    "name": visible(name),
+                    "colour": colours[name],
+                    "dot": {"at": 100 * x.mean, "low": 100 * x.low, "width": 100 * (x.high - x.low), "text": figure(m, x.mean)}
+                    if x
+                    else None,
+                }
+                for name, summary in summaries.items()
+                for x in [summary.metrics.get(m)]
+            ],
+        }
+        for m in metrics
+    ]
+
+
+def unchanged(gap: Gap) -> bool:
+    """Whether every question has the same value on both sides."""
+    return gap.low == gap.high == 0
 
 
 def level_rows(records: Mapping[str, Sequence[Record]], colours: Mapping[str, str], seed: int) -> dict[str, Any] | None:
@@ -191,6 +233,8 @@ def level_rows(records: Mapping[str, Sequence[Record]], colours: Mapping[str, st
 
 def gap_cell(metric: str, gap: Gap) -> dict[str, Any]:
     """A difference with its interval and p value; `sure` where the interval leaves out 0."""
+    if unchanged(gap):
+        return {"mean": "same", "interval": "", "p": "", "test": "", "sure": False}
     mean, interval = difference_text(metric, gap).split(" ", 1)
     return {"mean": mean, "interval": interval, "p": p_text(gap.p), "test": gap.test, "sure": gap.low > 0 or gap.high < 0}
 

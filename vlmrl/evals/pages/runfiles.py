@@ -72,6 +72,8 @@ class EvalFiles:
     records: dict[str, list[Record]]
     """By task, in the order of the suite."""
     frames: list[Frames]
+    limits: dict[str, int]
+    """Tasks of which only so many rows were asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +160,8 @@ def load_eval(path: Path) -> EvalFiles:
         names = [*(n for n in asked if n in summary["tasks"]), *(n for n in summary["tasks"] if n not in asked)]
         suite = f"{summary['suite']['id']} v{summary['suite']['version']}"
         model, fingerprint = str(summary["model"]), str(summary["fingerprint"])
-    except (KeyError, TypeError, AttributeError) as error:
+        limits = {task["id"]: int(task["limit"]) for task in summary["suite"].get("tasks", []) if task.get("limit")}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StorageError(f"{file}: not the summary of an evaluation ({error!r}); run the evaluation again") from error
     records = {name: read_verified(path / f"{name}.jsonl") for name in names}
     return EvalFiles(
@@ -168,6 +171,7 @@ def load_eval(path: Path) -> EvalFiles:
         fingerprint=fingerprint,
         records=records,
         frames=read_frames(path / "frames", records.values()),
+        limits=limits,
     )
 
 

@@ -75,11 +75,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": BELOW
     | {"api", "config", "methods", "doctor", "train", "evals", "toy", "data", "policy", "cli_eval", "cli_plan", "cli_launch"}
     | {"cli_server", "cli_toy", "cli_env", "cli_conform", "cli_names", "cli_init", "cli_examples", "cli_ask", "cli_runs", "cli_view"}
-    | {"cli_serve", "cli_publish"},
+    | {"cli_serve", "cli_publish", "cli_cache"},
     "cli_runs": {"errors", "train"},
     "cli_view": {"view"},
     "cli_ask": {"errors", "types", "evals", "policy"},
     "cli_publish": {"errors", "plugins", "evals", "publish"},
+    "cli_cache": {"errors", "publish.files", "toy", "train"},
     "cli_serve": {"errors", "data", "evals", "policy", "serve"},
     "cli_names": {"config", "evals"},
     "api": {"config", "errors", "methods", "policy", "toy", "train", "types", "evals"},
@@ -104,7 +105,8 @@ ONLY_IMPORTED_BY = {
     "view": {"cli_view"},
     "cli_serve": {"cli"},
     "cli_publish": {"cli"},
-    "publish": {"cli_publish"},
+    "publish": {"cli_cache", "cli_publish"},
+    "cli_cache": {"cli"},
     "serve": {"cli_serve"},
     "cli_env": {"cli"},
     "cli_eval": {"cli"},
@@ -115,7 +117,7 @@ ONLY_IMPORTED_BY = {
     "cli_launch": {"cli"},
     "cli_server": {"cli"},
     "cli_toy": {"cli"},
-    "toy": {"api", "cli", "cli_eval", "cli_server", "cli_toy"},
+    "toy": {"api", "cli", "cli_cache", "cli_eval", "cli_server", "cli_toy"},
     "methods": {"api", "cli", "cli_launch", "cli_server", "train"},
     "doctor": {"cli"},
 }
@@ -163,6 +165,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "cli_view",
         "cli_serve",
         "cli_publish",
+        "cli_cache",
     ),
     "starlette": ("view.app", "serve.app"),
     "uvicorn": ("view.serve", "serve.app"),
@@ -218,6 +221,7 @@ NO_TORCH = {
     "cli_view",
     "cli_serve",
     "cli_publish",
+    "cli_cache",
     "cli_env",
     "cli_eval",
     "cli_plan",

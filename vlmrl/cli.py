@@ -17,6 +17,7 @@ import typer
 from vlmrl import (
     __version__,
     cli_ask,
+    cli_cache,
     cli_conform,
     cli_env,
     cli_eval,
@@ -45,7 +46,6 @@ USAGE = ConfigError.exit_code
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Reinforcement learning for vision-language models.",
     epilog="Exit codes: 0 finished, 64 configuration, 65 data, 69 remote reward or rollout server, 70 numerics, internal, or a finished "
@@ -61,6 +61,7 @@ for part in (
     cli_runs,
     cli_view,
     cli_toy,
+    cli_cache,
     cli_env,
     cli_eval,
     cli_launch,
@@ -395,7 +396,9 @@ def doctor(
     from vlmrl.doctor import COLOURS, Finding, examine, examine_model
     from vlmrl.evals.bridge.compat import findings as lmms
 
-    findings = [*examine(), *(examine_model(model) if model is not None else ())]
+    console = Console(stderr=True)
+    with console.status("importing packages and asking devices ..."):
+        findings = [*examine(), *(examine_model(model) if model is not None else ())]
     new = [f for f in lmms() if f.status == "problem" or f.item not in {known.item for known in findings}]
     findings += [Finding(area="lmms-eval", item=f.item, found=f.found, status=f.status, advice=f.advice) for f in new]
     table = Table()

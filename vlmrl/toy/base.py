@@ -39,7 +39,7 @@ def prepare(cfg: Config, ui: Ui) -> Places:
         return Places(model=cfg.model.path, data=Path(cfg.data.root).expanduser())
     cache = Path(cfg.toy.cache).expanduser()
     fs.mkdir(cache)
-    with _locked(cache / "LOCK", ui):
+    with locked(cache / "LOCK", ui):
         made = cfg.model.path != "toy" or (_base_folder(cfg, cfg.toy, cache) / "run" / "FINISHED").exists()
         sections = [*cfg.stages, *(() if made or cfg.toy.base is None else (cfg.toy.base,))]
         sources = [section.source for section in sections] + [section.until.source for section in sections if section.until is not None]
@@ -61,7 +61,7 @@ def default_world(ui: Ui, sources: Sequence[str] = (), kind: str = GROUNDING) ->
     toy = ToySection.model_validate({"world": {"kind": kind}})
     cache = Path(toy.cache).expanduser()
     fs.mkdir(cache)
-    with _locked(cache / "LOCK", ui):
+    with locked(cache / "LOCK", ui):
         return world(toy.world, cache, ui, sources)
 
 
@@ -156,7 +156,7 @@ def _tell_score(run: Path, stage: SftSection, ui: Ui) -> None:
 
 
 @contextmanager
-def _locked(path: Path, ui: Ui) -> Iterator[None]:
+def locked(path: Path, ui: Ui) -> Iterator[None]:
     """One process at a time makes things in the cache; a second one waits and then finds them made."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

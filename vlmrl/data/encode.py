@@ -253,7 +253,7 @@ class Encoder:
         text = self._rendered(messages(sample, answer_format))
         short = self.tokenize(text)
         self._check_control_tokens(sample, answer_format, short)
-        return self._laid_out(sample, answer_format, text, short, handles)
+        return self._laid_out(sample, answer_format, text, short, tuple(handles))
 
     def _laid_out(self, sample: Sample, answer_format: str, text: str, short: list[int], handles: tuple[MediaHandle, ...]) -> Prompt:
         """A rendered prompt, whose ids are `short`, with every placeholder repeated as its medium needs."""

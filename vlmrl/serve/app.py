@@ -15,14 +15,15 @@ from vlmrl.serve.model import Said
 from vlmrl.serve.protocol import Chat, Refused, completion, events, read_chat
 
 try:
-    import uvicorn
-    from starlette.applications import Starlette
-    from starlette.concurrency import run_in_threadpool
-    from starlette.middleware import Middleware
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse, Response, StreamingResponse
-    from starlette.routing import Route
+    import uvicorn  # pyright: ignore[reportMissingImports]
+    from starlette.applications import Starlette  # pyright: ignore[reportMissingImports]
+    from starlette.concurrency import run_in_threadpool  # pyright: ignore[reportMissingImports]
+    from starlette.exceptions import HTTPException  # pyright: ignore[reportMissingImports]
+    from starlette.middleware import Middleware  # pyright: ignore[reportMissingImports]
+    from starlette.middleware.trustedhost import TrustedHostMiddleware  # pyright: ignore[reportMissingImports]
+    from starlette.requests import Request  # pyright: ignore[reportMissingImports]
+    from starlette.responses import JSONResponse, Response, StreamingResponse  # pyright: ignore[reportMissingImports]
+    from starlette.routing import Route  # pyright: ignore[reportMissingImports]
 except ModuleNotFoundError as error:
     raise ConfigError(f"vlmrl serve needs {error.name}: pip install 'vlmrl[serve]'; --engine vllm --print needs nothing") from error
 
@@ -80,7 +81,7 @@ def application(model: Answerer, *, key: str | None, max_body: int = MAX_BODY) -
             Route("/v1/models/{name:path}", guarded(one_model)),
             Route("/v1/chat/completions", guarded(chat), methods=["POST"]),
         ],
-        exception_handlers={Refused: _refused, VlmrlError: _failed, RuntimeError: _failed},
+        exception_handlers={Refused: _refused, HTTPException: _no_route, VlmrlError: _failed, RuntimeError: _failed, Exception: _failed},
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"])] if key is None else [],
     )
 
@@ -104,6 +105,12 @@ async def _json(request: Request, most: int) -> Any:
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
     return JSONResponse(error.body(), status_code=error.status)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    told = f"{request.method} {request.url.path}: {error.detail}; there are GET /v1/models and POST /v1/chat/completions"
+    return JSONResponse(Refused(told, status=error.status_code).body(), status_code=error.status_code)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -182,6 +182,8 @@ def test_what_is_refused_is_said_in_the_protocols_form(tiny: Tiny, live: Live, t
     assert [card["id"] for card in live.http.get(f"{live.url}/models").json()["data"]] == ["tiny", f"tiny{PLAIN}"]
     assert live.http.get(f"{live.url}/models/tiny").json()["id"] == "tiny"
     assert live.http.get(f"{live.url}/models/other").status_code == 404
+    assert "POST /v1/chat/completions" in live.http.post(f"{live.url}/completions").json()["error"]["message"]
+    assert error_of(live.http.get(f"{live.url}/chat/completions"))[0] == 405
 
 
 def test_without_a_key_only_this_machine_is_named_and_large_bodies_end(served: ServedCheckpoint) -> None:

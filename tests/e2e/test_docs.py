@@ -40,6 +40,8 @@ PROGRAMS = {
     "export": "sets a variable",
     "pre-commit": "would change the checkout",
     "curl": "asks a server",
+    "convert_hf_to_gguf.py": "a script of llama.cpp",
+    "llama-quantize": "a program of llama.cpp",
     "docker": "would build and start images; tests/unit/test_docker.py reads the files",
     "git": "would download a repository",
 }

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 import time
 from collections import OrderedDict
@@ -25,12 +24,12 @@ from typing import Protocol
 import numpy as np
 
 from vlmrl.errors import MediaError
-from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, check_path, open_media, read_all
+from vlmrl.media.access import open_media
 from vlmrl.media.argued import Argue, Argued, PlannedTokens
 from vlmrl.media.decode import DecodedMedium, Stored, decode_medium
-from vlmrl.media.frames import read_bundle, seen_places
 from vlmrl.media.headers import Grid, Sizing, plan_frames, plan_medium
 from vlmrl.media.keyed_lock import KeyedLock
+from vlmrl.media.places import Place, byte_limit, check_hash, content_of, named, seen_place, stored_as
 from vlmrl.media.resize import single_thread
 from vlmrl.media.video import Decoder, resolve_decoder
 from vlmrl.media.workers import WorkerPool
@@ -41,8 +40,6 @@ Patchify = Callable[[np.ndarray, MediaKind], tuple[np.ndarray, Grid]]
 
 Timing = tuple[float | None, np.ndarray | None, float | None]
 """Seconds between two frames asked for, times of the frames, seconds of the whole; as the last fields of `headers.Planned`."""
-Place = Hashable
-"""Path, size and time of modification, of a video given as frames those of each: while these are the same, so is the content."""
 
 _PIXELS = ("min_pixels", "max_pixels", "video_total_pixels", "fps", "min_frames", "max_frames")
 """The settings that change what the model sees; `decoder` enters the keys as what it means on this machine."""
@@ -200,7 +197,7 @@ class MediaStore:
         Raises:
             MediaError: not allowed, not there, damaged, too large, or `hash_mismatch` with `ref.sha256`; names the path.
         """
-        seen = _seen(ref, root)
+        seen = seen_place(ref, root)
         entry = None if seen is None else self._known(ref, seen)
         if entry is not None:
             return entry
@@ -212,12 +209,12 @@ class MediaStore:
 
     def _make(self, ref: MediaRef, root: Path) -> ProcessedMedia:
         """Read the file, and decode it unless its content is in the cache under another name."""
-        data, digest, place = _content(ref, root)
+        data, digest, place = content_of(ref, root)
         with self._lock:
             self.stats["opened"] += 1
             self._hashes[place] = digest
-        _check_hash(ref, digest)
-        key = self._key(_stored(ref), digest)
+        check_hash(ref, digest)
+        key = self._key(stored_as(ref), digest)
         with self._turn(key):
             entry = self._find(key)
             if entry is None:
@@ -302,10 +299,10 @@ class MediaStore:
             MediaError: as `get`, as far as the header shows it.
         """
         if ref.as_frames:
-            with _named(ref):
+            with named(ref):
                 planned = plan_frames(ref, root, self.sizing)
             return self._handle(ref.kind, "", planned.grid, planned[2:])
-        with open_media(root, ref.path, max_bytes=_limit(ref.kind)) as file, _named(ref):
+        with open_media(root, ref.path, max_bytes=byte_limit(ref.kind)) as file, named(ref):
             planned = plan_medium(file, ref.kind, self.sizing, name=ref.path, times=self.step_times)
             return self._handle(ref.kind, "", planned.grid, planned[2:])
 
@@ -315,10 +312,10 @@ class MediaStore:
         Raises:
             MediaError: as `plan`.
         """
-        place = _seen(ref, root)
+        place = seen_place(ref, root)
         with self._lock:
             digest = None if place is None else self._hashes.get(place)
-            entry = None if digest is None else self._entries.get(self._key(_stored(ref), digest))
+            entry = None if digest is None else self._entries.get(self._key(stored_as(ref), digest))
         return self.weight(self.plan(ref, root)) if entry is None else entry.nbytes
 
     def weight(self, handle: MediaHandle) -> int:
@@ -341,8 +338,8 @@ class MediaStore:
 
     def _process(self, ref: MediaRef, data: bytes, key: str) -> ProcessedMedia:
         started = time.perf_counter()
-        with _named(ref), single_thread():
-            shown = decode_medium(data, _stored(ref), self.sizing) if self.pool is None else self.pool.decode(data, _stored(ref))
+        with named(ref), single_thread():
+            shown = decode_medium(data, stored_as(ref), self.sizing) if self.pool is None else self.pool.decode(data, stored_as(ref))
         entry = self._cut(ref.kind, shown, key, ref.path)
         seconds = time.perf_counter() - started
         self._here.seconds = self.waited() + seconds
@@ -412,9 +409,9 @@ class MediaStore:
             digest = self._hashes.get(place)
         if digest is None:
             return None
-        entry = self._find(self._key(_stored(ref), digest))
+        entry = self._find(self._key(stored_as(ref), digest))
         if entry is not None:
-            _check_hash(ref, digest)
+            check_hash(ref, digest)
         return entry
 
     def _find(self, key: str) -> ProcessedMedia | None:
@@ -436,55 +433,3 @@ class MediaStore:
                 _, old = self._entries.popitem(last=False)
                 self.cached_bytes -= old.nbytes
                 self.stats["evicted"] += 1
-
-
-@contextmanager
-def _named(ref: MediaRef) -> Iterator[None]:
-    """Puts the path in front of the message of a `MediaError` that rises from the block."""
-    try:
-        yield
-    except MediaError as error:
-        raise MediaError(error.reason, f"{ref.path}: {str(error).removeprefix(error.reason + ': ')}") from error
-
-
-def _limit(kind: MediaKind) -> int:
-    return IMAGE_BYTES if kind == "image" else VIDEO_BYTES
-
-
-def _check_hash(ref: MediaRef, digest: str) -> None:
-    if ref.sha256 is not None and ref.sha256.lower() != digest:
-        raise MediaError("hash_mismatch", f"{ref.path}: content has sha256 {digest}, the row expects {ref.sha256}")
-
-
-def _seen(ref: MediaRef, root: Path) -> Place | None:
-    """The place of a file that need not be opened again, should its content be known; None where opening it tells what is wrong."""
-    check_path(ref.path)
-    if ref.as_frames:
-        places = seen_places(ref, root)
-        return None if places is None else _place_of_frames(ref, places)
-    path = os.path.join(root, ref.path)
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return path, status.st_size, status.st_mtime_ns
-
-
-def _place_of_frames(ref: MediaRef, places: tuple[tuple[str, int, int], ...]) -> Place:
-    """With what the row expects of the frames, which is compared when they are read."""
-    return ref.times, ref.fps, tuple(frame.sha256 for frame in ref.frames), places
-
-
-def _stored(ref: MediaRef) -> Stored:
-    return "frames" if ref.as_frames else ref.kind
-
-
-def _content(ref: MediaRef, root: Path) -> tuple[bytes, str, Place]:
-    """(what is decoded, its hash, the place of what was read)."""
-    if ref.as_frames:
-        bundle = read_bundle(ref, root)
-        return bundle.data, bundle.digest, _place_of_frames(ref, bundle.places)
-    with open_media(root, ref.path, max_bytes=_limit(ref.kind)) as file:
-        status = os.fstat(file.fileno())
-        data = read_all(file, ref.path, max_bytes=_limit(ref.kind))
-    return data, hashlib.sha256(data).hexdigest(), (os.path.join(root, ref.path), status.st_size, status.st_mtime_ns)

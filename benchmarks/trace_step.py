@@ -38,9 +38,10 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 PACKAGE = ROOT / "vlmrl"
 
-BOUND = 44
-"""Most files of "the rest". Three of them are the training engine, three what a GPU needs of attention, draws and memory, two the queue of
-steps and the gap between sampler and trainer, one what the engines of rollout that generate in place have in common."""
+BOUND = 46
+"""Most files of "the rest". Three of them are the training engine, two who sees whom in a packed row, three what a GPU needs of attention,
+draws and memory, two the queue of steps and the gap between sampler and trainer, one what the engines of rollout that generate in place
+have in common."""
 
 MEDIA = ("media/",)
 DURABLE = (
@@ -52,6 +53,11 @@ DURABLE = (
     "train/tracking.py",
     "train/state.py",
     "train/rundir.py",
+    "train/keep.py",
+    "kept/media.py",
+    "kept/read.py",
+    "kept/record.py",
+    "kept/write.py",
 )
 """Files that write or name what survives a crash. The ledger is not among them: samplers read it."""
 

@@ -176,8 +176,6 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "rapidfuzz": ("metrics",),
     "packaging": ("doctor",),
     "huggingface_hub": ("publish.hub",),
-    "starlette": ("serve.app",),
-    "uvicorn": ("serve.app",),
     "vllm": ("rollout.vllm.inputs", "rollout.vllm.engine", "rollout.vllm.worker", "conform.engine"),
     "bitsandbytes": ("train.shard.adamw8bit", "policy.nf4"),
     "deepspeed": ("train.shard.zero", "train.shard.zero_shards", "train.shard.prebuilt"),

@@ -226,8 +226,9 @@ def ask(
     from contextlib import closing
 
     from vlmrl.errors import ConfigError
+    from vlmrl.evals.ask.asking import asking_of, chosen
     from vlmrl.evals.ask.models import LocalModel, compute_dtype
-    from vlmrl.evals.ask.question import Asker, asking_of, chosen
+    from vlmrl.evals.ask.question import Asker
     from vlmrl.evals.pages.drawn import draw_answer
     from vlmrl.policy.load import quiet_transformers
 

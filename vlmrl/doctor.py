@@ -39,7 +39,7 @@ OPTIONAL = {
     "starlette": "vlmrl serve and vlmrl view; pip install 'vlmrl[serve]' or 'vlmrl[view]'",
     "uvicorn": "vlmrl serve and vlmrl view; pip install 'vlmrl[serve]' or 'vlmrl[view]'",
     "vllm": "rollout.engine: vllm, vlmrl eval --engine vllm, or a judge served on this machine: pip install 'vlmrl[vllm]'",
-    "wandb": "run.trackers: [wandb]; pip install wandb",
+    "wandb": "run.trackers: [wandb]; pip install wandb, or 'vlmrl[trackers]' for all of them",
     "trackio": "run.trackers: [trackio]; pip install trackio",
     "swanlab": "run.trackers: [swanlab]; pip install swanlab",
     "mlflow": "run.trackers: [mlflow]; pip install mlflow, or all trackers: pip install 'vlmrl[trackers]'",

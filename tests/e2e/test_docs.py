@@ -1,14 +1,15 @@
 """Every block of the documentation is checked: recipes load, commands parse, code compiles and its imports are there.
 
 A block says how it is checked behind its language: `yaml recipe`, `yaml fragment=stages.rl` (merged into a minimal recipe there,
-with `plugin=MODULE` if it needs one), `yaml suite`, `python quote=FILE` (its lines stand in that file), `python imports` (they are there),
-`python run`. A block that no rule knows fails.
+with `plugin=MODULE` if it needs one, and `needs=PACKAGE` where it is skipped without that package), `yaml suite`, `python quote=FILE` (its
+lines stand in that file), `python imports` (they are there), `python run`. A block that no rule knows fails.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import json
 import re
@@ -36,6 +37,7 @@ ALLOWED = {
 """(page, how the block begins) -> why nothing can be executed or loaded. Rows of docs/data.md: tests/unit/data/test_data_containers.py."""
 PROGRAMS = {
     "vllm": "another program, whose options are those of its version; tests/support/vllm_server.py starts one",
+    "apt-get": "would change the machine",
     "pip": "would change the environment; the extras that it names are checked",
     "export": "sets a variable",
     "pre-commit": "would change the checkout",
@@ -61,6 +63,8 @@ def yaml_block(block: Block, folder: Path) -> None:
     if kind == "recipe":
         check_recipe(block.text, folder)
     elif kind == "fragment":
+        if "needs" in how and importlib.util.find_spec(how["needs"]) is None:
+            pytest.skip(f"the package {how['needs']} is not installed")
         recipe = merged(yaml.safe_load(block.text), how[kind]) | ({"plugins": [how["plugin"]]} if "plugin" in how else {})
         check_recipe(yaml.safe_dump(recipe, sort_keys=False), folder)
     elif kind == "suite":

@@ -43,7 +43,7 @@ class Branches:
         attempts = Attempts.of(x, method)
         turn_N, node_N = need(x, "turn_N", method), need(x, "node_N", method)
         rows: dict[int, list[int]] = {}
-        for n in sorted(attempts.whole_N.nonzero()[:, 0].tolist(), key=lambda n: int(turn_N[n])):
+        for n in sorted((n for n in range(len(x.reward_N)) if attempts.whole_N[n]), key=lambda n: int(turn_N[n])):
             rows.setdefault(int(attempts.trajectory_N[n]), []).append(n)
         groups: dict[int, list[list[int]]] = {}
         for of_attempt in rows.values():
@@ -51,7 +51,9 @@ class Branches:
         count = len(x.reward_N)
         found = {name: [0.0] * count for name in ("value", "fork", "deviation")}
         whole = {"sibling": [-1] * count, "depth": [0] * count, "copies": [1] * count}
-        grown = _Grown(totals=attempts.totals(x.reward_N).tolist(), node=node_N.tolist(), real=found, whole=whole)
+        grown = _Grown(
+            totals=[float(total) for total in attempts.totals(x.reward_N)], node=[int(node) for node in node_N], real=found, whole=whole
+        )
         for of_group in groups.values():
             grown.grow(of_group)
         return Branches(

@@ -145,7 +145,7 @@ def zoom(media: Sequence[Medium], arguments: Mapping[str, Any], limits: Limits, 
     given = arguments.get("box")
     if not isinstance(given, list) or len(given) != 4:  # pyright: ignore[reportUnknownArgumentType] (JSON)
         raise Unusable("The argument 'box' must be four numbers: [x1, y1, x2, y2].")
-    named = dict(zip(("x1", "y1", "x2", "y2"), given, strict=True))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    named: dict[str, Any] = dict(zip(("x1", "y1", "x2", "y2"), given, strict=True))  # pyright: ignore[reportUnknownArgumentType]
     box = [number(named, name) for name in named]
     if not all(0 <= value <= SIDE for value in box):
         raise Unusable(f"The box reaches outside the picture: coordinates are from 0 to {SIDE}.")

@@ -96,7 +96,7 @@ def segments_of(layout: RowLayout, device: torch.device) -> Segments:
         if run.stop < run.end:
             levels.setdefault(depths[-1], []).append(run)
     return Segments(
-        own=Lengths.of([(run.stop - run.start,) * 2 for run in layout.runs], causal=True, device=device),
+        own=Lengths.of([(run.stop - run.start, run.stop - run.start) for run in layout.runs], causal=True, device=device),
         cross=tuple(_cross(levels[depth], layout.tokens, device) for depth in sorted(levels)),
     )
 

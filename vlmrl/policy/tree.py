@@ -38,7 +38,7 @@ class Run(NamedTuple):
 class RowLayout:
     """Who sees whom in a packed row of `tokens` columns, said by its runs. What backends need of it is made once and kept."""
 
-    @property
+    @functools.cached_property
     def runs(self) -> tuple[Run, ...]:
         """In the order of columns, which they cover."""
         raise NotImplementedError

@@ -47,7 +47,11 @@ Talk = Callable[[], AbstractContextManager[Session]]
 class Anew:
     """A session that keeps nothing."""
 
-    generate: Generate
+    answer: Generate
+
+    def generate(self, requests: Sequence[Request], settings: GenerationSettings) -> Sequence[Sequence[Rollout]]:
+        """Every prompt is read whole."""
+        return self.answer(requests, settings)
 
     def forget(self, conversations: Iterable[int]) -> None:
         """There is nothing to free."""

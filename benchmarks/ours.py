@@ -27,11 +27,11 @@ def config_of(job: Job) -> Any:
         Config,
         DataSection,
         GrpoSection,
-        MediaSection,
         ModelSection,
         OptimSection,
         RewardMethod,
         RolloutSection,
+        RunMediaSection,
         SourceSection,
     )
 
@@ -52,7 +52,7 @@ def config_of(job: Job) -> Any:
     folder = media_folder(settings, cell.get("kind", "image"), cell["prompt"], steps * cell["batch"])
     return Config(
         model=ModelSection(path=str(model_folder(settings, cell["vocabulary"])), device=settings["device"], dtype=settings["dtype"]),
-        media=MediaSection(max_pixels=MAX_PIXELS),
+        media=RunMediaSection(max_pixels=MAX_PIXELS),
         data=DataSection(root=str(folder), max_prompt_tokens=2**17),
         stages=(stage,),
     )

@@ -4,9 +4,10 @@
 
 For each seed (weights, order of tasks, sampling): one base model, which reads screens and is unsure where to click; then
 `configs/recipes/toy_desk_grpo.yaml` and `toy_desk_gigpo.yaml` from it, and the latter once more with returns that are dealt anew to the
-attempts of each group (`benchmarks/toy_desk_plugin.py`); all with the same tasks, steps and attempts. Before and after, each is played
-greedily on the held-out episodes of the suite `toy_desk`. Differences are paired by episode. Finished runs are kept, so it can be
-stopped and goes on.
+attempts of each group (`benchmarks/toy_desk_plugin.py`); all with the same tasks, steps and attempts. Before and after, each plays
+the held-out episodes of the suite `toy_desk`: eight times as in training (temperature 1), and once greedily. Differences are paired by
+episode. Sampled play decides: greedy play clicks the same again on a screen that did not change, so any update may free it. Finished runs
+are kept, so it can be stopped and goes on.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ CONTROL = "shuffled"
 RECIPES = {"shuffled": "gigpo"}
 """Method -> whose recipe it runs, where it has none of its own."""
 SUITE = "toy_desk"
+ATTEMPTS = 8
+"""Sampled attempts at each held-out episode."""
 
 
 def command(method: str, seed: int, out: Path, extra: Sequence[str]) -> list[str]:
@@ -56,11 +59,45 @@ def run(arguments: Sequence[str], folder: Path) -> None:
         raise BenchmarkError(f"{folder.name} ended with {done.returncode}; see {log}")
 
 
-def played(out: Path, run_name: str, stage: str) -> list[Any]:
+def greedy(out: Path, run_name: str, stage: str) -> list[Any]:
     """Records of the suite's episodes at a stage of a run, by episode."""
     from vlmrl.evals.score.records import read_records
 
     return sorted(read_records(out / run_name / "eval" / "suite" / stage / f"{SUITE}.jsonl"), key=lambda r: r.sample_id)
+
+
+def sampled(model: Path, name: str, out: Path) -> list[Any]:
+    """Records of sampled attempts at the suite's episodes. Attempts that were played before are kept.
+
+    Raises:
+        BenchmarkError: the evaluation failed; names its log.
+    """
+    from vlmrl.evals.score.records import read_records
+
+    folder = out / "sampled" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    arguments = [sys.executable, "-m", "vlmrl", "eval", str(model), "--suite", SUITE, "--out", str(folder)]
+    arguments += ["--samples", str(ATTEMPTS), "--temperature", "1"]
+    log = out / f"sampled-{name}.log"
+    with log.open("ab") as file:
+        done = subprocess.run(arguments, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=file, stderr=file, check=False)
+    if done.returncode:
+        raise BenchmarkError(f"the evaluation of {name} ended with {done.returncode}; see {log}")
+    return sorted(read_records(folder / f"{SUITE}.jsonl"), key=lambda r: (r.sample_id, r.k))
+
+
+def base_of(out: Path, seed: int) -> Path:
+    """The base model that the runs of a seed began from."""
+    (found,) = (out / f"cache-{seed}").glob("base-*/run/final")
+    return found
+
+
+def by_episode(records: Sequence[Any]) -> dict[str, float]:
+    """Mean success of the attempts at each episode."""
+    found: dict[str, list[float]] = {}
+    for record in records:
+        found.setdefault(record.sample_id, []).append(record.scores["success"])
+    return {episode: sum(values) / len(values) for episode, values in found.items()}
 
 
 def paired(before: Sequence[Any], after: Sequence[Any], name: str) -> dict[str, Any]:
@@ -68,7 +105,7 @@ def paired(before: Sequence[Any], after: Sequence[Any], name: str) -> dict[str, 
     from vlmrl.metrics.stats import bootstrap_interval
     from vlmrl.rng import generator
 
-    a, b = ({r.sample_id: r.scores["success"] for r in side} for side in (before, after))
+    a, b = by_episode(before), by_episode(after)
     differences = [b[episode] - a[episode] for episode in a if episode in b]
     if not differences:
         raise BenchmarkError(f"{name}: no episode was played on both sides without a fault")
@@ -102,8 +139,8 @@ def over_seeds(results: Sequence[Mapping[str, Any]], method: str, against: str) 
 
 
 def result(seed: int, before: Sequence[Any], after: Mapping[str, Sequence[Any]], took: Mapping[str, float]) -> dict[str, Any]:
-    """The numbers of one seed. `after`: method -> its records; `took`: method -> minutes of RL."""
-    out: dict[str, Any] = {"seed": seed, "episodes": len(before), "before": mean(before), "methods": {}}
+    """The numbers of one seed and one way of playing. `after`: method -> its records; `took`: method -> minutes of RL."""
+    out: dict[str, Any] = {"seed": seed, "episodes": len(by_episode(before)), "before": mean(before), "methods": {}}
     for method, records in after.items():
         out["methods"][method] = {
             "after": mean(records),
@@ -121,29 +158,43 @@ def shown(value: Mapping[str, Any] | None) -> str:
     return "-" if value is None else f"{value['difference']:+.3f} [{value['low']:+.3f}, {value['high']:+.3f}]"
 
 
-def document(results: Sequence[Mapping[str, Any]], arguments: str) -> str:
+def cells(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The table of one way of playing."""
+    out = [["seed", "method", "before", "after", "after - before", "- returns dealt anew", "success by path length", "minutes of RL"]]
+    for one in results:
+        for method, found in one["methods"].items():
+            row = [str(one["seed"]), METHODS[method], f"{one['before']:.3f}", f"{found['after']:.3f}"]
+            out.append([*row, shown(found["gain"]), shown(found["against_control"]), f"{found['spl']:.3f}", f"{found['minutes']:.1f}"])
+    for method in results[0]["methods"]:
+        gain, against = (over_seeds(results, method, name) for name in ("gain", "against_control"))
+        out.append(["all", METHODS[method], "", "", shown(gain), shown(against), "", ""])
+    return out
+
+
+def document(results: Mapping[str, Sequence[Mapping[str, Any]]], arguments: str) -> str:
+    """The page. `results`: `sampled` and `greedy` -> a result per seed."""
     import torch
     import transformers
 
     from vlmrl.evals.score.table import markdown
 
-    cells = [["seed", "method", "before", "after", "after - before", "- returns dealt anew", "success by path length", "minutes of RL"]]
-    for one in results:
-        for method, found in one["methods"].items():
-            row = [str(one["seed"]), METHODS[method], f"{one['before']:.3f}", f"{found['after']:.3f}"]
-            cells.append([*row, shown(found["gain"]), shown(found["against_control"]), f"{found['spl']:.3f}", f"{found['minutes']:.1f}"])
-    for method in results[0]["methods"]:
-        gain, against = (over_seeds(results, method, name) for name in ("gain", "against_control"))
-        cells.append(["all", METHODS[method], "", "", shown(gain), shown(against), "", ""])
     lines = [
         "# What RL teaches in episodes of several turns",
         "",
-        f"Success on {results[0]['episodes']} held-out episodes of `toy_desk` (two to four right actions in a row, at most six), played "
-        "greedily. Differences are paired by episode, with 95% percentile bootstrap intervals over episodes; `all` takes the episodes of "
-        "all seeds together. In the last method the returns of each group are dealt anew to its attempts: same rows, steps and sizes of "
-        "advantages, but nothing to learn from.",
+        f"Success on {results['sampled'][0]['episodes']} held-out episodes of `toy_desk` (two to four actions are right, six the most). "
+        "Differences are paired by episode, with 95% percentile bootstrap intervals over episodes; `all` takes the episodes of all seeds "
+        "together. In the last method the returns of each group are dealt anew to its attempts: same rows, steps and sizes of advantages, "
+        "but nothing to learn from.",
         "",
-        markdown(cells),
+        f"## Sampled as in training, {ATTEMPTS} attempts at each",
+        "",
+        markdown(cells(results["sampled"])),
+        "## Greedy, one attempt at each",
+        "",
+        "Greedy play clicks the same again on a screen that did not change, so it is often stuck, and any update may free it: the control "
+        "gains as well. Read the difference to the control, and the table above.",
+        "",
+        markdown(cells(results["greedy"])),
         "## How it was measured",
         "",
         f"* command: `{arguments}`",
@@ -167,13 +218,18 @@ def main() -> None:
 
     out = args.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
-    results: list[dict[str, Any]] = []
+    results: dict[str, list[dict[str, Any]]] = {"sampled": [], "greedy": []}
     for seed in args.seeds:
         for method in args.methods:
             run(command(method, seed, out, args.set), out / f"{method}-{seed}")
-        after = {method: played(out, f"{method}-{seed}", "rl") for method in args.methods}
         took = {method: minutes(out / f"{method}-{seed}") for method in args.methods}
-        results.append(result(seed, played(out, f"{args.methods[0]}-{seed}", "base"), after, took))
+        before = {"sampled": sampled(base_of(out, seed), f"base-{seed}", out), "greedy": greedy(out, f"{args.methods[0]}-{seed}", "base")}
+        after = {
+            "sampled": {method: sampled(out / f"{method}-{seed}" / "final", f"{method}-{seed}", out) for method in args.methods},
+            "greedy": {method: greedy(out, f"{method}-{seed}", "rl") for method in args.methods},
+        }
+        for way, kept in results.items():
+            kept.append(result(seed, before[way], after[way], took))
     given = "" if args.set == ["run.threads=1"] else f" --set {' '.join(args.set)}"
     text = document(results, f"python benchmarks/toy_desk.py --seeds {' '.join(map(str, args.seeds))}{given}")
     if args.write is not None:

@@ -33,10 +33,10 @@ def config_of(job: Job, root: Path) -> Any:
         Config,
         DataSection,
         GrpoSection,
-        MediaSection,
         ModelSection,
         OptimSection,
         RolloutSection,
+        RunMediaSection,
         SourceSection,
     )
     from vlmrl.config.section import EnvironmentMethod, HistorySection, Method, RewardMethod
@@ -65,7 +65,7 @@ def config_of(job: Job, root: Path) -> Any:
     (root / "tasks.jsonl").write_text("".join(json.dumps({"id": f"task-{n}"} | row) + "\n" for n in range(steps)))
     return Config(
         model=ModelSection(path=str(model_folder(settings, cell["vocabulary"])), device=settings["device"], dtype=settings["dtype"]),
-        media=MediaSection(max_pixels=MAX_PIXELS),
+        media=RunMediaSection(max_pixels=MAX_PIXELS),
         data=DataSection(root=str(root), max_prompt_tokens=2**17),
         stages=(stage,),
     )

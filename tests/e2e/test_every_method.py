@@ -14,7 +14,8 @@ from vlmrl.methods import registries
 from vlmrl.train.tracking import read_metrics
 
 SLOTS = registries()
-ADVANTAGES = SLOTS["advantage"].names()
+ADVANTAGES = [name for name in SLOTS["advantage"].names() if "node_N" not in SLOTS["advantage"].get(name).extra.get("needs", ())]
+"""Without those of turns in an environment, which are refused here (`algo.rules.needs_environment`): tests/faults/test_resume_turns.py."""
 LOSSES = [("loss", name) for name in SLOTS["policy_loss"].names()] + [("group_loss", name) for name in SLOTS["group_loss"].names()]
 
 

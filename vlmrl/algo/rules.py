@@ -34,3 +34,13 @@ def needs_strategy(method: str, strategy: str) -> Rule:
             yield f"{method} does something for the groups of strategy '{strategy}' only, and the stage has '{found}'; name that strategy"
 
     return rule
+
+
+def needs_environment(method: str) -> Rule:
+    """A rule that refuses a method that reads what only turns of an environment have; `method` is how the text calls it."""
+
+    def rule(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+        if getattr(stage, "environment", None) is None:
+            yield f"{method} compares the turns of attempts in an environment, and the stage has none; name one (docs/environments.md)"
+
+    return rule

@@ -73,3 +73,10 @@ def test_how_processes_run_may_change_at_resume_and_what_is_seen_may_not() -> No
     assert fixed() == fixed(workers=3, deadline=5.0, memory=1 << 28, retries=0, max_faults=0.5)
     assert fixed() != fixed(max_turns=3)
     assert fixed() != fixed(crash_share=0.5)
+
+
+@pytest.mark.parametrize("advantage", ["spo_tree", "himac_proposed"])
+def test_methods_of_branches_need_an_environment(advantage: str) -> None:
+    found = problems(config(environment=None, rewards=[{"name": "temporal_iou"}], advantage={"name": advantage}))
+    assert any(f"advantage '{advantage}' compares the turns of attempts in an environment" in text for text in found), found
+    assert not any("compares the turns" in text for text in problems(config(advantage={"name": advantage})))

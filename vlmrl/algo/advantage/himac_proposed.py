@@ -20,9 +20,16 @@ from torch import Tensor
 from vlmrl.algo.branches import Branches
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.registries import advantage
+from vlmrl.algo.rules import needs_environment
 
 
-@advantage("himac_proposed", paper="arXiv:2603.00977", needs=("trajectory_N", "turn_N", "node_N"), scale="deviation")
+@advantage(
+    "himac_proposed",
+    paper="arXiv:2603.00977",
+    needs=("trajectory_N", "turn_N", "node_N"),
+    scale="deviation",
+    refuses=needs_environment("advantage 'himac_proposed'"),
+)
 def himac_proposed(x: AdvantageInputs, *, role: Literal["both", "macro", "micro"] = "both", epsilon: float = 1e-6) -> Tensor:
     """z-score of a branch among those of its fork, for plans (the first fork), executions (behind it), or both.
 

@@ -18,9 +18,15 @@ from torch import Tensor
 from vlmrl.algo.branches import Branches
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.registries import advantage
+from vlmrl.algo.rules import needs_environment
 
 
-@advantage("spo_tree", paper="arXiv:2505.23564", needs=("trajectory_N", "turn_N", "node_N"))
+@advantage(
+    "spo_tree",
+    paper="arXiv:2505.23564",
+    needs=("trajectory_N", "turn_N", "node_N"),
+    refuses=needs_environment("advantage 'spo_tree'"),
+)
 def spo_tree(x: AdvantageInputs) -> Tensor:
     """Value of the branch minus that of the fork that it comes from.
 

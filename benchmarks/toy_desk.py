@@ -6,7 +6,7 @@ For each seed (weights, order of tasks, sampling): one base model, which reads s
 `configs/recipes/toy_desk_grpo.yaml` and `toy_desk_gigpo.yaml` from it, and the latter once more with returns that are dealt anew to the
 attempts of each group (`benchmarks/toy_desk_plugin.py`); all with the same tasks, steps and attempts. Before and after, each plays
 the held-out episodes of the suite `toy_desk`: eight times as in training (temperature 1), and once greedily. Differences are paired by
-episode. Sampled play decides: greedy play clicks the same again on a screen that did not change, so any update may free it. Finished runs
+episode. Sampled play decides: greedy play does the same again wherever a screen comes back, so any update may free it. Finished runs
 are kept, so it can be stopped and goes on.
 """
 
@@ -191,8 +191,8 @@ def document(results: Mapping[str, Sequence[Mapping[str, Any]]], arguments: str)
         markdown(cells(results["sampled"])),
         "## Greedy, one attempt at each",
         "",
-        "Greedy play clicks the same again on a screen that did not change, so it is often stuck, and any update may free it: the control "
-        "gains as well. Read the difference to the control, and the table above.",
+        "With one screen of history, greedy play does the same again wherever a screen comes back. It is often stuck, and any update may "
+        "free it: the control gains as well. Read the difference to the control, and the table above.",
         "",
         markdown(cells(results["greedy"])),
         "## How it was measured",
@@ -235,7 +235,7 @@ def main() -> None:
     if args.write is not None:
         fs.mkdir(args.write.parent)
         fs.write_text(args.write, text)
-        fs.write_text(args.write.with_suffix(".json"), json.dumps(results, indent=1, sort_keys=True) + "\n")
+        fs.write_text(args.write.with_suffix(".json"), json.dumps(results, sort_keys=True) + "\n")
     print(text)
 
 

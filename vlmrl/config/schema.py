@@ -160,6 +160,10 @@ class RunMediaSection(MediaSection):
         description="Most tiles that the family's processor cuts a picture into, without the whole beside them; none: as its files say",
     )
 
+    def of_task(self) -> MediaSection:
+        """What a task of a suite, or somebody who asks an exported model, says of media."""
+        return MediaSection.model_validate(self.model_dump(exclude={"max_tiles"}))
+
 
 class DataSection(Section):
     root: str = Field(default=".", description="Folder of the data; relative to the working directory, 'toy' is the generated world")

@@ -40,7 +40,7 @@ def test_there_are_toy_suites_that_ask_as_their_recipes_do(name, world, answer_t
     assert recipe.toy.world.kind == world
     assert task.answer_format == recipe.stages[-1].answer_format
     assert task.max_new_tokens == recipe.eval.max_new_tokens
-    assert task.media.model_dump() == recipe.media.model_dump(exclude={"max_tiles"})
+    assert task.media == recipe.media.of_task()
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_suite_of_episodes_plays_as_its_recipes_do(suite, recipe):
     assert (task.environment, task.history, task.asked) == (stage.environment, stage.history, stage.answer_format)
     assert (task.max_new_tokens, task.max_prompt_tokens) == (stage.rollout.max_new_tokens, config.data.max_prompt_tokens)
     assert task.max_new_tokens == config.eval.max_new_tokens
-    assert task.media.model_dump() == config.media.model_dump(exclude={"max_tiles"})
+    assert task.media == config.media.of_task()
 
 
 def test_defaults(tmp_path):

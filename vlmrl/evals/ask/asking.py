@@ -140,7 +140,7 @@ def _of_stage(cfg: Config, stage: StageBase, *, answer_type: str | None, frame: 
     """`answer_type` and `frame` are those of the stage's rows, where one was read."""
     source, rollout = stage.source, getattr(stage, "rollout", None)
     return Asking(
-        media=cfg.media,
+        media=cfg.media.of_task(),
         answer_format=stage.answer_format,
         answer_type=source.answer_type or answer_type,
         frame=frame or (source.to_frame if source.frame is not None else None),

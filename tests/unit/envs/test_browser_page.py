@@ -114,7 +114,8 @@ def test_actions(browser: Browser):
         said.push(name === 'keydown' ? 'key ' + e.key : [name, e.clientX, e.clientY, e.buttons]));</script>"""
     page = own_page(browser, html)
     page.click(15, 30)
-    assert page.run("said.splice(0)") == [["mousemove", 15, 30, 0], ["mousedown", 15, 30, 1], ["mouseup", 15, 30, 0]]
+    seen = [one for one in page.run("said.splice(0)") if one != ["mousemove", 0, 0, 0]]  # Chromium tells a new page where the pointer was
+    assert seen == [["mousemove", 15, 30, 0], ["mousedown", 15, 30, 1], ["mouseup", 15, 30, 0]]
     page.type("aB é\n")
     assert page.run("said.splice(0)") == ["key a", "key B", "key  ", "key é", "key Enter"]
     assert page.run("i.value") == "aB é"

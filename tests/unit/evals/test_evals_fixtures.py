@@ -19,7 +19,8 @@ from vlmrl.policy.load import load_processor
 from vlmrl.policy.model import ProcessorBundle
 from vlmrl.types import GenerationSettings, Prompt
 
-SUITES = sorted(p.stem for p in (DEFINITIONS / "suites").glob("*.yaml") if not p.stem.startswith("toy_"))
+SUITES = sorted(p.stem for p in (DEFINITIONS / "suites").glob("*.yaml") if not p.stem.startswith(("toy_", "miniwob_")))
+"""Suites of data: those of generated worlds and of environments have no files to stand in for."""
 CEILING = {"highlight_map": 11 / 15}
 """The three annotators of a clip disagree, and the true answer is their mean."""
 

@@ -86,4 +86,4 @@ def test_a_world_that_is_down_ends_the_run_at_once(uninterrupted: Whole, tmp_pat
     said = (tmp_path / "error.txt").read_text()
     assert "all of 12 episodes of the step" in said
     assert "raised:RuntimeError" in said
-    assert metrics(mine) == [], "no step was trained"
+    assert len(metrics(mine)) <= 1, "an attempt may be over before the turn at which its world crashes"

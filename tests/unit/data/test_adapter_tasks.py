@@ -9,7 +9,7 @@ import pytest
 
 from vlmrl.data.adapters import ImportOptions, detect
 from vlmrl.data.source import read_source
-from vlmrl.rollout.turns import task_of
+from vlmrl.envs.rows import plain_task
 
 
 def test_a_task_keeps_its_id_and_what_its_environment_is_given(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_a_task_keeps_its_id_and_what_its_environment_is_given(tmp_path: Path) -
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     read = read_source(tmp_path / "t.jsonl", media_root=".", dedupe="error", options=ImportOptions())
     assert (read.shape, read.bad) == ("tasks", [])
-    assert [task_of(sample) for sample in read.samples] == [{"id": "desk-2", "length": 2}, {"id": "plain"}]
+    assert [plain_task(sample) for sample in read.samples] == [{"id": "desk-2", "length": 2}, {"id": "plain"}]
     assert [sample.task for sample in read.samples] == ["environment", "desks"]
     assert read.samples[0].meta["level"] == "easy"
 

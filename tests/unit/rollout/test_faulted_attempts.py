@@ -20,6 +20,7 @@ from vlmrl.envs.protocol import Observation
 from vlmrl.envs.trajectory import Seen, Trajectory, Turn, trajectory_from_json, trajectory_to_json
 from vlmrl.rollout import episodes, turns
 from vlmrl.rollout.episodes import anew, run_attempts
+from vlmrl.rollout.forks import NONE
 from vlmrl.rollout.turns import notes_of, turn_rollouts
 from vlmrl.types import Prompt, Request, Rollout
 
@@ -84,10 +85,9 @@ def generate(requests: Sequence[Request], settings: object) -> list[list[Rollout
     ]
 
 
-def seen(table: object, one: Any) -> Prompt:
-    del table
-    one.seen = Seen(text="a screen", media=(), state="s")
-    return PROMPT
+def seen(observation: object, screens: object) -> Seen:
+    del observation, screens
+    return Seen(text="a screen", media=(), state="s")
 
 
 @given(groups=st.lists(st.lists(ATTEMPT, min_size=1, max_size=4), min_size=1, max_size=3))
@@ -110,8 +110,10 @@ def test_a_fault_takes_every_reward_and_nothing_else_does(groups: list[list[Scri
         conversation=None,
         handle=None,
         answer_format="free",
+        screens=None,
+        forks=NONE,
     )
-    with mock.patch.object(episodes, "_prompt", seen):
+    with mock.patch.object(episodes, "keep", seen), mock.patch.object(episodes, "_prompt", return_value=PROMPT):
         played = run_attempts(table, [({"id": f"t{n}"}, n) for n in range(len(groups))], [len(g) for g in groups], lambda *where: 0)
     assert all(one.closed for one in opened)
     for group, of_group in zip(groups, played, strict=True):

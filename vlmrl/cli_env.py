@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
     env = typer.Typer(no_args_is_help=True, help="Environments: worlds that answer actions with screens.")
     app.add_typer(env, name="env")
     env.command("list")(list_)
-    for command in (check, play, act):
+    for command in (check, play, act, lengths):
         env.command()(command)
 
 
@@ -186,6 +186,52 @@ def act(
         groups = play_with(pool, seeded(given, episodes, seed), attempts, how, out)
         write_records(out, groups)
         _tell(out, groups, pool)
+
+
+def lengths(
+    name: Name,
+    out: Annotated[Path, typer.Argument(help="JSONL file of rows to write", show_default=False)],
+    arguments: Arguments = None,
+    plugin: Plugins = None,
+    tasks: Tasks = None,
+    played: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Measure successes in this trajectories.jsonl of `env act`, instead of the declared fewest turns.", show_default=False
+        ),
+    ] = None,
+    unsolved: Annotated[float, typer.Option(min=1.0, help="--played: the length of a task that was tried and never solved.")] = 100.0,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each task whose fewest turns are averaged.")] = 4,
+    seed: Seed = 0,
+    deadline: Deadline = 20.0,
+) -> None:
+    """Write tasks as rows with their lengths in turns, for the sampler curriculum_gui.
+
+    Example: vlmrl env lengths toy_desk tasks.jsonl
+    """
+    from vlmrl import fs
+    from vlmrl.envs.find import default_tasks, open_pool
+    from vlmrl.envs.lengths import declared_lengths, played_lengths, read_played, task_rows
+    from vlmrl.envs.pool import PoolSettings
+    from vlmrl.envs.rows import takes_rows
+
+    if out.exists():
+        raise ConfigError(f"{out} is there already; name another file")
+    with open_pool(name, _arguments(arguments), plugins=plugin or (), settings=PoolSettings(workers=1, deadline=deadline)) as pool:
+        if takes_rows(name):
+            raise ConfigError(f"the tasks of '{name}' are rows of data; give them a tag of their own (docs/data.md)")
+        given = _tasks(tasks, name) or default_tasks(name, _arguments(arguments))
+        if played:
+            found = played_lengths([one for path in played for one in read_played(path)])
+        else:
+            found = declared_lengths(pool, given, episodes=episodes, seed=seed)
+    rows = task_rows(given, found, unsolved=unsolved if played else None)
+    fs.write_text(out, "".join(json.dumps(row) + "\n" for row in rows))
+    known = sorted(row["trajectory"]["length"] for row in rows if "trajectory" in row)
+    spread = f", from {known[0]:g} to {known[-1]:g} turns" if known else ""
+    typer.echo(f"{out}: {len(rows)} tasks, {len(known)} with a length{spread}")
+    if not known:
+        typer.echo("no length is known: let a model play (vlmrl env act), and pass its trajectories with --played")
 
 
 def _fresh(out: Path) -> None:

@@ -25,7 +25,6 @@ POINTS = [
     "rollout.turn@2",
     "rollout.turn@3",
     "step.before_update@2",
-    "ckpt.after_tensors@2",
 ]
 """Steps that are sampled ahead are refused with an environment."""
 

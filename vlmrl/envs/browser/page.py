@@ -15,6 +15,8 @@ EPOCH = 1_700_000_000_000
 """What the page's clock shows when it is opened: milliseconds since 1970."""
 CALLBACKS = 20_000
 """Most callbacks of one `advance`."""
+CORNER = (0, 0)
+"""Where the pointer is at first. Chromium may put it there anyway, so there it changes nothing."""
 KEYS: Mapping[str, tuple[str, int, str]] = {
     "enter": ("Enter", 13, "\r"),
     "tab": ("Tab", 9, ""),
@@ -32,6 +34,7 @@ KEYS: Mapping[str, tuple[str, int, str]] = {
     "space": (" ", 32, " "),
 }
 """Name -> (name in the page, code, text)."""
+_BUTTONS = {"left": 1, "right": 2}
 MODIFIERS = {"alt": 1, "ctrl": 2, "meta": 4, "shift": 8}
 COMMANDS = {"a": "selectAll", "c": "copy", "x": "cut", "v": "paste", "z": "undo", "y": "redo"}
 """What Ctrl with a letter does in a field, which a browser without a window must be told."""
@@ -71,6 +74,8 @@ class Page:
         self._loaded = self._crashed = False
         self._loading: set[str] = set()
         self._held = ""
+        self._at: tuple[int, int] | None = None
+        """Where actions left the pointer; None before the first."""
         self._context: str | None = browser.call("Target.createBrowserContext", {"disposeOnDetach": True})["browserContextId"]
         target = {"url": "about:blank", "browserContextId": self._context, "width": width, "height": height}
         self._target: str = browser.call("Target.createTarget", target)["targetId"]
@@ -87,6 +92,7 @@ class Page:
             ("Emulation.setLocaleOverride", {"locale": "en-US"}),
             ("Emulation.setFocusEmulationEnabled", {"enabled": True}),
             ("Page.addScriptToEvaluateOnNewDocument", {"source": _clock()}),
+            ("Page.addScriptToEvaluateOnNewDocument", {"source": _source("pointer.js")}),
         ):
             self.call(method, parameters)
 
@@ -111,7 +117,8 @@ class Page:
         self._url, self._loaded = url, False
         self.call("Page.navigate", {"url": url})
         self._browser.pipe.until(lambda: self._loaded or self._crashed, f"load {url}")
-        self._url = None
+        self._url, self._at = None, None
+        self._move_silently(*CORNER)
 
     def run(self, source: str) -> Any:
         """The value of an expression, which must be JSON; of a promise what it comes to.
@@ -140,20 +147,38 @@ class Page:
     def screenshot(self) -> bytes:
         """What it shows, as PNG, in its own pixels."""
         self.settle()
+        self._bring_back()
         clip = {"x": 0, "y": 0, "width": self.width, "height": self.height, "scale": 1}
         asked = {"format": "png", "clip": clip, "optimizeForSpeed": True, "fromSurface": True}
         return base64.b64decode(self.call("Page.captureScreenshot", asked)["data"])
 
     def mouse(self, kind: str, x: int, y: int, *, button: str = "none", count: int = 0) -> None:
         """One event of the mouse: `mouseMoved`, `mousePressed`, `mouseReleased`. A button stays held until it is released."""
+        moves = kind == "mouseMoved"
+        if moves or self._at != (x, y):
+            self._bring_back()
+            self._at = x, y
+            self.run(f"__pointer.expect({x}, {y}, {json.dumps(moves)})")
         if kind == "mousePressed":
             self._held = button
         held = self._held if kind == "mouseMoved" else button
-        buttons = {"left": 1, "right": 2}.get(self._held, 0) if kind != "mouseReleased" else 0
+        buttons = _BUTTONS.get(self._held, 0) if kind != "mouseReleased" else 0
         if kind == "mouseReleased":
             self._held = ""
         event = {"type": kind, "x": x, "y": y, "button": held or "none", "buttons": buttons, "clickCount": count}
         self.call("Input.dispatchMouseEvent", event)
+
+    def _bring_back(self) -> None:
+        """Undo what moved the pointer without an action."""
+        if self.run("__pointer.astray()"):
+            self._move_silently(*(self._at or CORNER))
+
+    def _move_silently(self, x: int, y: int) -> None:
+        """Put the pointer somewhere without a word to the page's scripts (`pointer.js`)."""
+        self.run("__pointer.silent(true)")
+        held = {"button": self._held or "none", "buttons": _BUTTONS.get(self._held, 0)}
+        self.call("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y, "clickCount": 0, **held})
+        self.run("__pointer.silent(false)")
 
     def click(self, x: int, y: int, *, count: int = 1, button: str = "left") -> None:
         """Move there, press and release, so many times."""
@@ -231,6 +256,9 @@ class Page:
         self._browser.pipe.tell("Fetch.fulfillRequest", answer, self._session)
 
 
+def _source(name: str) -> str:
+    return resources.files("vlmrl.envs.browser").joinpath(name).read_text(encoding="utf-8")
+
+
 def _clock() -> str:
-    source = resources.files("vlmrl.envs.browser").joinpath("clock.js").read_text(encoding="utf-8")
-    return source.replace("EPOCH", json.dumps(EPOCH)).replace("LIMIT", json.dumps(CALLBACKS))
+    return _source("clock.js").replace("EPOCH", json.dumps(EPOCH)).replace("LIMIT", json.dumps(CALLBACKS))

@@ -20,9 +20,10 @@ from tests.support.browsers import below, needs_miniwob
 from vlmrl.envs.browser.process import VARIABLE
 from vlmrl.envs.check import Checked, check
 from vlmrl.envs.find import default_tasks, open_pool
+from vlmrl.envs.gui import pixel, read_key
 from vlmrl.envs.pool import EnvPool, PoolSettings, Reply
 from vlmrl.envs.worlds import miniwob as world
-from vlmrl.envs.worlds.miniwob import HEIGHT, SETS, WIDTH, miniwob, pixel, read_key
+from vlmrl.envs.worlds.miniwob import HEIGHT, SETS, WIDTH, miniwob
 from vlmrl.errors import ConfigError
 
 SETTINGS = PoolSettings(workers=1, start=300.0, deadline=120.0)
@@ -119,6 +120,34 @@ def test_a_click_on_the_button_is_the_reward_and_the_end(one: world.MiniWob):
     assert (came.reward, came.outcome) == (1.0, "success")
 
 
+@pytest.mark.parametrize(
+    ("reward", "success_at", "outcome"),
+    [
+        (1.0, 1.0, "success"),
+        (0.5, 1.0, "failure"),
+        (0.5, 0.5, "success"),
+        (0.5, 0.0, "success"),
+        (0.0, 0.0, "failure"),
+        (-1.0, 0.0, "failure"),
+    ],
+)
+def test_a_share_of_the_reward_is_a_success_only_where_it_is_said(reward: float, success_at: float, outcome: str):
+    assert world.outcome_of(reward, success_at) == outcome
+
+
+@needs_miniwob
+def test_success_is_the_whole_reward_unless_it_is_said():
+    told = {}
+    for success_at in (1.0, 0.0):
+        one = miniwob(explain=False, success_at=success_at, **SLOW_MACHINE)
+        one.reset({"page": "click-test"}, 1)
+        one._now.run("core.endEpisode(0.5, false); 1")  # a page that gives half
+        came = one.step('{"action": "wait"}')
+        told[success_at] = came.reward, came.outcome
+        one.close()
+    assert told == {1.0: (0.5, "failure"), 0.0: (0.5, "success")}
+
+
 @needs_miniwob
 @pytest.mark.parametrize(
     "action",
@@ -184,6 +213,8 @@ def test_tasks_are_the_pages_that_are_asked_for():
         open_pool("miniwob", {"pages": ["click-tset"]})
     with pytest.raises(ConfigError, match="must be above 0"):
         miniwob(action_ms=0)
+    with pytest.raises(ConfigError, match=r"success_at 1\.5: it is a reward from 0 to 1"):
+        miniwob(success_at=1.5)
     with pytest.raises(ValueError, match=r"'\.\./core/core', which is not there"):
         miniwob(**SLOW_MACHINE).reset({"page": "../core/core"}, 1)
 

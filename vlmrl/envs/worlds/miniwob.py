@@ -2,8 +2,8 @@
 
 Every episode gets a fresh page in a browser context of its own, whose clock stands still while nobody acts: what is seen is a function of
 page, seed and actions, and a slow sampler is not a failure. The pages come from memory under one made-up origin, and nothing else can be
-reached. The reward is the page's own without its share for speed, once, where the page ends the episode; above 0 is a success, as in
-published success rates. The page's time limit is lifted: only the limit on turns ends an episode that the page does not.
+reached. The reward is the page's own without its share for speed, once, where the page ends the episode; all of it is a success, as in
+the package's `get_binary_reward`. The page's time limit is lifted: only the limit on turns ends an episode that the page does not.
 
 Actions are those of `metrics.gui`, coordinates 0 to 1000 along the sides of the screen in its original size. `press` and `release` hold the
 left button from one turn to another, which drags; `key` is one key, with modifiers (`ctrl+a`).
@@ -21,15 +21,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vlmrl.envs.browser.fonts import drawn_with
-from vlmrl.envs.browser.page import KEYS, MODIFIERS, Page
+from vlmrl.envs.browser.page import Page
 from vlmrl.envs.browser.pipe import BrowserError
 from vlmrl.envs.browser.process import INSTALL, Browser, find_browser, missing_browser, shared_browser
-from vlmrl.envs.protocol import Observation, Transition, environment
+from vlmrl.envs.gui import pixel, read_key
+from vlmrl.envs.protocol import Observation, Outcome, Transition, environment
 from vlmrl.errors import ConfigError
 from vlmrl.metrics.gui import Action, parse_action
 from vlmrl.rng import key
 
-VERSION = "1"
+VERSION = "2"
 ORIGIN = "http://miniwob.invalid/"
 WIDTH, HEIGHT = 160, 210
 LONGEST_TEXT = 500
@@ -91,13 +92,6 @@ _PLACES = """(() => [...document.querySelectorAll('#area *')].map(e => [e, e.get
   .map(([e, r]) => [r.x + r.width / 2, r.y + r.height / 2]).filter(([x, y]) => x >= 0 && y >= 0 && x < WIDTH && y < HEIGHT))()"""
 
 Goal = Literal["screen", "text", "both"]
-
-
-def pixel(point: tuple[float, float], width: int, height: int) -> tuple[int, int] | None:
-    """The pixel of a screen of this size that a point of 0 to 1000 lies in; None outside."""
-    if not all(0 <= one <= 1000 for one in point):
-        return None
-    return min(int(point[0] * width / 1000), width - 1), min(int(point[1] * height / 1000), height - 1)
 
 
 @functools.cache
@@ -177,6 +171,7 @@ class MiniWob:
         *,
         goal: Goal = "both",
         explain: bool = True,
+        success_at: float = 1.0,
         fresh_page: bool = True,
         action_ms: int = 100,
         wait_ms: int = 1000,
@@ -184,6 +179,7 @@ class MiniWob:
         sandbox: bool = True,
     ):
         """The arguments are those of the environment."""
+        self._success_at = success_at
         self._pages, self._goal, self._explain, self._fresh_page = pages, goal, explain, fresh_page
         self._action_ms, self._wait_ms = action_ms, wait_ms
         self._browser = shared_browser(seconds=patience, sandbox=sandbox)
@@ -245,7 +241,7 @@ class MiniWob:
                 # what is shown now is the cover of the next episode
                 self._done = True
                 reward = float(looked["reward"])
-                return Transition(observation=None, reward=reward, outcome="success" if reward > 0 else "failure")
+                return Transition(observation=None, reward=reward, outcome=outcome_of(reward, self._success_at))
             return Transition(observation=self._observe(looked["goal"]))
         except BrowserError:
             self._drop()
@@ -336,6 +332,11 @@ class MiniWob:
         return True
 
 
+def outcome_of(reward: float, success_at: float) -> Outcome:
+    """What an episode came to that the page ended with this reward."""
+    return "success" if reward > 0 and reward >= success_at else "failure"
+
+
 _DIRECTIONS = {"down": (0, SCROLL), "up": (0, -SCROLL), "right": (SCROLL, 0), "left": (-SCROLL, 0)}
 
 
@@ -359,20 +360,6 @@ _POINTING = {
 }
 
 
-def read_key(text: str) -> tuple[str, int] | None:
-    """(key, modifiers) of `Enter`, `a`, `ctrl+a`, `ctrl+shift+left`; None where there is no such key."""
-    held, name = text.strip().split("+"), ""
-    if held[-1] == "" and text.strip().endswith("+"):  # the key + itself
-        held, name = [one for one in held if one], "+"
-    else:
-        name = held.pop().strip()
-    modifiers = [MODIFIERS.get(one.strip().lower().replace("control", "ctrl")) for one in held]
-    short = name.lower().removeprefix("arrow")
-    if None in modifiers or not (len(name) == 1 or short in KEYS):
-        return None
-    return (name if len(name) == 1 else short), sum(one for one in modifiers if one is not None)
-
-
 def _click(point: list[int]) -> str:
     return json.dumps({"action": "click", "coordinate": point})
 
@@ -391,6 +378,7 @@ def miniwob(
     pages: list[str] | str = "all",
     goal: Goal = "both",
     explain: bool = True,
+    success_at: float = 1.0,
     fresh_page: bool = True,
     action_ms: int = 100,
     wait_ms: int = 1000,
@@ -404,6 +392,8 @@ def miniwob(
         goal: where the task is told: on the screen as the page draws it, as text only, or both. The text may tell what the screen only
             shows (`click-color` draws the colour).
         explain: whether the text says how actions are written.
+        success_at: least reward of a success. 1 is that of the package `miniwob` (`get_binary_reward`) and of most publications; 0, where
+            all above 0 is one, that of BrowserGym.
         fresh_page: False runs one episode after the other in one page, as others do, and then screens depend on the episodes before. It is
             there to show just that.
         action_ms: time of the page that an action takes.
@@ -416,12 +406,15 @@ def miniwob(
         ConfigError: a page that is not there, or a time that is none.
         BrowserError: the browser does not start.
     """
+    if not 0 <= success_at <= 1:
+        raise ConfigError(f"environment 'miniwob': success_at {success_at:g}: it is a reward from 0 to 1")
     if action_ms < 1 or wait_ms < 1 or patience <= 0:
         raise ConfigError(f"environment 'miniwob': action_ms {action_ms}, wait_ms {wait_ms}, patience {patience}: they must be above 0")
     return MiniWob(
         names_of(pages),
         goal=goal,
         explain=explain,
+        success_at=success_at,
         fresh_page=fresh_page,
         action_ms=action_ms,
         wait_ms=wait_ms,

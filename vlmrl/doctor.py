@@ -25,6 +25,7 @@ Status = Literal["ok", "absent", "problem"]
 
 OPTIONAL = {
     "bitsandbytes": "optim.kind: adamw8bit and model.quantize: nf4; pip install 'vlmrl[bitsandbytes]'",
+    "browsergym-core": "environment browsergym, and its browser (playwright install chromium): pip install 'vlmrl[browsergym]'",
     "decord": "media.decoder: decord (auto is PyAV); pip install 'vlmrl[decord]'",
     "deepspeed": "train.sharding: zero2 and zero3; pip install 'vlmrl[deepspeed]'",
     "flash-attn": "model.attention: flash_attention_2; needs a CUDA machine, and torch first: "

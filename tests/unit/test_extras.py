@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 FILES = sorted((ROOT / "vlmrl").rglob("*.py"))
 
-DISTRIBUTION = {"PIL": "pillow", "yaml": "pyyaml", "pydantic_core": "pydantic"}
+DISTRIBUTION = {"browsergym": "browsergym-core", "PIL": "pillow", "yaml": "pyyaml", "pydantic_core": "pydantic"}
 """Package in an import -> the name it is installed under, where that is not the same but for `_` and `-`."""
 OUTSIDE = {
     "lmms_eval": "installed without its dependencies (pyproject.toml says why)",

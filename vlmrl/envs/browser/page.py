@@ -167,6 +167,8 @@ class Page:
             self._held = ""
         event = {"type": kind, "x": x, "y": y, "button": held or "none", "buttons": buttons, "clickCount": count}
         self.call("Input.dispatchMouseEvent", event)
+        if moves:
+            self.settle()  # a style of what lies under the pointer may load something that moves it away
 
     def _bring_back(self) -> None:
         """Undo what moved the pointer without an action."""

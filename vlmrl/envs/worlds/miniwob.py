@@ -11,11 +11,14 @@ left button from one turn to another, which drags; `key` is one key, with modifi
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import posixpath
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -82,6 +85,7 @@ EXPLANATION = (
     '{"action": "wait"}. Coordinates go from 0 to 1000 along each side.'
 )
 _STYLE = "#click-canvas, #reward-display { display: none !important }"
+_STYLE_URL = re.compile(rb"""url\((['"]?)([^'")]+)\1\)""")
 _NO_QUERY = " #query, #query * { visibility: hidden !important }"
 _LOOK = """(() => {
   const said = core.getUtterance();
@@ -148,7 +152,29 @@ def serve(url: str) -> tuple[bytes, str] | None:
         return None
     path = url.removeprefix(ORIGIN).partition("?")[0].partition("#")[0]
     found = contents().get(path)
-    return None if found is None else (found, TYPES.get(Path(path).suffix, "application/octet-stream"))
+    if found is None:
+        return None
+    return styled(path, found), TYPES.get(Path(path).suffix, "application/octet-stream")
+
+
+def styled(path: str, content: bytes) -> bytes:
+    """A page or a style sheet with the pictures of its styles in it.
+
+    A style that comes with the pointer (`:hover`) would load its picture then, and until it is there the element has no size: what lies
+    under the pointer would depend on how fast the machine is.
+    """
+    if Path(path).suffix not in (".html", ".css"):
+        return content
+
+    def picture(found: re.Match[bytes]) -> bytes:
+        named = found[2].decode("utf-8", "replace").partition("?")[0]
+        at = posixpath.normpath(posixpath.join(posixpath.dirname(path), named))
+        kind = TYPES.get(Path(at).suffix, "")
+        if at not in contents() or not kind.startswith("image/"):
+            return found[0]
+        return b"url(data:%s;base64,%s)" % (kind.encode(), base64.b64encode(contents()[at]))
+
+    return _STYLE_URL.sub(picture, content)
 
 
 @functools.cache

@@ -377,8 +377,15 @@ class Request:
     """Predicted length of its answers; engines may admit the longest first."""
     conversations: tuple[int, ...] = ()
     """In a session: the number of the conversation that each rollout is a turn of."""
+    alike: tuple[tuple[int, ...], ...] = ()
+    """In a session: the other conversations that each rollout is a turn of as well, since they have not forked yet; none: no others."""
     goes_on: bool = False
     """Whether the next turn's prompt may begin with this one and its answer."""
+
+    def talkers(self, place: int | None = None) -> tuple[int, ...]:
+        """All conversations that the rollout in a place is a turn of; without a place those of all rollouts."""
+        places = range(len(self.conversations)) if place is None else (place,)
+        return tuple(n for k in places for n in (self.conversations[k], *(self.alike[k] if self.alike else ())))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -187,7 +187,7 @@ def _play(table: Table, every: Sequence[_Attempt], session: Session, seed_of: Ca
             break
         goes_on = turn + 1 < table.turns and table.history.window(turn + 1).start <= turn
         seeds = [seed_of(alike[0].place, table.forks.leader(alike[0].k, turn), turn) for alike, _ in asked]
-        answers = _answers(table, session, [(alike[0], prompt) for alike, prompt in asked], seeds, goes_on=goes_on)
+        answers = _answers(table, session, asked, seeds, goes_on=goes_on)
         each = [(one, answer) for (alike, _), answer in zip(asked, answers, strict=True) for one in alike]
         steps = [one.episode.step(table.action(answer.text)) for one, answer in each]
         for (one, answer), step in zip(each, steps, strict=True):
@@ -196,18 +196,20 @@ def _play(table: Table, every: Sequence[_Attempt], session: Session, seed_of: Ca
 
 
 def _answers(
-    table: Table, session: Session, asked: Sequence[tuple[_Attempt, Prompt]], seeds: Sequence[int], *, goes_on: bool
+    table: Table, session: Session, asked: Sequence[tuple[Sequence[_Attempt], Prompt]], seeds: Sequence[int], *, goes_on: bool
 ) -> list[Rollout]:
-    """An answer to each; attempts at a task with equal prompts are asked together. `goes_on`: the next prompts begin with these."""
+    """An answer to each (attempts that say the same, prompt); attempts at a task with equal prompts are asked together. `goes_on`: the
+    next prompts begin with these."""
     together: dict[object, list[int]] = {}
-    for n, (one, prompt) in enumerate(asked):
+    for n, ((one, *_), prompt) in enumerate(asked):
         together.setdefault((one.place, prompt.ids, prompt.media), []).append(n)
     requests = [
         Request(
             prompt=asked[places[0]][1],
             seeds=tuple(seeds[n] for n in places),
-            ks=tuple(asked[n][0].k for n in places),
-            conversations=tuple(asked[n][0].number for n in places),
+            ks=tuple(asked[n][0][0].k for n in places),
+            conversations=tuple(asked[n][0][0].number for n in places),
+            alike=tuple(tuple(one.number for one in asked[n][0][1:]) for n in places),
             goes_on=goes_on,
         )
         for places in together.values()

@@ -3,7 +3,7 @@
 A turn leaves the keys and values of its prompt, and those of its answer but for the last token, which was drawn and never read. The next
 turn reads that token and the observation behind it. Pasts are found by comparing ids and media, as chains are in training
 (`policy.chains`), so a past that is not the beginning of a prompt is never used; neither is one of other weights. Turns that share their
-past share its memory.
+past share its memory, and conversations that have not forked yet hold the same past each: it outlives the one that was asked.
 
 Letters: K key heads, D head size, N new tokens of all rows, P tokens of a row with its past, n those that are new.
 """
@@ -83,7 +83,7 @@ class Kept:
         """The longest past that a request's prompt begins with, of these weights. Pasts of its conversations that do not fit are
         forgotten: no later prompt would begin with them."""
         found: Past | None = None
-        for number in request.conversations:
+        for number in request.talkers():
             past = self._pasts.get(number)
             if past is None:
                 continue
@@ -99,7 +99,7 @@ class Kept:
         start, end = own
         if request.goes_on and not request.prompt.owners and self.bytes + size_of(new, end - start) <= self.budget:
             node = Node(past, len(request.prompt.ids), own_part(new, start, end))
-            for number in request.conversations:
+            for number in request.talkers():
                 self.keep(number, Past(request.prompt, (), node, version))
 
     def keep_answer(self, request: Request, k: int, ids: tuple[int, ...], layers: Sequence[Pair], version: int) -> None:
@@ -108,7 +108,8 @@ class Kept:
         if past is None or past.prompt is not request.prompt or self.bytes + size_of(layers, len(ids)) > self.budget:
             return  # there was no room for its prompt, or there is none for it
         node = Node(past.node, past.node.tokens + len(ids), own_part(layers, 0, len(ids)))
-        self.keep(request.conversations[k], Past(request.prompt, ids, node, version))
+        for number in request.talkers(k):
+            self.keep(number, Past(request.prompt, ids, node, version))
 
     def keep(self, number: int, past: Past) -> None:
         """Keep a past in place of the one before it."""

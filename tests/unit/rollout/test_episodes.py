@@ -126,7 +126,7 @@ def test_attempts_at_a_task_that_saw_the_same_are_asked_together():
     prompt = Prompt(sample=sample(), ids=(1, 2), media=(), spans=(), answer_format="free")
     other = dataclasses.replace(prompt, ids=(1, 3))
     waiting: Any = [
-        (SimpleNamespace(number=n, place=place, k=k), shown)
+        ([SimpleNamespace(number=n, place=place, k=k), SimpleNamespace(number=n + 10, place=place, k=k + 10)], shown)
         for n, (place, k, shown) in enumerate(((0, 0, prompt), (0, 1, other), (0, 2, prompt), (1, 0, prompt)))
     ]
     asked: list[tuple[int, ...]] = []
@@ -134,7 +134,7 @@ def test_attempts_at_a_task_that_saw_the_same_are_asked_together():
 
     def generate(requests: Sequence[Request], settings: object) -> list[list[str]]:
         calls.append([(request.seeds, request.ks) for request in requests])
-        asked.extend(request.conversations for request in requests)
+        asked.extend(request.talkers() for request in requests)
         return [[f"answer {seed}" for seed in request.seeds] for request in requests]
 
     table: Any = SimpleNamespace(settings=None)
@@ -142,4 +142,4 @@ def test_attempts_at_a_task_that_saw_the_same_are_asked_together():
     answers = episodes._answers(table, session, waiting, [10, 11, 12, 13], goes_on=True)
     assert answers == ["answer 10", "answer 11", "answer 12", "answer 13"]
     assert calls == [[((10, 12), (0, 2)), ((11,), (1,)), ((13,), (0,))]]
-    assert asked == [(0, 2), (1,), (3,)]
+    assert asked == [(0, 10, 2, 12), (1, 11), (3, 13)], "those that have not forked yet are of the conversation"

@@ -12,7 +12,7 @@ from vlmrl.config.schema import Config, RolloutSection, RolloutStage, validate
 from vlmrl.errors import ConfigError
 from vlmrl.train.rollout_server import sections
 from vlmrl.train.session import fixed_options
-from vlmrl.train.stage.engines import ENGINES, bounds_of
+from vlmrl.train.stage.engines import ENGINES, bounds_of, longest_prompt
 
 
 def config(model: dict[str, Any] | None = None, **rollout: Any) -> Config:
@@ -28,6 +28,18 @@ def test_the_policy_itself_generates_where_nothing_is_said() -> None:
     assert stage.rollout.engine == "hf"
     assert validate(config()) == validate(config(engine="vllm")) == []
     assert set(ENGINES) == {"hf", "vllm"}
+
+
+def test_a_conversation_grows_as_long_as_the_engine_has_room_for_an_answer() -> None:
+    def longest(**rollout: Any) -> int:
+        made = config(max_new_tokens=100, **rollout)
+        stage = made.stages[1]
+        assert isinstance(stage, RolloutStage)
+        return longest_prompt(made, stage.rollout) - made.data.max_prompt_tokens
+
+    assert longest() == longest(engine="vllm") == longest(engine="vllm", vllm={"max_model_len": 10**6}) == 0
+    most = config().data.max_prompt_tokens
+    assert longest(engine="vllm", vllm={"max_model_len": most + 40}) == -60
 
 
 def test_contradictions_are_named() -> None:

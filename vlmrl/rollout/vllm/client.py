@@ -2,7 +2,8 @@
 
 A prompt with all its answers goes to one server, which computes the prompt once. What comes back is a value: answers, or why there are
 none. The line was cut, the server said nothing for seconds, it holds other weights, an answer ended early: each is asked again elsewhere
-with its own seed, so the answer is the one that was asked for (up to the rounding of batched kernels). A server that fails is left alone
+with its own seed, so the answer is the one that was asked for (up to the rounding of batched kernels). In a session the turns of a
+conversation go to the server that has read what was before, as long as it is there and has room. A server that fails is left alone
 for a while and asked again only once it says that it holds the weights. With no server left for `patience` seconds the run ends with exit
 code 69, and its journal is kept.
 
@@ -15,7 +16,7 @@ import math
 import queue
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -139,8 +140,16 @@ class RemoteVllmEngine(Counted):
                 pass
         return self.together.on_lead(lambda: fleet.sending.settle())
 
-    def generate(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None = None) -> list[list[Rollout]]:
+    @contextmanager
+    def session(self) -> Iterator[RemoteSession]:
+        """Turns of conversations, each where its past was read."""
+        yield RemoteSession(self)
+
+    def generate(
+        self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None = None, homes: dict[int, str] | None = None
+    ) -> list[list[Rollout]]:
         """Rollouts of every request, in order. `done` is called with a request's number and rollouts as soon as its last answer has ended.
+        `homes`: of the session that asks, conversation -> the server of its last turn.
 
         Raises:
             ConfigError: a prompt with its answer is longer than the servers were started for.
@@ -152,13 +161,31 @@ class RemoteVllmEngine(Counted):
         if self.held is None:
             raise EngineError("the servers hold no weights of this policy: call `sync` first")
         require_room(requests, settings, self.fleet.needed.length)
-        return _Round(self, self.held, requests, settings, done).loop()
+        return _Round(self, self.held, requests, settings, done, {} if homes is None else homes).loop()
 
     def patches(self, prompt: Prompt, keys: Sequence[str]) -> dict[str, np.ndarray]:
         """Patches of a prompt's media, by key."""
         wanted = {handle.key: handle for handle in prompt.media if handle.key in keys}
         with self._pixels:
             return {key: self.inputs.patches(handle) for key, handle in wanted.items()}
+
+
+class RemoteSession:
+    """Conversations with servers (`protocols.Session`). A server's prefix cache holds what it has read, so a conversation stays with it."""
+
+    def __init__(self, engine: RemoteVllmEngine):
+        self.engine = engine
+        self.homes: dict[int, str] = {}
+        """Conversation -> address of the server of its last turn."""
+
+    def generate(self, requests: Sequence[Request], settings: GenerationSettings) -> list[list[Rollout]]:
+        """The next turns."""
+        return self.engine.generate(requests, settings, homes=self.homes)
+
+    def forget(self, conversations: Iterable[int]) -> None:
+        """These are over. The servers' caches forget what they need the room of."""
+        for number in conversations:
+            self.homes.pop(number, None)
 
 
 @dataclass(kw_only=True)
@@ -173,19 +200,32 @@ class _Job:
     """Servers that it has lost."""
     avoid: str = ""
     """Server that had it last."""
+    home: str = ""
+    """Server that has read the turns before."""
 
 
 class _Round:
     """One call of `generate`."""
 
     def __init__(
-        self, engine: RemoteVllmEngine, version: Version, requests: Sequence[Request], settings: GenerationSettings, done: Done | None
+        self,
+        engine: RemoteVllmEngine,
+        version: Version,
+        requests: Sequence[Request],
+        settings: GenerationSettings,
+        done: Done | None,
+        homes: dict[int, str],
     ):
-        self.engine, self.version, self.requests, self.settings = engine, version, requests, settings
+        self.engine, self.version, self.requests, self.settings, self.homes = engine, version, requests, settings, homes
         self.fleet, self.bundle = engine.fleet, engine.policy.bundle
         self.collected = Collected(requests, settings, self.bundle, engine, version=version.policy, done=done)
         order = sorted(range(len(requests)), key=lambda i: (-requests[i].expected_tokens, i))
-        self._jobs = [_Job(number=n, answers=list(range(len(requests[n].seeds)))) for n in order if requests[n].seeds]
+        self._jobs = [
+            _Job(number=n, answers=list(range(len(requests[n].seeds))), home=self._home(requests[n])) for n in order if requests[n].seeds
+        ]
+        most = max((len(request.seeds) for request in requests), default=1)
+        self._width = min(max(1, engine.at_once // max(1, most)), max(1, len(requests)), MOST_THREADS)
+        """Prompts that a server is asked for at a time."""
         self._running: dict[str, int] = {remote.address: 0 for remote in self.fleet.remotes}
         self._stale: set[str] = set()
         """Servers that answer and hold other weights."""
@@ -199,10 +239,8 @@ class _Round:
     def loop(self) -> list[list[Rollout]]:
         if not self.collected.open:
             return self.collected.rollouts()
-        most = max(len(request.seeds) for request in self.requests)
-        width = min(max(1, self.engine.at_once // most), len(self.requests), MOST_THREADS)
-        pool = ThreadPoolExecutor(max_workers=width * len(self.fleet.remotes), thread_name_prefix="asking")
-        working = [pool.submit(self._work, remote) for _ in range(width) for remote in self.fleet.remotes]
+        pool = ThreadPoolExecutor(max_workers=self._width * len(self.fleet.remotes), thread_name_prefix="asking")
+        working = [pool.submit(self._work, remote) for _ in range(self._width) for remote in self.fleet.remotes]
         try:
             while self.collected.open:
                 try:
@@ -230,6 +268,7 @@ class _Round:
             self.engine.asked_again += len(job.answers)
             self._again(job, job.answers, remote, lost=job.lost + 1)
             return
+        self.homes.update(dict.fromkeys(request.talkers(), remote.address))
         again = [k for k, answer in zip(job.answers, outcome, strict=True) if not self.collected.take(job.number, k, answer)]
         if again:
             self._again(job, again, remote, lost=job.lost)
@@ -330,10 +369,21 @@ class _Round:
                 if other is not remote and other.address not in self._stale and not other.failures and other.is_due()
             ]
             share = math.ceil((len(self._jobs) + sum(self._running.values())) / (1 + len(others)))
-            if self._running[remote.address] < share:
-                for place, job in enumerate(self._jobs):
-                    if job.avoid != remote.address or not others:
-                        self._running[remote.address] += 1
-                        return self._jobs.pop(place)
-            self._turn.wait(SLICE)
-            return None
+            place = self._chosen(remote, share, [other.address for other in others]) if self._running[remote.address] < share else None
+            if place is None:
+                self._turn.wait(SLICE)
+                return None
+            self._running[remote.address] += 1
+            self._turn.notify_all()  # what this server has no room for is another's
+            return self._jobs.pop(place)
+
+    def _chosen(self, remote: Remote, share: int, others: Sequence[str]) -> int | None:
+        """The place of the job that a server takes: one whose past it has read, else one without a past, else one whose own server is
+        lost or has as much as it takes."""
+        room = {address for address in others if self._running[address] < min(share, self._width)}
+        mine = [n for n, job in enumerate(self._jobs) if (job.avoid != remote.address or not others) and job.home not in room]
+        return min(mine, key=lambda n: (self._jobs[n].home != remote.address, self._jobs[n].home != "", n), default=None)
+
+    def _home(self, request: Request) -> str:
+        """The server of the last turn of a request's conversations; nothing where there was none."""
+        return next((self.homes[number] for number in request.talkers() if number in self.homes), "")

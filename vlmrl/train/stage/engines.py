@@ -129,6 +129,13 @@ def room(cfg: Config, rollout: RolloutSection) -> int:
     return section.max_model_len or cfg.data.max_prompt_tokens + rollout.max_new_tokens
 
 
+def longest_prompt(cfg: Config, rollout: RolloutSection) -> int:
+    """Tokens to which the prompts of an episode may grow: `data.max_prompt_tokens`, and no more than vLLM has room for with an answer."""
+    if rollout.engine != "vllm":
+        return cfg.data.max_prompt_tokens
+    return min(cfg.data.max_prompt_tokens, room(cfg, rollout) - rollout.max_new_tokens)
+
+
 def core_options(cfg: Config, rollout: RolloutSection, *, path: str, architecture: str, cpu: bool) -> CoreOptions:
     """How a stage's vLLM is started."""
     from vlmrl.rollout.vllm.engine import CoreOptions

@@ -23,6 +23,7 @@ from vlmrl.rollout.guide import collector_for
 from vlmrl.rollout.turns import EpisodeCollector, FaultWatch
 from vlmrl.train.session import Session
 from vlmrl.train.stage.base import StageRun
+from vlmrl.train.stage.engines import longest_prompt
 from vlmrl.types import GenerationSettings
 
 SCREENS = "screens"
@@ -66,7 +67,7 @@ def table_of(s: Session, cfg: RolloutStage, pool: EnvPool, engine: RolloutEngine
         history=History(screens=h.screens, every=h.every, actions=h.actions),
         answer_format=cfg.answer_format,
         turns=cfg.environment.max_turns,
-        longest=s.cfg.data.max_prompt_tokens,
+        longest=longest_prompt(s.cfg, rollout),
         forks=Forks.of(rollout.forks),
         whole=takes_rows(cfg.environment.name),
     )

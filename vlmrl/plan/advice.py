@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vlmrl.plan.memory import features
+from vlmrl.plan.memory import features, kept
 from vlmrl.plan.model import Lora
 from vlmrl.plan.result import Fits, Plan, plan
 from vlmrl.plan.settings import Settings
@@ -57,6 +57,8 @@ def candidates(s: Settings, stage: str) -> Iterator[tuple[str, Settings]]:
             yield f"stages.{stage}.max_tokens_per_microbatch={least}", s.changed(budget=least)
     if s.engine == "hf" and s.together > 1 and s.groups > 1:
         yield f"stages.{stage}.rollout.generation_batch_size=1", s.changed(together=1)
+    if kept(s):
+        yield f"stages.{stage}.rollout.kept_bytes=0", s.changed(kept_bytes=0)
     if features(s) > SMALL_CACHE:
         yield f"media.cache_bytes={SMALL_CACHE}", s.changed(vision_cache=SMALL_CACHE)
     if s.gpus > 1 and s.sharding != "fsdp":

@@ -327,13 +327,14 @@ def _offloaded(s: Settings, *, kept: int, live: int, tower: int, block: int, cas
 
 def features(s: Settings) -> int:
     """Bytes of cached features: those of a step while the tower trains, up to the budget."""
-    step = s.groups * acts.features(s.shape, s.visual_tokens, s.numbers)
+    step = s.prompts * acts.features(s.shape, s.visual_tokens, s.numbers)
     return min(s.vision_cache, step) if s.vision_trains else (s.vision_cache if s.visual_tokens else 0)
 
 
 def running(s: Settings) -> int:
     """Prompts whose answers decode at a time on one rank."""
-    return max(1, min(s.groups, s.together, s.running // s.answers))
+    asked = s.asked
+    return max(1, min(asked.groups, asked.together, asked.running // asked.answers))
 
 
 def kv_token(s: Settings) -> int:
@@ -343,7 +344,7 @@ def kv_token(s: Settings) -> int:
 
 def group_kv(s: Settings, tp: int) -> int:
     """Bytes that keys and values of one prompt with all its answers take on each of `tp` GPUs; there are no more parts than key heads."""
-    return (s.prompt + s.answers * s.answer) * kv_token(s) // min(tp, s.shape.kv_heads)
+    return (s.prompt + s.asked.answers * s.answer) * kv_token(s) // min(tp, s.shape.kv_heads)
 
 
 def vllm_room(s: Settings, between: int, tp: int) -> float:
@@ -365,15 +366,23 @@ def tensor_parallel(s: Settings, between: int) -> int:
 def vllm_groups(s: Settings, between: int) -> int:
     """Groups that one replica of vLLM holds at a time: all of its own, or as many as there is room for, but one."""
     tp = tensor_parallel(s, between)
-    return max(1, min(s.groups * tp, int(vllm_room(s, between, tp) // group_kv(s, tp))))
+    return max(1, min(s.asked.groups * tp, int(vllm_room(s, between, tp) // group_kv(s, tp))))
+
+
+def kept(s: Settings) -> int:
+    """Bytes of keys and values that episodes keep from turn to turn: of the last prompt and answer of every attempt of a generation batch
+    (what attempts share counts for each), and no more than `rollout.kept_bytes`. Those of running answers come on top."""
+    if s.engine != "hf" or s.turns == 1:
+        return 0
+    return min(s.kept_bytes, min(s.asked.groups, s.asked.together) * (s.prompt + s.answer) * kv_token(s))
 
 
 def rollout(s: Settings, between: int) -> int:
     """Bytes of generation beside the state.
 
-    hf: the policy generates in place: keys and values of the running prompts, one pass of prefill, logits of one token with their sums in
-    float64, and weights gathered whole (sharded) or cast (autocast). vllm: 16-bit weights / tp, and keys and values of the groups that
-    there is room for.
+    hf: the policy generates in place: keys and values of the running prompts and those that episodes keep, one pass of prefill, logits of
+    one token with their sums in float64, and weights gathered whole (sharded) or cast (autocast). vllm: 16-bit weights / tp, and keys and
+    values of the groups that there is room for.
     """
     if s.engine == "none":
         return 0
@@ -381,15 +390,15 @@ def rollout(s: Settings, between: int) -> int:
     if s.engine == "vllm":
         tp = tensor_parallel(s, between)
         return 2 * n // tp + vllm_groups(s, between) * group_kv(s, tp) + SLACK
-    prompts = running(s)
-    kept = prompts * (s.prompt + s.answers * s.answer) * kv_token(s)
+    prompts, answers = running(s), s.asked.answers
+    cache = prompts * (s.prompt + answers * s.answer) * kv_token(s)
     tokens = min(prompts * s.prompt, max(s.prompt, PREFILL))
     prefill = tokens * (2 * numbers.residual * shape.hidden + numbers.compute * (2 * shape.q + 2 * shape.kv + 3 * shape.mlp))
-    logits = prompts * s.answers * shape.vocab * (2 * 4 + 2 * 8)
-    scores = 4 * prompts * (shape.kv * s.prompt + 2 * shape.heads * s.answers * (s.prompt + s.answer))
+    logits = prompts * answers * shape.vocab * (2 * 4 + 2 * 8)
+    scores = 4 * prompts * (shape.kv * s.prompt + 2 * shape.heads * answers * (s.prompt + s.answer))
     whole = {"fsdp": numbers.compute, "zero3": 4}.get(s.sharding, 0) * n
     cast = 2 * sum(t.count for t in s.parameters.trained if t.matrix) if numbers.casts else 0
-    return kept + max(prefill, logits + scores) + whole + cast + unpacked(s)
+    return cache + kept(s) + max(prefill, logits + scores) + whole + cast + unpacked(s)
 
 
 def update(s: Settings, degree: int) -> int:

@@ -66,6 +66,8 @@ class Plan:
                 "answer": s.answer,
                 "answers": s.answers,
                 "groups_per_rank": s.groups,
+                "turns": s.turns,
+                "kept_bytes": s.kept_bytes,
             },
             "microbatches": [row.tokens for row in s.rows],
             "memory_bytes": {

@@ -72,6 +72,14 @@ class Settings:
     """Answers that decode at a time."""
     together: int = 16
     """Prompts that are generated together."""
+    turns: int = 1
+    """Turns of an episode, each with a prompt of its own; 1: answers to prompts, without an environment."""
+    grows: bool = False
+    """Whether the prompt of a turn begins with the turn before it."""
+    chained: bool = False
+    """Whether training computes what an attempt's turns share once."""
+    kept_bytes: int = 0
+    """Keys and values that episodes may keep from turn to turn."""
     passes: float = 0.0
     """Scoring passes over all rows in a step: old log-probs and the reference's."""
     reference: bool = False
@@ -127,8 +135,27 @@ class Settings:
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """The packed rows of a step on one rank, the largest first."""
-        return deal(self.groups, self.prompt, self.answers, self.answer, self.budget)
+        """The packed rows of a step on one rank, the largest first. Of episodes a row for each turn, or for each attempt where turns are
+        chained: a last prompt with its answer, of which all answers are scored. That turns have prompts in common is not counted."""
+        if self.turns == 1:
+            return deal(self.groups, self.prompt, self.answers, self.answer, self.budget)
+        attempts = self.groups * self.answers
+        if not self.chained:
+            return deal(attempts * self.turns, self.prompt, 1, self.answer, self.budget)
+        said = min(self.turns * self.answer, self.prompt + self.answer - 1)
+        return deal(attempts, self.prompt + self.answer - said, 1, said, self.budget)
+
+    @property
+    def asked(self) -> Settings:
+        """The same as the engine sees a turn of episodes: a prompt for each attempt, with one answer."""
+        if self.turns == 1:
+            return self
+        return self.changed(groups=self.groups * self.answers, together=self.together * self.answers, answers=1)
+
+    @property
+    def prompts(self) -> int:
+        """Prompts of a step on one rank whose media differ: of episodes one for each attempt where prompts grow, else one for each turn."""
+        return self.asked.groups * (1 if self.grows else self.turns)
 
     @property
     def row(self) -> Row:
@@ -152,9 +179,12 @@ def deal(groups: int, prompt: int, answers: int, answer: int, budget: int) -> tu
     sizes = [held] * (answers // held) + ([answers % held] if answers % held else [])
     rows: list[list[int]] = []
     room: list[int] = []
+    least, full = prompt + min(sizes) * answer, 0
     for count in sorted((n for _ in range(groups) for n in sizes), reverse=True):
         size = prompt + count * answer
-        place = next((r for r, left in enumerate(room) if left >= size), None)
+        while full < len(room) and room[full] < least:
+            full += 1
+        place = next((r for r in range(full, len(room)) if room[r] >= size), None)
         if place is None:
             rows.append([])
             room.append(budget)
@@ -226,6 +256,10 @@ def _work(stage: StageBase, gpus: int) -> dict[str, Any]:
         "running": rollout.max_num_seqs,
         "together": rollout.generation_batch_size,
     }
+    if stage.environment is not None:
+        grows = stage.history.screens is None or stage.history.every > 1
+        out |= {"turns": stage.environment.max_turns, "grows": grows, "chained": grows and stage.forward in ("chains", "trees")}
+        out["kept_bytes"] = rollout.kept_bytes if grows else 0
     if isinstance(stage, GrpoSection):
         compared = 1.0 if stage.beta > 0 else 1 / stage.kl_every if stage.kl_every else 0.0
         out |= {"reference": compared > 0, "passes": compared + (1.0 if stage.updates_per_step > 1 else 0.0)}

@@ -112,16 +112,18 @@ def scoring_ops(s: Settings) -> float:
     """Operations of the passes for old and reference log-probs."""
     total = sum(decoder_ops(s, row) + head_ops(s, row.scored) for row in s.rows)
     if s.vision_trains:
-        total += s.sequence * s.groups * tower_ops(s, s.patches)
+        total += s.sequence * s.prompts * tower_ops(s, s.patches)
     return s.passes * total
 
 
 def prefill(s: Settings) -> float:
-    """Seconds to read the prompts of a step once, their media included while the tower trains."""
+    """Seconds to read the prompts of a step once, their media included while the tower trains. Of episodes those of every turn, or of the
+    last one where the engine keeps what it has read."""
     if s.engine == "none":
         return 0.0
+    once = s.grows and (s.engine == "vllm" or s.kept_bytes > 0)
     one = decoder_ops(s, Row(((s.prompt, ()),))) + (tower_ops(s, s.patches) if s.vision_trains else 0.0)
-    return s.groups * one / rate(s)
+    return s.asked.groups * (1 if once else s.turns) * one / rate(s)
 
 
 def weight_bytes(s: Settings) -> int:
@@ -134,22 +136,22 @@ def weight_bytes(s: Settings) -> int:
 
 
 def decode(s: Settings, memory: Memory) -> float:
-    """Seconds to generate the answers of a step, each `answer` tokens long. vLLM reads a prompt's keys and values once per answer, the
-    reference engine once per prompt, its keys through a float32 copy."""
+    """Seconds to generate the answers of a step, each `answer` tokens long, turn after turn. vLLM reads a prompt's keys and values once
+    per answer, the reference engine once per prompt, its keys through a float32 copy."""
     if s.engine == "none":
         return 0.0
     bandwidth = READ * s.gpu.bandwidth
     if s.engine == "vllm":
         n = s.parameters.n_trained + s.parameters.n_frozen
         tp, held = tensor_parallel(s, memory.state.between), vllm_groups(s, memory.state.between)
-        read = held * s.answers * (s.prompt + s.answer / 2) * kv_token(s) / min(tp, s.shape.kv_heads)
-        waves = math.ceil(s.groups * tp / held)
-        return waves * s.answer * (max(VLLM_STEP, 2 * n / tp / bandwidth) + read / bandwidth)
+        read = held * s.asked.answers * (s.prompt + s.answer / 2) * kv_token(s) / min(tp, s.shape.kv_heads)
+        waves = math.ceil(s.asked.groups * tp / held)
+        return s.turns * waves * s.answer * (max(VLLM_STEP, 2 * n / tp / bandwidth) + read / bandwidth)
     prompts = running(s)
     copies = 3.0 if s.numbers.compute == 2 else 1.0  # values 2 bytes; keys 2, and 4 written and read
-    held = prompts * (s.prompt + s.answers * s.answer / 2) * kv_token(s) * copies
+    held = prompts * (s.prompt + s.asked.answers * s.answer / 2) * kv_token(s) * copies
     step = max(KERNELS * LAUNCH * s.shape.layers, weight_bytes(s) / bandwidth) + held / bandwidth
-    return math.ceil(s.groups / prompts) * s.answer * step
+    return s.turns * math.ceil(s.asked.groups / prompts) * s.answer * step
 
 
 def link(s: Settings, ranks: int) -> float:

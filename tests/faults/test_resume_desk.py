@@ -23,7 +23,7 @@ POINTS = [
     "step.before_update@3",
     "ckpt.after_tensors@2",
 ]
-"""Steps that are sampled ahead are refused with an environment."""
+"""Steps are played ahead in `test_resume_turns_ahead.py`."""
 
 
 @pytest.fixture(scope="module")

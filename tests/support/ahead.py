@@ -150,12 +150,12 @@ def own_weights(root: Path) -> None:
             self.policy.version, self.policy.vision_version = self.original.version, self.original.vision_version
             self.synced += 1
 
-        def generate(self, *given: Any) -> Any:
+        def generate(self, *given: Any, **more: Any) -> Any:
             main = threading.current_thread() is threading.main_thread()
             if self.synced and not main:
                 assert updating.wait(120), "no update began while the engine had something to do"
             _write(root / "order.jsonl", ["generate", main, self.synced])
-            return super().generate(*given)
+            return super().generate(*given, **more)
 
     engines.own_engine = Copy
     grpo.optimizer_step = optimizer_step

@@ -255,8 +255,6 @@ class RolloutStage(StageBase):
         if self.rollout.strategy != default("strategy"):
             name = self.rollout.strategy.name
             out.append(f"rollout.strategy '{name}' completes groups of answers to one prompt, and with an environment a group is episodes")
-        if self.rollout.staleness:
-            out.append(f"rollout.staleness ({self.rollout.staleness}): episodes are not played ahead of training; set it to 0")
         return out
 
     def _fork_problems(self) -> list[str]:

@@ -239,6 +239,11 @@ class _Host:
         with self._lock:
             what[reason] += 1
 
+    def counted(self, what: Counter[str]) -> Counter[str]:
+        """What was counted so far, while others may go on counting."""
+        with self._lock:
+            return what.copy()
+
     def enter(self) -> None:
         with self._lock:
             self.running += 1
@@ -289,12 +294,12 @@ class EnvPool:
     @property
     def faults(self) -> Counter[str]:
         """Episodes that were given up, by reason."""
-        return sum((host.faults for host in self._hosts), Counter[str]())
+        return sum((host.counted(host.faults) for host in self._hosts), Counter[str]())
 
     @property
     def retried(self) -> Counter[str]:
         """Attempts that failed and were made again, by reason."""
-        return sum((host.retried for host in self._hosts), Counter[str]())
+        return sum((host.counted(host.retried) for host in self._hosts), Counter[str]())
 
     @property
     def started(self) -> int:

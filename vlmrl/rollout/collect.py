@@ -306,8 +306,8 @@ class Collector:
         """What the journal keeps of a group, with its scores if they are there."""
         return sampled_record(one.group) if one.scored is None else scored_record(one.scored, one.notes)
 
-    def measured(self, notes: Mapping[str, float]) -> Mapping[str, float]:
-        """What is logged of a finished step, from the notes of all ranks. Called once per step, on every rank alike."""
+    def measured(self, notes: Mapping[str, float], *, step: int) -> Mapping[str, float]:
+        """What is logged of a finished step, from the notes of all ranks. Called once per step, in order, on every rank alike."""
         return notes
 
     def _replayed(self, batch: GenerationBatch, number: int) -> PendingGroup:

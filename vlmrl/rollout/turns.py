@@ -10,6 +10,9 @@ these episodes again.
 
 Episodes of a generation batch are played together. A batch that the journal does not hold whole is played again from the first reset,
 with the same seeds and in the same company.
+
+Steps may be played ahead of their updates (`train.pipeline`), also in a thread beside an update. Counts of faults are therefore kept by
+step, and what a step is judged with is taken when it is planned: a function of the steps before it, whatever runs at the same time.
 """
 
 from __future__ import annotations
@@ -32,9 +35,9 @@ from vlmrl.envs.trajectory import (
     turn_seed,
 )
 from vlmrl.errors import CheckpointError, RemoteError
-from vlmrl.rollout.collect import Collected, Collector, GenerationBatch, PendingGroup, Scoring
+from vlmrl.rollout.collect import Collected, Collection, Collector, GenerationBatch, PendingGroup, Scoring
 from vlmrl.rollout.episodes import Table, run_attempts
-from vlmrl.rollout.journal import scores_from_json
+from vlmrl.rollout.journal import Journal, scores_from_json
 from vlmrl.types import Group, Prompt, ScoredGroup, TurnRollout
 
 WINDOW = 50
@@ -50,22 +53,30 @@ class FaultWatch:
         self.window: list[list[int]] = []
         """[faults, episodes] of each finished step, over all ranks."""
         self.identity: dict[str, str] = {}
-        self._now: dict[str, tuple[int, int]] = {}
+        self._open: dict[int, dict[str, tuple[int, int]]] = {}
+        """Step that is not finished -> group -> (faults, episodes), of this rank."""
+        self._before: dict[int, tuple[int, int, int]] = {}
+        """Step that is not finished -> (faults, episodes, steps) of those in front of it."""
 
-    def count(self, group: str, played: Sequence[Trajectory]) -> None:
-        """Count the episodes of a group of the step that is being collected, of this rank."""
-        self._now[group] = sum(one.fault is not None for one in played), len(played)
+    def begin(self, step: int) -> None:
+        """A step is planned, and all before it are played."""
+        before = [(sum(f for f, _ in own.values()), sum(n for _, n in own.values())) for at, own in self._open.items() if at < step]
+        done = [*((f, n) for f, n in self.window), *before][-(WINDOW - 1) :]
+        self._before[step] = sum(f for f, _ in done), sum(n for _, n in done), len(done)
 
-    def judge(self, played: Sequence[Trajectory], detail: str, *, last: bool) -> None:
-        """Called with a batch of fresh episodes, once they are counted; `last` of its step.
+    def count(self, step: int, group: str, played: Sequence[Trajectory]) -> None:
+        """Count the episodes of a group of a step, of this rank."""
+        self._open.setdefault(step, {})[group] = sum(one.fault is not None for one in played), len(played)
+
+    def judge(self, step: int, played: Sequence[Trajectory], detail: str, *, last: bool) -> None:
+        """Called with a batch of fresh episodes of a step, once they are counted; `last` of its step.
 
         Raises:
             RemoteError: no episode of the step is whole; or the faults that are allowed in a full window are spent (while the window
                 fills, of as many episodes as 50 such steps would have). So a bad start does not stop a run, and a world that is down does.
         """
-        now, total_now = (sum(counts[i] for counts in self._now.values()) for i in (0, 1))
-        failed, total = now + sum(step[0] for step in self.window), total_now + sum(step[1] for step in self.window)
-        steps = len(self.window) + 1
+        now, total_now = (sum(counts[i] for counts in self._open[step].values()) for i in (0, 1))
+        failed, total, steps = (a + b for a, b in zip(self._before[step], (now, total_now, 1), strict=True))
         if last and played and now == total_now:
             said = f"all of {now} episodes of the step"
         elif failed > self.max_share * total * WINDOW / steps:
@@ -90,10 +101,11 @@ class FaultWatch:
             raise CheckpointError(f"environment: it was {before} when the run began, and is {dict(identity)} now; put it back")
         self.identity = before or dict(identity)
 
-    def finish(self, faults: int, episodes: int) -> None:
+    def finish(self, step: int, faults: int, episodes: int) -> None:
         """End a step with the counts of all ranks."""
         self.window = [*self.window, [faults, episodes]][-(WINDOW - 1) :]
-        self._now = {}
+        self._open.pop(step, None)
+        self._before.pop(step, None)
 
     def state_dict(self) -> dict[str, Any]:
         return {"window": self.window, "identity": self.identity}
@@ -123,10 +135,17 @@ class EpisodeCollector(Collector):
     task_of: TaskOf = plain_task
     """What the environment is given of a row."""
 
-    def measured(self, notes: Mapping[str, float]) -> Mapping[str, float]:
+    def begin(
+        self, prompts: Sequence[tuple[int, Prompt]], *, step: int, journal: Journal, num_generations: Sequence[int] | None = None
+    ) -> Collection:
+        """What `Collector.begin` does."""
+        self.watch.begin(step)
+        return super().begin(prompts, step=step, journal=journal, num_generations=num_generations)
+
+    def measured(self, notes: Mapping[str, float], *, step: int) -> Mapping[str, float]:
         """Rates of the step's episodes. Faults are in no denominator but their own."""
         count = {name: notes.get(f"{NOTE}{name}", 0.0) for name in ("attempts", "faults", "successes", "turns", "invalid", "met_again")}
-        self.watch.finish(int(count["faults"]), int(count["attempts"]))
+        self.watch.finish(step, int(count["faults"]), int(count["attempts"]))
         whole = max(1.0, count["attempts"] - count["faults"])
         turns = max(1.0, count["turns"])
         rates = {
@@ -153,8 +172,8 @@ class EpisodeCollector(Collector):
         fresh = [trajectory for played in every for trajectory in played]
         self.watch.same(self.table.pool.identity)
         for group, played in zip(batch.ids, every, strict=True):
-            self.watch.count(group, played)
-        self.watch.judge(fresh, f"; retried so far: {sum(self.table.pool.retried.values())}", last=batch.last)
+            self.watch.count(batch.step, group, played)
+        self.watch.judge(batch.step, fresh, f"; retried so far: {sum(self.table.pool.retried.values())}", last=batch.last)
         for number, played in enumerate(every):
             one.pending[number] = self._played(batch, number, played, version)
             one.futures.append(thread.submit(self._score_group, one.pending[number]))
@@ -176,7 +195,7 @@ class EpisodeCollector(Collector):
         played = [trajectory_from_json(value) for value in record["trajectories"]]
         for trajectory in played:
             self.watch.same(trajectory.identity)
-        self.watch.count(batch.ids[number], played)
+        self.watch.count(batch.step, batch.ids[number], played)
         return self._played(batch, number, played, record["policy_version"])
 
     def _replayed(self, batch: GenerationBatch, number: int) -> EpisodeGroup:

@@ -53,7 +53,7 @@ def test_methods_of_attempts_are_taken(advantage: str) -> None:
         ({"rollout": {"forks": {1: 1}}}, "does not fork"),
         ({"rollout": {"forks": {1: 3}, "num_generations": 4}}, "(4) must be a multiple"),
         ({"environment": None, "rewards": [{"name": "exact"}], "advantage": None, "rollout": {"forks": {1: 2}}}, "there is none; remove"),
-        ({"rollout": {"staleness": 1}, "importance_correction": {"name": "tis"}}, "not played ahead"),
+        ({"rollout": {"staleness": 1}}, "rollout.staleness (1) with importance_correction 'none'"),
     ],
 )
 def test_refused(stage: dict[str, Any], part: str) -> None:

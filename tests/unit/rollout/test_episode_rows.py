@@ -111,13 +111,15 @@ def test_the_table_knows_attempts_turns_and_states() -> None:
 def test_faults_beyond_the_allowed_share_end_the_run() -> None:
     whole = Trajectory(task={"id": "a"}, seed=1, k=0, turns=())
     watch = FaultWatch(0.02)
-    watch.count("g0", [whole] * 15 + [lost(0)])
-    watch.judge([whole, lost(0)], "", last=True)  # one of 16 now, of the 16 that 50 such steps allow
-    watch.finish(1, 16)
-    watch.count("g1", [lost(0)] * 17 + [whole])
-    watch.count("g1", [lost(0)] * 17 + [whole])  # a group that is read again counts once
+    watch.begin(0)
+    watch.count(0, "g0", [whole] * 15 + [lost(0)])
+    watch.judge(0, [whole, lost(0)], "", last=True)  # one of 16 now, of the 16 that 50 such steps allow
+    watch.finish(0, 1, 16)
+    watch.begin(1)
+    watch.count(1, "g1", [lost(0)] * 17 + [whole])
+    watch.count(1, "g1", [lost(0)] * 17 + [whole])  # a group that is read again counts once
     with pytest.raises(RemoteError, match=r"18 of 34 episodes of the last 2 steps .*timeout"):
-        watch.judge([lost(0)] * 17, "", last=False)
+        watch.judge(1, [lost(0)] * 17, "", last=False)
     other = FaultWatch(1.0)
     other.load_state_dict(watch.state_dict())
     assert other.state_dict() == {"window": [[1, 16]], "identity": {}}
@@ -127,10 +129,36 @@ def test_faults_beyond_the_allowed_share_end_the_run() -> None:
 
 def test_a_step_without_a_whole_episode_ends_the_run() -> None:
     watch = FaultWatch(1.0)
-    watch.count("g0", [lost(0)])
-    watch.judge([lost(0)], "", last=False)
+    watch.begin(0)
+    watch.count(0, "g0", [lost(0)])
+    watch.judge(0, [lost(0)], "", last=False)
     with pytest.raises(RemoteError, match="all of 1 episodes"):
-        watch.judge([lost(0)], "", last=True)
+        watch.judge(0, [lost(0)], "", last=True)
+
+
+def test_steps_that_are_played_ahead_are_judged_with_those_before_them() -> None:
+    """Whether the step before is finished meanwhile changes nothing: what a step is judged with is taken when it is planned."""
+    whole, said = Trajectory(task={"id": "a"}, seed=1, k=0, turns=()), list[str]()
+    for early in (False, True):
+        watch = FaultWatch(0.02)
+        watch.begin(0)
+        watch.count(0, "g0", [whole] * 14 + [lost(0)] * 2)
+        watch.begin(1)
+        watch.count(1, "g1", [whole] * 8 + [lost(0)] * 8)
+        if early:
+            watch.finish(0, 9, 32)  # of two ranks
+        watch.judge(1, [lost(0)], "", last=True)  # 10 of the 16 that 50 such steps allow
+        watch.begin(2)
+        watch.count(2, "g2", [whole] * 8 + [lost(0)] * 8)
+        if not early:
+            watch.finish(0, 9, 32)
+        with pytest.raises(RemoteError) as error:
+            watch.judge(2, [lost(0)], "", last=False)
+        said.append(str(error.value))
+        watch.finish(1, 8, 16)
+        assert watch.state_dict()["window"] == [[9, 32], [8, 16]]
+    assert "18 of 48 episodes of the last 3 steps" in said[0]
+    assert "25 of 64 episodes of the last 3 steps" in said[1]
 
 
 def test_another_world_is_refused() -> None:

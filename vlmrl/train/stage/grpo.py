@@ -128,7 +128,7 @@ def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, pipel
             if next_.surplus:
                 batch.chosen = batch.chosen.first_groups(table.inputs, wanted)
             batch.measured |= {"resume/replayed_groups": float(replayed), "rollout/attempts": float(attempts)}
-            batch.measured |= pipeline.collector.measured(summed_notes(notes))
+            batch.measured |= pipeline.collector.measured(summed_notes(notes), step=state.step)
             if cfg.rollout.staleness:
                 versions = [r.policy_version for _, scored in groups for r in scored.group.rollouts if r.on_policy]
                 batch.measured["rollout/staleness"] = float(stage.policy.version - min(versions, default=stage.policy.version))

@@ -120,15 +120,16 @@ def attach(model: Any, kernel: str, *, device: torch.device, compute: torch.dtyp
     AttentionInterface.register(name, functools.partial(prefix_attention, fallback=ALL_ATTENTION_FUNCTIONS[kernel]))
     AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[kernel])
     AttentionInterface.register(kernels.TOWER, kernels.tower_attention)
+    AttentionInterface.register(kernels.WINDOWS, kernels.window_attention)
     model.set_attn_implementation({"text_config": name, "vision_config": tower_kernel(kernel, device, compute)})
 
 
 def tower_kernel(kernel: str, device: torch.device, compute: torch.dtype) -> str:
     """transformers' name of the vision tower's attention. `sdpa` is one call for each window, some thousand for a long video; on CUDA in
-    16 bits all windows go through torch's own flash attention at once."""
+    16 bits all windows go through torch's own flash attention at once, and on the CPU all windows of a length do."""
     if kernel == "sdpa" and device.type == "cuda" and compute == torch.bfloat16 and kernels.lacks(device) is None:
         return kernels.TOWER
-    return kernel
+    return kernels.WINDOWS if kernel == "sdpa" and device.type == "cpu" else kernel
 
 
 def prefix_attention(

@@ -29,6 +29,8 @@ from vlmrl.policy.tree import RowLayout, Run
 TOWER = "vlmrl_flash_varlen"
 """Name of `tower_attention` among transformers' attention functions. A name with `flash` in it gets the boundaries of the windows; for
 others the tower calls once per window."""
+WINDOWS = "vlmrl_flash_windows"
+"""Name of `window_attention`."""
 
 
 class Operations(NamedTuple):
@@ -177,12 +179,62 @@ def tower_attention(
     Raises:
         RuntimeError: a mask or dropout, which a tower of the supported families does not have.
     """
-    if attention_mask is not None or dropout:
-        raise RuntimeError("the vision tower's attention takes no mask and no dropout")
+    _plain(attention_mask, dropout)
     q, k, v = (x[0].transpose(0, 1) for x in one_type(query, key, value))
     lengths = Lengths(cu_seq_lens_q, cu_seq_lens_k, max(2, max_length_q), max_length_k, causal=False)
     out: Any = _Varlen.apply(q, k, v, lengths, query.shape[-1] ** -0.5 if scaling is None else scaling)
     return out[None], None
+
+
+def window_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    cu_seq_lens_q: Tensor,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The same without flash attention: one call for all windows of a length, each a row of its batch. [1, H, N, D] each ->
+    ([1, N, H, D], None). On the CPU the rows of a batch do not meet, so the numbers are those of a call for each window, to the last bit.
+
+    Raises:
+        RuntimeError: as `tower_attention`.
+    """
+    _plain(attention_mask, dropout)
+    lengths = tuple(cu_seq_lens_q.diff().tolist())
+    heads, size = query.shape[1], query.shape[3]
+    columns = columns_by_length(lengths)
+    tokens_NHD = tuple(x[0].transpose(0, 1) for x in (query, key, value))
+    parts: list[Tensor] = []
+    for length, of_length in columns.items():
+        own = tokens_NHD if len(columns) == 1 else tuple(x[of_length] for x in tokens_NHD)
+        q, k, v = (x.reshape(-1, length, heads, size).transpose(1, 2) for x in own)
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scaling)
+        parts.append(out.transpose(1, 2).reshape(-1, heads, size))
+    if len(columns) == 1:
+        return parts[0][None], None
+    return torch.cat(parts)[torch.cat(list(columns.values())).argsort()][None], None
+
+
+@functools.lru_cache(maxsize=8)
+def columns_by_length(lengths: tuple[int, ...]) -> dict[int, Tensor]:
+    """Length -> columns of the windows of that length, in their order; windows without a column are left out."""
+    out: dict[int, list[Tensor]] = {}
+    at = 0
+    for length in lengths:
+        if length:
+            out.setdefault(length, []).append(torch.arange(at, at + length))
+        at += length
+    return {length: torch.cat(columns) for length, columns in out.items()}
+
+
+def _plain(attention_mask: Tensor | None, dropout: float) -> None:
+    if attention_mask is not None or dropout:
+        raise RuntimeError("the vision tower's attention takes no mask and no dropout")
 
 
 class _Varlen(torch.autograd.Function):

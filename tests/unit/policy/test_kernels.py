@@ -119,7 +119,8 @@ def test_choice_of_the_towers_attention(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(kernels, "lacks", lambda device: None)
     assert tower_kernel("sdpa", CUDA, torch.bfloat16) == kernels.TOWER
     assert tower_kernel("sdpa", CUDA, torch.float32) == "sdpa"
-    assert tower_kernel("sdpa", CPU, torch.bfloat16) == "sdpa"
+    assert tower_kernel("sdpa", CPU, torch.bfloat16) == kernels.WINDOWS
+    assert tower_kernel("eager", CPU, torch.float32) == "eager"
     assert tower_kernel("flash_attention_2", CUDA, torch.bfloat16) == "flash_attention_2"
     monkeypatch.setattr(kernels, "lacks", lambda device: "an old GPU")
     assert tower_kernel("sdpa", CUDA, torch.bfloat16) == "sdpa"
@@ -158,6 +159,58 @@ def test_the_tower_in_one_call_equals_one_call_for_each_window(towered: tiny_mod
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+def test_windows_of_a_length_in_one_call_equal_one_call_for_each_window(towered: tiny_module.Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit, gradients too."""
+    expected = encoded(towered, "sdpa")
+    calls: list[tuple[int, ...]] = []
+    whole = torch.nn.functional.scaled_dot_product_attention
+
+    def counted(q: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        calls.append(tuple(q.shape))
+        return whole(q, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
+    got = encoded(towered, kernels.WINDOWS)
+    assert len({shape[0] for shape in calls}) > 0
+    assert all(shape[0] > 1 for shape in calls), "several windows a call"
+    assert len(got) == len(expected) > 10
+    assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
+
+
+@pytest.mark.parametrize("lengths", [(4, 4, 4), (64, 32, 64, 32, 16, 8), (0, 3, 5, 3, 0), (7,)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_windows_of_any_lengths(lengths: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Against a loop over the windows: columns stay where they are, and every bit of output and gradients is the same."""
+    draw = torch.Generator().manual_seed(3)
+    qkv = torch.randn(3, sum(lengths), 2, 24, generator=draw).to(dtype).requires_grad_()
+    weight = torch.randn(sum(lengths), 2, 24, generator=draw).to(dtype)
+
+    def run(one_call: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v = (x.transpose(0, 1)[None] for x in qkv.unbind(0))
+        if one_call:
+            ends = torch.tensor([0, *lengths]).cumsum(0)
+            out = kernels.window_attention(None, q, k, v, None, cu_seq_lens_q=ends, scaling=0.3)[0][0]
+        else:
+            pieces = (torch.split(x, list(lengths), dim=2) for x in (q, k, v))
+            attend = torch.nn.functional.scaled_dot_product_attention
+            out = torch.cat([attend(*part, scale=0.3) for part in zip(*pieces, strict=True)], dim=2)[0].transpose(0, 1)
+        (gradient,) = torch.autograd.grad((out * weight).sum(), qkv)
+        return out.detach(), gradient
+
+    (out, gradient), (expected, of_expected) = run(True), run(False)
+    assert out.shape == expected.shape
+    assert torch.equal(out, expected)
+    assert torch.equal(gradient, of_expected)
+
+
+def test_windows_take_no_mask_and_no_dropout() -> None:
+    x = torch.zeros(1, 1, 2, 4)
+    ends = torch.tensor([0, 2])
+    for mask, dropout in ((torch.ones(2, 2), 0.0), (None, 0.1)):
+        with pytest.raises(RuntimeError, match="no mask and no dropout"):
+            kernels.window_attention(None, x, x, x, mask, cu_seq_lens_q=ends, dropout=dropout)
+
+
 def test_a_model_on_cuda_in_16_bits_takes_it(
     tiny_files: tuple[Path, Path], tiny: tiny_module.Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,4 +223,4 @@ def test_a_model_on_cuda_in_16_bits_takes_it(
         assert model.config.text_config._attn_implementation == "vlmrl_sdpa"
     finally:
         attention.attach(model, "sdpa", device=CPU, compute=torch.float32)
-    assert model.config.vision_config._attn_implementation == "sdpa"
+    assert model.config.vision_config._attn_implementation == kernels.WINDOWS

@@ -21,6 +21,7 @@ if str(ROOT) not in sys.path:
 from benchmarks.claims_cells import Cell, Plan, cells_for, groups_file, is_finished  # noqa: E402
 from benchmarks.claims_measures import measures_of  # noqa: E402
 from benchmarks.claims_report import (  # noqa: E402
+    Costs,
     cost_cells,
     document,
     gate_plan_cells,
@@ -30,7 +31,7 @@ from benchmarks.claims_report import (  # noqa: E402
     summary_json,
     tables,
 )
-from benchmarks.claims_run import run_cells, share_worlds  # noqa: E402
+from benchmarks.claims_run import costs, run_cells, share_worlds  # noqa: E402
 from benchmarks.claims_spec import Claim  # noqa: E402
 from benchmarks.claims_table import CLAIMS  # noqa: E402
 from benchmarks.common import BenchmarkError  # noqa: E402
@@ -66,13 +67,13 @@ def list_lines(claims: Sequence[Claim], cells: Sequence[Cell], out: Path) -> lis
     return [*lines, f"{sum(is_finished(cell, out) for cell in cells)} of {len(cells)} runs are there"]
 
 
-def write(path: Path, measured: Measured, command: str, *, quick: bool) -> None:
+def write(path: Path, measured: Measured, took: Costs, command: str, *, quick: bool) -> None:
     """The page and the file of numbers."""
     from vlmrl import fs
 
     fs.mkdir(path.parent)
-    fs.write_text(path.with_suffix(".md"), document(measured, command, quick=quick))
-    numbers = json.dumps(summary_json(measured, command, quick=quick), indent=1, sort_keys=True, allow_nan=False)
+    fs.write_text(path.with_suffix(".md"), document(measured, command, quick=quick, took=took))
+    numbers = json.dumps(summary_json(measured, command, quick=quick, took=took), indent=1, sort_keys=True, allow_nan=False)
     fs.write_text(path.with_suffix(".json"), numbers + "\n")
 
 
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
     run_cells(cells, out, args.machine, lambda text: print(text, flush=True), jobs=args.jobs)
     # claims that were not asked for now are reported as far as their runs are there
     everything = cells if args.only is None else cells_for(list(CLAIMS.values()), plan)
-    write(path, collect(everything, out), " ".join(["bash scripts/claims.sh", *sys.argv[1:]]), quick=args.quick)
+    write(path, collect(everything, out), costs(out, everything), " ".join(["bash scripts/claims.sh", *sys.argv[1:]]), quick=args.quick)
     print(path.with_suffix(".md"))
 
 
@@ -117,6 +118,8 @@ def main() -> None:
         run(args)
     except BenchmarkError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command goes on")
 
 
 if __name__ == "__main__":

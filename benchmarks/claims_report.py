@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any
 
 from benchmarks.claims_judge import ClaimFinding, Measured, judge
@@ -17,6 +18,10 @@ from benchmarks.claims_table import CLAIMS
 from benchmarks.common import machine, revision
 
 QUICK = "**Only the machinery was tried: one seed and a few steps. This decides nothing.**"
+
+
+Costs = Mapping[str, Mapping[str, Sequence[float]]]
+"""Regime -> kind of run -> processor seconds of each."""
 
 
 def judged(measured: Mapping[str, Measured]) -> list[ClaimFinding]:
@@ -38,7 +43,7 @@ def told(one: ClaimFinding) -> str:
 # ---- the page ----------------------------------------------------------------------------------------------------------
 
 
-def document(measured: Mapping[str, Measured], command: str, *, quick: bool) -> str:
+def document(measured: Mapping[str, Measured], command: str, *, quick: bool, took: Costs | None = None) -> str:
     """The page as Markdown."""
     from vlmrl.evals.score.table import markdown
 
@@ -68,7 +73,7 @@ def document(measured: Mapping[str, Measured], command: str, *, quick: bool) -> 
     ]
     for one in findings:
         lines += _section(one, measured[one.claim.regime])
-    return "\n".join([*lines, *_provenance(command)])
+    return "\n".join([*lines, *_provenance(command, took or {})])
 
 
 def anchor(title: str) -> str:
@@ -168,7 +173,15 @@ def span(found: Estimate) -> str:
     return f"[{number(found.low)}, {number(found.high)}]" if math.isfinite(found.low) else "(one seed)"
 
 
-def _provenance(command: str) -> list[str]:
+def took_text(took: Costs) -> str:
+    """Mean processor seconds of each kind of run, with their numbers."""
+    return "; ".join(
+        f"{regime}: {', '.join(f'{kind} {fmean(seconds):.0f} ({len(seconds)})' for kind, seconds in kinds.items())}"
+        for regime, kinds in took.items()
+    )
+
+
+def _provenance(command: str, took: Costs) -> list[str]:
     import torch
     import transformers
 
@@ -178,6 +191,7 @@ def _provenance(command: str) -> list[str]:
         "",
         f"* command (the last one; finished runs of earlier ones are kept): `{command}`",
         f"* machine: {shown}; each run has one thread",
+        *([f"* processor seconds of a run, mean (number of runs): {took_text(took)}"] if took else []),
         f"* versions: Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}; "
         f"this repository at {revision()}",
         "* claims, premises and deltas: `benchmarks/claims_table.py`; worlds and arms: `benchmarks/claims_regimes.py`",
@@ -185,7 +199,7 @@ def _provenance(command: str) -> list[str]:
     ]
 
 
-def summary_json(measured: Mapping[str, Measured], command: str, *, quick: bool) -> dict[str, Any]:
+def summary_json(measured: Mapping[str, Measured], command: str, *, quick: bool, took: Costs | None = None) -> dict[str, Any]:
     """All numbers, with the same verdicts."""
     import torch
     import transformers
@@ -193,6 +207,7 @@ def summary_json(measured: Mapping[str, Measured], command: str, *, quick: bool)
     return {
         "command": command,
         "quick": quick,
+        "processor_seconds": {regime: {kind: list(of) for kind, of in kinds.items()} for regime, kinds in (took or {}).items()},
         "machine": machine() | {"threads": os.environ.get("OMP_NUM_THREADS", "")},
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__},
         "revision": revision(),

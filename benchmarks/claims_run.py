@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.claims_cells import Cell, arguments_of, groups_file, is_finished
+from benchmarks.claims_process import Cost, execute, stop_all
 from benchmarks.claims_recorder import FILE
-from benchmarks.common import ROOT, BenchmarkError
+from benchmarks.common import BenchmarkError
 
-Execute = Callable[[Sequence[str], Path, Mapping[str, str]], None]
+Execute = Callable[[Sequence[str], Path, Mapping[str, str]], Cost]
 """(arguments of `vlmrl`, log file, environment beside this process's own): run it, or raise BenchmarkError."""
-
-
-def execute(arguments: Sequence[str], log: Path, more: Mapping[str, str]) -> None:
-    """Run `vlmrl` in a process of its own.
-
-    Raises:
-        BenchmarkError: it failed, with the end of what it printed.
-    """
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **more}
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as file:
-        command = [sys.executable, "-m", "vlmrl", *arguments]
-        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=file, stderr=file, check=False)
-    if done.returncode != 0:
-        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
-        raise BenchmarkError(f"vlmrl {' '.join(arguments[:2])} ended with {done.returncode} (all of it in {log}):\n{tail}")
+COSTS = "costs.jsonl"
+"""File of what each run took."""
 
 
 def share_worlds(cells: Sequence[Cell], out: Path, machine: Sequence[str]) -> None:
@@ -64,7 +52,7 @@ def run_cells(
     total, begun = len(waiting), 0
     under_way: dict[Future[None], Cell] = {}
     failed: BenchmarkError | None = None
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
+    with ThreadPoolExecutor(max_workers=jobs) as pool, _stopping():
         while under_way or (waiting and failed is None):
             ready = [cell for cell in waiting if cell.after is None or is_finished(cell.after, out)]
             if not ready and not under_way:
@@ -90,10 +78,44 @@ def _one(cell: Cell, out: Path, machine: Sequence[str], execute: Execute) -> Non
     from vlmrl import fs
 
     log = out / f"{cell.name}.log"
-    execute(arguments_of(cell, out, machine), log, {FILE: str(groups_file(cell, out))} if cell.records else {})
+    goes_on = log.exists()
+    cost = execute(arguments_of(cell, out, machine), log, {FILE: str(groups_file(cell, out))} if cell.records else {})
     if cell.kind == "base":
         # the trainer marks its own runs; that a base model is there is marked here
         fs.mkdir(out / cell.name)
         fs.write_text(out / cell.name / "FINISHED", "")
     if not is_finished(cell, out):
         raise BenchmarkError(f"{cell.name} ended without finishing; see {log}; the same command goes on from there")
+    took = {"cell": cell.name, "regime": cell.regime, "kind": cell.kind, "cpu": round(cost.cpu, 2), "wall": round(cost.wall, 2)}
+    if not goes_on:  # of a run in several parts this is only the last
+        fs.append(out / COSTS, json.dumps(took).encode() + b"\n")
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """A block in which an error that ends this process, or the signal that asks it to end, stops what is under way too."""
+
+    def end(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end) if threading.current_thread() is threading.main_thread() else None
+    try:
+        yield
+    except BaseException:
+        stop_all()
+        raise
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def costs(out: Path, cells: Sequence[Cell]) -> dict[str, dict[str, list[float]]]:
+    """Regime -> kind -> seconds of the processor of the runs among `cells` that were done in one go."""
+    path = out / COSTS
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    names = {cell.name for cell in cells}
+    found: dict[str, dict[str, list[float]]] = {}
+    for line in lines:
+        if line["cell"] in names:
+            found.setdefault(line["regime"], {}).setdefault(line["kind"], []).append(line["cpu"])
+    return found

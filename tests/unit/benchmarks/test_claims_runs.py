@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import claims_cells
+from benchmarks import claims_cells, claims_process, claims_run
 from benchmarks.claims_cells import Plan, arguments_of, cells_for, cells_of, digest, groups_file
 from benchmarks.claims_measures import curve_measures, points_of, scores_of, training_measures
+from benchmarks.claims_process import Cost, execute
 from benchmarks.claims_recorder import FILE
 from benchmarks.claims_regimes import PICTURES, REGIMES, SHELL
-from benchmarks.claims_run import execute, run_cells
+from benchmarks.claims_run import costs, run_cells
 from benchmarks.claims_spec import changed
 from benchmarks.claims_table import CLAIMS
 from benchmarks.common import BenchmarkError
@@ -143,6 +146,7 @@ class Fake:
         if arguments[0] == "train":
             (self.out / name).mkdir(parents=True)
             (self.out / name / "FINISHED").touch()
+        return Cost(cpu=2.0, wall=5.0)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -153,6 +157,12 @@ def test_each_run_comes_after_what_it_starts_from_and_finished_ones_are_kept(job
     for cell in cells:
         assert cell.after is None or fake.begun.index(cell.after.name) < fake.begun.index(cell.name)
         assert fake.environments[cell.name] == ({FILE: str(groups_file(cell, tmp_path))} if cell.records else {})
+    took = costs(tmp_path, cells)
+    assert {regime: {kind: len(of) for kind, of in kinds.items()} for regime, kinds in took.items()} == {
+        regime: {kind: n for kind in ("base", "start", "arm") if (n := sum((c.regime, c.kind) == (regime, kind) for c in cells))}
+        for regime in REGIMES
+    }
+    assert costs(tmp_path, []) == {}
     again = Fake(tmp_path)
     (tmp_path / cells[-1].name / "FINISHED").unlink()
     (tmp_path / cells[-1].name).rmdir()
@@ -183,6 +193,47 @@ def test_a_command_that_fails_says_why(tmp_path) -> None:
     with pytest.raises(BenchmarkError, match="no_such_recipe"):
         execute(["train", "no_such_recipe.yaml"], tmp_path / "logs" / "x.log", {})
     assert "no_such_recipe" in (tmp_path / "logs" / "x.log").read_text()
+    before = dict(os.environ)
+    cost = execute(["--version"], tmp_path / "logs" / "y.log", {FILE: "somewhere"})
+    assert 0 < cost.cpu < 60
+    assert dict(os.environ) == before, "what runs are given is not kept"
+
+
+@pytest.mark.parametrize("how", ["an error", "a signal"])
+def test_what_is_under_way_ends_with_the_one_who_asked(how, cells, tmp_path, monkeypatch) -> None:
+    """An error that ends the benchmark, and the signal that asks it to end, stop the runs before they are waited for."""
+    told = threading.Event()
+    monkeypatch.setattr(claims_run, "stop_all", told.set)
+
+    def runs_until_told(arguments, log, more):
+        if how == "a signal":
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert told.wait(30)
+        raise BenchmarkError("stopped")
+
+    def say(text: str) -> None:
+        if how == "an error" and text.startswith("[2/"):
+            raise RuntimeError("the disk is full")
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(RuntimeError if how == "an error" else KeyboardInterrupt):
+        run_cells(cells, tmp_path, [], say, jobs=2, execute=runs_until_told)
+    assert told.is_set()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_run_ends_when_nobody_waits_for_it_any_more(monkeypatch) -> None:
+    """However the benchmark ended: the operating system closes its end of the pipe."""
+    ours, theirs = os.pipe()
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(claims_process.os, "kill", lambda pid, number: killed.append((pid, number)))
+    waiting = threading.Thread(target=claims_process._end_with, args=(SimpleNamespace(sentinel=ours),))
+    waiting.start()
+    assert killed == []
+    os.close(theirs)
+    waiting.join(30)
+    os.close(ours)
+    assert killed == [(os.getpid(), signal.SIGTERM)]
 
 
 # ---- measures ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.builders import inputs
 from vlmrl.algo.reweight.capo_proposed import capo_proposed, shifts
-from vlmrl.train.stage.providers import peaks
+from vlmrl.train.stage.providers import logit_step, peaks
 
 
 def sums(p, y):
@@ -41,10 +41,11 @@ def test_shifts_are_those_of_vectors(weights, advantage, step):
     assert float(objective) == pytest.approx(float(advantage * (v @ u) + advantage / 2 * ((v @ u) ** 2 - variance)), abs=1e-12)
 
 
-def tokens(distributions, ys):
+def tokens(distributions, ys, *, rate=1.5e-5, hidden=3584):
     found = [sums(p, y) for p, y in zip(distributions, ys, strict=True)]
     logp, p2, p3 = (torch.stack([one[n] for one in found]).log().float()[None] for n in range(3))
-    return dataclasses.replace(inputs([(1.0, 0, True)]), logp_NT=logp, provided={"log_p2_NT": p2, "log_p3_NT": p3})
+    provided = {"log_p2_NT": p2, "log_p3_NT": p3, "logit_step_N": torch.tensor([rate * hidden], dtype=torch.float64)}
+    return dataclasses.replace(inputs([(1.0, 0, True)]), logp_NT=logp, provided=provided)
 
 
 def test_capo_proposed_masks_what_moves_too_far():
@@ -57,6 +58,29 @@ def test_capo_proposed_masks_what_moves_too_far():
     assert capo_proposed(x, adv, step=1.0)[0].tolist() == [1.0, 0.0, 0.0]
     with pytest.raises(ValueError, match="policy"):
         capo_proposed(x, adv, policy=0.0)
+
+
+def test_by_default_the_step_is_that_of_the_run():
+    """What the authors' rate masks trains with a rate that is fifteen times smaller: a default of one number would mask it too."""
+    uncertain, adv = [[0.25] * 4, [0.5, 0.5], [0.95, 0.05]], torch.tensor([[1.0, -1.0, 1.0]])
+    of_authors = capo_proposed(tokens(uncertain, [0, 0, 0]), adv)
+    assert of_authors[0].tolist() == [0.0, 0.0, 1.0]
+    assert capo_proposed(tokens(uncertain, [0, 0, 0], rate=1e-6, hidden=2048), adv)[0].tolist() == [1.0, -1.0, 1.0]
+    assert torch.equal(of_authors, capo_proposed(tokens(uncertain, [0, 0, 0], rate=1e-6, hidden=2048), adv, step=1.5e-5 * 3584))
+
+
+@pytest.mark.parametrize(("done", "rate"), [(0, 0.5e-3), (1, 1e-3), (2, 1e-3), (3, 0.75e-3)])
+def test_the_step_follows_the_learning_rate(done, rate):
+    """Warm-up over two of six updates, then down to 0 in a line; the update that comes is meant, not the last one."""
+    optim = SimpleNamespace(lr=1e-3, schedule="linear", warmup=1 / 3)
+    text = SimpleNamespace(hidden_size=128)
+    stage = SimpleNamespace(
+        cfg=SimpleNamespace(optim=optim, steps=6),
+        state=SimpleNamespace(step=done),
+        policy=SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text))),
+    )
+    found = logit_step.logit_step(stage, SimpleNamespace(rows=(1, 2)), None)["logit_step_N"]
+    assert found.tolist() == pytest.approx([rate * 128] * 2)
 
 
 def test_the_sums_come_from_colder_temperatures(monkeypatch):

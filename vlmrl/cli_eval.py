@@ -200,7 +200,6 @@ def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes
     from vlmrl.train import dist
 
     bars: dict[str, Bar] = {}
-    pictures = Pictures(folder)
     with ExitStack() as outer, ExitStack() as stack:
 
         def progress(task: str, done: int, total: int) -> None:
@@ -210,6 +209,7 @@ def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes
             bars[task].update(done)
 
         model = asked.model(outer, changes.all_of(suite))
+        pictures = Pictures(folder, model.bundle.piece)
         watch = Watch(progress=progress, answered=pictures.keep)
         result = evaluate_model(model, suite, folder, data_root=root, changes=changes, collective=dist, judge=judge, watch=watch)
     if dist.is_main():

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import re
-import shutil
 import subprocess
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from tests.support.browse import BROWSER
 from tests.support.pages import ROWS, good, make_eval, make_run, media, picture, poor, sample
 from vlmrl.evals.pages.check_page import CheckRows, write_check_page
 from vlmrl.evals.pages.eval_page import write_comparison
+from vlmrl.evals.pages.prompts import keep_prompts
 from vlmrl.evals.pages.run_page import write_report
 from vlmrl.evals.score.compare import compare_folders
+from vlmrl.evals.score.records import prompt_ids_hash
 from vlmrl.types import Prompt
 
-BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium-headless-shell, chromium, chromium-browser or google-chrome on PATH")
+CHARACTERS = "Where is the <b>? "
+"""What the ids of the prompt below stand for; its two spans hold 64 placeholders and 2."""
+PROMPT = Prompt(
+    sample=sample("box-1", "bbox", {"boxes": [[0, 0, 100, 100]]}),
+    ids=(0, 1, *[99] * 64, 2, 3, *[99] * 2, *range(4, len(CHARACTERS))),
+    media=(),
+    spans=((2, 66), (68, 70)),
+    answer_format="think",
+)
+
+
+def piece(ids: Sequence[int]) -> str:
+    return "".join("<|image_pad|>" if token == 99 else CHARACTERS[token] for token in ids)
 
 
 class Cards(HTMLParser):
@@ -56,7 +72,14 @@ class Cards(HTMLParser):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`run/report.html`, `both.html` and `check.html`."""
     path = tmp_path_factory.mktemp("pages")
-    write_report(make_run(path / "run", {"base": poor(), "rl": good()}))
+    asked = prompt_ids_hash(PROMPT)
+    stages = {
+        name: [dataclasses.replace(r, prompt_ids_hash=asked) if r.sample_id == "box-1" else r for r in rows]
+        for name, rows in (("base", poor()), ("rl", good()))
+    }
+    run = make_run(path / "run", stages)
+    keep_prompts(run / "eval" / "frames", [PROMPT], piece)
+    write_report(run)
     a, b = (make_eval(path / name, name, {"all": rows}) for name, rows in (("base", poor()), ("rl", good())))
     write_comparison(compare_folders(a, b), path / "both.html")
     rows, shown = CheckRows(budget=100), media(picture())
@@ -160,6 +183,42 @@ def test_filters_links_and_layers(folder):
     assert (states["#hide=1"][2], states["#q=coordinate"][2]) == ("1", "")
     assert (states["click"][0], states["click"][3]) == ("box-2", "#filter=worse")
     assert (states["find"][0], states["find"][3]) == ("span-1", "#q=middle")
+
+
+COPIER = """<pre id="driven"></pre><script>
+(async () => {
+  const out = [], card = document.getElementById("q0"), answers = [...card.querySelectorAll("figure [data-copy]")];
+  const prompt = card.querySelector(".prompt [data-copy]"), wait = () => new Promise((done) => setTimeout(done, 20));
+  const clipboard = (writeText) => Object.defineProperty(navigator, "clipboard", { value: { writeText }, configurable: true });
+  clipboard(async (text) => { out.push(text); });
+  for (const button of [...answers, prompt]) { button.click(); await wait(); out.push(button.textContent); }
+  clipboard(async () => { throw new DOMException("no", "NotAllowedError"); });
+  answers[0].click(); await wait();
+  out.push(getSelection().toString(), /copied|marked/.test(answers[0].textContent));
+  out.push(getComputedStyle(card.querySelector(".prompt i"), "::after").content, document.querySelectorAll(".prompt").length);
+  document.getElementById("driven").textContent = JSON.stringify(out);
+})();
+</script></body>"""
+
+
+def test_prompts_are_shown_and_texts_are_copied(folder):
+    page = folder / "run" / "copied.html"
+    text = (folder / "run" / "report.html").read_text(encoding="utf-8")
+    page.write_text(text.replace("</body>", COPIER), encoding="utf-8")
+    shown, said = opened(page)
+    assert errors(said) == []
+    found = json.loads(html.unescape(re.search(r'<pre id="driven">(.*?)</pre>', shown, re.DOTALL)[1]))
+    first, last = (next(r for r in rows if r.sample_id == "box-1").text for rows in (poor(), good()))
+    once = "Wh<|image_pad|>er<|image_pad|>e is the <b>? "
+    assert found[:6] == [first, "copied", last, "copied", once, "copied"]
+    assert found[6:8] == [first, True], "without a clipboard the text is marked"
+    assert found[8:] == ['" × 64"', 1], "the prompts of the other questions were not kept"
+
+
+def test_words_of_prompts_are_not_searched(folder):
+    assert "image_pad" in (folder / "run" / "report.html").read_text(encoding="utf-8")
+    text, _ = opened(folder / "run" / "report.html", "#q=image_pad")
+    assert Cards(text).shown == []
 
 
 def test_the_page_of_a_check_filters_too(folder):

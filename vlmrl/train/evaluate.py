@@ -25,6 +25,7 @@ from vlmrl.evals.ask.evaluate import EvalOptions, evaluate
 from vlmrl.evals.ask.models import open_store
 from vlmrl.evals.ask.run import eval_options, task_episodes, task_prompts
 from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
+from vlmrl.evals.pages.prompts import keep_prompts
 from vlmrl.evals.pages.runfiles import save_media
 from vlmrl.evals.score.measures import LABELS, main_score
 from vlmrl.evals.score.records import REFERENCE, Record
@@ -293,6 +294,7 @@ def held_out_score(s: Session, cfg: StageBase, until: UntilSection, policy: Poli
 def _keep(s: Session, name: str, prompts: Sequence[Prompt]) -> None:
     """What the report needs besides the records."""
     remember_stage(s, name)
+    keep_prompts(s.run.eval / "frames", prompts, s.bundle.piece)
     for prompt in prompts[:FRAMES_IN_REPORT]:
         for handle in prompt.media[:1]:
             save_media(s.run.eval / "frames", prompt.sample, s.store.get_key(handle.key))

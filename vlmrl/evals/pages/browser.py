@@ -14,6 +14,7 @@ from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import parse
 from vlmrl.evals.pages.charts import COLOURS, nice_ticks, number
 from vlmrl.evals.pages.overlay import OBJECTS, Mark, Marks, Shown, Span, Target, answer_marks, gold_marks
+from vlmrl.evals.pages.prompts import Written
 from vlmrl.evals.pages.runfiles import Frames
 from vlmrl.evals.pages.step_table import StepTable, step_table
 from vlmrl.evals.score.measures import main_score
@@ -133,6 +134,15 @@ class Strip:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A prompt as the model saw it."""
+
+    models: str
+    """Who was asked so; empty where all were."""
+    pieces: Written
+
+
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """One card of the browser."""
 
@@ -150,6 +160,7 @@ class Question:
     answers: tuple[Answer, ...]
     problems: tuple[str, ...]
     """What of the truth is not drawn, and why."""
+    prompts: tuple[Asked, ...] = ()
     steps: StepTable | None = None
     """Of the thoughts, where the row states true ones."""
     tags: tuple[str, ...] = ()
@@ -176,7 +187,13 @@ def by_sample(records: Mapping[str, Sequence[Record]]) -> dict[str, dict[str, li
 
 
 def question(
-    index: int, sample_id: str, answered: Mapping[str, Sequence[Record]], colours: Mapping[str, str], frames: Frames | None, task: str = ""
+    index: int,
+    sample_id: str,
+    answered: Mapping[str, Sequence[Record]],
+    colours: Mapping[str, str],
+    frames: Frames | None,
+    task: str = "",
+    prompts: Mapping[str, Written] | None = None,
 ) -> Question:
     """The card of one question.
 
@@ -185,6 +202,7 @@ def question(
         colours: model -> colour, of all models of the page in their order.
         frames: its pixels, where they were kept.
         task: what the filter for tasks goes by; by default that of the row.
+        prompts: those that were kept, by their hash.
     """
     first = next(iter(answered.values()))[0]
     target = None if frames is None else frames.target
@@ -217,10 +235,26 @@ def question(
         strip=None if frames is None else strip_of(frames, layers),
         answers=answers,
         problems=problems,
+        prompts=_prompts(answered, prompts or {}),
         steps=step_table(frames, named),
         tags=_tags(answered, bool(problems) or any(a.problems for a in answers)),
         score=_means(answered)[1],
         change=_means(answered)[1] - _means(answered)[0],
+    )
+
+
+def _prompts(answered: Mapping[str, Sequence[Record]], kept: Mapping[str, Written]) -> tuple[Asked, ...]:
+    """How the question was put; several where models were asked differently, as after other answer formats."""
+    found: dict[str, list[str]] = {}
+    for model, rows in answered.items():
+        if rows[0].prompt_ids_hash in kept:
+            found.setdefault(rows[0].prompt_ids_hash, []).append(model)
+    return tuple(
+        Asked(
+            models="" if len(models) == len(answered) else visible(", ".join(models)),
+            pieces=tuple((visible(text), count) for text, count in kept[name]),
+        )
+        for name, models in found.items()
     )
 
 

@@ -155,9 +155,10 @@ def _questions(tasks: Sequence[str], sides: Mapping[str, EvalFiles], colours: Ma
     for files in sides.values():
         for frames in files.frames:
             pixels.setdefault(frames.sample_id, frames)
+    prompts = {name: prompt for files in sides.values() for name, prompt in files.prompts.items()}
     out: list[Question] = []
     for task in tasks:
         answered = by_sample({model: files.records[task] for model, files in sides.items() if task in files.records})
         wanted = [name for name in answered if name in pixels] or list(answered)[:WITHOUT_PIXELS]
-        out += [question(len(out) + n, name, answered[name], colours, pixels.get(name), task) for n, name in enumerate(wanted)]
+        out += [question(len(out) + n, name, answered[name], colours, pixels.get(name), task, prompts) for n, name in enumerate(wanted)]
     return out

@@ -1,4 +1,4 @@
-"""Keeps the pixels of an evaluation for its report."""
+"""Keeps the pixels and the prompts of an evaluation for its report."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.evals.pages.eval_page import write_eval_report
+from vlmrl.evals.pages.prompts import Piece, keep_prompts
 from vlmrl.evals.pages.runfiles import save_media
 from vlmrl.media.store import MediaStore
 from vlmrl.types import Prompt
@@ -16,13 +17,15 @@ SHOWN = 24
 
 
 class Pictures:
-    """Keeps the pixels of the first questions of each task below `folder`, and writes the report."""
+    """Keeps the pixels of the first questions of each task below `folder`, with the prompts, and writes the report."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, piece: Piece):
+        """`piece`: of the model's tokenizer (`ProcessorBundle.piece`)."""
+        self.folder, self.piece = folder, piece
 
     def keep(self, task: Task, prompts: Sequence[Prompt], store: MediaStore) -> None:
         """Called with each task once it is answered."""
+        keep_prompts(self.folder / "frames", prompts, self.piece)
         for prompt in prompts[:SHOWN]:
             for handle in prompt.media[:1]:
                 save_media(self.folder / "frames", prompt.sample, store.get_key(handle.key))

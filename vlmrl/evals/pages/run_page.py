@@ -60,7 +60,7 @@ def page(run: RunFiles) -> dict[str, Any]:
     answered = by_sample(run.records)
     pixels = {frames.sample_id: frames for frames in run.frames if frames.sample_id in answered}
     cards = [*pixels, *(name for name in answered if name not in pixels)][:MAX_CARDS]
-    questions = [question(n, name, answered[name], colours, pixels.get(name)) for n, name in enumerate(cards)]
+    questions = [question(n, name, answered[name], colours, pixels.get(name), prompts=run.prompts) for n, name in enumerate(cards)]
     return {
         "name": visible(run.path.absolute().name),
         "finished": run.finished,

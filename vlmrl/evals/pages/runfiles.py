@@ -20,6 +20,7 @@ import yaml
 from vlmrl import fs
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.pages.overlay import Shown, Target, Unit, target_of
+from vlmrl.evals.pages.prompts import Written, read_prompts
 from vlmrl.evals.score.records import Record, read_verified
 from vlmrl.evals.score.steps import TrueStep, true_steps
 from vlmrl.media.store import ProcessedMedia
@@ -72,6 +73,8 @@ class EvalFiles:
     records: dict[str, list[Record]]
     """By task, in the order of the suite."""
     frames: list[Frames]
+    prompts: dict[str, Written]
+    """By `Record.prompt_ids_hash`."""
     limits: dict[str, int]
     """Tasks of which only so many rows were asked."""
 
@@ -90,6 +93,8 @@ class RunFiles:
     """By stage, in the order of evaluation."""
     frames: list[Frames]
     """In the order of the records."""
+    prompts: dict[str, Written]
+    """By `Record.prompt_ids_hash`."""
     finished: bool
 
     @property
@@ -140,6 +145,7 @@ def load_run(path: Path) -> RunFiles:
         metrics=read_metrics(path / "metrics.jsonl") if (path / "metrics.jsonl").exists() else [],
         records=records,
         frames=frames,
+        prompts=read_prompts(path / "eval" / "frames"),
         finished=(path / "FINISHED").exists(),
     )
 
@@ -171,6 +177,7 @@ def load_eval(path: Path) -> EvalFiles:
         fingerprint=fingerprint,
         records=records,
         frames=read_frames(path / "frames", records.values()),
+        prompts=read_prompts(path / "frames"),
         limits=limits,
     )
 

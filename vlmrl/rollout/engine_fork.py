@@ -27,15 +27,28 @@ from vlmrl.rollout.draw import sample, uniforms
 from vlmrl.rollout.in_place import SLOTS, Done, InPlace, cast_once
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
+Look = Callable[[int, int, float], bool]
+"""(answer, token, its log-prob) -> whether the answer goes on."""
 Choose = Callable[[Tensor, Tensor, int], Tensor]
 """(logits [rows, V], answers that these rows are [rows], number of the token) -> ids [rows]."""
 
 
 @torch.no_grad()
 def answers(
-    subject: Subject, prompt: Encoded, media: Sequence[Features], *, count: int, choose: Choose, ends: Sequence[int], longest: int
+    subject: Subject,
+    prompt: Encoded,
+    media: Sequence[Features],
+    *,
+    count: int,
+    choose: Choose,
+    ends: Sequence[int],
+    longest: int,
+    over_G: Tensor | None = None,
 ) -> list[list[int]]:
     """`count` answers to one prompt, each up to and with one of `ends` or `longest` tokens.
+
+    Args:
+        over_G: bool [count], read after each call of `choose`: answers that end here whatever was drawn.
 
     Raises:
         ValueError: the model keeps no cache.
@@ -52,6 +65,8 @@ def answers(
         for row, token in zip(alive.tolist(), ids.tolist(), strict=True):
             out[row].append(token)
         going = ~torch.isin(ids, last)
+        if over_G is not None:
+            going &= ~over_G[alive]
         if number == longest - 1 or not bool(going.any()):
             break
         if not bool(going.all()):
@@ -111,26 +126,45 @@ class ForkEngine(InPlace):
         Raises:
             NumericsError: logits are not finite; no token is drawn from them.
         """
+        return self._generated(requests, settings, done, None)
+
+    @torch.no_grad()
+    def followed(
+        self, requests: Sequence[Request], settings: GenerationSettings, look: Callable[[int, int, int, float], bool]
+    ) -> list[list[Rollout]]:
+        """As `generate`. `look(request, place of the answer, token, log-prob)` is asked after each token whether the answer goes on."""
+        return self._generated(requests, settings, None, look)
+
+    def _generated(
+        self,
+        requests: Sequence[Request],
+        settings: GenerationSettings,
+        done: Done | None,
+        look: Callable[[int, int, int, float], bool] | None,
+    ) -> list[list[Rollout]]:
         out: list[list[Rollout]] = []
         with cast_once(self.policy):
             for number, request in enumerate(requests):
                 rollouts: list[Rollout] = []
                 for start in range(0, len(request.seeds), self.max_num_seqs):
                     some = slice(start, start + self.max_num_seqs)
-                    rollouts += self._rollouts(request.prompt, request.ks[some], request.seeds[some], settings)
+                    own = None if look is None else (lambda g, *drawn, n=number, at=start: look(n, at + g, *drawn))
+                    rollouts += self._rollouts(request.prompt, request.ks[some], request.seeds[some], settings, own)
                 out.append(rollouts)
                 if done is not None:
                     done(number, rollouts)
         return out
 
-    def _rollouts(self, prompt: Prompt, ks: Sequence[int], seeds: Sequence[int], settings: GenerationSettings) -> list[Rollout]:
+    def _rollouts(
+        self, prompt: Prompt, ks: Sequence[int], seeds: Sequence[int], settings: GenerationSettings, look: Look | None
+    ) -> list[Rollout]:
         policy = self.policy
         subject = policy.subject
         assert subject is not None
         with policy.autocast():
             features = self.vision.features(policy, prompt.media, train=False)
             media = [features[handle.key].features for handle in prompt.media]
-            draw = _Draw(policy, seeds, settings, prompt.sample.id)
+            draw = _Draw(policy, seeds, settings, prompt.sample.id, look)
             found = answers(
                 subject,
                 encoded(policy, prompt, self.vision.pixels),
@@ -139,6 +173,7 @@ class ForkEngine(InPlace):
                 choose=draw,
                 ends=policy.bundle.end_ids,
                 longest=settings.max_new_tokens,
+                over_G=draw.over_G,
             )
         self.prefilled_prompts += 1
         self.prefilled_tokens += len(prompt.ids)
@@ -150,18 +185,19 @@ class ForkEngine(InPlace):
                 ids=tuple(ids),
                 logprobs=tuple(logps[: len(ids)]),
                 text=policy.bundle.decode(ids),
-                finish="stop" if ids[-1] in ends else "length",
+                finish="stop" if ids[-1] in ends or over else "length",
                 policy_version=self.version,
             )
-            for k, ids, logps in zip(ks, found, draw.logps_GT.tolist(), strict=True)
+            for k, ids, logps, over in zip(ks, found, draw.logps_GT.tolist(), draw.over_G.tolist(), strict=True)
         ]
 
 
 class _Draw:
     """Draws tokens of one prompt's answers and keeps their log-probs."""
 
-    def __init__(self, policy: Policy, seeds: Sequence[int], settings: GenerationSettings, name: str):
-        self.settings, self.name = settings, name
+    def __init__(self, policy: Policy, seeds: Sequence[int], settings: GenerationSettings, name: str, look: Look | None):
+        self.settings, self.name, self.look = settings, name, look
+        self.over_G = torch.zeros(len(seeds), dtype=torch.bool)
         self.draws = torch.from_numpy(uniforms(seeds, settings.max_new_tokens)).to(policy.device)
         self.logps_GT = torch.zeros((len(seeds), settings.max_new_tokens))
         self.forbidden = torch.tensor(policy.bundle.forbidden_ids, dtype=torch.int64, device=policy.device)
@@ -178,4 +214,7 @@ class _Draw:
             )
         self.logps_GT[rows, number] = logp
         self.steps += 1
+        if self.look is not None:
+            for row, one, value in zip(rows.tolist(), token.tolist(), logp.tolist(), strict=True):
+                self.over_G[row] = not self.look(row, one, value)
         return token

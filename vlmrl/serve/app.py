@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
 from vlmrl.errors import ConfigError, VlmrlError
-from vlmrl.serve.model import Said
-from vlmrl.serve.protocol import Chat, Refused, completion, events, read_chat
+from vlmrl.serve.answering import Answering, Item, Said
+from vlmrl.serve.protocol import Chat, Refused, completion, read_chat
+from vlmrl.serve.stream import Events, Piece
 
 try:
     import uvicorn  # pyright: ignore[reportMissingImports]
@@ -29,6 +31,8 @@ except ModuleNotFoundError as error:
 
 MAX_BODY = 256 * 2**20
 """Most bytes of a request."""
+GONE = 499
+"""Status for a client that did not wait for its answer; nobody reads it."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -37,7 +41,7 @@ class Answerer(Protocol):
 
     def cards(self) -> list[dict[str, Any]]: ...
 
-    def answer(self, chat: Chat) -> Said: ...
+    def ask(self, chat: Chat) -> Answering: ...
 
 
 def application(model: Answerer, *, key: str | None, max_body: int = MAX_BODY) -> Starlette:
@@ -61,10 +65,17 @@ def application(model: Answerer, *, key: str | None, max_body: int = MAX_BODY) -
     async def chat(request: Request) -> Response:
         asked = read_chat(await _json(request, max_body))
         name, created = f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
-        said = await run_in_threadpool(model.answer, asked)
-        if asked.stream:
-            return StreamingResponse(iter(events(asked, name, created, said.prompt_tokens, said.choices)), media_type="text/event-stream")
-        return JSONResponse(completion(asked, name, created, said.prompt_tokens, said.choices))
+        answering = await run_in_threadpool(model.ask, asked)
+        items = _heard(request, answering)
+        first = await anext(items, None)
+        if first is not None and asked.stream:
+            told = _streamed(first, items, answering, Events(asked, name, created))
+            return StreamingResponse(told, media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        await items.aclose()
+        if first is None:
+            return Response(status_code=GONE)
+        assert isinstance(first, Said)
+        return JSONResponse(completion(asked, name, created, answering.prompt_tokens, first.choices))
 
     def guarded(route: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def with_key(request: Request) -> Response:
@@ -84,6 +95,53 @@ def application(model: Answerer, *, key: str | None, max_body: int = MAX_BODY) -
         exception_handlers={Refused: _refused, HTTPException: _no_route, VlmrlError: _failed, RuntimeError: _failed, Exception: _failed},
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"])] if key is None else [],
     )
+
+
+async def _heard(request: Request, answering: Answering) -> AsyncGenerator[Piece | Said, None]:
+    """What comes of an answer until it is whole. A client that leaves ends it: then nothing more comes.
+
+    Raises:
+        Exception: whatever the model failed with.
+    """
+    loop, heard = asyncio.get_running_loop(), asyncio.Queue[Item | None]()
+
+    async def leaves() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        heard.put_nowait(None)
+
+    gone = asyncio.ensure_future(leaves())
+    answering.follow(lambda item: loop.call_soon_threadsafe(heard.put_nowait, item) and None)
+    try:
+        while (item := await heard.get()) is not None:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+            if isinstance(item, Said):
+                return
+    finally:
+        answering.cancel()
+        gone.cancel()
+
+
+async def _streamed(
+    first: Piece | Said, items: AsyncGenerator[Piece | Said, None], answering: Answering, events: Events
+) -> AsyncIterator[str]:
+    """The events of a reply that has begun. A fault of the model is the last one of them: the status was sent."""
+
+    def told(item: Piece | Said) -> str:
+        if isinstance(item, Said):
+            return events.closing(answering.prompt_tokens, item.choices)
+        return events.piece(answering.choices_of(item.place), item, answering.tokens(item.ids))
+
+    try:
+        yield events.opening() + told(first)
+        async for item in items:
+            yield told(item)
+    except (VlmrlError, RuntimeError) as error:
+        yield events.failed(error)
+    finally:
+        await items.aclose()
 
 
 async def _json(request: Request, most: int) -> Any:

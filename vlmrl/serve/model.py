@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,12 @@ from vlmrl.evals.ask.engines import answer_seed
 from vlmrl.evals.ask.models import LocalModel, open_store
 from vlmrl.evals.ask.question import asked_task
 from vlmrl.policy.vision import VisionCache
-from vlmrl.rollout.own import own_engine
+from vlmrl.rollout.followed import followed_engine
+from vlmrl.serve.answering import Answering
 from vlmrl.serve.incoming import Incoming
 from vlmrl.serve.prompts import Prompts
-from vlmrl.serve.protocol import Chat, Choice, Refused, cut_at
-from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
+from vlmrl.serve.protocol import Chat, Refused
+from vlmrl.types import GenerationSettings, Prompt, Request
 
 PLAIN = "-plain"
 """End of the name under which the messages are asked as they are."""
@@ -30,18 +31,10 @@ SEED_BITS = 53
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
-    """The answers to a request."""
-
-    prompt_tokens: int
-    choices: tuple[Choice, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Job:
     request: Request
     settings: GenerationSettings
-    done: Future[list[Rollout]]
+    answering: Answering
 
 
 class ServedCheckpoint:
@@ -60,7 +53,7 @@ class ServedCheckpoint:
         task = asked_task(asking)
         self._store = open_store(task, model.bundle)
         vision = VisionCache(self._store, budget_bytes=task.media.cache_bytes)
-        self._engine = own_engine(model.policy, vision)
+        self._engine = followed_engine(model.policy, vision)
         self.context = int(model.policy.model.config.get_text_config().max_position_embeddings)
         most = min(max_prompt_tokens or asking.max_prompt_tokens, self.context - 1)
         self._prompts = Prompts(model.bundle, self._store, asking, max_prompt_tokens=most)
@@ -80,12 +73,11 @@ class ServedCheckpoint:
             for name in (self.name, self.name + PLAIN)
         ]
 
-    def answer(self, chat: Chat) -> Said:
-        """Answer a request; several threads may ask at once.
+    def ask(self, chat: Chat) -> Answering:
+        """Begin to answer a request; several threads may ask at once. What fails later is told to who follows the answer.
 
         Raises:
             Refused: it cannot be answered.
-            VlmrlError, RuntimeError: the model failed.
         """
         if chat.model not in (self.name, self.name + PLAIN):
             raise Refused(
@@ -97,10 +89,9 @@ class ServedCheckpoint:
             incoming = Incoming(self._store, Path(scratch), self._allowed, pixels=chat.pixels, rate=chat.rate)
             with self._one:
                 prompt = (self._prompts.as_trained if chat.model == self.name else self._prompts.plain)(chat, incoming)
-            rollouts = self._generated(chat, prompt)
-        return Said(prompt_tokens=len(prompt.ids), choices=tuple(self._choice(chat, one) for one in rollouts))
+        return self._queued(chat, prompt)
 
-    def _generated(self, chat: Chat, prompt: Prompt) -> list[Rollout]:
+    def _queued(self, chat: Chat, prompt: Prompt) -> Answering:
         wanted = self._asking.max_new_tokens if chat.max_tokens is None else chat.max_tokens
         room = self.context - len(prompt.ids)
         if chat.max_tokens is not None and wanted > room:
@@ -113,20 +104,9 @@ class ServedCheckpoint:
         seed = secrets.randbits(SEED_BITS) if chat.seed is None else chat.seed
         ks = (0,) if chat.temperature == 0 else tuple(range(chat.n))
         request = Request(prompt=prompt, ks=ks, seeds=tuple(answer_seed(seed, prompt.sample.id, k) for k in ks))
-        job = _Job(request=request, settings=settings, done=Future())
-        self._jobs.put(job)
-        rollouts = job.done.result()
-        return rollouts * (chat.n // len(rollouts))
-
-    def _choice(self, chat: Chat, rollout: Rollout) -> Choice:
-        stopped = cut_at(rollout.text, chat.stop)
-        return Choice(
-            text=rollout.text if stopped is None else stopped,
-            finish=rollout.finish if stopped is None else "stop",
-            ids=rollout.ids,
-            pieces=tuple(self._model.bundle.decode([token]) for token in rollout.ids) if chat.logprobs else (),
-            logprobs=rollout.logprobs if chat.logprobs else (),
-        )
+        answering = Answering(chat, len(prompt.ids), len(ks), self._model.bundle)
+        self._jobs.put(_Job(request=request, settings=settings, answering=answering))
+        return answering
 
     def _work(self) -> None:
         """Generate what waits, those of equal settings together, until None comes."""
@@ -135,7 +115,7 @@ class ServedCheckpoint:
             first = later.pop(0) if later else self._jobs.get()
             if first is None:
                 return
-            waiting, ends = [*later], False
+            waiting, ends = [first, *later], False
             while not self._jobs.empty():
                 job = self._jobs.get()
                 if job is None:
@@ -144,15 +124,26 @@ class ServedCheckpoint:
                     waiting.append(job)
             if ends:
                 self._jobs.put(None)
-            together = [first, *(job for job in waiting if job.settings == first.settings)]
-            later = [job for job in waiting if job.settings != first.settings]
-            made = self._pool.submit(self._engine.generate, [job.request for job in together], first.settings)
-            error = made.exception()  # of any kind: those who wait get it, and the server goes on with the next request
-            for place, job in enumerate(together):
-                if error is None:
-                    job.done.set_result(made.result()[place])
-                else:
-                    job.done.set_exception(error)
+            waiting = [job for job in waiting if not job.answering.cancelled]
+            later = [job for job in waiting if job.settings != waiting[0].settings]
+            if waiting:
+                self._answer([job for job in waiting if job.settings == waiting[0].settings])
+
+    def _answer(self, together: Sequence[_Job]) -> None:
+        """Generate for requests of equal settings. Whatever fails is told to those who wait, and the server goes on."""
+
+        def look(number: int, place: int, token: int, logprob: float) -> bool:
+            return together[number].answering.drawn(place, token, logprob)
+
+        made = self._pool.submit(self._engine.followed, [job.request for job in together], together[0].settings, look)
+        error = made.exception()
+        for place, job in enumerate(together):
+            if error is not None:
+                job.answering.fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+                continue
+            told = self._pool.submit(job.answering.finish, made.result()[place]).exception()
+            if told is not None:
+                job.answering.fail(told if isinstance(told, Exception) else RuntimeError(repr(told)))
 
     def close(self) -> None:
         """End the thread and the decoders."""

@@ -6,7 +6,6 @@ are ignored. So no client gets other sampling than it asked for.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -276,43 +275,24 @@ def completion(chat: Chat, name: str, created: int, prompt_tokens: int, choices:
             {
                 "index": place,
                 "message": {"role": "assistant", "content": one.text, "refusal": None},
-                "logprobs": _logprobs(one) if chat.logprobs else None,
+                "logprobs": logprobs_of(one) if chat.logprobs else None,
                 "finish_reason": one.finish,
                 **({"token_ids": list(one.ids)} if chat.token_ids else {}),
             }
             for place, one in enumerate(choices)
         ],
-        "usage": _usage(prompt_tokens, choices),
+        "usage": usage(prompt_tokens, choices),
     }
 
 
-def events(chat: Chat, name: str, created: int, prompt_tokens: int, choices: Sequence[Choice]) -> list[str]:
-    """The same as server-sent events: an answer comes in one piece, when it is whole."""
-    head = {"id": name, "object": "chat.completion.chunk", "created": created, "model": chat.model}
-
-    def chunk(place: int, delta: dict[str, Any], finish: str | None, logprobs: Any = None) -> dict[str, Any]:
-        return {**head, "choices": [{"index": place, "delta": delta, "logprobs": logprobs, "finish_reason": finish}]}
-
-    out: list[dict[str, Any]] = []
-    for place, one in enumerate(choices):
-        out.append(chunk(place, {"role": "assistant", "content": one.text}, None, _logprobs(one) if chat.logprobs else None))
-        out.append(chunk(place, {}, one.finish))
-    if chat.include_usage:
-        out.append({**head, "choices": [], "usage": _usage(prompt_tokens, choices)})
-    return [*(event(one) for one in out), "data: [DONE]\n\n"]
-
-
-def event(value: Mapping[str, Any]) -> str:
-    """One server-sent event."""
-    return f"data: {json.dumps(value, ensure_ascii=True)}\n\n"
-
-
-def _usage(prompt_tokens: int, choices: Sequence[Choice]) -> dict[str, int]:
+def usage(prompt_tokens: int, choices: Sequence[Choice]) -> dict[str, int]:
+    """Tokens of the prompt and of all answers."""
     made = sum(len(one.ids) for one in choices)
     return {"prompt_tokens": prompt_tokens, "completion_tokens": made, "total_tokens": prompt_tokens + made}
 
 
-def _logprobs(one: Choice) -> dict[str, Any]:
+def logprobs_of(one: Choice) -> dict[str, Any]:
+    """The tokens of an answer, or of a piece of one, with their log-probs."""
     content = [
         {"token": piece, "logprob": logprob, "bytes": list(piece.encode()), "top_logprobs": []}
         for piece, logprob in zip(one.pieces, one.logprobs, strict=True)

@@ -57,6 +57,19 @@ class Live:
         body = {"model": "tiny", "messages": [{"role": "user", "content": content}], "temperature": 0, **more}
         return self.http.post(f"{self.url}/chat/completions", json=body)
 
+    def streamed(self, content: Any, **more: Any) -> tuple[list[str], list[Any]]:
+        """The text of each answer, put together, and all chunks."""
+        body = {"model": "tiny", "messages": [{"role": "user", "content": content}], "temperature": 0, **more, "stream": True}
+        with self.http.stream("POST", f"{self.url}/chat/completions", json=body) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+        assert lines[-1] == "[DONE]"
+        chunks = [json.loads(line) for line in lines[:-1]]
+        texts = [""] * more.get("n", 1)
+        for choice in (choice for chunk in chunks for choice in chunk["choices"]):
+            texts[choice["index"]] += choice["delta"].get("content", "")
+        return texts, chunks
+
     def close(self) -> None:
         self.http.close()
         self.server.should_exit = True
@@ -115,16 +128,56 @@ def test_answers_are_those_of_ask(tiny: Tiny, local: LocalModel, live: Live, tmp
     assert again[0]["message"]["content"] == drawn.text
     assert len(again[1]["logprobs"]["content"]) >= 1
     assert all(entry["logprob"] <= 0 for entry in again[1]["logprobs"]["content"])
-    with live.http.stream(
-        "POST",
-        f"{live.url}/chat/completions",
-        json={"model": "tiny", "messages": [{"role": "user", "content": [video_part, text]}], "temperature": 0, "stream": True},
-    ) as response:
-        assert response.headers["content-type"].startswith("text/event-stream")
-        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
-    assert lines[-1] == "[DONE]"
-    pieces = [c["delta"].get("content", "") for line in lines[:-1] for c in json.loads(line)["choices"]]
-    assert "".join(pieces) == said.text
+    assert "".join(live.streamed([video_part, text])[0]) == said.text
+
+
+def test_an_answer_is_streamed_token_by_token(live: Live) -> None:
+    """The pieces are those of the tokens, sent while the model goes on; together they are what comes without a stream."""
+    asked = {"temperature": 1.0, "seed": 5, "max_tokens": 48, "n": 8, "logprobs": True, "return_token_ids": True}
+    whole = live.chat("When?", **asked).json()
+    pieces, chunks = live.streamed("When?", **asked, stream_options={"include_usage": True})
+    assert pieces == [choice["message"]["content"] for choice in whole["choices"]]
+    for place, choice in enumerate(whole["choices"]):
+        own = [c for chunk in chunks for c in chunk["choices"] if c["index"] == place]
+        assert own[0]["delta"] == {"role": "assistant", "content": ""}
+        assert [c["finish_reason"] for c in own if c["finish_reason"]] == [choice["finish_reason"]]
+        assert [token for c in own for token in c.get("token_ids", ())] == choice["token_ids"]
+        entries = [entry for c in own if c["logprobs"] for entry in c["logprobs"]["content"]]
+        assert entries == choice["logprobs"]["content"]
+    grown = [c for chunk in chunks for c in chunk["choices"] if c["delta"].get("content")]
+    assert len(grown) > 4 * len(pieces), [c["delta"] for c in grown]
+    assert chunks[-1]["usage"] == whole["usage"]
+    assert all(chunk["usage"] is None for chunk in chunks[:-1])
+
+
+def test_a_stop_string_ends_the_answer_and_the_work(live: Live) -> None:
+    asked = {"temperature": 1.0, "seed": 5, "max_tokens": 48, "n": 8}
+    whole = live.chat("When?", **asked).json()
+    texts = [choice["message"]["content"] for choice in whole["choices"]]
+    longest = max(texts, key=len)
+    stop = longest[len(longest) // 2 : len(longest) // 2 + 2]
+    cut = live.chat("When?", **asked, stop=[stop]).json()
+    expected = [text.split(stop)[0] for text in texts]
+    assert [choice["message"]["content"] for choice in cut["choices"]] == expected
+    assert all(choice["finish_reason"] == "stop" for choice, text in zip(cut["choices"], texts, strict=True) if stop in text)
+    assert cut["usage"]["completion_tokens"] < whole["usage"]["completion_tokens"]
+    assert live.streamed("When?", **asked, stop=[stop])[0] == expected
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_ends_the_work(live: Live, served: ServedCheckpoint, stream: bool) -> None:
+    """An answer of thousands of tokens ends soon after nobody reads it; the server answers the next request."""
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "When?"}], "temperature": 1.0, "seed": 1, "max_tokens": 3000}
+    asked = {**body, "stream": stream, "n": 64}
+    before = served._engine.decoded_steps
+    if stream:
+        with live.http.stream("POST", f"{live.url}/chat/completions", json=asked) as response:
+            next(response.iter_lines())
+    else:
+        with pytest.raises(httpx.ReadTimeout):
+            live.http.post(f"{live.url}/chat/completions", json=asked, timeout=1.0)
+    assert live.chat("When?", max_tokens=2).status_code == 200
+    assert served._engine.decoded_steps - before < 1500, "64 answers of a random model hardly all end before 3000 tokens"
 
 
 def test_an_evaluation_through_the_server_is_that_of_the_engine(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from vlmrl.serve.incoming import times_of
-from vlmrl.serve.protocol import Chat, Choice, Message, Part, Refused, completion, cut_at, events, read_chat
+from vlmrl.serve.protocol import Chat, Choice, Message, Part, Refused, completion, cut_at, read_chat
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hello?"}]}
 
@@ -111,16 +110,6 @@ def test_a_reply_counts_the_tokens_of_all_answers() -> None:
     plain = completion(chat(), "id", 7, 10, [CHOICE])["choices"][0]
     assert plain["logprobs"] is None
     assert "token_ids" not in plain
-
-
-def test_a_stream_says_the_same() -> None:
-    lines = events(chat(include_usage=True), "id", 7, 10, [CHOICE])
-    assert lines[-1] == "data: [DONE]\n\n"
-    chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
-    assert "".join(c["delta"].get("content", "") for chunk in chunks for c in chunk["choices"]) == "ab"
-    assert [c["finish_reason"] for chunk in chunks for c in chunk["choices"]] == [None, "stop"]
-    assert chunks[-1]["usage"]["total_tokens"] == 13
-    assert all(chunk["object"] == "chat.completion.chunk" for chunk in chunks)
 
 
 def test_text_ends_before_the_first_stop_string() -> None:

@@ -312,13 +312,21 @@ def suites(
             table.add_row(one.id, str(len(one.tasks)), one.title)
         Console().print(table)
         return
-    table = Table("task", "answers", "primary", "rows", "made by")
-    missing = 0
+    from rich.text import Text
+
+    table = Table("task", "answers", "primary", "rows")
+    missing, made = 0, list[str]()
     for task in load_suite(suite_said(name)).tasks:
         there = data_root is None or (data_root / task.source).exists()
         missing += not there
         rows = (task.source or "played") if there else f"{task.source} (missing)"
-        table.add_row(task.id, " ".join(task.answer_types), task.primary, rows, task.make_command() or "-")
-    Console().print(table)
+        table.add_row(*(Text(cell, overflow="fold") for cell in (task.id, " ".join(task.answer_types), task.primary, rows)))
+        made.append(task.make_command() or "")
+    console = Console()
+    console.print(table)
+    if any(made):
+        console.print("How rows are made:")
+    for command in dict.fromkeys(filter(None, made)):
+        console.print(Text(f"  {command}"), soft_wrap=True)  # a command that is cut or broken into lines cannot be copied
     if missing:
         raise VlmrlError(f"the rows of {missing} task(s) are not below {data_root}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -73,6 +74,51 @@ def test_help_names_every_command_and_loads_nothing_heavy():
     assert done.returncode == 0, done.stderr
     for command in ("train", "check", "list", "doctor", "report", "eval", "toy"):
         assert command in done.stdout
+
+
+LIGHT = (
+    ("suites",),
+    ("suites", "gui"),
+    ("runs", "runs"),
+    ("cache", "list"),
+    ("init", "mine", "--task", "gui"),
+    ("examples",),
+    ("env", "list"),
+    ("plan", "video_3b_1x80gb"),
+    ("view", "--help"),
+)
+"""Commands that neither load a model nor name its methods: torch and transformers take seconds to import."""
+
+
+@pytest.mark.parametrize("arguments", LIGHT, ids=" ".join)
+def test_commands_without_a_model_do_not_import_torch(arguments: tuple[str, ...], tmp_path):
+    (tmp_path / "runs").mkdir()
+    code = (
+        "import atexit, sys\n"
+        "told = lambda: print('loaded', {'torch', 'transformers', 'scipy', 'av', 'matplotlib', 'httpx'} & set(sys.modules))\n"
+        "atexit.register(told)\n"
+        "from vlmrl.cli import main\n"
+        "main()\n"
+    )
+    environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "loaded set()"
+
+
+def test_suites_print_commands_that_can_be_copied(run):
+    """However narrow the terminal is: a path that is cut, or broken into lines, is of no use."""
+    code, out, _ = run("suites", "gui")
+    assert code == 0
+    commands = [line.strip() for line in out.splitlines() if "prepare.py" in line]
+    assert len(commands) > 4
+    for command in commands:
+        program, script, *arguments = shlex.split(command)
+        assert program == "python"
+        assert Path(script).is_file()
+        assert "DATA_ROOT/" in " ".join(arguments)
 
 
 def test_version(run):

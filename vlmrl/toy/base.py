@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from vlmrl import fs
@@ -15,6 +12,7 @@ from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config, SftSection, ToySection, ToyWorldSection
 from vlmrl.errors import ConfigError
 from vlmrl.toy.kinds import GROUNDING, VIDEOS, make_world, tokenizer_corpus, world_hash
+from vlmrl.toy.lock import locked
 from vlmrl.toy.model import build_model
 from vlmrl.toy.tasks import SPLITS, Split
 from vlmrl.toy.world import MARKER, usable
@@ -153,18 +151,3 @@ def _tell_score(run: Path, stage: SftSection, ui: Ui) -> None:
     seen = [line for line in lines if "until/score" in line]
     if seen:
         ui.say(until_line(stage.name, stage.until.score, seen[-1]["until/score"], seen[-1]["step"]))
-
-
-@contextmanager
-def locked(path: Path, ui: Ui) -> Iterator[None]:
-    """One process at a time makes things in the cache; a second one waits and then finds them made."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            ui.say(f"waiting for another process that is preparing {path.parent}")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -10,7 +10,7 @@ from typing import Any
 
 from vlmrl import fs
 from vlmrl.errors import ConfigError
-from vlmrl.toy.base import locked
+from vlmrl.toy.lock import locked
 from vlmrl.train.ui import Ui
 
 KINDS = {"world": "generated media and rows", "base": "pretrained base model"}

@@ -44,7 +44,11 @@ def test_every_key_here_exists() -> None:
         for code in re.findall(r"`([^`]+)`", row.here):
             key = code.partition(":")[0]
             known = is_key(key, GrpoSection) or is_key(key, Config) or is_key(f"rewards.{key}", GrpoSection) or key in arguments
-            assert known or code.startswith(("{name: ", "torchrun ")) or code in ("vision", "projector", "language"), (row.here, code)
+            assert (
+                known
+                or code.startswith(("{name: ", "vlmrl ", "--"))
+                or code in ("vision", "projector", "language", "difficulty_band", "sapo")
+            ), (row.here, code)
 
 
 def test_names_of_trl_are_its_own() -> None:
@@ -84,9 +88,9 @@ def test_no_hint_where_nothing_or_several_things_are_meant(path: str) -> None:
 
 
 def test_a_recipe_with_keys_of_trl(tmp_path: Path) -> None:
-    found = told(tmp_path / "r.yaml", f"{RECIPE}num_generations: 8\nuse_vllm: true\n", "stages.rl.per_device_train_batch_size=4")
+    found = told(tmp_path / "r.yaml", f"{RECIPE}num_generations: 8\nnum_iterations: 2\n", "stages.rl.per_device_train_batch_size=4")
     assert any("r.yaml:4: num_generations: unknown key" in one and "'rollout.num_generations' here" in one for one in found)
-    assert any("r.yaml:5: use_vllm: unknown key" in one and "no counterpart" in one for one in found)
+    assert any("r.yaml:5: num_iterations: unknown key" in one and "no counterpart" in one for one in found)
     assert any(one.startswith("command line: stages.rl.per_device") and "'max_tokens_per_microbatch'" in one for one in found)
     assert len(found) == 3
 

@@ -7,8 +7,11 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from vlmrl.envs.browser.page import Page
+from vlmrl.envs.browser.process import Browser, find_browser, missing_browser
 from vlmrl.envs.picture import flat, png
 from vlmrl.envs.protocol import Optimum, Outcome
 from vlmrl.envs.screens import ScreenFolder
@@ -57,6 +60,60 @@ def test_screens_stand_once_and_clicks_are_drawn_in_their_pixels(tmp_path: Path)
     assert not re.search(r"<script|https?://", text)
 
 
+def a_long_episode(folder: Path) -> Trajectory:
+    """Twenty turns, each with a screen of its own that is as large as a desktop's and hardly compresses better than one."""
+    rng, turns = np.random.default_rng(0), []
+    screens = ScreenFolder(folder / "screens")
+    for n in range(20):
+        pixels = np.full((720, 1280, 3), 245, np.uint8)
+        for x, y, wide, high in rng.integers(0, 640, (60, 4)).tolist():
+            pixels[y : y + high // 4, x * 2 : x * 2 + wide // 4] = rng.integers(0, 256, 3)
+        pixels[:64, :200] = rng.integers(0, 256, (64, 200, 3))  # a photograph: noise does not compress
+        turns.append(turn(screens.put(png(pixels)), CLICK, text=f"Task: turn {n}. http://127.0.0.1:9/seen", reward=0.1))
+    return attempt(*turns)
+
+
+def test_a_page_of_twenty_screens_is_under_two_megabytes_and_loads_nothing(tmp_path: Path) -> None:
+    out = write_replay(write(tmp_path, a_long_episode(tmp_path)))
+    text = out.read_text()
+    assert text.count("data:image/png;base64,") == text.count("<use ") == 20
+    assert 1_000_000 < out.stat().st_size < 2_000_000
+    tags = Links()
+    tags.feed(text)
+    assert tags.loaded
+    assert all(value.startswith(("data:", "#")) for value in tags.loaded), "an address that is no text"
+    assert not re.search(r"url\(|@import", re.sub(r"data:[^\"]+", "", text))
+
+
+@pytest.mark.skipif(find_browser() is None, reason=f"needs a browser: {missing_browser()}")
+def test_a_page_of_twenty_screens_opens_without_a_network(tmp_path: Path) -> None:
+    """Served from memory to a browser that reaches nothing else: all pictures are there, and nothing was asked for."""
+    data = write_replay(write(tmp_path, a_long_episode(tmp_path))).read_bytes()
+    browser = Browser(seconds=60.0)
+    try:
+        asked: list[str] = []
+
+        def serve(url: str) -> tuple[bytes, str] | None:
+            asked.append(url)
+            return (data, "text/html; charset=utf-8") if url == "http://own.invalid/" else None
+
+        page = Page(browser, serve, width=1280, height=900)
+        page.open("http://own.invalid/")
+        page.screenshot()
+        assert {url for url in asked if not url.startswith("data:")} == {"http://own.invalid/"}
+        assert [url for url in page.refused if not url.startswith("data:")] == []
+        sizes = page.run(
+            "Promise.all([...document.querySelectorAll('image')].map(async e => {"
+            " const i = new Image(); i.src = e.getAttribute('href'); await i.decode(); return [i.naturalWidth, i.naturalHeight]; }))"
+        )
+        assert sizes == [[1280, 720]] * 20
+        drawn = page.run("[...document.querySelectorAll('use')].map(e => e.getBoundingClientRect()).filter(r => r.width > 100).length")
+        assert drawn == 20
+        assert page.errors == []
+    finally:
+        browser.close()
+
+
 def test_scrolls_words_and_what_cannot_be_read(tmp_path: Path) -> None:
     ref = screen(tmp_path / "screens")
     scroll, typed = '{"action": "scroll", "direction": "down"}', '{"action": "input_text", "text": "cat"}'
@@ -75,6 +132,18 @@ def test_a_fault_has_no_reward_on_the_page(tmp_path: Path) -> None:
     assert "fault (crashed), 1 turns" in " ".join(text.split())
     assert "reward -" in text
     assert "return" not in re.sub(r"<p class=\"note\">.*?</p>", "", text, flags=re.DOTALL)
+
+
+class Links(HTMLParser):
+    """What elements would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = ("src", "href", "xlink:href", "srcset", "data", "poster", "action")
+        self.loaded += [value or "" for name, value in attrs if name in names and (tag, name) != ("a", "href")]
 
 
 class Tags(HTMLParser):

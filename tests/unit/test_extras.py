@@ -16,6 +16,7 @@ FILES = sorted((ROOT / "vlmrl").rglob("*.py"))
 DISTRIBUTION = {"browsergym": "browsergym-core", "PIL": "pillow", "yaml": "pyyaml", "pydantic_core": "pydantic"}
 """Package in an import -> the name it is installed under, where that is not the same but for `_` and `-`."""
 OUTSIDE = {
+    "desktop_env": "OSWorld's package, whose pins exclude ours: it has a Python of its own",
     "lmms_eval": "installed without its dependencies (pyproject.toml says why)",
     "swift": "a trainer whose reward functions are read",
 }

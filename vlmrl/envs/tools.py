@@ -1,8 +1,9 @@
-"""Tools for looking again at the media of a row: `zoom` into a picture, `frames` of a span of its video.
+"""Tools for looking again at the media of a row: `zoom` into a picture, `frames` of a span of its video, `read_text` in a picture.
 
-A tool is a function of the row's media and a call's arguments. Both look at the file as it is, not at what a prompt showed of it: a crop is
-of the whole picture's pixels, and frames have the size of the video. What they show goes through the store like any other picture, so that
-it is resized by the same rule. A picture is decoded once, and so is each span of a video, for as long as it fits into a budget.
+A tool is a function of the row's media and a call's arguments. All look at the file as it is, not at what a prompt showed of it: a crop
+is of the whole picture's pixels, text is read in them, and frames have the size of the video. What they show goes through the store like
+any other picture, so that it is resized by the same rule. A picture is decoded once, so is each span of a video, and a box is read once,
+for as long as it fits into a budget.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from vlmrl.envs import ocr
 from vlmrl.envs.calls import Call, Unusable, number, whole
 from vlmrl.envs.picture import png
 from vlmrl.errors import MediaError
@@ -36,7 +38,7 @@ class Originals:
     def __init__(self, budget: int = BUDGET):
         self.budget = budget
         self.decoded: Counter[str] = Counter()
-        """How often something was decoded: `picture`, `span`."""
+        """How often something was made: `picture`, `span`, `text`."""
         self._kept: OrderedDict[object, tuple[Any, int]] = OrderedDict()
         self._bytes = 0
 
@@ -55,6 +57,19 @@ class Originals:
             MediaError: as `media.parts.frames_at`.
         """
         return self._get("span", (digest, seconds), lambda: frames_at(data, seconds, bundled=bundled), lambda shown: shown.frames.nbytes)
+
+    def text(self, digest: str, data: bytes, box: tuple[float, ...]) -> tuple[str, ...]:
+        """The lines of text in a box of a picture.
+
+        Raises:
+            MediaError: as `picture`.
+            ConfigError: nothing is installed that reads.
+        """
+
+        def made() -> tuple[str, ...]:
+            return ocr.read(crop(self.picture(digest, data), box))
+
+        return self._get("text", (digest, box), made, lambda lines: sum(map(len, lines)))
 
     def _get(self, what: str, key: tuple[object, ...], make: Callable[[], V], weigh: Callable[[V], int]) -> V:
         found = self._kept.get((what, *key))
@@ -119,6 +134,8 @@ class Limits:
     """Most frames of a call."""
     ratio: float = 4.0
     """Longest side of a crop over its shortest; thinner ones do not fit into few visual tokens."""
+    characters: int = 1000
+    """Most of a text that was read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +158,40 @@ def zoom(media: Sequence[Medium], arguments: Mapping[str, Any], limits: Limits, 
         Unusable: the box is none, reaches outside, has no area or is too thin.
         MediaError: the picture cannot be decoded.
     """
+    which, box = whole(arguments, "picture", 1, 1, len(media)), _box(arguments)
+    pixels = originals.picture(media[which - 1].digest, media[which - 1].data)
+    x1, y1, x2, y2 = pixel_box(box, *pixels.shape[:2])
+    if max(x2 - x1, y2 - y1) > limits.ratio * min(x2 - x1, y2 - y1):
+        raise Unusable(f"The box is too thin: one side of it may be at most {limits.ratio:g} times the other, in pixels.")
+    of = f" of picture {which}" if len(media) > 1 else ""
+    return Looked(text=boxed(box, of), screens=(png(crop(pixels, box)),))
+
+
+def read_text(media: Sequence[Medium], arguments: Mapping[str, Any], limits: Limits, originals: Originals) -> Looked:
+    """The text in the box of a picture (thousandths of its sides; the whole picture without one), at the size of the file.
+
+    Raises:
+        Unusable: the box is none, reaches outside or has no area.
+        MediaError: the picture cannot be decoded.
+        ConfigError: nothing is installed that reads.
+    """
     which = whole(arguments, "picture", 1, 1, len(media))
+    box = _box(arguments) if "box" in arguments else [0.0, 0.0, float(SIDE), float(SIDE)]
+    lines = originals.text(media[which - 1].digest, media[which - 1].data, tuple(box))
+    of = f" of picture {which}" if len(media) > 1 else ""
+    if not lines:
+        return Looked(text=f"{boxed(box, of)} There is no text in it.", screens=())
+    text = "\n".join(lines)
+    cut = f"\n(the first {limits.characters} of {len(text)} characters)" if len(text) > limits.characters else ""
+    return Looked(text=f"{boxed(box, of)} The text in it:\n{text[: limits.characters]}{cut}", screens=())
+
+
+def _box(arguments: Mapping[str, Any]) -> list[float]:
+    """A call's box in thousandths of the sides.
+
+    Raises:
+        Unusable: it is none, reaches outside or has no area.
+    """
     given = arguments.get("box")
     if not isinstance(given, list) or len(given) != 4:  # pyright: ignore[reportUnknownArgumentType] (JSON)
         raise Unusable("The argument 'box' must be four numbers: [x1, y1, x2, y2].")
@@ -151,12 +201,7 @@ def zoom(media: Sequence[Medium], arguments: Mapping[str, Any], limits: Limits, 
         raise Unusable(f"The box reaches outside the picture: coordinates are from 0 to {SIDE}.")
     if box[0] >= box[2] or box[1] >= box[3]:
         raise Unusable("The box has no area: x1 must be less than x2, and y1 less than y2.")
-    pixels = originals.picture(media[which - 1].digest, media[which - 1].data)
-    x1, y1, x2, y2 = pixel_box(box, *pixels.shape[:2])
-    if max(x2 - x1, y2 - y1) > limits.ratio * min(x2 - x1, y2 - y1):
-        raise Unusable(f"The box is too thin: one side of it may be at most {limits.ratio:g} times the other, in pixels.")
-    of = f" of picture {which}" if len(media) > 1 else ""
-    return Looked(text=boxed(box, of), screens=(png(crop(pixels, box)),))
+    return box
 
 
 def frames(media: Sequence[Medium], arguments: Mapping[str, Any], limits: Limits, originals: Originals) -> Looked:
@@ -214,9 +259,18 @@ def _frames_usage(count: int, limits: Limits) -> str:
     return f"To see more frames of a part of the video, write {Call(name='frames', arguments=arguments).text()} {told}.{more}"
 
 
+def _read_usage(count: int, limits: Limits) -> str:
+    call = Call(name="read_text", arguments={"box": [250, 250, 750, 300], **({"picture": 1} if count > 1 else {})})
+    more = f" Pictures are numbered from 1 to {count}." if count > 1 else ""
+    return (
+        f"To be told the text in a part of the picture, write {call.text()} with the box x1, y1, x2, y2 in thousandths of the sides.{more}"
+    )
+
+
 TOOLS: Mapping[str, Tool] = {
     "zoom": Tool(kind="image", usage=_zoom_usage, arguments=("box", "picture"), run=zoom),
     "frames": Tool(kind="video", usage=_frames_usage, arguments=("start", "end", "count", "video"), run=frames),
+    "read_text": Tool(kind="image", usage=_read_usage, arguments=("box", "picture"), run=read_text),
 }
 """Every tool by name."""
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import vlmrl.answers  # noqa: F401 (registers every answer type)
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import FREE
+from vlmrl.envs import ocr
 from vlmrl.envs.calls import Call, Unusable, read_turn
 from vlmrl.envs.picture import png
 from vlmrl.envs.protocol import Observation, Optimum, Transition, environment
@@ -32,7 +33,7 @@ from vlmrl.media.resize import resize, smart_resize
 from vlmrl.types import Sample, digest
 
 VERSION = "1"
-ToolName = Literal["zoom", "frames"]
+ToolName = Literal["zoom", "frames", "read_text"]
 _ORIGINALS = Originals()
 """Of this process: rows of a group share what is decoded."""
 
@@ -53,7 +54,8 @@ class ImageTools:
 
     @property
     def identity(self) -> Mapping[str, str]:
-        return {"environment": "image_tools", "version": VERSION}
+        reads = {"ocr": ocr.version()} if "read_text" in self.tools else {}
+        return {"environment": "image_tools", "version": VERSION, **reads}
 
     def reset(self, task: Mapping[str, Any], seed: int) -> Observation:
         """A row. Reads its media; decodes only videos, for their overview."""
@@ -92,7 +94,8 @@ class ImageTools:
         assert self._sample is not None
         boxes = [Call(name="zoom", arguments={"box": box}).text() for box in (*BOXES, [0, 0, 0, 10], [900, 0, 1100, 10])]
         spans = [Call(name="frames", arguments={"start": 0, "end": end, "count": 2}).text() for end in (0.5, 1e6)]
-        choices = [*boxes, *spans, "<tool_call>zoom</tool_call>", self._gold()]
+        texts = [Call(name="read_text", arguments={"box": box}).text() for box in BOXES] if "read_text" in self.tools else []
+        choices = [*boxes, *spans, *texts, "<tool_call>zoom</tool_call>", self._gold()]
         return choices[n % len(choices)]
 
     def solve(self) -> str | None:
@@ -181,7 +184,14 @@ def _begins_anew(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
         )
 
 
-@environment("image_tools", rows=True, refuses=_begins_anew, tasks=({"id": "stripes"},))
+def _refused(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+    yield from _begins_anew(arguments, stage)
+    lacks = ocr.missing()
+    if lacks is not None and "read_text" in arguments.get("tools", ()):
+        yield f"environment 'image_tools': {lacks}"
+
+
+@environment("image_tools", rows=True, refuses=_refused, tasks=({"id": "stripes"},))
 def image_tools(
     *,
     tools: tuple[ToolName, ...] = ("zoom", "frames"),
@@ -194,7 +204,7 @@ def image_tools(
     """Rows with pictures or videos as episodes: the policy may zoom in, or see more frames, before it answers.
 
     Args:
-        tools: which of `zoom` and `frames`; a row is offered those that its media allow.
+        tools: which of `zoom`, `frames` and `read_text`; a row is offered those that its media allow. What reads text is an extra (`ocr`).
         most_frames: of one call of `frames`.
         max_ratio: longest side of a zoomed box over its shortest. A picture has to fit into `media.max_pixels`, which with few visual
             tokens thin ones do not.
@@ -204,6 +214,7 @@ def image_tools(
 
     Raises:
         ValueError: no tool, one that is named twice, or a number out of range.
+        ConfigError: text is to be read, and nothing is installed that reads.
     """
     if not tools or len(set(tools)) < len(tools):
         raise ValueError(f"environment 'image_tools': tools are {list(tools)}; name at least one, and each once")
@@ -212,5 +223,7 @@ def image_tools(
             f"environment 'image_tools': most_frames {most_frames}, overview {overview}, max_ratio {max_ratio:g}, overview_pixels "
             f"{overview_pixels}; the first three are at least 1, the last at least 4"
         )
+    if "read_text" in tools:
+        ocr.reader()  # takes longer than a step may
     limits = Limits(frames=most_frames, ratio=max_ratio)
     return ImageTools(tools, limits, overview, overview_pixels, repeat)

@@ -46,7 +46,7 @@ def list_(plugin: Plugins = None) -> None:
 
     Example: vlmrl env list --plugin my_package.my_world
     """
-    from vlmrl.envs.find import environments, missing_for
+    from vlmrl.envs.find import environments, lacking_for, missing_for
     from vlmrl.registry import type_name
 
     known = environments(plugin or ())
@@ -56,7 +56,8 @@ def list_(plugin: Plugins = None) -> None:
         for p in entry.parameters.values():
             typer.echo(f"  {p.name}: {type_name(p.annotation)}" + ("" if p.required else f" = {json.dumps(p.default)}"))
         missing = missing_for(name)
-        typer.echo(f"  missing: {missing}" if missing else "  ready")
+        lacking = lacking_for(name)
+        typer.echo(f"  missing: {missing}" if missing else f"  ready, but {lacking}" if lacking else "  ready")
 
 
 def check(

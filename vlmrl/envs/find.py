@@ -57,6 +57,12 @@ def missing_for(name: str) -> str | None:
     return said()
 
 
+def lacking_for(name: str) -> str | None:
+    """What must be installed for a part of an environment that runs without it, in words; None where nothing is missing."""
+    said: Callable[[], str | None] = environment.get(name).extra.get("lacking", lambda: None)
+    return said()
+
+
 def default_tasks(name: str, arguments: Mapping[str, Any] | None = None) -> tuple[Mapping[str, Any], ...]:
     """The tasks that an environment declares, with these arguments; one without content where it declares none.
 

@@ -102,4 +102,5 @@ class Optimum:
 environment: Registry[Callable[..., Environment]] = Registry("environment")
 """(keyword arguments) -> Environment. Extras: `deterministic` (True unless said), `tasks`, the tasks that `vlmrl env` runs where none are
 given (or a function of the arguments that gives them), `rows`, that its tasks are whole rows of data (`envs.rows`), `refuses`, a rule
-about its stage (`algo.rules`), and `missing`, a function that says what must be installed first, or None."""
+about its stage (`algo.rules`), `missing`, a function that says what must be installed first, or None, and `lacking`, one that says it of
+a part that is optional."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from vlmrl import cli
+from vlmrl.envs import ocr
 from vlmrl.envs.screens import screen_hash
 from vlmrl.envs.trajectory import trajectory_from_json, trajectory_to_json
 
@@ -32,6 +34,14 @@ def test_list_says_what_there_is(run):
     assert "toy_desk: Screens with buttons" in out
     assert "  crash_share: float = 0.0\n" in out
     assert "  ready\n" in out
+
+
+def test_list_says_what_is_missing_for_a_part(run, monkeypatch):
+    real, gone = importlib.util.find_spec, ("rapidocr", "onnxruntime", "browsergym")
+    monkeypatch.setattr(ocr.importlib.util, "find_spec", lambda name, *more: None if name in gone else real(name, *more))
+    _, out, _ = run("list")
+    assert "  ready, but the tool read_text needs rapidocr and onnxruntime; pip install 'vlmrl[ocr]'\n" in out
+    assert "  missing: the package browsergym-core, and its browser; install: pip install 'vlmrl[browsergym]'" in out
 
 
 def test_check_ends_with_70_where_something_is_not_kept(run):

@@ -191,7 +191,7 @@ def _refused(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
         yield f"environment 'image_tools': {lacks}"
 
 
-@environment("image_tools", rows=True, refuses=_refused, tasks=({"id": "stripes"},))
+@environment("image_tools", rows=True, refuses=_refused, lacking=ocr.missing, tasks=({"id": "stripes"},))
 def image_tools(
     *,
     tools: tuple[ToolName, ...] = ("zoom", "frames"),

@@ -59,6 +59,12 @@ def _asked(cfg: Config) -> Iterator[tuple[str, object, str]]:
             yield f"stages[{place}].rollout.engine", stage.rollout.engine, f"take {REFERENCE}: the policy itself answers"
         if isinstance(stage, RolloutStage) and stage.rollout.graphs:
             yield f"stages[{place}].rollout.graphs", True, "leave it out: the shapes of its own caches grow"
+        if isinstance(stage, RolloutStage) and stage.environment is not None:
+            yield (
+                f"stages[{place}].environment",
+                stage.environment.name,
+                "take a Qwen-VL model: what is seen between answers is laid out there",
+            )
 
 
 def training_layout(policy: Policy, asked: str, *, recomputes: bool) -> tuple[str, str]:

@@ -26,6 +26,17 @@ def recipe(model: dict[str, Any] | None = None, rollout: dict[str, Any] | None =
     return Config.model_validate(config | sections)
 
 
+def episodes(**history: Any) -> Config:
+    config = small_config(Path("m"), Path("w"), Path("r"))
+    config["stages"][1] |= {
+        "environment": {"name": "toy_desk", "max_turns": 3},
+        "history": history,
+        "rewards": [{"name": "environment_reward"}],
+        "advantage": {"name": "trajectory"},
+    }
+    return Config.model_validate(config)
+
+
 REFUSED: list[tuple[Config, str]] = [
     (recipe({"attention": "flash_attention_2"}), "leave it at 'sdpa'"),
     (recipe({"prefix_backend": "merge"}), "model.prefix_backend: 'merge'"),
@@ -40,6 +51,8 @@ REFUSED: list[tuple[Config, str]] = [
     (recipe(train={"sequence": 2}), "train.sequence: 2"),
     (recipe(rollout={"engine": "vllm"}), "stages[1].rollout.engine: 'vllm'"),
     (recipe(rollout={"graphs": True}), "stages[1].rollout.graphs: True"),
+    (episodes(), "stages[1].environment: 'toy_desk' is not proven"),
+    (episodes(screens=1), "take a Qwen-VL model"),
 ]
 
 

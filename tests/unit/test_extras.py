@@ -15,6 +15,8 @@ FILES = sorted((ROOT / "vlmrl").rglob("*.py"))
 
 DISTRIBUTION = {"browsergym": "browsergym-core", "PIL": "pillow", "yaml": "pyyaml", "pydantic_core": "pydantic"}
 """Package in an import -> the name it is installed under, where that is not the same but for `_` and `-`."""
+TOOLS = {"dev", "docs"}
+"""Extras of those who work on the package: nothing of them is imported by it."""
 OUTSIDE = {
     "desktop_env": "OSWorld's package, whose pins exclude ours: it has a Python of its own",
     "lmms_eval": "installed without its dependencies (pyproject.toml says why)",
@@ -61,7 +63,7 @@ def distribution(package: str) -> str:
 
 def test_every_import_is_a_dependency_or_in_an_extra():
     always, extras = declared()
-    users = {name for extra, held in extras.items() if extra != "dev" for name in held}
+    users = {name for extra, held in extras.items() if extra not in TOOLS for name in held}
     found = imported()
     assert len(found) > 20
     lost = {package: sorted(files) for package, files in found.items() if distribution(package) not in always | users | set(OUTSIDE)}
@@ -73,9 +75,9 @@ def test_every_import_is_a_dependency_or_in_an_extra():
 def test_every_extra_is_used_and_every_message_names_one():
     _, extras = declared()
     packages = {distribution(package) for package in imported()} | set(EXTRAS)  # of which the latter are imported by processors
-    idle = [name for name, held in extras.items() if name != "dev" and not held & packages]
+    idle = [name for name, held in extras.items() if name not in TOOLS and not held & packages]
     assert not idle, f"extras of which nothing is imported: {idle}"
     asked = {extra for path in FILES for extra in re.findall(r"vlmrl\[([\w,]+)\]", path.read_text(encoding="utf-8"))}
     assert {one for extra in asked for one in extra.split(",")} <= set(extras)
     said = {one for extra in asked for one in extra.split(",")}
-    assert set(extras) - {"dev"} <= said, "an extra that no message of the program names"
+    assert set(extras) - TOOLS <= said, "an extra that no message of the program names"

@@ -44,7 +44,7 @@ def test_scripts_parse(script):
     assert subprocess.run([str(BASH), "-n", str(script)], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["setup.sh", "test.sh", "train_video.sh", "eval.sh", "launch.sh", "reproduce.sh", "pins.sh", "walk.sh"])
+@pytest.mark.parametrize("name", ["setup.sh", "test.sh", "train_video.sh", "eval.sh", "launch.sh", "reproduce.sh", "pins.sh", "walk.sh", "docs.sh"])
 def test_help(name):
     done = bash(SCRIPTS / name, "--help")
     assert done.returncode == 0
@@ -253,13 +253,13 @@ def test_workflows_run_the_scripts():
         assert any(step.get("uses", "").startswith("actions/checkout@") for step in steps)
         commands[path.name] = {step["run"] for step in steps if "run" in step}
     assert commands == {
-        "ci.yml": {"bash scripts/test.sh --fast", "bash scripts/pins.sh --check", "bash .ci/run"},
+        "ci.yml": {"bash scripts/test.sh --fast", "bash scripts/pins.sh --check", "bash scripts/docs.sh", "bash .ci/run"},
         "nightly.yml": {"bash scripts/test.sh -m slow"},
     }
 
 
 def test_ci_runs_the_test_script():
-    assert "bash scripts/test.sh" in (ROOT / ".ci" / "run").read_text()
+    assert {"bash scripts/test.sh", "bash scripts/docs.sh"} <= set((ROOT / ".ci" / "run").read_text().splitlines())
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 

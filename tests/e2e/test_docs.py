@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from tests.e2e.test_errands import errands
-from tests.support.documents import GENERATED, PAGES, ROOT, Block, blocks, check_recipe, commands, merged, parse_vlmrl
+from tests.support.documents import DEEPER, GENERATED, PAGES, ROOT, Block, blocks, check_recipe, commands, merged, parse_vlmrl
 from vlmrl.config.load import load
 from vlmrl.data.row import parse_row
 from vlmrl.errors import ConfigError
@@ -32,6 +32,7 @@ ALLOWED = {
     ("README.md", " sampler ── plan"): "a diagram",
     ("docs/architecture.md", " recipe.yaml ──▶"): "a diagram",
     ("docs/architecture.md", " cli, cli_eval"): "a table of parts; tests/test_architecture.py checks it",
+    ("docs/design/004-turns.md", "columns "): "a diagram",
     ("docs/judges.md", '{"model": "m", "inputs"'): "the form of a request; tests/unit/rewards checks what is sent",
 }
 """(page, how the block begins) -> why nothing can be executed or loaded. Rows of docs/data.md: tests/unit/data/test_data_containers.py."""
@@ -46,9 +47,11 @@ PROGRAMS = {
     "llama-quantize": "a program of llama.cpp",
     "docker": "would build and start images; tests/unit/test_docker.py reads the files",
     "git": "would download a repository",
+    "head": "cuts rows that were downloaded",
+    "mv": "renames rows that were downloaded",
 }
 """First word of a command that is not ours -> why it is not run."""
-BLOCKS = [block for page in PAGES if page != GENERATED for block in blocks(page)]
+BLOCKS = [block for page in (*PAGES, *DEEPER) if page != GENERATED for block in blocks(page)]
 
 
 def of_the_errands(block: Block) -> bool:

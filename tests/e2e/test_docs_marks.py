@@ -37,6 +37,7 @@ from vlmrl.train.stage.provide import PROVIDERS
 WRITTEN = [page for page in PAGES if page != GENERATED]
 FIELDS = {**SLOTS, "strategy": "strategy"}
 OTHERS = {
+    "docs/coming_from.md": "commands and options of other trainers; tests/unit/config/test_foreign_keys.py",
     "docs/glossary.md": "names of other programs; tests/test_glossary.py",
     "docs/serving.md": "options of vLLM, and arguments of EndpointEngine",
     "docs/judges.md": "options of vLLM",
@@ -113,7 +114,10 @@ def test_a_wrong_snippet_would_be_found(mark: str) -> None:
     assert snippet_problems(mark)
 
 
-@pytest.mark.parametrize("item", every(r"[a-z_]+(\.[a-z_]+)+=."), ids=where)
+OVERRIDES = [i for i in every(r"[a-z_]+(\.[a-z_]+)+=.") if i[0] != "docs/coming_from.md" or i[2].startswith("stages.")]
+
+
+@pytest.mark.parametrize("item", OVERRIDES, ids=where)
 def test_overrides(item: tuple[str, int, str], tmp_path: Any) -> None:
     check_recipe(yaml.safe_dump(MINIMAL, sort_keys=False), tmp_path, [item[2].replace("length: N", "length: 8")])
 
@@ -306,6 +310,28 @@ def names_from_python(table: Table) -> None:
     }
 
 
+def keys_of_the_log(table: Table) -> None:
+    """Keys of metrics.jsonl in the first column: tests/e2e/test_docs_curves.py looks at those of the whole page."""
+    from tests.e2e.test_docs_curves import is_logged
+
+    for row in table.rows:
+        assert [mark for mark in marks(row[0]) if not is_logged(mark)] == [], row[0]
+
+
+def alarms(table: Table) -> None:
+    from vlmrl.train import meter
+
+    assert [marks(row[0])[0] for row in table.rows] == [rule.__name__ for rule in meter.RULES]
+    source = read("vlmrl/train/meter.py")
+    for row in table.rows:
+        assert row[2] in source, row[2]
+    text = {marks(row[0])[0]: row[1] for row in table.rows}
+    said = {"constant_columns": meter.WINDOW, "silent_columns": meter.EARLY, "no_signal": meter.EARLY, "apart": meter.APART}
+    said |= {"rising_faults": meter.EDGE, "truncated": meter.TRUNCATED, "unreadable": meter.READABLE, "longer": meter.WINDOW}
+    for rule, number in said.items():
+        assert re.search(rf"(?<![\d.]){number:g}(?![\d.])", text[rule]), (rule, number)
+
+
 def forms_of_rewards(table: Table) -> None:
     assert [marks(row[0])[0] for row in table.rows] == list(get_args(Form))
 
@@ -354,8 +380,12 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/methods.md", "Reward functions of yours"): forms_of_rewards,
     ("docs/overlap.md", "Measured"): "measured; tests/faults/test_resume_ahead.py",
     ("docs/serving.md", "Serving a checkpoint"): "prose; tests/unit/serve/test_serve_http.py",
+    ("docs/your_model.md", "Your model"): "prose; tests/unit/families/test_conform.py",
+    ("docs/your_reward.md", "*"): "prose; tests/unit/rewards, tests/faults/test_rewards_without_signal.py",
     ("docs/plan.md", "*"): "tests/unit/plan/test_plan_page.py, tests/unit/plan/test_plan_memory.py, tests/unit/plan/test_plan_time.py",
     ("docs/python.md", "From Python"): names_from_python,
+    ("docs/reading_the_curves.md", "Alarms"): alarms,
+    ("docs/reading_the_curves.md", "*"): keys_of_the_log,
     ("docs/resume.md", "*"): "tests/faults",
     ("docs/rollout.md", "Which engine when"): "prose; tests/unit/config/test_rollout_config.py",
     ("docs/rollout.md", "Versions that work together"): "tests/agreement/test_vllm_rollout.py, tests/agreement/test_vllm_training.py, "

@@ -22,6 +22,8 @@ PAGES = tuple(
         *sorted((ROOT / "docs").glob("*.md")),
     )
 )
+DEEPER = tuple(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("*/*.md")))
+"""Pages in folders of docs/: benchmarks, designs, reproductions. Their blocks are checked as those of `PAGES`."""
 GENERATED = "docs/papers.md"
 """Written by `vlmrl list --papers`, and compared with it (`tests/test_registered.py`)."""
 _FENCE = re.compile(r"^(?P<pad> *)```(?P<info>[^\n]*)\n(?P<text>.*?)^(?P=pad)```$", re.M | re.S)

@@ -18,13 +18,14 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.claims_cells import Cell, Plan, cells_for, groups_file, is_finished  # noqa: E402
+from benchmarks.claims_cells import PILOTS, Cell, Plan, cells_for, groups_file, is_finished  # noqa: E402
 from benchmarks.claims_measures import measures_of  # noqa: E402
 from benchmarks.claims_report import (  # noqa: E402
     Costs,
     cost_cells,
     document,
     gate_plan_cells,
+    pilot_page,
     plan_cells,
     power_plan_cells,
     secondary_plan_cells,
@@ -78,11 +79,14 @@ def write(path: Path, measured: Measured, took: Costs, command: str, *, quick: b
 
 
 def run(args: argparse.Namespace) -> None:
+    from vlmrl import fs
+
     claims = [CLAIMS[name] for name in args.only or CLAIMS]
-    plan = Plan(seeds=args.seeds, quick=args.quick, more=tuple(args.set))
-    out = (args.out or ROOT / ("runs/claims-quick" if args.quick else "runs/claims")).absolute()
-    # a trial of the machinery, or of other settings, must not overwrite the page of results
-    own = args.quick or args.set
+    plan = Plan(seeds=args.seeds, quick=args.quick, first=PILOTS if args.pilot else 0, more=tuple(args.set))
+    name = "claims-quick" if args.quick else "claims-pilot" if args.pilot else "claims"
+    out = (args.out or ROOT / "runs" / name).absolute()
+    # a trial of the machinery, of premises, or of other settings, must not overwrite the page of results
+    own = args.quick or args.pilot or args.set
     path = args.write or (out / "claims" if own else ROOT / "docs/benchmarks/claims")
     cells = cells_for(claims, plan)
     if args.list:
@@ -92,6 +96,11 @@ def run(args: argparse.Namespace) -> None:
     run_cells(cells, out, args.machine, lambda text: print(text, flush=True), jobs=args.jobs)
     # claims that were not asked for now are reported as far as their runs are there
     everything = cells if args.only is None else cells_for(list(CLAIMS.values()), plan)
+    if args.pilot:
+        page = pilot_page(collect(everything, out), costs(out, everything))
+        fs.write_text(path.with_suffix(".md"), page)
+        print(page)
+        return
     write(path, collect(everything, out), costs(out, everything), " ".join(["bash scripts/claims.sh", *sys.argv[1:]]), quick=args.quick)
     print(path.with_suffix(".md"))
 
@@ -103,8 +112,9 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print the runs and which of them are there, and stop")
     parser.add_argument("--tables", action="store_true", help="print the tables of the plan, with its power by simulation, and stop")
     parser.add_argument("--quick", action="store_true", help="one seed and a few steps: proves the machinery and decides nothing")
+    parser.add_argument("--pilot", action="store_true", help=f"seeds from {PILOTS} on, which the plan does not have: for premises and cost")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time; each has one thread")
-    parser.add_argument("--out", type=Path, help="folder of the runs; default runs/claims, or runs/claims-quick")
+    parser.add_argument("--out", type=Path, help="folder of the runs; default runs/claims, runs/claims-quick or runs/claims-pilot")
     parser.add_argument(
         "--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides of every recipe, before those of regimes and arms"
     )

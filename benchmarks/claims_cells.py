@@ -13,8 +13,10 @@ from typing import Any, Literal
 from benchmarks.claims_regimes import RECORDER, REGIMES
 from benchmarks.claims_spec import Arm, Claim, Regime, Stage
 
-FORMAT = 2
+FORMAT = 3
 """Raise it when what a cell does changes without a change of its recipe, so that kept cells are run anew."""
+PILOTS = 101
+"""First seed of pilots."""
 RECIPES = Path(__file__).resolve().parent.parent / "configs" / "recipes"
 PLUGIN = "benchmarks.claims_plugin"
 _QUICK = {
@@ -70,11 +72,14 @@ class Plan:
     """Of every regime; None: as many as the regime says."""
     quick: bool = False
     """One seed and a few steps: proves the machinery and decides nothing."""
+    first: int = 0
+    """The first seed. Pilots begin at `PILOTS`, where the plan has none."""
     more: tuple[str, ...] = ()
     """Further overrides for every run."""
 
     def seeds_of(self, regime: Regime) -> range:
-        return range(1 if self.quick else self.seeds or regime.seeds)
+        count = 1 if self.quick else self.seeds or regime.seeds
+        return range(self.first, self.first + count)
 
 
 def settings_of(regime: Regime, seed: int, plan: Plan) -> dict[str, str]:
@@ -121,7 +126,7 @@ def cells_of(regime: Regime, arms: Iterable[str], plan: Plan) -> list[Cell]:
     out: list[Cell] = []
     for seed in plan.seeds_of(regime):
         base = _cell(regime, seed, plan, "base", "base")
-        now = [arm for arm in wanted if arm.seeds is None or seed < arm.seeds]
+        now = [arm for arm in wanted if arm.seeds is None or seed - plan.first < arm.seeds]
         starts = {
             name: _cell(regime, seed, plan, "start", f"sft_{name}", stage=regime.starts[name](stages["sft"]), after=base)
             for name in dict.fromkeys(arm.start for arm in now)

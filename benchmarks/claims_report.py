@@ -76,6 +76,18 @@ def document(measured: Mapping[str, Measured], command: str, *, quick: bool, too
     return "\n".join([*lines, *_provenance(command, took or {})])
 
 
+def pilot_page(measured: Mapping[str, Measured], took: Costs) -> str:
+    """Premises and costs, and no effects: what a plan may be made from."""
+    from vlmrl.evals.score.table import markdown
+
+    lines = ["# Pilot: seeds that the plan does not have", ""]
+    for claim in CLAIMS.values():
+        gates = judge(claim, measured.get(claim.regime, {}))
+        if any(finding.value is not None for finding in gates.gates):
+            lines += [f"## {claim.title}", "", markdown(gate_cells(gates))]
+    return "\n".join([*lines, f"Processor seconds of a run, mean (number of runs): {took_text(took)}", ""])
+
+
 def anchor(title: str) -> str:
     """The anchor that Markdown makes of a heading."""
     return "".join(c for c in title.lower().replace(" ", "-") if c.isalnum() or c == "-")

@@ -11,11 +11,21 @@ import pytest
 
 from benchmarks import claims
 from benchmarks.claims_cells import Plan, cells_for, groups_file
+from benchmarks.claims_regimes import REGIMES
 from benchmarks.claims_table import CLAIMS
 
 
 def settings(name: str, root: Path, **changes: Any) -> argparse.Namespace:
-    given: dict[str, Any] = {"only": [name], "seeds": None, "list": False, "quick": True, "jobs": 2, "out": root / "runs", "set": []}
+    given: dict[str, Any] = {
+        "only": [name],
+        "seeds": None,
+        "list": False,
+        "quick": True,
+        "pilot": False,
+        "jobs": 2,
+        "out": root / "runs",
+        "set": [],
+    }
     return argparse.Namespace(**(given | {"machine": ["run.threads=1"], "write": root / "docs" / "claims"} | changes))
 
 
@@ -61,3 +71,13 @@ def test_the_runs_of_a_claim_are_listed(tmp_path: Path, capsys: pytest.CaptureFi
     assert "0 of 8 runs are there" in said
     assert said.count("to run") == 8
     assert not (tmp_path / "runs").exists()
+
+
+def test_pilots_have_seeds_that_the_plan_does_not_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    claims.run(settings("ton", tmp_path, list=True, quick=False, pilot=True, seeds=4))
+    said = capsys.readouterr().out
+    seeds = {int(line.split("-")[-2]) for line in said.splitlines() if "to run" in line}
+    assert seeds == {101, 102, 103, 104}
+    assert min(seeds) >= max(regime.seeds for regime in REGIMES.values())
+    # an arm of the first three seeds is one of the first three pilots
+    assert said.count("shell-answers-") == 3

@@ -23,6 +23,7 @@ from benchmarks.claims_report import (
     judged,
     measure_cells,
     number,
+    pilot_page,
     plan_cells,
     power_plan_cells,
     runs_of,
@@ -39,7 +40,7 @@ PLAN = Path(__file__).resolve().parents[3] / "docs" / "benchmarks" / "claims_pla
 TON = CLAIMS["ton"]
 
 
-def measured(skips, *, think=0.4, gap=0.5, tokens=2.0, accuracy=0.0, seeds=8):
+def measured(skips, *, think=0.4, gap=0.5, tokens=2.0, accuracy=0.0, seeds=7):
     """Arms of TON: `skips` per seed; by how much thoughts help (`gap`); tokens and accuracy that it gives up."""
     out = {"ton": {}, "thinking": {}, "answers": {}}
     for seed in range(seeds):
@@ -127,7 +128,7 @@ def test_tables_by_hand() -> None:
     assert rows[1][1:] == ["thinking - answers", "at least 0.2", "0.103", "no"]
     assert rows[2][2:] == ["0.1 to 0.9", "0.400", "yes"]
     cells = condition_cells(found)
-    assert cells[1][1:3] == ["ton", "+0.850"]
+    assert cells[1][1:3] == ["ton", "+0.843"]
     assert cells[1][-1] == NO_PREMISE
     assert cells[2][1] == "thinking - ton"
     assert cells[3][0] == "accuracy, not lower by 0.02"
@@ -146,14 +147,22 @@ def test_the_page_tells_every_verdict_and_the_file_is_json() -> None:
     stored = json.loads(json.dumps(summary_json(arms, "c", quick=False), allow_nan=False))
     assert stored["claims"]["ton"]["verdict"] == NO_EFFECT
     assert stored["claims"]["ton"]["premises"][0]["met"] is True
-    assert stored["claims"]["ton"]["primary"]["seeds"] == 8
-    assert stored["measured"]["shell"]["thinking"]["7"]["end tokens"] == 14.0
+    assert stored["claims"]["ton"]["primary"]["seeds"] == 7
+    assert stored["measured"]["shell"]["thinking"]["6"]["end tokens"] == 14.0
     few = document({"shell": measured([0.0], seeds=5)}, "c", quick=False)
-    assert "equivalent within delta (both one-sided tests); preliminary, 5 of 8 seeds" in few
+    assert "equivalent within delta (both one-sided tests); preliminary, 5 of 7 seeds" in few
     one = json.loads(json.dumps(summary_json({"shell": measured([0.0], seeds=1)}, "c", quick=True), allow_nan=False))
     assert one["claims"]["ton"]["primary"]["low"] is None
     # claims of the same regime whose arms were not run are not on the page
     assert [found.claim.id for found in judged(arms)] == ["ton"]
+
+
+def test_a_pilot_tells_premises_and_costs_and_no_effect() -> None:
+    page = pilot_page({"shell": measured([0.77])}, {"shell": {"arm": [60.0, 64.0], "base": [200.4]}})
+    assert "thinking - answers | at least 0.2 | 0.503 | yes" in page
+    assert "shell: arm 62 (2), base 200 (1)" in page
+    assert "0.77" not in page
+    assert "G2RPO" not in page, "nothing of it was run"
 
 
 # ---- the plan ----------------------------------------------------------------------------------------------------------

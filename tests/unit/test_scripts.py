@@ -44,7 +44,9 @@ def test_scripts_parse(script):
     assert subprocess.run([str(BASH), "-n", str(script)], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["setup.sh", "test.sh", "train_video.sh", "eval.sh", "launch.sh", "reproduce.sh", "pins.sh", "walk.sh", "docs.sh"])
+@pytest.mark.parametrize(
+    "name", ["setup.sh", "test.sh", "train_video.sh", "eval.sh", "launch.sh", "reproduce.sh", "pins.sh", "walk.sh", "docs.sh"]
+)
 def test_help(name):
     done = bash(SCRIPTS / name, "--help")
     assert done.returncode == 0

@@ -133,6 +133,14 @@ def png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
+def size_of(data: bytes) -> tuple[int, int]:
+    """Width and height of the picture in a file."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as image:
+        return image.size
+
+
 def same_pixels(a: bytes, b: bytes) -> bool:
     """Whether two files show the same picture."""
     from PIL import Image

@@ -15,7 +15,6 @@ screens (`deterministic=False`), and an episode whose worker was lost ends in th
 from __future__ import annotations
 
 import base64
-import io
 import json
 import os
 import shutil
@@ -25,6 +24,7 @@ from typing import Any
 
 from vlmrl.envs import osworld_driver
 from vlmrl.envs.gui import pixel
+from vlmrl.envs.picture import size_of
 from vlmrl.envs.protocol import Observation, Transition, environment
 from vlmrl.metrics.gui import Action, parse_action
 
@@ -206,12 +206,9 @@ class OSWorld:
         self._driver.poll()
 
     def _observe(self, shown: Mapping[str, Any]) -> Observation:
-        from PIL import Image  # heavy, and used here only
-
         self._last = shown
         screen = base64.b64decode(shown["screenshot"])
-        with Image.open(io.BytesIO(screen)) as image:
-            self._size = image.size
+        self._size = size_of(screen)
         return Observation(text=f"Task: {self._goal}" + (f"\n{EXPLANATION}" if self._explain else ""), screens=(screen,))
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:

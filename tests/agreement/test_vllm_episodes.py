@@ -35,7 +35,7 @@ from vlmrl.rollout.episodes import Table, run_attempts, talk_of
 from vlmrl.rollout.forks import NONE, Forks
 from vlmrl.rollout.turns import turn_rollouts
 from vlmrl.rollout.vllm import engine as engine_module
-from vlmrl.rollout.vllm.engine import Core, CoreOptions, VllmEngine
+from vlmrl.rollout.vllm.engine import Core, VllmEngine
 from vlmrl.rollout.vllm.inputs import Answer, Version
 from vlmrl.train.run import train_from
 from vlmrl.train.session import Places
@@ -181,20 +181,29 @@ def test_a_prompt_that_comes_back_changed_is_refused(world: World, tmp_path: Pat
         world.play(tmp_path, "all")
 
 
-def test_a_run_trains_on_episodes_that_vllm_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, data = tiny.make_files(tmp_path / "files", sft=2, train=4, test=2)
-    config = small_episodes(model, data, tmp_path, history={}, forward="chains", optim={"lr": 3e-3}, freeze=[])
-    (rl,) = config["stages"]
-    rl["rollout"] |= {"engine": "vllm", "vllm": {"cache_bytes": 2**28, "block_size": 32, "sync_probe_every": 2}}
-    config["model"]["positions"] = "max"
+def trained(config: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """What a whole run logged of its steps."""
+    config["run"]["name"] = name
     made = Config.model_validate(config)
-    started: list[CoreOptions] = []
-    real = Core.__init__
-    monkeypatch.setattr(Core, "__init__", lambda self, options: (started.append(options), real(self, options))[1])
     train_from(loaded_config(made), Places(model=made.model.path, data=Path(made.data.root)), Ui(quiet=True))
-    lines = [line for line in read_metrics(tmp_path / made.run.name / "metrics.jsonl") if "environment/attempts" in line]
+    lines = read_metrics(Path(made.run.root) / name / "metrics.jsonl")
+    return [line for line in lines if "environment/attempts" in line]
+
+
+def recipe(folder: Path, **rollout: Any) -> dict[str, Any]:
+    """Whole conversations in chains, three steps in which everything trains."""
+    config = small_episodes(folder / "model", folder / "world", folder, history={}, forward="chains", optim={"lr": 3e-3}, freeze=[])
+    (rl,) = config["stages"]
+    rl["rollout"] |= {"engine": "vllm", **rollout}
+    rl["rollout"]["vllm"] = {"cache_bytes": 2**28, "block_size": 32, "sync_probe_every": 2, **rollout.get("vllm", {})}
+    config["model"]["positions"] = "max"
+    return config
+
+
+def test_a_run_trains_on_episodes_that_vllm_plays(tmp_path: Path) -> None:
+    tiny.make_files(tmp_path, sft=2, train=4, test=2)
+    lines = trained(recipe(tmp_path), "here")
     assert len(lines) == 3
-    assert [one.images for one in started] == [64]
     for line in lines:
         assert line["environment/turns"] == 36.0
         assert line["grad_norm"] > 0

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
+import random
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import cases
+from tests.support import kernels as emulated
 from tests.support.builders import sample
 from tests.unit.policy.test_chains import (
     ATTEMPT,
@@ -25,6 +31,7 @@ from tests.unit.policy.test_chains import (
     world,
 )
 from vlmrl.data.conversation import Segment, answer_segment, first_segment, turns
+from vlmrl.policy import attention, kernels
 from vlmrl.policy.chains import pack_chains
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.pack import PackedBatch, Row, extend, pack_shared, prompt_positions
@@ -75,9 +82,26 @@ def test_the_forest_by_hand(world: World) -> None:
     assert trie.segments[2].prompt(trie.like).media == trie.segments[8].prompt(trie.like).media, "one picture at two places"
 
 
-@pytest.mark.parametrize("backend", ["merge", "dense", "two_call"])
-def test_trees_equal_a_row_per_turn(world: World, backend: str) -> None:
-    rows = forest(world)
+BACKENDS = ("merge", "dense", "two_call", "flash", "flash of the package", "flex")
+
+
+@pytest.fixture
+def run_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """The name of a backend, once its kernel runs here: those of CUDA are written out for the CPU, in float64."""
+
+    def run(name: str) -> str:
+        monkeypatch.setattr(kernels, "FLASH", emulated.ATEN)
+        monkeypatch.setattr("torch.nn.attention.flex_attention.flex_attention", emulated.flex)
+        package = functools.partial(attention.varlen, kernel=emulated.varlen)
+        monkeypatch.setitem(attention._BACKENDS, "flash", package if "package" in name else kernels.segments)
+        return name.split()[0]
+
+    return run
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_trees_equal_a_row_per_turn(world: World, name: str, run_by: Callable[[str], str]) -> None:
+    rows, backend = forest(world), run_by(name)
     plain = scored(world, "repeat", rows, backend=backend)
     expected = gradients(world.tiny.policy, plain)
     tree = scored(world, "trees", rows, backend=backend)
@@ -100,25 +124,70 @@ def test_any_cut_gives_the_same(world: World) -> None:
         assert gap(gradients(world.tiny.policy, cut), expected) < 1e-6
 
 
-def logp(world: World, batch: PackedBatch) -> torch.Tensor:
+def logp(world: World, batch: PackedBatch, backend: str) -> torch.Tensor:
     vision = VisionCache(world.tiny.store, budget_bytes=2**28)
-    policy = world.tiny.policy
+    policy = copy.copy(world.tiny.policy)
+    policy.prefix_backend = backend  # pyright: ignore[reportAttributeAccessIssue]
     return LAYOUTS["trees"].forward(policy, batch, vision, temperature=1.0, forbidden=(), train=False).logp_BT
 
 
-def test_wrong_layouts_would_be_seen(world: World) -> None:
+@pytest.mark.parametrize("name", BACKENDS)
+def test_wrong_layouts_would_be_seen(world: World, name: str, run_by: Callable[[str], str]) -> None:
     """The row read as one long conversation, and positions that begin anew in every segment."""
-    policy = world.tiny.policy
+    policy, backend = world.tiny.policy, run_by(name)
     batch = pack_trees(forest(world), policy.positions, policy.device, pad_id=0)
     layout = batch.layout
     assert isinstance(layout, TreeLayout)
-    right = logp(world, batch)
+    right = logp(world, batch, backend)
     causal = dataclasses.replace(batch, layout=TreeLayout((-1,), (layout.tokens,)))
-    assert (logp(world, causal) - right).abs().max() > 1e-2
+    assert (logp(world, causal, backend) - right).abs().max() > 1e-2
     anew = batch.positions_31N.clone()
     for start, length in zip(layout.starts[1:], layout.lengths[1:], strict=True):
         anew[..., start : start + length] -= anew[..., start : start + 1].clone()
-    assert (logp(world, dataclasses.replace(batch, positions_31N=anew)) - right).abs().max() > 1e-2
+    assert (logp(world, dataclasses.replace(batch, positions_31N=anew), backend) - right).abs().max() > 1e-2
+
+
+def grown(world: World, seed: int, segments: int) -> list[Row]:
+    """Turns of conversations that branch anywhere: behind a prompt into other answers, and behind an answer into other observations, with
+    no, one or two pictures in any turn. `segments` of them at least, no turn twice."""
+    draw = random.Random(seed)
+    plain = [i for i in range(world.tiny.policy.head.shape[0]) if i not in world.tiny.bundle.special_ids]
+    shown = [world.tiny.store.get(MediaRef(kind="image", path=name), world.data).handle for name in PICTURES]
+    asked = dataclasses.replace(world.tiny.samples[0], media=(MediaRef(kind="image", path="a.png"),))
+    prompt = world.tiny.encoder.encode(asked, "answer_only")
+    chains: list[list[Segment]] = [[first_segment(prompt)]]
+    out: dict[tuple[object, ...], Row] = {}
+    shared: dict[object, Prompt] = {}
+    while len(out) < 1 or len(Trie.of(list(out.values())).segments) < segments:
+        chain = list(draw.choice(chains))
+        chain = chain[: draw.randint(1, len(chain))]
+        if chain[-1].sampled:
+            media = [draw.choice(shown) for _ in range(draw.randint(0, 2))]
+            chain.append(world.conversation.observation(chain[-1], f"seen {draw.randint(1, 2)}", media))
+        chain.append(answer_segment(chain[-1], [*draw.choices(plain, k=draw.randint(1, 4)), world.end]))
+        chains.append(chain)
+        for made, ids in turns(chain, prompt):
+            same = shared.setdefault((made.ids, made.media), made)
+            out.setdefault((made.ids, made.media, ids), Row(index=len(out), group=0, prompt=same, response=ids))
+    return list(out.values())
+
+
+@pytest.mark.parametrize("segments", cases.some([2, 3, 5, 9, 14, 22, 30, 40], {2, 40}))
+def test_random_tries_equal_a_row_per_turn(world: World, segments: int) -> None:
+    rows = grown(world, segments, segments)
+    held = Trie.of(rows)
+    assert segments <= len(held.segments) <= segments + 2
+    if segments == 40:
+        assert sum(bool(segment.visual) for segment in held.segments) > 2
+        assert len(held.layout.runs) > 3, "they branch"
+    plain = scored(world, "repeat", rows)
+    expected = gradients(world.tiny.policy, plain)
+    tree = scored(world, "trees", rows)
+    got = gradients(world.tiny.policy, tree)
+    assert (tree.logp_BT - plain.logp_BT).abs().max() < 1e-12
+    assert (tree.entropy_BT - plain.entropy_BT).abs().max() < 1e-12
+    largest = max(float(g.abs().max()) for g in expected.values())
+    assert gap(got, expected) < 1e-6 * max(1.0, largest)
 
 
 # ---- the trie itself, without a model ------------------------------------------------------------------------------------

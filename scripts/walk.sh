@@ -50,7 +50,7 @@ live() { # live "python that asks it, with its output in the first argument" com
   : >"$at/said"
   "$@" >"$at/said" 2>&1 &
   job=$!
-  while kill -0 "$job" 2>/dev/null && ! grep -q 'http://' "$at/said" && [ $((SECONDS - start)) -lt 600 ]; do sleep 0.5; done
+  while kill -0 "$job" 2>/dev/null && ! grep -q 'http:/' "$at/said" && [ $((SECONDS - start)) -lt 600 ]; do sleep 0.5; done
   "$at/env/bin/python" -c "$asks" "$at/said" >>"$at/said" 2>&1 || wrong="asked it, exit code $?"
   kill -INT "$job" 2>/dev/null || true
   wait "$job" || wrong="${wrong:-ended with code $?}"
@@ -125,7 +125,7 @@ for name in your_data first_steps; do
   mkdir -p "books/$name"
   walk '.' env -C "books/$name" python "$at/notebooks.py" "$PWD/examples/$name.ipynb"
 done
-live 'import re, sys, urllib.request as u; a = re.search(r"http://\S+", open(sys.argv[1]).read())[0]; o = u.build_opener(u.ProxyHandler({}), u.HTTPCookieProcessor()); assert b"<html" in o.open(a).read()' \
+live 'import re, sys, urllib.request as u; a = re.search(r"http:/\S+", open(sys.argv[1]).read())[0]; o = u.build_opener(u.ProxyHandler({}), u.HTTPCookieProcessor()); assert b"<html" in o.open(a).read()' \
   vlmrl view runs/toy_video
 live 'import json, re, sys, urllib.request as u; s = open(sys.argv[1]).read(); a, k = re.search(r"base url: (\S+)", s)[1], re.search(r"api key: +(\S+)", s)[1]
 ask = json.dumps({"model": "toy_video", "temperature": 0, "messages": [{"role": "user", "content": "Where is the ball?"}]}).encode()

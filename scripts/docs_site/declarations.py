@@ -33,6 +33,7 @@ SENTENCES: dict[str, str | Callable[[Any], str]] = {
     "form_only": "Looks at the form alone: must weigh less than the other rewards together.",
     "imports": lambda v: "Imports " + ", ".join(f"`{one}`" for one in v) + ".",
     "injects_rows": "Adds rows that the policy did not sample.",
+    "lacking": "Parts of it need packages that may be missing; `vlmrl env list` says which.",
     "linear": "Linear for some arguments, and would then cancel under an advantage that divides by a deviation.",
     "min_generations": lambda v: f"Needs `rollout.num_generations` of {v} or more.",
     "min_generations_why": "",

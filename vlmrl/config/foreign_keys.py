@@ -206,7 +206,7 @@ ROWS: tuple[Row, ...] = (
         "algorithm.online_filtering trainer.max_try_make_batch",
         "dynamic_sample max_resample_times",
     ),
-    Row("`low` and `high` of the filter `difficulty_band`", "", "", "algorithm.filter_low algorithm.filter_high"),
+    Row("`low` and `high` of a filter by pass rate", "", "", "algorithm.filter_low algorithm.filter_high"),
     # advantage and loss
     Row(
         "`advantage`",

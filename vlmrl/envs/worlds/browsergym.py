@@ -197,7 +197,8 @@ class BrowserGym:
             try:
                 self.close()
             except Exception as error:  # noqa: BLE001 (whatever it is, this process is of no use any more, and its parent notices)
-                print(f"browsergym: the driver of the browser is lost: {error}", file=sys.stderr, flush=True)
+                sys.stderr.write(f"browsergym: the driver of the browser is lost: {error}\n")
+                sys.stderr.flush()
                 os._exit(1)
             raise
 

@@ -39,6 +39,9 @@ ALLOWED = {
 PROGRAMS = {
     "vllm": "another program, whose options are those of its version; tests/support/vllm_server.py starts one",
     "apt-get": "would change the machine",
+    "playwright": "would download a browser",
+    "venv": "would make an environment",
+    "for": "goes over files of another repository",
     "pip": "would change the environment; the extras that it names are checked",
     "export": "sets a variable",
     "pre-commit": "would change the checkout",

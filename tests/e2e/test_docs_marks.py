@@ -161,7 +161,8 @@ def options() -> dict[str, set[str]]:
 
     commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
     found = {name: {option for p in command.params for option in p.opts} for name, command in commands.items()}
-    return found | {"toy": {option for p in commands["toy"].commands["make"].params for option in p.opts}}
+    groups = {name: commands[name].commands.values() for name in ("toy", "env")}
+    return found | {name: {option for one in own for p in one.params for option in p.opts} for name, own in groups.items()}
 
 
 @pytest.mark.parametrize("item", [i for i in every(r"--[a-z]") if i[0] not in OTHERS], ids=where)
@@ -173,9 +174,9 @@ def test_options_exist(item: tuple[str, int, str]) -> None:
     assert set(re.findall(r"--[a-z_-]+", item[2])) <= known
 
 
-PATHS = [
-    i for i in every(r"[\w.-]+(/[\w.-]+)+\.(py|md|yaml|sh|json|jsonl)$") if not re.match(r"(runs|suites|rows|judges|questions|eval)/", i[2])
-]
+ELSEWHERE = re.compile(r"(runs|suites|rows|judges|questions|eval|frames)/")
+"""Folders of runs and of prepared data."""
+PATHS = [i for i in every(r"[\w.-]+(/[\w.-]+)+\.(py|md|yaml|sh|json|jsonl)$") if not ELSEWHERE.match(i[2])]
 MADE = {"evals/suites/mine.yaml", "docs/benchmarks/README.md"}
 
 

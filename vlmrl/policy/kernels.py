@@ -207,7 +207,7 @@ def window_attention(
     _plain(attention_mask, dropout)
     lengths = tuple(cu_seq_lens_q.diff().tolist())
     heads, size = query.shape[1], query.shape[3]
-    columns = columns_by_length(lengths)
+    columns = columns_by_length(lengths, query.device)
     tokens_NHD = tuple(x[0].transpose(0, 1) for x in (query, key, value))
     parts: list[Tensor] = []
     for length, of_length in columns.items():
@@ -221,15 +221,16 @@ def window_attention(
 
 
 @functools.lru_cache(maxsize=8)
-def columns_by_length(lengths: tuple[int, ...]) -> dict[int, Tensor]:
+def columns_by_length(lengths: tuple[int, ...], device: torch.device) -> dict[int, Tensor]:
     """Length -> columns of the windows of that length, in their order; windows without a column are left out."""
-    out: dict[int, list[Tensor]] = {}
+    out: dict[int, list[int]] = {}
     at = 0
     for length in lengths:
         if length:
-            out.setdefault(length, []).append(torch.arange(at, at + length))
+            out.setdefault(length, []).extend(range(at, at + length))
         at += length
-    return {length: torch.cat(columns) for length, columns in out.items()}
+    with torch.inference_mode(False):  # kept from one call to the next, and tensors of that mode cannot be saved for a backward
+        return {length: torch.tensor(columns, device=device) for length, columns in out.items()}
 
 
 def _plain(attention_mask: Tensor | None, dropout: float) -> None:

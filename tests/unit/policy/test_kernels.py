@@ -203,6 +203,20 @@ def test_windows_of_any_lengths(lengths: tuple[int, ...], dtype: torch.dtype) ->
     assert torch.equal(gradient, of_expected)
 
 
+def test_windows_that_were_read_without_gradients_are_trained_later() -> None:
+    """Columns are kept from call to call: a rollout in inference mode may have been the first to ask for them."""
+    kernels.columns_by_length.cache_clear()
+    x = torch.randn(1, 2, 7, 4)
+    ends = torch.tensor([0, 3, 5, 7])
+    with torch.inference_mode():
+        expected = kernels.window_attention(None, x, x, x, None, cu_seq_lens_q=ends)[0]
+    leaf = x.clone().requires_grad_()
+    out = kernels.window_attention(None, leaf, leaf, leaf, None, cu_seq_lens_q=ends)[0]
+    out.sum().backward()
+    assert torch.equal(out.detach(), expected)
+    assert leaf.grad is not None
+
+
 def test_windows_take_no_mask_and_no_dropout() -> None:
     x = torch.zeros(1, 1, 2, 4)
     ends = torch.tensor([0, 2])

@@ -41,7 +41,7 @@ def rounding(case: shard_ranks.Case) -> float:
     return 1e-3 if case.then else ROUNDING[case.dtype]
 
 
-def ranks(number: int, *arguments: str, timeout: float = 400) -> subprocess.CompletedProcess[str]:
+def ranks(number: int, *arguments: str, timeout: float = 1500) -> subprocess.CompletedProcess[str]:
     command = [*TORCHRUN, f"--nproc-per-node={number}", "-m", "tests.support.shard_ranks", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=os.environ | ENVIRONMENT, check=False)
 

@@ -95,7 +95,8 @@ def test_every_page_is_reached_from_the_navigation(site: Path) -> None:
     start = site / "index.html"
     seen, ahead = {start}, [start]
     while ahead:
-        for place in (within(site, ahead[-1], target) for target in found[ahead.pop()].targets):
+        at = ahead.pop()
+        for place in (within(site, at, target) for target in found[at].targets):
             if place is not None and place[0] in found and place[0] not in seen:
                 seen.add(place[0])
                 ahead.append(place[0])

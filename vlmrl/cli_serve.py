@@ -29,6 +29,9 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     checkpoint: Annotated[Path, typer.Argument(help="Model folder such as <run>/final, or a finished run", show_default=False)],
+    more: Annotated[
+        list[str] | None, typer.Argument(help="With --engine vllm, behind `--`: further options of vLLM", show_default=False)
+    ] = None,
     engine: Annotated[str, typer.Option(help="hf: this process, for small models; vllm: its server, where it is installed")] = "hf",
     print_: Annotated[bool, typer.Option("--print", help="With --engine vllm: print the line and run nothing.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
@@ -53,6 +56,8 @@ def serve(
         raise ConfigError(f"--engine: expected one of {', '.join(ENGINES)}, got '{engine}'")
     if print_ and engine != "vllm":
         raise ConfigError("--print shows the line of --engine vllm; the embedded engine has none")
+    if more and engine != "vllm":
+        raise ConfigError(f"{' '.join(more)}: the embedded engine takes no options behind `--`; they are for --engine vllm")
     if no_key and (key_env is not None or host not in LOOPBACK):
         raise ConfigError("--no-key goes without --key-env, and with this machine as --host only")
     for folder in allow_media or ():
@@ -67,7 +72,7 @@ def serve(
         typer.echo(note, err=True)
     called = name or name_of(checkpoint)
     if engine == "vllm":
-        line = _vllm_line(checkpoint, asking, called, host, port, dtype, allow_media or [], max_prompt_tokens)
+        line = _vllm_line(checkpoint, asking, called, host, port, dtype, allow_media or [], max_prompt_tokens, more or [])
         if not print_:
             _run_vllm(line, _key(key_env, no_key))
         return
@@ -122,7 +127,15 @@ def _embedded(
 
 
 def _vllm_line(
-    checkpoint: Path, asking: Asking, name: str, host: str, port: int, dtype: str, allowed: list[Path], max_prompt_tokens: int | None
+    checkpoint: Path,
+    asking: Asking,
+    name: str,
+    host: str,
+    port: int,
+    dtype: str,
+    allowed: list[Path],
+    max_prompt_tokens: int | None,
+    more: list[str],
 ) -> list[str]:
     """Say the line and what it cannot say."""
     from dataclasses import replace
@@ -138,6 +151,7 @@ def _vllm_line(
     line = vllm_line(
         folder, asking, rule=saved_rule(str(folder)), own_code=own_code, name=name, host=host, port=port, dtype=dtype, allowed=allowed
     )
+    line += more  # behind ours: of an option that is given twice vLLM takes the last
     for note in what_differs(asking, own_code=own_code):
         typer.echo(f"note: {note}", err=True)
     assert asking.answer_type is not None

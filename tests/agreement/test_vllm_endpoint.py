@@ -68,9 +68,10 @@ class World:
         return EndpointEngine(endpoint, media=store, **options)
 
 
-@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
+@pytest.fixture(scope="module", params=[("qwen2_5_vl", False), ("qwen3_vl", True)], ids=["qwen2_5_vl", "qwen3_vl, by vlmrl serve"])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    family: ModelFamily = request.param
+    family: ModelFamily
+    family, ours = request.param
     folder = tmp_path_factory.mktemp(family)
     model, data = tiny.make_files(folder, sft=1, train=VIDEOS, test=1, family=family)
     (data / "images" / "train").mkdir(parents=True)
@@ -80,7 +81,8 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     (data / "pictures.jsonl").write_text("".join(json.dumps(item.row) + "\n" for item in rows))
     policy = load_policy(str(model), load_processor(str(model)), device="cpu", positions="max")
     assert PYTHON is not None
-    with vllm_server(model, python=PYTHON, served_name="tiny", folder=folder / "log", options=["--trust-request-mm-kwargs"]) as server:
+    options = ["--answer-type", "time_span", "--max-prompt-tokens", "2000"] if ours else ["--trust-request-mm-kwargs"]
+    with vllm_server(model, python=PYTHON, served_name="tiny", folder=folder / "log", options=options, ours=ours) as server:
         yield World(server=server, folder=data, model=model, policy=policy)
 
 

@@ -26,8 +26,9 @@ VARIABLE = "VLMRL_VLLM_PYTHON"
 """Environment variable with the interpreter that has vLLM."""
 CUSTOMIZE = "import vlmrl\n"
 """As `sitecustomize`: torchvision next to a CPU-only torch in every process that vLLM starts (see `vlmrl.compat`)."""
-CPU_OPTIONS = ("--dtype", "float32", "--max-model-len", "2048", "--enforce-eager", "--gpu-memory-utilization", "0.3")
+CPU_MEMORY = ("--enforce-eager", "--gpu-memory-utilization", "0.3")
 """vLLM's CPU build with a tiny model: its default share of memory does not start on a small machine."""
+CPU_OPTIONS = ("--dtype", "float32", "--max-model-len", "2048", *CPU_MEMORY)
 CPU_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -84,6 +85,7 @@ def vllm_server(
     options: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     start_seconds: float = START_SECONDS,
+    ours: bool = False,
 ) -> Iterator[VllmServer]:
     """A server of the model in a folder, up when the block begins and gone, with its children, when it ends.
 
@@ -92,6 +94,7 @@ def vllm_server(
         folder: for the log; made if need be.
         options: more arguments of `vllm serve`, after `CPU_OPTIONS`.
         environment: more variables, over `CPU_ENVIRONMENT`.
+        ours: start it by `vlmrl serve --engine vllm`, with the line that this prints; `options` are then those of `vlmrl serve`.
 
     Raises:
         RemoteError: it ended, or did not answer within `start_seconds`; the message has the end of the log and its path.
@@ -101,11 +104,18 @@ def vllm_server(
     log = folder / f"vllm-{served_name}.log"
     fs.write_text(folder / "sitecustomize.py", CUSTOMIZE)
     port = free_port()
-    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--served-model-name", served_name]
-    command += ["--host", "127.0.0.1", "--port", str(port), *CPU_OPTIONS, *options]
+    if ours:
+        command = [sys.executable, "-m", "vlmrl", "serve", str(model), "--engine", "vllm", "--name", served_name, "--no-key"]
+        command += ["--dtype", "float32", "--port", str(port), *options, "--", *CPU_MEMORY]
+    else:
+        command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--served-model-name", served_name]
+        command += ["--host", "127.0.0.1", "--port", str(port), *CPU_OPTIONS, *options]
     package = Path(__file__).resolve().parents[2]
-    path = os.pathsep.join([str(folder), str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
-    process = _start(command, {**os.environ, **CPU_ENVIRONMENT, "PYTHONPATH": path, **(environment or {})}, log)
+    paths = {
+        "PYTHONPATH": os.pathsep.join([str(folder), str(package), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PATH": os.pathsep.join([str(python.absolute().parent), *filter(None, [os.environ.get("PATH")])]),
+    }
+    process = _start(command, {**os.environ, **CPU_ENVIRONMENT, **paths, **(environment or {})}, log)
     try:
         server = VllmServer(base=f"http://127.0.0.1:{port}", model=served_name, log=log, pid=process.pid)
         _wait(server, process, start_seconds)

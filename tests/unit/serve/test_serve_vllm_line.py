@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import shlex
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from tests.support import tiny
+from vlmrl.cli import app
 from vlmrl.config.schema import MediaSection
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.asking import Asking
@@ -55,3 +59,17 @@ def test_what_no_option_says_is_told() -> None:
     limited = dataclasses.replace(ASKING, media=ASKING.media.model_copy(update={"video_total_pixels": 9}))
     assert "video_total_pixels (9)" in "\n".join(what_differs(limited, own_code=False))
     assert "by its documentation" in "\n".join(what_differs(limited, own_code=False))
+
+
+def test_the_command_prints_the_line_with_what_is_given_behind_it(tmp_path: Path) -> None:
+    model, _ = tiny.make_files(tmp_path, sft=1, train=1, test=1)
+    asked = ["serve", str(model), "--engine", "vllm", "--print", "--answer-type", "time_span"]
+    usual = CliRunner().invoke(app, asked)
+    assert usual.exit_code == 0, usual.output
+    more = ["--tensor-parallel-size", "2", "--dtype", "bfloat16"]
+    given = CliRunner().invoke(app, [*asked, "--", *more])
+    assert given.exit_code == 0, given.output
+    assert shlex.split(given.stdout) == [*shlex.split(usual.stdout), *more]
+    refused = CliRunner().invoke(app, ["serve", str(model), "--", *more])
+    assert isinstance(refused.exception, ConfigError)
+    assert "for --engine vllm" in str(refused.exception)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.claims_regimes import RECORDER, REGIMES
+from benchmarks.claims_regimes import PILOT_WORLD_SEED, RECORDER, REGIMES
 from benchmarks.claims_spec import Arm, Claim, Regime, Stage
 
 FORMAT = 3
@@ -85,6 +85,7 @@ class Plan:
 def settings_of(regime: Regime, seed: int, plan: Plan) -> dict[str, str]:
     """Key -> value of the overrides that all runs of a regime and seed share."""
     given = [*regime.settings, *(f"{key}={value}" for key, value in _QUICK.items() if plan.quick)]
+    given += [f"toy.world.seed={PILOT_WORLD_SEED}"] if plan.first == PILOTS else []
     given += ["checkpoint.every=20", "checkpoint.keep=1", f"toy.base_seed={seed}", f"run.seed={seed}", *plan.more]
     return dict(one.split("=", 1) for one in given)
 

@@ -1,4 +1,4 @@
-"""The regimes of the claims benchmark: three generated worlds, each with one base model per seed, and their arms."""
+"""The regimes of the claims benchmark: four generated worlds, each with one base model per seed, and their arms."""
 
 from __future__ import annotations
 
@@ -6,52 +6,52 @@ from typing import Any
 
 from benchmarks.claims_spec import Arm, Regime, changed
 
-WORLD_SEED = 4
+WORLD_SEED = 5
 """Of all worlds: no recipe was chosen on it, and no pilot was run on it."""
-STEPS, EVERY = 40, 10
-"""RL steps of every arm, and between two evaluations."""
+PILOT_WORLD_SEED = 4
+"""Of the worlds of pilots."""
 _FORMAT = {"name": "format", "weight": 0.1}
 _RECORDER = {"name": "claims_recorder"}
 
 
-def _brief(consistency: float) -> list[dict[str, Any]]:
-    """Right answers pay, short ones a little more; the consistency of thought and answer is a column with this weight."""
-    length = {"name": "cosine_length", "maximum": 40, "correct_long": 0.8, "wrong_short": 0.0, "wrong_long": 0.0, "exceeded": 0.0}
-    return [length, {"name": "rule_consistency", "weight": consistency}, _FORMAT]
+def _faithful(weight: float) -> list[dict[str, Any]]:
+    """Right answers pay; thoughts that agree with the answer, and with the picture, are columns with this weight."""
+    return [{"name": "exact"}, {"name": "rule_consistency", "weight": weight}, {"name": "rule_grounding", "weight": weight}, _FORMAT]
 
 
 def _ppo(clip_high: float) -> dict[str, Any]:
     return {"loss": {"name": "ppo_clip", "clip_low": 0.2, "clip_high": clip_high}, "updates_per_step": 4}
 
 
-_ADDITIVE = {"rewards": _brief(0.5)}
-_TON = {"answer_format": "think", "beta": 0.04, "rewards": [{"name": "exact"}, {"name": "format"}]}
+_EXACT_LABELS = {"path": "pretrain.jsonl"}
+_TON = {"beta": 0.04, "rewards": [{"name": "exact"}, {"name": "format"}]}
 
 SHELL = Regime(
     name="shell",
     text="shell game in videos of 10 s (`toy_video`); questions for the start (easy) or for the end after 2 to 8 exchanges (hard from 4 "
     "on)",
     recipe="toy_video",
-    settings=(f"toy.world.seed={WORLD_SEED}", "toy.world.test=160"),
-    rl={"steps": STEPS, "kl_every": 0, "rewards": [{"name": "exact"}, _FORMAT]},
+    # one instruction for all: under a longer one, a step of a thought is farther from the second of the video that it is about
+    settings=(f"toy.world.seed={WORLD_SEED}", "toy.world.test=100", "toy.base.answer_format=think"),
+    rl={"steps": 20, "answer_format": "think", "kl_every": 0, "rewards": [{"name": "exact"}, _FORMAT]},
     starts={
-        "careless": changed(),
-        "ton": changed(answer_format="think", thought_dropout=0.5),
-        "thinking": changed(answer_format="think", thought_dropout=0.0),
-        "answers": changed(answer_format="answer_only", thought_dropout=0.0),
+        "careless": changed(answer_format="think"),
+        "ton": changed(answer_format="think", thought_dropout=0.5, source=_EXACT_LABELS),
+        "thinking": changed(answer_format="think", thought_dropout=0.0, source=_EXACT_LABELS),
+        "answers": changed(answer_format="answer_only", thought_dropout=0.0, source=_EXACT_LABELS),
     },
     arms=(
         Arm(name="uniform", start="careless"),
         Arm(
             name="curriculum",
             start="careless",
-            change=changed(sampler={"name": "curriculum_gui", "tag": "difficulty", "edges": [0, 3], "stage_epochs": 0.4}),
+            change=changed(sampler={"name": "curriculum_gui", "tag": "difficulty", "edges": [0, 3], "stage_epochs": 0.2}),
         ),
         Arm(
             name="reversed",
             start="careless",
             seeds=4,
-            change=changed(sampler={"name": "curriculum_gui", "tag": "difficulty", "edges": [2, 4], "easier": "high", "stage_epochs": 0.4}),
+            change=changed(sampler={"name": "curriculum_gui", "tag": "difficulty", "edges": [2, 4], "easier": "high", "stage_epochs": 0.2}),
         ),
         Arm(
             name="dynamic",
@@ -61,30 +61,44 @@ SHELL = Regime(
         Arm(name="clip_low", start="careless", change=changed(**_ppo(0.2))),
         Arm(name="clip_high", start="careless", change=changed(**_ppo(0.28))),
         Arm(name="gspo", start="careless", change=changed(loss={"name": "gspo"}, updates_per_step=4)),
-        Arm(name="brief", start="careless", change=changed(rewards=_brief(0.0))),
-        Arm(
-            name="fgrpo",
-            start="careless",
-            change=changed(rewards=_brief(0.0), constraints=[{"name": "lagrangian", "thresholds": {"rule_consistency": 0.95}}]),
-        ),
-        Arm(name="additive", start="careless", change=changed(**_ADDITIVE)),
-        Arm(
-            name="multiplicative",
-            start="careless",
-            seeds=4,
-            change=changed(
-                rewards=_brief(0.0), reward_shaping=[{"name": "product", "reward": "cosine_length", "factor": "rule_consistency"}]
-            ),
-        ),
-        Arm(name="gdpo", start="careless", change=changed(**_ADDITIVE, advantage={"name": "gdpo"})),
         Arm(name="ton", start="ton", change=changed(**_TON)),
         Arm(name="thinking", start="thinking", change=changed(**_TON)),
         Arm(name="answers", start="answers", change=changed(answer_format="answer_only"), seeds=3),
     ),
-    every=EVERY,
-    questions=160,
+    every=2,
+    questions=100,
     seeds=7,
-    seconds={"base": 210, "start": 55, "arm": 64},
+    seconds={"base": 230, "start": 73, "arm": 59},
+)
+
+SPATIAL = Regime(
+    name="spatial",
+    text="relations of two objects on pictures (`toy_fgrpo`): a thought gives both boxes and a conclusion; over half of the "
+    "thoughts of the fine-tuning contradict their answer or the picture",
+    recipe="toy_fgrpo",
+    settings=(f"toy.world.seed={WORLD_SEED}", "toy.world.validation=1", "toy.world.test=120"),
+    rl={"steps": 24, "rewards": _faithful(0.0), "constraints": []},
+    starts={"unfaithful": changed()},
+    arms=(
+        Arm(name="right", start="unfaithful"),
+        Arm(
+            name="fgrpo",
+            start="unfaithful",
+            change=changed(constraints=[{"name": "lagrangian", "thresholds": {"rule_consistency": 0.95, "rule_grounding": 0.95}}]),
+        ),
+        Arm(name="additive", start="unfaithful", change=changed(rewards=_faithful(0.5))),
+        Arm(
+            name="multiplicative",
+            start="unfaithful",
+            seeds=4,
+            change=changed(reward_shaping=[{"name": "product", "reward": "exact", "factor": "rule_consistency"}]),
+        ),
+        Arm(name="gdpo", start="unfaithful", change=changed(rewards=_faithful(0.5), advantage={"name": "gdpo"})),
+    ),
+    every=6,
+    questions=120,
+    seeds=7,
+    seconds={"base": 222, "start": 33, "arm": 70},
 )
 
 _IOU = {"rewards": [{"name": "temporal_iou"}], "advantage": {"name": "grpo"}}
@@ -104,7 +118,7 @@ GROUNDING = Regime(
         "toy.base.answer_format=answer_only",
     ),
     rl={
-        "steps": STEPS,
+        "steps": 40,
         "answer_format": "answer_only",
         "kl_every": 0,
         "rollout": {"max_new_tokens": 24, "strategy": {"name": "plain"}},
@@ -118,7 +132,7 @@ GROUNDING = Regime(
             change=changed(**_GROUND_TRUTH, reward_shaping=[{"name": "tempsamp_nonlinear", "reward": "temporal_iou"}]),
         ),
     ),
-    every=EVERY,
+    every=10,
     questions=150,
     seeds=10,
     seconds={"base": 100, "start": 0, "arm": 75},
@@ -131,7 +145,7 @@ PICTURES = Regime(
     recipe="toy_g2rpo",
     settings=(f"toy.world.seed={WORLD_SEED}", "toy.world.validation=1", "toy.world.test=240", "toy.base.steps=300"),
     rl={
-        "steps": STEPS,
+        "steps": 30,
         "advantage": {"name": "grpo"},
         "rollout": {"max_new_tokens": 32, "num_generations": 16, "prompts_per_step": 9},
         "rewards": [{"name": "count"}, {"name": "box_iou"}, {"name": "inverse_error", "cap": 100.0}, _FORMAT],
@@ -141,12 +155,12 @@ PICTURES = Regime(
         Arm(name="g2rpo", change=changed(advantage={"name": "g2rpo"})),
         Arm(name="g2rpo_task", change=changed(advantage={"name": "g2rpo", "stages": "task"})),
     ),
-    every=EVERY,
+    every=6,
     questions=240,
     seeds=10,
-    seconds={"base": 60, "start": 0, "arm": 38},
+    seconds={"base": 97, "start": 0, "arm": 40},
 )
 
-REGIMES: dict[str, Regime] = {regime.name: regime for regime in (SHELL, GROUNDING, PICTURES)}
+REGIMES: dict[str, Regime] = {regime.name: regime for regime in (SHELL, SPATIAL, GROUNDING, PICTURES)}
 RECORDER = _RECORDER
 """First entry of `reward_shaping` of arms that record."""

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import claims_cells, claims_process, claims_run
-from benchmarks.claims_cells import Plan, arguments_of, cells_for, cells_of, digest, groups_file
+from benchmarks.claims_cells import PILOTS, Plan, arguments_of, cells_for, cells_of, digest, groups_file
 from benchmarks.claims_measures import curve_measures, points_of, scores_of, training_measures
 from benchmarks.claims_process import Cost, execute
 from benchmarks.claims_recorder import FILE
@@ -69,7 +69,13 @@ def test_arms_by_hand(cells) -> None:
     assert of["shell", "answers"].stage["answer_format"] == of["shell", "sft_answers"].stage["answer_format"] == "answer_only"
     assert of["shell", "clip_high"].stage["loss"]["clip_high"] == 0.28
     assert of["shell", "clip_low"].stage["updates_per_step"] == of["shell", "gspo"].stage["updates_per_step"] == 4
-    assert of["shell", "gdpo"].stage["rewards"] == of["shell", "additive"].stage["rewards"]
+    assert of["spatial", "gdpo"].stage["rewards"] == of["spatial", "additive"].stage["rewards"]
+    assert [of["spatial", n].stage["constraints"] == [] for n in ("right", "additive", "multiplicative", "gdpo", "fgrpo")] == [True] * 4 + [
+        False
+    ]
+    assert {r["weight"] for r in of["spatial", "right"].stage["rewards"] if r["name"].startswith("rule_")} == {0.0}
+    labels = [of["shell", f"sft_{n}"].stage["source"]["path"] for n in ("careless", "ton", "thinking", "answers")]
+    assert labels == ["sft.jsonl", *["pretrain.jsonl"] * 3]
     assert of["shell", "ton"].after == of["shell", "sft_ton"]
     assert of["shell", "sft_ton"].after == of["shell", "base"]
     assert of["pictures", "g2rpo"].stage["rollout"]["num_generations"] == 16
@@ -109,6 +115,13 @@ def test_commands_by_hand(cells, tmp_path) -> None:
     assert f"model.path={tmp_path / start.name / 'final'}" in arguments_of(arm, tmp_path, ["run.threads=1"])
     assert arguments_of(arm, tmp_path, ["run.threads=1"]).count("run.threads=1") == 1
     assert f"toy.cache={tmp_path}/cache/shell-0" in arguments_of(arm, tmp_path, [])
+
+
+def test_pilots_have_worlds_and_seeds_of_their_own() -> None:
+    pilot, planned = (cells_for([CLAIMS["mc_grpo"]], Plan(seeds=2, first=first)) for first in (PILOTS, 0))
+    assert [cell.seed for cell in pilot if cell.kind == "base"] == [101, 102]
+    worlds = [{s for cell in cells for s in cell.settings if s.startswith("toy.world.seed=")} for cells in (pilot, planned)]
+    assert worlds == [{"toy.world.seed=4"}, {"toy.world.seed=5"}]
 
 
 def test_a_quick_plan_is_one_seed_of_few_steps() -> None:

@@ -7,13 +7,16 @@ A plug-in is code with full authority. Recipes, suites, tasks and command lines 
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from vlmrl.errors import ConfigError
 
 
 def import_plugins(names: Sequence[str], where: str = "plugins") -> None:
-    """Import modules in order, those that can be. `where` prefixes errors.
+    """Import modules in order, those that can be: installed ones, else those of the working folder. `where` prefixes errors.
 
     Raises:
         ConfigError: with every module that cannot be imported.
@@ -21,8 +24,25 @@ def import_plugins(names: Sequence[str], where: str = "plugins") -> None:
     problems: list[str] = []
     for i, name in enumerate(names):
         try:
-            importlib.import_module(name)
+            _import(name)
         except ImportError as error:
-            problems.append(f"{where}.{i}: cannot import '{name}': {error}; install it or put its folder on PYTHONPATH")
+            problems.append(
+                f"{where}.{i}: cannot import '{name}': {error}; install it, run where its file is, or put its folder on PYTHONPATH"
+            )
     if problems:
         raise ConfigError(problems)
+
+
+def _import(name: str) -> None:
+    """A program that pip installs, unlike `python -m`, does not look in the working folder. It is looked in last, and only for a module of
+    that name, so that no file there takes the place of an installed package."""
+    top = name.partition(".")[0]
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        here = os.getcwd()
+        if error.name != top or here in sys.path or not (Path(here, f"{top}.py").is_file() or Path(here, top).is_dir()):
+            raise
+        sys.path.append(here)
+        importlib.invalidate_caches()
+        importlib.import_module(name)

@@ -220,10 +220,22 @@ def _adapters_of(s: Session, cfg: StageBase) -> Callable[[Policy], None] | None:
 
 
 def _sampler(s: Session, cfg: StageBase, method: Method, samples: Mapping[str, Sample]) -> Callable[[], Any]:
-    """Makes the stage's sampler; a second one guesses the next step's rows for the prefetcher."""
+    """Makes the stage's sampler; a second one guesses the next step's rows for the prefetcher.
+
+    Raises (when called):
+        ConfigError: the sampler's settings do not fit the rows.
+    """
     needs_rows = "rows" in samplers.get(method.name).extra.get("needs", ())
     about: Sequence[Any] = [describe(sample) for sample in samples.values()] if needs_rows else list(samples)
-    return partial(samplers.bind(method.name, method.arguments), about, rng.key(s.cfg.run.seed, "stage", cfg.name))
+    make = partial(samplers.bind(method.name, method.arguments), about, rng.key(s.cfg.run.seed, "stage", cfg.name))
+
+    def made() -> Any:
+        try:
+            return make()
+        except ValueError as error:
+            raise ConfigError(f"stages.{cfg.name}.sampler: {error}") from error
+
+    return made
 
 
 def _rewards(s: Session, cfg: RolloutStage, samples: Mapping[str, Sample]) -> RewardRunner:

@@ -236,7 +236,8 @@ def _through_lmms(asked: _Asked, suite: Suite, folder: Path, root: Path, limit: 
 
 def compare(
     a: Annotated[Path, typer.Argument(help="Folder that `vlmrl eval` wrote, or one file of records", show_default=False)],
-    b: Annotated[Path, typer.Argument(help="The same of the model that is compared with it", show_default=False)],
+    b: Annotated[Path | None, typer.Argument(help="The same of the model that is compared with it", show_default=False)] = None,
+    published: Annotated[bool, typer.Option("--published", help="In place of B: the figures that papers print for A's tasks")] = False,
     tolerance: Annotated[float, typer.Option(help="How much a primary metric may drop", min=0)] = 0.0,
     out: Annotated[Path | None, typer.Option(help="Folder for comparison.md, .json and .html", show_default=False)] = None,
     plugin: Plugins = None,
@@ -246,13 +247,22 @@ def compare(
 
     Example: vlmrl compare suites/base-canary suites/final-canary --out comparison
     """
+    if (b is None) != published:
+        raise ConfigError("compare needs a second evaluation, or --published in its place")
     from vlmrl.evals.pages.eval_page import write_comparison
     from vlmrl.evals.score.compare import compare_folders
+    from vlmrl.evals.score.published import beside_published
     from vlmrl.plugins import import_plugins
     from vlmrl.train.ui import Ui
 
     import_plugins(plugin or (), "--plugin")
     ui = Ui()
+    if b is None:
+        found = beside_published(a)
+        if out is not None:
+            found.write(out)
+        ui.show(found)
+        return
     result = compare_folders(a, b, tolerance=tolerance, force=force)
     if out is not None:
         result.write(out)

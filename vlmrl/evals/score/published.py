@@ -1,0 +1,170 @@
+"""`vlmrl compare EVALUATION --published`: a model's figures beside those that papers print for the same tasks (`docs/compare.md`).
+
+Nothing is tested and no difference is taken: a printed figure has no questions to pair with, its harness is another one, and its unit is
+the paper's. Each stands with its source and its harness.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vlmrl import __version__, fs
+from vlmrl.errors import StorageError
+from vlmrl.evals.score.compare import load_evaluation
+from vlmrl.evals.score.measures import LABELS
+from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.summary import Interval, Summary, summarize
+from vlmrl.evals.score.table import Cells, interval_text, markdown, table, visible
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+SAME = {"miou": "miou", "r1@0.3": "r1@0.3", "r1@0.5": "r1@0.5", "r1@0.7": "r1@0.7", "map": "highlight_map", "hit@1": "highlight_hit1"}
+"""A measure as papers write it, in lower case -> ours of the same definition. Any other stands beside the task's primary metric."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """One printed figure, and ours of the same task."""
+
+    task: str
+    n: int
+    """Questions that were asked here."""
+    official: int | None
+    """Questions of the whole task, where that is known."""
+    metric: str
+    """Ours."""
+    ours: Interval
+    same: bool
+    """Whether ours has the definition that the printed measure's name stands for."""
+    model: str
+    """Whose figure is printed."""
+    measure: str
+    """What was measured, in the words of the source."""
+    value: float | None
+    """As printed."""
+    source: str
+    harness: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedTable:
+    """All printed figures of an evaluation's tasks; prints as a table in rich."""
+
+    model: str
+    path: str
+    rows: tuple[Beside, ...]
+    without: tuple[str, ...]
+    """Tasks for which nothing printed is known."""
+
+    def cells(self) -> Cells:
+        """A row per printed figure."""
+        out = [["task", "questions", "our metric", self.model, "printed by", "their measure", "printed"]]
+        for x in self.rows:
+            n = str(x.n) if x.official in (None, x.n) else f"{x.n} of {x.official}"
+            metric = LABELS.get(x.metric, x.metric) + ("" if x.same else " *")
+            value = "-" if x.value is None else f"{x.value:g}"
+            out.append([x.task, n, metric, interval_text(x.metric, x.ours), x.model, x.measure, value])
+        return out
+
+    def lines(self) -> list[str]:
+        """How to read the table: units, measures that are not the same, sources with their harness."""
+        out = ["printed figures are the authors' claims, in their unit (most in percent); nothing here says that a difference is real"]
+        if any(not x.same for x in self.rows):
+            out.append("* the task's primary metric: which of ours is theirs is not known")
+        if any(x.official not in (None, x.n) for x in self.rows):
+            out.append("a part of a task's questions has another mean than the whole")
+        sources = dict.fromkeys((x.source, x.harness) for x in self.rows)
+        out += [f"{source}: harness: {harness}" for source, harness in sources]
+        return out + ([f"no printed figure is known for {', '.join(self.without)}"] if self.without else [])
+
+    def __rich__(self) -> Group:
+        from rich.console import Group
+        from rich.text import Text
+
+        return Group(table(self.cells(), title="beside printed figures"), *(Text(visible(line)) for line in self.lines()))
+
+    def markdown(self) -> str:
+        lines = "".join(f"- {visible(line)}\n" for line in self.lines())
+        return f"# {visible(self.model)} beside printed figures\n\n{markdown(self.cells())}\n{lines}"
+
+    def json(self) -> dict[str, Any]:
+        """Everything, as JSON values."""
+        rows = [asdict(row) for row in self.rows]
+        return {"model": self.model, "path": self.path, "vlmrl": __version__, "rows": rows, "without": list(self.without)}
+
+    def write(self, folder: Path) -> None:
+        """Write `published.md` and `published.json`.
+
+        Raises:
+            StorageError: they cannot be written.
+        """
+        fs.mkdir(folder)
+        fs.write_text(folder / "published.json", json.dumps(self.json(), indent=1, sort_keys=True, allow_nan=False) + "\n")
+        fs.write_text(folder / "published.md", self.markdown())
+
+
+def beside_published(path: Path, *, seed: int = 0) -> PublishedTable:
+    """An evaluation beside what its tasks' definitions quote.
+
+    Args:
+        path: folder that `vlmrl eval` wrote.
+        seed: of the resampling for our intervals.
+
+    Raises:
+        StorageError: `path` is no such folder, is damaged, or none of its tasks quotes a figure.
+    """
+    found = load_evaluation(path)
+    rows: list[Beside] = []
+    for name, definition in found.tasks.items():
+        records = found.records.get(name, [])
+        if records:
+            rows += _of_task(name, definition, records, seed)
+    if not rows:
+        raise StorageError(
+            f"{path}: none of its tasks ({', '.join(found.records)}) quotes a printed figure; compare it with another evaluation"
+        )
+    named = {row.task for row in rows}
+    return PublishedTable(
+        model=found.model, path=str(path), rows=tuple(rows), without=tuple(name for name in found.records if name not in named)
+    )
+
+
+def _of_task(name: str, definition: Mapping[str, Any], records: Sequence[Record], seed: int) -> list[Beside]:
+    quoted: Sequence[Mapping[str, Any]] = definition.get("published") or ()
+    summary = summarize(records, seed, parts=False)
+    out: list[Beside] = []
+    for one in quoted:
+        metric, same = _ours(one["metric"], str(definition.get("primary") or "score"), summary)
+        if metric is None:
+            continue
+        out.append(
+            Beside(
+                task=name,
+                n=summary.n,
+                official=definition.get("official_count"),
+                metric=metric,
+                ours=summary.metrics[metric],
+                same=same,
+                model=one["model"],
+                measure=one["metric"],
+                value=one["value"],
+                source=one["source"],
+                harness=one["harness"],
+            )
+        )
+    return out
+
+
+def _ours(measure: str, primary: str, summary: Summary) -> tuple[str | None, bool]:
+    """(our metric for a printed measure, whether it is the same one); None where the records have neither."""
+    named = SAME.get(measure.lower())
+    if named is not None and named in summary.metrics:
+        return named, True
+    if measure == "accuracy" and "exact" in summary.metrics and primary == "exact":
+        return "exact", True
+    return (primary if primary in summary.metrics else None), False

@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
 # Train a method as its paper does, and evaluate it. docs/reproduce/NAME.md says what to download and how to prepare it.
 #
+#   bash scripts/reproduce.sh NAME --download DIR [--data DIR] [--allow-partial] [--eval-data DIR] [--gpus N] [key=value ...]
+#       make the rows from the official download in DIR, into --data (runs/NAME-rows) where they are not there yet; check them, train
+#       configs/recipes/NAME.yaml, evaluate on the paper's sets where their rows are given, and set the figures beside the printed ones
+#
 #   bash scripts/reproduce.sh NAME --data DIR [--eval-data DIR] [--gpus N] [key=value ...]
-#       configs/recipes/NAME.yaml on the rows in DIR: check them, train, and evaluate on the paper's sets where their rows are given
+#       the same with rows that are there
 #
 #   bash scripts/reproduce.sh NAME --stand-in [key=value ...]
 #       the same method on a generated world with a tiny model, on a CPU, in minutes
@@ -13,52 +17,89 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-name="" data="" tests="" gpus=1 stand_in="" overrides=()
+name="" data="" download="" tests="" gpus=1 stand_in="" partial=() overrides=()
 while [ $# -gt 0 ]; do
   case "$1" in
     -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
-    --data | --eval-data | --gpus)
+    --data | --download | --eval-data | --gpus)
       [ $# -ge 2 ] || die "$1 needs a value; see --help"
       case "$1" in
         --data) data="$2" ;;
+        --download) download="$2" ;;
         --eval-data) tests="$2" ;;
         --gpus) gpus="$2" ;;
       esac
       shift 2 ;;
     --stand-in) stand_in=yes; shift ;;
+    --allow-partial) partial=(--allow-partial); shift ;;
     --*) die "unknown option '$1'; see --help" ;;
     *=*) overrides+=("$1"); shift ;;
     *) [ -z "$name" ] || die "two names: '$name' and '$1'"; name="$1"; shift ;;
   esac
 done
 
-# The recipe on a generated world, the suite, and the files of rows.
+# The recipe on a generated world, the suite, the files of rows, and where a stage's media lie: in a folder of the download, or (`=media`) of
+# the rows, for downloads that have them inside their tables.
 case "$name" in
-  g2rpo) toy=toy_g2rpo suite=ovt18 files="train.jsonl" ;;
-  fgrpo) toy=toy_fgrpo suite=spatial7 files="sft.jsonl train.jsonl" ;;
-  ton) toy=toy_ton suite=counting files="sft.jsonl train.jsonl" ;;
-  tempsamp) toy=toy_grounding suite=temporal files="train.jsonl" ;;
-  curriculum_gui) toy=toy_curriculum_gui suite=gui files="train.jsonl" ;;
+  g2rpo) toy=toy_g2rpo suite=ovt18 files="train.jsonl" media="rl:" ;;
+  fgrpo) toy=toy_fgrpo suite=spatial7 files="sft.jsonl train.jsonl" media="sft:/vgr rl=media" ;;
+  ton) toy=toy_ton suite=counting files="train.jsonl sft.jsonl" media="sft: rl:" ;;
+  tempsamp) toy=toy_grounding suite=temporal files="train.jsonl" media="answer: think:" ;;
+  curriculum_gui) toy=toy_curriculum_gui suite=gui files="train.jsonl" media="rl=media" ;;
   "") die "which method? g2rpo, fgrpo, ton, tempsamp or curriculum_gui; see --help" ;;
   *) die "no kit for '$name'; there are g2rpo, fgrpo, ton, tempsamp and curriculum_gui" ;;
 esac
 case "$gpus" in "" | *[!0-9]* | 0) die "--gpus: expected a number from 1, got '$gpus'" ;; esac
 
+settings=() make=()
 if [ -n "$stand_in" ]; then
-  [ -z "$data$tests" ] || die "--stand-in makes rows of its own; leave out --data and --eval-data"
-  recipe="$ROOT/configs/recipes/$toy.yaml" settings=()
+  [ -z "$data$download$tests" ] || die "--stand-in makes rows of its own; leave out --data, --download and --eval-data"
+  recipe="$ROOT/configs/recipes/$toy.yaml"
 else
-  [ -n "$data" ] || die "give the rows with --data DIR (docs/reproduce/$name.md), or --stand-in"
+  [ -n "$data$download" ] || die "give the official download with --download DIR (docs/reproduce/$name.md), its rows with --data DIR, or --stand-in"
+  [ -z "$download" ] || [ -d "$download" ] || die "--download: no folder '$download'"
+  [ -n "$data" ] || data="runs/$name-rows"
   for file in $files; do
-    [ -f "$data/$file" ] || die "--data: no file '$data/$file'; docs/reproduce/$name.md says how to make it"
+    [ -f "$data/$file" ] || make+=("$file")
   done
+  [ -n "$download" ] || [ "${#make[@]}" = 0 ] || die "--data: no file '$data/${make[0]}'; docs/reproduce/$name.md says how to make it"
+  mkdir -p "$data"
   data="$(cd "$data" && pwd)"
   recipe="$ROOT/configs/recipes/$name.yaml" settings=("data.root='${data//\'/\'\'}'")
+  [ -z "$download" ] || download="$(cd "$download" && pwd)"
+  for one in $media; do
+    case "$one" in
+      *=*) settings+=("stages.${one%%=*}.source.media_root=${one#*=}") ;;
+      *) [ -z "$download" ] || { folder="$download${one#*:}"; settings+=("stages.${one%%:*}.source.media_root='${folder//\'/\'\'}'"); } ;;
+    esac
+  done
 fi
 [ -z "$tests" ] || [ -d "$tests" ] || die "--eval-data: no folder '$tests'"
 
 bash "$ROOT/scripts/setup.sh"
 python="$(environment_python)"
+
+rows() { # rows "dataset" "folder of the download" "split" "file that the rows become"
+  "$python" "$ROOT/data/$1/prepare.py" "$2" "$data/made" --split "$3" ${partial[@]+"${partial[@]}"}
+  [ ! -d "$data/made/media" ] || { rm -rf "$data/media" && mv "$data/made/media" "$data/media"; }
+  mv "$data/made/$3.jsonl" "$data/$4"
+}
+make_rows() { # make_rows "file": one of those that the kit trains on
+  case "$name/$1" in
+    g2rpo/train.jsonl) rows onethinker "$download" rl train.jsonl ;;
+    fgrpo/train.jsonl) rows sat "$download/sat" train train.jsonl ;;
+    fgrpo/sft.jsonl) rows vgr "$download/vgr" longcot sft.jsonl ;;
+    tempsamp/train.jsonl) rows charades_sta "$download" train train.jsonl ;;
+    curriculum_gui/train.jsonl) rows android_control "$download" train train.jsonl ;;
+    ton/train.jsonl) # the paper takes 1,000 rows; which ones is not known
+      rows clevr_counting "$download" train whole.jsonl
+      head -n 1000 "$data/whole.jsonl" >"$data/train.jsonl" ;;
+    ton/sft.jsonl) # the starting model writes the thoughts, from question and answer
+      "$python" -m vlmrl thoughts "$recipe" "$data/sft.jsonl" ${settings[@]+"${settings[@]}"} stages.sft.source.path=train.jsonl \
+        ${overrides[@]+"${overrides[@]}"} --check ;;
+  esac
+}
+for file in ${make[@]+"${make[@]}"}; do make_rows "$file"; done
 arguments=("$recipe" ${settings[@]+"${settings[@]}"} ${overrides[@]+"${overrides[@]}"})
 [ -n "$stand_in" ] || "$python" -m vlmrl check "${arguments[@]}"
 if [ "$gpus" = 1 ]; then
@@ -71,5 +112,6 @@ if [ -n "$tests" ]; then
   for one in ${overrides[@]+"${overrides[@]}"}; do
     case "$one" in run.name=*) run="runs/${one#run.name=}" ;; run.root=*) die "with --eval-data leave run.root out; evaluate with: vlmrl eval" ;; esac
   done
-  "$python" -m vlmrl eval "$run" --suite "$suite" --data-root "$tests"
+  "$python" -m vlmrl eval "$run/final" --suite "$suite" --data-root "$tests"
+  "$python" -m vlmrl compare "$run/suites/final-$suite" --published --out "$run/published"
 fi

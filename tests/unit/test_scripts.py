@@ -303,11 +303,15 @@ def test_reproduce_checks_trains_and_evaluates(name, checkout, tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     starts = [lines[i + 2] for i, line in enumerate(lines) if line == "-m"]
-    assert starts == ["check", "train", "eval"]
-    given = [f"{checkout}/configs/recipes/{name}.yaml", f"data.root='{str(data).replace(chr(39), chr(39) * 2)}'", "run.seed=3"]
-    assert lines[3:6] == given
-    assert lines[9:12] == given
-    assert lines[lines.index("eval") + 1] == f"runs/{name}"
+    assert starts == ["check", "train", "eval", "compare"]
+    inside = {"fgrpo": ["stages.rl.source.media_root=media"], "curriculum_gui": ["stages.rl.source.media_root=media"]}.get(name, [])
+    root = f"data.root='{str(data).replace(chr(39), chr(39) * 2)}'"
+    given = [f"{checkout}/configs/recipes/{name}.yaml", root, *inside, "run.seed=3"]
+    assert lines[3 : 3 + len(given)] == given
+    assert lines[6 + len(given) : 6 + 2 * len(given)] == given
+    assert lines[lines.index("eval") + 1] == f"runs/{name}/final"
+    suite = lines[lines.index("--suite") + 1]
+    assert lines[lines.index("compare") + 1 :] == [f"runs/{name}/suites/final-{suite}", "--published", "--out", f"runs/{name}/published"]
     assert (ROOT / "evals" / "suites" / f"{lines[lines.index('--suite') + 1]}.yaml").is_file()
 
 
@@ -323,8 +327,9 @@ def test_reproduce_on_a_stand_in(name, toy, checkout):
     [
         ([], "which method?"),
         (["tempsmap", "--stand-in"], "no kit for 'tempsmap'"),
-        (["ton"], "give the rows with --data DIR (docs/reproduce/ton.md)"),
-        (["ton", "--data", "no/such"], "no file 'no/such/sft.jsonl'"),
+        (["ton"], "give the official download with --download DIR (docs/reproduce/ton.md), its rows with --data DIR"),
+        (["ton", "--download", "no/such"], "--download: no folder 'no/such'"),
+        (["ton", "--data", "no/such"], "no file 'no/such/train.jsonl'"),
         (["ton", "--stand-in", "--data", "d"], "leave out --data"),
         (["ton", "--stand-in", "--gpus", "none"], "--gpus: expected a number"),
     ],

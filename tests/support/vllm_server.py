@@ -105,6 +105,7 @@ def vllm_server(
     fs.write_text(folder / "sitecustomize.py", CUSTOMIZE)
     port = free_port()
     if ours:
+        _as_command(folder / "vllm", python)
         command = [sys.executable, "-m", "vlmrl", "serve", str(model), "--engine", "vllm", "--name", served_name, "--no-key"]
         command += ["--dtype", "float32", "--port", str(port), *options, "--", *CPU_MEMORY]
     else:
@@ -113,7 +114,7 @@ def vllm_server(
     package = Path(__file__).resolve().parents[2]
     paths = {
         "PYTHONPATH": os.pathsep.join([str(folder), str(package), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "PATH": os.pathsep.join([str(python.absolute().parent), *filter(None, [os.environ.get("PATH")])]),
+        "PATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PATH")])]),
     }
     process = _start(command, {**os.environ, **CPU_ENVIRONMENT, **paths, **(environment or {})}, log)
     try:
@@ -122,6 +123,14 @@ def vllm_server(
         yield server
     finally:
         end_group(process)
+
+
+def _as_command(path: Path, python: Path) -> None:
+    """A command `vllm` that takes `serve MODEL OPTIONS`. The CPU build's own does not start: it asks for the metadata of a package `vllm`,
+    and has another name."""
+    module = "vllm.entrypoints.openai.api_server"
+    fs.write_text(path, f'#!/bin/sh\nshift\nmodel="$1"\nshift\nexec "{python}" -m {module} --model "$model" "$@"\n')
+    path.chmod(0o755)
 
 
 def free_port() -> int:

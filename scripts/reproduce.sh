@@ -81,7 +81,14 @@ python="$(environment_python)"
 
 rows() { # rows "dataset" "folder of the download" "split" "file that the rows become"
   "$python" "$ROOT/data/$1/prepare.py" "$2" "$data/made" --split "$3" ${partial[@]+"${partial[@]}"}
-  [ ! -d "$data/made/media" ] || { rm -rf "$data/media" && mv "$data/made/media" "$data/media"; }
+  if [ -d "$data/made/media" ]; then
+    if [ ! -e "$data/media" ]; then
+      mv "$data/made/media" "$data/media"
+    else # an earlier call was stopped here; or they are somebody's
+      diff -rq "$data/made/media" "$data/media" >/dev/null || die "--data: '$data/media' is there and holds other media; move it, or give another folder"
+      rm -r "$data/made/media"
+    fi
+  fi
   mv "$data/made/$3.jsonl" "$data/$4"
 }
 make_rows() { # make_rows "file": one of those that the kit trains on

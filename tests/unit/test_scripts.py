@@ -340,6 +340,33 @@ def test_reproduce_says_what_is_missing(arguments, message, checkout):
     assert message in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("there", "left"),
+    [(None, "official"), ("official", "official"), ("somebody's", "somebody's")],
+    ids=["nothing there", "from a call that was stopped", "somebody's folder"],
+)
+def test_reproduce_never_removes_media_that_are_there(there, left, checkout, tmp_path):
+    """Media inside tables are moved to the rows; a folder of another content is in the way."""
+    download, data = tmp_path / "download", tmp_path / "rows"
+    download.mkdir()
+    (data / "media").mkdir(parents=True) if there else data.mkdir()
+    if there:
+        (data / "media/a.png").write_text(there)
+    python = tmp_path / "prepares"
+    python.write_text(
+        "#!/usr/bin/env bash\n"
+        'case "$1" in */prepare.py) mkdir -p "$3/media"; printf official >"$3/media/a.png"; touch "$3/$5.jsonl" ;; esac\n'
+    )
+    python.chmod(0o755)
+    arguments = ("curriculum_gui", "--download", str(download), "--data", str(data))
+    done = bash(checkout / "scripts" / "reproduce.sh", *arguments, VLMRL_PYTHON=str(python))
+    refused = there not in (None, "official")
+    assert done.returncode == (64 if refused else 0), done.stderr
+    assert ("holds other media" in done.stderr) == refused
+    assert (data / "media/a.png").read_text() == left
+    assert (data / "train.jsonl").exists() != refused
+
+
 @pytest.mark.parametrize("name", KITS)
 def test_pages_of_reproductions_name_what_is_there(name):
     page = (ROOT / "docs" / "reproduce" / f"{name}.md").read_text(encoding="utf-8")

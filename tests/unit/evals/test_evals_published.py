@@ -54,6 +54,15 @@ def test_tasks_without_a_figure_are_named_and_an_evaluation_without_any_is_refus
     assert beside_published(folder).without == ("own",)
 
 
+def test_a_task_that_was_not_scored_by_its_metric_is_not_one_without_a_figure(tmp_path: Path) -> None:
+    tasks = {"quiz": choice([1, 0]), "other": [make_record("q", model="m", task="other", scores={"format": 1.0})]}
+    found = beside_published(save(tmp_path / "e", tasks, published=[ACCURACY]))
+    assert (found.without, found.unmeasured) == ((), ("other",))
+    assert "figures are printed, but no answer was scored by the task's metric, for other" in found.lines()
+    with pytest.raises(StorageError, match=r"no answer of other was scored by the task's metric; compare it with another"):
+        beside_published(save(tmp_path / "f", {"other": tasks["other"]}, published=[ACCURACY]))
+
+
 def test_the_command_prints_and_writes_the_table(tmp_path: Path) -> None:
     folder = save(tmp_path / "e", {"quiz": choice([1, 1, 0, 1])}, model="mine", published=[ACCURACY])
     done = CliRunner().invoke(app, ["compare", str(folder), "--published", "--out", str(tmp_path / "out")])

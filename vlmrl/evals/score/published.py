@@ -60,6 +60,8 @@ class PublishedTable:
     rows: tuple[Beside, ...]
     without: tuple[str, ...]
     """Tasks for which nothing printed is known."""
+    unmeasured: tuple[str, ...]
+    """Tasks with a printed figure, whose records have neither its measure nor the task's primary metric."""
 
     def cells(self) -> Cells:
         """A row per printed figure."""
@@ -80,6 +82,8 @@ class PublishedTable:
             out.append("a part of a task's questions has another mean than the whole")
         sources = dict.fromkeys((x.source, x.harness) for x in self.rows)
         out += [f"{source}: harness: {harness}" for source, harness in sources]
+        if self.unmeasured:
+            out.append(f"figures are printed, but no answer was scored by the task's metric, for {', '.join(self.unmeasured)}")
         return out + ([f"no printed figure is known for {', '.join(self.without)}"] if self.without else [])
 
     def __rich__(self) -> Group:
@@ -95,7 +99,14 @@ class PublishedTable:
     def json(self) -> dict[str, Any]:
         """Everything, as JSON values."""
         rows = [asdict(row) for row in self.rows]
-        return {"model": self.model, "path": self.path, "vlmrl": __version__, "rows": rows, "without": list(self.without)}
+        return {
+            "model": self.model,
+            "path": self.path,
+            "vlmrl": __version__,
+            "rows": rows,
+            "without": list(self.without),
+            "unmeasured": list(self.unmeasured),
+        }
 
     def write(self, folder: Path) -> None:
         """Write `published.md` and `published.json`.
@@ -116,22 +127,23 @@ def beside_published(path: Path, *, seed: int = 0) -> PublishedTable:
         seed: of the resampling for our intervals.
 
     Raises:
-        StorageError: `path` is no such folder, is damaged, or none of its tasks quotes a figure.
+        StorageError: `path` is no such folder, is damaged, or no figure of its tasks has one of ours to stand beside.
     """
     found = load_evaluation(path)
     rows: list[Beside] = []
-    for name, definition in found.tasks.items():
-        records = found.records.get(name, [])
-        if records:
-            rows += _of_task(name, definition, records, seed)
+    without: list[str] = []
+    unmeasured: list[str] = []
+    for name, records in found.records.items():
+        definition = found.tasks.get(name, {})
+        beside = _of_task(name, definition, records, seed) if records else []
+        rows += beside
+        if not beside:
+            (unmeasured if definition.get("published") else without).append(name)
     if not rows:
-        raise StorageError(
-            f"{path}: none of its tasks ({', '.join(found.records)}) quotes a printed figure; compare it with another evaluation"
-        )
-    named = {row.task for row in rows}
-    return PublishedTable(
-        model=found.model, path=str(path), rows=tuple(rows), without=tuple(name for name in found.records if name not in named)
-    )
+        why = f"none of its tasks ({', '.join(without)}) quotes a printed figure" if without else ""
+        lacks = f"no answer of {', '.join(unmeasured)} was scored by the task's metric" if unmeasured else ""
+        raise StorageError(f"{path}: {'; '.join(filter(None, (why, lacks)))}; compare it with another evaluation")
+    return PublishedTable(model=found.model, path=str(path), rows=tuple(rows), without=tuple(without), unmeasured=tuple(unmeasured))
 
 
 def _of_task(name: str, definition: Mapping[str, Any], records: Sequence[Record], seed: int) -> list[Beside]:

@@ -1,10 +1,10 @@
 """Sampler `curriculum_gui`: short trajectories first, with replay of earlier levels. Inspired by CRAFT-GUI, arXiv:2508.11360.
 
-This is not a reproduction: of the paper the abstract was read (trajectories of different difficulty are not sampled uniformly).
-Everything else is ours:
+This is not a reproduction: of the paper the abstract was read (trajectories of different difficulty are not sampled uniformly), and a
+summary by others, which names three stages, of 1 to 3, 4 to 8, and more steps. Everything else is ours:
 
 - The difficulty of a row is a number in one of its tags, by default the length of its trajectory in actions, which all steps of the
-  trajectory share. With `edges` (3, 7) level 1 has up to 3 actions, level 2 has 4 to 7, level 3 more; or `quantiles`: that many levels
+  trajectory share. With `edges` (3, 8) level 1 has up to 3 actions, level 2 has 4 to 8, level 3 more; or `quantiles`: that many levels
   with about equally many rows.
 - Levels come in order. A prompt of level s comes from its own rows, or with chance `replay` from those of all earlier levels.
 - Rows without the tag (understanding tasks: screen questions, descriptions) enter at level `understanding_from`, by default the last,
@@ -68,7 +68,7 @@ def curriculum_gui(
     seed: int,
     *,
     tag: str = "trajectory.length",
-    edges: tuple[float, ...] = (3, 7),
+    edges: tuple[float, ...] = (3, 8),
     quantiles: int | None = None,
     easier: Literal["low", "high"] = "low",
     replay: float = 0.2,

@@ -17,12 +17,12 @@ from vlmrl.sampling.curriculum_gui import CurriculumSampler, level_of, quantile_
 from vlmrl.sampling.info import SampleInfo
 from vlmrl.sampling.ledger import Ledger
 
-LENGTHS = ["2", "5", "9", "3", "7", "8", ""]
+LENGTHS = ["2", "5", "9", "3", "8", "12", ""]
 ROWS = [
     SampleInfo(id=row.id, task=row.task, tags={k.replace("__", "."): v for k, v in row.tags.items()})
     for row in infos(28, trajectory__length=LENGTHS)
 ]
-LEVEL = {row.id: level_of(float(row.tags.get("trajectory.length", "nan")), (3, 7)) for row in ROWS if row.tags}
+LEVEL = {row.id: level_of(float(row.tags.get("trajectory.length", "nan")), (3, 8)) for row in ROWS if row.tags}
 UNDERSTANDING = {row.id for row in ROWS if not row.tags}
 
 
@@ -37,7 +37,7 @@ def kind(sample_id: str) -> int:
 
 
 def test_curriculum_gui():
-    assert [level_of(n, (3, 7)) for n in (1, 3, 4, 7, 8, 30)] == [0, 0, 1, 1, 2, 2]
+    assert [level_of(n, (3, 8)) for n in (1, 3, 4, 8, 9, 30)] == [0, 0, 1, 1, 2, 2]
     assert Counter(LEVEL.values()) == {0: 8, 1: 8, 2: 8}
     plan = make(replay=0.0, understanding_share=0.0).plan(Ledger(), prompts=32, rollouts=G)
     assert [kind(p.sample_id) for p in plan] == [0] * 8 + [1] * 8 + [2] * 16

@@ -259,7 +259,14 @@ CASES: dict[str, Case] = {
     "order.json is cut": Case(change=lambda c: cut(here("eval/order.json")(c)), code=0, told=r"order.json was damaged or missing"),
     "order.json is gone": Case(change=lambda c: here("eval/order.json")(c).unlink(), code=0, told=r"order.json was damaged or missing"),
     "finished, order.json is gone": Case(
-        change=lambda c: here("eval/order.json")(c).unlink(), fault=None, code=0, told=r"order.json was damaged or missing", slow=False
+        change=lambda c: here("eval/order.json")(c).unlink(), fault=None, code=0, told=r"order.json was damaged or missing"
+    ),
+    "finished, a bit of order.json": Case(
+        change=lambda c: here("eval/order.json")(c).write_text(here("eval/order.json")(c).read_text().replace("@3", "@2")),
+        fault=None,
+        code=0,
+        told=r"order.json was damaged or missing",
+        slow=False,
     ),
     "config.yaml is cut": Case(change=lambda c: here("config.yaml")(c).write_bytes(b"a: [\n"), code=0, told=r"config.yaml is damaged"),
     "a letter of the metrics": Case(

@@ -290,7 +290,7 @@ def _give_up(s: Session, name: str, path: Path) -> None:
 
 
 def _check_order(run: RunDir, cfg: Config, identity: Identity, say: Callable[[str], None]) -> None:
-    """The list of evaluations is written again from the files where it is damaged or misses some."""
+    """The list of evaluations is written again from the files where it is damaged, misses some, or names what has no records."""
     stages = [stage.name for stage in cfg.stages]
 
     def place(name: str) -> tuple[int, float]:
@@ -303,9 +303,11 @@ def _check_order(run: RunDir, cfg: Config, identity: Identity, say: Callable[[st
     names = _names(path)
     if names is None and not path.exists() and not there:
         return
-    if names is None or not set(there) <= set(names):
-        every: list[str] = [*there, *(names or [])]
-        fs.write_text(path, json.dumps(sorted(dict.fromkeys(every), key=place)))
+    # a process that was killed as it named an evaluation has its records, and no hash of them yet
+    unhashed = [name for name in names or [] if (run.eval / f"{name}.jsonl").is_file()]
+    wanted = sorted(dict.fromkeys([*there, *unhashed]), key=place)
+    if names != wanted:
+        fs.write_text(path, json.dumps(wanted))
         say(f"{path} was damaged or missing; it was written again from the records of evaluations")
 
 

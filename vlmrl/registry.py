@@ -106,6 +106,17 @@ def fits(value: Any, annotation: Any) -> bool:
     return isinstance(annotation, type) and isinstance(value, annotation)
 
 
+SHOWN = 50
+"""Unknown keys of one place that are named; how many more there are is said."""
+
+
+def first_of(problems: Sequence[str], where: str, further: int = 0) -> list[str]:
+    """The first `SHOWN` problems of unknown keys, and a line that counts the others. `where` begins that line; `further` are those that
+    `problems` does not hold."""
+    further += max(0, len(problems) - SHOWN)
+    return [*problems[:SHOWN], *([f"{where}: {further} more unknown key{'s' * (further > 1)}"] if further else [])]
+
+
 @dataclass(frozen=True)
 class Parameter:
     """One argument of a method."""
@@ -190,12 +201,15 @@ class Registry(Generic[F]):
         if name not in self._entries:
             return [f"{where}.name: unknown {self.slot} '{name}'{nearest(name, self.names())} (known: {', '.join(self.names())})"]
         known = self._entries[name].parameters
-        out: list[str] = []
+        takes = ", ".join(known) or "nothing"
+        unknown = [key for key in arguments if key not in known]
+        out = first_of(
+            [f"{where}.{key}: unknown '{key}'{nearest(key, list(known))} ({self.slot} '{name}' takes: {takes})" for key in unknown[:SHOWN]],
+            where,
+            len(unknown[SHOWN:]),
+        )
         for key, value in arguments.items():
-            if key not in known:
-                takes = ", ".join(known) or "nothing"
-                out.append(f"{where}.{key}: unknown '{key}'{nearest(key, list(known))} ({self.slot} '{name}' takes: {takes})")
-            elif not fits(value, known[key].annotation):
+            if key in known and not fits(value, known[key].annotation):
                 out.append(f"{where}.{key}: expected {type_name(known[key].annotation)}, got {type(value).__name__} {value!r}")
         out += [
             f"{where}.{p.name}: missing, {self.slot} '{name}' needs it" for p in known.values() if p.required and p.name not in arguments

@@ -17,11 +17,13 @@ from vlmrl.config.schema import SECTIONS, Config, Method, StageBase, know_kinds
 from vlmrl.config.tree import Node
 from vlmrl.config.where import located
 from vlmrl.errors import ConfigError
-from vlmrl.registry import nearest, type_name
+from vlmrl.registry import SHOWN, first_of, nearest, type_name
 
 _HALF = "; float16 overflows without a loss scaler, and none is here: use bfloat16, which has the range of float32"
 _WHY_NOT: Mapping[tuple[str, str], str] = {("model.dtype", name): _HALF for name in ("float16", "fp16", "half")}
 """(key, value) that other trainers take -> why it is refused here and what to write instead."""
+_UNKNOWN = "extra_forbidden"
+"""Pydantic's word for an unknown key."""
 _RANGES = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal", "too_short", "too_long", "finite_number"})
 
 
@@ -39,8 +41,16 @@ def check(root: Node, problems: list[str]) -> Config | None:
     try:
         return Config.model_validate(root.plain())
     except ValidationError as error:
+        unknown: list[str] = []
+        further = 0
         for item in error.errors(include_url=False):
-            problems += _explain(item, root)
+            if item["type"] != _UNKNOWN:
+                problems += _explain(item, root)
+            elif len(unknown) < SHOWN:
+                unknown += _explain(item, root)
+            else:
+                further += 1
+        problems += first_of(unknown, root.origin, further)  # a file that is no recipe may have thousands
         return None
 
 
@@ -59,8 +69,10 @@ def salvage(root: Node) -> tuple[Config | None, Guessed]:
         try:
             return Config.model_validate(data), frozenset(guessed)
         except ValidationError as error:
-            # One at a time: the place of a list item changes when one before it is taken out.
-            if not any(_mend(data, tuple(item["loc"]), item["type"], root, guessed) for item in error.errors(include_url=False)):
+            errors = error.errors(include_url=False)
+            unknown = [_drop(data, tuple(item["loc"])) for item in errors if item["type"] == _UNKNOWN]
+            # The others one at a time: the place of a list item changes when one before it is taken out.
+            if not any(unknown) and not any(_mend(data, tuple(item["loc"]), item["type"], root, guessed) for item in errors):
                 break
     return None, frozenset(guessed)
 
@@ -87,7 +99,7 @@ def _mend(data: Any, loc: tuple[int | str, ...], kind: str, root: Node, guessed:
     if len(loc) < 3 and loc[:1] in ((), ("stages",)):
         return False  # a recipe without stages, or a stage that is none
     key = next((str(part) for part in reversed(loc) if not isinstance(part, int)), "")
-    if kind != "extra_forbidden" and key != "name":
+    if key != "name":
         _note(guessed, data, loc, key)
     return _drop(data, loc)
 
@@ -174,7 +186,7 @@ def _explain(item: Any, root: Node) -> list[str]:
     node, parent = _find(loc, root), _find(loc[:-1], root)
     where, origin, key = _dotted(loc, root), (node or parent or root).origin, str(loc[-1])
     model, annotation = _typed(loc, root)
-    if kind == "extra_forbidden":
+    if kind == _UNKNOWN:
         known = list(model.model_fields) if model is not None else []
         known += ["base"] if model is Config else []
         now = renamed(model.__name__, key) if model is not None else None

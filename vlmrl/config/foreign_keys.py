@@ -418,7 +418,7 @@ def hint(path: Sequence[str]) -> str | None:
     Returns:
         None where no trainer has the key, or several have it for different things.
     """
-    found = [one for row in ROWS for one in _matches(row, tuple(path))]
+    found = _matches(tuple(path))
     if not found:
         return None
     best = max((one.whole, one.shared) for one in found)
@@ -431,14 +431,20 @@ def hint(path: Sequence[str]) -> str | None:
     return f"{owners} '{nearest[0].name}' {meant}; see {PAGE}"
 
 
-def _matches(row: Row, path: tuple[str, ...]) -> list[_Found]:
+_BY_LAST_PART: dict[str, list[tuple[str, str, Row]]] = {}
+"""Last part of a foreign name -> (trainer, name, row), in the order of the table."""
+for _row in ROWS:
+    for _column, _trainer in TRAINERS.items():
+        for _name in str(getattr(_row, _column)).split():
+            _BY_LAST_PART.setdefault(_name.rpartition(".")[2], []).append((_trainer, _name, _row))
+
+
+def _matches(path: tuple[str, ...]) -> list[_Found]:
     out: list[_Found] = []
-    for column, trainer in TRAINERS.items():
-        for name in str(getattr(row, column)).split():
-            parts = name.split(".")
-            shared = 0
-            while shared < min(len(parts), len(path)) and parts[-1 - shared] == path[-1 - shared]:
-                shared += 1
-            if shared:
-                out.append(_Found(shared == len(parts), shared, trainer, name, row.here))
+    for trainer, name, row in _BY_LAST_PART.get(path[-1], []):
+        parts = name.split(".")
+        shared = 1
+        while shared < min(len(parts), len(path)) and parts[-1 - shared] == path[-1 - shared]:
+            shared += 1
+        out.append(_Found(shared == len(parts), shared, trainer, name, row.here))
     return out

@@ -11,7 +11,7 @@ from typing import Any, cast
 from vlmrl.config.foreign_keys import hint
 from vlmrl.config.renamed import RENAMED
 from vlmrl.config.schema import Config, GrpoSection, Method, RewardMethod, RolloutStage, SourceSection, StageBase
-from vlmrl.registry import Catalogue, Registry, nearest
+from vlmrl.registry import Catalogue, Registry, first_of, nearest
 
 SLOTS: Mapping[str, str] = {
     "advantage": "advantage",
@@ -60,7 +60,7 @@ def check_methods(config: Config, registries: Mapping[str, Registry[Any]]) -> li
         old = _renamed(method, registries[slot])
         out += [f"{where}.{key}: '{key}' is now called '{now}'" for key, now in sorted(old.items())]
         foreign = _foreign(where, method, registries[slot])
-        out += [f"{where}.{key}: unknown '{key}'; {said}" for key, said in foreign.items()]
+        out += first_of([f"{where}.{key}: unknown '{key}'; {said}" for key, said in foreign.items()], where)
         misplaced = old | foreign | _misspelt(method, registries[slot])
         out += [
             f"{where}.{key}: unknown '{key}'; did you mean '{meant}'?"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from vlmrl.config.load import load
+from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError
 from vlmrl.methods import method_doubts, method_problems
 
@@ -106,6 +107,31 @@ def test_methods_are_checked_beside_every_other_mistake(recipe: Path, wrong: str
     for text in (expected, "unknown reward 'exat'", "unknown policy_loss 'ppo_clp'", "unknown 'wrong'"):
         only(found, text)
     assert len(found) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        (f"model: {{path: m}}\n{STAGE}    rewards: [{{name: exat}}]\n{{top}}", "more unknown keys"),
+        (f"model: {{path: m}}\n{STAGE}{{stage}}    rewards: [{{name: exat}}]\n", "more unknown keys"),
+        (
+            f"model: {{path: m}}\n{STAGE}    rewards: [{{name: exat}}]\n    kl:\n      name: k1\n{{method}}",
+            "stages.rl.kl: 950 more unknown keys",
+        ),
+    ],
+)
+def test_unknown_keys_beyond_fifty_are_counted(recipe: Path, monkeypatch: pytest.MonkeyPatch, text: str, more: str) -> None:
+    checked = []
+    validate = Config.model_validate
+    monkeypatch.setattr(Config, "model_validate", lambda data: checked.append(data) or validate(data))
+    keys = [f"odd_{i}: 1\n" for i in range(1000)]
+    indented = {"top": "".join(keys), "stage": "".join(f"    {k}" for k in keys), "method": "".join(f"      {k}" for k in keys)}
+    recipe.write_text(text.replace("{top}", indented["top"]).replace("{stage}", indented["stage"]).replace("{method}", indented["method"]))
+    found = problems(recipe)
+    assert len([problem for problem in found if ".odd_" in problem or " odd_" in problem]) == 50
+    assert "950" in only(found, more)
+    assert only(found, "unknown reward 'exat'")  # what else is wrong is found behind a thousand keys
+    assert len(checked) <= 3  # all unknown keys are taken out together
 
 
 def test_what_is_missing_is_told_once_and_the_rest_of_its_stage_is_checked(recipe: Path) -> None:

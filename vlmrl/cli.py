@@ -6,6 +6,7 @@ defect and keeps its traceback (exit code 1).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import unicodedata
@@ -168,7 +169,9 @@ def check(
     no_data: Annotated[bool, typer.Option("--no-data", help="Check the recipe only; read no rows and no media.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page of rows as the model sees them, worst first.", show_default=False)] = None,
     gpu: Annotated[str | None, typer.Option(help="Warn if it does not fit this GPU, as h100 or h100:8.", show_default=False)] = None,
-    print_: Annotated[bool, typer.Option("--print", help="Show every value of the resolved recipe and where it comes from.")] = False,
+    print_: Annotated[
+        bool, typer.Option("--print", help="Print the resolved recipe as YAML, each value with where it comes from.")
+    ] = False,
     rows: Annotated[Path | None, typer.Option(help="Check this file of rows alone, without a recipe.", show_default=False)] = None,
     answer_type: Annotated[str | None, typer.Option(help="--rows: how answers are read, as choice or math.", show_default=False)] = None,
     media_root: Annotated[Path | None, typer.Option(help="--rows: folder of the media, if not the file's.", show_default=False)] = None,
@@ -191,18 +194,24 @@ def check(
         raise ConfigError("give a recipe, or rows with --rows FILE; --answer-type and the like belong to --rows")
     loaded = load_said(recipe, overrides, _method_problems)
     if print_:
-        _print_resolved(loaded)
-    typer.echo("recipe: ok")
-    cli_plan.warn(loaded, gpu)
-    if not _check_methods(loaded):
-        return
-    if no_data:
-        typer.echo("data: skipped (--no-data)")
-        return
-    report = _audit(loaded.config, html)
-    if report.problems:
-        raise DataError("\n".join(report.problems))
-    typer.echo("data: ok")
+        from vlmrl.config.load import annotated
+
+        for line in annotated(loaded):
+            typer.echo(printable(line))
+    with (
+        contextlib.redirect_stdout(sys.stderr) if print_ else contextlib.nullcontext()
+    ):  # what is printed is a recipe: nothing else is in it
+        typer.echo("recipe: ok")
+        cli_plan.warn(loaded, gpu)
+        if not _check_methods(loaded):
+            return
+        if no_data:
+            typer.echo("data: skipped (--no-data)")
+            return
+        report = _audit(loaded.config, html)
+        if report.problems:
+            raise DataError("\n".join(report.problems))
+        typer.echo("data: ok")
 
 
 def _check_rows(rows: Path, settings: list[str], media_root: Path | None, model: str | None, html: Path | None, *, media: bool) -> None:
@@ -261,21 +270,6 @@ def _check_methods(loaded: Loaded) -> bool:
     for text in method_doubts(loaded.config):
         typer.echo(f"warning: {loaded.located(text)}")
     return True
-
-
-def _print_resolved(loaded: Loaded) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from vlmrl.config.load import flat
-
-    table = Table("key", "value", "from", title=f"{loaded.config.run.name}, hash {loaded.hash[:12]}")
-    for leaf in flat(loaded.config):
-        origin = loaded.origins[leaf.path]
-        value = printable(json.dumps(leaf.value, ensure_ascii=False))
-        table.add_row(*(Text(cell, overflow="fold") for cell in (leaf.path, value, origin)), style="dim" if origin == "default" else "")
-    Console().print(table)
 
 
 @app.command()

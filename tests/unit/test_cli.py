@@ -20,6 +20,7 @@ from typer.main import get_command
 from tests.support.documents import parse_vlmrl
 from vlmrl import cli
 from vlmrl import errors as errors_module
+from vlmrl.config.load import load
 from vlmrl.errors import ConfigError, DataError, MediaError, Preempted, RowError, VlmrlError
 
 ROOT = Path(__file__).parents[2]
@@ -195,13 +196,23 @@ def test_check_without_data(run, recipe):
 
 
 def test_check_print_shows_each_value_with_its_origin(run, recipe):
-    code, out, _ = run("check", str(recipe), "--no-data", "--print", "run.seed=3")
+    code, out, err = run("check", str(recipe), "--no-data", "--print", "run.seed=3")
     assert code == 0
-    rows = {cells[1].strip(): (cells[2].strip(), cells[3].strip()) for line in out.splitlines() if len(cells := line.split("│")) == 5}
-    assert rows["run.seed"] == ("3", "command line")
-    assert rows["run.name"] == ('"run"', "default")
-    assert rows["stages.s.steps"][0] == "1"
-    assert rows["model.path"][0] == '"somewhere"'
+    lines = [line.strip() for line in out.splitlines()]
+    assert "seed: 3  # command line" in lines
+    assert "name: run  # default" in lines
+    line = recipe.read_text().splitlines().index(next(x for x in recipe.read_text().splitlines() if "somewhere" in x)) + 1
+    assert f"path: somewhere  # {recipe}:{line}" in lines
+    assert "recipe: ok" in err
+
+
+def test_what_check_prints_is_a_recipe_that_gives_the_same_config(run, tmp_path):
+    told = ["stages.rl.rewards=[{name: exact, label: a_b}]", "data.root='of: mine # here'"]
+    code, out, err = run("check", "toy_video", "--no-data", "--print", *told)
+    assert code == 0, err
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(out)
+    assert load(printed, []).text == load("toy_video", told).text
 
 
 TOY = """

@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -220,6 +220,36 @@ def flat(config: Config) -> list[Leaf]:
         return [Leaf(".".join(path), loc, value)]
 
     return walk(config.model_dump(mode="json"), (), ())
+
+
+def annotated(loaded: Loaded) -> Iterator[str]:
+    """The resolved recipe as lines of YAML, each value with its origin as a comment. Loading them gives the same config."""
+
+    def walk(values: dict[str, Any], path: tuple[str, ...], indent: str) -> Iterator[str]:
+        for key, value in values.items():
+            here, start = (*path, key), f"{indent}{_flow(key)}:"
+            if isinstance(value, dict) and value:
+                yield start
+                yield from walk(typing.cast("dict[str, Any]", value), here, indent + "  ")
+            elif isinstance(value, list) and any(isinstance(v, dict) for v in typing.cast("list[Any]", value)):
+                yield start
+                items = typing.cast("list[dict[str, Any]]", value)
+                names = [item.get("name") for item in items]
+                for i, item in enumerate(items):
+                    first, *rest = walk(item, (*here, tree.segment(names, i)), indent + "    ")
+                    yield f"{indent}  - {first.lstrip(' ')}"
+                    yield from rest
+            else:
+                yield f"{start} {_flow(value)}  # {loaded.origins['.'.join(here)]}"
+
+    yield f"# {loaded.config.run.name}, hash {loaded.hash[:12]}"
+    yield from walk(loaded.config.model_dump(mode="json"), (), "")
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML in one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=2**31)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _origins(config: Config, root: Node) -> dict[str, str]:

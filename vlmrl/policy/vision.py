@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
@@ -156,7 +156,24 @@ class VisionCache:
                     self.disk_hits += 1
         return self._seen(policy, known, [handle for handle in missing if handle.key not in known])
 
-    def _seen(self, policy: Policy, known: Mapping[str, Any], unknown: Sequence[MediaHandle]) -> Seen:
+    def look_ahead(self, policy: Policy, passes: Sequence[Sequence[MediaHandle]], *, train: bool) -> list[Seen]:
+        """`look` for several passes before the first of them is made, so that ranks can agree on all of them at once. Their features are
+        asked for in this order: what one encodes is known to the later ones. Until a pass is over its features stay, whatever the budget.
+        """
+        if train and policy.vision_trains:
+            return [self.look(policy, handles, train=True) for handles in passes]
+        out: list[Seen] = []
+        first: dict[str, Seen] = {}
+        for handles in passes:
+            again = {handle.key for handle in handles if handle.key in first}
+            self.hits += len(again)
+            out.append(self.look(policy, [handle for handle in handles if handle.key not in again], train=train))
+            for key in again:
+                first[key].later.append((key, out[-1].known))
+            first |= {handle.key: out[-1] for handle in out[-1].unknown}
+        return out
+
+    def _seen(self, policy: Policy, known: dict[str, Any], unknown: Sequence[MediaHandle]) -> Seen:
         passes = len(unknown) if policy.subject is not None else len(tower_passes(unknown, policy.vision_chunk_patches))
         return Seen(self, known, unknown, passes)
 
@@ -212,14 +229,19 @@ class Seen:
     """Media of one pass: the features of those that are known, and the others."""
 
     cache: VisionCache
-    known: Mapping[str, Any]
+    known: dict[str, Any]
     unknown: Sequence[MediaHandle]
     passes: int
     """Of the tower, that `features` makes."""
+    later: list[tuple[str, dict[str, Any]]] = field(default_factory=list[tuple[str, dict[str, Any]]])
+    """What `features` encodes for later passes: (key, what such a pass knows)."""
 
     def features(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> Mapping[str, Any]:
         """As the cache's, for the media that were looked at."""
-        return {**self.known, **self.cache.encode(policy, self.unknown, train=train)}
+        encoded = self.cache.encode(policy, self.unknown, train=train)
+        for key, known in self.later:
+            known[key] = encoded[key]
+        return {**self.known, **encoded}
 
 
 # ---- passes of the tower --------------------------------------------------------------------------------------------------

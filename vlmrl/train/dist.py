@@ -36,6 +36,8 @@ T = TypeVar("T")
 _KEY = "vlmrl/store"
 _LIMIT = timedelta(hours=24)
 """Of a collective of the control group. Whoever is lost is given up within seconds (`train.watchdog`); who lives is waited for."""
+_ROOM, _PLACES = 2048, 256
+"""Bytes of an object, and numbers, that go in one call."""
 _control: torch_dist.ProcessGroup | None = None
 _watchdog: Watchdog | None = None
 """Of this process; None where it is the only one."""
@@ -115,7 +117,7 @@ def _start_control(waits: Waits) -> None:
     global _control, _watchdog
     from vlmrl.train import watchdog
 
-    group = torch_dist.new_group(backend="gloo", timeout=_LIMIT)
+    group = torch_dist.new_group(backend="gloo", timeout=_LIMIT, group_desc="control")
     assert not isinstance(group, int), "every rank is a member"
     _control = group
     listener = watchdog.listen() if is_main() else None
@@ -173,10 +175,48 @@ def gather(value: T) -> list[T]:
     """`value` of every rank, in rank order, on every rank."""
     if world() == 1:
         return [value]
-    out: list[Any] = [None] * world()
     with collective("gather"):
-        torch_dist.all_gather_object(out, value, group=_control)
-    return out
+        return _gathered(value, _control)
+
+
+def _gathered(value: T, group: Any) -> list[T]:
+    """In one call where the value is small on every rank, else in two. A call is a round over all ranks, whatever its bytes are."""
+    objects: Any = torch_dist.distributed_c10d
+    own, size = objects._object_to_tensor(value, torch.device("cpu"), group)
+    head = torch.zeros(_ROOM, dtype=torch.uint8)
+    head[:8] = size.view(torch.uint8)
+    fits = min(len(own), _ROOM - 8)
+    head[8 : 8 + fits] = own[:fits]
+    heads = _all(head, group)
+    sizes = [int(one[:8].view(torch.int64)) for one in heads]
+    found = [one[8:] for one in heads]
+    if max(sizes) > _ROOM - 8:
+        found = _all(torch.nn.functional.pad(own, (0, max(sizes) - len(own))), group)
+    return [objects._tensor_to_object(one.clone(), size, group) for one, size in zip(found, sizes, strict=True)]
+
+
+def _all(own: torch.Tensor, group: Any) -> list[torch.Tensor]:
+    """A tensor of every rank, all of one size."""
+    everyone = list(own.new_empty(torch_dist.get_world_size(group), len(own)))
+    torch_dist.all_gather(everyone, own, group=group)
+    return everyone
+
+
+def largest(values: Sequence[int]) -> list[int]:
+    """The largest value at each place over all ranks, whose lists may differ in length; values are at least 0. One call, or two where a
+    list is long."""
+    if world() == 1:
+        return list(values)
+    room = _PLACES
+    while True:
+        own = torch.zeros(room, dtype=torch.int64)
+        fits = min(len(values), room - 1)
+        own[0], own[1 : 1 + fits] = len(values), torch.tensor(values[:fits], dtype=torch.int64)
+        with collective("agreement"):
+            torch_dist.all_reduce(own, op=torch_dist.ReduceOp.MAX, group=_control)
+        if (most := int(own[0])) < room:
+            return own[1 : 1 + most].tolist()
+        room = most + 1
 
 
 def run_synchronized(fn: Callable[[], T]) -> T:
@@ -214,7 +254,7 @@ class Aside:
     and the others of this module, which are otherwise the same) cannot meet. Every rank makes it at the same place."""
 
     def __init__(self) -> None:
-        self._group: Any = torch_dist.new_group(backend="gloo", timeout=_LIMIT) if world() > 1 else None
+        self._group: Any = torch_dist.new_group(backend="gloo", timeout=_LIMIT, group_desc="aside") if world() > 1 else None
 
     def control(self) -> torch_dist.ProcessGroup | None:
         return self._group
@@ -227,9 +267,7 @@ class Aside:
     def gather(self, value: T) -> list[T]:
         if self._group is None:
             return [value]
-        out: list[Any] = [None] * world()
-        torch_dist.all_gather_object(out, value, group=self._group)
-        return out
+        return _gathered(value, self._group)
 
     def run_synchronized(self, fn: Callable[[], T]) -> T:
         return _agreed(fn, self.gather)

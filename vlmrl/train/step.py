@@ -27,7 +27,7 @@ from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.mismatch import gaps
 from vlmrl.train import dist
 from vlmrl.train.shard import lockstep
-from vlmrl.train.shard.base import Updates
+from vlmrl.train.shard.base import Complete, Updates
 
 T = TypeVar("T")
 MAX_OOM_RETRIES = 3
@@ -139,11 +139,12 @@ def score_tokens(learner: Learner, rows: Sequence[Row], *, policy: Policy | None
     policy, vision = policy or learner.policy, vision or learner.vision
     logp_NT, entropy_NT = (torch.zeros(response_mask(rows).shape) for _ in range(2))
     layout = layout_of(policy, learner.layout)
-    for n, part in lockstep.same_number(policy, _numbered(layout, rows, learner.max_tokens_per_microbatch)):
+    own = _numbered(layout, rows, learner.max_tokens_per_microbatch)
+    for (n, part), turns in lockstep.agreed(policy, vision, own, train=False):
         batch = layout.pack(part, policy.positions, policy.device, pad_id=policy.bundle.end_ids[0])
         how = {"temperature": learner.temperature, "forbidden": learner.forbidden, "train": False}
-        for turn in lockstep.turns(policy):
-            scored = lockstep.forward(layout, policy, batch, vision, turn, **how)
+        for turn in turns:
+            scored = lockstep.forward(layout, policy, batch, turn, **how)
             if not turn.own or not len(n):
                 continue
             width = scored.logp_BT.shape[1]
@@ -190,11 +191,11 @@ def rehearse(learner: Learner, rows: Sequence[Row]) -> None:
     devices = [policy.device] if policy.device.type == "cuda" else []
     vision = learner.vision.twin()
     with torch.random.fork_rng(devices=devices), learner.updates.occupied():
-        for _, part in lockstep.same_number(policy, [] if largest is None else [largest]):
+        for (_, part), turns in lockstep.agreed(policy, vision, [] if largest is None else [largest], train=True):
             micro = layout.pack(part, policy.positions, policy.device, pad_id=pad)
-            for turn in lockstep.turns(policy):
-                scored = _forward(learner, layout, micro, vision, turn)
-                _backward(learner, (scored.logp_BT.sum() + scored.entropy_BT.sum()) * 0, last=False)
+            for turn in turns:
+                scored = _forward(learner, layout, micro, turn)
+                _backward(learner, (scored.logp_BT.sum() + scored.entropy_BT.sum()) * 0, last=False, complete=turn.complete)
 
 
 def _until_it_fits(learner: Learner, passes: Callable[[], T]) -> T:
@@ -214,7 +215,7 @@ def _until_it_fits(learner: Learner, passes: Callable[[], T]) -> T:
                 raise _too_large(learner) from error
         finally:
             learner.policy.model.eval()
-        if all(dist.gather(bool(found))):
+        if not learner.recovers or all(dist.gather(bool(found))):
             return found[0]
         learner.max_tokens_per_microbatch = max(1, learner.max_tokens_per_microbatch // 2)
         if torch.cuda.is_available():
@@ -236,12 +237,12 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
     sums: Sums = {}
     tokens = 0
     layout, policy = layout_of(learner.policy, learner.layout), learner.policy
-    parts = lockstep.same_number(policy, _numbered(layout, batch.rows, learner.max_tokens_per_microbatch))
-    for number, (n, part) in enumerate(parts, start=1):
+    own = _numbered(layout, batch.rows, learner.max_tokens_per_microbatch)
+    for (n, part), turns in lockstep.agreed(policy, learner.vision, own, train=True):
         micro = layout.pack(part, policy.positions, policy.device, pad_id=policy.bundle.end_ids[0])
         tokens += micro.tokens
-        for turn in lockstep.turns(policy):
-            scored = _forward(learner, layout, micro, learner.vision, turn)
+        for turn in turns:
+            scored = _forward(learner, layout, micro, turn)
             if not turn.own or not len(n):
                 scalar = scored.logp_BT.sum() * 0
             else:
@@ -250,18 +251,17 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
                 _count(sums, x, slices, micro, scalar, metrics)
                 if batch.see is not None:
                     batch.see(part, x)
-            _backward(learner, scalar, last=number == len(parts))
+            _backward(learner, scalar, last=turn.complete.rest, complete=turn.complete)
     return sums, tokens
 
 
-def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, vision: VisionCache, turn: lockstep.Turn) -> Scored:
+def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, turn: lockstep.Turn) -> Scored:
     """The pass of a micro-batch that a backward follows."""
     with offloaded(learner.policy, on=learner.offload):
         return lockstep.forward(
             layout,
             learner.policy,
             micro,
-            vision,
             turn,
             temperature=learner.temperature,
             forbidden=learner.forbidden,
@@ -282,10 +282,10 @@ def _count(sums: Sums, x: LossInputs, slices: MicroSlices, micro: MicroBatch | P
         _add(sums, name, number, of)
 
 
-def _backward(learner: Learner, scalar: torch.Tensor, *, last: bool) -> None:
+def _backward(learner: Learner, scalar: torch.Tensor, *, last: bool, complete: Complete) -> None:
     """Nothing that trains may have taken part: rows without media where only the tower or its projector trains."""
     if scalar.requires_grad:
-        learner.updates.backward(scalar, last=last)
+        learner.updates.backward(scalar, last=last, complete=complete)
 
 
 def loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch, scored: Scored) -> LossInputs:
@@ -361,12 +361,13 @@ def _apply(learner: Learner, sums: Sums, tokens: int) -> StepReport:
     """Sum gradients over ranks, clip, check that everything is finite everywhere, update."""
     norm = learner.updates.finish(learner.max_grad_norm)
     merged: Sums = {}
-    for of_rank in dist.gather(sums):
+    ranks = dist.gather((sums, math.isfinite(norm)))
+    for of_rank, _ in ranks:
         for name, (number, of) in of_rank.items():
             _add(merged, name, number, of)
-    loss = merged.pop("loss", (0.0, 0.0))[0]
+    loss = merged.pop("loss", (0.0, 0.0))[0]  # on every rank the same
     metrics = {name: number / of for name, (number, of) in merged.items() if of > 0}
-    finite = all(dist.gather(bool(torch.isfinite(torch.tensor([loss, norm])).all())))
+    finite = math.isfinite(loss) and all(finite for _, finite in ranks)
     if finite:
         learner.updates.apply()
         learner.policy.version += 1

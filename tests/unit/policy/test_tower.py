@@ -115,6 +115,29 @@ def test_a_medium_is_paid_once_under_the_same_key(world: World) -> None:
         world.policy.vision_trains = True
 
 
+def test_passes_that_are_looked_at_ahead_are_those_that_are_made(world: World) -> None:
+    """Ranks agree on all passes of a step before the first: later ones may neither forget what was known nor encode it again."""
+    world.policy.vision_trains, world.policy.vision_chunk_patches = False, None
+    a, b, c, d = world.handles
+    try:
+        whole, _ = world.features(None, train=False)
+        expected = whole.look(world.policy, world.handles, train=False).known
+        cache = VisionCache(world.store, budget_bytes=2 * max(value.nbytes for value in expected.values()))
+        cache.features(world.policy, [d], train=False)
+        steps = [[a, d], [a, b], [b], [c], [b, d], []]
+        seen = cache.look_ahead(world.policy, steps, train=True)
+        assert [one.passes for one in seen] == [1, 1, 0, 1, 0, 0]
+        assert cache.hits == 5
+        for one, handles in zip(seen, steps, strict=True):
+            found = one.features(world.policy, handles, train=True)
+            assert set(found) == {handle.key for handle in handles}
+            for key, value in found.items():
+                close(value.merged, expected[key].merged)
+        assert cache.patches_encoded == sum(piece.patches for handles in ([d], [a], [b], [c]) for piece in tower_passes(handles, None)[0])
+    finally:
+        world.policy.vision_trains = True
+
+
 def kept(world: World, bound: int | None) -> int:
     """Bytes that the forward pass of the tower keeps for backward, weights left out."""
     weights = {p.untyped_storage().data_ptr() for p in world.policy.model.parameters()}

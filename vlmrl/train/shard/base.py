@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -53,6 +53,14 @@ Writer = Callable[[Path, Together], "dict[str, dict[str, Any]]"]
 the manifest. Raises StorageError on every rank where the disk refused on one."""
 
 
+class Complete(NamedTuple):
+    """Whose gradients no later pass of a sum adds to. All ranks say the same."""
+
+    tower: bool
+    """Of the tower and its projector; a pass without media has none for them."""
+    rest: bool
+
+
 class Updates(Protocol):
     """The optimizer of a stage and the gradients that it works on."""
 
@@ -67,9 +75,9 @@ class Updates(Protocol):
         """Drop all gradients."""
         ...
 
-    def backward(self, scalar: torch.Tensor, *, last: bool) -> None:
-        """Add the gradient of one micro-batch; `last` tells the last one of a step. The scalar is this rank's share of a loss that is a sum
-        over all ranks."""
+    def backward(self, scalar: torch.Tensor, *, last: bool, complete: Complete) -> None:
+        """Add the gradient of one pass; `last` tells the last one of a step. The scalar is this rank's share of a loss that is a sum over
+        all ranks."""
         ...
 
     def finish(self, max_norm: float) -> float:

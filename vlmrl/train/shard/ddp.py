@@ -23,7 +23,7 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.root import Read
 from vlmrl.train import dist
 from vlmrl.train.shard.adamw import make_optimizer, occupied
-from vlmrl.train.shard.base import Named, Together, Writer, engine_kind
+from vlmrl.train.shard.base import Complete, Named, Together, Writer, engine_kind
 from vlmrl.train.shard.copies import Copies
 from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, require_finite, write_tensors
 
@@ -61,7 +61,8 @@ class ReplicaUpdates:
     def zero(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
-    def backward(self, scalar: torch.Tensor, *, last: bool) -> None:
+    def backward(self, scalar: torch.Tensor, *, last: bool, complete: Complete) -> None:
+        del last, complete
         scalar.backward()
 
     def finish(self, max_norm: float) -> float:

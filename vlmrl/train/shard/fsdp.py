@@ -27,7 +27,7 @@ from vlmrl.policy.root import Read, Root
 from vlmrl.train import dist
 from vlmrl.train.shard import files
 from vlmrl.train.shard.adamw import make_optimizer, occupied
-from vlmrl.train.shard.base import Named, Writer, engine_kind
+from vlmrl.train.shard.base import Complete, Named, Writer, engine_kind
 from vlmrl.train.shard.copies import Copies
 from vlmrl.train.shard.spread import fill
 from vlmrl.train.tensors import optimizer_tensors, require_finite
@@ -159,7 +159,8 @@ class FsdpUpdates:
     def zero(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
-    def backward(self, scalar: torch.Tensor, *, last: bool) -> None:
+    def backward(self, scalar: torch.Tensor, *, last: bool, complete: Complete) -> None:
+        del last, complete
         scalar.backward()
 
     def finish(self, max_norm: float) -> float:

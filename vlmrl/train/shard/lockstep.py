@@ -5,13 +5,15 @@ micro-batches than another makes idle ones; a rank whose new media take fewer pa
 of videos) passes a patch of zeros through it, as often as it takes. That comes *before* the language model, where the other ranks' passes
 are: collectives must agree in their order, too. Idle results enter with weight zero, so that the backward pass is the same as well.
 
+The ranks agree on all of it once, before the first micro-batch of a step: a call over all ranks costs a round trip through each of them.
+
 Where every rank holds all weights nothing of this happens, but that ranks which share packed rows take turns with them
 (`train.shard.sequence`), and so need equal numbers of micro-batches too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -24,21 +26,14 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row
 from vlmrl.policy.vision import Seen, VisionCache, run_tower
 from vlmrl.train import dist
+from vlmrl.train.shard.base import Complete
 from vlmrl.types import Prompt
 
 Numbered = tuple[torch.Tensor, list[Row]]
 """The rows of a micro-batch with their places in the step; an idle one has no places."""
 
 
-def same_number(policy: Policy, own: list[Numbered]) -> list[Numbered]:
-    """This rank's micro-batches, and idle ones behind them until it has as many as any rank."""
-    if not policy.shards.collective and policy.sequence is None:
-        return own
-    most = max(dist.gather(len(own)))
-    return own + [(torch.zeros(0, dtype=torch.int64), [_idle_row(policy)])] * (most - len(own))
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Turn:
     """One of the passes that are made for a micro-batch: the ranks that share rows make one for each of them."""
 
@@ -46,36 +41,57 @@ class Turn:
     """The rank of the group whose rows are scored; None: nothing is shared."""
     own: bool
     """Whether it is this one, which then gets their log-probs; for another's rows the result is empty."""
+    media: VisionCache | Seen
+    """What knows the features of the rows' media."""
+    idle: int = 0
+    """Passes of the tower that other ranks make and this one has no media for."""
+    complete: Complete
+    """Whose gradients this pass is the last one to add to."""
 
 
-def turns(policy: Policy) -> list[Turn]:
-    """The passes of a micro-batch, in their order. Each is `forward`, and in training its backward pass before the next."""
-    ranks = policy.sequence
-    return [Turn(None, True)] if ranks is None else [Turn(owner, owner == ranks.rank) for owner in range(ranks.size)]
+def agreed(policy: Policy, vision: VisionCache, own: Sequence[Numbered], *, train: bool) -> Iterator[tuple[Numbered, list[Turn]]]:
+    """This rank's micro-batches, and idle ones behind them until it has as many as any rank, each with its passes in order: `forward`,
+    and in training its backward pass before the next. Every rank calls it at the same place, and makes all passes."""
+    ranks, shards = policy.sequence, policy.shards.collective
+    of_one = [(None, True)] if ranks is None else [(owner, owner == ranks.rank) for owner in range(ranks.size)]
+    turns = [(number, owner, mine) for number in range(len(own)) for owner, mine in of_one]
+    seen: list[Seen] = []
+    if shards:
+        handles = [[handle for row in own[number][1] if mine for handle in row.prompt.media] for number, _, mine in turns]
+        seen = vision.look_ahead(policy, handles, train=train)
+    passes = [one.passes for one in seen] if shards else [0] * len(turns)
+    most = dist.largest(passes) if shards or ranks is not None else passes
+    last_with_media = max((place for place, of_tower in enumerate(most) if of_tower), default=None)
+    for number in range(len(most) // len(of_one)):
+        part = own[number] if number < len(own) else (torch.zeros(0, dtype=torch.int64), [_idle_row(policy)])
+        row: list[Turn] = []
+        for place, (owner, mine) in enumerate(of_one, start=number * len(of_one)):
+            known = place < len(turns)
+            # what is taken out here is kept by nobody when its pass is over
+            media = (seen.pop(0) if known else vision.look(policy, (), train=train)) if shards else vision
+            complete = Complete(tower=place == last_with_media, rest=place == len(most) - 1)
+            idle = most[place] - (passes[place] if known else 0)
+            row.append(Turn(owner=owner, own=mine, media=media, idle=idle, complete=complete))
+        yield part, row
 
 
-def forward(
-    layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, vision: VisionCache, turn: Turn, *, train: bool, **options: Any
-) -> Scored:
+def forward(layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, turn: Turn, *, train: bool, **options: Any) -> Scored:
     """`layout.forward`, together with all ranks where that is needed."""
 
-    def scores(media: VisionCache | Seen) -> Scored:
+    def scores() -> Scored:
         if turn.owner is None or policy.sequence is None:
-            return layout.forward(policy, batch, media, train=train, **options)
+            return layout.forward(policy, batch, turn.media, train=train, **options)
         row = cast(PackedBatch, batch) if turn.own else None
-        return shared_columns(policy, row, media, policy.sequence, turn.owner, train=train, **options)
+        return shared_columns(policy, row, turn.media, policy.sequence, turn.owner, train=train, **options)
 
     if not policy.shards.collective:
-        return scores(vision)
-    rows = batch.rows if turn.own else ()
-    seen = vision.look(policy, [handle for row in rows for handle in row.prompt.media], train=train)
-    idle = max(dist.gather(seen.passes)) - seen.passes
+        return scores()
 
     def run() -> tuple[torch.Tensor, torch.Tensor]:
-        zero = sum(_idle_pass(policy, train=train) for _ in range(idle))
+        zero = sum(_idle_pass(policy, train=train) for _ in range(turn.idle))
         # at the place where features enter, so that the backward pass goes through the same layers as on the other ranks
         with _added_to_embeddings(policy, zero):
-            scored = scores(seen)
+            scored = scores()
         return scored.logp_BT, scored.entropy_BT
 
     logp_BT, entropy_BT = policy.shards.run(run)

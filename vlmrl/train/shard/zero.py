@@ -24,7 +24,7 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.root import Read, Root
 from vlmrl.train import dist
 from vlmrl.train.shard.adamw import make_optimizer
-from vlmrl.train.shard.base import Named, Writer, engine_kind
+from vlmrl.train.shard.base import Complete, Named, Writer, engine_kind
 from vlmrl.train.shard.ddp import MOMENTS, WEIGHTS, require_same_names, write_whole
 from vlmrl.train.shard.prebuilt import prebuild
 from vlmrl.train.shard.zero_shards import ZeroShards, initialize
@@ -100,7 +100,7 @@ class ZeroUpdates:
         if self._offload != "none":
             self.optimizer.norm_for_param_grads = {}
 
-    def backward(self, scalar: torch.Tensor, *, last: bool) -> None:
+    def backward(self, scalar: torch.Tensor, *, last: bool, complete: Complete) -> None:
         """DeepSpeed divides by the number of ranks. A loss that is not finite must not count even if its gradient is."""
         scale = self._world if bool(torch.isfinite(scalar)) else float("nan")
         self._engine.set_gradient_accumulation_boundary(last and self._offload == "none")

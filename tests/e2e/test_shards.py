@@ -20,8 +20,12 @@ from safetensors.torch import load_file
 
 from tests.e2e.test_two_ranks import SCRIPT
 from tests.support import runs, shard_ranks
-from tests.support.shard_ranks import CASES, FOUR, OFFLOADED, SHARDINGS
+from tests.support.shard_ranks import CASES, COPIES, FOUR, OFFLOADED, SHARDINGS
 from vlmrl.families.qwen_vl import part_of
+from vlmrl.plan.gpus import gpu_of
+from vlmrl.plan.model import shape_of
+from vlmrl.plan.settings import Settings
+from vlmrl.plan.time import between_copies
 from vlmrl.train import checkpoint
 from vlmrl.train.shard.base import OFFLOADS
 from vlmrl.train.tracking import read_metrics
@@ -119,6 +123,38 @@ def test_shards_in_the_machines_memory_have_the_same_bits(offloaded: Path) -> No
     assert OFFLOADED["all in the machine's memory"] == dataclasses.replace(CASES["unequal"], rehearse=True, offload="all")
     one, other = (load_file(offloaded / f"{case} fsdp 2.safetensors") for case in ("unequal", "all in the machine's memory"))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each of two ranks is a group that has all weights."""
+    return made(tmp_path_factory.mktemp("copies"), "qwen2_5_vl", 2, COPIES)
+
+
+def calls(folder: Path, case: str, *, control: bool, operation: str = "") -> tuple[int, int]:
+    """(calls, bytes) of rank 0 in the first update of two ranks with fsdp: those in which ranks agree, or the others."""
+    found = json.loads((folder / f"{case} fsdp 2.json").read_text())
+    of = [(number, size) for name, group, number, size in found if (group == "control") == control and operation in (name, "")]
+    return sum(number for number, _ in of), sum(size for _, size in of)
+
+
+@pytest.mark.parametrize("case", COPIES)
+def test_copies_are_summed_once_a_step(copies: Path, case: str) -> None:
+    """Several micro-batches; the tower's gradients are complete at its last one, whichever that is. The rehearsal sums once more."""
+    assert difference(copies, case, "ddp 1", "fsdp 2") < ROUNDING["float32"]
+    times = 2 if COPIES[case].rehearse else 1
+    number, size = calls(copies, case, control=False, operation="allreduce_")
+    assert number == times * shard_ranks.units(copies.parent)
+    shape = shape_of(json.loads((copies.parent / "model" / "config.json").read_text()))
+    # a sum over two sends as many bytes as it has
+    planned = Settings(shape=shape, gpu=gpu_of("h100"), gpus=2, sharding="fsdp", dtype="float32", shard_size=1)
+    assert size == times * between_copies(planned, 1)
+
+
+@pytest.mark.parametrize("case", ["alike", "apart", "unequal", "idle rank", "tower by chunks"])
+def test_ranks_agree_three_times_a_step(two: Path, case: str) -> None:
+    """On the passes of all micro-batches, on the number of tokens, and on what is logged with whether it is finite."""
+    assert calls(two, case, control=True)[0] == 3
 
 
 @pytest.mark.slow

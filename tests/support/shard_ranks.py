@@ -3,14 +3,16 @@
     torchrun --nproc-per-node 2 -m tests.support.shard_ranks FOLDER CASE [control]
 
 Plain gradient descent with a rate of 1 takes the place of AdamW, so that the update is the gradient (times the rate of a part that has
-one). Rank 0 writes it to FOLDER/<case>.
+one). Rank 0 writes it to FOLDER/gradients/<case>, and beside it the calls between ranks in the first update and their bytes.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,6 +22,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from tests.support import preload, tiny
+from tests.support.calls import Calls
 from vlmrl.algo.registries import reducer
 from vlmrl.config.section import OptimSection
 from vlmrl.config.train import TrainSection
@@ -63,9 +66,11 @@ class Case:
     """Bound of the patches of one pass of the tower; one process makes one pass per kind."""
     sequence: int = 1
     """Ranks that share packed rows."""
+    engines: tuple[str, ...] = SHARDINGS
 
     def among(self, shardings: Sequence[str]) -> list[str]:
         """Those that can run it."""
+        shardings = [name for name in shardings if name in self.engines]
         return [name for name in shardings if self.offload in OFFLOADS[name] and (self.sequence == 1 or name in ("ddp", "fsdp"))]
 
 
@@ -98,7 +103,12 @@ OFFLOADED = {
     "moments in the machine's memory then text": Case(APART, lr=0.01, offload="optimizer", then=(("text",), ("text", "text"))),
     "all in the machine's memory then text": Case(APART, lr=0.01, offload="all", then=(("text",), ("text", "text"))),
 }
-ALL = CASES | FOUR | OFFLOADED
+_EACH = Case(APART, budget=60, shard_size=1, engines=("fsdp",))
+COPIES = {
+    "copies with media first": replace(_EACH, ranks=(("video", "text", "text"), ("image", "text", "text")), rehearse=True),
+    "copies with media last": replace(_EACH, ranks=(("text", "image"), ("text", "video")), offload="all"),
+}
+ALL = CASES | FOUR | OFFLOADED | COPIES
 
 
 def make_files(folder: Path, family: Any) -> None:
@@ -109,7 +119,14 @@ def make_files(folder: Path, family: Any) -> None:
         Image.fromarray(draws.integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)).save(data / name)
 
 
-def _rows(world: tiny.Tiny, ranks: Sequence[Sequence[str]]) -> list[list[Row]]:
+def units(folder: Path) -> int:
+    """Units that FSDP makes of the model: blocks, tower, layers, and the rest."""
+    config = json.loads((folder / "model" / "config.json").read_text())
+    return config["vision_config"]["depth"] + config["text_config"]["num_hidden_layers"] + 2
+
+
+def rows_of(world: tiny.Tiny, ranks: Sequence[Sequence[str]]) -> list[list[Row]]:
+    """Rows by rank."""
     pictures = {"image": ("a.png",), "two_images": ("a.png", "b.png"), "text": ()}
     out: list[list[Row]] = []
     group = 0
@@ -119,7 +136,7 @@ def _rows(world: tiny.Tiny, ranks: Sequence[Sequence[str]]) -> list[list[Row]]:
             sample = world.samples[0]
             if kind != "video":
                 media = tuple(MediaRef(kind="image", path=name) for name in pictures[kind])
-                sample = dataclasses.replace(sample, id=kind, media=media)
+                sample = replace(sample, id=kind, media=media)
             prompt = world.encoder.encode(sample, "think_or_not")
             for k in range(2):
                 text = "12.5 red" * (1 + (group + k) % 3)
@@ -135,17 +152,19 @@ def _descent(named: Named, cfg: OptimSection, *part_of: PartOf) -> tuple[torch.o
     return torch.optim.SGD(groups, lr=cfg.lr), order
 
 
-def gradient(folder: Path, case: Case, sharding: str) -> tuple[dict[str, torch.Tensor], float]:
-    """What one update subtracts from every weight, on rank 0, and the norm of the gradient. One process trains on the rows of all ranks."""
+def gradient(folder: Path, case: Case, sharding: str) -> tuple[dict[str, torch.Tensor], float, Calls]:
+    """What one update subtracts from every weight, on rank 0, the norm of the gradient, and the calls of the first update. One process
+    trains on the rows of all ranks."""
     world = tiny.load(folder / "model", folder / "world")
     before = {name: value.clone() for name, value in world.policy.state()}
     update = _update(world, case, sharding)
-    report = update(case.ranks)
+    with Calls() as calls:
+        report = update(case.ranks)
     assert report.applied
     if case.then:
         assert update(case.then).applied
     after = {name: value.clone() for name, value in world.policy.state()}
-    return {name: before[name] - after[name] for name in before}, report.grad_norm
+    return {name: before[name] - after[name] for name in before}, report.grad_norm, calls
 
 
 def updater(folder: Path, case: Case, sharding: str) -> Callable[[], StepReport]:
@@ -185,7 +204,7 @@ def _update(world: tiny.Tiny, case: Case, sharding: Any) -> Callable[[Sequence[S
     objective = TokenObjective(loss=negative_log_likelihood, reducer=reducer.bind("token_mean"))
 
     def update(kinds: Sequence[Sequence[str]]) -> StepReport:
-        of_ranks = _rows(world, kinds)
+        of_ranks = rows_of(world, kinds)
         rows = of_ranks[dist.rank()] if dist.world() > 1 else [row for rows in of_ranks for row in rows]
         mask_NT = response_mask(rows) if rows else torch.zeros(0, 1, dtype=torch.bool)
         return optimizer_step(learner, Minibatch(rows=tuple(rows), adv_NT=torch.ones(mask_NT.shape), mask_NT=mask_NT), objective)
@@ -220,11 +239,12 @@ def main() -> None:
         _without_idle_passes(control)
     for name in names:
         for sharding in shardings if dist.world() == 1 else ALL[name].among(shardings):
-            found, norm = gradient(folder, ALL[name], sharding)
+            found, norm, calls = gradient(folder, ALL[name], sharding)
             if dist.is_main():
                 out = folder / "gradients" / f"{name} {sharding} {dist.world()}.safetensors"
                 out.parent.mkdir(exist_ok=True)
                 save_file(found | {"norm": torch.tensor(norm)}, out)
+                out.with_suffix(".json").write_text(json.dumps([[*key, number, calls.bytes[key]] for key, number in calls.calls.items()]))
     dist.stop()
 
 

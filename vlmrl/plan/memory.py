@@ -213,7 +213,9 @@ def state(s: Settings, degree: int) -> State:
     if s.offload != "none":
         host, held = host + held, 0
         if s.sharding in ("zero2", "zero3") or (s.offload == "all" and s.sharding == "fsdp"):
-            host, gradients = host + gradients, 0
+            # before its last micro-batch a copy of the weights keeps its own sums on the device
+            waiting = s.sharding == "fsdp" and s.gpus > degree and len(s.rows) > 1
+            host, gradients = host + gradients, gradients if waiting else 0
         if s.offload == "all" and s.sharding in ("fsdp", "zero3"):
             host, weights = host + weights, 0
     return State(weights=weights, gradients=gradients, moments=held, reference=reference, host=host)

@@ -159,14 +159,24 @@ def link(s: Settings, ranks: int) -> float:
     return s.gpu.link if ranks <= s.gpus_per_node else min(s.gpu.link, s.network)
 
 
+def between_copies(s: Settings, degree: int) -> float:
+    """Bytes that a rank sends to sum gradients over whole copies of the weights, each on `degree` ranks: once a step, after the last
+    micro-batch; of the tower once for each of its chunks there."""
+    copies = s.gpus // degree
+    numbers = s.parameters.n_trained
+    if s.vision_trains:
+        numbers += sum(t.count for t in s.parameters.trained if t.part != "language") * (s.tower_passes(s.rows[-1]) - 1)
+    return 8 * numbers / degree * (copies - 1) / copies
+
+
 def traffic(s: Settings, memory: Memory) -> tuple[float, float]:
     """(seconds of shard traffic that may hide behind computing, seconds that cannot) of a step.
 
     fsdp, zero3: the weights are gathered for forward and for backward of each micro-batch and each scoring pass, and once for the
     reference engine; gradients are reduced per micro-batch in float32. The tower's are so for each of its chunks, and gathered once more
     to recompute it. Ranks that share rows make every pass once for each of them, and exchange queries, keys, values and outputs. Between
-    nodes that hold whole copies, gradients are summed once. ddp sums all gradients once, after the last backward. Offloading moves
-    gradients down and weights up once; activations that wait in the machine's memory go down and up with each row.
+    nodes that hold whole copies, gradients are summed once (`between_copies`). ddp sums all gradients once, after the last backward.
+    Offloading moves gradients down and weights up once; activations that wait in the machine's memory go down and up with each row.
     """
     p, c, degree = s.parameters, s.numbers.compute, memory.shard
     c = c if s.sharding == "fsdp" else 4  # DeepSpeed's weights and gradients are float32
@@ -183,8 +193,7 @@ def traffic(s: Settings, memory: Memory) -> tuple[float, float]:
                 s.sequence * sum(s.tower_passes(row) for row in s.rows),
             )
             hides += visual * (c * (3 * passes - 2 * batches) + 4 * (passes - batches)) * share / fast
-        copies = s.gpus // degree
-        hides += 8 * p.n_trained / degree * (copies - 1) / copies / link(s, s.gpus)
+        hides += between_copies(s, degree) / link(s, s.gpus)
     elif s.sharding == "zero2":
         hides += c * p.n_trained * batches * share / fast
         stays += c * p.n_trained * share / fast

@@ -77,6 +77,11 @@ def test_traffic() -> None:
     two_nodes = s.changed(gpus=16)
     hides, _ = clock.traffic(two_nodes, memory(two_nodes))
     assert hides == pytest.approx((2 * n * 5 + 4 * n * 2) * 7 / 8 / link + 8 * n / 8 / 2 / s.network)
+    chunked = two_nodes.changed(vision_chunk=16, visual=16)
+    visual = sum(t.count for t in tensors(TINY) if t.part != "language")
+    assert len(chunked.rows) > 1
+    assert chunked.tower_passes(chunked.rows[-1]) == 4
+    assert clock.between_copies(chunked, 8) == pytest.approx(8 * (n + 3 * visual) / 8 / 2)
     everywhere = two_nodes.changed(shard_size=16)
     assert clock.traffic(everywhere, memory(everywhere))[0] == pytest.approx((2 * n * 5 + 4 * n * 2) * 15 / 16 / s.network)
     assert clock.traffic(settings(), memory(settings())) == (0, 0)

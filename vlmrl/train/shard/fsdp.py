@@ -2,7 +2,7 @@
 
 Every block of the tower, the tower, every layer of the decoder and the rest are units that are gathered and freed one after the other.
 Master weights stay float32 in the shards; what is gathered has the compute type. With `train.shard_size` below the number of ranks the
-shards are kept several times (HSDP): gathered within a group, gradients summed over all. Rank 0 alone reads a model
+shards are kept several times (HSDP): gathered within a group, gradients summed over the groups once a step. Rank 0 alone reads a model
 (`train.shard.spread`). Checkpoints hold the shards (`train.shard.files`).
 
 Our loss is a sum over ranks that is divided already, so gradients are summed and never averaged.
@@ -85,7 +85,8 @@ class Fsdp:
         policy.shards = FsdpShards(root)
 
     def updates(self, policy: Policy, named: Named, cfg: OptimSection) -> FsdpUpdates:
-        return FsdpUpdates(named, *make_optimizer(named, cfg))
+        assert isinstance(policy.shards, FsdpShards)
+        return FsdpUpdates(policy.shards.root, policy.core.visual, named, *make_optimizer(named, cfg))
 
 
 class FsdpShards:
@@ -97,7 +98,7 @@ class FsdpShards:
     def __init__(self, root: Root):
         from torch.distributed.fsdp import FSDPModule
 
-        self._root: Any = root
+        self.root: Any = root
         self._units: list[Any] = [module for module in root.modules() if isinstance(module, FSDPModule)]
         self._gathered = False
 
@@ -108,9 +109,9 @@ class FsdpShards:
     def run(self, fn: Callable[[], T]) -> T:
         if self._gathered:
             return fn()
-        out = self._root(fn)
+        out = self.root(fn)
         if not torch.is_grad_enabled():
-            self._root.reshard()  # else the backward pass does it
+            self.root.reshard()  # else the backward pass does it
         return out
 
     @contextmanager
@@ -119,7 +120,7 @@ class FsdpShards:
             yield
             return
         if self._units[0]._get_fsdp_state()._is_root is None:
-            self._root(lambda: ())  # FSDP learns in its first forward which of its modules is the outermost
+            self.root(lambda: ())  # FSDP learns in its first forward which of its modules is the outermost
         for unit in self._units:
             unit.unshard()
             unit.set_reshard_after_forward(False, recurse=False)
@@ -129,7 +130,7 @@ class FsdpShards:
         finally:
             self._gathered = False
             for unit in self._units:
-                unit.set_reshard_after_forward(unit is not self._root, recurse=False)
+                unit.set_reshard_after_forward(unit is not self.root, recurse=False)
                 unit.reshard()
 
     def full(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -151,8 +152,10 @@ class FsdpUpdates:
 
     recovers = False
 
-    def __init__(self, named: Named, optimizer: torch.optim.Optimizer, order: list[str]):
+    def __init__(self, root: Any, tower: Any, named: Named, optimizer: torch.optim.Optimizer, order: list[str]):
+        """`root`, `tower`: units of FSDP."""
         self.optimizer = optimizer
+        self._root, self._tower = root, tower
         self._named, self._order = dict(named), order
         self._copies = Copies()
 
@@ -160,7 +163,11 @@ class FsdpUpdates:
         self.optimizer.zero_grad(set_to_none=True)
 
     def backward(self, scalar: torch.Tensor, *, last: bool, complete: Complete) -> None:
-        del last, complete
+        """Gradients are summed within a group in every pass, and over the groups (HSDP) when they are complete. Until then each group keeps
+        its own sums; what is complete too early or never would be a wrong gradient."""
+        del last
+        self._root.set_requires_all_reduce(complete.rest)
+        self._tower.set_requires_all_reduce(complete.tower)
         scalar.backward()
 
     def finish(self, max_norm: float) -> float:

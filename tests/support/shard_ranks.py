@@ -146,7 +146,8 @@ def rows_of(world: tiny.Tiny, ranks: Sequence[Sequence[str]]) -> list[list[Row]]
     return out
 
 
-def _descent(named: Named, cfg: OptimSection, *part_of: PartOf) -> tuple[torch.optim.Optimizer, list[str]]:
+def _descent(named: Named, cfg: OptimSection, *part_of: PartOf, fused: bool = False) -> tuple[torch.optim.Optimizer, list[str]]:
+    del fused
     groups = groups_of(named, cfg, *part_of)
     order = [name for group in groups for name in group.pop("names")]
     return torch.optim.SGD(groups, lr=cfg.lr), order

@@ -78,7 +78,11 @@ class RunSection(Section):
         default=("tensorboard",), description="accelerate trackers beside metrics.jsonl (tensorboard, wandb, ...)"
     )
     deterministic: bool = Field(default=True, description="Deterministic kernels where torch has them; needed for bit-exact resume")
-    threads: int = Field(default=0, ge=0, description="torch CPU threads; 0 leaves torch's default")
+    threads: int = Field(
+        default=0,
+        ge=0,
+        description="torch CPU threads; 0 leaves torch's default, and gives an optimizer in the machine's memory the rank's share of cores",
+    )
 
 
 LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

@@ -261,7 +261,7 @@ def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui:
         store=store,
         encoder=encoder,
         state=state,
-        engine=open_engine(cfg.train, pick_device(cfg.model.device)),
+        engine=open_engine(cfg.train, pick_device(cfg.model.device), cfg.run.threads),
         sequence=ranks_of(cfg.train),
         identity=identity,
         used=used,

@@ -60,8 +60,13 @@ def occupied(optimizer: Any) -> Iterator[None]:
         optimizer.zero_grad(set_to_none=True)
 
 
-def make_optimizer(named: Named, cfg: OptimSection, part_of: PartOf = part_of) -> tuple[torch.optim.Optimizer, list[str]]:
+def make_optimizer(
+    named: Named, cfg: OptimSection, part_of: PartOf = part_of, *, fused: bool = False
+) -> tuple[torch.optim.Optimizer, list[str]]:
     """The optimizer, and the parameter names in its order.
+
+    Args:
+        fused: AdamW goes through the memory once, not once for each of its operations. It rounds otherwise.
 
     Raises:
         ConfigError: a part of `optim.parts` has nothing that trains, the package of `optim.kind` is not there, or Muon has no matrix.
@@ -74,4 +79,4 @@ def make_optimizer(named: Named, cfg: OptimSection, part_of: PartOf = part_of) -
         return adamw8bit.make(groups, cfg), order
     if cfg.kind == "muon":
         return muon.Muon(groups, cfg), order
-    return torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas), order
+    return torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas, fused=fused or None), order

@@ -139,7 +139,7 @@ class Engine(Protocol):
 
 OFFLOADS = {"ddp": ("none",), "fsdp": ("none", "all"), "zero2": ("none", "optimizer"), "zero3": ("none", "optimizer", "all")}
 """What an engine can keep in the machine's memory."""
-Make = Callable[[TrainSection, torch.device], Engine]
+Make = Callable[[TrainSection, torch.device, int], Engine]
 ENGINES: dict[str, Make] = {}
 
 
@@ -153,8 +153,11 @@ def engine_kind(*names: str) -> Callable[[Make], Make]:
     return register
 
 
-def open_engine(cfg: TrainSection, device: torch.device) -> Engine:
+def open_engine(cfg: TrainSection, device: torch.device, threads: int = 0) -> Engine:
     """The engine of a recipe.
+
+    Args:
+        threads: of an update in the machine's memory; 0: this rank's share of the cores.
 
     Raises:
         ConfigError: unknown, or it cannot run here.
@@ -163,4 +166,4 @@ def open_engine(cfg: TrainSection, device: torch.device) -> Engine:
         raise ConfigError(f"train.sharding: unknown '{cfg.sharding}'{nearest(cfg.sharding, list(ENGINES))}")
     if cfg.offload not in OFFLOADS[cfg.sharding]:
         raise ConfigError(f"train.offload: '{cfg.offload}' is not for '{cfg.sharding}', which has {', '.join(OFFLOADS[cfg.sharding])}")
-    return ENGINES[cfg.sharding](cfg, device)
+    return ENGINES[cfg.sharding](cfg, device, threads)

@@ -37,8 +37,8 @@ class Replicas:
     per_stage = False
     read: Read = "placed"
 
-    def __init__(self, cfg: TrainSection, device: torch.device):
-        del cfg, device
+    def __init__(self, cfg: TrainSection, device: torch.device, threads: int):
+        del cfg, device, threads
 
     def wrap(self, policy: Policy) -> None:
         """Nothing: the weights are where they belong."""

@@ -30,6 +30,7 @@ from vlmrl.train.shard.adamw import make_optimizer, occupied
 from vlmrl.train.shard.base import Complete, Named, Writer, engine_kind
 from vlmrl.train.shard.copies import Copies
 from vlmrl.train.shard.spread import fill
+from vlmrl.train.shard.threads import spread
 from vlmrl.train.tensors import optimizer_tensors, require_finite
 
 T = TypeVar("T")
@@ -45,14 +46,14 @@ class Fsdp:
     def read(self) -> Read:
         return "host" if dist.is_main() else "none"
 
-    def __init__(self, cfg: TrainSection, device: torch.device):
+    def __init__(self, cfg: TrainSection, device: torch.device, threads: int):
         """
         Raises:
             ConfigError: one process, or a `shard_size` that does not divide the ranks.
         """
         from torch.distributed.device_mesh import init_device_mesh
 
-        self._offload = cfg.offload == "all"
+        self._offload, self._threads = cfg.offload == "all", threads
         world = dist.world()
         if world == 1:
             raise ConfigError("train.sharding: 'fsdp' needs several processes (torchrun, accelerate launch); one process is ddp")
@@ -86,7 +87,11 @@ class Fsdp:
 
     def updates(self, policy: Policy, named: Named, cfg: OptimSection) -> FsdpUpdates:
         assert isinstance(policy.shards, FsdpShards)
-        return FsdpUpdates(policy.shards.root, policy.core.visual, named, *make_optimizer(named, cfg))
+        # on a CPU nothing is offloaded really, and the update keeps the bits that it has without
+        optimizer, order = make_optimizer(named, cfg, fused=self._offload and policy.device.type == "cuda")
+        if self._offload:
+            spread(optimizer, self._threads)
+        return FsdpUpdates(policy.shards.root, policy.core.visual, named, optimizer, order)
 
 
 class FsdpShards:

@@ -27,6 +27,7 @@ from vlmrl.train.shard.adamw import make_optimizer
 from vlmrl.train.shard.base import Complete, Named, Writer, engine_kind
 from vlmrl.train.shard.ddp import MOMENTS, WEIGHTS, require_same_names, write_whole
 from vlmrl.train.shard.prebuilt import prebuild
+from vlmrl.train.shard.threads import spread
 from vlmrl.train.shard.zero_shards import ZeroShards, initialize
 from vlmrl.train.tensors import read_tensors, require_finite
 
@@ -41,7 +42,7 @@ class Zero:
     per_stage = True
     read: Read = "placed"
 
-    def __init__(self, cfg: TrainSection, device: torch.device):
+    def __init__(self, cfg: TrainSection, device: torch.device, threads: int):
         """
         Raises:
             ConfigError: one process, or DeepSpeed does not load here.
@@ -59,7 +60,7 @@ class Zero:
             ) from error
         deepspeed.logger.setLevel("ERROR")
         prebuild()
-        self._stage, self._offload = STAGES[cfg.sharding], cfg.offload
+        self._stage, self._offload, self._threads = STAGES[cfg.sharding], cfg.offload, threads
 
     def wrap(self, policy: Policy) -> None:
         """Nothing yet for weights that train: DeepSpeed takes them with their optimizer. Others are cut up at once by stage 3."""
@@ -68,7 +69,7 @@ class Zero:
             policy.shards = ZeroShards(initialize(root, 3, self._offload, None), root, self._stage)
 
     def updates(self, policy: Policy, named: Named, cfg: OptimSection) -> ZeroUpdates:
-        return ZeroUpdates(policy, named, cfg, self._stage, self._offload)
+        return ZeroUpdates(policy, named, cfg, self._stage, self._offload, self._threads)
 
 
 class ZeroUpdates:
@@ -76,8 +77,9 @@ class ZeroUpdates:
 
     recovers = False
 
-    def __init__(self, policy: Policy, named: Named, cfg: OptimSection, stage: int, offload: str):
+    def __init__(self, policy: Policy, named: Named, cfg: OptimSection, stage: int, offload: str, threads: int):
         self._policy, self._named, self._cfg, self._stage, self._offload = policy, dict(named), cfg, stage, offload
+        self._threads = threads
         self._world = dist.world()
         self._engine: Any = None
         self._any = False
@@ -140,6 +142,8 @@ class ZeroUpdates:
                 for name, value in weights.items():
                     self._named[name].copy_(value)
         optimizer, _ = make_optimizer(list(self._named.items()), self._cfg)
+        if self._offload != "none":
+            spread(optimizer, self._threads)
         root = Root(self._policy.model)
         self._engine = initialize(root, self._stage, self._offload, optimizer)
         if self._offload != "none" and not hasattr(self.optimizer, "finalize_gradient_accumulation_boundary"):

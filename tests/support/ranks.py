@@ -162,6 +162,27 @@ def leaves() -> None:
     dist.gather(1)
 
 
+def connected() -> None:
+    """Says how many connections to other ranks this one has after the calls that a run makes, and how many files it may open."""
+    import resource
+
+    import torch
+
+    from vlmrl.train import dist
+
+    aside = dist.Aside()
+    for _ in range(3):
+        dist.meet("nothing")
+        dist.sum_(torch.ones(3))
+        assert len(dist.gather(dist.rank())) == dist.world()
+        assert dist.largest([dist.rank()]) == [dist.world() - 1]
+        assert len(aside.gather("x" * 5000)) == dist.world()
+        torch.distributed.all_reduce(torch.ones(1 << 16))
+    links = [os.readlink(f"/proc/self/fd/{file}") for file in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{file}")]
+    print("SOCKETS", sum(link.startswith("socket:") for link in links), *resource.getrlimit(resource.RLIMIT_NOFILE), flush=True)
+    dist.meet("the end")
+
+
 def _without_a_group_for_the_cpu() -> None:
     """The group of the launcher gets a backend for a device alone, as NCCL's is; says what was asked for."""
     import torch.distributed

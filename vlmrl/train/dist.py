@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import resource
 import secrets
 import time
 import traceback
@@ -51,11 +52,12 @@ class RankFailed(VlmrlError):
         self.exit_code = exit_code
 
 
-def start(patience: float | None = None) -> None:
+def start(patience: float | None = None, *, offloads: bool = False) -> None:
     """Join the process group when a launcher made one; else do nothing.
 
     Args:
         patience: seconds that a collective may take once all ranks have come to it (default: ten minutes). The environment comes first.
+        offloads: whether gradients lie in the machine's memory, and are summed there.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch_dist.is_initialized():
         from accelerate import PartialState
@@ -68,7 +70,10 @@ def start(patience: float | None = None) -> None:
             torch.cuda.set_device(local)
         # a call of NCCL that takes longer than the patience ends the process, and does not hang on
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+        # else gloo connects each rank with each other one in every group, also where a call goes to a few of them alone
+        os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
+        raise_descriptors()
+        backend = backend_of(cuda=cuda, offloads=offloads)
         longest = timedelta(seconds=waits.patience)
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             own, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -79,6 +84,21 @@ def start(patience: float | None = None) -> None:
         # a process that ends with the group's threads running aborts now and then, and its exit code with it
         atexit.register(stop)
         _start_control(waits)
+
+
+def backend_of(*, cuda: bool, offloads: bool) -> str:
+    """Of the default group: the device's alone where only tensors of the device go through it. A backend for the CPU, and one in every
+    group that is cut out of it, costs each rank its connections."""
+    if not cuda:
+        return "gloo"
+    return "cpu:gloo,cuda:nccl" if offloads else "nccl"
+
+
+def raise_descriptors() -> None:
+    """Let this process have as many open files as its hard limit allows: connections to hundreds of ranks are more than the usual
+    soft limit of 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _fresh_store(number: int, patience: timedelta) -> Any:

@@ -44,7 +44,7 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
         VlmrlError: with the exit code of its kind; what was saved stays.
     """
     cfg = loaded.config
-    dist.start(cfg.train.patience)
+    dist.start(cfg.train.patience, offloads=cfg.train.offload != "none")
     problems = [*validate(cfg), *method_problems(cfg), *eval_problems(cfg)]
     if problems:
         raise ConfigError(problems)

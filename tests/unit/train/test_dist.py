@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from tests.support.ranks import Ranks
+from vlmrl.train import dist
 
 SCRIPT = """
 import os, sys, json
@@ -81,3 +85,34 @@ def test_one_rank_fails_and_all_know_why(failing: int, tmp_path: Path) -> None:
         tmp_path,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("world", [16, pytest.param(64, marks=pytest.mark.slow)])
+def test_connections_of_a_rank_grow_with_the_logarithm_of_the_ranks(world: int, tmp_path: Path) -> None:
+    """Three groups, and in each the partners of rings and trees; connected with everyone they would be 3 x (world - 1). Rank 0 has a
+    connection to each, of the store that it holds."""
+    ranks = Ranks("connected", tmp_path, world=world)
+    try:
+        found = [int(ranks.wait_for(rank, "SOCKETS", timeout=600).split()[1]) for rank in range(world)]
+        assert all(ranks.code(rank) == 0 for rank in range(world))
+    finally:
+        ranks.close()
+    assert max(found[1:]) <= 4 + 3 * world.bit_length()
+    assert found[0] <= 4 + 3 * world.bit_length() + 2 * world
+
+
+def test_a_rank_may_open_as_many_files_as_its_hard_limit_allows() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+        dist.raise_descriptors()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("cuda", "offloads", "expected"), [(False, True, "gloo"), (True, False, "nccl"), (True, True, "cpu:gloo,cuda:nccl")]
+)
+def test_the_cpu_has_a_backend_where_gradients_are_summed_there(cuda: bool, offloads: bool, expected: str) -> None:
+    assert dist.backend_of(cuda=cuda, offloads=offloads) == expected

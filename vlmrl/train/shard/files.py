@@ -87,7 +87,7 @@ def restore(path: Path, named: Parameters, optimizer: torch.optim.Optimizer, ord
         if tuple(target[key].shape) != size:
             raise CheckpointError(f"{path}: tensor '{key}' has shape {size}, the parameter needs {tuple(target[key].shape)}")
     with dist.collective("checkpoint"):
-        dcp.load(target, storage_reader=reader)  # pyright: ignore[reportPrivateImportUsage]
+        dcp.load(target, storage_reader=reader, process_group=dist.control())  # pyright: ignore[reportPrivateImportUsage]
     for name, of in state.items():
         optimizer.state[named[name]] = of
 

@@ -24,7 +24,9 @@ from vlmrl.train.watchdog import address
 LAUNCHERS = ("torchrun", "accelerate", "slurm")
 PORT = 29400
 RESTARTS = 3
-SAVING = 120
+SAVING = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120")
+"""Seconds that ranks which are asked to stop may take to end their step and save; by itself torchrun kills them after 30. A torch that does
+not know the variable yet does so in any case."""
 FINAL = (ConfigError.exit_code, DataError.exit_code, Preempted.exit_code, CheckpointError.exit_code)
 """Exit codes after which the same command would end the same way, or after which somebody wanted the job to end."""
 _SAID = "VLMRL_FINAL_EXIT_CODE"
@@ -90,6 +92,7 @@ def slurm(job: Job) -> str:
 #SBATCH --requeue
 # Two minutes before its time is over the job is asked to stop; it saves, and the same script resumes.
 set -euo pipefail
+export {"=".join(SAVING)}
 export HOST="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
 exec srun --kill-on-bad-exit=1 {line} {train}
 """
@@ -99,10 +102,8 @@ def text(job: Job, launcher: str) -> str:
     """What a person runs: a line, a line for each machine, or a script. `launcher` is one of `LAUNCHERS`."""
     if launcher == "slurm":
         return slurm(job)
-    if launcher == "torchrun":
-        return shlex.join(torchrun(job)) + "\n"
-    lines = [shlex.join(accelerate(job, machine)) for machine in range(job.nodes)]
-    return "".join(f"{line}\n" for line in lines)
+    lines = [torchrun(job)] if launcher == "torchrun" else [accelerate(job, machine) for machine in range(job.nodes)]
+    return "".join(f"{'='.join(SAVING)} {shlex.join(line)}\n" for line in lines)
 
 
 def run(job: Job) -> int:
@@ -114,14 +115,13 @@ def run(job: Job) -> int:
     with tempfile.TemporaryDirectory() as folder:
         said = Path(folder) / "code"
         os.environ[_SAID] = str(said)
-        # so long may ranks that are asked to stop take to save, where this torch lets us say it; else it gives them half a minute
-        options = {option for action in elastic.get_args_parser()._actions for option in action.option_strings}
-        ours = ["--shutdown-timeout", str(SAVING)] if "--shutdown-timeout" in options else []
+        os.environ.setdefault(*SAVING)
+        ours: list[str] = []
         if job.nodes > 1:  # not by their names, which not every host knows of itself
             first = job.endpoint.rpartition(":")[0]
             own = address(first)
             is_first = own == first or own in {str(place[0]) for *_, place in socket.getaddrinfo(first, None)}
-            ours += ["--local-addr", own, "--rdzv-conf", f"is_host={int(is_first)}"]
+            ours = ["--local-addr", own, "--rdzv-conf", f"is_host={int(is_first)}"]
         try:
             elastic.main([*ours, *torchrun(job)[1:]])
         except ChildFailedError as failed:

@@ -26,6 +26,8 @@ TRAIN = ("configs/recipes/toy_video.yaml", "run.name=it's mine", "stages.rl.adva
 def torchrun(line: str) -> tuple[Any, list[str]]:
     """A line as torchrun reads it: its configuration, and the words of the processes."""
     words = shlex.split(line)
+    if "=" in words[0]:
+        os.environ.update([words.pop(0).split("=", 1)])
     assert words[0] == "torchrun"
     config, _, rest = config_from_args(get_args_parser().parse_args(words[1:]))
     return config, [word for word in rest if word not in ("-u", "-m")]
@@ -34,9 +36,11 @@ def torchrun(line: str) -> tuple[Any, list[str]]:
 @pytest.mark.parametrize(("nodes", "host"), [(1, ""), (4, "10.0.0.7"), (2, "first:29500")])
 def test_the_line_for_torchrun(nodes: int, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")
     (line,) = text(Job(gpus=8, nodes=nodes, host=host, restarts=5, train=TRAIN), "torchrun").splitlines()
     config, words = torchrun(line)
     assert (config.nproc_per_node, config.min_nodes, config.max_nodes, config.max_restarts) == (8, nodes, nodes, 5)
+    assert config.shutdown_timeout == 120, "a step is longer than torchrun's half minute"
     assert words == ["vlmrl", "train", *TRAIN]
     if nodes > 1:
         assert config.rdzv_backend == "c10d"
@@ -50,7 +54,8 @@ def test_the_lines_for_accelerate(nodes: int, monkeypatch: pytest.MonkeyPatch) -
     lines = text(Job(gpus=4, nodes=nodes, host="first", restarts=2, train=TRAIN), "accelerate").splitlines()
     assert len(lines) == nodes
     for machine, line in enumerate(lines):
-        words = shlex.split(line)
+        said, *words = shlex.split(line)
+        assert said == "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=120"
         assert words[:2] == ["accelerate", "launch"]
         asked = launch_command_parser().parse_args(words[2:])
         assert (asked.num_processes, asked.max_restarts, asked.module) == (4 * nodes, 2, True)
@@ -75,12 +80,13 @@ def test_the_script_for_slurm(tmp_path: Path) -> None:
     """bash reads it; what `srun` is given is a line for torchrun on each machine."""
     script = tmp_path / "train.sbatch"
     script.write_text(text(Job(gpus=8, nodes=4, restarts=3, train=TRAIN), "slurm"))
-    for name, body in (("scontrol", "echo node7; echo node8"), ("srun", 'printf "%s\\0" "$@"')):
+    for name, body in (("scontrol", "echo node7; echo node8"), ("srun", 'printf "%s\\0" "$TORCH_ELASTIC_SHUTDOWN_TIMEOUT" "$@"')):
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "node[7-8]"}
     done = subprocess.run(["bash", str(script)], capture_output=True, text=True, env=env, timeout=60, check=True)
     words = done.stdout.split("\0")[:-1]
+    assert words[0] == "120"
     config, train = torchrun(shlex.join(words[words.index("torchrun") :]))
     assert (config.rdzv_endpoint, config.run_id, config.min_nodes, config.nproc_per_node) == ("node7:29400", "17", 4, 8)
     assert train == ["vlmrl", "train", *TRAIN]

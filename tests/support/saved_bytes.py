@@ -287,7 +287,7 @@ def peak_away(model: Any, groups: list[tuple[int, tuple[int, ...]]], **how: Any)
             kept = offload.take(tensor, stay)
         if isinstance(kept, offload.Away):
             storage = tensor.untyped_storage()
-            sizes.append(kept.host.untyped_storage().nbytes())
+            sizes.append((kept.lead + offload._room(kept.host)) * kept.host.element_size())
             sources[live.number(storage), storage.nbytes()] = storage.nbytes()
         return kept
 

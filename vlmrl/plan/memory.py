@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vlmrl.plan import activations as acts
+from vlmrl.plan.host import blocks, page_locked
 from vlmrl.plan.model import Tensor, count, decoder_layer
 from vlmrl.plan.settings import Settings
 
@@ -123,8 +124,8 @@ class Memory:
 
     @property
     def host(self) -> int:
-        """Bytes in the machine's memory, for each rank."""
-        return self.state.host + self.training.host
+        """Bytes in the machine's memory, for each rank: of activations whole blocks."""
+        return self.state.host + blocks(self.training.host)
 
     @property
     def peak(self) -> int:
@@ -215,9 +216,11 @@ def state(s: Settings, degree: int) -> State:
         if s.sharding in ("zero2", "zero3") or (s.offload == "all" and s.sharding == "fsdp"):
             # before its last micro-batch a copy of the weights keeps its own sums on the device
             waiting = s.sharding == "fsdp" and s.gpus > degree and len(s.rows) > 1
-            host, gradients = host + gradients, gradients if waiting else 0
+            down = page_locked(shard([t], degree) for t in p.trained) if s.sharding == "fsdp" else gradients
+            host, gradients = host + down, gradients if waiting else 0
         if s.offload == "all" and s.sharding in ("fsdp", "zero3"):
-            host, weights = host + weights, 0
+            down = page_locked(shard([t], degree) for t in (*p.trained, *p.frozen)) if s.sharding == "fsdp" else weights
+            host, weights = host + down, 0
     return State(weights=weights, gradients=gradients, moments=held, reference=reference, host=host)
 
 

@@ -5,27 +5,30 @@ Parameters stay: a copy of them would free nothing. With recomputation only the 
 a layer is recomputed for stays on the device.
 
 Copies have the bits, the strides and the alignment of what they are copies of, so kernels of the backward pass do what they would have
-done. They are made on the stream of the computation: nothing runs ahead, and each copy costs its time.
+done. They are made on the stream of the computation: nothing runs ahead, and each copy costs its time. That stream also orders what comes
+after each other in the same place of the machine's memory (`policy.arena`), which is free again when a backward pass is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from vlmrl.policy.arena import ALIGNED, Arena
+
 SMALLEST = 1024
 """Bytes of the smallest tensor that travels: for less, a copy costs more than the room is worth."""
 SPARSEST = 2
 """Largest room that a tensor with gaps takes, as a multiple of its numbers; one with more stays."""
-ALIGNED = 64
-"""Bytes that the storages of both sides are aligned to; where in them a tensor begins is kept, to this multiple."""
+
+_ARENAS: dict[torch.device, Arena] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Away:
     """A tensor in the machine's memory, and where it belongs."""
 
@@ -61,16 +64,18 @@ def take(tensor: torch.Tensor, stay: set[int]) -> torch.Tensor | Away:
     if room > SPARSEST * tensor.numel() or _overlaps(tensor, room):
         return tensor
     lead = tensor.storage_offset() * size % ALIGNED // size
-    host = _like(tensor, room, lead, torch.device("cpu"), _pinned(tensor.device))
-    host.copy_(tensor, non_blocking=True)
-    return Away(host, tensor.device, lead)
+    arena = _ARENAS.setdefault(tensor.device, Arena(pinned=tensor.device.type == "cuda"))
+    away = Away(_like(tensor, arena.take(lead + room, tensor.dtype), lead), tensor.device, lead)
+    weakref.finalize(away, arena.give_back)
+    away.host.copy_(tensor, non_blocking=True)
+    return away
 
 
 def give_back(kept: torch.Tensor | Away) -> torch.Tensor:
     """The tensor on its device again."""
     if isinstance(kept, torch.Tensor):
         return kept
-    back = _like(kept.host, _room(kept.host), kept.lead, kept.device, torch.empty)
+    back = _like(kept.host, torch.empty(kept.lead + _room(kept.host), dtype=kept.host.dtype, device=kept.device), kept.lead)
     back.copy_(kept.host, non_blocking=True)
     return back
 
@@ -90,16 +95,6 @@ def _overlaps(tensor: torch.Tensor, room: int) -> bool:
     return room < tensor.numel() or any(stride == 0 and n > 1 for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def _like(tensor: torch.Tensor, room: int, lead: int, device: torch.device, allocate: Callable[..., torch.Tensor]) -> torch.Tensor:
-    """A fresh tensor of the same type, shape and strides, `lead` numbers behind an aligned address."""
-    flat = allocate(lead + room, dtype=tensor.dtype, device=device)
-    return flat.as_strided(tensor.shape, tensor.stride(), lead)
-
-
-def _pinned(device: torch.device) -> Callable[..., torch.Tensor]:
-    """Page-locked memory, which a GPU copies to and from by itself."""
-
-    def allocate(numbers: int, **how: Any) -> torch.Tensor:
-        return torch.empty(numbers, pin_memory=device.type == "cuda", **how)
-
-    return allocate
+def _like(tensor: torch.Tensor, flat: torch.Tensor, lead: int) -> torch.Tensor:
+    """In the memory `flat`, which begins at an aligned address: a tensor of the same shape and strides, `lead` numbers behind that."""
+    return flat.as_strided(tensor.shape, tensor.stride(), flat.storage_offset() + lead)

@@ -28,7 +28,7 @@ SPARSEST = 2
 _ARENAS: dict[torch.device, Arena] = {}
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Away:
     """A tensor in the machine's memory, and where it belongs."""
 
@@ -63,7 +63,7 @@ def take(tensor: torch.Tensor, stay: set[int]) -> torch.Tensor | Away:
     room = _room(tensor)
     if room > SPARSEST * tensor.numel() or _overlaps(tensor, room):
         return tensor
-    lead = tensor.storage_offset() * size % ALIGNED // size
+    lead = int(tensor.storage_offset()) * size % ALIGNED // size
     arena = _ARENAS.setdefault(tensor.device, Arena(pinned=tensor.device.type == "cuda"))
     away = Away(_like(tensor, arena.take(lead + room, tensor.dtype), lead), tensor.device, lead)
     weakref.finalize(away, arena.give_back)

@@ -37,7 +37,7 @@ def test_activations_take_little_more_than_their_bytes(monkeypatch: pytest.Monke
     """Those of many steps with rows of other lengths, too; one that is still held keeps its place."""
     monkeypatch.setattr(arena, "BLOCK", 2**16)
     monkeypatch.setattr(offload, "_ARENAS", {})
-    peak = 0
+    peak, tensors = 0, list[torch.Tensor]()
     for step in range(5):
         tensors = [torch.full((520 + 3 * step + k, 5), float(k)) for k in range(40)]
         kept = [offload.take(tensor, set()) for tensor in tensors]

@@ -27,7 +27,8 @@ def torchrun(line: str) -> tuple[Any, list[str]]:
     """A line as torchrun reads it: its configuration, and the words of the processes."""
     words = shlex.split(line)
     if "=" in words[0]:
-        os.environ.update([words.pop(0).split("=", 1)])
+        name, _, value = words.pop(0).partition("=")
+        os.environ[name] = value
     assert words[0] == "torchrun"
     config, _, rest = config_from_args(get_args_parser().parse_args(words[1:]))
     return config, [word for word in rest if word not in ("-u", "-m")]

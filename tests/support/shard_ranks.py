@@ -29,6 +29,7 @@ from vlmrl.config.train import TrainSection
 from vlmrl.policy.forward import Scored
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, response_mask
+from vlmrl.policy.precision import settle_types
 from vlmrl.train import dist
 from vlmrl.train.shard import ddp, engines, fsdp, lockstep, zero
 from vlmrl.train.shard.adamw import PartOf, groups_of
@@ -37,7 +38,7 @@ from vlmrl.train.shard.sequence import ranks_of, share
 from vlmrl.train.stage.loss import TokenObjective
 from vlmrl.train.stage.sft import negative_log_likelihood
 from vlmrl.train.step import Learner, Minibatch, StepReport, optimizer_step
-from vlmrl.types import MediaRef
+from vlmrl.types import PARTS, MediaRef
 
 assert preload is not None
 assert engines is not None
@@ -84,6 +85,8 @@ CASES = {
     "only the projector": Case(APART, freeze=("vision", "language")),
     "recomputed": Case(APART, budget=60, recompute=True),
     "bfloat16": Case(APART, dtype="bfloat16"),
+    "bfloat16 and a frozen tower": Case(APART, dtype="bfloat16", freeze=("vision", "projector")),
+    "bfloat16 and a frozen decoder": Case(APART, dtype="bfloat16", freeze=("language",)),
     "then text": Case(APART, lr=0.01, then=(("text",), ("text", "text"))),
     "rehearsed": Case(APART, budget=60, rehearse=True),
     "rates of parts": Case(APART, parts={"vision": 0.5, "projector": 2.0}),
@@ -179,6 +182,8 @@ def _update(world: tiny.Tiny, case: Case, sharding: Any) -> Callable[[Sequence[S
     policy = world.policy
     policy.vision_chunk_patches = case.chunk if dist.world() > 1 else None
     policy.compute = {"float32": torch.float32, "bfloat16": torch.bfloat16}[case.dtype]
+    trains = [part for part in PARTS if part not in case.freeze]
+    settle_types(policy.model, family=policy.bundle.family, compute=policy.compute, trains=trains)
     if case.recompute:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
     of_fsdp = sharding == "fsdp"

@@ -26,15 +26,18 @@ CASES: dict[str, tuple[str, bool, dict[str, Any]]] = {
     "deepstack": ("qwen3_vl", False, {}),
     "tied": ("qwen3_vl", True, {}),
     "adapters": ("qwen2_5_vl", True, {"lora": True}),
+    "adapters in bfloat16": ("qwen2_5_vl", True, {"lora": True, "dtype": "bfloat16"}),
+    "frozen tower in bfloat16": ("qwen3_vl", False, {"dtype": "bfloat16", "trains": ("language",)}),
     "reference": ("qwen3_vl", False, {"frozen": True}),
     "offloaded": ("qwen2_vl", False, {"offload": "all"}),
 }
 """Family, whether embeddings are tied, and how it is loaded."""
 
 
-def load(folder: Path, read: Any, lora: bool) -> Policy:
-    policy = load_policy(str(folder), load_processor(str(folder)), device="cpu", read=read)
-    if lora:
+def load(folder: Path, read: Any, case: dict[str, Any]) -> Policy:
+    how = {key: case[key] for key in ("dtype", "trains") if key in case}
+    policy = load_policy(str(folder), load_processor(str(folder)), device="cpu", read=read, **how)
+    if case.get("lora"):
         spec = LoraSpec(rank=2, alpha=4.0, vision=True)
         add_adapters(policy, spec, seed_of=lambda name: sum(name.encode()), base=str(folder))
     return policy
@@ -51,14 +54,14 @@ def held(policy: Policy) -> int:
 
 
 def main(folder: Path, case: dict[str, Any]) -> None:
-    whole = load(folder / "rank0", "placed", case.get("lora", False))
+    whole = load(folder / "rank0", "placed", case)
     expected = {
         name: value.clone() for name, value in [*whole.model.named_parameters(remove_duplicate=False), *whole.model.named_buffers()]
     }
     fingerprint, size = weights_fingerprint(whole), held(whole)
 
     engine = open_engine(TrainSection(sharding="fsdp", offload=case.get("offload", "none")), torch.device("cpu"))
-    policy = load(folder / f"rank{dist.rank()}", engine.read, case.get("lora", False))
+    policy = load(folder / f"rank{dist.rank()}", engine.read, case)
     if case.get("frozen"):
         policy.model.requires_grad_(False)
     loaded, most, units = held(policy), 0, [0]

@@ -109,7 +109,7 @@ class ModelSection(Section):
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where the policy runs")
     dtype: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="Compute type of the forward pass; parameters stay float32"
+        default="float32", description="Type of the forward pass and of weights that no stage trains; those that train stay float32"
     )
     attention: Literal["sdpa", "flash_attention_2"] = Field(default="sdpa", description="Attention kernel of transformers")
     prefix_backend: Literal["auto", "dense", "merge", "two_call", "flash", "flex"] = Field(
@@ -245,6 +245,11 @@ class Config(Section):
     keep: KeepSection = KeepSection()
     toy: ToySection | None = Field(default=None, description="The embedded world and model; only with model.path: toy or data.root: toy")
     plugins: tuple[str, ...] = Field(default=(), description="Python modules to import, for their registrations")
+
+    @property
+    def trained(self) -> tuple[Part, ...]:
+        """Parts whose own weights train in some stage: with adapters none."""
+        return () if self.model.lora is not None else tuple(part for part in PARTS if any(part not in s.frozen for s in self.stages))
 
     @model_validator(mode="before")
     @classmethod

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +24,8 @@ from vlmrl.policy.given import given_policy, load_given
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.pack import PositionSpec, Rule
 from vlmrl.policy.root import Read
+from vlmrl.policy.precision import keep_stream_wide, settle_types, typed
+from vlmrl.types import Part
 
 SETTINGS = "vlmrl.json"
 """File of an exported folder that says how the model was run in training."""
@@ -151,9 +155,15 @@ def load_policy(
     read: Read = "placed",
     vision_chunk_patches: int | None = None,
     quantize: Literal["none", "nf4"] = "none",
+    trains: Collection[Part] = (),
 ) -> Policy:
-    """Load the weights. `positions="auto"` takes the rule that the folder's `vlmrl.json` names, else `max`. What is not `placed` has to be
-    given to an engine (`train.shard`) before it is used. `quantize`: see `policy.nf4`; only for models that are `placed`.
+    """Load the weights.
+
+    Args:
+        positions: `auto` takes the rule that the folder's `vlmrl.json` names, else `max`.
+        read: what is not `placed` has to be given to an engine (`train.shard`) before it is used.
+        quantize: see `policy.nf4`; only for models that are `placed`.
+        trains: parts whose weights may train: they stay float32. All others are kept in the type `dtype` (`policy.precision`).
 
     Raises:
         ConfigError: not found, unsupported family, a type that is not in `COMPUTE`, a device that is not there, or a report of
@@ -162,25 +172,29 @@ def load_policy(
     """
     if dtype not in COMPUTE:
         raise ConfigError(f"model.dtype: expected one of {', '.join(COMPUTE)}, got '{dtype}'")
-    where = pick_device(device)
+    where, compute = pick_device(device), COMPUTE[dtype]
+    family: Family = bundle.family
     config = _config(path, bundle, revision)
     verdict.check(path)
     if getattr(config, "quantization_config", None) is not None:
         raise ConfigError(f"model.path: the weights of '{path}' are quantised already; take the original ones, and model.quantize: nf4")
+    model = _empty(config, attention)
+    kind, settle = type(model), partial(settle_types, family=family, compute=compute, trains=trains)
     if quantize != "none":
         if read != "placed" or not bundle.family.own_code:
             raise ConfigError(f"model.quantize: '{quantize}' is for the Qwen-VL families with train.sharding: ddp; leave it out")
-        model = _weights(path, revision, attention, nf4.options(_empty(config, attention), COMPUTE[dtype]), where)
+        model = _weights(path, revision, typed(kind, settle), attention, quantised=nf4.options(model, compute), where=where)
         nf4.settle(model)
-    else:
-        model = _empty(config, attention) if read == "none" else _weights(path, revision, attention)
+    elif read != "none":
+        model = _weights(path, revision, typed(kind, settle), attention, where=where if read == "placed" else None)
+    model.__class__ = kind
+    settle(model)
     if read == "placed":
         model = model.to(where)
         if where.type == "cpu":
             _own_memory(model)
+        keep_stream_wide(model)
     model.eval()
-    compute = COMPUTE[dtype]
-    family: Family = bundle.family
     if not family.own_code:
         tiles.follow(model.config, bundle.processor)
         return given_policy(model, bundle, device=where, compute=compute)
@@ -232,13 +246,13 @@ def _config(path: str, bundle: ProcessorBundle, revision: str | None) -> Any:
     return config
 
 
-def _weights(path: str, revision: str | None, attention: str, quantised: Any = None, where: torch.device | None = None) -> Any:
-    """The model with all of its tensors, float32, on the CPU; with `quantised` (`nf4.options`) on the device `where`, to which tensors
-    go one by one: they are never there all in 32 bits."""
-    from transformers import AutoModelForImageTextToText
-
+def _weights(
+    path: str, revision: str | None, kind: Any, attention: str, *, quantised: Any = None, where: torch.device | None = None
+) -> Any:
+    """A model of the class `kind` with all of its tensors. They go one by one from the file to the device `where`, or with None to the
+    machine's memory, in the file's type, and get the type that they have in the empty model there. `quantised`: `nf4.options`."""
     model, info = _load(
-        AutoModelForImageTextToText,
+        kind,
         path,
         "weights",
         revision=revision,
@@ -246,7 +260,8 @@ def _weights(path: str, revision: str | None, attention: str, quantised: Any = N
         attn_implementation=attention,
         use_safetensors=True,
         output_loading_info=True,
-        **({} if quantised is None else {"quantization_config": quantised, "device_map": {"": where}}),
+        **({} if where is None else {"device_map": {"": where}}),
+        **({} if quantised is None else {"quantization_config": quantised}),
     )
     left_out = sorted(info["missing_keys"]) + sorted(info["unexpected_keys"]) + [str(k) for k in info["mismatched_keys"]]
     if left_out:
@@ -298,6 +313,10 @@ def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.P
     """Set which parameters train and return those, by name in a fixed order.
 
     A policy with adapters trains those of the parts that are left, and nothing else.
+
+    Raises:
+        ConfigError: nothing is left to train.
+        ValueError: what is to train is kept in 16 bits: it has been loaded as a part that does not train.
     """
     named = dict(policy.model.named_parameters())
     out: list[tuple[str, torch.nn.Parameter]] = []
@@ -309,6 +328,8 @@ def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.P
         if trains:
             out.append((name, named[name]))
             policy.vision_trains |= part != "language"
+            if named[name].element_size() < 4:
+                raise ValueError(f"'{name}' is to train and is {named[name].dtype}, which is too coarse for updates: load it with trains")
     if not out:
         adapters = "" if policy.lora is None else " (with model.lora only adapters train, and those are in other parts)"
         raise ConfigError(f"freeze: {', '.join(parts)} leaves nothing to train{adapters}")

@@ -65,7 +65,9 @@ def add_adapters(policy: Policy, spec: LoraSpec, *, seed_of: Callable[[str], int
     with torch.random.fork_rng(devices=[policy.device] if policy.device.type == "cuda" else []):
         tuner = LoraModel(policy.model, config, ADAPTER)
     layers = {name: policy.model.get_submodule(name) for name in wanted}
+    tuner._cast_adapter_dtype(ADAPTER)  # peft gives them the type of the weight that they are beside
     for name, layer in layers.items():
+        layer.cast_input_dtype_enabled = False  # autocast does it
         _initialise(layer, seed_of(name))
     names = frozenset(name for name, _ in policy.model.named_parameters() if any(part in name for part in _TENSORS))
     if len(names) != 2 * len(layers):

@@ -136,13 +136,13 @@ class Adapters:
                 parameter.requires_grad_(flag)
 
     def merged(self, name: str, full: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor) -> torch.Tensor:
-        """W + (alpha / rank) B A of one layer, [out, in], a fresh tensor of W's type; summed in float64. `full` gathers shards. A weight in
-        4 bits is taken as the layer computes with it, in float32."""
+        """W + (alpha / rank) B A of one layer, [out, in], a fresh tensor; summed in float64. `full` gathers shards. Float32 where W has 16
+        bits or 4, which would round most updates away; a weight in 4 bits is taken as the layer computes with it."""
         layer = self.layers[name]
         base = layer.get_base_layer()
         weight = nf4.dense(base) if nf4.is_quantised(base) else full(base.weight).detach()
         a, b = (full(part[ADAPTER].weight).detach().double() for part in (layer.lora_A, layer.lora_B))
-        return torch.addmm(weight.double(), b, a, alpha=self.spec.alpha / self.spec.rank).to(weight.dtype)
+        return torch.addmm(weight.double(), b, a, alpha=self.spec.alpha / self.spec.rank).to(torch.promote_types(weight.dtype, torch.float32))
 
 
 @dataclass(kw_only=True)
@@ -167,8 +167,8 @@ class Policy:
     """Levels of features that the tower gives besides the merged ones; level i is added to the hidden states after decoder layer i
     (0-based) at the visual columns. 0 for models without them."""
     compute: torch.dtype = torch.float32
-    """Type of the forward pass. Parameters stay float32: at learning rates of RL an update is smaller than what bfloat16 can add to
-    a weight, so bfloat16 parameters would silently stop learning."""
+    """Type of the forward pass, and of the weights of parts that do not train (`policy.precision`). What trains stays float32: at learning
+    rates of RL an update is smaller than what bfloat16 can add to a weight, so it would silently stop learning."""
     quantized: Literal["none", "nf4"] = "none"
     """Form of the decoder's linear layers (`policy.nf4`). What is not `none` has adapters that train, and never changes itself."""
     lora: Adapters | None = None

@@ -24,7 +24,7 @@ from vlmrl.policy.layouts import Subject
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.draw import sample, uniforms
-from vlmrl.rollout.in_place import SLOTS, Done, InPlace, cast_once
+from vlmrl.rollout.in_place import SLOTS, Done, InPlace
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 Look = Callable[[int, int, float], bool]
@@ -143,16 +143,15 @@ class ForkEngine(InPlace):
         look: Callable[[int, int, int, float], bool] | None,
     ) -> list[list[Rollout]]:
         out: list[list[Rollout]] = []
-        with cast_once(self.policy):
-            for number, request in enumerate(requests):
-                rollouts: list[Rollout] = []
-                for start in range(0, len(request.seeds), self.max_num_seqs):
-                    some = slice(start, start + self.max_num_seqs)
-                    own = None if look is None else (lambda g, *drawn, n=number, at=start: look(n, at + g, *drawn))
-                    rollouts += self._rollouts(request.prompt, request.ks[some], request.seeds[some], settings, own)
-                out.append(rollouts)
-                if done is not None:
-                    done(number, rollouts)
+        for number, request in enumerate(requests):
+            rollouts: list[Rollout] = []
+            for start in range(0, len(request.seeds), self.max_num_seqs):
+                some = slice(start, start + self.max_num_seqs)
+                own = None if look is None else (lambda g, *drawn, n=number, at=start: look(n, at + g, *drawn))
+                rollouts += self._rollouts(request.prompt, request.ks[some], request.seeds[some], settings, own)
+            out.append(rollouts)
+            if done is not None:
+                done(number, rollouts)
         return out
 
     def _rollouts(

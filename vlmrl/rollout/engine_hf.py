@@ -32,7 +32,7 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import layout_of, prompt_positions
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.draw import sample, uniforms
-from vlmrl.rollout.in_place import SLOTS, Done, InPlace, cast_once
+from vlmrl.rollout.in_place import SLOTS, Done, InPlace
 from vlmrl.rollout.kept import Extension, Kept, KeptSession
 from vlmrl.types import FinishReason, GenerationSettings, Request, Rollout
 
@@ -265,7 +265,7 @@ class HFEngine(InPlace):
         """
         if not requests:
             return []
-        with self.policy.autocast(), cast_once(self.policy):
+        with self.policy.autocast():
             return self.begin(requests, settings, done, kept).loop()
 
 
@@ -293,8 +293,8 @@ class Run:
         self.out: list[list[Rollout]] = [[] for _ in requests]
         self.ends = torch.tensor(self.policy.bundle.end_ids, device=device)
         self.forbidden = torch.tensor(self.policy.bundle.forbidden_ids, device=device)
-        # transposed, it is nothing that autocast would keep a 16-bit copy of
-        self.head = self.policy.head if self.policy.compute == torch.float32 else self.policy.head.to(self.policy.compute)
+        # transposed, a head that trains is nothing that autocast would keep a 16-bit copy of
+        self.head = self.policy.head.to(self.policy.compute)
 
     def loop(self) -> list[list[Rollout]]:
         """Admit, draw, retire, decode, until nothing waits and nothing runs."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
@@ -54,17 +54,3 @@ class InPlace:
             "work/kept_tokens": lambda: self.kept_tokens,
             "work/decode_steps": lambda: self.decoded_steps,
         }
-
-
-@contextmanager
-def cast_once(policy: Policy) -> Iterator[None]:
-    """Autocast keeps the 16-bit copies of weights that want gradients until it ends, and makes those of all others anew in every token.
-    Here all want them; nothing that needs them runs."""
-    frozen = [p for p in policy.model.parameters() if not p.requires_grad and p.is_floating_point()]
-    try:
-        for parameter in frozen:
-            parameter.requires_grad_(True)
-        yield
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(False)

@@ -112,7 +112,7 @@ def _parts(s: Session, name: str, policy: Policy, vision: VisionCache, stop: Sto
 
 def ask_again(s: Session, name: str, weights: str) -> None:
     """Make the lost records of an evaluation again, with the weights that it was of. What is there is not generated again."""
-    policy = s.load_policy(weights)
+    policy = s.load_policy(weights, trains=s.cfg.trained)
     policy.model.requires_grad_(False)
     s.engine.wrap(policy)
     vision = VisionCache(s.store, budget_bytes=s.cfg.media.cache_bytes)

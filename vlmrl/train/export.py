@@ -61,7 +61,9 @@ def _write(
     if path.exists():
         fs.remove_tree(path)
     with _whole(path) as temporary:
-        policy.model.save_pretrained(temporary, state_dict=dict(weights))
+        policy.model.save_pretrained(temporary, state_dict=_in_float32(weights))
+        policy.model.config.dtype = "float32"  # written was the type of the first tensor in the live model
+        policy.model.config.save_pretrained(temporary)
         faults.point("export.written")
         policy.bundle.processor.save_pretrained(temporary)
         if policy.lora is not None:
@@ -69,6 +71,12 @@ def _write(
         fs.write_text(temporary / SETTINGS, json.dumps({**settings_of(policy), **about}) + "\n")
         seal = write_manifest(temporary, {"schema": SCHEMA, "kind": "model", "vlmrl": __version__})
     return seal
+
+
+def _in_float32(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors with those of 16 bits in float32: one type, whatever of the model has trained. Tied ones stay one tensor."""
+    wide = {id(t): t.float() if t.is_floating_point() and t.element_size() < 4 else t for t in weights.values()}
+    return {name: wide[id(t)] for name, t in weights.items()}
 
 
 def damage(path: Path, known: str | None = None) -> list[str]:

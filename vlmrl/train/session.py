@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from vlmrl.train.shard.sequence import ranks_of, share
 from vlmrl.train.state import RunState, UsedMedia
 from vlmrl.train.tracking import Tracker
 from vlmrl.train.ui import Ui
+from vlmrl.types import Part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +114,7 @@ class Session:
 
     def _load(self, path: str, add: Callable[[Policy], None] | None = None) -> None:
         with self.clock.phase("load"):
-            policy = self.load_policy(path)
+            policy = self.load_policy(path, trains=self.cfg.trained)
             if add is not None:
                 add(policy)
             if self.cfg.model.gradient_checkpointing:
@@ -125,8 +126,9 @@ class Session:
             policy.vision_version = before.vision_version + 1
         self.policy = policy
 
-    def load_policy(self, path: str) -> Policy:
-        """A model under the recipe's settings, as the engine takes it. Every rank calls this, and the engine's `wrap` after it.
+    def load_policy(self, path: str, *, trains: Collection[Part]) -> Policy:
+        """A model under the recipe's settings, as the engine takes it. Every rank calls this, and the engine's `wrap` after it. `trains`: parts that
+        stay float32 (`policy.load`).
 
         Only the recipe's model is quantised: an export holds sums that would lose most of an update in 4 bits."""
         m = self.cfg.model
@@ -143,6 +145,7 @@ class Session:
                 vision_chunk_patches=m.vision_chunk_patches,
                 read=self.engine.read,
                 quantize=m.quantize if path == self.places.model else "none",
+                trains=trains,
             )
         )
         if m.kernels == "liger":

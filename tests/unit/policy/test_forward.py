@@ -13,6 +13,7 @@ from vlmrl.policy.head import streaming_logprobs
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, pack, split
 from vlmrl.policy.vision import VisionCache
+from vlmrl.types import PARTS
 
 
 def rows_of(tiny: Tiny, count: int = 4) -> list[Row]:
@@ -149,7 +150,7 @@ def test_split_respects_the_budget_and_the_order(tiny: Tiny) -> None:
 def test_bfloat16_computes_in_bfloat16_and_keeps_float32_parameters(tiny_files: tuple[Path, Path], tiny: Tiny) -> None:
     from vlmrl.policy.load import load_policy
 
-    half = load_policy(str(tiny_files[0]), tiny.bundle, device="cpu", dtype="bfloat16")
+    half = load_policy(str(tiny_files[0]), tiny.bundle, device="cpu", dtype="bfloat16", trains=PARTS)
     assert {p.dtype for p in half.model.parameters()} == {torch.float32}
     rows = rows_of(tiny)
     batch = pack(rows, half.positions, half.device, pad_id=0)

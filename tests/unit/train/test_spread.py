@@ -50,7 +50,7 @@ def launched(folder: Path, cases: list[str]) -> Path:
     return folder
 
 
-QUICK = ["tied", "adapters"]
+QUICK = ["tied", "adapters", "adapters in bfloat16", "frozen tower in bfloat16"]
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,7 @@ def open_stage(
         loader=_loader(s, cfg, kept, budget, make_sampler),
         store=s.store,
         rewards=rewards,
-        reference=_reference(s) if compares else None,
+        reference=_reference(s, moves=used.moves) if compares else None,
         memories=memories,
         providers=used,
         journal_dir=s.run.journal,
@@ -253,16 +253,17 @@ def _rewards(s: Session, cfg: RolloutStage, samples: Mapping[str, Sample]) -> Re
     return runner
 
 
-def _reference(s: Session) -> Reference:
+def _reference(s: Session, *, moves: bool) -> Reference:
     """The stage's starting weights as a second model. A tower that does not train shares its features.
 
-    With adapters they are in memory already, under the adapters."""
+    With adapters they are in memory already, under the adapters. Else 16-bit numbers do where the recipe computes in them, unless the
+    reference `moves`."""
     trained = s.policy
     if trained.lora is not None:
         own = VisionCache(s.store, budget_bytes=s.cfg.media.cache_bytes) if trained.vision_trains else s.vision
         return Reference(policy=trained.without_adapters(), vision=own)
     with s.clock.phase("load"):
-        policy = s.load_policy(s.base)
+        policy = s.load_policy(s.base, trains=s.cfg.trained if moves else ())
         policy.model.requires_grad_(False)
         s.engine.wrap(policy)
     if trained.vision_trains:

@@ -128,6 +128,11 @@ class Providers:
         """Whether one of them asks for the stage's starting weights."""
         return any(provider.reference for provider, _ in self.used.values())
 
+    @property
+    def moves(self) -> bool:
+        """Whether one of them changes that model."""
+        return any(provider.reference and provider.keeps is not None for provider, _ in self.used.values())
+
     def start(self, stage: Remembering) -> None:
         """Make what the providers keep; it is restored at once where the run has been going on."""
         for name, (provider, method) in self.used.items():

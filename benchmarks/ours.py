@@ -72,7 +72,14 @@ def open_policy(cfg: Any, bundle: Any) -> Any:
     quiet_transformers()
     m = cfg.model
     return load_policy(
-        m.path, bundle, device=m.device, dtype=m.dtype, attention=m.attention, positions=m.positions, prefix_backend=m.prefix_backend
+        m.path,
+        bundle,
+        device=m.device,
+        dtype=m.dtype,
+        attention=m.attention,
+        positions=m.positions,
+        prefix_backend=m.prefix_backend,
+        trains=cfg.trained,
     )
 
 

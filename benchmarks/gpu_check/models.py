@@ -57,11 +57,12 @@ def _cut(workload: Any, free: int) -> tuple[str, str]:
 def open_model(folder: Path, settings: Settings) -> Any:
     """Load it as a run does, in bfloat16 on a GPU, with answers that cannot end."""
     from vlmrl.policy.load import load_policy, load_processor, quiet_transformers
+    from vlmrl.types import PARTS
 
     quiet_transformers()
     bundle = load_processor(str(folder))
     never = dataclasses.replace(bundle, forbidden_ids=tuple(sorted({*bundle.forbidden_ids, *bundle.end_ids})))
-    return load_policy(str(folder), never, device=settings.device, dtype="bfloat16" if settings.cuda else "float32")
+    return load_policy(str(folder), never, device=settings.device, dtype="bfloat16" if settings.cuda else "float32", trains=PARTS)
 
 
 def _workload() -> Any:

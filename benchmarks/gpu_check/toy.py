@@ -30,7 +30,7 @@ from vlmrl.train.media import open_media
 from vlmrl.train.shard.adamw import make_optimizer
 from vlmrl.train.shard.ddp import ReplicaUpdates
 from vlmrl.train.step import Learner, Minibatch, Sums
-from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
+from vlmrl.types import PARTS, GenerationSettings, Prompt, Request, Rollout
 
 MODALITIES = {"text": (), "image": ("image",), "video": ("video",), "mixed": ("image", "video")}
 """Task of a row -> its media."""
@@ -122,7 +122,7 @@ def open_toy(files: Files, *, device: str, dtype: str = "float32", backend: str 
     cfg = recipe(files, files.world, device=device, dtype=dtype, backend=backend, steps=1)
     bundle = load_processor(cfg.model.path)
     store, encoder = open_media(cfg, bundle, files.world)
-    policy = load_policy(cfg.model.path, bundle, device=device, dtype=dtype, prefix_backend=backend)
+    policy = load_policy(cfg.model.path, bundle, device=device, dtype=dtype, prefix_backend=backend, trains=PARTS)
     samples = load_source(files.world / "rows.jsonl", media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None)
     prompts: dict[str, list[Prompt]] = {task: [] for task in MODALITIES}
     for sample in samples:

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.families.registry import FAMILIES
+from vlmrl.plan.model import known_shapes
 from vlmrl.policy import offload
 from vlmrl.policy.attention import attach
 from vlmrl.policy.forward import shared_prefix
@@ -21,8 +22,9 @@ from vlmrl.policy.load import freeze
 from vlmrl.policy.lora import add_adapters
 from vlmrl.policy.model import LoraSpec, Policy, ProcessorBundle
 from vlmrl.policy.pack import PackedBatch, PositionSpec, Row, pack_shared
+from vlmrl.policy.precision import keep_stream_wide, settle_types
 from vlmrl.policy.vision import VisionCache
-from vlmrl.types import MediaHandle, MediaKind, Prompt, Sample
+from vlmrl.types import PARTS, MediaHandle, MediaKind, Prompt, Sample
 
 PAD = {"image": 60, "video": 61}
 
@@ -74,6 +76,16 @@ def build(family: str, *, tied: bool = False, vision: dict[str, Any] | None = No
         tie_word_embeddings=tied,
     )
     return getattr(transformers, f"{name}ForConditionalGeneration")(config)
+
+
+def published(name: str) -> Any:
+    """A published model without memory, on the meta device."""
+    ensure_torchvision()
+    import transformers
+
+    config = transformers.AutoConfig.for_model(**known_shapes()[name]["config"])
+    with torch.device("meta"):
+        return transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
 
 
 @dataclass(frozen=True)
@@ -157,6 +169,9 @@ def ready(
     policy = policy_of(model, compute=torch.float32 if native else compute, backend=backend)
     policy.vision_chunk_patches = chunk
     store = Store(3 * 2 * model.config.vision_config.patch_size**2)
+    trains = [part for part in PARTS if part not in frozen and lora is None]
+    settle_types(model, family=policy.bundle.family, compute=policy.compute, trains=trains)
+    keep_stream_wide(model)
     if lora is not None:
         add_adapters(policy, lora, seed_of=lambda _: 0, base="")
     freeze(policy, frozen)

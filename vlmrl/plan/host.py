@@ -13,6 +13,6 @@ def blocks(nbytes: int) -> int:
     return -(-nbytes // BLOCK) * BLOCK
 
 
-def page_locked(numbers: Iterable[int]) -> int:
-    """Bytes of float32 tensors of so many numbers in torch's own page-locked memory, where each has a power of two to itself."""
-    return sum(1 << (4 * n - 1).bit_length() for n in numbers if n)
+def page_locked(sizes: Iterable[int]) -> int:
+    """Bytes that tensors of so many bytes take in torch's own page-locked memory, where each has a power of two to itself."""
+    return sum(1 << (size - 1).bit_length() for size in sizes if size)

@@ -6,22 +6,16 @@ generation and slack are counted. Nothing here ran on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vlmrl.plan import activations as acts
-from vlmrl.plan.host import blocks, page_locked
-from vlmrl.plan.model import Tensor, count, decoder_layer
+from vlmrl.plan.host import blocks
+from vlmrl.plan.model import count, decoder_layer
 from vlmrl.plan.settings import Settings
+from vlmrl.plan.state import State, bytes_of, of_muon, state, unpacked
 
 SLACK = 2 * 10**9
 """Bytes of the driver's context and of what the allocator cannot use: a guess, not measured."""
-BLOCK, SMALLEST = 256, 4096
-"""Numbers that share a scale in moments of 8 bits, and of the smallest tensor that has such (`train.shard.adamw8bit`)."""
-NF4_BLOCK = 64
-"""Values of 4 bits that share a scale (`policy.nf4`)."""
-APART = ("embed", "lm_head", "lora_", "router")
-"""Of names of matrices that AdamW trains beside Muon (`train.shard.muon`)."""
 USABLE = 0.9
 """Share of a GPU's memory up to which a plan fits; between this and all of it, it is tight."""
 BUCKET = 2**26
@@ -32,28 +26,6 @@ PREFILL = 32768
 """Prompt tokens that the reference engine prefills in one pass (`rollout.engine_hf`)."""
 AHEAD = 2
 """Layers that FSDP holds whole at a time: the one that runs and the next."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class State:
-    """What stays from step to step on one rank."""
-
-    weights: int
-    gradients: int
-    moments: int
-    reference: int
-    host: int
-    """Bytes in the machine's memory instead, for each rank."""
-
-    @property
-    def total(self) -> int:
-        """Bytes on the GPU while gradients are there."""
-        return self.weights + self.gradients + self.moments + self.reference
-
-    @property
-    def between(self) -> int:
-        """Bytes on the GPU between steps, when gradients are gone."""
-        return self.total - self.gradients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,78 +124,6 @@ class Memory:
         }
 
 
-def shard(tensors: Iterable[Tensor], degree: int) -> int:
-    """Numbers that the first of `degree` ranks holds where every tensor is cut along its first dimension (FSDP2)."""
-    return sum(-(-t.size[0] // degree) * (t.count // t.size[0]) for t in tensors)
-
-
-def moments_8bit(tensors: Iterable[Tensor]) -> int:
-    """Bytes of both moments in 8 bits: 2 for each number and 8 for the scales of a block; tensors that are too small keep 8 for each."""
-    return sum(2 * t.count + 8 * -(-t.count // BLOCK) if t.count >= SMALLEST else 8 * t.count for t in tensors)
-
-
-def of_muon(t: Tensor) -> bool:
-    """Whether Muon trains it (`train.shard.muon.takes`)."""
-    return len(t.size) == 2 and min(t.size) > 1 and not any(mark in t.name for mark in APART)
-
-
-def moments(s: Settings, own: int) -> int:
-    """Bytes of the moments of `own` numbers that a rank holds: 8 for each. Without shards also `adamw8bit`, and Muon's one of 4 bytes."""
-    if s.sharding not in ("none", "ddp") or s.optimizer == "adamw":
-        return 8 * own
-    trained = s.parameters.trained
-    return moments_8bit(trained) if s.blocks else sum((4 if of_muon(t) else 8) * t.count for t in trained)
-
-
-def nf4(t: Tensor) -> int:
-    """Bytes of a weight in 4 bits: two values a byte, a scale of 8 bits for 64, one of 32 bits for 256 of those, their mean, and tables
-    of 16 values and of the 256 that a scale can have."""
-    scales = -(-t.count // NF4_BLOCK)
-    return -(-t.count // 2) + scales + 4 * -(-scales // BLOCK) + 4 + 4 * (16 + 256)
-
-
-def saved_by_nf4(s: Settings) -> int:
-    """Bytes by which the weights are smaller than in float32."""
-    return 0 if s.quantize == "none" else sum(4 * t.count - nf4(t) for t in s.parameters.frozen if t.quantised)
-
-
-def unpacked(s: Settings) -> int:
-    """Bytes of the largest of those weights while a product is made with it: in float32, and in the compute type beside it."""
-    largest = max((t.count for t in s.parameters.frozen if t.quantised), default=0) if s.quantize != "none" else 0
-    return largest * (4 + (s.numbers.compute if s.numbers.compute != 4 else 0))
-
-
-def state(s: Settings, degree: int) -> State:
-    """State of one rank under `degree` shards.
-
-    none, ddp: 4 n weights (`nf4`: about 0.52 for those of the decoder's layers) + 4 n_train gradients + 8 n_train moments (in 8 bits
-    about 2 n_train; 4 for what Muon trains). fsdp: the same, divided. zero: 4 n weights (whole in stage 2), 4 n_train / S gradients, and
-    12 n_train / S for the copy of the weights that the optimizer works on and its moments.
-    """
-    p = s.parameters
-    if s.sharding in ("zero2", "zero3"):
-        own, rest = -(-p.n_trained // degree), -(-p.n_frozen // degree)
-        whole = s.sharding == "zero2"
-        weights = 4 * ((p.n_trained + p.n_frozen) if whole else own + rest)
-        gradients, held = 4 * own, 12 * own
-    else:
-        own, rest = shard(p.trained, degree), shard(p.frozen, degree)
-        weights, gradients, held = 4 * (own + rest) - saved_by_nf4(s), 4 * own, moments(s, own)
-    reference = 4 * (own + rest) if s.reference and s.lora is None else 0
-    host = 0
-    if s.offload != "none":
-        host, held = host + held, 0
-        if s.sharding in ("zero2", "zero3") or (s.offload == "all" and s.sharding == "fsdp"):
-            # before its last micro-batch a copy of the weights keeps its own sums on the device
-            waiting = s.sharding == "fsdp" and s.gpus > degree and len(s.rows) > 1
-            down = page_locked(shard([t], degree) for t in p.trained) if s.sharding == "fsdp" else gradients
-            host, gradients = host + down, gradients if waiting else 0
-        if s.offload == "all" and s.sharding in ("fsdp", "zero3"):
-            down = page_locked(shard([t], degree) for t in (*p.trained, *p.frozen)) if s.sharding == "fsdp" else weights
-            host, weights = host + down, 0
-    return State(weights=weights, gradients=gradients, moments=held, reference=reference, host=host)
-
-
 def layer_numbers(s: Settings) -> int:
     """Parameters of one decoder layer."""
     return count(decoder_layer(s.shape, 0))
@@ -241,15 +141,20 @@ def root_numbers(s: Settings) -> int:
 
 def casts(s: Settings) -> tuple[int, int, int]:
     """16-bit copies of weights under autocast: (bytes that last until backward, bytes that are cached until forward ends, bytes of one
-    layer). Those of matrices that train are cached; without recomputation the graph keeps them, and those of frozen matrices of the
-    decoder too."""
+    layer). Those of matrices that train are cached; without recomputation the graph keeps them, and those of matrices of the decoder that
+    train in another stage too. What never trains is in 16 bits already, or packed."""
     if not s.numbers.casts:
         return 0, 0, 0
     trained = sum(t.count for t in s.parameters.trained if t.matrix)
-    if s.quantize != "none":  # the graph keeps the packed weights, which are there anyway
-        return (0, 2 * trained, 2 * layer_numbers_of_adapters(s)) if s.recompute else (2 * trained, 0, 0)
-    frozen = sum(t.count for t in s.parameters.frozen if t.matrix and t.part == "language")
-    return (0, 2 * trained, 2 * layer_numbers(s)) if s.recompute else (2 * (trained + frozen), 0, 0)
+    others = sum(t.count for t in s.parameters.frozen if t.matrix and t.part == "language" and s.width(t) == 4)
+    return (0, 2 * trained, layer_casts(s)) if s.recompute else (2 * (trained + others), 0, 0)
+
+
+def layer_casts(s: Settings) -> int:
+    """Bytes of the 16-bit copies of one decoder layer's matrices: none of those that never train."""
+    if not s.numbers.casts:
+        return 0
+    return 2 * (layer_numbers(s) if s.language_wide else layer_numbers_of_adapters(s))
 
 
 def gathered(s: Settings) -> int:
@@ -313,7 +218,7 @@ def _offloaded(s: Settings, *, kept: int, live: int, tower: int, block: int, cas
         live += layer // s.sequence
         block += -(-tower // max(1, shape.tower.depth)) if s.vision_trains else 0
         cached = 2 * sum(t.count for t in s.parameters.trained if t.matrix) if numbers.casts else 0
-        one_layer = 2 * layer_numbers(s) if numbers.casts else 0
+        one_layer = layer_casts(s)
     return Pass(
         gathered=gathered(s),
         casts=0,
@@ -386,7 +291,8 @@ def rollout(s: Settings, between: int) -> int:
     """Bytes of generation beside the state.
 
     hf: the policy generates in place: keys and values of the running prompts and those that episodes keep, one pass of prefill, logits of
-    one token with their sums in float64, and weights gathered whole (sharded) or cast (autocast). vllm: 16-bit weights / tp, and keys and
+    one token with their sums in float64, and weights gathered whole (sharded), or cast where they train (autocast; the output matrix
+    too). vllm: 16-bit weights / tp, and keys and
     values of the groups that there is room for.
     """
     if s.engine == "none":
@@ -401,9 +307,16 @@ def rollout(s: Settings, between: int) -> int:
     prefill = tokens * (2 * numbers.residual * shape.hidden + numbers.compute * (2 * shape.q + 2 * shape.kv + 3 * shape.mlp))
     logits = prompts * answers * shape.vocab * (2 * 4 + 2 * 8)
     scores = 4 * prompts * (shape.kv * s.prompt + 2 * shape.heads * answers * (s.prompt + s.answer))
-    whole = {"fsdp": numbers.compute, "zero3": 4}.get(s.sharding, 0) * n
-    cast = 2 * sum(t.count for t in s.parameters.trained if t.matrix) if numbers.casts else 0
-    return cache + kept(s) + max(prefill, logits + scores) + whole + cast + unpacked(s)
+    whole = {"fsdp": numbers.compute * n, "zero3": bytes_of(s.weights, s.width)}.get(s.sharding, 0)
+    return cache + kept(s) + max(prefill, logits + scores) + whole + rollout_casts(s) + unpacked(s)
+
+
+def rollout_casts(s: Settings) -> int:
+    """Bytes of the 16-bit copies of weights that the reference engine holds: of what trains, the output matrix among it."""
+    if not s.numbers.casts:
+        return 0
+    own = sum(t.count for t in s.parameters.trained if t.halved and "embed_tokens" not in t.name and "lm_head" not in t.name)
+    return 2 * own + (2 * s.shape.vocab * s.shape.hidden if s.language_wide else 0)
 
 
 def update(s: Settings, degree: int) -> int:

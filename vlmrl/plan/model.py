@@ -100,6 +100,12 @@ class Tensor:
         return len(self.size) == 2 and "embed" not in self.name and not self.name.startswith("lm_head")
 
     @property
+    def halved(self) -> bool:
+        """Whether it has the type of the forward pass where it does not train (`policy.precision`): matrices and the biases beside them."""
+        product = len(self.size) > 1 and "pos_embed" not in self.name
+        return product or (self.name.endswith(".bias") and not any(mark in self.name for mark in ("norm", "ln_q")))
+
+    @property
     def quantised(self) -> bool:
         """Whether `model.quantize` takes it: the weight of a linear layer within the decoder (`policy.nf4`)."""
         return len(self.size) == 2 and ".language_model.layers." in self.name and ".lora_" not in self.name

@@ -11,7 +11,8 @@ from vlmrl.config.stages import PreferenceSection
 from vlmrl.errors import ConfigError
 from vlmrl.plan.activations import AUTOCAST, BFLOAT16, FLOAT32, Numbers, Row
 from vlmrl.plan.gpus import NETWORK, Gpu
-from vlmrl.plan.model import Lora, Parameters, Shape, parameters
+from vlmrl.plan.model import Lora, Parameters, Shape, Tensor, parameters
+from vlmrl.types import PARTS
 
 Sharding = Literal["none", "ddp", "fsdp", "zero2", "zero3"]
 Offload = Literal["none", "optimizer", "all"]
@@ -51,6 +52,8 @@ class Settings:
     budget: int = 16384
     """Tokens of a micro-batch."""
     freeze: tuple[str, ...] = ()
+    trains: tuple[str, ...] | None = None
+    """Parts that train in some stage of the run, and so are kept in float32; none: those that train in this one."""
     lora: Lora | None = None
     quantize: Literal["none", "nf4"] = "none"
     """Form of the decoder's frozen layers under adapters."""
@@ -89,7 +92,7 @@ class Settings:
 
     @property
     def numbers(self) -> Numbers:
-        """Sizes of numbers in the forward pass: 16-bit parameters with fsdp, autocast over float32 ones with the others."""
+        """Sizes of numbers in the forward pass: 16-bit parameters with fsdp, autocast over those that train with the others."""
         if self.dtype == "float32":
             return FLOAT32
         return BFLOAT16 if self.sharding == "fsdp" else AUTOCAST
@@ -98,6 +101,28 @@ class Settings:
     def parameters(self) -> Parameters:
         """Which tensors train."""
         return parameters(self.shape, freeze=self.freeze, lora=self.lora)
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        """All tensors."""
+        return (*self.parameters.trained, *self.parameters.frozen)
+
+    @property
+    def wide(self) -> frozenset[str]:
+        """Parts whose weights are kept in float32."""
+        parts = self.parameters.parts if self.trains is None else self.trains
+        return frozenset(PARTS if self.dtype == "float32" else () if self.lora is not None else parts)
+
+    @property
+    def language_wide(self) -> bool:
+        """Whether the decoder's own weights are kept in float32."""
+        return "language" in self.wide
+
+    def width(self, t: Tensor, *, frozen: bool = False) -> int:
+        """Bytes of a number of a weight, before it is quantised. `frozen`: in a model of which nothing trains."""
+        if self.dtype == "float32" or not t.halved or ".lora_" in t.name:
+            return 4
+        return 4 if t.part in self.wide and not frozen else 2
 
     @property
     def blocks(self) -> bool:
@@ -220,6 +245,7 @@ def settings_of(
         "backend": ("flash" if model.dtype == "bfloat16" else "flex") if model.prefix_backend == "auto" else model.prefix_backend,
         "budget": stage.max_tokens_per_microbatch,
         "freeze": tuple(stage.frozen),
+        "trains": cfg.trained,
         "lora": lora_of(model.lora),
         "quantize": model.quantize,
         "prompt": cfg.data.max_prompt_tokens,

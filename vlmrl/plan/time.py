@@ -13,6 +13,7 @@ from vlmrl.plan.activations import Row
 from vlmrl.plan.memory import Memory, kv_token, running, tensor_parallel, vllm_groups
 from vlmrl.plan.model import decoder_layer, tensors, vision_block
 from vlmrl.plan.settings import Settings
+from vlmrl.plan.state import bytes_of, nf4
 
 READ = 0.7
 """Share of the memory's bandwidth that decoding reaches."""
@@ -127,12 +128,19 @@ def prefill(s: Settings) -> float:
 
 
 def weight_bytes(s: Settings) -> int:
-    """Bytes read for the weights in one decoding step of the reference engine: trained ones under autocast are cast once, frozen ones in
-    every step (read in 32 bits, written and read again in 16)."""
+    """Bytes read for the weights in one decoding step of the reference engine: of those that train 16-bit copies, made once in a rollout
+    under autocast; those that never train as they are kept. What is in 32 bits for another stage is cast in every step (read in 32 bits,
+    written and read again in 16), and what is in 4 bits made anew (in 32 bits, from there in 16)."""
     p, c = s.parameters, s.numbers.compute
-    if not s.numbers.casts:
+    if not s.numbers.casts and s.quantize == "none":
         return c * (p.n_trained + p.n_frozen)
-    return 2 * p.n_trained + 8 * p.n_frozen
+    out = c * p.n_trained
+    for t in p.frozen:
+        if s.quantize != "none" and t.quantised:
+            out += nf4(t) + (4 + 4 + (2 * c if c != 4 else 0)) * t.count
+        else:
+            out += (8 if c != 4 and t.matrix and s.width(t) == 4 else c) * t.count
+    return out
 
 
 def decode(s: Settings, memory: Memory) -> float:
@@ -179,13 +187,14 @@ def traffic(s: Settings, memory: Memory) -> tuple[float, float]:
     Offloading moves gradients down and weights up once; activations that wait in the machine's memory go down and up with each row.
     """
     p, c, degree = s.parameters, s.numbers.compute, memory.shard
-    c = c if s.sharding == "fsdp" else 4  # DeepSpeed's weights and gradients are float32
     n, batches = p.n_trained + p.n_frozen, s.sequence * len(s.rows)
+    whole = c * n if s.sharding == "fsdp" else bytes_of(s.weights, s.width)
+    c = c if s.sharding == "fsdp" else 4  # DeepSpeed's weights that train and gradients are float32
     share, fast = (degree - 1) / degree, link(s, degree)
     hides, stays = 0.0, 0.0
     if s.sharding in ("fsdp", "zero3"):
         gathers = 2 * batches + s.passes * batches + (1 if s.engine == "hf" else 0)
-        hides += c * n * gathers * share / fast
+        hides += whole * gathers * share / fast
         hides += 4 * p.n_trained * batches * share / fast
         if s.vision_trains and s.vision_chunk is not None:
             visual, passes = (
@@ -206,7 +215,7 @@ def traffic(s: Settings, memory: Memory) -> tuple[float, float]:
     if s.offload != "none":
         stays += 8 * p.n_trained / degree / s.gpu.host
     if s.offload == "all" and s.sharding in ("fsdp", "zero3"):
-        hides += 4 * n / degree * 2 * batches / s.gpu.host
+        hides += bytes_of(s.weights, s.width) / degree * 2 * batches / s.gpu.host
     stays += 2 * memory.training.host * sum(row.tokens for row in s.rows) / s.row.tokens / s.gpu.host
     return hides, stays
 

@@ -23,8 +23,8 @@ from vlmrl.policy.attention import attach, choose
 from vlmrl.policy.given import given_policy, load_given
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.pack import PositionSpec, Rule
-from vlmrl.policy.root import Read
 from vlmrl.policy.precision import keep_stream_wide, settle_types, typed
+from vlmrl.policy.root import Read
 from vlmrl.types import Part
 
 SETTINGS = "vlmrl.json"

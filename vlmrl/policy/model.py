@@ -142,7 +142,8 @@ class Adapters:
         base = layer.get_base_layer()
         weight = nf4.dense(base) if nf4.is_quantised(base) else full(base.weight).detach()
         a, b = (full(part[ADAPTER].weight).detach().double() for part in (layer.lora_A, layer.lora_B))
-        return torch.addmm(weight.double(), b, a, alpha=self.spec.alpha / self.spec.rank).to(torch.promote_types(weight.dtype, torch.float32))
+        total = torch.addmm(weight.double(), b, a, alpha=self.spec.alpha / self.spec.rank)
+        return total.to(torch.promote_types(weight.dtype, torch.float32))
 
 
 @dataclass(kw_only=True)

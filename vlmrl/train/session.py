@@ -127,8 +127,8 @@ class Session:
         self.policy = policy
 
     def load_policy(self, path: str, *, trains: Collection[Part]) -> Policy:
-        """A model under the recipe's settings, as the engine takes it. Every rank calls this, and the engine's `wrap` after it. `trains`: parts that
-        stay float32 (`policy.load`).
+        """A model under the recipe's settings, as the engine takes it. Every rank calls this, and the engine's `wrap` after it.
+        `trains`: parts that stay float32 (`policy.load`).
 
         Only the recipe's model is quantised: an export holds sums that would lose most of an update in 4 bits."""
         m = self.cfg.model

@@ -7,7 +7,7 @@ from vlmrl.policy import arena
 
 
 def test_page_locked_memory_comes_in_powers_of_two() -> None:
-    assert host.page_locked([1, 3, 1024, 1025, 0]) == 4 + 16 + 4096 + 8192
+    assert host.page_locked([4, 12, 4096, 4100, 0]) == 4 + 16 + 4096 + 8192
 
 
 def test_activations_come_in_blocks() -> None:

@@ -10,6 +10,7 @@ import pytest
 from vlmrl.cli_plan import _shape, heaviest
 from vlmrl.config.load import load
 from vlmrl.plan.gpus import gpu_of
+from vlmrl.plan.model import named_shape
 
 ROOT = Path(__file__).parents[3]
 ROWS = re.findall(
@@ -28,3 +29,11 @@ def test_it_fits(name: str, gpus: str, gpu: str, peak: str, step: str) -> None:
     assert found.fits == "yes"
     assert f"{found.memory.peak / 1e9:.1f}" == peak
     assert f"{found.time.step:.0f}" == step
+
+
+def test_adapters_of_the_7b_model_fit_a_card_of_24_gb() -> None:
+    """As docs/lora.md says: the base takes 2 bytes a weight, in training and in generation."""
+    cfg = load(ROOT / "configs" / "recipes" / "video_3b_1x24gb.yaml", []).config
+    _, found = heaviest(cfg, list(cfg.stages), shape=named_shape("qwen2.5-vl-7b"), gpu=gpu_of("rtx4090"), gpus=1)
+    assert found.fits == "yes"
+    assert 2 < found.memory.state.weights / found.settings.parameters.n_frozen < 2.05

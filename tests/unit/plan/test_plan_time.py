@@ -106,10 +106,17 @@ def test_the_reference_engine_is_bound_by_launches() -> None:
     assert clock.decode(s, memory(s)) == pytest.approx(5 * clock.KERNELS * clock.LAUNCH * 36, rel=0.05)
 
 
-def test_frozen_weights_are_cast_in_every_step() -> None:
+def test_frozen_weights_are_read_as_they_are_kept() -> None:
+    """In 16 bits; what trains in another stage is in 32 bits and cast in every step, and what is in 4 bits is made anew."""
     s = settings(lora=Lora(rank=2))
-    assert clock.weight_bytes(s) == 2 * s.parameters.n_trained + 8 * s.parameters.n_frozen
-    assert clock.weight_bytes(s.changed(sharding="fsdp")) == 2 * (s.parameters.n_trained + s.parameters.n_frozen)
+    trained, frozen = s.parameters.n_trained, s.parameters.n_frozen
+    assert clock.weight_bytes(s) == clock.weight_bytes(s.changed(sharding="fsdp")) == 2 * (trained + frozen)
+    assert clock.weight_bytes(s.changed(dtype="float32")) == 4 * (trained + frozen)
+    later = settings(freeze=("language",), trains=("vision", "projector", "language"))
+    layers = sum(t.count for t in later.parameters.frozen if t.matrix)
+    assert clock.weight_bytes(later) == 2 * (later.parameters.n_trained + later.parameters.n_frozen) + 6 * layers
+    packed = sum(t.count for t in s.parameters.frozen if t.quantised)
+    assert clock.weight_bytes(s.changed(quantize="nf4")) - clock.weight_bytes(s) > 10 * packed
 
 
 def test_phases_add_up_to_the_step() -> None:

@@ -49,7 +49,9 @@ class World:
 
     def rollouts(self, policy: Policy) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
         requests = [Request(prompt=p, ks=(0, 1), seeds=(5, 6 + n)) for n, p in enumerate(self.tiny.prompts(2))]
-        groups = HFEngine(policy, VisionCache(self.tiny.store, budget_bytes=2**26)).generate(requests, GenerationSettings(max_new_tokens=12))
+        groups = HFEngine(policy, VisionCache(self.tiny.store, budget_bytes=2**26)).generate(
+            requests, GenerationSettings(max_new_tokens=12)
+        )
         return [(rollout.ids, rollout.logprobs) for group in groups for rollout in group]
 
     def logp(self, policy: Policy, *, train: bool = False) -> torch.Tensor:

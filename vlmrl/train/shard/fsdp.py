@@ -1,9 +1,9 @@
 """FSDP2: weights, gradients and moments in shards, one per rank, gathered layer by layer for a forward pass.
 
 Every block of the tower, the tower, every layer of the decoder and the rest are units that are gathered and freed one after the other.
-Master weights stay float32 in the shards; what is gathered has the compute type. With `train.shard_size` below the number of ranks the
-shards are kept several times (HSDP): gathered within a group, gradients summed over the groups once a step. Rank 0 alone reads a model
-(`train.shard.spread`). Checkpoints hold the shards (`train.shard.files`).
+In the shards weights are float32 where they train, else of the compute type; what is gathered has the compute type. With
+`train.shard_size` below the number of ranks the shards are kept several times (HSDP): gathered within a group, gradients summed over
+the groups once a step. Rank 0 alone reads a model (`train.shard.spread`). Checkpoints hold the shards (`train.shard.files`).
 
 Our loss is a sum over ranks that is divided already, so gradients are summed and never averaged.
 """

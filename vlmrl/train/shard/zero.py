@@ -1,9 +1,9 @@
 """DeepSpeed ZeRO: moments and gradients in shards on the ranks (stage 2), or weights too (stage 3).
 
-Weights and moments are float32; the forward pass casts, as without shards. DeepSpeed keeps one optimizer from `initialize` on, so a stage
-starts from freshly loaded weights. It clips and updates in one call and refuses gradients that are not finite by itself: `finish` makes
-the update and `apply` has nothing left to do. Checkpoints hold whole tensors, gathered one by one and written by rank 0, in the files of
-`train.shard.ddp`: slower than FSDP's shards, and readable by any number of ranks.
+Weights that train and moments are float32; the forward pass casts, as without shards. DeepSpeed keeps one optimizer from `initialize` on,
+so a stage starts from freshly loaded weights. It clips and updates in one call and refuses gradients that are not finite by itself:
+`finish` makes the update and `apply` has nothing left to do. Checkpoints hold whole tensors, gathered one by one and written by rank 0,
+in the files of `train.shard.ddp`: slower than FSDP's shards, and readable by any number of ranks.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config
 from vlmrl.policy import attention
 from vlmrl.toy.model import ModelFamily
+from vlmrl.train import session
 from vlmrl.train.run import train_from
 from vlmrl.train.session import Places
 from vlmrl.train.tracking import read_metrics
@@ -115,6 +116,25 @@ def test_what_lies_beside_the_policy_in_bfloat16(media, rl, files, tmp_path) -> 
     media = {name: str(tmp_path / value) for name, value in media.items()}
     config = recipe(files["qwen2_5_vl"], tmp_path, sft={"freeze": rl.get("freeze", [])}, **rl)
     check(steps(config.model_copy(update={"media": config.media.model_copy(update=media)})))
+
+
+def test_what_no_stage_trains_and_the_reference_are_kept_in_16_bits(files, tmp_path, monkeypatch) -> None:
+    """The tower here; of a reference everything."""
+    bytes_of: list[tuple[tuple[str, ...], float]] = []
+    real = session.load_policy
+
+    def spy(*args: Any, trains: tuple[str, ...], **options: Any) -> Any:
+        policy = real(*args, trains=trains, **options)
+        parameters = list(policy.model.parameters())
+        bytes_of.append((tuple(trains), sum(p.nbytes for p in parameters) / sum(p.numel() for p in parameters)))
+        return policy
+
+    monkeypatch.setattr(session, "load_policy", spy)
+    frozen = {"freeze": ["vision", "projector"]}
+    check(steps(recipe(files["qwen2_5_vl"], tmp_path, sft=frozen, beta=0.1, kl={"name": "k3"}, **frozen)))
+    (policy, whole), (reference, half) = bytes_of
+    assert (policy, reference) == (("language",), ())
+    assert 2 < half < 2.1 < 3 < whole < 4
 
 
 def test_the_model_feeds_the_attention_two_types(files, tmp_path, monkeypatch) -> None:

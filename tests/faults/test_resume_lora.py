@@ -46,6 +46,27 @@ def test_a_killed_run_of_two_stages_ends_with_the_same_bits(tiny_files: tuple[Pa
     assert kl[-1] > 1e-6
 
 
+def test_a_killed_run_over_a_base_in_16_bits_ends_with_the_same_bits(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """A stage that goes on in the process and one that reads its base from the export round the sums of base and adapters alike."""
+
+    def config(name: str) -> dict[str, Any]:
+        out = runs.small_config(*tiny_files, tmp_path / name)
+        out["model"] |= {"lora": {"rank": 4, "alpha": 8}, "dtype": "bfloat16"}
+        for stage in out["stages"]:
+            stage["optim"] = {"lr": 1e-2}
+        return out
+
+    whole, killed = config("whole"), config("killed")
+    assert runs.run(whole) == 0
+    for point in ("stage.exported@1", "step.before_update@4"):
+        assert runs.run(killed, f"{point}:kill") == -9, f"{point} is never passed"
+    assert runs.run(killed) == 0
+    assert runs.outcome(killed) == runs.outcome(whole)
+    sft, final = (load_file(runs.run_dir(whole) / name / "model.safetensors") for name in ("stages/sft", "final"))
+    assert {t.dtype for t in (*sft.values(), *final.values())} == {torch.float32}
+    assert any(not torch.equal(t, t.bfloat16().float()) for t in sft.values()), "sums are not rounded in the file"
+
+
 def test_a_killed_run_over_weights_in_4_bits_ends_with_the_same_bits(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
 

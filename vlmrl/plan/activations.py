@@ -210,15 +210,15 @@ def head_forward(shape: Shape, row: Row) -> int:
     return 2 * 4 * min(row.scored, CHUNK_ROWS) * min(shape.vocab, CHUNK_VOCAB)
 
 
-def head_backward(shape: Shape, row: Row, numbers: Numbers, *, trained: bool = True) -> int:
+def head_backward(shape: Shape, row: Row, numbers: Numbers, *, trained: bool = True, wide: bool = True) -> int:
     """Bytes that the head's backward holds: a chunk of logits while the next is made (in 16 bits with copies in both types), a chunk of
-    the output matrix, the gradient of the hidden states, and if the matrix trains its whole gradient, beside that of the micro-batches
-    before."""
+    the output matrix (under autocast where it is `wide`: kept in 32 bits), the gradient of the hidden states, and if the matrix trains its
+    whole gradient, beside that of the micro-batches before."""
     rows, columns = min(row.scored, CHUNK_ROWS), min(shape.vocab, CHUNK_VOCAB)
     next_one = columns if row.scored > CHUNK_ROWS else min(shape.vocab - columns, CHUNK_VOCAB)
     chunk = (4 if numbers.compute == 4 else 6) * rows * (columns + next_one)
     if numbers.compute == 2:
-        chunk += (2 if numbers.residual == 4 else 6) * columns * shape.hidden
+        chunk += (2 * wide if numbers.residual == 4 else 6) * columns * shape.hidden
     return chunk + 4 * row.scored * shape.hidden + (numbers.residual * shape.vocab * shape.hidden if trained else 0)
 
 

@@ -201,7 +201,7 @@ def training(s: Settings) -> Pass:
         head=acts.head(shape, row, numbers),
         head_forward=acts.head_forward(shape, row),
         # under fsdp the gradient of the output matrix is among what is gathered
-        head_backward=acts.head_backward(shape, row, numbers, trained=full and s.sharding != "fsdp"),
+        head_backward=acts.head_backward(shape, row, numbers, trained=full and s.sharding != "fsdp", wide=s.language_wide),
     )
 
 
@@ -230,7 +230,7 @@ def _offloaded(s: Settings, *, kept: int, live: int, tower: int, block: int, cas
         block=block,
         head=acts.head(shape, row, numbers),
         head_forward=acts.head_forward(shape, row),
-        head_backward=acts.head_backward(shape, row, numbers, trained=full),
+        head_backward=acts.head_backward(shape, row, numbers, trained=full, wide=s.language_wide),
         host=kept - stays + tower + lasting,
     )
 

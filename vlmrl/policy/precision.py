@@ -28,6 +28,8 @@ def settle_types(model: Any, *, family: Family, compute: torch.dtype, trains: Co
         return
     exact = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())  # transformers' own list of what needs 32 bits
     embedding = model.get_input_embeddings()
+    # transformers calls the type of its first weight the model's, and some classes bring features to that before they join the stream
+    first = None if family.own_code else next(model.parameters())
     for path, module in model.named_modules():
         table = isinstance(module, torch.nn.Embedding) and module is not embedding
         own = dict(module.named_parameters(recurse=False))
@@ -35,7 +37,8 @@ def settle_types(model: Any, *, family: Family, compute: torch.dtype, trains: Co
             continue
         for name, parameter in own.items():
             whole = f"{path}.{name}" if path else name
-            if parameter.is_floating_point() and family.part_of(whole) not in trains and not exact & set(whole.split(".")):
+            stays = parameter is first or family.part_of(whole) in trains or bool(exact & set(whole.split(".")))
+            if parameter.is_floating_point() and not stays:
                 parameter.requires_grad_(False)
                 parameter.data = parameter.data.to(compute)
 

@@ -10,6 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from tests.support import given
 from tests.support import tiny as tiny_module
 from tests.support.tiny import Tiny
 from vlmrl.config.schema import Config
@@ -165,6 +166,27 @@ def test_an_export_holds_sums_in_float32_and_is_what_the_live_weights_become(wor
     assert all(torch.equal(exact[name], value.float()) for name, value in sums.items())
     fold_adapters(policy)
     assert weights_fingerprint(policy) == weights_fingerprint(world.load((), folder=tmp_path / "out"))
+
+
+def test_a_family_without_code_of_its_own(tmp_path: Path) -> None:
+    """SmolVLM's class brings features to the type of its first weight, and puts them into the stream as they are then."""
+    (tmp_path / "world").mkdir()
+    model, data = given.make_model("smolvlm", tmp_path / "model"), given.make_rows(tmp_path / "world", video=False, train=1, test=1)
+    file = model / "model.safetensors"
+    save_file({name: t.bfloat16() for name, t in load_file(file).items()}, file, metadata={"format": "pt"})
+    world = World(given.load_given(model, data), model)
+    rows = [Row(index=k, group=0, prompt=world.tiny.prompts(1)[0], response=(30, 31 + k, 40)) for k in range(2)]
+    found: list[torch.Tensor] = []
+    for trains in (PARTS, ("language",), ()):
+        policy = world.load(trains)
+        assert policy.layouts is not None
+        layout = policy.layouts["repeat"]
+        batch = layout.pack(rows, policy.positions, policy.device, pad_id=policy.bundle.end_ids[0])
+        vision = VisionCache(world.tiny.store, budget_bytes=2**26)
+        with torch.no_grad():
+            found.append(layout.forward(policy, batch, vision, temperature=1.0, forbidden=(), train=False).logp_BT)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 @pytest.mark.parametrize(

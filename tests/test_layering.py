@@ -143,7 +143,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "flash_attn": ("policy.attention",),
     "safetensors": ("families.tiny", "policy", "train.tensors", "train.export"),
     "torchvision": ("compat", "media"),
-    "pyarrow": ("data.source", "prepare.hf_rows"),
+    "pyarrow": ("data.raw", "prepare.hf_rows"),
     "openpyxl": ("evals.importers.vlmevalkit",),
     "pydantic_core": ("config",),
     "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks"),

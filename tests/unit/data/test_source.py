@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vlmrl.data import source
-from vlmrl.data.source import SourceReport, load_source, read_source
+from vlmrl.data import raw
+from vlmrl.data.source import Dedupe, SourceReport, load_source, read_source
 from vlmrl.errors import DataError
 from vlmrl.types import Sample
 
@@ -31,11 +31,11 @@ def write(folder: Path, *lines: bytes) -> Path:
     return path
 
 
-def load(path: Path, *, dedupe: source.Dedupe = "error", limit: float = 0.001, quarantine: Path | None = None) -> list[Sample]:
+def load(path: Path, *, dedupe: Dedupe = "error", limit: float = 0.001, quarantine: Path | None = None) -> list[Sample]:
     return load_source(path, media_root="media", dedupe=dedupe, max_bad_rows=limit, quarantine=quarantine)
 
 
-def read(path: Path, dedupe: source.Dedupe = "error") -> SourceReport:
+def read(path: Path, dedupe: Dedupe = "error") -> SourceReport:
     return read_source(path, media_root="media", dedupe=dedupe)
 
 
@@ -110,7 +110,7 @@ def test_forty_bad_lines(tmp_path: Path) -> None:
 
 
 def test_long_lines_are_skipped_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "MAX_LINE", 1000)
+    monkeypatch.setattr(raw, "MAX_LINE", 1000)
     free = 1000 - len(line("x", thought="")) + 1
     just, over, far = (line("x", thought="t" * n) for n in (free, free + 1, free + 50_000))
     assert len(just) == 1001

@@ -1,0 +1,234 @@
+"""Reads the files of a source row by row, unparsed, in the formats that `data.containers` knows."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+from vlmrl.data.containers import Part, drawn, resolve
+from vlmrl.data.delimited import records, row_of
+from vlmrl.data.json_array import elements
+from vlmrl.errors import DataError, RowError
+
+MAX_LINE = 4_000_000
+"""Bytes of the longest row."""
+EXCERPT = 200
+_BOM = b"\xef\xbb\xbf"
+_BATCH = 256
+"""Rows of a table that are Python objects at a time."""
+
+
+class Raw(NamedTuple):
+    """One row before checking: plain data, so that another process can parse it."""
+
+    file: str
+    line: int
+    form: Literal["line", "half", "long", "cells", "object"]
+    """What `content` is: the bytes of a line, of one without end, or of the first part of one that is too long; (names, cells) of a
+    delimited record; or the object of a table."""
+    content: Any
+
+    def parse(self) -> object:
+        """Its object.
+
+        Raises:
+            RowError: it is no row.
+        """
+        if self.form == "cells":
+            return row_of(*self.content)
+        if self.form == "object":
+            return _without_nulls(self.content)
+        return _parse_line(self.content, self.form != "half", self.form == "long")
+
+    def excerpt(self) -> str:
+        """Its first characters, for messages."""
+        if self.form == "cells":
+            return _cut(", ".join(self.content[1]).encode())
+        if self.form == "object":
+            return json.dumps(self.content, default=_shown)[:EXCERPT]
+        return _cut(self.content)
+
+
+def count_rows(path: Path) -> int:
+    """How many rows a source has, good or bad, without parsing them.
+
+    Raises:
+        DataError: as `read_source`.
+    """
+    container = resolve(path)
+    return sum(_count(part) for part in container.parts) if container.draw is None else container.draw
+
+
+def raw_rows(path: Path, blank: Callable[[], None] = lambda: None) -> Iterator[tuple[int, Raw]]:
+    """(number within the source from 1, row) of each row that the source stands for. `blank` is called for each empty line.
+
+    Raises:
+        DataError: as `read_source`.
+    """
+    container, keep = resolve(path), None
+    if container.draw is not None:
+        keep = drawn(sum(_count(part) for part in container.parts), container.draw, str(path))
+    place = 0
+    for part in container.parts:
+        for raw in _rows(part, blank):
+            place += 1
+            if keep is None or place in keep:
+                yield place, raw
+
+
+def _rows(part: Part, blank: Callable[[], None]) -> Iterator[Raw]:
+    if part.format == "json":
+        return _list(part.path)
+    if part.format in ("csv", "tsv"):
+        return _delimited(part.path)
+    return _jsonl(part.path, blank) if part.format == "jsonl" else _table(part)
+
+
+def _count(part: Part) -> int:
+    """How many rows a file has, without parsing them."""
+    if part.format == "jsonl":
+        return sum(1 for _ in _jsonl(part.path, lambda: None))
+    if part.format == "json":
+        return sum(1 for _ in elements(part.path))
+    if part.format in ("csv", "tsv"):
+        return sum(1 for _ in records(part.path))
+    return sum(count for count, _ in _batches(part))
+
+
+def _jsonl(path: Path, blank: Callable[[], None]) -> Iterator[Raw]:
+    name = str(path)
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while data := file.readline(MAX_LINE + 2):
+                number += 1
+                whole = data.endswith(b"\n")
+                length = len(data) if whole else len(data) + _skip_line(file)
+                if number == 1:
+                    data = data.removeprefix(_BOM)
+                if not data.strip():
+                    blank()
+                    continue
+                yield _line(name, number, data, whole, too_long=length - whole > MAX_LINE)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _list(path: Path) -> Iterator[Raw]:
+    """Rows of a JSON list, each at the line where it begins."""
+    for number, text in elements(path):
+        data = text.encode()
+        yield _line(str(path), number, data, True, too_long=len(data) > MAX_LINE)
+
+
+def _delimited(path: Path) -> Iterator[Raw]:
+    """Records of a CSV or TSV file, each at the line where it begins."""
+    for number, names, cells in records(path):
+        yield Raw(str(path), number, "cells", (names, cells))
+
+
+def _line(name: str, number: int, data: bytes, whole: bool, *, too_long: bool) -> Raw:
+    return Raw(name, number, "long" if too_long else "line" if whole else "half", data[: 4 * EXCERPT] if too_long else data)
+
+
+def _skip_line(file: BinaryIO) -> int:
+    """Read on to the end of the line in pieces; how many bytes that were."""
+    skipped = 0
+    while piece := file.readline(1 << 20):
+        skipped += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return skipped
+
+
+def _parse_line(data: bytes, whole: bool, too_long: bool) -> object:
+    if too_long:
+        raise RowError("too_long", f"the line is longer than {MAX_LINE} bytes")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RowError("encoding", f"not UTF-8: byte {data[error.start]:#04x} at position {error.start}") from error
+    try:
+        return json.loads(text, object_pairs_hook=_no_repeats, parse_constant=_no_constants)
+    except RecursionError as error:
+        raise RowError("nesting", "brackets are nested too deeply") from error
+    except json.JSONDecodeError as error:
+        if not whole:
+            raise RowError("half_line", "the last line has no end; the file was probably cut while it was written") from error
+        raise RowError("json", f"{error.msg} at character {error.pos}") from error
+    except ValueError as error:
+        raise RowError("bad_value", f"a number has too many digits: {str(error)[:100]}") from error
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) < len(pairs):
+        repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise RowError("duplicate_key", f"key {repeated[:60]!r} is given twice in one object")
+    return out
+
+
+def _no_constants(name: str) -> float:
+    raise RowError("not_finite", f"{name} is not a JSON value")
+
+
+def _cut(data: bytes) -> str:
+    return data[: 4 * EXCERPT].decode("utf-8", "replace").strip()[:EXCERPT]
+
+
+def _table(part: Part) -> Iterator[Raw]:
+    """Rows of a Parquet or Arrow file."""
+    number = 0
+    for _, batch in _batches(part):
+        for obj in batch():
+            number += 1
+            yield Raw(str(part.path), number, "object", obj)
+
+
+def _batches(part: Part) -> Iterator[tuple[int, Callable[[], list[dict[str, Any]]]]]:
+    """(number of rows, the rows) of at most 256 rows at a time.
+
+    Raises:
+        DataError: pyarrow is not installed, or the file is damaged.
+    """
+    path, kind = part.path, "Parquet" if part.format == "parquet" else "Arrow"
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise DataError(f"{path}: reading {kind} needs pyarrow; `pip install pyarrow`, or convert the file to .jsonl") from error
+    number = 0
+    try:
+        if part.format == "parquet":
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=_BATCH):
+                    yield batch.num_rows, batch.to_pylist
+                    number += batch.num_rows
+            return
+        with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
+            for whole in stream:
+                for start in range(0, whole.num_rows, _BATCH):
+                    batch = whole.slice(start, _BATCH)
+                    yield batch.num_rows, batch.to_pylist
+                    number += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path}: damaged or not {'a Parquet' if kind == 'Parquet' else 'an Arrow'} file, after row {number}: {str(error)[:200]}"
+        ) from error
+
+
+def _shown(value: object) -> str:
+    """What an excerpt shows of a value that JSON does not have."""
+    return f"<{len(value)} bytes>" if isinstance(value, bytes) else str(value)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Parquet gives every object of a column the same keys; those without a value were not in the row."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [_without_nulls(inner) for inner in value]
+    return value

@@ -216,10 +216,12 @@ def check(
 
 def _check_rows(rows: Path, settings: list[str], media_root: Path | None, model: str | None, html: Path | None, *, media: bool) -> None:
     """`check --rows`."""
-    from vlmrl.train.check_rows import read_rows, rows_config, told
+    from vlmrl.train.check_rows import audit_rows, rows_config, told
+    from vlmrl.train.ui import Ui
 
     config = rows_config(rows, settings, media_root=media_root, model=model)
-    report = _audit(config, html, rows=True) if media else read_rows(config)
+    # A page shows rows as the model sees them, in pixels and tokens, so it wants a model.
+    report = audit_rows(config, Ui(), media=media) if html is None else _audit(config, html, rows=True)
     for line in told(report, counted=media and model is not None):
         typer.echo(printable(line))
     (found,) = report.sources

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -137,6 +137,8 @@ class Encoder:
     max_prompt_tokens: int
     writer: Writer | None = None
     """Makes the ids of families without code of their own; None: they are made here."""
+    _harmless: dict[Any, int] = field(default_factory=dict[Any, int], repr=False, compare=False)
+    """Shape of a conversation -> control tokens that its template has by itself."""
 
     @staticmethod
     def of(processor: Processor, media: Media, data_root: Path, *, max_prompt_tokens: int) -> Encoder:
@@ -195,7 +197,7 @@ class Encoder:
         """
         parts = [{"role": turn["role"], "content": [_harmless(part) for part in turn["content"]]} for turn in turns]
         found, expected = (self.tokenize(self._rendered(one)) for one in (turns, parts))
-        self._check_counts(sample, found, expected)
+        self._check_counts(sample, self._control_tokens(found), self._control_tokens(expected))
         if self.writer is not None:
             return self._written_as(self.writer, sample, FREE, turns, shown)
         return self._laid_out(sample, FREE, self._rendered(turns), found, tuple(one.handle for one in shown))
@@ -320,13 +322,21 @@ class Encoder:
         return "".join(out)
 
     def _check_control_tokens(self, sample: Sample, answer_format: str, ids: list[int]) -> None:
-        """Text of a row must not smuggle in control tokens: their count equals that of the same prompt with a harmless question."""
-        harmless = tuple(dataclasses.replace(turn, question="question", answer="answer") for turn in sample.history)
-        plain = dataclasses.replace(sample, question="question", history=harmless)
-        self._check_counts(sample, ids, self.tokenize(self._rendered(messages(plain, answer_format))))
+        """Text of a row must not smuggle in control tokens: their count equals that of the same prompt with a harmless question, which is
+        made once for each shape of conversation."""
+        kinds = tuple(ref.kind for ref in sample.media)
+        turns = tuple((turn.media, turn.question_first) for turn in sample.history)
+        shape = (kinds, turns, sample.question_first, answer_format, sample.answer_type)
+        if shape not in self._harmless:
+            harmless = tuple(dataclasses.replace(turn, question="question", answer="answer") for turn in sample.history)
+            plain = dataclasses.replace(sample, question="question", history=harmless)
+            self._harmless[shape] = self._control_tokens(self.tokenize(self._rendered(messages(plain, answer_format))))
+        self._check_counts(sample, self._control_tokens(ids), self._harmless[shape])
 
-    def _check_counts(self, sample: Sample, ids: Sequence[int], harmless: Sequence[int]) -> None:
-        found, expected = (sum(i in self.special_ids for i in one) for one in (ids, harmless))
+    def _control_tokens(self, ids: Sequence[int]) -> int:
+        return sum(map(self.special_ids.__contains__, ids))
+
+    def _check_counts(self, sample: Sample, found: int, expected: int) -> None:
         if found != expected:
             raise RowError("control_token", f"{_where(sample)}: the question contains {found - expected} control token(s) of the model")
 

@@ -30,6 +30,8 @@ class Raw(NamedTuple):
     """What `content` is: the bytes of a line, of one without end, or of the first part of one that is too long; (names, cells) of a
     delimited record; or the object of a table."""
     content: Any
+    offset: int | None = None
+    """Where `content` begins in a file of lines, in bytes."""
 
     def parse(self) -> object:
         """Its object.
@@ -102,17 +104,18 @@ def _jsonl(path: Path, blank: Callable[[], None]) -> Iterator[Raw]:
     name = str(path)
     try:
         with path.open("rb") as file:
-            number = 0
+            number = end = 0
             while data := file.readline(MAX_LINE + 2):
                 number += 1
                 whole = data.endswith(b"\n")
-                length = len(data) if whole else len(data) + _skip_line(file)
-                if number == 1:
-                    data = data.removeprefix(_BOM)
+                start, length = end, len(data) if whole else len(data) + _skip_line(file)
+                end += length
+                if number == 1 and data.startswith(_BOM):
+                    start, data = len(_BOM), data[len(_BOM) :]
                 if not data.strip():
                     blank()
                     continue
-                yield _line(name, number, data, whole, too_long=length - whole > MAX_LINE)
+                yield _line(name, number, data, whole, too_long=length - whole > MAX_LINE)._replace(offset=start)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 

@@ -139,6 +139,7 @@ class MediaStore:
     ):
         self.settings = settings
         self.argue = argue
+        self.fingerprint = fingerprint
         self._planned = None if argue is None else PlannedTokens(argue)
         self.patchify = patchify
         self.patch_size = patch_size
@@ -306,6 +307,15 @@ class MediaStore:
             planned = plan_medium(file, ref.kind, self.sizing, name=ref.path, times=self.step_times)
             return self._handle(ref.kind, "", planned.grid, planned[2:])
 
+    def examine(self, ref: MediaRef, root: Path) -> MediaHandle:
+        """The handle that `get` would give, or its error, of a medium that is decoded to see whether it can be: nothing of it is kept."""
+        if self.argue is not None:
+            return self.get(ref, root).handle
+        data, digest, _ = content_of(ref, root)
+        check_hash(ref, digest)
+        shown, key = self._decode(ref, data), self._key(stored_as(ref), digest)
+        return self._handle(ref.kind, key, self._grid(ref.kind, shown.frames), (shown.spacing, shown.times, shown.duration))
+
     def weigh(self, ref: MediaRef, root: Path) -> int:
         """Bytes that the entry of `get` takes in the cache: from the entry if it is there, else from `plan`.
 
@@ -338,8 +348,7 @@ class MediaStore:
 
     def _process(self, ref: MediaRef, data: bytes, key: str) -> ProcessedMedia:
         started = time.perf_counter()
-        with named(ref), single_thread():
-            shown = decode_medium(data, stored_as(ref), self.sizing) if self.pool is None else self.pool.decode(data, stored_as(ref))
+        shown = self._decode(ref, data)
         entry = self._cut(ref.kind, shown, key, ref.path)
         seconds = time.perf_counter() - started
         self._here.seconds = self.waited() + seconds
@@ -347,6 +356,14 @@ class MediaStore:
             self.stats["decoded"] += 1
             self.stats["decode_seconds"] += seconds
         return entry
+
+    def _decode(self, ref: MediaRef, data: bytes) -> DecodedMedium:
+        with named(ref), single_thread():
+            return decode_medium(data, stored_as(ref), self.sizing) if self.pool is None else self.pool.decode(data, stored_as(ref))
+
+    def _grid(self, kind: MediaKind, frames: np.ndarray) -> Grid:
+        count, height, width = frames.shape[:3]
+        return 1 if kind == "image" else count // self.temporal_patch_size, height // self.patch_size, width // self.patch_size
 
     def _cut(self, kind: MediaKind, shown: DecodedMedium, key: str, name: str) -> ProcessedMedia:
         """Patches of decoded frames. `name`: of the file, for messages."""
@@ -391,9 +408,7 @@ class MediaStore:
         )
 
     def _check_patches(self, kind: MediaKind, name: str, frames: np.ndarray, values: np.ndarray, grid: Grid) -> None:
-        count, height, width = frames.shape[:3]
-        steps = 1 if kind == "image" else count // self.temporal_patch_size
-        expected = (steps, height // self.patch_size, width // self.patch_size)
+        expected = self._grid(kind, frames)
         if grid != expected or values.ndim != 2 or len(values) != expected[0] * expected[1] * expected[2] or values.dtype != np.float32:
             raise ValueError(
                 f"{name}: the processor made {values.dtype} {list(values.shape)} with grid {grid} of frames {list(frames.shape)}; "

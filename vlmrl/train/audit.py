@@ -4,15 +4,11 @@ answer scored. Loads tokenizer and processors, never model weights. Every row is
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.table import Table
-from rich.text import Text
 
 from vlmrl.config.combinations import idle_for_rows, needing
 from vlmrl.config.schema import Config, RolloutStage, SourceSection
@@ -28,63 +24,14 @@ from vlmrl.policy.load import load_processor
 from vlmrl.registry import Registry
 from vlmrl.train.admission import unproven
 from vlmrl.train.audit_leak import Hashes, HeldOut, held_out_sets, overlap, repeated_ids, told
+from vlmrl.train.audit_report import SHOWN, AuditReport, SourceAudit
 from vlmrl.train.columns import reward_runner
 from vlmrl.train.evaluate import eval_problems
+from vlmrl.train.import_options import import_options
 from vlmrl.train.media import open_media
-from vlmrl.train.rows import import_options
 from vlmrl.train.stage.table import trajectory_id
 from vlmrl.train.ui import Ui
 from vlmrl.types import Prompt, Sample
-
-SHOWN = 5
-"""Rows that are listed with their message; all are counted."""
-
-
-@dataclass(kw_only=True)
-class SourceAudit:
-    """One source under one answer format. `rows` is the sum of `good` and of all `reasons`."""
-
-    path: str
-    answer_format: str
-    used_by: list[str]
-    rows: int = 0
-    good: int = 0
-    longest_prompt: int = 0
-    """Tokens."""
-    reasons: Counter[str] = field(default_factory=Counter[str])
-    examples: list[str] = field(default_factory=list)
-    firsts: dict[str, str] = field(default_factory=dict[str, str])
-    """The first row that was left out for each reason."""
-    shape: str | None = None
-    """Adapter that read the rows."""
-
-    def reject(self, reason: str, line: str) -> None:
-        self.reasons[reason] += 1
-        self.firsts.setdefault(reason, line)
-        if len(self.examples) < SHOWN:
-            self.examples.append(line)
-
-
-@dataclass(kw_only=True)
-class AuditReport:
-    """What `vlmrl check` shows. `problems` would stop or spoil training; `notes` are for the eye."""
-
-    sources: list[SourceAudit] = field(default_factory=list[SourceAudit])
-    problems: list[str] = field(default_factory=list[str])
-    notes: list[str] = field(default_factory=list[str])
-
-    @property
-    def rows(self) -> int:
-        return sum(source.rows for source in self.sources)
-
-    def table(self) -> Table:
-        """One line per source: every row, by what became of it."""
-        table = Table("source", "format", "used by", "rows", "good", "left out", "longest prompt", caption="\n".join(self.notes) or None)
-        for s in self.sources:
-            left = ", ".join(f"{count} {reason}" for reason, count in sorted(s.reasons.items())) or "-"
-            cells = (s.path, s.answer_format, ", ".join(s.used_by), str(s.rows), str(s.good), left, f"{s.longest_prompt} tokens")
-            table.add_row(*(Text(cell, overflow="fold") for cell in cells))
-        return table
 
 
 def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None = None, all_gold: bool = False) -> AuditReport:

@@ -12,11 +12,12 @@ from pathlib import Path
 from vlmrl.config import explain, tree
 from vlmrl.config.schema import Config
 from vlmrl.config.tree import Node
-from vlmrl.data.gold import check_answer
-from vlmrl.data.source import read_source
-from vlmrl.errors import ConfigError, RowError
-from vlmrl.train.audit import AuditReport, SourceAudit
-from vlmrl.train.rows import import_options
+from vlmrl.errors import ConfigError
+from vlmrl.train.audit_known import CACHE
+from vlmrl.train.audit_report import AuditReport, SourceAudit
+from vlmrl.train.audit_source import audited, tally, terms_of
+from vlmrl.train.media import media_settings, open_media
+from vlmrl.train.ui import Ui
 
 STAGE = "rows"
 _KEYS = f"stages.{STAGE}.source."
@@ -59,26 +60,29 @@ def _node(value: object) -> Node:
     return Node(value, "--rows")
 
 
-def read_rows(config: Config) -> AuditReport:
-    """The part of the audit that needs no media: every row is read, and its gold answer scored.
+def audit_rows(config: Config, ui: Ui, *, media: bool = True, cache: Path = CACHE) -> AuditReport:
+    """Check every row of the file: it is read, its media are decoded, its prompt is measured where a model is named, and its gold answer
+    is scored.
+
+    Args:
+        media: whether media are opened; prompts are measured only with them.
 
     Raises:
+        ConfigError: the model's processor cannot be loaded.
         DataError: the file cannot be read, or what the source says of it is wrong.
     """
     (stage,) = config.stages
-    data = Path(config.data.root)
-    options = import_options(stage.source, data)
-    read = read_source(data / stage.source.path, media_root=stage.source.media_root, dedupe=config.data.dedupe, options=options)
-    found = SourceAudit(path=stage.source.path, answer_format=stage.answer_format, used_by=[stage.name], rows=read.rows, shape=read.shape)
-    for bad in read.bad:
-        found.reject(bad.reason, str(bad))
-    for sample in read.samples:
-        try:
-            check_answer(sample, stage.answer_format, always=True)
-        except RowError as error:
-            found.reject(error.reason, f"{sample.source}: {error}")
-        else:
-            found.good += 1
+    data, encoder = Path(config.data.root), None
+    if media and config.toy is None:
+        from vlmrl.policy.load import load_processor, quiet_transformers  # seconds, and only for a model that was named
+
+        quiet_transformers()
+        bundle = load_processor(config.model.path, revision=config.model.revision, max_tiles=config.media.max_tiles)
+        _, encoder = open_media(config, bundle, data)
+    settings = media_settings(config) if media else None
+    terms = terms_of(stage.source, stage.answer_format, data, settings=settings, encoder=encoder, decode=True, all_gold=True)
+    found = SourceAudit(path=stage.source.path, answer_format=stage.answer_format, used_by=[stage.name])
+    tally(found, audited(data / stage.source.path, terms, ui, encoder=encoder, cache=cache), config.data.dedupe)
     return AuditReport(sources=[found])
 
 

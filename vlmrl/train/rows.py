@@ -9,12 +9,12 @@ from pathlib import Path
 
 from vlmrl import fs
 from vlmrl.config.schema import DataSection, SourceSection
-from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.encode import Encoder
 from vlmrl.data.gold import check_gold
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.train import dist
+from vlmrl.train.import_options import import_options
 from vlmrl.train.ui import Ui
 from vlmrl.types import Sample
 
@@ -34,26 +34,6 @@ def quarantine_row(path: Path, sample: Sample, reason: str, message: str) -> Non
     """Append one bad row; every rank may meet a different one, and appends are small single writes."""
     line = {"id": sample.id, "source": sample.source, "reason": reason, "message": message[:500]}
     fs.append(path, json.dumps(line, sort_keys=True).encode() + b"\n")
-
-
-def import_options(source: SourceSection, root: Path) -> ImportOptions:
-    """How rows of other trainers in this source become ours. `root` is the folder that `media_root` is relative to."""
-    return ImportOptions(
-        adapter=source.adapter,
-        answer_type=source.answer_type,
-        task=source.task,
-        frame=source.frame,
-        axis=source.axis,
-        to_frame=source.to_frame,
-        time_unit=source.time_unit,
-        time_fps=source.time_fps,
-        instructions=source.instructions,
-        turns=source.turns,
-        columns=source.columns,
-        media_dir=root / source.media_root,
-        media_folder=source.media_folder,
-        frames_fps=source.frames_fps,
-    )
 
 
 def load_rows(

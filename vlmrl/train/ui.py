@@ -43,6 +43,10 @@ class Bar:
             self.spoke = time.monotonic()
             self.console.print(f"{self.title}: {self.line()}  {text}", highlight=False)
 
+    def skip(self, count: int) -> None:
+        """So much is about to be done without any work: it does not count for the rate."""
+        self.first += count
+
     def close(self) -> None:
         """Take the bar from the display."""
         if self.progress is not None and self.task is not None:

@@ -12,8 +12,11 @@ import pytest
 from PIL import Image
 
 from vlmrl import cli
+from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError
-from vlmrl.train.check_rows import read_rows, rows_config, told
+from vlmrl.train.audit_report import AuditReport
+from vlmrl.train.check_rows import audit_rows, rows_config, told
+from vlmrl.train.ui import Ui
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -29,6 +32,18 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return int(stop.value.code or 0), out, err
 
     return _run
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is kept of rows lies below it."""
+    folder = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(folder))
+    return folder
+
+
+def read_rows(config: Config) -> AuditReport:
+    return audit_rows(config, Ui(quiet=True), media=False)
 
 
 def write(folder: Path, *rows: dict[str, Any]) -> Path:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from vlmrl.data.adapters import easyr1, messages, own, tasks, trl, verl, video_r1, vlm_r1
 from vlmrl.data.adapters.base import ADAPTERS, Adapter, ImportOptions
@@ -34,6 +34,17 @@ def detect(row: object) -> str | None:
     if not isinstance(row, dict):
         return None
     return next((name for name, adapter in ADAPTERS.items() if adapter.detect(row)), None)
+
+
+class Learned(NamedTuple):
+    """What an `Importer` knows of a source from its rows; JSON values."""
+
+    chosen: str | None
+    first: str | None
+    unseen: Sequence[str]
+    """Mapped columns that no row has had."""
+    known: Sequence[str]
+    """Columns of rows."""
 
 
 class Importer:
@@ -102,6 +113,20 @@ class Importer:
             return taken(row, self.options.turns)
         return taken(row, self.options.turns, chats=self.mapped.chats, answers=self.mapped.columns.get("answer", ()))
 
+    def learned(self) -> Learned:
+        """What the rows so far have told, for another process that reads those after them."""
+        mapped = self.mapped
+        return Learned(
+            self.chosen, self.first, None if mapped is None else sorted(mapped.unseen), () if mapped is None else (*mapped.known,)
+        )
+
+    def learn(self, told: Learned) -> None:
+        """Take over what another process has learned of rows of the same source."""
+        self.chosen, self.first = told.chosen, told.first
+        if self.mapped is not None:
+            self.mapped.unseen &= set(told.unseen)
+            self.mapped.known |= dict.fromkeys(told.known)
+
     def missing(self) -> str | None:
         """What is wrong with `columns`, once all rows have been read; None if nothing is."""
         return None if self.mapped is None else self.mapped.missing()
@@ -129,4 +154,4 @@ def _numbered(name: str, suffix: str) -> str:
     return name + suffix
 
 
-__all__ = ["ADAPTERS", "MIXED", "OWN", "Adapter", "ImportOptions", "Importer", "detect", "stable_id"]
+__all__ = ["ADAPTERS", "MIXED", "OWN", "Adapter", "ImportOptions", "Importer", "Learned", "detect", "stable_id"]

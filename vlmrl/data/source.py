@@ -204,22 +204,31 @@ def load_source(
     report = read_source(path, media_root=media_root, dedupe=dedupe, options=options)
     if say is not None and report.note is not None:
         say(report.note)
-    if quarantine is not None and report.bad:
-        write_quarantine(quarantine, report.bad)
-    share = len(report.bad) / report.rows if report.rows else 0.0
-    if not report.samples:
-        raise DataError(f"{path}: no usable row (of {report.rows})" + _listing(report, quarantine))
+    check_usable(path, report.bad, len(report.samples), report.rows, max_bad_rows=max_bad_rows, quarantine=quarantine)
+    return report.samples
+
+
+def check_usable(path: Path, bad: list[BadRow], good: int, rows: int, *, max_bad_rows: float, quarantine: Path | None) -> None:
+    """Whether a source can be used, of whose `rows` so many are `good`. Bad rows are added to `quarantine`.
+
+    Raises:
+        DataError: as `load_source`.
+    """
+    if quarantine is not None and bad:
+        write_quarantine(quarantine, bad)
+    share = len(bad) / rows if rows else 0.0
+    if not good:
+        raise DataError(f"{path}: no usable row (of {rows})" + _listing(bad, quarantine))
     if share > max_bad_rows:
-        head = f"{path}: {len(report.bad)} of {report.rows} rows are bad ({share:.2%}); data.max_bad_rows allows {max_bad_rows:.2%}"
-        raise DataError(head + _listing(report, quarantine))
-    repeated = [row for row in report.bad if row.reason == "duplicate_id"]
+        head = f"{path}: {len(bad)} of {rows} rows are bad ({share:.2%}); data.max_bad_rows allows {max_bad_rows:.2%}"
+        raise DataError(head + _listing(bad, quarantine))
+    repeated = [row for row in bad if row.reason == "duplicate_id"]
     if repeated:
         advice = "; give every row its own id, or set data.dedupe: keep_first if the repeats are identical"
-        raise DataError(f"{path}: {len(repeated)} repeated id(s){advice}" + _listing(report, quarantine))
-    mixed = [row for row in report.bad if row.reason == MIXED]
+        raise DataError(f"{path}: {len(repeated)} repeated id(s){advice}" + _listing(bad, quarantine))
+    mixed = [row for row in bad if row.reason == MIXED]
     if mixed:
         raise DataError(f"{path}: {len(mixed)} row(s) of another shape than the first\n  {mixed[0]}\n  split the file by shape")
-    return report.samples
 
 
 def write_quarantine(path: Path, bad: list[BadRow]) -> None:
@@ -241,13 +250,13 @@ def bad_row(raw: Raw, error: RowError) -> BadRow:
     return BadRow(file=raw.file, line=raw.line, reason=error.reason, message=message, excerpt=raw.excerpt())
 
 
-def _listing(report: SourceReport, quarantine: Path | None) -> str:
-    if not report.bad:
+def _listing(bad: list[BadRow], quarantine: Path | None) -> str:
+    if not bad:
         return ""
-    counts = ", ".join(f"{reason} {count}" for reason, count in report.reasons().items())
-    lines = [f"\n  by reason: {counts}", *(f"\n  {row}" for row in report.bad[:_SHOWN])]
-    if len(report.bad) > _SHOWN:
-        lines.append(f"\n  ... and {len(report.bad) - _SHOWN} more")
+    counts = ", ".join(f"{reason} {count}" for reason, count in Counter(row.reason for row in bad).most_common())
+    lines = [f"\n  by reason: {counts}", *(f"\n  {row}" for row in bad[:_SHOWN])]
+    if len(bad) > _SHOWN:
+        lines.append(f"\n  ... and {len(bad) - _SHOWN} more")
     if quarantine is not None:
         lines.append(f"\n  all of them are in {quarantine}")
     return "".join(lines) + "\n  fix or remove these rows, or raise data.max_bad_rows"

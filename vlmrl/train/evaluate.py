@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -230,7 +231,7 @@ def _played_rows(s: Session, name: str, stage: RolloutStage, policy: Policy, vis
     source, environment = s.cfg.eval.source, stage.environment
     assert source is not None
     assert environment is not None
-    samples = list(s.rows_of(source, stage.answer_format).samples.values())[: s.cfg.eval.limit]
+    samples = list(islice(s.rows_of(source, stage.answer_format).samples.values(), s.cfg.eval.limit))
     conditions = Conditions(
         environment=environment,
         history=stage.history,
@@ -267,7 +268,7 @@ def _held_out(s: Session, name: str, policy: Policy, vision: VisionCache, stop: 
         return _played_rows(s, name, last, policy, vision, stop)
     source, answer_format = s.cfg.eval.source, s.cfg.stages[-1].answer_format
     assert source is not None
-    samples = list(s.rows_of(source, answer_format).samples.values())[: s.cfg.eval.limit]
+    samples = list(islice(s.rows_of(source, answer_format).samples.values(), s.cfg.eval.limit))
     prompts = dist.run_synchronized(lambda: [s.encoder.encode(sample, answer_format) for sample in samples])
     engine = LocalEngine(own_engine(policy, vision), fingerprint=weights_fingerprint(policy))
     settings = GenerationSettings(max_new_tokens=s.cfg.eval.max_new_tokens, temperature=0.0)
@@ -279,7 +280,7 @@ def _held_out(s: Session, name: str, policy: Policy, vision: VisionCache, stop: 
 
 def held_out_score(s: Session, cfg: StageBase, until: UntilSection, policy: Policy) -> float:
     """Mean main score of greedy answers to the rows of a stage's `until`. Records: `eval/until/<stage>.jsonl`."""
-    samples = list(s.rows_of(until.source, cfg.answer_format).samples.values())[: until.limit]
+    samples = list(islice(s.rows_of(until.source, cfg.answer_format).samples.values(), until.limit))
     prompts = dist.run_synchronized(lambda: [s.encoder.encode(sample, cfg.answer_format) for sample in samples])
     engine = LocalEngine(own_engine(policy, s.vision), fingerprint=weights_fingerprint(policy))
     options = EvalOptions(

@@ -15,6 +15,7 @@ from typing import Any
 
 from vlmrl import fs
 from vlmrl.config.schema import Config, SourceSection
+from vlmrl.data.lazy import InOrder
 from vlmrl.errors import CheckpointError, DataError
 from vlmrl.evals.ask.run import task_samples
 from vlmrl.policy.load import files_of
@@ -212,7 +213,7 @@ def _check_rows(s: Session) -> None:
             if (source, answer_format) in needed:
                 raise
             continue  # as for a suite: the evaluation tells it, and training goes on
-        given = SourceRows(samples=list(rows.samples.values()), root=s.encoder.root, left_out=rows.left_out)
+        given = SourceRows(samples=InOrder(rows.samples), root=s.encoder.root, left_out=rows.left_out, known=rows.marks)
         key = [answer_format, source.model_dump(mode="json")]
         dist.on_main(lambda source=source, key=key, given=given: s.identity.check_rows(source.path, key, given, accept=accept, note=note))
     if s.cfg.eval.suite is not None:

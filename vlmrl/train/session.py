@@ -174,7 +174,14 @@ class Session:
             quarantine = self.run.path / "quarantine.jsonl"
             with self.clock.phase("audit"):
                 self.rows[key] = load_rows(
-                    source, self.cfg.data, self.places.data, answer_format, self.encoder, quarantine=quarantine, ui=self.ui
+                    source,
+                    self.cfg.data,
+                    self.places.data,
+                    answer_format,
+                    self.encoder,
+                    quarantine=quarantine,
+                    ui=self.ui,
+                    plugins=self.cfg.plugins,
                 )
         return self.rows[key]
 

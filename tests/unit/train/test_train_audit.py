@@ -309,3 +309,51 @@ def test_training_leaves_out_what_the_check_leaves_out(files, tmp_path):
     kept = load_rows(cfg.stages[0].source, cfg.data, files[1], "think", encoder, quarantine=quarantine, ui=Ui(quiet=True))
     assert list(kept.samples) == [row["id"] for row in rows[2:]]
     assert [json.loads(line)["reason"] for line in quarantine.read_text().splitlines()] == ["answer", "time"]
+
+
+def test_many_rows_are_loaded_as_few_are(files, tmp_path, monkeypatch):
+    from vlmrl.policy.load import load_processor
+    from vlmrl.train import audit_source
+    from vlmrl.train import rows as module
+    from vlmrl.train.audit_chunk import Auditor
+    from vlmrl.train.identity import SourceRows
+    from vlmrl.train.media import open_media
+
+    first, *others = rows_of(files[1])
+    rows = [{**row, "id": f"{row['id']}-{n}"} for n in range(6) for row in others]
+    rows[3] |= {"answer": "90.00 to 95.00"}
+    lines = [first, "{not json", *rows, first]
+    cfg = config(write_rows(files[1], "many.jsonl", lines), data={"max_bad_rows": 0.5, "dedupe": "keep_first"})
+    _, encoder = open_media(cfg, load_processor(str(files[0])), files[1])
+
+    def load() -> Any:
+        told = tmp_path / f"quarantine-{len(list(tmp_path.iterdir()))}.jsonl"
+        found = module.load_rows(
+            cfg.stages[0].source, cfg.data, files[1], "think", encoder, quarantine=told, ui=Ui(quiet=True), cache=tmp_path / "cache"
+        )
+        return found, sorted(told.read_text().splitlines())
+
+    few, told = load()
+    monkeypatch.setattr(module, "LARGE", 4)
+    monkeypatch.setattr(audit_source, "CHUNK", 8)
+    monkeypatch.setattr(audit_source, "ALONE", 8)
+    many, told_of_many = load()
+    assert told_of_many == told
+    assert list(many.samples.items()) == list(few.samples.items())
+    assert dict(many.prompt_tokens) == few.prompt_tokens
+    assert many.left_out == few.left_out
+    assert few.marks is None
+    assert many.marks == SourceRows(samples=list(few.samples.values()), root=encoder.root).hashes()
+    monkeypatch.setattr(Auditor, "chunk", lambda *_: pytest.fail("these rows are known"))
+    again, _ = load()
+    assert list(again.samples.items()) == list(few.samples.items())
+    assert (dict(again.prompt_tokens), again.left_out, again.marks) == (few.prompt_tokens, few.left_out, many.marks)
+    monkeypatch.undo()
+    strict, problems = cfg.data.model_copy(update={"dedupe": "error"}), set[str]()
+    for large in (4, 1000):
+        monkeypatch.setattr(module, "LARGE", large)
+        where = {"quarantine": tmp_path / "q", "ui": Ui(quiet=True), "cache": tmp_path / "cache"}
+        with pytest.raises(DataError, match="1 repeated id") as caught:
+            module.load_rows(cfg.stages[0].source, strict, files[1], "think", encoder, **where)
+        problems.add(str(caught.value))
+    assert len(problems) == 1, "the message is the same"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -244,7 +245,7 @@ def _rewards(s: Session, cfg: RolloutStage, samples: Mapping[str, Sample]) -> Re
     if cfg.environment is not None:
         return runner
     try:
-        problems = runner.self_test(list(samples.values())[:64], cfg.answer_format)
+        problems = runner.self_test(list(islice(samples.values(), 64)), cfg.answer_format)
         if problems:
             raise ConfigError([f"stage '{cfg.name}': {problem}" for problem in problems])
     except BaseException:

@@ -1,4 +1,4 @@
-"""The command `cache`: generated worlds and base models on this machine, with their sizes, and removing them."""
+"""The command `cache`: generated worlds, base models and audits of rows on this machine, with their sizes, and removing them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CACHE = Path("~/.cache/vlmrl")
 """`toy.cache` of recipes that say nothing else."""
 Folder = Annotated[Path, typer.Option("--cache", help="The recipe's toy.cache")]
 
-caches = typer.Typer(no_args_is_help=True, help="Generated worlds and base models on this machine: list, clean.")
+caches = typer.Typer(no_args_is_help=True, help="Generated worlds, base models and audits of rows on this machine: list, clean.")
 
 
 def register(app: typer.Typer) -> None:

@@ -1,4 +1,4 @@
-"""What the cache of generated worlds and base models holds, and removing it. It is made again when a recipe wants it."""
+"""What the cache of generated worlds, base models and audited rows holds, and removing it. It is made again when a recipe wants it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from vlmrl.errors import ConfigError
 from vlmrl.toy.lock import locked
 from vlmrl.train.ui import Ui
 
-KINDS = {"world": "generated media and rows", "base": "pretrained base model"}
+KINDS = {"world": "generated media and rows", "base": "pretrained base model", "rows": "what audits of rows have found"}
 """Beginning of a folder's name -> what is in it. Nothing else in the cache is listed or removed."""
-_NAME = re.compile(r"(world|base)-[0-9a-f]+[0-9a-z-]*")
+_NAME = re.compile(r"(world|base|rows)-[0-9a-f]+[0-9a-z-]*")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,3 +65,9 @@ def test_the_commands(cache: Path) -> None:
     assert run("clean")[0] != 0
     assert "3.2 kB in 2 folders" in run("clean", "--all")[1]
     assert sorted(p.name for p in cache.iterdir()) == ["LOCK", "mine", "world-abc", "world-notes"]
+
+
+def test_what_audits_of_rows_found_is_of_the_cache(cache: Path) -> None:
+    (cache / "rows-12ab").mkdir()
+    (cache / "rows-12ab" / "chunks").write_bytes(b"x" * 7000)
+    assert [(e.path.name, e.kind, e.bytes) for e in entries(cache)][0] == ("rows-12ab", "what audits of rows have found", 7000)

@@ -1,11 +1,12 @@
 """How fast videos are decoded, with what memory, and how long a run takes to its first step with many rows.
 
     python benchmarks/loader.py
-    python benchmarks/loader.py --videos 20 --rows 100 --write /tmp/loader.md      # a trial
+    python benchmarks/loader.py --videos 20 --rows 100 5000 --write /tmp/loader.md      # a trial
 
 Generated H.264 clips (MP4, 320x240, 2 to 10 s), each decoded once through the media store in a fresh process: decord and PyAV, in the
 trainer's process and with 1 and 2 workers. Then rows over these clips: reading, checking and counting their tokens from headers, and
-decoding the media of a first step. Writes docs/benchmarks/loader.md.
+decoding the media of a first step. Then rows over three pictures, as many as each number of `--rows`: `vlmrl check --rows` and what a run
+does with its rows before its first step, each twice, so that the second time the rows are known. Writes docs/benchmarks/loader.md.
 """
 
 from __future__ import annotations
@@ -140,13 +141,117 @@ def launch_job(folder: Path, names: list[str], rows: int, decoder: str, workers:
     return {"times": times, "rows": rows, "total": sum(times.values()), "memory": peak()}
 
 
-def measure(job: dict[str, Any]) -> dict[str, Any]:
-    """Run one job in a fresh process."""
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, __file__, "--job", json.dumps(job)], check=True, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True
-    )
-    return json.loads(done.stdout.splitlines()[-1])
+def scale_rows(folder: Path, count: int) -> Path:
+    """A file of so many rows over three small pictures."""
+    import numpy as np
+    from PIL import Image
+
+    for n in range(3):
+        Image.fromarray(np.random.default_rng(n).integers(0, 255, (112, 112, 3), dtype=np.uint8)).save(folder / f"{n}.png")
+    path = folder / f"pictures-{count}.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        for n in range(count):
+            row = {"id": str(n), "task": "counting", "answer_type": "number", "image": f"{n % 3}.png"}
+            file.write(json.dumps(row | {"prompt": f"How many squares are in picture {n}?", "answer": str(n % 7)}) + "\n")
+    return path
+
+
+def tree_peak(process: subprocess.Popen[str]) -> tuple[int, int]:
+    """(peak of a process, largest sum of it and its children) in bytes of resident memory, once it has ended."""
+    alone = together = 0
+    while process.poll() is None:
+        sizes: list[int] = []
+        for name in (str(process.pid), *_children(process.pid)):
+            try:
+                lines = Path(f"/proc/{name}/status").read_text().splitlines()
+            except OSError:
+                continue  # it has ended
+            sizes += [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:")]
+        alone, together = max([alone, *sizes[:1]]), max(together, sum(sizes))
+        time.sleep(0.1)
+    return alone, together
+
+
+def _children(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+
+
+def scale_job(folder: Path, path: str, act: str) -> dict[str, Any]:
+    """Check a file of rows, or load it as a run does: seconds of this process's work, without its imports where a run has them anyway."""
+    began = time.perf_counter()
+    if act == "check":
+        from vlmrl.train.check_rows import audit_rows, rows_config
+        from vlmrl.train.ui import Ui
+
+        report = audit_rows(rows_config(Path(path), [], media_root=None, model=None), Ui(quiet=True))
+        return {"seconds": time.perf_counter() - began, "good": report.sources[0].good}
+    from vlmrl.config.schema import DataSection, SourceSection
+    from vlmrl.data.encode import ANSWER_FORMATS, Encoder, instruction
+    from vlmrl.media.store import MediaStore
+    from vlmrl.policy.load import load_processor
+    from vlmrl.toy.model import build_processor, build_tokenizer
+    from vlmrl.train.rows import load_rows
+    from vlmrl.train.ui import Ui
+
+    build_processor(build_tokenizer([instruction(name, "number") for name in ANSWER_FORMATS])).save_pretrained(folder / "processor")
+    bundle = load_processor(str(folder / "processor"))
+    store = MediaStore.of(open_store("auto", 0).settings, bundle)
+    encoder = Encoder.of(bundle, store, folder, max_prompt_tokens=4096)
+    source, data, quarantine = SourceSection(path=Path(path).name), DataSection(root=str(folder)), folder / "quarantine.jsonl"
+    began = time.perf_counter()
+    rows = load_rows(source, data, folder, "think", encoder, quarantine=quarantine, ui=Ui(quiet=True))
+    return {"seconds": time.perf_counter() - began, "good": len(rows.samples)}
+
+
+def measure(job: dict[str, Any], home: str | None = None) -> dict[str, Any]:
+    """Run one job in a fresh process; with its wall time, and the resident memory of it alone and with its children. `home`: where its
+    cache is."""
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | ({} if home is None else {"HOME": home})
+    began = time.perf_counter()
+    process = subprocess.Popen([sys.executable, __file__, "--job", json.dumps(job)], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+    alone, together = tree_peak(process)
+    assert process.stdout is not None
+    out = process.stdout.read()
+    if process.returncode:
+        raise SystemExit(f"{job['what']} failed, its own message is above")
+    return json.loads(out.splitlines()[-1]) | {"wall": time.perf_counter() - began, "alone": alone, "together": together}
+
+
+def measure_scale(folder: Path, counts: list[int]) -> list[dict[str, Any]]:
+    """Each number of rows, checked and loaded, twice each."""
+    out: list[dict[str, Any]] = []
+    for count in counts:
+        path = scale_rows(folder, count)
+        with tempfile.TemporaryDirectory() as home:
+            for act, name in (("check", "check --rows"), ("load", "start of a run")):
+                for again in ("first", "second"):
+                    found = measure({"what": "scale", "act": act, "path": str(path), "folder": str(folder)}, home)
+                    if found["good"] != count:
+                        raise SystemExit(f"{found['good']} of {count} rows are good")
+                    seconds = found["wall"] if act == "check" else found["seconds"]
+                    out.append({"rows": count, "what": name, "again": again, "took": seconds} | found)
+                    print(f"{name}, {count} rows, {again} time: {seconds:.1f} s", flush=True)
+    return out
+
+
+def scale_table(found: list[dict[str, Any]]) -> list[str]:
+    """The part of the page about many rows."""
+    lines = [
+        "## Many rows",
+        "",
+        "Rows over three pictures of 112x112. `check --rows`: the whole command, decoding included. Start of a run: what `train` does with",
+        "its rows before the first step, from headers, with a model loaded. The second time the rows are known.",
+        "",
+        "| rows | what | time | seconds | rows/s | MiB, first process | MiB, all processes |",
+        "|---:|---|---|---:|---:|---:|---:|",
+    ]
+    for one in found:
+        memory = f"{one['alone'] / 2**20:.0f} | {one['together'] / 2**20:.0f}"
+        lines.append(f"| {one['rows']} | {one['what']} | {one['again']} | {one['took']:.1f} | {one['rows'] / one['took']:.0f} | {memory} |")
+    return [*lines, ""]
 
 
 HEADERS = (
@@ -160,7 +265,7 @@ HEADERS = (
 """Not measured here: kept in the document."""
 
 
-def document(cells: list[dict[str, Any]], launch: dict[str, Any], videos: int, arguments: str) -> str:
+def document(cells: list[dict[str, Any]], launch: dict[str, Any], scale: list[dict[str, Any]], videos: int, arguments: str) -> str:
     """The tables as Markdown."""
     import av
     import torch
@@ -185,11 +290,12 @@ def document(cells: list[dict[str, Any]], launch: dict[str, Any], videos: int, a
         "",
         "The first step is 8 rows, decoded in the trainer's process; loading a model comes on top of it.",
         "",
+        *scale_table(scale),
         *HEADERS,
         "## How it was measured",
         "",
         f"* command: `{arguments}`",
-        f"* machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        f"* machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end",
         f"* versions: Python {platform.python_version()}, torch {torch.__version__}, PyAV {av.__version__}",
         "* decord's frames are checked against PyAV's time stamps and pictures, which is part of its time",
         "",
@@ -200,14 +306,14 @@ def document(cells: list[dict[str, Any]], launch: dict[str, Any], videos: int, a
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--videos", type=int, default=2000)
-    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--clips", type=Path, help="keep the clips in this folder and use those that are there")
     parser.add_argument("--write", type=Path, default=ROOT / "docs/benchmarks/loader.md")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:
         job = json.loads(args.job)
-        act = {"decode": decode_job, "launch": launch_job}[job.pop("what")]
+        act = {"decode": decode_job, "launch": launch_job, "scale": scale_job}[job.pop("what")]
         print(json.dumps(act(Path(job.pop("folder")), **job)))
         return
     from vlmrl import fs
@@ -223,8 +329,10 @@ def main() -> None:
                 found = measure({"what": "decode", "decoder": decoder, "workers": workers} | shared)
                 cells.append({"decoder": decoder, "workers": workers} | found)
                 print(f"{decoder}, {workers} workers: {found['rate']:.1f} clips/s", flush=True)
-        launch = measure({"what": "launch", "rows": args.rows, "decoder": "auto", "workers": 0} | shared)
-    text = document(cells, launch, args.videos, f"python benchmarks/loader.py --videos {args.videos} --rows {args.rows}")
+        launch = measure({"what": "launch", "rows": args.rows[0], "decoder": "auto", "workers": 0} | shared)
+        scale = measure_scale(folder, args.rows)
+    command = f"python benchmarks/loader.py --videos {args.videos} --rows {' '.join(map(str, args.rows))}"
+    text = document(cells, launch, scale, args.videos, command)
     fs.mkdir(args.write.parent)
     fs.write_text(args.write, text)
     print(text)

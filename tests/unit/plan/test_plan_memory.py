@@ -245,7 +245,7 @@ def test_offload(sharding: str, offload: str, left: int, host: int) -> None:
     found = mem.state(settings(gpus=8, sharding=sharding, offload=offload), degree)
     assert found.total * degree == pytest.approx(left * n, rel=1e-3)
     if (sharding, offload) == ("fsdp", "all"):  # weights and gradients of each shard take a power of two
-        rounded = page_locked(4 * mem.shard([t], degree) for t in tensors(named_shape("qwen2.5-vl-7b")))
+        rounded = page_locked(4 * shard([t], degree) for t in tensors(named_shape("qwen2.5-vl-7b")))
         assert 4 * n < rounded * degree < 8 * n
         assert found.host == pytest.approx(8 * n / degree + 2 * rounded, rel=1e-3)
     else:

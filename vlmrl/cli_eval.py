@@ -326,7 +326,8 @@ def suites(
 
     table = Table("task", "answers", "primary", "rows")
     missing, made = 0, list[str]()
-    for task in load_suite(suite_said(name)).tasks:
+    tasks = load_suite(suite_said(name)).tasks
+    for task in tasks:
         there = data_root is None or (data_root / task.source).exists()
         missing += not there
         rows = (task.source or "played") if there else f"{task.source} (missing)"
@@ -334,6 +335,8 @@ def suites(
         made.append(task.make_command() or "")
     console = Console()
     console.print(table)
+    for protocol in dict.fromkeys(filter(None, (task.protocol for task in tasks))):
+        console.print(Text(f"Asked and scored by protocol '{protocol}'."))
     if any(made):
         console.print("How rows are made:")
     for command in dict.fromkeys(filter(None, made)):

@@ -1,4 +1,5 @@
-"""Where recipes, bases, suites, tasks, data cards and examples are: in a checkout at its top, in an installed package in `vlmrl/shipped/`.
+"""Where recipes, bases, suites, protocols, tasks, data cards and examples are: in a checkout at its top, in an installed package in
+`vlmrl/shipped/`.
 
 `setup.py` copies the folders there when a wheel is built. A name (`toy_video`) is looked for in the working folder first, then among ours;
 `Found.line` says which file was taken.
@@ -21,6 +22,7 @@ KINDS = {
     "recipe": "configs/recipes",
     "base": "configs/base",
     "suite": "evals/suites",
+    "protocol": "evals/protocols",
 }
 """What is found by name -> its folder."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")

@@ -127,6 +127,38 @@ class Parameter:
     required: bool
 
 
+def parameters(what: str, function: Callable[..., Any]) -> dict[str, Parameter]:
+    """The keyword-only parameters of a function by name. `what` names it in messages.
+
+    Raises:
+        ValueError: one has no annotation, or `**` hides them.
+    """
+    hints = typing.get_type_hints(function)
+    out: dict[str, Parameter] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            raise ValueError(f"{what}: **{parameter.name} hides the schema; name the parameters")
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            continue
+        if parameter.name not in hints:
+            raise ValueError(f"{what}: parameter '{parameter.name}' needs an annotation")
+        required = parameter.default is parameter.empty
+        out[parameter.name] = Parameter(parameter.name, hints[parameter.name], None if required else parameter.default, required)
+    return out
+
+
+def argument_problems(what: str, known: Mapping[str, Parameter], arguments: Mapping[str, Any], where: str) -> list[str]:
+    """Everything wrong with giving a function these arguments; empty when it is fine. `where` prefixes each line."""
+    takes = ", ".join(known) or "nothing"
+    unknown = [key for key in arguments if key not in known]
+    named = [f"{where}.{key}: unknown '{key}'{nearest(key, list(known))} ({what} takes: {takes})" for key in unknown[:SHOWN]]
+    out = first_of(named, where, len(unknown[SHOWN:]))
+    for key, value in arguments.items():
+        if key in known and not fits(value, known[key].annotation):
+            out.append(f"{where}.{key}: expected {type_name(known[key].annotation)}, got {type(value).__name__} {value!r}")
+    return out + [f"{where}.{p.name}: missing, {what} needs it" for p in known.values() if p.required and p.name not in arguments]
+
+
 @dataclass(frozen=True)
 class Entry(Generic[F]):
     """One registered function."""
@@ -164,24 +196,10 @@ class Registry(Generic[F]):
                 raise ValueError(f"{self.slot} '{name}' is registered twice")
             if not inspect.getdoc(function):
                 raise ValueError(f"{self.slot} '{name}' needs a docstring")
-            self._entries[name] = Entry(name, function, paper, self._parameters(name, function), extra)
+            self._entries[name] = Entry(name, function, paper, parameters(f"{self.slot} '{name}'", function), extra)
             return function
 
         return register
-
-    def _parameters(self, name: str, function: Callable[..., Any]) -> dict[str, Parameter]:
-        hints = typing.get_type_hints(function)
-        out: dict[str, Parameter] = {}
-        for parameter in inspect.signature(function).parameters.values():
-            if parameter.kind is parameter.VAR_KEYWORD:
-                raise ValueError(f"{self.slot} '{name}': **{parameter.name} hides the schema; name the parameters")
-            if parameter.kind is not parameter.KEYWORD_ONLY:
-                continue
-            if parameter.name not in hints:
-                raise ValueError(f"{self.slot} '{name}': parameter '{parameter.name}' needs an annotation")
-            required = parameter.default is parameter.empty
-            out[parameter.name] = Parameter(parameter.name, hints[parameter.name], None if required else parameter.default, required)
-        return out
 
     def names(self) -> list[str]:
         return sorted(self._entries)
@@ -200,21 +218,7 @@ class Registry(Generic[F]):
         """Everything wrong with using `name` with these arguments; empty when it is fine. `where` prefixes each line."""
         if name not in self._entries:
             return [f"{where}.name: unknown {self.slot} '{name}'{nearest(name, self.names())} (known: {', '.join(self.names())})"]
-        known = self._entries[name].parameters
-        takes = ", ".join(known) or "nothing"
-        unknown = [key for key in arguments if key not in known]
-        out = first_of(
-            [f"{where}.{key}: unknown '{key}'{nearest(key, list(known))} ({self.slot} '{name}' takes: {takes})" for key in unknown[:SHOWN]],
-            where,
-            len(unknown[SHOWN:]),
-        )
-        for key, value in arguments.items():
-            if key in known and not fits(value, known[key].annotation):
-                out.append(f"{where}.{key}: expected {type_name(known[key].annotation)}, got {type(value).__name__} {value!r}")
-        out += [
-            f"{where}.{p.name}: missing, {self.slot} '{name}' needs it" for p in known.values() if p.required and p.name not in arguments
-        ]
-        return out
+        return argument_problems(f"{self.slot} '{name}'", self._entries[name].parameters, arguments, where)
 
     def bind(self, name: str, arguments: Mapping[str, Any] | None = None) -> F:
         """The function with its arguments filled in.

@@ -101,6 +101,12 @@ def parse(completion: str, answer_format: str) -> Parsed:
     )
 
 
+def first_answer(text: str) -> str | None:
+    """Content of the first closed answer block outside the thought, stripped; None without one."""
+    blocks, _ = _blocks(text[-MAX_CHARS:])
+    return next((b.inner.strip() for b in blocks if b.kind == "answer"), None)
+
+
 def answer_view(text: str) -> str:
     """What a scorer without knowledge of tags should see: the last answer block, else what follows the thought, else the text.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from vlmrl.answers.base import AnswerType, Metric, Scored, answer_type, at_least, scored
 from vlmrl.answers.foreign import ForeignRow, Gold, json_of
@@ -47,15 +47,28 @@ class TimeSpan(AnswerType):
     def write(self, gt: Mapping[str, Any]) -> str:
         return f"{gt['time'][0]:.2f} to {gt['time'][1]:.2f}"
 
-    def score(self, answer: str | None, sample: Sample) -> Scored:
-        """Temporal IoU with reversed spans put in order, as is usual in evaluation; 0 for an answer that cannot be read.
+    def score(
+        self,
+        answer: str | None,
+        sample: Sample,
+        *,
+        take: Literal["first", "last"] = "last",
+        decimals: int | None = None,
+        sort_times: bool = True,
+    ) -> Scored:
+        """Temporal IoU; 0 for an answer that cannot be read.
+
+        Options: which span of an answer with several counts, decimals that its times are rounded to, and whether a reversed span is put
+        in order, as is usual in evaluation, or scores 0.
 
         Where the row lists all true windows (`gt.windows`), the one that fits best counts, and the mAP of QVHighlights is there as well.
         """
         gold = (float(sample.gt["time"][0]), float(sample.gt["time"][1]))
-        pred = None if answer is None else parse_time_span(answer)
+        pred = None if answer is None else parse_time_span(answer, take=take)
+        if pred is not None and decimals is not None:
+            pred = (round(pred[0], decimals), round(pred[1], decimals))
         windows = [(float(start), float(end)) for start, end in sample.gt.get("windows") or [gold]]
-        scores = {"tiou": 0.0 if pred is None else max(temporal_iou(pred, window, sort_times=True) for window in windows)}
+        scores = {"tiou": 0.0 if pred is None else max(temporal_iou(pred, window, sort_times=sort_times) for window in windows)}
         if "windows" in sample.gt:
             scores["moment_map"] = moment_map(windows, [] if pred is None else [pred])
         return pred, gold, scores

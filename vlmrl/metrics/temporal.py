@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Literal
 
 Span = tuple[float, float]
 
 _CAP = 4096
-"""Characters of an answer that are looked at, from its end."""
+"""Characters of an answer that are looked at, from its end; from its start for its first span."""
 _LARGEST = 1e9
 """Seconds. A larger number is not a time in a video."""
 _TIME = r"(?<![\d.:])(?:\d{1,3}:){0,2}\d{1,9}(?:\.\d+)?(?!\d|[.:]\d)"
@@ -25,16 +26,17 @@ def _seconds(text: str) -> float:
     return total
 
 
-def parse_time_span(text: str) -> Span | None:
+def parse_time_span(text: str, *, take: Literal["first", "last"] = "last") -> Span | None:
     """The time span that an answer gives, in seconds; None if it gives none.
 
-    Taken in this order: the last `a to b` (also `a and b`, `a - b`, with `s` or `m:s` forms), JSON `{"time": [a, b]}`, the first two
-    numbers. The order of the two is not changed. Linear in the length of the text.
+    Taken in this order: the last (or first) `a to b` (also `a and b`, `a - b`, with `s` or `m:s` forms), JSON `{"time": [a, b]}`, the
+    first two numbers. The order of the two is not changed. Linear in the length of the text.
     """
-    tail = re.sub(r"\s+", " ", text[-_CAP:])
+    tail = re.sub(r"\s+", " ", text[-_CAP:] if take == "last" else text[:_CAP])
     pairs = _PAIR.findall(tail)
     if pairs:
-        return _seconds(pairs[-1][0]), _seconds(pairs[-1][1])
+        pair = pairs[-1 if take == "last" else 0]
+        return _seconds(pair[0]), _seconds(pair[1])
     found = _json_span(tail)
     if found is not None:
         return found

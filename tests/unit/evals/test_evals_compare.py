@@ -223,7 +223,11 @@ def test_definitions_of_the_task_are_compared(tmp_path):
     a = save(tmp_path / "a", {"quiz": choice(A10)}, media={"max_pixels": 100, "cache_bytes": 1}, extraction="lenient")
     same = save(tmp_path / "b", {"quiz": choice(A10)}, media={"max_pixels": 100, "cache_bytes": 2}, extraction="lenient")
     assert compare_folders(a, same).warnings == ()
+    assert compare_folders(a, save(tmp_path / "d", {"quiz": choice(A10)}, extraction="lenient", scoring={})).warnings == ()
     b = save(tmp_path / "c", {"quiz": choice(A10)}, media={"max_pixels": 200}, extraction="strict", version="0.0.0", primary="parse_rate")
+    scored = save(tmp_path / "e", {"quiz": choice(A10)}, extraction="lenient", scoring={"take": "first"})
+    with pytest.raises(Incomparable, match=r"how answers are scored differs on 10 samples \(\{\} and \{'take': 'first'\}\)"):
+        compare_folders(tmp_path / "d", scored)
     with pytest.raises(Incomparable) as caught:
         compare_folders(a, b)
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [

@@ -104,8 +104,25 @@ def test_other_known_misreadings() -> None:
     assert answer_of("<answer>1</answer>, or rather <answer>2</answer>", "answer_only", "lenient") == "2"
 
 
+SEVERAL = "<think>a<answer>0</answer></think><answer> 1 </answer><answer>2</answer>"
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "whole"),
+    [
+        (SEVERAL, "1", SEVERAL),
+        ("<answer>1", "<answer>1", "<answer>1"),
+        (" so 1\n", "so 1", "so 1"),
+        (" ", None, None),
+    ],
+)
+def test_the_first_block_or_the_whole_text(text: str, first: str | None, whole: str | None) -> None:
+    for answer_format in ("think", "answer_only"):
+        assert (answer_of(text, answer_format, "first"), answer_of(text, answer_format, "whole")) == (first, whole)
+
+
 def test_an_unknown_extraction_is_named() -> None:
-    with pytest.raises(ValueError, match="one of strict, lenient, got 'raw'"):
+    with pytest.raises(ValueError, match="one of strict, lenient, first, whole, got 'raw'"):
         answer_of("B", "think_answer", "raw")  # type: ignore[arg-type]
 
 

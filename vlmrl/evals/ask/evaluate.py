@@ -88,6 +88,8 @@ class EvalOptions:
     seed: int = 0
     """Of answers that are sampled."""
     extraction: Extraction = "strict"
+    scoring: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    """Options of the answer type's own scoring (`Task.scoring`)."""
     task_version: int = 1
 
 
@@ -224,7 +226,7 @@ class Reading:
         sample = prompt.sample
         parsed = parse(answer.text, prompt.answer_format)
         read = answer_of(answer.text, prompt.answer_format, self.options.extraction)
-        pred, gold, scores = score(read, parsed, sample)
+        pred, gold, scores = score(read, parsed, sample, self.options.scoring)
         unclosed = parsed.thought is None and "unclosed" in parsed.errors and _OPENED.search(answer.text) is not None
         has = parsed.thought is not None and bool(parsed.thought.strip())
         return Record(

@@ -40,8 +40,7 @@ EngineName = Literal["hf", "vllm"]
 JUDGED_AT_ONCE = 8
 """Records in the hands of a judge; its endpoint's `concurrency` bounds the requests."""
 _SHOWN = 5
-_SEED = 0
-"""Of the bootstrap."""
+_SEED = 0  # of the bootstrap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,6 +329,7 @@ def eval_options(task: Task, *, batch_prompts: int, seed: int) -> EvalOptions:
         samples=task.samples,
         seed=seed,
         extraction=task.extraction,
+        scoring=task.scoring,
         task_version=task.version,
     )
 

@@ -6,6 +6,7 @@ data_root: /data
 tasks:
   - cvbench_2d                                    # evals/tasks/cvbench_2d.yaml
   - {use: mmstar, limit: 64, samples: 4, temperature: 1.0}
+  - {use: charades_sta, protocol: tempsamp_paper}  # evals/protocols/tempsamp_paper.yaml; `protocol` of the suite is that of all
   - {id: own, source: test.jsonl, answer_format: think, answer_type: time_span, max_new_tokens: 64}
 """
 
@@ -25,6 +26,7 @@ from vlmrl.config.schema import MediaSection, PositiveInt, Section
 from vlmrl.config.section import HistorySection
 from vlmrl.config.tree import Node
 from vlmrl.errors import ConfigError
+from vlmrl.evals.ask.protocol import protocol_settings
 from vlmrl.evals.ask.tasks import RENAMED, Prepare, Published, Task, check_task, modes, with_defaults
 from vlmrl.paths import Found
 from vlmrl.plugins import import_plugins
@@ -49,6 +51,9 @@ class Suite(Section):
     batch_prompts: PositiveInt = Field(
         default=32,
         description="Prompts generated for at a time. Part of the suite, because the last bits of batched kernels may depend on it",
+    )
+    protocol: str = Field(
+        default="", description="Protocol (`evals/protocols`) by which its tasks are asked and scored; a task may name another"
     )
     tasks: tuple[Task, ...] = Field(description="Names of tasks, or mappings of their own")
     plugins: tuple[str, ...] = Field(default=(), description="Python modules to import, for all tasks")
@@ -80,7 +85,7 @@ def load_suite(path: Path, plugins: Sequence[str] = ()) -> Suite:
     """
     problems: list[str] = []
     root = tree.read(path, problems)
-    _fill_in(root, problems)
+    _fill_in(root, path.parent, problems)
     if problems:
         raise ConfigError(problems)
     try:
@@ -134,19 +139,25 @@ def task_names() -> list[str]:
     return sorted(path.stem for path in (DEFINITIONS / "tasks").glob("*.yaml"))
 
 
-def _fill_in(root: Node, problems: list[str]) -> None:
-    """Put the definitions of named tasks in their place in the tree; what the suite says of them comes on top."""
-    tasks = (root.mapping or {}).get("tasks")
+def _fill_in(root: Node, folder: Path, problems: list[str]) -> None:
+    """Put the definitions of named tasks in their place in the tree, over them the settings of a protocol, and over both what the suite
+    says of them."""
+    tasks, for_all = ((root.mapping or {}).get(key) for key in ("tasks", "protocol"))
     for place, item in enumerate(tasks.items or [] if tasks is not None else []):
         use = (item.mapping or {}).get("use")
         name = item.value if isinstance(item.value, str) else use.value if use is not None else None
-        if name is None:
-            continue
-        base = _named(str(name), item.origin, problems)
+        base = {} if name is None else _named(str(name), item.origin, problems).mapping or {}
         own = {key: value for key, value in (item.mapping or {}).items() if key != "use"}
-        assert tasks is not None
-        assert tasks.items is not None
-        tasks.items[place] = Node({**(base.mapping or {}), **own}, item.origin)
+        protocol = own.get("protocol") or base.get("protocol") or for_all
+        asked = dict[str, Node]()
+        if protocol is not None and protocol.value and (named := base.get("id") or own.get("id")) is not None:
+            asked = protocol_settings(str(protocol.value), str(named.value), protocol.origin, problems, beside=folder) | {
+                "protocol": protocol
+            }
+        if name is not None or asked:
+            assert tasks is not None
+            assert tasks.items is not None
+            tasks.items[place] = Node({**base, **asked, **own}, item.origin)
 
 
 def _named(name: str, origin: str, problems: list[str]) -> Node:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ from vlmrl.envs.find import environments
 from vlmrl.evals.score.extraction import Extraction
 from vlmrl.evals.score.measures import LABELS, allowed_metrics, metrics_of
 from vlmrl.paths import shipped, shown
-from vlmrl.registry import nearest
+from vlmrl.registry import argument_problems, nearest, parameters
 from vlmrl.types import CoordinateFrame
 
 AnswerFormat = Literal["think", "answer_only", "think_or_not"]
@@ -73,7 +73,14 @@ class Task(Section):
     limit: PositiveInt | None = Field(default=None, description="Use only N rows, those with the smallest hash of their id: subsets nest")
     metrics: tuple[str, ...] = Field(default=(), description="Columns of the table; by default those of the answer type")
     primary: str = Field(default="", description="The metric that stands for the task; by default the first of the answer type's own")
-    extraction: Extraction = Field(default="strict", description="`lenient` also reads answers without tags, for foreign models")
+    extraction: Extraction = Field(
+        default="strict",
+        description="`lenient` also reads answers without tags, for foreign models; `first` and `whole` are those of other programs",
+    )
+    scoring: dict[str, Any] = Field(
+        default_factory=dict, description="Options of the answer type's own scoring, where it has any (arguments of its `score`)"
+    )
+    protocol: str = Field(default="", description="Protocol (`evals/protocols`) that some of these settings are from")
     max_prompt_tokens: PositiveInt = Field(default=8192, description="A longer prompt is an error")
     media: MediaSection = MediaSection()
     environment: EnvironmentMethod | None = Field(
@@ -150,6 +157,9 @@ def check_task(task: Task) -> list[str]:
     if task.primary in known and task.primary not in task.metrics:
         out.append(f"{where}: primary '{task.primary}' is not among its metrics")
     out += [f"{where}: {problem}" for problem in _episode_problems(task)]
+    for kind in () if unknown else task.answer_types:
+        options = parameters(f"answer type '{kind}'", ANSWER_TYPES[kind].score)
+        out += argument_problems(f"answer type '{kind}'", options, task.scoring, f"{where}.scoring")
     if task.samples > 1 and task.temperature == 0:
         out.append(f"{where}: {task.samples} samples at temperature 0 are {task.samples} times the same answer; set temperature")
     return out

@@ -122,7 +122,11 @@ def measure(doc: Mapping[str, Any], text: str) -> dict[str, float]:
     """
     sample, task = sample_of(doc), task_of(doc)
     reading = Reading(
-        options=EvalOptions(settings=GenerationSettings(max_new_tokens=task.max_new_tokens, temperature=0.0), extraction=task.extraction),
+        options=EvalOptions(
+            settings=GenerationSettings(max_new_tokens=task.max_new_tokens, temperature=0.0),
+            extraction=task.extraction,
+            scoring=task.scoring,
+        ),
         fingerprint="",
         model="",
         tokenizer_len=lambda _: 0,

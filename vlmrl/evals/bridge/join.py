@@ -115,7 +115,13 @@ def _ours(doc: Mapping[str, Any], answer: Answer, k: int, reader: Reader) -> Rec
     """The record that native evaluation makes of this answer."""
     task = functions.task_of(doc)
     reading = Reading(
-        options=EvalOptions(settings=answer.settings, seed=reader.seed, extraction=task.extraction, task_version=task.version),
+        options=EvalOptions(
+            settings=answer.settings,
+            seed=reader.seed,
+            extraction=task.extraction,
+            scoring=task.scoring,
+            task_version=task.version,
+        ),
         fingerprint=reader.fingerprint,
         model=reader.model,
         tokenizer_len=reader.tokenizer_len,

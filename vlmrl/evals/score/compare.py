@@ -325,7 +325,12 @@ def _with_processors(problem: Mismatch, first: Evaluation, second: Evaluation) -
     return replace(problem, detail=f"processor {x} against {y}; {problem.detail}")
 
 
-_DEFINITION = {"primary": "the primary metric", "extraction": "how answers are read", "frame": "the frame of coordinates"}
+_DEFINITION = {
+    "primary": "the primary metric",
+    "extraction": "how answers are read",
+    "scoring": "how answers are scored",
+    "frame": "the frame of coordinates",
+}
 _SPEED = frozenset({"cache_bytes", "prefetch", "vision_cache_dir", "vision_cache_bytes"})
 """Media settings that do not change what the model sees."""
 

@@ -9,6 +9,7 @@ A plug-in's scorer runs on every answer; a metric makes its score a column (`ans
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from vlmrl.answers.base import ANSWER_TYPES, Scored
 from vlmrl.answers.tags import Parsed
@@ -20,6 +21,7 @@ from vlmrl.types import Sample
 Scorer = Callable[[Parsed, Sample], Mapping[str, float]]
 """Scores in [0, 1] by name; none for rows that it is not for."""
 SCORERS: Catalogue[Scorer] = Catalogue("scorer")
+_NO_OPTIONS: Mapping[str, Any] = {}
 
 
 def scorer(name: str) -> Callable[[Scorer], Scorer]:
@@ -32,13 +34,14 @@ def scorer(name: str) -> Callable[[Scorer], Scorer]:
     return register
 
 
-def score(answer: str | None, parsed: Parsed, sample: Sample) -> Scored:
-    """Prediction, gold answer and all scores of an answer; `parsed` is the completion that it was read from.
+def score(answer: str | None, parsed: Parsed, sample: Sample, options: Mapping[str, Any] = _NO_OPTIONS) -> Scored:
+    """Prediction, gold answer and all scores of an answer; `parsed` is the completion that it was read from, `options` are those of the
+    answer type's own scoring (`Task.scoring`).
 
     Raises:
         ValueError: the row lacks what scoring needs, or two scorers give a score of the same name.
     """
-    pred, gold, scores = ANSWER_TYPES[sample.answer_type].score(answer, sample)
+    pred, gold, scores = ANSWER_TYPES[sample.answer_type].score(answer, sample, **options)
     for name, more in SCORERS.items():
         added = more(parsed, sample)
         if added.keys() & scores.keys():

@@ -327,7 +327,13 @@ def alarms(table: Table) -> None:
     for row in table.rows:
         assert row[2] in source, row[2]
     text = {marks(row[0])[0]: row[1] for row in table.rows}
-    said = {"constant_columns": meter.WINDOW, "silent_columns": meter.EARLY, "no_signal": meter.EARLY, "apart": meter.APART}
+    said = {
+        "constant_columns": meter.WINDOW,
+        "silent_columns": meter.EARLY,
+        "no_signal": meter.EARLY,
+        "apart": meter.APART,
+        "no_given_rows": meter.EARLY,
+    }
     said |= {"rising_faults": meter.EDGE, "truncated": meter.TRUNCATED, "unreadable": meter.READABLE, "longer": meter.WINDOW}
     for rule, number in said.items():
         assert re.search(rf"(?<![\d.]){number:g}(?![\d.])", text[rule]), (rule, number)

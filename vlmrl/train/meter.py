@@ -190,6 +190,17 @@ def no_signal(window: Window) -> dict[str, str]:
     return {"signal": f"no group of the last {len(last)} steps had answers that differ in reward ({_means(last)}): {NO_SIGNAL}"}
 
 
+def no_given_rows(window: Window) -> dict[str, str]:
+    """The strategy adds a row to groups (ground truth, demonstration), and no group got one: they train as if it were not there."""
+    last = window[-EDGE:]
+    if len(last) < EARLY or any(step.get("rollout/given_rows") != 0.0 for step in last):
+        return {}
+    text = f"no group of the last {len(last)} steps got the row that rollout.strategy adds"
+    if (share := last[-1].get("completions/format_rate")) is not None:
+        text += f", with {share:.0%} of the answers well-formed"
+    return {"given": f"{text}; offpolicy_gt adds one always with gt_cot: bare, and with a fallback"}
+
+
 def _means(window: Window) -> str:
     """Mean of each reward over steps."""
     keys = [key for key in window[-1] if key.startswith("rewards/") and key.endswith("/mean")]
@@ -253,6 +264,7 @@ RULES: tuple[Callable[[Window], dict[str, str]], ...] = (
     constant_columns,
     silent_columns,
     no_signal,
+    no_given_rows,
     rising_faults,
     apart,
     truncated,

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from vlmrl.train.meter import RULES, Watch, apart, constant_columns, longer, no_signal, rising_faults, silent_columns, truncated, unreadable
+from vlmrl.train.meter import (
+    RULES,
+    Watch,
+    apart,
+    constant_columns,
+    longer,
+    no_given_rows,
+    no_signal,
+    rising_faults,
+    silent_columns,
+    truncated,
+    unreadable,
+)
 
 
 def series(key, values):
@@ -39,6 +51,15 @@ def test_steps_in_which_no_group_has_a_signal():
     assert "no group of the last 10 steps" in no_signal([{"groups_with_signal": 2.0}, *flat])["signal"]
     assert no_signal([*flat, {"groups_with_signal": 1.0}]) == {}
     assert no_signal([*flat[:8], {"groups_with_signal": 1.0}, flat[8]]) == {}
+
+
+def test_groups_that_do_not_get_the_row_that_the_strategy_adds():
+    none = [{"rollout/given_rows": 0.0, "completions/format_rate": 0.01}] * 12
+    assert no_given_rows(none[:2]) == {}
+    assert "no group of the last 3 steps got the row that rollout.strategy adds, with 1% of the answers" in no_given_rows(none[:3])["given"]
+    assert "no group of the last 10 steps" in no_given_rows([{"rollout/given_rows": 1.0}, *none])["given"]
+    assert no_given_rows([*none, {"rollout/given_rows": 0.1}]) == {}
+    assert no_given_rows([*none, {"loss": 1.0}]) == {}, "a strategy that adds none"
 
 
 @pytest.mark.parametrize(

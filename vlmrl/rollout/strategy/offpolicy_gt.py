@@ -1,10 +1,17 @@
 """Strategy `offpolicy_gt` (TempSamp-R1): one row of each group is built from the ground truth. arXiv:2509.18056, section 3 (eq. 2).
 
 The group is G - 1 sampled rows and one row that gives the true answer. In answer formats with thoughts the paper does not say which
-thought that row carries; ours is the thought of the best sampled row with a valid format (`splice`), kept as it is. If there is
-no such row the group goes on without a ground-truth row. `answer_only` gives it the empty thought, which teaches to skip thoughts;
-`off` leaves the row out in such answer formats. The row's old log-probs are recomputed under the policy, never taken from the sampler;
-it is left out of the logged reward, length, entropy and divergence.
+thought that row carries. `gt_cot` chooses:
+
+* `bare`: none, the answer block alone, in every group. So does the code that the authors released later (`build_gt_response`); its reward
+  of the form asks for an answer block only, while ours of `think` finds such a row malformed.
+* `splice` (ours): the thought of the best sampled row with a valid format, kept as it is. `fallback` says what a group without such a row
+  gets: `off` (no ground-truth row; the group goes on with G - 1), `bare`, or `answer_only`.
+* `answer_only`: the empty thought, which teaches to skip thoughts.
+* `off`: no ground-truth row.
+
+A step logs the share of groups that got the row (`rollout/given_rows`); a warning says so where none does. The row's old log-probs are
+recomputed under the policy, never taken from the sampler; it is left out of the logged reward, length, entropy and divergence.
 
 The paper's repairs of the mixed group: the shape `tempsamp_nonlinear` (the method), or the shape `tempsamp_downscale`, or the advantage
 `tempsamp_anchor`; "none" is a recipe with none of them.
@@ -24,22 +31,22 @@ from vlmrl.types import Group
 class OffPolicyGroundTruth:
     """See the module docstring."""
 
-    def __init__(self, gt_cot: Literal["splice", "answer_only", "off"]):
+    def __init__(self, gt_cot: Literal["splice", "bare", "answer_only", "off"], fallback: Literal["off", "bare", "answer_only"]):
         self.gt_cot = gt_cot
+        self.fallback = fallback
 
     def sampled(self, rollouts: int) -> int:
         return rollouts - 1
 
     def complete(self, group: Group, score: Callable[[Group], Sequence[float | None]], tokenize: Callable[[str], Sequence[int]]) -> Group:
         sample, answer_format = group.prompt.sample, group.prompt.answer_format
-        thought: str | None = None
-        if answer_format != "answer_only" and self.gt_cot == "off":
+        if answer_format == "answer_only":
+            return with_given_row(group, gold_text(sample, answer_format, None), tokenize)
+        thought = self._best_thought(group, score) if self.gt_cot == "splice" else None
+        form = self.fallback if self.gt_cot == "splice" and thought is None else self.gt_cot
+        if form == "off":
             return group
-        if answer_format != "answer_only" and self.gt_cot == "splice":
-            thought = self._best_thought(group, score)
-            if thought is None:
-                return group
-        return with_given_row(group, gold_text(sample, answer_format, thought), tokenize)
+        return with_given_row(group, gold_text(sample, "answer_only" if form == "bare" else answer_format, thought), tokenize)
 
     def _best_thought(self, group: Group, score: Callable[[Group], Sequence[float | None]]) -> str | None:
         """Thought of the well-formed row with the highest task reward; the first of equals."""
@@ -60,6 +67,14 @@ class OffPolicyGroundTruth:
     min_generations=3,
     min_generations_why="which replaces one of the rows",
 )
-def offpolicy_gt(*, gt_cot: Literal["splice", "answer_only", "off"] = "splice") -> OffPolicyGroundTruth:
-    """TempSamp-R1: the last row of each group gives the true answer."""
-    return OffPolicyGroundTruth(gt_cot)
+def offpolicy_gt(
+    *, gt_cot: Literal["splice", "bare", "answer_only", "off"] = "splice", fallback: Literal["off", "bare", "answer_only"] = "off"
+) -> OffPolicyGroundTruth:
+    """TempSamp-R1: the last row of each group gives the true answer.
+
+    Raises:
+        ValueError: a `fallback` beside another `gt_cot` than `splice`, which alone needs one.
+    """
+    if gt_cot != "splice" and fallback != "off":
+        raise ValueError(f"strategy 'offpolicy_gt': fallback '{fallback}' is for gt_cot 'splice'; gt_cot '{gt_cot}' needs none")
+    return OffPolicyGroundTruth(gt_cot, fallback)

@@ -18,6 +18,7 @@ from vlmrl.algo.constraint.registry import Measured
 from vlmrl.config.schema import GrpoSection
 from vlmrl.errors import NumericsError
 from vlmrl.policy.pack import Row
+from vlmrl.protocols import GuidingStrategy
 from vlmrl.sampling.dynamic_sampling import Refill, refill
 from vlmrl.train import dist
 from vlmrl.train.pipeline import Pipeline
@@ -27,7 +28,7 @@ from vlmrl.train.stage.base import StageRun
 from vlmrl.train.stage.kinds import stage_kind
 from vlmrl.train.stage.loss import objective_of
 from vlmrl.train.stage.open import open_rollout_stage
-from vlmrl.train.stage.table import describe, reward_table, sampler_logprobs, summed_notes
+from vlmrl.train.stage.table import describe, reward_table, sampler_logprobs, share_with_given_row, summed_notes
 from vlmrl.train.step import Minibatch, StepReport, optimizer_step, score_rows
 from vlmrl.types import ScoredGroup
 
@@ -76,6 +77,8 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, pipeline:
         if stage.keeper is not None:
             stage.keeper.choose(batch, adv_NT, adv_N, step=state.step + 1, global_step=state.global_step + 1)
         values = describe(batch.groups, batch.table, adv_N, key=stage.label_key) | batch.chosen.dropped | batch.measured | algorithm.duals()
+        if algorithm.strategy.extra.get("injects_rows") and not isinstance(pipeline.collector.strategy, GuidingStrategy):
+            values["rollout/given_rows"] = share_with_given_row(batch.groups)
 
     kept = batch.kept()
     if not bool(batch.chosen.keep_N.any()):

@@ -44,7 +44,7 @@ case "$name" in
   g2rpo) toy=toy_g2rpo suite=ovt18 files="train.jsonl" media="rl:" ;;
   fgrpo) toy=toy_fgrpo suite=spatial7 files="sft.jsonl train.jsonl" media="sft:/vgr rl=media" ;;
   ton) toy=toy_ton suite=counting files="train.jsonl sft.jsonl" media="sft: rl:" ;;
-  tempsamp) toy=toy_grounding suite=temporal files="train.jsonl" media="answer: think:" ;;
+  tempsamp) toy=toy_grounding suite=tempsamp files="train.jsonl" media="answer: think:" ;;
   curriculum_gui) toy=toy_curriculum_gui suite=gui files="train.jsonl" media="rl=media" ;;
   "") die "which method? g2rpo, fgrpo, ton, tempsamp or curriculum_gui; see --help" ;;
   *) die "no kit for '$name'; there are g2rpo, fgrpo, ton, tempsamp and curriculum_gui" ;;

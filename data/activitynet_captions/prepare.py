@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vlmrl.errors import DataError
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, official, read_json, time_span
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, grounding_prompt, main, official, read_json, time_span
 
 SUFFIXES = (".mp4", ".mkv", ".webm")
 
@@ -33,7 +33,7 @@ def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
                 "answer_type": "time_span",
                 "data_type": "video",
                 "video": file,
-                "prompt": f'When does this happen in the video: "{" ".join(sentence.split())}"?',
+                "prompt": grounding_prompt(sentence),
                 "gt": {"time": list(span)},
                 "meta": {"split": split, "video_id": video, "duration": duration},
             }

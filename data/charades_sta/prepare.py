@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vlmrl.errors import DataError
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, official, read_lines, time_span
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, grounding_prompt, main, official, read_lines, time_span
 
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
@@ -32,7 +32,7 @@ def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
             "answer_type": "time_span",
             "data_type": "video",
             "video": f"{videos}/{video}.mp4",
-            "prompt": f'When does this happen in the video: "{sentence.strip()}"?',
+            "prompt": grounding_prompt(sentence),
             "gt": {"time": list(span)},
             "meta": {"split": split, "video_id": video, **({"duration": durations[video]} if video in durations else {})},
         }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, official, read_jsonl, time_span
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, grounding_prompt, main, official, read_jsonl, time_span
 
 CLIP = 2.0
 """Seconds; clip i starts at 2i and is named by its middle, 2i + 1."""
@@ -44,8 +44,7 @@ def _moments(item: dict[str, Any]) -> Row | str:
 
 
 def _grounding(item: dict[str, Any], gt: dict[str, Any]) -> Row:
-    prompt = f'When does this happen in the video: "{" ".join(item["query"].split())}"?'
-    return {"task": "temporal_grounding", "answer_type": "time_span", "prompt": prompt, "gt": gt}
+    return {"task": "temporal_grounding", "answer_type": "time_span", "prompt": grounding_prompt(item["query"]), "gt": gt}
 
 
 def _highlight(item: dict[str, Any]) -> Row | str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, official, read_json, read_jsonl, time_span
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, grounding_prompt, main, official, read_json, read_jsonl, time_span
 
 BENCHES = ("charades", "activitynet", "qvhighlights")
 
@@ -25,7 +25,7 @@ def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
             "answer_type": "time_span",
             "data_type": "video",
             "video": video,
-            "prompt": f'When does this happen in the video: "{" ".join(query.split())}"?',
+            "prompt": grounding_prompt(query),
             "gt": {"time": list(cut[0])},
             "meta": {"split": split, "duration": duration},
         }

@@ -25,7 +25,8 @@ CASES = (
         looks={
             "activitynet_captions-train-v_QOlSCBRmfWY-1": {
                 "video": "videos/v_QOlSCBRmfWY.mp4",
-                "prompt": 'When does this happen in the video: "The girl dances around the room while the camera captures her movements."?',
+                "prompt": 'To pinpoint the event "The girl dances around the room while the camera captures her movements" in the video, '
+                'determine its precise time period: start and end in seconds with two decimals, for example "12.54 to 17.83".',
                 "gt": {"time": [17.37, 60.81]},
                 "meta": {"duration": 82.73},
             },

@@ -31,7 +31,8 @@ CASES = (
         looks={
             "charades_sta-train-00001": {
                 "video": "Charades_v1_480/AO8RW.mp4",
-                "prompt": 'When does this happen in the video: "a person is putting a book on a shelf."?',
+                "prompt": 'To pinpoint the event "a person is putting a book on a shelf" in the video, '
+                'determine its precise time period: start and end in seconds with two decimals, for example "12.54 to 17.83".',
                 "gt": {"time": [0.0, 6.9]},
                 "meta": {"duration": 33.67},
             },

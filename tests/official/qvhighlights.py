@@ -19,7 +19,8 @@ CASES = (
         looks={
             "qvhighlights-train-moment-10016": {
                 "video": "videos/j7rJstUseKg_210.0_360.0.mp4",
-                "prompt": 'When does this happen in the video: "Man in baseball cap eats before doing his interview."?',
+                "prompt": 'To pinpoint the event "Man in baseball cap eats before doing his interview" in the video, '
+                'determine its precise time period: start and end in seconds with two decimals, for example "12.54 to 17.83".',
                 "gt": {"time": [96.0, 114.0]},
                 "meta": {"duration": 150, "windows": [[96, 114]]},
             },

@@ -56,7 +56,8 @@ CASES = (
         looks={
             "timelens-train-00001-0": {
                 "video": "TimeLens-100K/videos/didemo/53819037@N00_8893941905_0a957d015a.mp4",
-                "prompt": 'When does this happen in the video: "When can we see a woman in a green jacket speaking into a megaphone?"?',
+                "prompt": 'To pinpoint the event "When can we see a woman in a green jacket speaking into a megaphone?" in the video, '
+                'determine its precise time period: start and end in seconds with two decimals, for example "12.54 to 17.83".',
                 "gt": {"time": [169.0, 179.0]},
             },
             "timelens-train-00005-4": {"gt": {"time": [226.0, 232.0]}},  # 03:46 to 03:52

@@ -138,7 +138,9 @@ class MediaSection(Section):
     min_pixels: PositiveInt = Field(default=3136, description="Least pixels of a processed image or video frame")
     max_pixels: PositiveInt = Field(default=501760, description="Most pixels of a processed image or video frame")
     video_total_pixels: PositiveInt | None = Field(
-        default=None, description="Most pixels of all frames of a video together; lowers max_pixels for long videos"
+        default=None,
+        description="Most pixels of all frames of a video together; lowers max_pixels for long videos. "
+        "`total_pixels` of qwen-vl-utils counts one frame of each two that the model takes together: give twice as much here",
     )
     fps: float = Field(default=2.0, gt=0, description="Frames per second, chosen by presentation time")
     min_frames: PositiveInt = Field(default=4, description="Fewest frames of a video")

@@ -57,7 +57,8 @@ class Sizing:
 
     def target(self, height: int, width: int, *, frames: int) -> tuple[int, int]:
         """(height, width) after resizing. A video's frames share `video_total_pixels` evenly; that lowers their cap, but not below
-        `min_pixels`.
+        `min_pixels`. All frames count: qwen-vl-utils divides its `total_pixels` by half of them, those of a temporal patch together, so
+        the same frames need twice its number here.
 
         Raises:
             MediaError: `aspect`.

@@ -326,6 +326,17 @@ def _unescaped(match: re.Match[str]) -> str:
 # Units and frames: converted here, once.
 
 
+def grounding_prompt(event: str) -> str:
+    """The question for the time span of a described event, white space and a full stop at its end aside.
+
+    After the prompt of TempSamp-R1 (arXiv:2509.18056, appendix E): the event in quotation marks, its precise period, start and end in
+    seconds with two decimals, the same example. That the answer is 'start to end' in answer tags is said by the answer format.
+    """
+    name = " ".join(event.split()).rstrip(". ")
+    period = 'determine its precise time period: start and end in seconds with two decimals, for example "12.54 to 17.83".'
+    return f'To pinpoint the event "{name}" in the video, {period}'
+
+
 def time_span(start: float, end: float, duration: float | None = None) -> tuple[float, float] | None:
     """Seconds within the clip; None if nothing is left between them."""
     low, high = max(0.0, float(start)), float(end) if duration is None else min(float(end), float(duration))

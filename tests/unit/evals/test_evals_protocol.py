@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.builders import sample
 from vlmrl import paths
+from vlmrl.config.load import load as load_recipe
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.engines import Generation
 from vlmrl.evals.ask.evaluate import Reading
@@ -108,6 +109,19 @@ def test_mistakes_are_named(change: tuple[str, str], tasks: str, message: str, t
 def test_one_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"s.yaml:3: no protocol 'tempsamp_papr'; did you mean 'tempsamp_paper'\?"):
         load(tmp_path, "[charades_sta]", head="protocol: tempsamp_papr\n")
+
+
+def test_tempsamp_is_evaluated_at_the_resolution_that_it_trains_at() -> None:
+    """By its authors' protocol and by our own settings; both arms of the recipe."""
+    kit = load_suite(suite_path("tempsamp")).tasks
+    assert {task.protocol for task in kit} == {"tempsamp_paper"}
+    named = {task.id.partition("@")[0] for task in kit}
+    assert named == {"charades_sta", "activitynet_captions", "qvhighlights_highlight"}
+    ours = [task for task in load_suite(suite_path("temporal")).tasks if task.id in named]
+    recipes = [recipe for recipe in paths.names("recipe") if "tempsamp" in recipe]
+    assert len(recipes) == 5
+    seen = {load_recipe(recipe, []).config.media.of_task() for recipe in recipes} | {task.media for task in (*kit, *ours)}
+    assert len(seen) == 1, seen
 
 
 def test_tempsamp_reads_the_first_span_in_whole_seconds() -> None:

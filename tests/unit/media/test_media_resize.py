@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vlmrl.compat import ensure_torchvision
+from vlmrl.config.load import load
 from vlmrl.errors import MediaError
+from vlmrl.media.headers import Sizing
 from vlmrl.media.resize import resize, smart_resize
 
 ensure_torchvision()
+from qwen_vl_utils.vision_process import FRAME_FACTOR  # noqa: E402
 from qwen_vl_utils.vision_process import smart_resize as reference  # noqa: E402
 
 
@@ -99,3 +102,19 @@ def test_read_only_input_and_wrong_input() -> None:
     assert resize(frames, 4, 4).shape == (1, 4, 4, 3)
     with pytest.raises(ValueError, match="uint8"):
         resize(frames.astype(np.float32), 4, 4)
+
+
+@pytest.mark.parametrize("frames", [4, 10, 60, 200, 426])
+@pytest.mark.parametrize(("height", "width"), [(360, 640), (480, 270), (1080, 1920)])
+def test_a_budget_of_qwen_vl_utils_is_half_of_ours(height: int, width: int, frames: int) -> None:
+    """The recipe of TempSamp-R1 gives a frame the pixels that `total_pixels` of 3584 * 28 * 28 gives it there (fetch_video)."""
+    media = load("tempsamp", []).config.media
+    sizing = Sizing(
+        **{name: getattr(media, name) for name in ("min_pixels", "max_pixels", "video_total_pixels", "fps", "min_frames", "max_frames")},
+        decoder="pyav",
+        patch_size=14,
+        merge_size=2,
+        temporal_patch_size=2,
+    )
+    most = max(min(768 * 28 * 28, 3584 * 28 * 28 / frames * FRAME_FACTOR), int(16 * 28 * 28 * 1.05))
+    assert sizing.target(height, width, frames=frames) == reference(height, width, factor=28, min_pixels=16 * 28 * 28, max_pixels=most)

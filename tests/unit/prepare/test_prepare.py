@@ -17,6 +17,7 @@ from vlmrl.prepare.prepare import (
     Dataset,
     Embedded,
     Skipped,
+    grounding_prompt,
     in_frame,
     letter,
     lettered,
@@ -176,3 +177,11 @@ def test_python_strings_reads_what_repr_writes(values: list[str]):
 def test_python_strings_refuses_anything_else(text: str):
     with pytest.raises(DataError, match="not a list of texts"):
         python_strings(text)
+
+
+def test_the_question_for_a_time_span_says_what_is_asked_for() -> None:
+    """The facts of TempSamp-R1's prompt: the event in quotation marks, its precise period, seconds with two decimals, the example."""
+    text = grounding_prompt("  a person\n opens the door. ")
+    assert text.startswith('To pinpoint the event "a person opens the door" in the video, determine its precise time period')
+    assert "in seconds with two decimals" in text
+    assert text.endswith('"12.54 to 17.83".')

@@ -76,8 +76,13 @@ def yaml_block(block: Block, folder: Path) -> None:
     elif kind == "suite":
         (folder / "suite.yaml").write_text(block.text, encoding="utf-8")
         load_suite(folder / "suite.yaml")
+    elif kind == "protocol":
+        (folder / "theirs.yaml").write_text(block.text, encoding="utf-8")
+        tasks = ", ".join(yaml.safe_load(block.text)["tasks"])
+        (folder / "suite.yaml").write_text(f"id: s\nversion: 1\nprotocol: theirs\ntasks: [{tasks}]\n", encoding="utf-8")
+        load_suite(folder / "suite.yaml")
     else:
-        raise AssertionError(f"{block}: say behind 'yaml' how it is checked: recipe, fragment=PATH or suite")
+        raise AssertionError(f"{block}: say behind 'yaml' how it is checked: recipe, fragment=PATH, suite or protocol")
 
 
 def python_block(block: Block, folder: Path) -> None:

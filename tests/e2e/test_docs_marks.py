@@ -350,6 +350,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("data/README.md", "Data sets"): "tests/unit/data/test_every_dataset.py",
     ("data/README.md", "Official files"): "tests/unit/data/test_official_statements.py",
     ("evals/README.md", "Suites"): "tests/unit/evals/test_evals_tasks.py",
+    ("evals/README.md", "Protocols"): "tests/unit/evals/test_evals_protocol.py",
     ("docs/adding_a_method.md", "What a method needs"): inputs_and_providers,
     ("docs/adding_an_answer_type.md", "Adding an answer type"): parts_of_answer_types,
     ("docs/architecture.md", "What lives where"): "tests/test_architecture.py",
@@ -393,6 +394,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/python.md", "From Python"): names_from_python,
     ("docs/reading_the_curves.md", "Alarms"): alarms,
     ("docs/reading_the_curves.md", "*"): keys_of_the_log,
+    ("docs/reproduce/tempsamp.md", "*"): "prose; tests/unit/evals/test_evals_protocol.py, tests/unit/train/test_flagship_recipes.py",
     ("docs/resume.md", "*"): "tests/faults",
     ("docs/rollout.md", "Which engine when"): "prose; tests/unit/config/test_rollout_config.py",
     ("docs/rollout.md", "Versions that work together"): "tests/agreement/test_vllm_rollout.py, tests/agreement/test_vllm_training.py, "

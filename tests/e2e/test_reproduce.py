@@ -83,7 +83,14 @@ def download(name: str, root: Path, split: str, **options: str) -> list[Mapping[
 def overrides(name: str, model: Path, judge: JudgeServer) -> list[str]:
     """The recipe in two steps per stage, with the tiny model, and a judge of this machine in place of the recipe's."""
     recipe = yaml.safe_load((ROOT / "configs" / "recipes" / f"{name}.yaml").read_text(encoding="utf-8"))
-    given = [f"model.path='{model}'", "run.trackers=[]", "run.threads=1", "media.max_pixels=6272", "checkpoint.every=2"]
+    given = [
+        f"model.path='{model}'",
+        "run.trackers=[]",
+        "run.threads=1",
+        "media.min_pixels=3136",
+        "media.max_pixels=6272",
+        "checkpoint.every=2",
+    ]
     for stage in recipe["stages"]:
         key = f"stages.{stage['name']}"
         given.append(f"{key}.steps=2")

@@ -27,8 +27,7 @@ def tempsamp(*, steps: int = 2, tokens: int = 16) -> list[str]:
     """Overrides that make `video_tempsamp_3b` small: two phases of RL, answers only and with thoughts."""
     stages = ("answer", "think")
     small = {"steps": steps, "rollout.max_new_tokens": tokens, "rollout.prompts_per_step": 2, "rollout.generation_batch_size": 2}
-    given = f"stages.think.rollout.strategy={GIVEN}"
-    return [*ONCE, *(f"stages.{stage}.{key}={value}" for stage in stages for key, value in small.items()), given]
+    return [*ONCE, *(f"stages.{stage}.{key}={value}" for stage in stages for key, value in small.items())]
 
 
 def ton(model: Path, data: Path, *, steps: int = 2, tokens: int = 16) -> list[str]:

@@ -68,7 +68,7 @@ def test_its_settings_stand_between_the_tasks_and_the_suites(tmp_path: Path) -> 
     )
     assert (charades.max_new_tokens, charades.media.fps, charades.scoring, charades.protocol) == (32, 1.0, {"take": "first"}, "theirs")
     assert charades.source == plain.source
-    assert charades.media.max_frames != plain.media.max_frames, "a key is replaced as a whole"
+    assert charades.media.max_pixels != plain.media.max_pixels, "a key is replaced as a whole"
     assert (mmstar.max_new_tokens, mmstar.media.fps, mmstar.scoring) == (8, 1.0, {})
     assert own == plain.model_copy(update={"id": "plain"})
 

@@ -10,6 +10,9 @@ from tests.support.builders import group, inputs, sample
 from vlmrl.algo.advantage.grpo import grpo
 from vlmrl.algo.advantage.tempsamp_anchor import tempsamp_anchor
 from vlmrl.algo.reward_shaping.tempsamp import tempsamp_nonlinear
+from vlmrl.config.load import load
+from vlmrl.errors import ConfigError
+from vlmrl.methods import method_problems
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.format import format_reward
 from vlmrl.rewards.temporal_iou import temporal_iou_reward
@@ -60,8 +63,12 @@ def test_a_fallback_is_for_groups_without_a_thought_to_splice():
         method = offpolicy_gt(fallback=fallback)
         assert method.complete(group(["x", TEXTS[2]]), score, tokens).rollouts[-1].text == text
         assert method.complete(group(TEXTS), score, tokens).rollouts[-1].text == "<think>near</think><answer>3.0 to 5.0</answer>"
-    with pytest.raises(ValueError, match="fallback 'bare' is for gt_cot 'splice'; gt_cot 'off' needs none"):
-        offpolicy_gt(gt_cot="off", fallback="bare")
+
+
+def test_a_fallback_that_would_do_nothing_is_refused():
+    with pytest.raises(ConfigError, match="fallback 'bare' is for gt_cot 'splice', and gt_cot is 'off': it would do nothing"):
+        load("video_tempsamp_3b", ["stages.think.rollout.strategy.gt_cot=off"], also=method_problems)
+    load("video_tempsamp_3b", ["stages.think.rollout.strategy={name: offpolicy_gt, fallback: answer_only}"], also=method_problems)
 
 
 def advantages(texts, **options):

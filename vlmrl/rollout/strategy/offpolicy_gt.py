@@ -19,8 +19,8 @@ The paper's repairs of the mixed group: the shape `tempsamp_nonlinear` (the meth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from vlmrl.answers.tags import gold_text, parse
 from vlmrl.protocols import strategy
@@ -60,9 +60,20 @@ class OffPolicyGroundTruth:
         return None if best is None else best[1]
 
 
+def idle_fallback(arguments: Mapping[str, Any], stage: object) -> list[str]:
+    """A fallback beside a form of the row that is always there."""
+    gt_cot, fallback = arguments.get("gt_cot", "splice"), arguments.get("fallback", "off")
+    if gt_cot == "splice" or fallback == "off":
+        return []
+    return [
+        f"strategy 'offpolicy_gt': fallback '{fallback}' is for gt_cot 'splice', and gt_cot is '{gt_cot}': it would do nothing; drop it"
+    ]
+
+
 @strategy(
     "offpolicy_gt",
     paper="arXiv:2509.18056",
+    refuses=idle_fallback,
     injects_rows=True,
     min_generations=3,
     min_generations_why="which replaces one of the rows",
@@ -70,11 +81,5 @@ class OffPolicyGroundTruth:
 def offpolicy_gt(
     *, gt_cot: Literal["splice", "bare", "answer_only", "off"] = "splice", fallback: Literal["off", "bare", "answer_only"] = "off"
 ) -> OffPolicyGroundTruth:
-    """TempSamp-R1: the last row of each group gives the true answer.
-
-    Raises:
-        ValueError: a `fallback` beside another `gt_cot` than `splice`, which alone needs one.
-    """
-    if gt_cot != "splice" and fallback != "off":
-        raise ValueError(f"strategy 'offpolicy_gt': fallback '{fallback}' is for gt_cot 'splice'; gt_cot '{gt_cot}' needs none")
+    """TempSamp-R1: the last row of each group gives the true answer."""
     return OffPolicyGroundTruth(gt_cot, fallback)

@@ -116,5 +116,5 @@ def test_a_budget_of_qwen_vl_utils_is_half_of_ours(height: int, width: int, fram
         merge_size=2,
         temporal_patch_size=2,
     )
-    most = max(min(768 * 28 * 28, 3584 * 28 * 28 / frames * FRAME_FACTOR), int(16 * 28 * 28 * 1.05))
+    most = max(min(768 * 28 * 28, int(3584 * 28 * 28 / frames * FRAME_FACTOR)), int(16 * 28 * 28 * 1.05))
     assert sizing.target(height, width, frames=frames) == reference(height, width, factor=28, min_pixels=16 * 28 * 28, max_pixels=most)

@@ -76,7 +76,7 @@ def advantages(texts, **options):
     out = offpolicy_gt(**options).complete(group(texts), score, tokens)
     values = score(out)
     given = [n for n, rollout in enumerate(out.rollouts) if not rollout.on_policy]
-    x = inputs([(value, 0, True) for value in values], off_policy=given)
+    x = inputs([(float(value or 0), 0, True) for value in values], off_policy=given)
     shaped = tempsamp_nonlinear(x.rewards_NK, x.valid_N, x, reward="task")[:, 0]
     found = grpo(x), grpo(dataclasses.replace(x, reward_N=shaped)), tempsamp_anchor(x)
     return [[round(value, 4) for value in one.tolist()] for one in found]

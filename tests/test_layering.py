@@ -172,6 +172,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "rich": ("cli", "cli_runs", "cli_eval", "cli_plan", "cli_conform", "train", "evals"),
     "matplotlib": ("evals",),
     "jinja2": ("evals", "rewards.remote"),
+    "httpcore": ("rewards.remote",),
     "httpx": ("rewards.remote", "evals.ask.endpoint", "rollout.vllm.remote"),
     "rapidfuzz": ("metrics",),
     "packaging": ("doctor",),

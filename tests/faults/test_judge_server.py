@@ -104,34 +104,6 @@ def test_a_server_that_hangs_times_out_and_is_asked_again() -> None:
         assert s.server.calls == 2
 
 
-def test_a_reply_that_trickles_is_cut_off() -> None:
-    """Each wait for bytes is short, the whole is not: the deadline of the exchange counts, by the client's clock."""
-
-    class Ticking(FakeTime):
-        """Every look at the clock takes a second."""
-
-        def timing(self) -> Any:
-            plain = super().timing()
-
-            def now() -> float:
-                self.seconds += 1
-                return plain.now()
-
-            return type(plain)(now=now, wall=plain.wall, sleep=plain.sleep, jitter=plain.jitter, stop=plain.stop)
-
-    opened = threading.Event()
-    opened.set()
-
-    def trickle(body: dict[str, Any]) -> Reply:
-        whole = score(0.5)(body)
-        return Reply(body=whole.body + b" " * 200000, chunks=2000, gate=opened)
-
-    clock = Ticking()
-    with serving(trickle, score(0.25)) as s, session(Services(timing=clock.timing())):
-        assert judge(texts(1), CTX, endpoint={**s.endpoint, "timeout": 3.0}) == [0.25]
-        assert s.server.calls == 2
-
-
 def test_one_slow_answer_in_eight_does_not_change_the_others() -> None:
     slow = threading.Event()
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-import httpx
-
 from vlmrl.errors import RemoteError
+from vlmrl.rewards.remote.network import open_pool
 from vlmrl.rewards.remote.throttle import OVERLOAD, Breaker, Limit, Timing
 from vlmrl.rewards.remote.transport import Endpoint, Failure, exchange
 
@@ -94,20 +93,12 @@ class Client:
     be under way at once: at most the endpoint's `concurrency`, fewer while the service has too much to do.
     """
 
-    def __init__(
-        self, endpoint: Endpoint, *, timing: Timing, meters: Meters, secret: str | None, transport: httpx.BaseTransport | None = None
-    ):
+    def __init__(self, endpoint: Endpoint, *, timing: Timing, meters: Meters, secret: str | None):
         self.endpoint = endpoint
         self.meters = meters
         self._timing = timing
         self._secret = secret
-        # proxies and .netrc of the environment would send pictures and key elsewhere than the recipe says
-        self._http = httpx.Client(
-            follow_redirects=False,
-            trust_env=False,
-            transport=transport,
-            limits=httpx.Limits(max_connections=endpoint.concurrency, max_keepalive_connections=endpoint.concurrency),
-        )
+        self._http = open_pool(endpoint.concurrency)
         self._pool = ThreadPoolExecutor(max_workers=endpoint.concurrency, thread_name_prefix="vlmrl-judge")
         name = f"the reward service '{endpoint.model}' at {endpoint.url}"
         waited = self._count_wait

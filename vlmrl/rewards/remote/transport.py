@@ -10,16 +10,18 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+import httpcore
 import httpx
 
 from vlmrl.errors import ConfigError
 from vlmrl.registry import nearest
+from vlmrl.rewards.remote.network import until
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +37,7 @@ class Endpoint:
     concurrency: int = 8
     """Requests at once, per process."""
     timeout: float = 60.0
-    """Seconds for one HTTP exchange."""
+    """Seconds for one HTTP exchange, from connecting to the last byte of the reply."""
     deadline: float = 600.0
     """Seconds for one verdict with its retries, while the service is up; then the row is unjudged."""
     max_wait: float = 1800.0
@@ -143,45 +145,56 @@ class Failure:
 
 
 def exchange(
-    http: httpx.Client, url: str, body: bytes, *, timeout: float, secret: str | None, now: Callable[[], float], wall: Callable[[], float]
+    http: httpcore.ConnectionPool,
+    url: str,
+    body: bytes,
+    *,
+    timeout: float,
+    secret: str | None,
+    now: Callable[[], float],
+    wall: Callable[[], float],
 ) -> dict[str, Any] | Failure:
     """Post a JSON body, and return the JSON object that came back.
 
     Args:
-        timeout: seconds for connecting, for each wait for bytes, and for the whole reply.
+        http: of `network.open_pool`.
+        timeout: seconds for all of it: connecting, sending, and the reply from its status line to its last byte.
         secret: text that must not appear in messages.
     """
     if len(body) > MAX_REQUEST:
         return Failure(kind="refused", reason="request_too_large", detail=f"the request has {len(body)} bytes, the limit is {MAX_REQUEST}")
-    headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
+    headers = [("User-Agent", "vlmrl"), ("Content-Type", "application/json")]
+    headers += [("Accept", "application/json"), ("Accept-Encoding", "identity")]
     if secret is not None:
-        headers["Authorization"] = f"Bearer {secret}"
-    end = now() + timeout
+        headers.append(("Authorization", f"Bearer {secret}"))
+    parsed = httpx.URL(url)
+    asked = httpcore.URL(scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=parsed.raw_path)
     try:
-        with http.stream("POST", url, content=body, headers=headers, timeout=timeout) as response:
-            data = _bounded(response, end, now)
-    except httpx.TimeoutException as error:
-        return Failure(kind="again", reason="timeout", detail=f"{url}: no reply within {timeout:g} s ({type(error).__name__})")
-    except httpx.TransportError as error:
+        with (
+            until(now() + timeout, now),
+            http.stream("POST", asked, content=body, headers=headers, extensions={"timeout": {"pool": timeout}}) as response,
+        ):
+            received = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+            data = _bounded(response.iter_stream(), received.get("content-encoding", "identity"), url)
+    except httpcore.TimeoutException as error:
+        return Failure(kind="again", reason="timeout", detail=f"{url}: no whole reply within {timeout:g} s ({type(error).__name__})")
+    except (httpcore.NetworkError, httpcore.ProtocolError) as error:
         return Failure(kind="again", reason="connection", detail=f"{url}: {_shown(str(error) or type(error).__name__, secret)}")
     if isinstance(data, Failure):
         return data
-    if response.status_code != 200:
-        return _failed(response, data, url, secret, wall)
+    if response.status != 200:
+        return _failed(response.status, received.get("retry-after"), data, url, secret, wall)
     return _object(data, url)
 
 
-def _bounded(response: httpx.Response, end: float, now: Callable[[], float]) -> bytes | Failure:
+def _bounded(chunks: Iterable[bytes], encoding: str, url: str) -> bytes | Failure:
     """The body, unpacked."""
-    url = str(response.request.url)
     data = bytearray()
-    for chunk in response.iter_raw():
+    for chunk in chunks:
         data += chunk
         if len(data) > MAX_REPLY:
             return Failure(kind="again", reason="too_large", detail=f"{url}: the reply has more than {MAX_REPLY} bytes")
-        if now() > end:
-            return Failure(kind="again", reason="timeout", detail=f"{url}: the reply trickled in for longer than the timeout")
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return bytes(data)
     if encoding not in ("gzip", "deflate"):
@@ -203,11 +216,10 @@ def _unpacked(data: bytes, url: str) -> bytes | Failure:
     return out
 
 
-def _failed(response: httpx.Response, data: bytes, url: str, secret: str | None, wall: Callable[[], float]) -> Failure:
-    status = response.status_code
+def _failed(status: int, retry_after: str | None, data: bytes, url: str, secret: str | None, wall: Callable[[], float]) -> Failure:
     detail = f"{url}: HTTP {status}: {_shown(data[:2000].decode('utf-8', 'replace'), secret)}"
     if status in (408, 425, 429) or status >= 500:
-        after = _retry_after(response.headers.get("retry-after"), wall)
+        after = _retry_after(retry_after, wall)
         return Failure(kind="again", reason=f"http_{status}", detail=detail, retry_after=after)
     if 300 <= status < 400:
         detail = f"{url}: HTTP {status}: it redirects, and redirects are not followed; give the final address as endpoint.url"

@@ -57,7 +57,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Kept groups: written by the trainer, read by the viewer.
     "kept": {"errors", "fs", "media", "types"},
     # Shows a run; reads what training and evaluation have written.
-    "view": {"answers", "errors", "evals.pages.overlay", "kept", "train.listing", "types"},
+    "view": {"answers", "errors", "evals.pages.overlay", "kept", "train.listing", "types", "web"},
+    # Who may ask a server of ours, and the port that it listens on.
+    "web": {"errors"},
     # Tries a model of any family through the same functions that train it.
     "conform": {"compat", "errors", "fs", "families", "policy", "rollout", "media.headers"},
     "toy": BELOW | {"config", "media", "data", "policy", "train", "envs"},
@@ -68,7 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Actions are read as the GUI metrics read them; worker processes are those of the rewards. Tools look at media again.
     "envs": {"rng", "types", "registry", "errors", "fs", "plugins", "metrics", "rewards.run", "data", "answers", "media"},
     # A checkpoint behind OpenAI's protocol: prompts of the encoder, answers of the engine of evaluations.
-    "serve": {"errors", "fs", "types", "data", "media", "policy", "rollout", "evals"},
+    "serve": {"errors", "fs", "types", "data", "media", "policy", "rollout", "evals", "web"},
     # The card quotes recipe, data cards and evaluations.
     "publish": {"errors", "fs", "paths", "evals", "train.manifest"},
     "__main__": {"cli"},
@@ -81,7 +83,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli_ask": {"errors", "types", "evals", "policy"},
     "cli_publish": {"errors", "plugins", "evals", "publish"},
     "cli_cache": {"errors", "publish.files", "toy", "train"},
-    "cli_serve": {"errors", "data", "evals", "policy", "serve"},
+    "cli_serve": {"errors", "data", "evals", "policy", "serve", "web"},
     "cli_names": {"config", "evals"},
     "api": {"config", "errors", "methods", "policy", "toy", "train", "types", "evals"},
     "cli_init": {"config", "errors", "fs", "registry"},
@@ -103,6 +105,7 @@ ONLY_IMPORTED_BY = {
     "cli_runs": {"cli"},
     "cli_view": {"cli"},
     "view": {"cli_view"},
+    "web": {"cli_serve", "serve", "view"},
     "cli_serve": {"cli"},
     "cli_publish": {"cli"},
     "publish": {"cli_cache", "cli_publish"},
@@ -168,7 +171,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "cli_cache",
     ),
     "starlette": ("view.app", "serve.app"),
-    "uvicorn": ("view.serve", "serve.app"),
+    "uvicorn": ("web.listen",),
     "rich": ("cli", "cli_runs", "cli_eval", "cli_plan", "cli_conform", "train", "evals"),
     "matplotlib": ("evals",),
     "jinja2": ("evals", "rewards.remote"),
@@ -230,6 +233,7 @@ NO_TORCH = {
     "cli_launch",
     "cli_server",
     "cli_toy",
+    "web",
 }
 """Parts without torch at import time (`doctor` and `rng` import it inside a function)."""
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vlmrl.errors import ConfigError
+from vlmrl.web.guard import LOOPBACK
 
 if TYPE_CHECKING:
     from vlmrl.evals.ask.asking import Asking
 
 ENGINES = ("hf", "vllm")
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PANEL = "How it is asked, if not as the checkpoint says"
 _GIVEN: dict[str, Any] = {"rich_help_panel": PANEL, "show_default": False}
 
@@ -109,8 +109,9 @@ def _embedded(
 
     from vlmrl.evals.ask.models import LocalModel, compute_dtype
     from vlmrl.policy.load import quiet_transformers
-    from vlmrl.serve.app import application, listen, run
+    from vlmrl.serve.app import application
     from vlmrl.serve.model import PLAIN, ServedCheckpoint
+    from vlmrl.web.listen import listen, run
 
     quiet_transformers()
     bound = listen(*address)
@@ -120,10 +121,13 @@ def _embedded(
         closing(ServedCheckpoint(model, asking, name=name, allowed=allowed, max_prompt_tokens=max_prompt_tokens)) as served,
     ):
         host, port = bound.getsockname()[:2]
-        typer.echo(f"base url: http://{f'[{host}]' if ':' in host else host}:{port}/v1")
-        typer.echo(f"api key:  {'none is asked for' if key is None else key}")
-        typer.echo(f"model:    {name} (asked as in training), {name}{PLAIN} (messages as they are)")
-        run(application(served, key=key), bound)
+
+        def answers() -> None:
+            typer.echo(f"base url: http://{f'[{host}]' if ':' in host else host}:{port}/v1")
+            typer.echo(f"api key:  {'none is asked for' if key is None else key}")
+            typer.echo(f"model:    {name} (asked as in training), {name}{PLAIN} (messages as they are)")
+
+        run(application(served, key=key), bound, answers)
 
 
 def _vllm_line(

@@ -1,4 +1,4 @@
-"""The HTTP side of `vlmrl serve`: routes, key, size limit, errors in OpenAI's form. Needs the extra `serve`."""
+"""The HTTP side of `vlmrl serve`: routes and errors in OpenAI's form, behind the guard (`vlmrl.web`). Needs the extra `serve`."""
 
 from __future__ import annotations
 
@@ -6,34 +6,28 @@ import asyncio
 import hmac
 import json
 import secrets
-import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, Protocol
 
 from vlmrl.errors import ConfigError, VlmrlError
 from vlmrl.serve.answering import Answering, Item, Said
 from vlmrl.serve.protocol import Chat, Refused, completion, read_chat
 from vlmrl.serve.stream import Events, Piece
+from vlmrl.web.guard import LOOPBACK, MAX_BODY, App, Guard, Refusal, Scope, read_json
 
 try:
-    import uvicorn  # pyright: ignore[reportMissingImports]
     from starlette.applications import Starlette  # pyright: ignore[reportMissingImports]
     from starlette.concurrency import run_in_threadpool  # pyright: ignore[reportMissingImports]
     from starlette.exceptions import HTTPException  # pyright: ignore[reportMissingImports]
-    from starlette.middleware import Middleware  # pyright: ignore[reportMissingImports]
-    from starlette.middleware.trustedhost import TrustedHostMiddleware  # pyright: ignore[reportMissingImports]
     from starlette.requests import Request  # pyright: ignore[reportMissingImports]
     from starlette.responses import JSONResponse, Response, StreamingResponse  # pyright: ignore[reportMissingImports]
     from starlette.routing import Route  # pyright: ignore[reportMissingImports]
 except ModuleNotFoundError as error:
     raise ConfigError(f"vlmrl serve needs {error.name}: pip install 'vlmrl[serve]'; --engine vllm --print needs nothing") from error
 
-MAX_BODY = 256 * 2**20
-"""Most bytes of a request."""
 GONE = 499
 """Status for a client that did not wait for its answer; nobody reads it."""
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Answerer(Protocol):
@@ -44,12 +38,13 @@ class Answerer(Protocol):
     def ask(self, chat: Chat) -> Answering: ...
 
 
-def application(model: Answerer, *, key: str | None, max_body: int = MAX_BODY) -> Starlette:
-    """The routes.
+def application(model: Answerer, *, key: str | None, max_body: int = MAX_BODY) -> App:
+    """The routes, guarded.
 
     Args:
         key: that requests must have as their bearer token. Without one, requests have to name this machine as their host: a page in a
             browser that reaches loopback under another name is refused.
+        max_body: bytes of a request, and of all that are under way.
     """
 
     async def models(request: Request) -> Response:
@@ -63,7 +58,7 @@ def application(model: Answerer, *, key: str | None, max_body: int = MAX_BODY) -
         return JSONResponse(found[0])
 
     async def chat(request: Request) -> Response:
-        asked = read_chat(await _json(request, max_body))
+        asked = read_chat(await _json(request))
         name, created = f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
         answering = await run_in_threadpool(model.ask, asked)
         items = _heard(request, answering)
@@ -77,24 +72,25 @@ def application(model: Answerer, *, key: str | None, max_body: int = MAX_BODY) -
         assert isinstance(first, Said)
         return JSONResponse(completion(asked, name, created, answering.prompt_tokens, first.choices))
 
-    def guarded(route: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        async def with_key(request: Request) -> Response:
-            given = request.headers.get("authorization", "").removeprefix("Bearer ")
-            if key is not None and not hmac.compare_digest(given.encode(), key.encode()):
-                raise Refused("no API key, or another than this server's", status=401, code="invalid_api_key")
-            return await route(request)
+    def allows(scope: Scope, headers: Mapping[str, str]) -> bool:
+        given = headers.get("authorization", "").removeprefix("Bearer ")
+        return key is None or hmac.compare_digest(given.encode(), key.encode())
 
-        return with_key
-
-    return Starlette(
+    app = Starlette(
         routes=[
-            Route("/v1/models", guarded(models)),
-            Route("/v1/models/{name:path}", guarded(one_model)),
-            Route("/v1/chat/completions", guarded(chat), methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/v1/models/{name:path}", one_model),
+            Route("/v1/chat/completions", chat, methods=["POST"]),
         ],
         exception_handlers={Refused: _refused, HTTPException: _no_route, VlmrlError: _failed, RuntimeError: _failed, Exception: _failed},
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"])] if key is None else [],
     )
+    hosts = LOOPBACK if key is None else None
+    return Guard(app, allows=allows, shows=_shown, hosts=hosts, methods=("GET", "HEAD", "POST"), max_body=max_body)
+
+
+def _shown(refusal: Refusal) -> tuple[str, bytes]:
+    code = "invalid_api_key" if refusal.status == 401 else None
+    return "application/json", json.dumps(Refused(refusal.reason, status=refusal.status, code=code).body()).encode()
 
 
 async def _heard(request: Request, answering: Answering) -> AsyncGenerator[Piece | Said, None]:
@@ -144,18 +140,13 @@ async def _streamed(
         await items.aclose()
 
 
-async def _json(request: Request, most: int) -> Any:
+async def _json(request: Request) -> Any:
     """
     Raises:
-        Refused: the body is too large, or not JSON.
+        Refused: the body is not JSON, or nested too deeply.
     """
-    data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > most:
-            raise Refused(f"the request has more than {most} bytes; name files below --allow-media instead", status=413)
     try:
-        return json.loads(bytes(data))
+        return read_json(await request.body())
     except ValueError as error:
         raise Refused(f"the body is not JSON: {error}") from error
 
@@ -173,24 +164,3 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     return JSONResponse(Refused(f"{type(error).__name__}: {error}", status=500).body(), status_code=500)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket on which nobody is answered yet; port 0 takes a free one.
-
-    Raises:
-        ConfigError: the address is not there, or in use.
-    """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except OSError as error:
-        raise ConfigError(f"--host {host} --port {port}: {error.strerror or error}; take another, or port 0 for a free one") from error
-    return bound
-
-
-def run(app: Starlette, bound: socket.socket) -> None:
-    """Answer requests until a signal comes."""
-    uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[bound])

@@ -1,8 +1,7 @@
-"""The viewer as a web application: pages of ours, JSON and kept frames; who may ask is decided before anything is read.
+"""The viewer as a web application: pages of ours, JSON and kept frames, behind the guard (`vlmrl.web`), which wants the token.
 
-A request is refused (403) that names another host than this machine (DNS rebinding), comes from a page of another origin, lacks the
-token, or has a path that climbs. Nothing can be changed: only GET and HEAD are answered. Pages load scripts, styles and pictures from
-here alone (Content-Security-Policy), and texts of the run reach them as JSON, never as HTML.
+Nothing can be changed: only GET and HEAD are answered. Pages load scripts, styles and pictures from here alone
+(Content-Security-Policy), and texts of the run reach them as JSON, never as HTML.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,13 @@ from starlette.applications import Starlette  # pyright: ignore[reportMissingImp
 from starlette.requests import Request  # pyright: ignore[reportMissingImports]
 from starlette.responses import RedirectResponse, Response  # pyright: ignore[reportMissingImports]
 from starlette.routing import Route  # pyright: ignore[reportMissingImports]
-from starlette.types import ASGIApp, Receive, Scope, Send  # pyright: ignore[reportMissingImports]
 
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.view.run import Forbidden, RunView
+from vlmrl.web.guard import App, Guard, Scope
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-HOSTS = ("127.0.0.1", "localhost", "[::1]")
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -46,54 +44,18 @@ def cookie_name(token: str) -> str:
     return "vlmrl-view-" + hashlib.sha256(token.encode()).hexdigest()[:12]
 
 
-class Guard:
-    """Decides who may ask, and puts the headers on every answer."""
-
-    def __init__(self, app: ASGIApp, token: str):
-        self.app, self.token = app, token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-
-        async def sealed(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                names = {name for name, _ in own}
-                message["headers"] = [pair for pair in message.get("headers", []) if pair[0] not in names] + own
-            await send(message)
-
-        status = refusal(scope, self.token)
-        if status:
-            await Response("refused\n" if status == 403 else "only GET\n", status)(scope, receive, sealed)
-        else:
-            await self.app(scope, receive, sealed)
-
-
-def refusal(scope: Scope, token: str) -> int:
-    """403 or 405 for a request that is refused, 0 for one that is answered."""
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-    host = headers.get("host", "")
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    if name.lower() not in HOSTS:
-        return 403
-    if headers.get("origin", f"http://{host}") != f"http://{host}" or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        return 403
-    raw = (scope.get("raw_path") or scope["path"].encode()).lower()
-    if any(bad in raw for bad in (b"..", b"%2e", b"%2f", b"%5c", b"\\", b"%00", b"//")):
-        return 403
+def has_token(scope: Scope, headers: Mapping[str, str], token: str) -> bool:
+    """Whether a request has the token: in its address, as a bearer, or in a cookie."""
     given = [*parse_qs(scope["query_string"].decode("latin-1")).get("token", []), headers.get("authorization", "").removeprefix("Bearer ")]
     try:
         cookie = SimpleCookie(headers.get("cookie", "")).get(cookie_name(token))
     except CookieError:
         cookie = None
     given += [] if cookie is None else [cookie.value]
-    if not any(secrets.compare_digest(one.encode(), token.encode()) for one in given):
-        return 403
-    return 0 if scope["method"] in ("GET", "HEAD") else 405
+    return any(secrets.compare_digest(one.encode(), token.encode()) for one in given)
 
 
-def make_app(runs: Sequence[RunView], token: str) -> ASGIApp:
+def make_app(runs: Sequence[RunView], token: str) -> App:
     """The viewer of one or two runs, which answers whoever has the token."""
     files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in TYPES}
 
@@ -161,7 +123,12 @@ def make_app(runs: Sequence[RunView], token: str) -> ASGIApp:
             ConfigError: lambda request, error: _json({"error": str(error)}, 400),
         },
     )
-    return Guard(app, token)
+    return Guard(
+        app,
+        allows=lambda scope, headers: has_token(scope, headers, token),
+        shows=lambda refusal: ("text/plain; charset=utf-8", f"refused: {refusal.reason}\n".encode()),
+        headers=HEADERS,
+    )
 
 
 def _whole(text: str | None, default: int) -> int:

@@ -17,8 +17,6 @@ from PIL import Image
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 pytest.importorskip("uvicorn", reason="the extra 'serve' is not installed")
 
-import uvicorn
-
 from tests.support.tiny import MEDIA, Tiny
 from vlmrl.config.schema import MediaSection
 from vlmrl.evals.ask.asking import Asking
@@ -27,9 +25,10 @@ from vlmrl.evals.ask.engines import LocalEngine
 from vlmrl.evals.ask.models import LocalModel
 from vlmrl.evals.ask.question import Asker
 from vlmrl.rollout.own import own_engine
-from vlmrl.serve.app import application, listen
+from vlmrl.serve.app import application
 from vlmrl.serve.model import PLAIN, ServedCheckpoint
 from vlmrl.types import GenerationSettings
+from vlmrl.web.listen import Server, listen
 
 KEY = "key-of-the-test"
 ASKING = Asking(
@@ -48,7 +47,7 @@ class Live:
     def __init__(self, model: ServedCheckpoint, key: str | None = KEY, max_body: int = 2**24):
         bound = listen("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
-        self.server = uvicorn.Server(uvicorn.Config(application(model, key=key, max_body=max_body), log_level="warning"))
+        self.server = Server(application(model, key=key, max_body=max_body), lambda: None)
         self.thread = threading.Thread(target=lambda: self.server.run(sockets=[bound]), daemon=True)
         self.thread.start()
         self.http = httpx.Client(headers={"Authorization": f"Bearer {KEY}"}, timeout=120, trust_env=False)
@@ -229,7 +228,12 @@ def test_what_is_refused_is_said_in_the_protocols_form(tiny: Tiny, live: Live, t
     assert live.http.post(f"{live.url}/chat/completions", json={"model": "tiny", "messages": system}).status_code == 400
     plain = {"model": f"tiny{PLAIN}", "messages": system, "max_tokens": 2}
     assert live.http.post(f"{live.url}/chat/completions", json=plain).status_code == 200
-    assert live.http.post(f"{live.url}/chat/completions", content=b"{").status_code == 400
+    for content in (b"{", b"[" * 100_000, b'{"a":' * 40 + b"1" + b"}" * 40):
+        assert (
+            live.http.post(f"{live.url}/chat/completions", content=content, headers={"Content-Type": "application/json"}).status_code == 400
+        )
+    for name in ("n" * 100_000, f"/{'n' * 300}.png", "a\x00b.png", "\ud800.png"):
+        assert error_of(live.chat(image(name)))[0] in (400, 403), name[:10]
     bare = httpx.get(f"{live.url}/models", trust_env=False)
     assert error_of(bare) == (401, "invalid_api_key")
     assert [card["id"] for card in live.http.get(f"{live.url}/models").json()["data"]] == ["tiny", f"tiny{PLAIN}"]
@@ -243,7 +247,7 @@ def test_without_a_key_only_this_machine_is_named_and_large_bodies_end(served: S
     open_one = Live(served, key=None, max_body=200)
     try:
         assert httpx.get(f"{open_one.url}/models", trust_env=False).status_code == 200
-        assert httpx.get(f"{open_one.url}/models", headers={"Host": "evil.example"}, trust_env=False).status_code == 400
+        assert httpx.get(f"{open_one.url}/models", headers={"Host": "evil.example"}, trust_env=False).status_code == 403
         assert open_one.chat("x" * 300).status_code == 413
     finally:
         open_one.close()

@@ -59,6 +59,10 @@ def _path_problem(path: str) -> str | None:
         return f"is not normalised (write {posixpath.normpath(path)!r})"
     if unicodedata.normalize("NFC", path) != path:
         return "is not in Unicode normal form C"
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:  # half of a character that JSON writes in two: no file system takes it
+        return "cannot be the name of a file"
     encoded = [part.encode("utf-8", "surrogatepass") for part in parts]
     if max(map(len, encoded)) > 255 or sum(map(len, encoded)) + len(parts) > 4000:
         return "is too long for a file name"

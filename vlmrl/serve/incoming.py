@@ -20,6 +20,7 @@ from vlmrl import fs
 from vlmrl.data.encode import Shown
 from vlmrl.errors import MediaError
 from vlmrl.evals.ask.endpoint import MAX_PIXELS, MIN_PIXELS
+from vlmrl.media.access import check_path
 from vlmrl.media.image import decode_image
 from vlmrl.media.store import MediaStore, ProcessedMedia
 from vlmrl.serve.protocol import Part, Refused
@@ -56,7 +57,7 @@ class Incoming:
         """
         kind = cast("Literal['image', 'video']", part.kind)
         try:
-            entry = self._sent(kind, part.value) if part.value.startswith("data:") else self._store.get(*self._file(kind, part.value))
+            entry = self._sent(kind, part.value) if part.value.startswith("data:") else self._named(kind, part.value)
         except MediaError as error:
             raise Refused(f"{kind}: {error}", param="messages", code="invalid_media") from error
         return Shown(entry.handle, entry.frames)
@@ -91,18 +92,29 @@ class Incoming:
         fs.write_bytes(self._scratch / name, data)
         return MediaRef(kind=kind, path=name), self._scratch
 
-    def _file(self, kind: MediaKind, url: str) -> tuple[MediaRef, Path]:
-        """A file that is named by its path, or by a `file:` URL."""
-        parts = urlsplit(url)
+    def _named(self, kind: MediaKind, url: str) -> ProcessedMedia:
+        """A file that is named by its path, or by a `file:` URL.
+
+        What is outside of the allowed folders gives one answer, whether it is there or not, also behind a link that leads out.
+        """
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise Refused(f"{kind}: that is no URL ({error})", param="messages", code="invalid_media") from error
         if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
             raise Refused(f"{kind}: nothing is downloaded; send a data URL", param="messages", code="invalid_media")
         path = Path(unquote(parts.path) if parts.scheme == "file" else url)
         for folder in self._allowed:
-            if path.is_absolute() and path.is_relative_to(folder):
-                return MediaRef(kind=kind, path=path.relative_to(folder).as_posix()), folder
-            if not path.is_absolute() and (folder / path).is_file():
-                return MediaRef(kind=kind, path=path.as_posix()), folder
-        why = "is in none of the folders that --allow-media names" if self._allowed else "no folder is allowed (--allow-media FOLDER)"
+            if path.is_absolute() and not path.is_relative_to(folder):
+                continue
+            name = (path.relative_to(folder) if path.is_absolute() else path).as_posix()
+            check_path(name)
+            try:
+                return self._store.get(MediaRef(kind=kind, path=name), folder)
+            except MediaError as error:
+                if error.reason not in ("missing", "forbidden"):
+                    raise
+        why = "is no file in the folders that --allow-media names" if self._allowed else "no folder is allowed (--allow-media FOLDER)"
         raise Refused(f"{kind}: {str(path)[:200]}: {why}", status=403, param="messages", code="forbidden")
 
 

@@ -6,6 +6,7 @@ import os
 import secrets
 import shlex
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,24 +75,34 @@ def serve(
     if engine == "vllm":
         line = _vllm_line(checkpoint, asking, called, host, port, dtype, allow_media or [], max_prompt_tokens, more or [])
         if not print_:
-            _run_vllm(line, _key(key_env, no_key))
+            _run_vllm(line, _key_of(key_env, no_key))
         return
-    _embedded(checkpoint, asking, called, (host, port), allow_media or [], _key(key_env, no_key), device, dtype, max_prompt_tokens)
+    _embedded(checkpoint, asking, called, (host, port), allow_media or [], _key_of(key_env, no_key), device, dtype, max_prompt_tokens)
 
 
-def _key(variable: str | None, no_key: bool) -> str | None:
+@dataclass(frozen=True)
+class _Key:
+    """What requests must have."""
+
+    value: str | None
+    said: str
+    """For the console, which may be a log: of the user's own key its variable."""
+
+
+def _key_of(variable: str | None, no_key: bool) -> _Key:
     """
     Raises:
         ConfigError: the variable is empty.
     """
     if no_key:
-        return None
+        return _Key(None, "none is asked for")
     if variable is None:
-        return secrets.token_urlsafe(24)
+        made = secrets.token_urlsafe(24)
+        return _Key(made, made)
     value = os.environ.get(variable, "").strip()
     if not value:
         raise ConfigError(f"--key-env {variable}: the variable is not set")
-    return value
+    return _Key(value, f"that of the variable {variable}")
 
 
 def _embedded(
@@ -100,7 +111,7 @@ def _embedded(
     name: str,
     address: tuple[str, int],
     allowed: list[Path],
-    key: str | None,
+    key: _Key,
     device: str,
     dtype: str,
     max_prompt_tokens: int | None,
@@ -124,10 +135,10 @@ def _embedded(
 
         def answers() -> None:
             typer.echo(f"base url: http://{f'[{host}]' if ':' in host else host}:{port}/v1")
-            typer.echo(f"api key:  {'none is asked for' if key is None else key}")
+            typer.echo(f"api key:  {key.said}")
             typer.echo(f"model:    {name} (asked as in training), {name}{PLAIN} (messages as they are)")
 
-        run(application(served, key=key), bound, answers)
+        run(application(served, key=key.value), bound, answers)
 
 
 def _vllm_line(
@@ -164,7 +175,7 @@ def _vllm_line(
     return line
 
 
-def _run_vllm(line: list[str], key: str | None) -> None:
+def _run_vllm(line: list[str], key: _Key) -> None:
     """Become vLLM's server.
 
     Raises:
@@ -174,7 +185,7 @@ def _run_vllm(line: list[str], key: str | None) -> None:
     if found is None:
         raise ConfigError("--engine vllm: there is no command 'vllm' here: pip install 'vlmrl[vllm]', or run the line above where it is")
     environment = dict(os.environ)
-    if key is not None:
-        environment["VLLM_API_KEY"] = key
-        typer.echo(f"api key: {key}", err=True)
+    if key.value is not None:
+        environment["VLLM_API_KEY"] = key.value
+        typer.echo(f"api key: {key.said}", err=True)
     os.execve(found, line, environment)

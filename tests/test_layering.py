@@ -438,6 +438,8 @@ def test_no_code_from_data():
                     wrong.append(f"{where(path, node)}: {name}({bad}={keywords[bad]})")
             if "from_pretrained" in name and keywords.get("trust_remote_code") != "False":
                 wrong.append(f"{where(path, node)}: {name} without trust_remote_code=False")
+            if re.search(r"Model\w*\.from_pretrained$", name) and keywords.get("use_safetensors") != "True":
+                wrong.append(f"{where(path, node)}: {name} without use_safetensors=True")
     assert not wrong, "\n".join(wrong)
 
 

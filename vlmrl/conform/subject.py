@@ -102,12 +102,14 @@ def open_subject(path: str, cases: Sequence[str] = ()) -> Tried:
 
     try:
         processor = AutoProcessor.from_pretrained(path, trust_remote_code=False)
-        model: Any = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
+        model: Any = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False)
     except ImportError as error:
         raise ConfigError(what_is_missing(error, f"the processor of '{path}'")) from error
     except (OSError, ValueError) as error:
         first = str(error).strip().split("\n")[0]
-        raise ConfigError(f"{path}: {first}\n  give a folder or a hub id of a model that transformers itself has classes for") from error
+        raise ConfigError(
+            f"{path}: {first}\n  give a folder or a hub id of *.safetensors of a model that transformers itself has classes for"
+        ) from error
     local = Path(path).expanduser()
     return replace(try_out(model, processor, cases), folder=local if local.is_dir() else None)
 

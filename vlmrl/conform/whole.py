@@ -78,7 +78,9 @@ def _reloads(model: Any) -> bool:
 
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        again = AutoModelForImageTextToText.from_pretrained(folder, dtype=next(model.parameters()).dtype, trust_remote_code=False)
+        again = AutoModelForImageTextToText.from_pretrained(
+            folder, dtype=next(model.parameters()).dtype, use_safetensors=True, trust_remote_code=False
+        )
     other = dict(again.state_dict())
     return all(name in other and torch.equal(tensor, other[name]) for name, tensor in model.state_dict().items())
 

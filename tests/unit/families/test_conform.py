@@ -163,6 +163,20 @@ def test_the_command_names_what_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> 
     assert "P10 image, logits:" in done.output
 
 
+def test_weights_that_are_a_pickle_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny_folder("internvl", tmp_path, monkeypatch)
+    model = open_subject(str(folder)).subject.model.float()
+    for file in folder.glob("*.safetensors*"):
+        file.unlink()
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    opened: list[object] = []
+    monkeypatch.setattr(torch, "load", lambda file, *args, **more: opened.append(file))
+    done = CliRunner().invoke(app, ["conform", str(folder), "--only", "P1"])
+    assert isinstance(done.exception, ConfigError), done.output
+    assert "safetensors" in str(done.exception)
+    assert opened == []
+
+
 def test_an_unknown_name_or_promise_is_refused() -> None:
     done = CliRunner().invoke(app, ["conform", "nothing", "--tiny"])
     assert isinstance(done.exception, ConfigError)

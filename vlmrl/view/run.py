@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.kept import media
-from vlmrl.kept.read import KeptGroups
+from vlmrl.kept.read import KeptGroups, rank_folders
 from vlmrl.train.listing import is_run, line_of
 from vlmrl.view.follow import MetricsFollower
 
+FILES = ("run.json", "config.yaml", "LOCK", "metrics.jsonl")
+"""What is read of a run beside its kept groups."""
 MOST = 100
 """Groups of a page."""
 SEEN_SAME = 2000
@@ -75,9 +78,9 @@ class RunView:
 
     def state(self) -> dict[str, Any]:
         """Where the run is, and what there is to see."""
-        line = line_of(self.path)
         with self._lock:
             self._follow()
+            line = line_of(self.path)
             tasks = sorted({entry["task"] for _, entry in self._kept.entries()})
             steps = sorted({(entry["global_step"], entry["stage"], entry["step"]) for _, entry in self._kept.entries()})
             return {
@@ -168,8 +171,18 @@ class RunView:
         return None if path is None else media.info(self.confined(path))
 
     def _follow(self) -> None:
-        self.confined(self._metrics.path)
-        self.confined(self._kept.path)
+        """
+        Raises:
+            Forbidden: a file or folder that is read is a link out of the run.
+        """
+        for name in (*FILES, self._kept.path.name):
+            self.confined(self.path / name)
+        for folder in rank_folders(self._kept.path).values():
+            self.confined(folder)
+            with os.scandir(folder) as entries:  # which knows of links without another look at the disk
+                for entry in entries:
+                    if entry.is_symlink():
+                        self.confined(Path(entry.path))
         self._metrics.follow()
         self._kept.follow()
 

@@ -105,16 +105,35 @@ def test_a_path_that_climbs_is_refused(path: str) -> None:
     assert ask(app, "GET", "/api/runs", headers=headers).status == 200
 
 
-@pytest.mark.parametrize("what", ["media", "groups", "metrics"])
+LINKED = {
+    "a medium": f"groups/rank-0/media/{VIDEO}.zip",
+    "media": "groups/rank-0/media",
+    "groups": "groups",
+    "a rank": "groups/rank-0",
+    "a shard": "groups/rank-0/000000.jsonl",
+    "an index": "groups/rank-0/000000.index.jsonl",
+    "metrics": "metrics.jsonl",
+    "the recipe": "config.yaml",
+    "the run": "run.json",
+}
+
+
+@pytest.mark.parametrize("what", LINKED)
 def test_a_link_out_of_the_run_is_refused(run: Path, tmp_path: Path, what: str) -> None:
-    place = {"media": run / "groups" / "rank-0" / "media" / f"{VIDEO}.zip", "groups": run / "groups", "metrics": run / "metrics.jsonl"}[
-        what
-    ]
-    outside = tmp_path / "outside"
+    asks = client(run)
+    place, outside = run / LINKED[what], tmp_path / "outside"
     place.rename(outside)
     place.symlink_to(outside)
-    path = f"/api/runs/0/media/{VIDEO}/0" if what == "media" else "/api/runs/0/groups"
-    assert client(run).get(path).status_code == 403
+    path = f"media/{VIDEO}/0" if what == "a medium" else "state" if what in ("the recipe", "the run") else "groups"
+    assert asks.get(f"/api/runs/0/{path}").status_code == 403
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["another run's", "of this run"])
+def test_the_folder_of_a_rank_may_be_no_link_to_another_run(run: Path, tmp_path: Path, inside: bool) -> None:
+    place = run / "groups" / "rank-7"
+    there = (run if inside else make_run(tmp_path / "runs" / "two", steps=2)) / "groups" / "rank-0"
+    place.symlink_to(there)
+    assert client(run).get("/api/runs/0/groups").status_code == (200 if inside else 403)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])

@@ -346,7 +346,7 @@ def forms_of_rewards(table: Table) -> None:
 CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("README.md", "Three commands"): "measured; docs/benchmarks/toy_video.md",
     ("README.md", "What is in it"): in_a_recipe,
-    ("SECURITY.md", "What vlmrl promises"): "prose; tests/faults and tests/unit hold the promises",
+    ("SECURITY.md", "What vlmrl promises"): "tests/test_security.py",
     ("data/README.md", "Data sets"): "tests/unit/data/test_every_dataset.py",
     ("data/README.md", "Official files"): "tests/unit/data/test_official_statements.py",
     ("evals/README.md", "Suites"): "tests/unit/evals/test_evals_tasks.py",

@@ -84,10 +84,11 @@ def ton(pred: Action | None, gold: Action, *, radius: float = TON_RADIUS) -> Ste
     """Clicks inside the true box (border included), or within `radius` of the true point where there is no box (the limit hits); typed
     text and app names equal or one inside the other; other arguments equal. Every step counts (arXiv:2505.16854, its evaluation code).
 
-    Of the two radii in use, 0.2 (evaluation) and 0.14 (reward), both are worth reporting. Text without a character is equal to itself
-    only: taken literally, it would be inside every other text.
+    A scroll is of one of four types, by its direction: one in another direction is of the wrong type. Of the two radii in use, 0.2
+    (evaluation) and 0.14 (reward), both are worth reporting. Text without a character is equal to itself only: taken literally, it would
+    be inside every other text.
     """
-    right = pred is not None and pred.kind == gold.kind
+    right = pred is not None and pred.kind == gold.kind and (gold.kind != "scroll" or pred.direction == gold.direction)
     if gold.kind in POINTING:
         if gold.box is not None:
             inside = pred is not None and pred.point is not None and point_in_box(pred.point, gold.box)

@@ -36,10 +36,11 @@ def gui_action(
 
     Arguments count only with the right type. `profile` says how they are compared: `exact` by `metrics.gui.arguments_score` (clicks
     inside the true box, typed text by F1 of its words); `os_atlas`, `gui_r1` and `ui_r1` as the evaluations of these names do, 0 or 1
-    (`metrics.gui_profiles`); `ton` as TON's reward, which compares where one clicks and nothing else. Where the row gives no true
+    (`metrics.gui_profiles`); `ton` as TON's reward: a scroll in another direction is of another type, of arguments where one clicks
+    counts and nothing else, and form is that of the tags, whatever stands in them. Where the row gives no true
     arguments, or the profile does not count them, their weight is left out. `radius` is for `exact` and `ton`. Rows in pixels
     (`meta.frame` is `pixel`) and the profile `ui_r1` need `meta.size`, [width, height] of the screen in pixels. A sample without
-    `gt.action` is not judged (None). An answer that is no action scores 0, whatever its form.
+    `gt.action` is not judged (None). An answer that is no action scores 0, whatever its form (but with `ton`).
 
     Raises:
         ValueError: a negative weight, w_type 0, a radius for a profile that has its own, a `gt.action` that is no action, or an unknown
@@ -81,15 +82,19 @@ class _Judge:
         return None if step is None else float(step)
 
     def score(self, parsed: Parsed) -> float:
-        """Form is that of the tags and of the JSON: an answer that is no action has none of the three."""
+        """Form is that of the tags, and but for `ton` of the JSON too: an answer that is no action has none of the three."""
         w_format, w_type, w_args = self.weights
         action = None if parsed.answer is None else parse_action(parsed.answer)
-        if action is None:
+        if action is None and self.profile != "ton":
             return 0.0
-        action = to_norm1000(action, self.sides)
         score = w_format * parsed.format_ok
-        if action.kind == self.gold.kind:
-            score += w_type
-            if self.known:
-                score += w_args * (self.arguments(action) or 0.0)
+        if action is not None:
+            action = to_norm1000(action, self.sides)
+            if self.same_type(action):
+                score += w_type
+                if self.known:
+                    score += w_args * (self.arguments(action) or 0.0)
         return score / (w_format + w_type + (w_args if self.known else 0.0))
+
+    def same_type(self, action: Action) -> bool:
+        return ton(action, self.gold).type if self.profile == "ton" else action.kind == self.gold.kind

@@ -78,7 +78,7 @@ TALL = {"size": [1080, 2400]}
 def test_profiles_on_clicks(profile: str, hits: list[int]) -> None:
     texts = [click(500, 500), click(600, 597), click(640, 500), click(600, 600)]
     assert score(POINT, *texts, meta=TALL, profile=profile) == pytest.approx([1.0 if hit else 0.4 for hit in hits])
-    assert score(POINT, click(500, 500, "long_press"), "{}", meta=TALL, profile=profile) == pytest.approx([0.1, 0])
+    assert score(POINT, click(500, 500, "long_press"), "{}", meta=TALL, profile=profile) == pytest.approx([0.1, 0.1 * (profile == "ton")])
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,11 @@ def test_profiles_on_text(profile: str, scores: list[float]) -> None:
 @pytest.mark.parametrize("gold", [POINT, CLICK, {"action": "click"}, {"action": "navigate_back"}, {"action": "scroll", "direction": "up"}])
 def test_the_true_action_scores_full_and_junk_nothing(profile: str, gold: dict[str, Any]) -> None:
     answer = json.dumps({key: value for key, value in gold.items() if key != "box"})
-    assert score(gold, answer, "", "junk", meta=TALL, profile=profile) == [1, 0, 0]
+    right, *junk = score(gold, answer, "", "junk", meta=TALL, profile=profile)
+    assert right == 1
+    # TON pays its tags whatever stands in them: 0.1 of the weights that count
+    pointing = gold["action"] == "click" and len(gold) > 1
+    assert junk == pytest.approx([(0.1 if pointing else 0.25) * (profile == "ton")] * 2)
 
 
 def test_ton_reward_is_the_mean_of_its_three_parts() -> None:
@@ -110,6 +114,9 @@ def test_ton_reward_is_the_mean_of_its_three_parts() -> None:
     assert score({"action": "enter"}, '{"action": "press_enter"}', '{"action": "wait"}', **equal) == pytest.approx([1, 1 / 2])
     assert score(CLICK, click(100, 300), click(99, 300), **equal) == pytest.approx([1, 2 / 3])  # inside the box, near it
     assert score(POINT, click(700, 500), radius=0.2, **equal) == [1]
+    down, up = ('{"action": "scroll", "direction": "%s"}' % way for way in ("down", "up"))
+    assert score({"action": "scroll", "direction": "down"}, down, up, **equal) == pytest.approx([1, 1 / 2])  # four types of scroll
+    assert score(POINT, "tap it", **equal) == pytest.approx([1 / 3])
 
 
 def test_rows_in_pixels() -> None:

@@ -50,8 +50,19 @@ def test_a_row_of_openvlthinker() -> None:
         },
         frame="norm1000",
     )
-    assert (sample.task, sample.answer_type, sample.gt["boxes"]) == ("spatial_grounding", "bbox", [[100, 200, 500, 600]])
+    assert (sample.task, sample.answer_type, sample.gt["boxes"]) == ("bbox", "bbox", [[100, 200, 500, 600]])
+    assert sample.meta["task_type"] == "spatial_grounding"
     earns_full_reward(sample)
+
+
+def test_the_problem_type_is_the_task_and_its_task_type_is_not() -> None:
+    """The key that OpenVLThinkerV2's code ranks by: its `task_type` puts choices, numbers and formulas into one."""
+    kinds = {"multiple choice": "A", "numerical": "<answer>3</answer>", "math": "<answer>$x$</answer>"}
+    rows = [read(row(problem_type=kind, solution=gold, task_type="math_reasoning")) for kind, gold in kinds.items()]
+    assert [sample.task for sample in rows] == ["choice", "number", "math"]
+    picture = read(visual("segmentation", OBJECT, data_type="image", path="a.png"), frame="norm1000")
+    video = read(visual("segmentation", {"time": 3, **OBJECT}), frame="norm1000", time_unit="s")
+    assert (picture.task, video.task) == ("segmentation_image", "segmentation_video")
 
 
 @pytest.mark.parametrize("time", ['{"time": [12.3, 15]}', "[12.3, 15.0]", "12.3 to 15.0", "12.3 s - 15 seconds", "0:12.3 - 0:15"])

@@ -3,8 +3,9 @@
     {"problem_id": 2, "problem": "What happens?", "problem_type": "multiple choice", "options": ["A. Rain", "B. Snow"],
      "data_type": "video", "path": "./clips/a.mp4", "solution": "<answer>A</answer>", "data_source": "LLaVA-Video-178K"}
 
-`problem_type` is the answer type, `task_type` the task, `data_source` the source, `process` (of rows for supervised fine-tuning) the
-reference thought. Times and boxes carry no unit and no frame: the source must say `time_unit` and `frame`.
+`problem_type` is the answer type and the task, with pictures and videos of segmentation apart: by these OpenVLThinkerV2's code ranks the
+rewards of a batch (`advantage: g2rpo`). `task_type` is the task of rows without a `problem_type`, else it is kept in `meta`.
+`data_source` is the source, `process` (of rows for supervised fine-tuning) the reference thought. Times and boxes carry no unit and no frame: the source must say `time_unit` and `frame`.
 
 The answers of OneThinker's visual tasks are JSON objects, in the forms that its training code asks a model for and compares with:
 
@@ -35,7 +36,7 @@ from vlmrl.errors import RowError
 name = "video_r1"
 _USED = (
     *("id", "problem_id", "problem", "problem_type", "options", "path", "image", "images", "video", "videos"),
-    *("data_type", "data_source", "task_type", "process"),
+    *("data_type", "data_source", "process"),
 )
 PROBLEM_TYPES: dict[str, str | None] = {
     "multiple choice": "choice",
@@ -79,7 +80,7 @@ def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
         kind = "multi_image"
     process = optional_text(row, "process")
     named = None if row.get("problem_type") is None else kind_of(row["problem_type"], PROBLEM_TYPES, "problem_type")
-    meta = left_over(row, *_USED, given)
+    meta = left_over(row, *_USED, given, *(() if named is not None else ("task_type",)))
     if (named or options.answer_type) == "spatio_temporal" and options.time_unit == "s":
         meta.setdefault("track_unit", "s")
     return build(
@@ -89,7 +90,7 @@ def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
             images=images,
             videos=videos,
             answer_type=named,
-            task=optional_text(row, "task_type"),
+            task=_task(row, named, kind),
             id=id_of(row, "id", "problem_id"),
             options=options_of(row),
             thought=None if process is None else _thought(process),
@@ -99,6 +100,13 @@ def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
         ),
         options,
     )
+
+
+def _task(row: Mapping[str, Any], answer_type: str | None, kind: str) -> str | None:
+    """None: the answer type is the task."""
+    if answer_type == "segmentation":
+        return f"segmentation_{'video' if kind == 'video' else 'image'}"
+    return None if answer_type is not None else optional_text(row, "task_type")
 
 
 def _data_type(row: Mapping[str, Any], images: list[object], videos: list[object]) -> str:

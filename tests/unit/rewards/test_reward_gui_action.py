@@ -114,7 +114,7 @@ def test_ton_reward_is_the_mean_of_its_three_parts() -> None:
     assert score({"action": "enter"}, '{"action": "press_enter"}', '{"action": "wait"}', **equal) == pytest.approx([1, 1 / 2])
     assert score(CLICK, click(100, 300), click(99, 300), **equal) == pytest.approx([1, 2 / 3])  # inside the box, near it
     assert score(POINT, click(700, 500), radius=0.2, **equal) == [1]
-    down, up = ('{"action": "scroll", "direction": "%s"}' % way for way in ("down", "up"))
+    down, up = (json.dumps({"action": "scroll", "direction": way}) for way in ("down", "up"))
     assert score({"action": "scroll", "direction": "down"}, down, up, **equal) == pytest.approx([1, 1 / 2])  # four types of scroll
     assert score(POINT, "tap it", **equal) == pytest.approx([1 / 3])
 

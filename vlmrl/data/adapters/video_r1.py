@@ -5,7 +5,8 @@
 
 `problem_type` is the answer type and the task, with pictures and videos of segmentation apart: by these OpenVLThinkerV2's code ranks the
 rewards of a batch (`advantage: g2rpo`). `task_type` is the task of rows without a `problem_type`, else it is kept in `meta`.
-`data_source` is the source, `process` (of rows for supervised fine-tuning) the reference thought. Times and boxes carry no unit and no frame: the source must say `time_unit` and `frame`.
+`data_source` is the source, `process` (of rows for supervised fine-tuning) the reference thought. Times and boxes carry no unit and no
+frame: the source must say `time_unit` and `frame`.
 
 The answers of OneThinker's visual tasks are JSON objects, in the forms that its training code asks a model for and compares with:
 

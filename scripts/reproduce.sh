@@ -43,7 +43,7 @@ done
 case "$name" in
   g2rpo) toy=toy_g2rpo suite=ovt18 files="train.jsonl" media="rl:" ;;
   fgrpo) toy=toy_fgrpo suite=spatial7 files="sft.jsonl train.jsonl" media="sft:/vgr rl=media" ;;
-  ton) toy=toy_ton suite=counting files="train.jsonl sft.jsonl" media="sft: rl:" ;;
+  ton) toy=toy_ton suite=counting files="train.jsonl sft.jsonl" media="sft=media rl=media" ;;
   tempsamp) toy=toy_grounding suite=tempsamp files="train.jsonl" media="answer: think:" ;;
   curriculum_gui) toy=toy_curriculum_gui suite=gui files="train.jsonl" media="rl=media" ;;
   "") die "which method? g2rpo, fgrpo, ton, tempsamp or curriculum_gui; see --help" ;;
@@ -99,7 +99,7 @@ make_rows() { # make_rows "file": one of those that the kit trains on
     tempsamp/train.jsonl) rows charades_sta "$download" train train.jsonl ;;
     curriculum_gui/train.jsonl) rows android_control "$download" train train.jsonl ;;
     ton/train.jsonl) # the paper takes 1,000 rows; which ones is not known
-      rows clevr_counting "$download" train whole.jsonl
+      rows clevr_cogen "$download" train whole.jsonl
       head -n 1000 "$data/whole.jsonl" >"$data/train.jsonl" ;;
     ton/sft.jsonl) # the starting model writes the thoughts, from question and answer
       "$python" -m vlmrl thoughts "$recipe" "$data/sft.jsonl" ${settings[@]+"${settings[@]}"} stages.sft.source.path=train.jsonl \

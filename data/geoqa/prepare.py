@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-import pyarrow.parquet as parquet
-
-from vlmrl.prepare.prepare import Dataset, Embedded, Row, Skipped, letter, lettered, main, official, read_json, read_jsonl
-
-_SOLUTION = re.compile(r"\s*<answer>\s*(.*?)\s*</answer>\s*", re.DOTALL)
+from vlmrl.prepare.hf_rows import Record, answer_block, made, picture, records
+from vlmrl.prepare.prepare import Dataset, Row, Skipped, letter, lettered, main, official, read_json, read_jsonl
 
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
@@ -26,17 +23,14 @@ def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
 
 
 def _train(root: Path) -> Iterator[Row | Skipped]:
-    number = 0
-    for path in sorted(official(root, "GEOQA_R1V_Train_8K/data").glob("train-*.parquet")):
-        for batch in parquet.ParquetFile(path).iter_batches(batch_size=64):
-            for item in batch.to_pylist():
-                name, number = f"geoqa-train-{number:05d}", number + 1
-                answer = _SOLUTION.fullmatch(item["solution"])
-                if answer is None or not answer[1]:
-                    yield Skipped(name, "solution is not one answer block")
-                    continue
-                image = Embedded(f"train/{name}.png", item["image"]["bytes"])
-                yield {**_row(name, item["problem"], "train"), "image": image, "answer_type": "math", "answer": answer[1]}
+    for number, item in enumerate(records(root, "GEOQA_R1V_Train_8K/data/train-*.parquet")):
+        name = f"geoqa-train-{number:05d}"
+        yield made(name, partial(_train_row, name, item))
+
+
+def _train_row(name: str, item: Record) -> Row:
+    image = picture(item["image"], f"train/{name}")
+    return {**_row(name, item["problem"], "train"), "image": image, "answer_type": "math", "answer": answer_block(item["solution"])}
 
 
 def _original(root: Path) -> Iterator[Row | Skipped]:

@@ -32,7 +32,7 @@ SMALL = {"num_generations": 4, "max_new_tokens": 16, "prompts_per_step": 2, "gen
 DOWNLOADS = {
     "g2rpo": {"onethinker": ""},
     "fgrpo": {"sat": "sat", "vgr": "vgr"},
-    "ton": {"clevr_counting": ""},
+    "ton": {"clevr_cogen": ""},
     "tempsamp": {"charades_sta": ""},
     "curriculum_gui": {"android_control": ""},
 }
@@ -41,7 +41,7 @@ SPLITS = {
     "onethinker": "rl",
     "sat": "train",
     "vgr": "longcot",
-    "clevr_counting": "train",
+    "clevr_cogen": "train",
     "charades_sta": "train",
     "android_control": "train",
 }
@@ -122,11 +122,12 @@ def reproduce(where: Path, name: str, *arguments: str) -> str:
 def test_from_the_download_to_a_model(name: str, tmp_path: Path, model: Path, judge: JudgeServer) -> None:
     root, data = tmp_path / "official", tmp_path / "rows"
     for dataset, folder in DOWNLOADS[name].items():
-        records = download(dataset, root / folder, SPLITS[dataset])
+        download(dataset, root / folder, SPLITS[dataset])
     if name == "ton":
-        data.mkdir()
-        thoughts = [{**record, "thought": "I count them one by one."} for record in records]
-        (data / "sft.jsonl").write_text("".join(json.dumps(row) + "\n" for row in thoughts))
+        prepare(load_dataset(ROOT / "data" / "clevr_cogen"), root, data, "train", allow_partial=True)
+        rows = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
+        (data / "sft.jsonl").write_text("".join(json.dumps({**row, "thought": "I count them one by one."}) + "\n" for row in rows))
+        (data / "train.jsonl").unlink()
     reproduce(tmp_path, name, "--download", str(root), "--data", str(data), "--allow-partial", *overrides(name, model, judge))
     assert (data / "train.jsonl").read_text().count("\n") >= 1
     run = tmp_path / "runs" / name

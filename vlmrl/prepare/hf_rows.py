@@ -27,6 +27,7 @@ BATCH = 16
 POINTS_ASK = "Points are [x, y], with coordinates from 0 to 1000 along each side of the image."
 """Ours, in place of the release's own sentence about the form of the answer."""
 _LABEL = re.compile(r"(?:^|(?<=[\s,;]))\(?([A-Z])(?:\)|[.:](?![.:]))\s*")
+_ANSWER = re.compile(r"\s*<answer>\s*(.*?)\s*</answer>\s*", re.DOTALL)
 _LETTER = re.compile(r"\(?([A-Za-z])\)?[.:]?")
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 
@@ -196,6 +197,18 @@ def number_or(row: Row, answer: str, other: str) -> Row:
     if _NUMBER.fullmatch(plain):
         return {**row, "answer_type": "number", "answer": plain, "gt": {"number": float(plain.replace(",", ""))}}
     return {**row, "answer_type": other, "answer": answer}
+
+
+def answer_block(solution: str) -> str:
+    """The gold answer of R1-V's sets, whose solution is one block `<answer> 3 </answer>`.
+
+    Raises:
+        RowError: `bad_value`: it is something else, or empty.
+    """
+    found = _ANSWER.fullmatch(solution)
+    if found is None or not found[1]:
+        raise RowError("bad_value", "solution is not one answer block")
+    return found[1]
 
 
 def texts(row: Row, answers: Sequence[str]) -> Row:

@@ -392,9 +392,11 @@ def grid_attention(q: Tensor, prompt: Pair, own: Pair, mask: Tensor, scale: floa
     `mask` [A, 1, 1, P + T] is added to the scores."""
     prompts, heads, width, shared, size = q.shape
     to_prompt = _products(q.reshape(prompts, heads, width * shared, size), prompt[0])
-    to_answer = _products(q, own[0]).flatten(2, 3)
-    score = torch.cat([to_prompt, to_answer], dim=3) * scale + mask
-    p = score.softmax(dim=3).to(q.dtype)
+    score = torch.cat([to_prompt, _products(q, own[0]).flatten(2, 3)], dim=3)
+    del to_prompt  # in the longest answers these are the largest tensors of a layer
+    p = score.mul_(scale).add_(mask).softmax(dim=3)
+    del score
+    p = p.to(q.dtype)
     count = prompt[0].shape[2]
     out = (p[..., :count] @ prompt[1]).view(prompts, heads, width, shared, size)
     out = out + p[..., count:].reshape(prompts, heads, width, shared, own[0].shape[3]) @ own[1]

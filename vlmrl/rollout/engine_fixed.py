@@ -1,6 +1,6 @@
 """The reference engine with rooms of fixed size: a decoding step that asks the host nothing, recorded once and replayed on a GPU.
 
-`engine_hf` makes room for 64 tokens at a time, lets rows leave in the middle, and looks after each token at which answers have ended. Here
+`engine_hf` makes room as answers grow, lets rows leave in the middle, and looks after each token at which answers have ended. Here
 a step has the same shapes each time and works in place: rows that have ended go on with a token that nobody reads, and the host looks
 after every `LOOK` tokens. On CUDA the step is recorded as a graph, one for each size of the answers' room (64 tokens, then doubled), and
 replayed; elsewhere the same step is computed as it is. A token is drawn from the same uniform as in `engine_hf`, so answers are the same
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from vlmrl.policy.attention import Pair, grid_attention
 from vlmrl.rollout.draw import sample
-from vlmrl.rollout.engine_hf import GROW, HFEngine, Run, stacked
+from vlmrl.rollout.engine_hf import HFEngine, Run
+from vlmrl.rollout.grid import GROW, places, stacked
 from vlmrl.rollout.in_place import Done
 from vlmrl.rollout.kept import Kept
 from vlmrl.types import GenerationSettings, Request, Rollout
@@ -41,7 +42,8 @@ class FixedGrid:
         self._length_A = torch.zeros(slots, dtype=torch.int64, device=device)
         self._age_A = torch.zeros(slots, dtype=torch.int64, device=device)
         self._layers: list[tuple[Pair, Pair]] = []
-        self._at_A = self._age_A
+        """Per layer those of the prompts [A, K, P, D] and of the answers [A, K, G, T, D]."""
+        self._at_AKG = self._age_A
         self._mask = torch.zeros(0, device=device)
 
     @property
@@ -56,24 +58,25 @@ class FixedGrid:
     def busy(self) -> list[int]:
         return [slot for slot, number in enumerate(self.held) if number is not None]
 
-    def admit(self, numbers: Sequence[int], counts: Sequence[int], lengths: Sequence[int], layers: Sequence[Pair]) -> None:
+    def admit(self, numbers: Sequence[int], counts: Sequence[int], lengths: Sequence[int], layers: list[Pair]) -> None:
         """Put prompts into the first free slots.
 
         Args:
             numbers: the caller's.
             counts: answers of each; the other places of its slot are never alive.
             lengths: tokens of each.
-            layers: per layer keys and values of the packed prompts, [1, K, sum of lengths, D].
+            layers: per layer keys and values of the packed prompts, [1, K, sum of lengths, D]; taken out one by one.
         """
         del counts
         taken = self.free[: len(numbers)]
         for slot, number in zip(taken, numbers, strict=True):
             self.held[slot], self.ages[slot] = number, 0
-        if not self._layers:
-            self._layers = [(self._empty(k, v), self._empty(k, v, self.width)) for k, v in layers]
         index = torch.tensor(taken, device=self._age_A.device)
-        for (prompt, own), new in zip(self._layers, layers, strict=True):
-            for kept, answers, x in zip(prompt, own, new, strict=True):
+        for i in range(len(layers)):
+            new = layers.pop(0)
+            if i == len(self._layers):
+                self._layers.append((self._empty(*new), self._empty(*new, self.width)))
+            for kept, answers, x in zip(*self._layers[i], new, strict=True):
                 kept.index_copy_(0, index, stacked(x, lengths, self.prompt))
                 answers.index_fill_(0, index, 0)  # 0 times what an earlier answer left there would be no 0 if that was not finite
         self._length_A.index_copy_(0, index, torch.tensor(lengths, device=index.device))
@@ -97,9 +100,10 @@ class FixedGrid:
     def advance(self) -> None:
         """Make ready for one more token of every place."""
         device = self._age_A.device
-        self._at_A = self._age_A.clamp(max=self.room - 1)
+        at_A = self._age_A.clamp(max=self.room - 1)
+        self._at_AKG = places(self._layers[0][1][0], at_A)
         prompt = torch.arange(self.prompt, device=device)[None] >= self._length_A[:, None]
-        answer = torch.arange(self.room, device=device)[None] > self._at_A[:, None]
+        answer = torch.arange(self.room, device=device)[None] > at_A[:, None]
         hidden = torch.cat([prompt, answer], dim=1)
         self._mask = torch.zeros(hidden.shape, device=device).masked_fill(hidden, float("-inf"))[:, None, None]
         self._age_A += 1
@@ -108,9 +112,9 @@ class FixedGrid:
         """Attention of the new tokens: query [1, K*R, N, D], key and value [1, K, N, D] -> [1, N, K*R, D]. Stores key and value."""
         prompt, own = self._layers[layer]
         heads, size = key.shape[1], key.shape[3]
-        at = self._at_A[:, None, None, None, None].expand(-1, heads, self.width, 1, size)
         for kept, x in zip(own, (key, value), strict=True):
-            kept.scatter_(3, at, x[0].transpose(0, 1).reshape(self.slots, self.width, heads, size).transpose(1, 2)[:, :, :, None])
+            new = x[0].transpose(0, 1).reshape(self.slots, self.width, heads, size).transpose(1, 2)
+            kept.view(-1, size).index_copy_(0, self._at_AKG, new.reshape(-1, size))
         shared = query.shape[1] // heads
         q = query[0].transpose(0, 1).reshape(self.slots, self.width, heads, shared, size).transpose(1, 2)
         return grid_attention(q, prompt, (own[0][:, :, :, : self.room], own[1][:, :, :, : self.room]), self._mask, scale)[None]

@@ -1,15 +1,14 @@
 """The reference rollout engine: the policy itself generates (continuous batching, one shared copy of each prompt's keys and values).
 
 Each prompt is encoded by the vision tower once and prefilled once, in packed rows without padding. Its answers decode together against
-that one copy of its keys and values (`DecodeGrid`): one matrix product for all of them, nothing is expanded. An answer that ends leaves
+that one copy of its keys and values (`rollout.grid`): one matrix product for all of them, nothing is expanded. An answer that ends leaves
 at once, and as soon as there is room for all answers of the next prompt, it comes in; prompts with the longest expected answers go
 first, so that no long one is left over at the end. Every draw comes from a table of uniforms that depends on the request's seed and the
 token's place alone, so an answer does not depend on what else is in the batch (up to the rounding of batched kernels).
 
 In a session (`rollout.kept`) keys and values of a conversation are kept from turn to turn, and only what is new of a prompt is prefilled.
 
-Letters: A prompts in the grid, G answers of a prompt (at most), P prompt tokens and T answer tokens (padded), N rollouts that decode now,
-R query heads per key head (GQA), K key heads, D head size.
+Letters: N rollouts that decode now, K key heads, D head size, H hidden width.
 """
 
 from __future__ import annotations
@@ -20,164 +19,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from vlmrl.errors import NumericsError
-from vlmrl.policy.attention import Decoding, Pair, grid_attention, require
+from vlmrl.policy.attention import Decoding, Pair, require
 from vlmrl.policy.chains import behind
 from vlmrl.policy.forward import embed
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import layout_of, prompt_positions
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.draw import sample, uniforms
+from vlmrl.rollout.grid import DecodeGrid
 from vlmrl.rollout.in_place import SLOTS, Done, InPlace
 from vlmrl.rollout.kept import Extension, Kept, KeptSession
 from vlmrl.types import FinishReason, GenerationSettings, Request, Rollout
-
-GROW = 64
-"""Answer tokens that room is made for at a time."""
-
-
-class DecodeGrid:
-    """State of decoding. `attend` is called by every layer of the model, `advance` once per token."""
-
-    def __init__(self, *, width: int, device: torch.device):
-        """`width`: most answers of one prompt."""
-        self.width = width
-        self.device = device
-        self.slots: list[int] = []
-        """The caller's number of each prompt in the grid."""
-        self._prompt: list[tuple[Tensor, Tensor]] = []
-        self._answer: list[tuple[Tensor, Tensor]] = []
-        self._lengths: list[int] = []
-        self._ages: list[int] = []
-        self._alive_AG = np.zeros((0, width), dtype=np.bool_)
-        self._moved = True
-        """Whether rows or prompts have come or gone since the tensors below were made. What is decided here is decided on numbers of
-        the host: asking the device would wait for it, in every token."""
-        self._place_N = torch.zeros(0, dtype=torch.int64, device=device)
-        self._length_A = self._age_A = self._at_N = self._place_N
-        self._mask = torch.zeros(0, device=device)
-        self._seen = 0
-        self._together: int | None = None
-        """Where the new token goes, when all places are taken by rows of one age."""
-
-    def admit(self, slots: Sequence[int], counts: Sequence[int], lengths: Sequence[int], layers: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Add prompts behind those in the grid.
-
-        Args:
-            slots: the caller's numbers.
-            counts: answers of each.
-            lengths: tokens of each.
-            layers: per layer keys and values of the packed prompts, [1, K, sum of lengths, D].
-        """
-        self._drop_finished()
-        if not self.slots:
-            self._prompt, self._answer = [], []
-        width = max([*lengths, *(k.shape[2] for k, _ in self._prompt[:1])])
-        new = [tuple(stacked(x, lengths, width) for x in pair) for pair in layers]
-        room = self._answer[0][0].shape[3] if self._answer else GROW
-        for i, (k, v) in enumerate(new):
-            shape = (len(slots), k.shape[1], self.width, room, k.shape[3])
-            own = (k.new_zeros(shape), v.new_zeros(shape))
-            if i < len(self._prompt):
-                old_k, old_v = (_widen(x, width) for x in self._prompt[i])
-                self._prompt[i] = (torch.cat([old_k, k]), torch.cat([old_v, v]))
-                self._answer[i] = (torch.cat([self._answer[i][0], own[0]]), torch.cat([self._answer[i][1], own[1]]))
-            else:
-                self._prompt.append((k, v))
-                self._answer.append(own)
-        self.slots += slots
-        self._lengths += lengths
-        self._ages += [0] * len(slots)
-        self._alive_AG = np.concatenate([self._alive_AG, np.arange(self.width)[None] < np.asarray(counts)[:, None]])
-        self._moved = True
-
-    def finish(self, ended: Sequence[bool]) -> None:
-        """Take rows out: one bool for each of the rows alive, in their order (prompts, then answers)."""
-        self._alive_AG.reshape(-1)[np.flatnonzero(self._alive_AG)[np.asarray(ended, dtype=np.bool_)]] = False
-        self._moved = True
-
-    def advance(self) -> None:
-        """Make ready for one more token of every row that is alive."""
-        if 2 * int(self._alive_AG.any(axis=1).sum()) <= len(self.slots):
-            self._drop_finished()
-        self._seen = max(self._ages) + 1
-        if self._seen > self._answer[0][0].shape[3]:
-            self._answer = [(_longer(k, GROW), _longer(v, GROW)) for k, v in self._answer]
-        if self._moved:
-            self._place_N = torch.from_numpy(np.flatnonzero(self._alive_AG)).to(self.device)
-            self._length_A, self._age_A = torch.tensor([self._lengths, self._ages], device=self.device)
-            self._moved = False
-        self._at_N = self._age_A[self._place_N // self.width]
-        self._together = self._seen - 1 if self._alive_AG.all() and min(self._ages) == self._seen - 1 else None
-        prompt = torch.arange(self._prompt[0][0].shape[2], device=self.device)[None] >= self._length_A[:, None]
-        answer = torch.arange(self._seen, device=self.device)[None] > self._age_A[:, None]
-        hidden = torch.cat([prompt, answer], dim=1)
-        self._mask = torch.zeros(hidden.shape, device=self.device).masked_fill(hidden, float("-inf"))[:, None, None]
-        self._ages = [age + 1 for age in self._ages]
-        self._age_A = self._age_A + 1
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """Attention of the new tokens: query [1, K*R, N, D], key and value [1, K, N, D] -> [1, N, K*R, D]. Stores key and value."""
-        own_k, own_v = self._answer[layer]
-        prompt_k, prompt_v = self._prompt[layer]
-        prompts, heads, width, _, size = own_k.shape
-        shared = query.shape[1] // heads
-        q_N, k_N, v_N = (x[0].transpose(0, 1) for x in (query, key, value))
-        if self._together is not None:
-            # every place is taken by a row of the same age: plain views instead of index arithmetic
-            own_k[:, :, :, self._together] = k_N.view(prompts, width, heads, size).transpose(1, 2)
-            own_v[:, :, :, self._together] = v_N.view(prompts, width, heads, size).transpose(1, 2)
-            grid = q_N.contiguous()
-        else:
-            a, g = self._place_N // width, self._place_N % width
-            own_k[a, :, g, self._at_N] = k_N
-            own_v[a, :, g, self._at_N] = v_N
-            grid = query.new_zeros(prompts * width, query.shape[1], size)
-            grid[self._place_N] = q_N
-        q = grid.view(prompts, width, heads, shared, size).transpose(1, 2)
-        own = own_k[:, :, :, : self._seen], own_v[:, :, :, : self._seen]
-        rows = grid_attention(q, (prompt_k, prompt_v), own, self._mask, scale)
-        return (rows if self._together is not None else rows[self._place_N])[None]
-
-    def own(self, slot: int, k: int, tokens: int) -> list[Pair]:
-        """The keys and values of the first tokens of an answer to the prompt with the caller's number, [1, K, tokens, D]: views."""
-        a = self.slots.index(slot)
-        return [(keys[a, :, k, :tokens][None], values[a, :, k, :tokens][None]) for keys, values in self._answer]
-
-    def _drop_finished(self) -> None:
-        """Remove prompts without a row alive."""
-        keep = np.flatnonzero(self._alive_AG.any(axis=1))
-        if len(keep) == len(self.slots):
-            return
-        self.slots, self._lengths, self._ages = ([x[i] for i in keep] for x in (self.slots, self._lengths, self._ages))
-        kept = torch.from_numpy(keep).to(self.device)
-        self._prompt = [(k[kept], v[kept]) for k, v in self._prompt]
-        self._answer = [(k[kept], v[kept]) for k, v in self._answer]
-        self._alive_AG = self._alive_AG[keep]
-        self._moved = True
-
-
-def stacked(x: Tensor, lengths: Sequence[int], width: int) -> Tensor:
-    """Packed [1, K, sum of lengths, D] -> [A, K, width, D], padded with zeros behind."""
-    out = x.new_zeros(len(lengths), x.shape[1], width, x.shape[3])
-    at = 0
-    for i, n in enumerate(lengths):
-        out[i, :, :n] = x[0, :, at : at + n]
-        at += n
-    return out
-
-
-def _widen(x: Tensor, width: int) -> Tensor:
-    return x if x.shape[2] >= width else torch.nn.functional.pad(x, (0, 0, 0, width - x.shape[2]))
-
-
-def _longer(x: Tensor, tokens: int) -> Tensor:
-    return torch.nn.functional.pad(x, (0, 0, 0, tokens))
-
 
 KEPT_BYTES = 2**31
 PREFILL_TOKENS = 32768
@@ -187,7 +43,7 @@ PREFILL_TOKENS = 32768
 class Grid(Decoding, Protocol):
     """Where the keys and values of prompts go."""
 
-    def admit(self, slots: Sequence[int], counts: Sequence[int], lengths: Sequence[int], layers: Sequence[Pair], /) -> None: ...
+    def admit(self, slots: Sequence[int], counts: Sequence[int], lengths: Sequence[int], layers: list[Pair], /) -> None: ...
 
 
 @dataclass
@@ -289,7 +145,7 @@ class Run:
         self.lengths = [0] * total
         self.stopped = [False] * total
         self.queue = deque(sorted(range(len(requests)), key=lambda i: (-requests[i].expected_tokens, i)))
-        self.grid = DecodeGrid(width=max(counts), device=device)
+        self.grid = DecodeGrid(width=max(counts), longest=length, device=device)
         self.out: list[list[Rollout]] = [[] for _ in requests]
         self.ends = torch.tensor(self.policy.bundle.end_ids, device=device)
         self.forbidden = torch.tensor(self.policy.bundle.forbidden_ids, device=device)
@@ -322,6 +178,7 @@ class Run:
                 alive, tokens = alive + len(request.seeds), tokens + size
             if not chosen:
                 break
+            self.grid.drop_finished()  # what has ended makes room for what the pass holds
             more = self.prefill(chosen, self.grid)
             rows = more if rows is None else rows.concat(more)
         assert rows is not None
@@ -349,11 +206,11 @@ class Run:
         hidden = policy.core.language_model(
             **inputs.arguments(), attention_mask=None, position_ids=positions, use_cache=False, **how
         ).last_hidden_state[0]
-        grid.admit(chosen, counts, [len(prompt.ids) for prompt in prompts], record if extension is None else extension.record)
         if self.kept is not None:
             own = record if extension is None else extension.own
             for i, past, block in zip(chosen, nodes, layout.blocks, strict=True):
                 self.kept.keep_prompt(self.requests[i], past, own, (block.start, block.end), policy.version)
+        grid.admit(chosen, counts, [len(prompt.ids) for prompt in prompts], record if extension is None else extension.record)
         self.engine.prefilled_prompts += len(prompts)
         self.engine.prefilled_tokens += layout.tokens
         self.engine.kept_tokens += sum(starts)

@@ -21,7 +21,7 @@ from benchmarks.gpu_check.base import CHECKS, Collected, Line, Settings, at_leas
 from benchmarks.gpu_check.faulty import VARIABLE
 from vlmrl import doctor
 from vlmrl.policy import attention, forward
-from vlmrl.rollout import engine_hf
+from vlmrl.rollout import engine_hf, grid
 from vlmrl.train import step
 
 ROOT = Path(__file__).parents[3]
@@ -124,7 +124,7 @@ def nothing_applied(patch: pytest.MonkeyPatch) -> None:
 
 
 def waits_per_token(patch: pytest.MonkeyPatch) -> None:
-    real = engine_hf.DecodeGrid.advance
+    real = grid.DecodeGrid.advance
 
     def advance(self: Any) -> None:
         real(self)
@@ -132,7 +132,7 @@ def waits_per_token(patch: pytest.MonkeyPatch) -> None:
             for one in row:
                 one.item()
 
-    patch.setattr(engine_hf.DecodeGrid, "advance", advance)
+    patch.setattr(grid.DecodeGrid, "advance", advance)
 
 
 def waits_per_update(patch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,8 @@ from vlmrl.policy.load import freeze, load_policy
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import Row, layout_of
 from vlmrl.policy.vision import VisionCache
-from vlmrl.rollout.engine_hf import DecodeGrid, HFEngine
+from vlmrl.rollout.engine_hf import HFEngine
+from vlmrl.rollout.grid import DecodeGrid
 from vlmrl.types import PARTS, GenerationSettings, Part, Request
 
 SHARP = 3.0
@@ -110,7 +111,7 @@ def test_the_sampler_and_the_trainer_agree_within_rounding(half: Half) -> None:
 
 def test_decoding_never_rounds_its_scores() -> None:
     """Scores near 100 differ by 0.25: in bfloat16 they would be one number, and the answer the mean of two values."""
-    grid = DecodeGrid(width=1, device=torch.device("cpu"))
+    grid = DecodeGrid(width=1, longest=8, device=torch.device("cpu"))
     key = torch.zeros(1, 1, 2, 8, dtype=torch.bfloat16)
     key[0, 0, :, 0], key[0, 0, 1, 1] = 10.0, 0.25
     value = torch.zeros_like(key)

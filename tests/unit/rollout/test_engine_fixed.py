@@ -66,7 +66,7 @@ def test_a_slot_keeps_nothing_of_what_was_in_it(tiny: Tiny) -> None:
     """Not even what is not finite: a mask of -inf makes its weight 0, and 0 times NaN is NaN."""
     grid = FixedGrid(slots=1, width=2, prompt=3, answer=4, device=torch.device("cpu"))
     layers = [(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 4))]
-    grid.admit([5], [2], [3], layers)
+    grid.admit([5], [2], [3], list(layers))
     ((_, own),) = grid._layers
     for x in own:
         x.fill_(float("nan"))

@@ -1,10 +1,10 @@
-"""What the trainer's packed forward keeps for backward, measured: saved-tensor hooks over tiny models of any width."""
+"""What the trainer's packed forward keeps for backward and what is alive at most, in it and in a rollout: tiny models of any width."""
 
 from __future__ import annotations
 
 import itertools
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map_only
 from vlmrl.compat import ensure_torchvision
 from vlmrl.families.registry import FAMILIES
 from vlmrl.plan.model import known_shapes
-from vlmrl.policy import offload
+from vlmrl.policy import nf4, offload
 from vlmrl.policy.attention import attach
 from vlmrl.policy.forward import shared_prefix
 from vlmrl.policy.load import freeze
@@ -24,7 +24,8 @@ from vlmrl.policy.model import LoraSpec, Policy, ProcessorBundle
 from vlmrl.policy.pack import PackedBatch, PositionSpec, Row, pack_shared
 from vlmrl.policy.precision import keep_stream_wide, settle_types
 from vlmrl.policy.vision import VisionCache
-from vlmrl.types import PARTS, MediaHandle, MediaKind, Prompt, Sample
+from vlmrl.rollout.engine_hf import HFEngine
+from vlmrl.types import PARTS, GenerationSettings, MediaHandle, MediaKind, Prompt, Request, Sample
 
 PAD = {"image": 60, "video": 61}
 
@@ -319,3 +320,29 @@ def peak_away(model: Any, groups: list[tuple[int, tuple[int, ...]]], **how: Any)
         host = sum(sizes)
         out.sum().backward()
     return Away(host=host, once=sum(sources.values()), device=live.most)
+
+
+class Words:
+    """A tokenizer whose ids say nothing."""
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return " ".join(map(str, ids))
+
+
+def rollout_peak(policy: Policy, *, prompts: int, prompt: int, answers: int, answer: int, together: int = 256) -> int:
+    """Most bytes alive while the reference engine generates `answers` of `answer` tokens, all as long as allowed, to each of `prompts`
+    prompts of text; at most `together` answers at a time."""
+    policy.bundle = replace(policy.bundle, tokenizer=Words(), forbidden_ids=policy.bundle.end_ids)
+    sample = Sample(id="0", question="", task="", answer_type="", answer="", gt={}, media=())
+    read = Prompt(sample=sample, ids=tuple(1 + i % 50 for i in range(prompt)), media=(), spans=(), answer_format="")
+    requests = [Request(prompt=read, ks=tuple(range(answers)), seeds=tuple(range(n, n + answers))) for n in range(prompts)]
+    engine, live = HFEngine(policy, VisionCache(Store(1), budget_bytes=0), max_num_seqs=together), Live()
+    held = [p.data for p in policy.model.parameters()]
+    for layer in nf4.layers(policy.model).values():
+        q: Any = layer.weight.quant_state
+        held += [q.absmax, q.code, q.offset, q.state2.absmax, q.state2.code]
+    for tensor in held:
+        live.add(tensor)
+    with live:
+        engine.generate(requests, GenerationSettings(max_new_tokens=answer))
+    return live.most

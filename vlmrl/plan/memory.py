@@ -1,7 +1,7 @@
 """Memory of one rank by part, in bytes: state, working set, activations, tower, head, features and rollout, and the peak of each phase.
 
-tests/unit/plan holds the state, kept activations and the peak of forward and backward against real models on the CPU. Shards, buckets,
-generation and slack are counted. Nothing here ran on a GPU.
+tests/unit/plan holds the state, kept activations and the peaks of forward and backward and of a rollout against real models on the CPU.
+Shards, buckets, generation with vLLM and slack are counted. Nothing here ran on a GPU.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vlmrl.plan import activations as acts
+from vlmrl.plan.generation import decoding, kv_token, reading
 from vlmrl.plan.host import blocks
 from vlmrl.plan.model import count, decoder_layer
 from vlmrl.plan.settings import Settings
@@ -22,8 +23,6 @@ BUCKET = 2**26
 """Numbers that gradients are summed by (`train.dist.sum_gradients`)."""
 ZERO_LIVE, ZERO_BUCKET = 10**9, 5 * 10**7
 """DeepSpeed's stage3_max_live_parameters and our reduce_bucket_size (`train.shard.zero`), in numbers."""
-PREFILL = 32768
-"""Prompt tokens that the reference engine prefills in one pass (`rollout.engine_hf`)."""
 AHEAD = 2
 """Layers that FSDP holds whole at a time: the one that runs and the next."""
 
@@ -241,17 +240,6 @@ def features(s: Settings) -> int:
     return min(s.vision_cache, step) if s.vision_trains else (s.vision_cache if s.visual_tokens else 0)
 
 
-def running(s: Settings) -> int:
-    """Prompts whose answers decode at a time on one rank."""
-    asked = s.asked
-    return max(1, min(asked.groups, asked.together, asked.running // asked.answers))
-
-
-def kv_token(s: Settings) -> int:
-    """Bytes of keys and values of one token in all layers."""
-    return 2 * s.numbers.compute * s.shape.layers * s.shape.kv
-
-
 def group_kv(s: Settings, tp: int) -> int:
     """Bytes that keys and values of one prompt with all its answers take on each of `tp` GPUs; there are no more parts than key heads."""
     return (s.prompt + s.asked.answers * s.answer) * kv_token(s) // min(tp, s.shape.kv_heads)
@@ -290,25 +278,18 @@ def kept(s: Settings) -> int:
 def rollout(s: Settings, between: int) -> int:
     """Bytes of generation beside the state.
 
-    hf: the policy generates in place: keys and values of the running prompts and those that episodes keep, one pass of prefill, logits of
-    one token with their sums in float64, and weights gathered whole (sharded), or cast where they train (autocast; the output matrix
-    too). vllm: 16-bit weights / tp, and keys and
+    hf: the policy generates in place: the larger of `reading` prompts and `decoding` answers, keys and values that episodes keep, and
+    weights gathered whole (sharded), or cast where they train (autocast; the output matrix too). vllm: 16-bit weights / tp, and keys and
     values of the groups that there is room for.
     """
     if s.engine == "none":
         return 0
-    n, numbers, shape = s.parameters.n_trained + s.parameters.n_frozen, s.numbers, s.shape
+    n, numbers = s.parameters.n_trained + s.parameters.n_frozen, s.numbers
     if s.engine == "vllm":
         tp = tensor_parallel(s, between)
         return 2 * n // tp + vllm_groups(s, between) * group_kv(s, tp) + SLACK
-    prompts, answers = running(s), s.asked.answers
-    cache = prompts * (s.prompt + answers * s.answer) * kv_token(s)
-    tokens = min(prompts * s.prompt, max(s.prompt, PREFILL))
-    prefill = tokens * (2 * numbers.residual * shape.hidden + numbers.compute * (2 * shape.q + 2 * shape.kv + 3 * shape.mlp))
-    logits = prompts * answers * shape.vocab * (2 * 4 + 2 * 8)
-    scores = 4 * prompts * (shape.kv * s.prompt + 2 * shape.heads * answers * (s.prompt + s.answer))
     whole = {"fsdp": numbers.compute * n, "zero3": bytes_of(s.weights, s.width)}.get(s.sharding, 0)
-    return cache + kept(s) + max(prefill, logits + scores) + whole + rollout_casts(s) + unpacked(s)
+    return max(reading(s), decoding(s)) + kept(s) + whole + rollout_casts(s) + unpacked(s)
 
 
 def rollout_casts(s: Settings) -> int:

@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 
 from vlmrl.plan.activations import Row
-from vlmrl.plan.memory import Memory, kv_token, running, tensor_parallel, vllm_groups
+from vlmrl.plan.generation import kv_token, running
+from vlmrl.plan.memory import Memory, tensor_parallel, vllm_groups
 from vlmrl.plan.model import decoder_layer, tensors, vision_block
 from vlmrl.plan.settings import Settings
 from vlmrl.plan.state import bytes_of, nf4

@@ -14,6 +14,7 @@ from vlmrl.config.schema import Config
 from vlmrl.data.conversation import Conversation, Segment, answer_segment, joined
 from vlmrl.plan import memory as mem
 from vlmrl.plan.advice import candidates
+from vlmrl.plan.generation import kv_token, running
 from vlmrl.plan.gpus import gpu_of
 from vlmrl.plan.model import named_shape, shape_of
 from vlmrl.plan.settings import Settings, deal, settings_of
@@ -48,13 +49,13 @@ def test_kept_caches_are_those_of_the_engine(tiny: Tiny, attempts: int) -> None:
         measured = session.kept.bytes
     shape = shape_of(tiny.policy.model.config.to_dict())
     s = dataclasses.replace(EPISODES, shape=shape, dtype="float32", groups=1, answers=attempts, kept_bytes=2**31)
-    assert measured == mem.kv_token(s) * sum(len(p.ids) + len(ids) - 1 for p, ids in zip(last, said, strict=True))
+    assert measured == kv_token(s) * sum(len(p.ids) + len(ids) - 1 for p, ids in zip(last, said, strict=True))
     planned = mem.kept(s.changed(prompt=max(len(p.ids) for p in last), answer=max(map(len, said))))
     assert measured < planned < 1.25 * measured
 
 
 def test_the_budget_bounds_what_is_kept() -> None:
-    token = mem.kv_token(EPISODES)
+    token = kv_token(EPISODES)
     assert mem.kept(EPISODES) == 0, "the key's bytes are 0"
     large = EPISODES.changed(kept_bytes=2**40, groups=4, answers=8, together=2)
     assert mem.kept(large) == 2 * 8 * (4096 + 512) * token, "of a generation batch"
@@ -77,8 +78,8 @@ def test_every_turn_is_a_row_or_every_attempt() -> None:
     assert sum(row.scored for row in chained.rows) == 8 * (4096 + 511), "ten answers of 512 are longer than the prompt that holds nine"
     assert sum(row.scored for row in chained.changed(answer=32).rows) == 2 * 4 * 10 * 32
     assert [row.tokens for row in s.rows] == [3 * (4096 + 512)] * 26 + [2 * (4096 + 512)]
-    assert mem.running(s) == 8, "each attempt has a prompt of its own"
-    assert mem.running(s.changed(turns=1)) == 2
+    assert running(s) == 8, "each attempt has a prompt of its own"
+    assert running(s.changed(turns=1)) == 2
     assert (s.prompts, s.changed(grows=False).prompts, s.changed(turns=1).prompts) == (8, 80, 2)
 
 

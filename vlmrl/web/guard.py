@@ -7,8 +7,10 @@ comes while too much is under way. Bodies are read here, within bounds that hold
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +29,7 @@ AT_ONCE = 256
 MAX_DEPTH = 32
 MAX_VALUES = 2**20
 """Of JSON: brackets within brackets, and values."""
+_HALF = re.compile(r"[\ud800-\udfff]")
 _CLIMBS = (b"..", b"%2e", b"%5c", b"\\", b"%00", b"//")
 
 
@@ -211,7 +214,7 @@ def read_json(data: bytes) -> Any:
     """The value of a body.
 
     Raises:
-        ValueError: not JSON, nested deeper than `MAX_DEPTH`, or with more than `MAX_VALUES` values.
+        ValueError: not JSON, nested deeper than `MAX_DEPTH`, with more than `MAX_VALUES` values, or with half a character in a text.
     """
     if sum(data.count(mark) for mark in (b",", b":", b"[", b"{")) > MAX_VALUES:
         raise ValueError(f"it has more than {MAX_VALUES} values")  # counted first: an empty list is 2 bytes here, and 56 in memory
@@ -220,8 +223,20 @@ def read_json(data: bytes) -> Any:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        level = [part for one in level if isinstance(one, dict | list) for part in (one.values() if isinstance(one, dict) else one)]
+    for _ in range(MAX_DEPTH + 1):
+        level = [part for one in level for part in _parts(one)]
         if not level:
             return value
     raise ValueError(f"it is nested deeper than {MAX_DEPTH}")
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """
+    Raises:
+        ValueError: a text that no encoding can hold; tokenizers and file systems fail at it.
+    """
+    if isinstance(value, str) and not value.isascii() and _HALF.search(value):
+        raise ValueError("a text has half of a character that JSON writes in two")
+    if isinstance(value, dict):
+        return itertools.chain(value, value.values())
+    return value if isinstance(value, list) else ()

@@ -232,14 +232,18 @@ def test_what_is_refused_is_said_in_the_protocols_form(tiny: Tiny, live: Live, t
         assert (
             live.http.post(f"{live.url}/chat/completions", content=content, headers={"Content-Type": "application/json"}).status_code == 400
         )
-    for name in ("n" * 100_000, f"/{'n' * 300}.png", "a\x00b.png", "\ud800.png"):
+    for name in ("n" * 100_000, f"/{'n' * 300}.png", "a\x00b.png"):
         assert error_of(live.chat(image(name)))[0] in (400, 403), name[:10]
+    for content in (image("\ud800.png"), "half a character: \ud800"):
+        half = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": content}]})
+        told = live.http.post(f"{live.url}/chat/completions", content=half, headers={"Content-Type": "application/json"})
+        assert told.status_code in (400, 403), told.text
     bare = httpx.get(f"{live.url}/models", trust_env=False)
     assert error_of(bare) == (401, "invalid_api_key")
     assert [card["id"] for card in live.http.get(f"{live.url}/models").json()["data"]] == ["tiny", f"tiny{PLAIN}"]
     assert live.http.get(f"{live.url}/models/tiny").json()["id"] == "tiny"
     assert live.http.get(f"{live.url}/models/other").status_code == 404
-    assert "POST /v1/chat/completions" in live.http.post(f"{live.url}/completions").json()["error"]["message"]
+    assert "POST /v1/chat/completions" in live.http.post(f"{live.url}/completions", json={}).json()["error"]["message"]
     assert error_of(live.http.get(f"{live.url}/chat/completions"))[0] == 405
 
 

@@ -176,7 +176,7 @@ def test_a_client_that_leaves_while_it_sends_frees_its_place() -> None:
 
 
 def nested(depth: int) -> bytes:
-    return b"[" * depth + b"]" * depth
+    return b"[" * depth + b"1" + b"]" * depth
 
 
 @pytest.mark.parametrize(
@@ -191,6 +191,9 @@ def nested(depth: int) -> bytes:
         b"",
         b"\xff\xfe\xfd",
         b"1" * 10_000,
+        b'["\\ud800"]',
+        b'{"\\udfff": 1}',
+        b'["\xed\xa0\x80"]',
     ],
     ids=lambda data: f"{data[:6]!r} {len(data)}",
 )
@@ -203,3 +206,4 @@ def test_json_that_is_taken() -> None:
     value = {"messages": [{"content": [{"type": "text", "text": ",:[{" * 1000}]}], "logit_bias": {str(i): -100 for i in range(150_000)}}
     assert read_json(json.dumps(value).encode()) == value
     assert read_json(nested(MAX_DEPTH)) is not None
+    assert read_json(b'"\\ud83d\\ude00"') == "\U0001f600"

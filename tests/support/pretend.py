@@ -96,6 +96,15 @@ def current() -> Pretend:
     return Pretend.stack[-1]
 
 
+def pinned(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
+    """`Tensor.pin_memory`: a copy in page-locked memory, which a copy to the device that does not block does not wait for."""
+    del device
+    assert not isinstance(tensor, OnDevice), "only memory of the host can be page-locked"
+    out = tensor.clone()
+    out.pinned = True  # pyright: ignore[reportAttributeAccessIssue]
+    return out
+
+
 def is_there(device: Any) -> bool:
     return device is not None and torch.device(device).type == DEVICE.type
 
@@ -190,6 +199,7 @@ class Pretend(TorchDispatchMode):
             if not is_there(device):
                 return real_tensor(data, device=device, **more)
             self.count("to device", "tensor")
+            self.count("wait", "tensor")
             return OnDevice(real_tensor(data, **more))
 
         real_as_tensor = torch.as_tensor
@@ -205,6 +215,7 @@ class Pretend(TorchDispatchMode):
         self._swap(torch, "is_autocast_enabled", enabled)
         self._swap(torch, "get_autocast_dtype", dtype)
         self._swap(torch, "tensor", tensor)
+        self._swap(torch.Tensor, "pin_memory", pinned)
         return super().__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -241,7 +252,7 @@ class Pretend(TorchDispatchMode):
         here = [t for t in flat if isinstance(t, torch.Tensor) and not isinstance(t, OnDevice) and t.ndim > 0]
         wanted = is_there(kwargs["device"]) if kwargs.get("device") is not None else None
         if name in ("_to_copy", "copy_"):
-            self._copies(name, args, there, wanted)
+            self._copies(name, args, kwargs, there, wanted)
         elif there and here:
             self._mixed(name, args, here)
         if there:
@@ -260,7 +271,7 @@ class Pretend(TorchDispatchMode):
             return args[0]
         return pytree.tree_map(lambda t: OnDevice(t) if isinstance(t, torch.Tensor) else t, out)
 
-    def _copies(self, name: str, args: Any, there: list[OnDevice], wanted: bool | None) -> None:
+    def _copies(self, name: str, args: Any, kwargs: dict[str, Any], there: list[OnDevice], wanted: bool | None) -> None:
         if name == "_to_copy":
             source, target = bool(there), bool(there) if wanted is None else wanted
         else:
@@ -272,10 +283,14 @@ class Pretend(TorchDispatchMode):
             self.count("wait", "copy to host")
         elif target and not source:
             self.count("to device", name)
+            behind = kwargs.get("non_blocking", False) or (name == "copy_" and args[2:3] == (True,))
+            if not (behind and getattr(args[name == "copy_"], "pinned", False)):
+                self.count("wait", "copy from pageable memory")
 
     def _mixed(self, name: str, args: Any, here: list[torch.Tensor]) -> None:
         if name in INDEXED and isinstance(args[0], OnDevice) and not any(x is t for t in here for x in args[2:3]):
             self.count("hidden", name)
+            self.count("wait", f"{name} with indices of the host")
             return
         shapes = ", ".join(str(tuple(t.shape)) for t in here)
         raise MixedDevices(f"{name}: expected all tensors on the device, but found {shapes} on the CPU, at {where()}")

@@ -129,7 +129,7 @@ def dual(loss_BT: Tensor, adv_BT: Tensor, bound: float | None) -> Tensor:
 
 def detached_clip(ratio_BT: Tensor, adv_BT: Tensor, logp_BT: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
     """-sg[clip(ratio, low, high)] * A * logp: c = clip(ratio) * A, so no token loses its gradient. The value means nothing."""
-    bounds = [torch.as_tensor(b, dtype=ratio_BT.dtype, device=ratio_BT.device) for b in (low, high)]
+    bounds = [b if isinstance(b, Tensor) else torch.full_like(ratio_BT, b) for b in (low, high)]
     return -torch.minimum(torch.maximum(ratio_BT, bounds[0]), bounds[1]).detach() * adv_BT * logp_BT
 
 

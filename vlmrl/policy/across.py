@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from vlmrl.policy.attention import require
-from vlmrl.policy.forward import Inputs, Scored, embed
+from vlmrl.policy.forward import Inputs, Scored, embed, scored
 from vlmrl.policy.head import streaming_logprobs
 from vlmrl.policy.model import Policy
-from vlmrl.policy.pack import PackedBatch
+from vlmrl.policy.pack import PackedBatch, to_device
 from vlmrl.policy.sequence import Columns, Ranks
 from vlmrl.policy.tree import RowLayout
 from vlmrl.policy.vision import Seen, VisionCache
@@ -40,7 +40,7 @@ class _Row:
             positions_31N=batch.positions_31N.cpu(),
             visual_N=inputs.visual_BS[0].cpu(),
             score_M=batch.score_M.cpu(),
-            targets_M=batch.targets_M.cpu(),
+            targets_M=batch.targets_M,
             levels=tuple(level.dtype for level in inputs.deepstack),
         )
 
@@ -75,7 +75,7 @@ def shared_columns(
         hidden_nH = policy.core.language_model(
             **_handed_out(policy, inputs, row, columns, train=train).arguments(),
             attention_mask=None,
-            position_ids=row.positions_31N[:, :, columns.own].to(policy.device),
+            position_ids=to_device(row.positions_31N[:, :, columns.own], policy.device),
             use_cache=False,
             prefix_layout=row.layout,
             prefix_backend=policy.prefix_backend,
@@ -83,9 +83,9 @@ def shared_columns(
         ).last_hidden_state[0]
         mine = places[ranks.rank]
         logp_m, entropy_m = streaming_logprobs(
-            hidden_nH[(row.score_M[mine] - columns.own.start).to(policy.device)],
+            hidden_nH[to_device(row.score_M[mine] - columns.own.start, policy.device)],
             policy.head,
-            row.targets_M[mine].to(policy.device),
+            row.targets_M[mine],
             temperature=temperature,
             forbidden=forbidden,
             entropy_gradient=entropy_gradient,
@@ -93,11 +93,8 @@ def shared_columns(
     found = columns.collect(torch.stack([logp_m, entropy_m], dim=1), [len(place) for place in places])
     if batch is None:
         return Scored(logp_BT=found[:, 0].clone(), entropy_BT=found[:, 1].clone())
-    ordered = torch.zeros_like(found).index_copy(0, torch.cat(places).to(found.device), found)
-    blank = torch.zeros(batch.mask_BT.shape, dtype=found.dtype, device=found.device)
-    where = batch.mask_BT.nonzero(as_tuple=True)
-    entropy_M = ordered[:, 1] if entropy_gradient else ordered[:, 1].detach()
-    return Scored(logp_BT=blank.index_put(where, ordered[:, 0]), entropy_BT=blank.index_put(where, entropy_M))
+    ordered = torch.zeros_like(found).index_copy(0, to_device(torch.cat(places), found.device), found)
+    return scored(batch.rows, ordered[:, 0], ordered[:, 1] if entropy_gradient else ordered[:, 1].detach())
 
 
 def _inputs(policy: Policy, batch: PackedBatch | None, vision: VisionCache | Seen, *, train: bool) -> Inputs:

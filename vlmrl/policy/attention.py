@@ -32,7 +32,7 @@ from torch import Tensor
 from vlmrl.errors import ConfigError
 from vlmrl.policy import kernels, tree_attention
 from vlmrl.policy.flex import flex
-from vlmrl.policy.pack import Block, PrefixLayout
+from vlmrl.policy.pack import Block, PrefixLayout, to_device
 from vlmrl.policy.sequence import Columns
 from vlmrl.policy.tree import RowLayout
 from vlmrl.policy.tree_attention import rows_of
@@ -196,7 +196,7 @@ def _dense(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: 
 
 @functools.lru_cache(maxsize=1)
 def _dense_mask(layout: RowLayout, device: torch.device) -> Tensor:
-    return layout.allow().to(device)[None, None]
+    return to_device(layout.allow(), device)[None, None]
 
 
 class _Answers(NamedTuple):
@@ -232,7 +232,7 @@ def _padded(block: Block, device: torch.device) -> _Answers:
     within = torch.arange(width)[None]
     columns = (ends - torch.tensor(lengths))[:, None] + within.minimum(torch.tensor(lengths)[:, None] - 1)
     places = torch.cat([g * width + torch.arange(n) for g, n in enumerate(lengths)])
-    return _Answers(columns.to(device), places.to(device))
+    return _Answers(to_device(columns, device), to_device(places, device))
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -374,7 +374,7 @@ def _varlen_plan(layout: RowLayout, device: torch.device) -> list[tuple[Tensor, 
             keys = [columns[above] for n in places for above in layout.path(n)]
             pairs = [(len(columns[n]), layout.above[n] + len(columns[n])) for n in places]
             lengths = kernels.Lengths.of(pairs, causal=True, device=device)
-            calls.append((torch.cat([columns[n] for n in places]).to(device), torch.cat(keys).to(device), lengths))
+            calls.append((to_device(torch.cat([columns[n] for n in places]), device), to_device(torch.cat(keys), device), lengths))
     return calls
 
 

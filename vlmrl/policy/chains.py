@@ -26,6 +26,7 @@ from vlmrl.policy.pack import (
     prompt_positions,
     response_mask,
     tensor_of,
+    to_device,
 )
 from vlmrl.types import Prompt
 
@@ -111,11 +112,11 @@ def pack_chains(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *
         rows=tuple(rows),
         prompts=tuple(prompts),
         layout=layout_of(sizes),
-        ids_1N=tensor_of(ids)[None].to(device),
-        positions_31N=torch.cat(positions, dim=1)[:, None].to(device),
-        score_M=torch.cat([scored[place] for place in range(len(rows))]).to(device),
-        targets_M=tensor_of([token for row in rows for token in row.response]).to(device),
-        mask_BT=response_mask(rows).to(device),
+        ids_1N=tensor_of(ids)[None],
+        positions_31N=to_device(torch.cat(positions, dim=1)[:, None], device),
+        score_M=to_device(torch.cat([scored[place] for place in range(len(rows))]), device),
+        targets_M=tensor_of([token for row in rows for token in row.response]),
+        mask_BT=to_device(response_mask(rows), device),
     )
 
 

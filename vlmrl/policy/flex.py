@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vlmrl.policy.pack import to_device
 from vlmrl.policy.tree import RowLayout
 
 BLOCK = 128
@@ -45,7 +46,7 @@ def block_mask(layout: RowLayout, device: torch.device) -> Any:
     from torch.nn.attention.flex_attention import BlockMask
 
     pad = -layout.tokens % BLOCK
-    ends = F.pad(layout.ends, (0, pad), value=layout.tokens + pad).to(device)
+    ends = to_device(F.pad(layout.ends, (0, pad), value=layout.tokens + pad), device)
 
     def allow(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return (k <= q) & (q < ends[k])
@@ -53,8 +54,8 @@ def block_mask(layout: RowLayout, device: torch.device) -> Any:
     n = layout.tokens + pad
     pairs = _block_pairs(layout, n)
     full = pairs == BLOCK**2
-    of_kind = [part[None, None] for kind in ((pairs > 0) & ~full, full) for part in _ordered(kind)]
-    return BlockMask.from_kv_blocks(*of_kind, BLOCK_SIZE=BLOCK, mask_mod=allow, seq_lengths=(n, n)).to(str(device))
+    of_kind = [to_device(part[None, None], device) for kind in ((pairs > 0) & ~full, full) for part in _ordered(kind)]
+    return BlockMask.from_kv_blocks(*of_kind, BLOCK_SIZE=BLOCK, mask_mod=allow, seq_lengths=(n, n))
 
 
 def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:

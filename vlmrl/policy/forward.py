@@ -18,7 +18,7 @@ from vlmrl.policy.attention import require
 from vlmrl.policy.chains import pack_chains, split_chains
 from vlmrl.policy.head import streaming_logprobs
 from vlmrl.policy.model import Policy
-from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, pack, pack_shared, split, split_shared, visual_index
+from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, pack, pack_shared, response_mask, split, split_shared, to_device, visual_index
 from vlmrl.policy.trie import pack_trees, split_trees
 from vlmrl.policy.vision import Features, VisionCache
 from vlmrl.types import Prompt
@@ -52,13 +52,13 @@ class Inputs:
 
 
 def embed(policy: Policy, ids_BS: torch.Tensor, prompts: Sequence[tuple[Prompt, int, int]], features: Mapping[str, Features]) -> Inputs:
-    """Token embeddings [B, S, H] with vision features in their placeholders. `prompts` gives prompts with their row and first column,
-    in the order of rows and columns.
+    """Token embeddings [B, S, H] with vision features in their placeholders. `ids_BS` lies on the host, where placeholders are counted.
+    `prompts` gives prompts with their row and first column, in the order of rows and columns.
 
     Raises:
         ValueError: a row has placeholder ids outside the visual spans of its prompt (a sampled one, for example).
     """
-    embeds = policy.core.get_input_embeddings()(ids_BS)
+    embeds = policy.core.get_input_embeddings()(to_device(ids_BS, policy.device))
     pads = torch.zeros_like(ids_BS, dtype=torch.bool)
     for pad in policy.bundle.pad_ids.values():
         pads |= ids_BS == pad
@@ -74,12 +74,13 @@ def embed(policy: Policy, ids_BS: torch.Tensor, prompts: Sequence[tuple[Prompt, 
     expected = sum(int(index.numel()) for index in flat_index)
     if int(pads.sum()) != expected:
         raise ValueError(f"{int(pads.sum())} placeholder tokens but {expected} vision features: a placeholder id outside a visual span")
+    visual = to_device(pads, embeds.device)
     if not parts:
-        return Inputs(embeds, pads, [])
-    index = torch.cat(flat_index).to(embeds.device)
+        return Inputs(embeds, visual, [])
+    index = to_device(torch.cat(flat_index), embeds.device)
     flat = embeds.reshape(-1, embeds.shape[-1])
     filled = flat.index_copy(0, index, torch.cat(parts).to(flat.dtype)).view_as(embeds)
-    return Inputs(filled, pads, [torch.cat(layer) for layer in zip(*deep, strict=True)])
+    return Inputs(filled, visual, [torch.cat(layer) for layer in zip(*deep, strict=True)])
 
 
 def repeat(
@@ -96,21 +97,19 @@ def repeat(
     handles = [handle for row in batch.rows for handle in row.prompt.media]
     features = vision.features(policy, handles, train=train)
     inputs = embed(policy, batch.ids_BS, [(row.prompt, b, 0) for b, row in enumerate(batch.rows)], features)
-    row, column = batch.mask_BT.nonzero(as_tuple=True)
     with policy.autocast():
         hidden_BSH = policy.core.language_model(
             **inputs.arguments(), attention_mask=batch.attention_BS, position_ids=batch.positions_3BS, use_cache=False
         ).last_hidden_state
         logp_M, entropy_M = streaming_logprobs(
-            hidden_BSH[row, batch.hidden_BT[row, column]],
+            hidden_BSH.flatten(0, 1)[batch.score_M],
             policy.head,
-            batch.targets_BT[row, column],
+            batch.targets_M,
             temperature=temperature,
             forbidden=forbidden,
             entropy_gradient=entropy_gradient,
         )
-    blank = torch.zeros(batch.mask_BT.shape, dtype=logp_M.dtype, device=logp_M.device)
-    return Scored(logp_BT=blank.index_put((row, column), logp_M), entropy_BT=blank.index_put((row, column), entropy_M))
+    return scored(batch.rows, logp_M, entropy_M)
 
 
 def shared_prefix(
@@ -148,8 +147,15 @@ def shared_prefix(
             forbidden=forbidden,
             entropy_gradient=entropy_gradient,
         )
-    blank = torch.zeros(batch.mask_BT.shape, dtype=logp_M.dtype, device=logp_M.device)
-    where = batch.mask_BT.nonzero(as_tuple=True)
+    return scored(batch.rows, logp_M, entropy_M)
+
+
+def scored(rows: Sequence[Row], logp_M: torch.Tensor, entropy_M: torch.Tensor) -> Scored:
+    """Values of response tokens, row after row, as [B, T]. The places are those of the rows on the host: a mask of the device would have to
+    be waited for."""
+    mask_BT = response_mask(rows)
+    where = tuple(to_device(places, logp_M.device) for places in mask_BT.nonzero(as_tuple=True))
+    blank = torch.zeros(mask_BT.shape, dtype=logp_M.dtype, device=logp_M.device)
     return Scored(logp_BT=blank.index_put(where, logp_M), entropy_BT=blank.index_put(where, entropy_M))
 
 

@@ -24,11 +24,11 @@ from vlmrl.families.generic import Encoded
 from vlmrl.families.given import Scribe
 from vlmrl.families.verdict import admitted
 from vlmrl.policy import layouts
-from vlmrl.policy.forward import Layout, Scored
+from vlmrl.policy.forward import Layout, Scored, scored
 from vlmrl.policy.head import streaming_logprobs
 from vlmrl.policy.layouts import Read
 from vlmrl.policy.model import Policy, ProcessorBundle
-from vlmrl.policy.pack import PositionSpec, Row, by_prompt, response_mask, split, split_shared
+from vlmrl.policy.pack import PositionSpec, Row, by_prompt, response_mask, split, split_shared, to_device
 from vlmrl.policy.vision import VisionCache
 from vlmrl.types import Prompt
 
@@ -160,7 +160,7 @@ def _pack(width: Callable[[Sequence[Row]], int]) -> Callable[..., RowsBatch]:
     def pack(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *, pad_id: int) -> RowsBatch:
         """One micro-batch. Positions and padding are the layout's own affair."""
         del spec, pad_id
-        return RowsBatch(rows=tuple(rows), mask_BT=response_mask(rows).to(device), tokens=width(rows))
+        return RowsBatch(rows=tuple(rows), mask_BT=to_device(response_mask(rows), device), tokens=width(rows))
 
     return pack
 
@@ -189,7 +189,7 @@ def _forward(name: str) -> Callable[..., Scored]:
         groups = by_prompt(batch.rows)
         prompts = [batch.rows[places[0]].prompt for places in groups]
         features = vision.features(policy, [handle for prompt in prompts for handle in prompt.media], train=train)
-        scored = [
+        asked = [
             layouts.Scored(
                 prompt=encoded(policy, prompt, vision.pixels),
                 media=[features[handle.key].features for handle in prompt.media],
@@ -199,13 +199,10 @@ def _forward(name: str) -> Callable[..., Scored]:
         ]
         read = reading(policy, temperature=temperature, forbidden=forbidden, entropy_gradient=entropy_gradient)
         with policy.autocast():
-            found = layouts.LAYOUTS[name](policy.subject, scored, read)
+            found = layouts.LAYOUTS[name](policy.subject, asked, read)
         flat = {place: row for places, group in zip(groups, found, strict=True) for place, row in zip(places, group, strict=True)}
         all_M2 = torch.cat([flat[place] for place in range(len(batch.rows))])
-        blank = torch.zeros(batch.mask_BT.shape, dtype=all_M2.dtype, device=all_M2.device)
-        where = batch.mask_BT.nonzero(as_tuple=True)
-        entropy_M = all_M2[:, 1] if entropy_gradient else all_M2[:, 1].detach()
-        return Scored(logp_BT=blank.index_put(where, all_M2[:, 0]), entropy_BT=blank.index_put(where, entropy_M))
+        return scored(batch.rows, all_M2[:, 0], all_M2[:, 1] if entropy_gradient else all_M2[:, 1].detach())
 
     return forward
 

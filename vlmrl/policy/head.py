@@ -29,6 +29,8 @@ import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from vlmrl.policy.pack import to_device
+
 CHUNK_ROWS = 2048
 CHUNK_VOCAB = 4096
 
@@ -54,6 +56,7 @@ def streaming_logprobs(
     has a gradient only with `entropy_gradient`. `cap`: logits l are bent to cap tanh(l / cap) before the temperature.
 
     Both are float32, or float64 for float64 input. Products run in the autocast type where autocast is on, as `hidden @ head.T` does.
+    `targets_M` may lie on the host: they are looked at there, and nothing waits for the device.
     A forbidden target has log-prob -inf. With `entropy=False` the second result is NaN, so that nobody takes it for a measurement.
     No rows give empty results that take part in backward with gradients of zero. Backward can run once, not twice differentiated.
 
@@ -63,6 +66,7 @@ def streaming_logprobs(
     """
     plan = _plan(hidden_MH, head_VH, temperature, forbidden, (entropy, entropy_gradient), chunk_rows, chunk_vocab, cap)
     _check(hidden_MH, head_VH, targets_M, bias, plan)
+    targets_M = to_device(targets_M, hidden_MH.device)
     logp_M, entropy_M = _Streaming.apply(hidden_MH, head_VH, bias, targets_M, plan)  # pyright: ignore[reportGeneralTypeIssues]
     return logp_M, entropy_M
 
@@ -136,7 +140,7 @@ def _ranges(size: int, step: int) -> Iterator[slice]:
 def _forbidden_in(columns: slice, plan: _Plan, device: torch.device) -> torch.Tensor | None:
     """The forbidden ids of one vocabulary chunk, counted from its start."""
     inside = [i - columns.start for i in plan.forbidden if columns.start <= i < columns.stop]
-    return torch.tensor(inside, device=device) if inside else None
+    return to_device(torch.tensor(inside), device) if inside else None
 
 
 def _logits(hidden_RH: torch.Tensor, head_CH: torch.Tensor, bias_C: torch.Tensor | None, banned: torch.Tensor | None, plan: _Plan):
@@ -216,7 +220,7 @@ class _Streaming(Function):
         entropy = log_s - state.e / state.s if plan.entropy else torch.full_like(logp, float("nan"))
         allowed = torch.ones_like(targets, dtype=torch.bool)
         if plan.forbidden:
-            allowed = ~torch.isin(targets, torch.tensor(plan.forbidden, device=targets.device))
+            allowed = ~torch.isin(targets, to_device(torch.tensor(plan.forbidden), targets.device))
             logp = logp.masked_fill(~allowed, float("-inf"))
         if kept is not None:
             kept.div_(state.s[:, None])

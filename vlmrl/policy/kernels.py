@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from vlmrl.policy.pack import to_device
 from vlmrl.policy.tree import RowLayout, Run
 
 TOWER = "vlmrl_flash_varlen"
@@ -56,7 +57,7 @@ class Lengths(NamedTuple):
     @staticmethod
     def of(pairs: Sequence[tuple[int, int]], *, causal: bool, device: torch.device) -> Lengths:
         """From (number of queries, number of keys) of each sequence; one copy to the device."""
-        ends = torch.tensor([(0, 0), *pairs]).cumsum(0).T.to(dtype=torch.int32, device=device).contiguous()
+        ends = to_device(torch.tensor([(0, 0), *pairs]).cumsum(0).T.to(torch.int32).contiguous(), device)
         # of single queries the kernel makes a batch of its own, in another layout: told that there may be two, it does not
         return Lengths(ends[0], ends[1], max(2, *(q for q, _ in pairs)), max(k for _, k in pairs), causal)
 
@@ -113,7 +114,7 @@ def _cross(runs: Sequence[Run], tokens: int, device: torch.device) -> tuple[Leng
         at = run.end
     pairs += [(tokens - at, 0), (0, tokens - at)]
     columns = torch.cat([torch.arange(run.stop, run.end) for run in runs])
-    return Lengths.of([pair for pair in pairs if any(pair)], causal=False, device=device), columns.to(device)
+    return Lengths.of([pair for pair in pairs if any(pair)], causal=False, device=device), to_device(columns, device)
 
 
 def segments(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float) -> Tensor:
@@ -181,7 +182,8 @@ def tower_attention(
     """
     _plain(attention_mask, dropout)
     q, k, v = (x[0].transpose(0, 1) for x in one_type(query, key, value))
-    lengths = Lengths(cu_seq_lens_q, cu_seq_lens_k, max(2, max_length_q), max_length_k, causal=False)
+    ends_q, ends_k = (x if x.device == query.device else to_device(x, query.device) for x in (cu_seq_lens_q, cu_seq_lens_k))
+    lengths = Lengths(ends_q, ends_k, max(2, max_length_q), max_length_k, causal=False)
     out: Any = _Varlen.apply(q, k, v, lengths, query.shape[-1] ** -0.5 if scaling is None else scaling)
     return out[None], None
 
@@ -230,7 +232,7 @@ def columns_by_length(lengths: tuple[int, ...], device: torch.device) -> dict[in
             out.setdefault(length, []).extend(range(at, at + length))
         at += length
     with torch.inference_mode(False):  # kept from one call to the next, and tensors of that mode cannot be saved for a backward
-        return {length: torch.tensor(columns, device=device) for length, columns in out.items()}
+        return {length: to_device(torch.tensor(columns), device) for length, columns in out.items()}
 
 
 def _plain(attention_mask: Tensor | None, dropout: float) -> None:

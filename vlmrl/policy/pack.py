@@ -273,13 +273,15 @@ class MicroBatch:
 
     rows: tuple[Row, ...]
     ids_BS: torch.Tensor
+    """On the host: what is counted in ids, and checked, waits for no device."""
     attention_BS: torch.Tensor
     positions_3BS: torch.Tensor
-    targets_BT: torch.Tensor
+    score_M: torch.Tensor
+    """Place in the flat [B * S] of the hidden state that predicts each response token, in the order of `mask_BT`."""
+    targets_M: torch.Tensor
+    """On the host."""
     mask_BT: torch.Tensor
     """True on response tokens."""
-    hidden_BT: torch.Tensor
-    """Column of `ids_BS` whose hidden state predicts each response token (0 outside the mask)."""
 
     @property
     def index_B(self) -> torch.Tensor:
@@ -314,14 +316,11 @@ def split(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
 def pack(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *, pad_id: int) -> MicroBatch:
     """Tensors of one micro-batch."""
     lengths = [len(row.prompt.ids) + len(row.response) for row in rows]
-    width, answers = max(lengths), max(len(row.response) for row in rows)
-    count = len(rows)
+    width, count = max(lengths), len(rows)
     ids = torch.full((count, width), pad_id, dtype=torch.int64)
     attention = torch.zeros((count, width), dtype=torch.int64)
     positions = torch.zeros((3, count, width), dtype=torch.int64)
-    targets = torch.zeros((count, answers), dtype=torch.int64)
-    mask = response_mask(rows)
-    hidden = torch.zeros((count, answers), dtype=torch.int64)
+    scored: list[torch.Tensor] = []
     cached: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for b, row in enumerate(rows):
         start, n = len(row.prompt.ids), len(row.response)
@@ -332,16 +331,15 @@ def pack(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *, pad_i
         ids[b, :start], ids[b, start : start + n] = prompt_ids, response
         attention[b, : start + n] = 1
         positions[:, b, : start + n] = extend(prompt_at, n)
-        targets[b, :n] = response
-        hidden[b, :n] = torch.arange(start - 1, start - 1 + n)
+        scored.append(torch.arange(n) + (b * width + start - 1))
     return MicroBatch(
         rows=tuple(rows),
-        ids_BS=ids.to(device),
-        attention_BS=attention.to(device),
-        positions_3BS=positions.to(device),
-        targets_BT=targets.to(device),
-        mask_BT=mask.to(device),
-        hidden_BT=hidden.to(device),
+        ids_BS=ids,
+        attention_BS=to_device(attention, device),
+        positions_3BS=to_device(positions, device),
+        score_M=to_device(torch.cat(scored), device),
+        targets_M=tensor_of([token for row in rows for token in row.response]),
+        mask_BT=to_device(response_mask(rows), device),
     )
 
 
@@ -354,10 +352,12 @@ class PackedBatch:
     """Each prompt and its first column."""
     layout: RowLayout
     ids_1N: torch.Tensor
+    """On the host, as in `MicroBatch`."""
     positions_31N: torch.Tensor
     score_M: torch.Tensor
     """Column whose hidden state predicts each answer token, in the order of `mask_BT`."""
     targets_M: torch.Tensor
+    """On the host."""
     mask_BT: torch.Tensor
 
     @property
@@ -408,11 +408,11 @@ def pack_shared(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *
         rows=tuple(ordered),
         prompts=tuple(prompts),
         layout=layout,
-        ids_1N=ids_N[None].to(device),
-        positions_31N=torch.cat(positions, dim=1)[:, None].to(device),
-        score_M=layout.score_rows.to(device),
-        targets_M=torch.cat([ids_N[:0], *answers]).to(device),
-        mask_BT=response_mask(ordered).to(device),
+        ids_1N=ids_N[None],
+        positions_31N=to_device(torch.cat(positions, dim=1)[:, None], device),
+        score_M=to_device(layout.score_rows, device),
+        targets_M=torch.cat([ids_N[:0], *answers]),
+        mask_BT=to_device(response_mask(ordered), device),
     )
 
 
@@ -434,3 +434,9 @@ def response_ids(rows: Sequence[Row], width: int) -> torch.Tensor:
 def tensor_of(ids: Sequence[int]) -> torch.Tensor:
     """int64 [len(ids)]; by way of numpy, which reads a long sequence several times faster."""
     return torch.from_numpy(np.fromiter(ids, dtype=np.int64, count=len(ids)))
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor of the host on a device, without waiting for what runs there: a copy from page-locked memory goes into the queue behind it,
+    any other makes the host wait until the queue is empty."""
+    return tensor.to(device) if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

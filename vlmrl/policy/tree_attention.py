@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vlmrl.policy.pack import to_device
 from vlmrl.policy.tree import RowLayout, Run
 
 
@@ -35,7 +36,7 @@ class Rows(NamedTuple):
         within = torch.arange(int(lengths.max()))[None]
         columns = torch.tensor([run.start for run in runs])[:, None] + within.minimum(lengths[:, None] - 1)
         real = within < lengths[:, None]
-        return Rows(columns.to(device), real.flatten().nonzero()[:, 0].to(device), columns[real].to(device))
+        return Rows(*(to_device(x, device) for x in (columns, real.flatten().nonzero()[:, 0], columns[real])))
 
     def back(self, x: Tensor) -> Tensor:
         """[G, H, C, ...] -> [1, H, real columns, ...]."""
@@ -146,5 +147,5 @@ def _siblings(layout: RowLayout, device: torch.device) -> tuple[tuple[Rows, Tens
         above = torch.cat([torch.zeros(0, dtype=torch.int64), *(torch.arange(run.start, run.stop) for run in seen)])
         width = rows.columns_GC.shape[1]
         q, k = torch.arange(width, device=device), torch.arange(len(above) + width, device=device)
-        out.append((rows, above.to(device), (k[None, :] <= q[:, None] + len(above))[None, None]))
+        out.append((rows, to_device(above, device), (k[None, :] <= q[:, None] + len(above))[None, None]))
     return tuple(out)

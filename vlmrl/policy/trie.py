@@ -27,6 +27,7 @@ from vlmrl.policy.pack import (
     mrope_positions,
     response_mask,
     tensor_of,
+    to_device,
     visual_index,
 )
 from vlmrl.policy.tree import TreeLayout, preorder
@@ -192,9 +193,9 @@ def pack_trees(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *,
         rows=tuple(rows),
         prompts=trie.prompts(),
         layout=trie.layout,
-        ids_1N=tensor_of([token for segment in trie.segments for token in segment.ids])[None].to(device),
-        positions_31N=trie.positions(spec)[:, None].to(device),
-        score_M=torch.cat(scored).to(device),
-        targets_M=tensor_of([token for row in rows for token in row.response]).to(device),
-        mask_BT=response_mask(rows).to(device),
+        ids_1N=tensor_of([token for segment in trie.segments for token in segment.ids])[None],
+        positions_31N=to_device(trie.positions(spec)[:, None], device),
+        score_M=to_device(torch.cat(scored), device),
+        targets_M=tensor_of([token for row in rows for token in row.response]),
+        mask_BT=to_device(response_mask(rows), device),
     )

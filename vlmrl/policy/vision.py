@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vlmrl.families import generic
 from vlmrl.policy.model import Policy
+from vlmrl.policy.pack import to_device
 from vlmrl.types import MediaHandle, MediaKind
 
 Parts = tuple[torch.Tensor, ...]
@@ -44,7 +45,7 @@ class Features:
 
     def to(self, device: torch.device) -> Features:
         """The same features on a device."""
-        return Features(self.merged.to(device), tuple(layer.to(device) for layer in self.deepstack))
+        return Features(to_device(self.merged, device), tuple(to_device(layer, device) for layer in self.deepstack))
 
     def owned(self) -> Features:
         """The same features in memory of their own: a slice of a batch would keep the whole batch alive."""
@@ -330,13 +331,35 @@ def run_tower(
     call = policy.core.get_image_features if kind == "image" else policy.core.get_video_features
 
     def passed() -> Parts:
-        grid = torch.tensor(grids, device=policy.device)
+        grid = torch.tensor(grids)  # on the host, where it is counted with
+        places = _places(policy.core.visual, grid, policy.device)
         with policy.autocast():
-            return _parts(call(values().to(policy.device), grid, return_dict=True), len(grids))
+            return _parts(call(to_device(values(), policy.device), grid, return_dict=True, **places), len(grids))
 
     if policy.vision_chunk_patches is None or not (train and policy.vision_trains):
         return passed()
     out: Any = checkpoint(passed, use_reentrant=False, preserve_rng_state=False)  # no tower has dropout
+    return out
+
+
+def _places(tower: Any, grid: torch.Tensor, device: torch.device) -> dict[str, torch.Tensor]:
+    """Where each patch stands, as transformers' towers take it: made on the host and copied, for on the device the host would wait for
+    every number that it counts with. Boundaries of windows (`cu_...`) stay on the host; attention looks at them there."""
+    from transformers import vision_utils as made
+
+    out = {"position_ids": to_device(made.get_vision_position_ids(grid, tower.spatial_merge_size), device)}
+    if hasattr(tower, "window_size"):
+        index, ends = made.get_vision_window_index(grid, tower.spatial_merge_size, tower.window_size, tower.patch_size)
+        out |= {"window_index": to_device(index, device), "cu_window_seqlens": ends}
+    if hasattr(tower, "num_grid_per_side"):
+        taps = made.get_vision_interpolation_indices_and_weights(
+            grid,
+            num_grid_per_side=tower.num_grid_per_side,
+            mode=tower.interpolation_mode,
+            align_corners=tower.interpolation_align_corners,
+            spatial_merge_size=tower.spatial_merge_size,
+        )
+        out |= {name: to_device(x, device) for name, x in zip(("interp_indices", "interp_weights"), taps, strict=True)}
     return out
 
 

@@ -193,7 +193,7 @@ class Run:
         starts = [0 if past is None else past.node.tokens for past in pasts]
         parts = [p if past is None else behind(p, past.node.tokens, len(past.prompt.media)) for p, past in zip(prompts, pasts, strict=True)]
         layout = layout_of([(len(part.ids), ()) for part in parts])
-        ids = torch.tensor([[i for part in parts for i in part.ids]], device=device)
+        ids = torch.tensor([[i for part in parts for i in part.ids]])
         places = [prompt_positions(prompt, policy.positions)[:, start:] for prompt, start in zip(prompts, starts, strict=True)]
         positions = torch.cat(places, dim=1)[:, None].to(device)
         features = self.engine.vision.features(policy, [h for part in parts for h in part.media], train=False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from vlmrl.errors import EngineError
+from vlmrl.policy.pack import to_device
 from vlmrl.types import Prompt
 
 PLACES = ("text", "image", "images", "video", "videos", "mixed")
@@ -38,9 +39,10 @@ def turn_of(turn: int) -> str:
 
 def gaps(
     logp_BT: torch.Tensor, sampled_BT: torch.Tensor, prompts: Sequence[Prompt], turns: Sequence[int | None] = ()
-) -> dict[str, tuple[float, float]]:
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Sums and counts over the sampled tokens of each place: `sampling/logp_gap/<place>`, |trainer - sampler|, and
-    `sampling/ratio/<place>`, trainer's probability / sampler's. `sampled_BT` is not finite where nothing was sampled.
+    `sampling/ratio/<place>`, trainer's probability / sampler's. `sampled_BT` is not finite where nothing was sampled; a count may be 0.
+    All are on the device of the log-probs: the host has waited for none.
 
     `turns`: of the rows that are turns of episodes; the first of these is then given for each turn as well, `sampling/turn_gap/<turn>`. A
     sampler that keeps what it has read is right about first turns whatever it does with what it keeps.
@@ -50,23 +52,20 @@ def gaps(
     rows: dict[str, list[int]] = {}
     for row, prompt in enumerate(prompts):
         rows.setdefault(place_of(prompt), []).append(row)
-    out: dict[str, tuple[float, float]] = {}
+    out: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     for place, own in rows.items():
-        index = torch.tensor(own, device=gap_BT.device)
+        index = to_device(torch.tensor(own), gap_BT.device)
         gap, known = gap_BT[index], known_BT[index]
-        count = float(known.sum())
-        if count:
-            out[f"{PREFIX}logp_gap/{place}"] = float(gap.abs().sum()), count
-            out[f"{PREFIX}ratio/{place}"] = float(torch.where(known, gap.exp(), torch.zeros_like(gap)).sum()), count
+        count = known.sum()
+        out[f"{PREFIX}logp_gap/{place}"] = gap.abs().sum(), count
+        out[f"{PREFIX}ratio/{place}"] = torch.where(known, gap.exp(), torch.zeros_like(gap)).sum(), count
     by_turn: dict[str, list[int]] = {}
     for row, turn in enumerate(turns):
         if turn is not None:
             by_turn.setdefault(turn_of(turn), []).append(row)
     for name, own in by_turn.items():
-        index = torch.tensor(own, device=gap_BT.device)
-        count = float(known_BT[index].sum())
-        if count:
-            out[f"{PREFIX}turn_gap/{name}"] = float(gap_BT[index].abs().sum()), count
+        index = to_device(torch.tensor(own), gap_BT.device)
+        out[f"{PREFIX}turn_gap/{name}"] = gap_BT[index].abs().sum(), known_BT[index].sum()
     return out
 
 

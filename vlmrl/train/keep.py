@@ -121,11 +121,13 @@ class Keeper:
 
     def see(self, rows: Sequence[Row], x: LossInputs) -> None:
         """What the update's forward gave for a micro-batch."""
-        for place, row in enumerate(rows):
-            if row.index in self._wanted and x.entropy_BT is not None:
-                width = len(row.response)
-                logp, entropy = x.logp_BT[place, :width], x.entropy_BT[place, :width]
-                self._seen[row.index] = logp.detach().float().cpu(), entropy.detach().float().cpu()
+        wanted = [place for place, row in enumerate(rows) if row.index in self._wanted]
+        if not wanted or x.entropy_BT is None:
+            return
+        logp_BT, entropy_BT = torch.stack([x.logp_BT, x.entropy_BT]).detach().float().cpu()
+        for place in wanted:
+            width = len(rows[place].response)
+            self._seen[rows[place].index] = logp_BT[place, :width].clone(), entropy_BT[place, :width].clone()
 
     def write(self) -> None:
         """Hand what was taken of the step to the thread; training goes on."""

@@ -22,7 +22,7 @@ from vlmrl.errors import NumericsError
 from vlmrl.policy.forward import Layout, Scored, layout_of
 from vlmrl.policy.model import Policy
 from vlmrl.policy.offload import offloaded
-from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, response_mask
+from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, response_mask, to_device
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.mismatch import gaps
 from vlmrl.train import dist
@@ -31,7 +31,9 @@ from vlmrl.train.shard.base import Complete, Updates
 
 T = TypeVar("T")
 MAX_OOM_RETRIES = 3
-Sums = dict[str, tuple[float, float]]
+Number = float | torch.Tensor
+"""Of the host, or of one element on a device that nobody has waited for."""
+Sums = dict[str, tuple[Number, Number]]
 """Metric -> (sum, count)."""
 
 
@@ -148,7 +150,7 @@ def score_tokens(learner: Learner, rows: Sequence[Row], *, policy: Policy | None
             if not turn.own or not len(n):
                 continue
             width = scored.logp_BT.shape[1]
-            logp_NT[n, :width], entropy_NT[n, :width] = scored.logp_BT.cpu(), scored.entropy_BT.cpu()
+            logp_NT[n, :width], entropy_NT[n, :width] = torch.stack([scored.logp_BT, scored.entropy_BT]).cpu()
     return TokenScores(logp_NT, entropy_NT)
 
 
@@ -174,8 +176,8 @@ def optimizer_step(learner: Learner, batch: Minibatch, objective: Objective) -> 
     if learner.rehearse:
         _until_it_fits(learner, lambda: rehearse(learner, batch.rows))
         learner.rehearse = False
-    sums, tokens = _until_it_fits(learner, lambda: _accumulate(learner, batch, objective))
-    return _apply(learner, sums, tokens)
+    seen, tokens = _until_it_fits(learner, lambda: _accumulate(learner, batch, objective))
+    return _apply(learner, seen, tokens)
 
 
 def rehearse(learner: Learner, rows: Sequence[Row]) -> None:
@@ -231,10 +233,10 @@ def _too_large(learner: Learner) -> NumericsError:
     )
 
 
-def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tuple[Sums, int]:
-    """Backward of every micro-batch. Returns what the metrics are made from, and the tokens that went through the model."""
+def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tuple[list[Sums], int]:
+    """Backward of every micro-batch. Returns what the metrics of each are made from, and the tokens that went through the model."""
     total = objective.total(batch.mask_NT)
-    sums: Sums = {}
+    seen: list[Sums] = []
     tokens = 0
     layout, policy = layout_of(learner.policy, learner.layout), learner.policy
     own = _numbered(layout, batch.rows, learner.max_tokens_per_microbatch)
@@ -248,11 +250,11 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
             else:
                 x, slices = loss_inputs(batch, n, micro, scored), _slices(batch, n, micro)
                 scalar, metrics = objective(x, slices, total)
-                _count(sums, x, slices, micro, scalar, metrics)
+                seen.append(_counted(x, slices, micro, scalar, metrics))
                 if batch.see is not None:
                     batch.see(part, x)
             _backward(learner, scalar, last=turn.complete.rest, complete=turn.complete)
-    return sums, tokens
+    return seen, tokens
 
 
 def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, turn: lockstep.Turn) -> Scored:
@@ -270,16 +272,19 @@ def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, 
         )
 
 
-def _count(sums: Sums, x: LossInputs, slices: MicroSlices, micro: MicroBatch | PackedBatch, scalar: torch.Tensor, metrics: Sums) -> None:
-    """Add what is logged of a micro-batch."""
+def _counted(x: LossInputs, slices: MicroSlices, micro: MicroBatch | PackedBatch, scalar: torch.Tensor, metrics: Sums) -> Sums:
+    """What is logged of a micro-batch, without the graphs that it hangs on."""
+    out: Sums = {}
     if slices.sampled_BT is not None:
-        _add_gap(sums, x.logp_old_BT, slices.sampled_BT)
+        out |= _gap(x.logp_old_BT, slices.sampled_BT)
         metrics = metrics | gaps(x.logp_old_BT, slices.sampled_BT, [row.prompt for row in micro.rows], [row.turn for row in micro.rows])
-    _add(sums, "loss", scalar.item(), 0.0)
     assert x.entropy_BT is not None
-    _add(sums, "entropy", *masked_sum(x.entropy_BT, slices.counted_BT))
-    for name, (number, of) in metrics.items():
-        _add(sums, name, number, of)
+    out |= {"loss": (scalar, 0.0), "entropy": masked_sum(x.entropy_BT, slices.counted_BT)}
+    return {name: (_detached(number), _detached(of)) for name, (number, of) in (out | metrics).items()}
+
+
+def _detached(number: Number) -> Number:
+    return number.detach() if isinstance(number, torch.Tensor) else number
 
 
 def _backward(learner: Learner, scalar: torch.Tensor, *, last: bool, complete: Complete) -> None:
@@ -291,18 +296,18 @@ def _backward(learner: Learner, scalar: torch.Tensor, *, last: bool, complete: C
 def loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch, scored: Scored) -> LossInputs:
     """The micro-batch's slices of the flat tensors, cut to its own width."""
     width, device = micro.mask_BT.shape[1], scored.logp_BT.device
-    old = scored.logp_BT.detach() if batch.logp_old_NT is None else batch.logp_old_NT[n, :width].to(device)
+    old = scored.logp_BT.detach() if batch.logp_old_NT is None else to_device(batch.logp_old_NT[n, :width], device)
     if batch.given_old_NT is not None:
-        old = old_logprobs(batch.given_old_NT[n, :width].to(device), old)
-    fields = {name: (value[n, :width] if name.endswith("T") else value[n]).to(device) for name, value in batch.fields.items()}
+        old = old_logprobs(to_device(batch.given_old_NT[n, :width], device), old)
+    fields = {name: to_device(value[n, :width] if name.endswith("T") else value[n], device) for name, value in batch.fields.items()}
     return _inputs(
         fields,
         logp_BT=scored.logp_BT,
         logp_old_BT=old,
-        logp_ref_BT=None if batch.logp_ref_NT is None else batch.logp_ref_NT[n, :width].to(device),
-        adv_BT=batch.adv_NT[n, :width].to(device=device, dtype=scored.logp_BT.dtype),
+        logp_ref_BT=None if batch.logp_ref_NT is None else to_device(batch.logp_ref_NT[n, :width], device),
+        adv_BT=to_device(batch.adv_NT[n, :width].to(scored.logp_BT.dtype), device),
         mask_BT=micro.mask_BT,
-        group_B=micro.group_B.to(device),
+        group_B=to_device(micro.group_B, device),
         entropy_BT=scored.entropy_BT,
         tasks=batch.tasks,
     )
@@ -339,32 +344,43 @@ def _inputs(fields: Mapping[str, Any], **given: Any) -> LossInputs:
 
 def _slices(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch) -> MicroSlices:
     device, width = micro.mask_BT.device, micro.mask_BT.shape[1]
-    counted_BT = micro.mask_BT if batch.statistics_N is None else micro.mask_BT & batch.statistics_N[n, None].to(device)
+    counted_BT = micro.mask_BT if batch.statistics_N is None else micro.mask_BT & to_device(batch.statistics_N[n, None], device)
     sampled = batch.logp_sampled_NT
-    return MicroSlices(place_B=n, counted_BT=counted_BT, sampled_BT=None if sampled is None else sampled[n, :width].to(device))
+    return MicroSlices(place_B=n, counted_BT=counted_BT, sampled_BT=None if sampled is None else to_device(sampled[n, :width], device))
 
 
-def _add_gap(sums: Sums, logp_BT: torch.Tensor, sampled_BT: torch.Tensor) -> None:
+def _gap(logp_BT: torch.Tensor, sampled_BT: torch.Tensor) -> Sums:
     """Mean |trainer - sampler| log-prob, and the low-variance estimate of KL(sampler || trainer), over sampled tokens."""
     known = sampled_BT.isfinite()
     gap = torch.where(known, logp_BT.detach() - sampled_BT, torch.zeros_like(sampled_BT))
-    _add(sums, "sampling/logp_gap", float(gap.abs().sum()), float(known.sum()))
-    _add(sums, "sampling/kl", float((torch.expm1(gap) - gap).sum()), float(known.sum()))
+    of = known.sum()
+    return {"sampling/logp_gap": (gap.abs().sum(), of), "sampling/kl": ((torch.expm1(gap) - gap).sum(), of)}
 
 
-def _add(sums: Sums, name: str, number: float, of: float) -> None:
-    before = sums.get(name, (0.0, 0.0))
-    sums[name] = (before[0] + number, before[1] + of)
+def read(numbers: Sequence[Number]) -> list[float]:
+    """Numbers as floats, in their order, with one wait for the device however many are there. Nothing is rounded or added up before."""
+    there = [x.detach().reshape(()).double() for x in numbers if isinstance(x, torch.Tensor) and x.device.type != "cpu"]
+    waited = iter(torch.stack(there).tolist() if there else [])
+    return [next(waited) if isinstance(x, torch.Tensor) and x.device.type != "cpu" else float(x) for x in numbers]
 
 
-def _apply(learner: Learner, sums: Sums, tokens: int) -> StepReport:
-    """Sum gradients over ranks, clip, check that everything is finite everywhere, update."""
-    norm = learner.updates.finish(learner.max_grad_norm)
-    merged: Sums = {}
-    ranks = dist.gather((sums, math.isfinite(norm)))
-    for of_rank, _ in ranks:
-        for name, (number, of) in of_rank.items():
-            _add(merged, name, number, of)
+def _summed(parts: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, tuple[float, float]]:
+    """Sums and counts of each metric, added in the order of the parts."""
+    out: dict[str, tuple[float, float]] = {}
+    for part in parts:
+        for name, (number, of) in part.items():
+            before = out.get(name, (0.0, 0.0))
+            out[name] = (before[0] + number, before[1] + of)
+    return out
+
+
+def _apply(learner: Learner, seen: Sequence[Sums], tokens: int) -> StepReport:
+    """Sum gradients over ranks, clip, check that everything is finite everywhere, update. Here the host waits, once."""
+    norm, *numbers = read([learner.updates.finish(learner.max_grad_norm), *(x for sums in seen for pair in sums.values() for x in pair)])
+    pairs = zip(numbers[::2], numbers[1::2], strict=True)
+    mine = _summed([dict(zip(sums, pairs, strict=False)) for sums in seen])
+    ranks = dist.gather((mine, math.isfinite(norm)))
+    merged = _summed([of_rank for of_rank, _ in ranks])
     loss = merged.pop("loss", (0.0, 0.0))[0]  # on every rank the same
     metrics = {name: number / of for name, (number, of) in merged.items() if of > 0}
     finite = math.isfinite(loss) and all(finite for _, finite in ranks)
@@ -376,9 +392,9 @@ def _apply(learner: Learner, sums: Sums, tokens: int) -> StepReport:
     return StepReport(applied=finite, grad_norm=norm, loss=loss, metrics=metrics, tokens=tokens)
 
 
-def masked_sum(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> tuple[float, float]:
+def masked_sum(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(sum, count) over a mask, without gradient."""
-    return float(torch.where(mask_BT, value_BT.detach(), torch.zeros_like(value_BT)).sum()), float(mask_BT.sum())
+    return torch.where(mask_BT, value_BT.detach(), torch.zeros_like(value_BT)).sum(), mask_BT.sum()
 
 
 def learning_rate(step: int, total: int, *, peak: float, schedule: Literal["constant", "linear", "cosine"], warmup: float) -> float:

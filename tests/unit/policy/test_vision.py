@@ -255,10 +255,10 @@ def test_deepstack_features_are_split_by_medium_and_survive_the_disk(tiny: Tiny,
 def test_deepstack_that_is_not_split_is_refused(tiny: Tiny) -> None:
     handle = MediaHandle(kind="image", key="a" * 64, grid_thw=(1, 2, 2), tokens=1)
 
-    def encode(values: torch.Tensor, grid: torch.Tensor, return_dict: bool) -> Any:
+    def encode(values: torch.Tensor, grid: torch.Tensor, return_dict: bool, position_ids: torch.Tensor) -> Any:
         return SimpleNamespace(pooler_output=[torch.zeros(1, 4)], deepstack_features=[torch.zeros(1, 4)])
 
-    model = SimpleNamespace(model=SimpleNamespace(get_image_features=encode))
+    model = SimpleNamespace(model=SimpleNamespace(get_image_features=encode, visual=SimpleNamespace(spatial_merge_size=2)))
     policy = Policy(model=model, bundle=tiny.bundle, positions=tiny.policy.positions, device=torch.device("cpu"))
     with pytest.raises(RuntimeError, match="deepstack layer 0"):
         VisionCache(Patches([handle], 8), budget_bytes=BIG).features(policy, [handle], train=False)

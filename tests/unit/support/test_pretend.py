@@ -38,7 +38,16 @@ def test_copies_and_waits_are_counted() -> None:
         assert isinstance(x, OnDevice)
         y = torch.tensor([1, 2, 3, 4], device=fake.device)
         assert fake.total("to device") == 2
+        assert fake.total("wait") == 2, "both copies are out of pageable memory"
+        fake.reset()
+        torch.arange(4).pin_memory().to(fake.device, non_blocking=True)
+        torch.zeros(4, dtype=torch.int64, device=fake.device).copy_(torch.arange(4).pin_memory(), non_blocking=True)
+        assert fake.total("to device") == 2
         assert fake.total("wait") == 0
+        torch.arange(4).pin_memory().to(fake.device)
+        torch.arange(4).to(fake.device, non_blocking=True)
+        assert fake.total("wait") == 2, "one half of it is not enough"
+        fake.reset()
         x.cpu(), x.max().item(), x.tolist(), (x > 1).nonzero(), x[x > 1], bool((x == y).any())
         assert fake.total("to host") == 1
         assert fake.total("wait") == 6
@@ -47,6 +56,7 @@ def test_copies_and_waits_are_counted() -> None:
         assert fake.total("hidden") == 0
         x[torch.tensor([0, 1])]
         assert fake.total("hidden") == 1
+        assert fake.total("wait") == 8, "that of the index and those of the copies count too"
         fake.reset()
         assert fake.total("wait") == 0
 

@@ -22,6 +22,7 @@ from vlmrl.config.schema import Method, OptimSection
 from vlmrl.policy import attention
 from vlmrl.policy import kernels as library
 from vlmrl.policy.average import AveragedWeights
+from vlmrl.policy.forward import layout_of
 from vlmrl.policy.load import freeze
 from vlmrl.policy.lora import add_adapters
 from vlmrl.policy.model import LoraSpec
@@ -178,6 +179,32 @@ def test_a_step_with_every_backend(there: There, backend: str, monkeypatch: pyte
     assert optimizer_step(learner, batch, objective).applied, "again, on the moments of the first"
 
 
+@pytest.mark.parametrize("layout", ["shared_prefix", "chains", "trees", "repeat"])
+def test_the_host_waits_once_for_a_forward_and_once_for_a_step(there: There, layout: str) -> None:
+    """All that a minibatch may have, in several micro-batches, through the tower and from the cache."""
+    of_library = 2 if layout == "repeat" else 0  # transformers looks twice whether a mask of padded rows hides anything
+    learner, batch = there.learner(layout, budget=200), there.batch()
+    parts = len(layout_of(there.policy, layout).split(batch.rows, 200))
+    assert parts > 1
+    objective = TokenObjective(
+        loss=registries.policy_loss.bind("ppo_clip"),
+        reducer=registries.reducer.bind("token_mean"),
+        divergence=registries.kl_estimator.bind("k3"),
+        beta=0.1,
+        importance_correction=registries.importance_correction.bind("tis"),
+    )
+    for _ in range(2):
+        there.fake.reset()
+        score_rows(learner, batch.rows)
+        assert there.fake.total("wait") == parts * (1 + of_library), there.fake.lines("wait")
+    there.policy.vision_trains = True
+    there.fake.reset()
+    report = optimizer_step(learner, batch, objective)
+    assert report.applied
+    assert {"entropy", "kl", "sampling/logp_gap", "sampling/kl", "sampling/logp_gap/video"} <= set(report.metrics)
+    assert there.fake.total("wait") == 1 + parts * of_library, there.fake.lines("wait")
+
+
 def test_index_tensors_are_copied_once_for_a_micro_batch(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two micro-batches through a model of several layers, forward and backward: as many copies as with one layer."""
     layers = len(there.policy.core.language_model.layers)
@@ -253,8 +280,11 @@ def inputs(there: There) -> LossInputs:
 def objective_step(there: There, objective: TokenObjective) -> None:
     x = inputs(there)
     slices = MicroSlices(place_B=torch.arange(6), counted_BT=x.mask_BT, sampled_BT=(x.logp_old_BT + 0.1).detach())
-    scalar, _ = objective(x, slices, objective.total(x.mask_BT.cpu()))
+    total = objective.total(x.mask_BT.cpu())
+    there.fake.reset()
+    scalar, _ = objective(x, slices, total)
     scalar.backward()
+    assert there.fake.lines("wait") == {}, "metrics are read at the end of the step"
     assert x.logp_BT.grad is not None
     assert bool(x.logp_BT.grad.isfinite().all())
     assert there.hidden() == []

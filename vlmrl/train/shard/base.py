@@ -80,8 +80,8 @@ class Updates(Protocol):
         all ranks."""
         ...
 
-    def finish(self, max_norm: float) -> float:
-        """Sum the gradients over all ranks and clip them; their norm before. Called on every rank."""
+    def finish(self, max_norm: float) -> float | torch.Tensor:
+        """Sum the gradients over all ranks and clip them; their norm before, which nobody has waited for. Called on every rank."""
         ...
 
     def occupied(self) -> AbstractContextManager[None]:

@@ -65,10 +65,10 @@ class ReplicaUpdates:
         del last, complete
         scalar.backward()
 
-    def finish(self, max_norm: float) -> float:
+    def finish(self, max_norm: float) -> torch.Tensor:
         parameters = list(self._named.values())
         dist.sum_gradients(parameters)
-        return torch.nn.utils.clip_grad_norm_([p for p in parameters if p.grad is not None], max_norm).item()
+        return torch.nn.utils.clip_grad_norm_([p for p in parameters if p.grad is not None], max_norm)
 
     def occupied(self) -> AbstractContextManager[None]:
         return occupied(self.optimizer)

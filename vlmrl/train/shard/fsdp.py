@@ -175,11 +175,11 @@ class FsdpUpdates:
         self._tower.set_requires_all_reduce(complete.tower)
         scalar.backward()
 
-    def finish(self, max_norm: float) -> float:
+    def finish(self, max_norm: float) -> torch.Tensor:
         """Backward has summed the gradients; the norm of shards is that of the whole."""
         parameters = [p for p in self._named.values() if p.grad is not None]
         norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-        return (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def occupied(self) -> AbstractContextManager[None]:
         return occupied(self.optimizer)

@@ -104,7 +104,7 @@ class ZeroUpdates:
 
     def backward(self, scalar: torch.Tensor, *, last: bool, complete: Complete) -> None:
         """DeepSpeed divides by the number of ranks. A loss that is not finite must not count even if its gradient is."""
-        scale = self._world if bool(torch.isfinite(scalar)) else float("nan")
+        scale = torch.where(torch.isfinite(scalar), float(self._world), float("nan")).to(scalar.dtype)
         self._engine.set_gradient_accumulation_boundary(last and self._offload == "none")
         self._engine.backward(scalar * scale, scale_wrt_gas=False)
         self._any = True

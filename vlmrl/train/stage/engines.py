@@ -172,4 +172,5 @@ def probe_gaps(learner: Learner, probes: Sequence[tuple[Prompt, Rollout]]) -> di
     sampled_NT = torch.full_like(logp_NT, float("nan"))
     for n, (_, rollout) in enumerate(probes):
         sampled_NT[n, : len(rollout.logprobs)] = torch.tensor(rollout.logprobs)
-    return {name: number / of for name, (number, of) in gaps(logp_NT, sampled_NT, [prompt for prompt, _ in probes]).items()}
+    found = gaps(logp_NT, sampled_NT, [prompt for prompt, _ in probes])
+    return {name: float(number) / float(of) for name, (number, of) in found.items() if of}

@@ -12,6 +12,7 @@ from vlmrl.algo.constraint.registry import merge
 from vlmrl.algo.group_loss.two_pass import PassWeights, choice, pass_weights, row_terms, surrogate
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.defaults import DEFAULTS
+from vlmrl.policy.pack import to_device
 from vlmrl.train import dist
 from vlmrl.train.stage.algorithm import Algorithm, Bound
 from vlmrl.train.step import Learner, MicroSlices, Minibatch, Objective, Sums, loss_inputs_of, masked_sum, score_tokens
@@ -69,8 +70,7 @@ class TokenObjective:
             scalar = scalar + one.weight * (part_BT.sum() if one.plain_sum else (part_BT * weight_BT).sum() / total)
             if not one.plain_sum:
                 sums[f"auxiliary/{one.name}"] = masked_sum(output.loss_BT, slices.counted_BT)
-        sums |= {name: (float(number), float(of)) for name, (number, of) in metrics.items()}
-        return scalar, sums
+        return scalar, sums | metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +87,8 @@ class GroupObjective:
     def __call__(self, x: LossInputs, slices: MicroSlices, total: float) -> tuple[torch.Tensor, Sums]:
         device = x.logp_BT.device
         terms = row_terms(x, score=self.score, divergence=self.divergence)
-        of_kl = None if self.weights.kl_N is None else self.weights.kl_N[slices.place_B].to(device)
-        return surrogate(terms, self.weights.score_N[slices.place_B].to(device), of_kl), {}
+        of_kl = None if self.weights.kl_N is None else to_device(self.weights.kl_N[slices.place_B], device)
+        return surrogate(terms, to_device(self.weights.score_N[slices.place_B], device), of_kl), {}
 
 
 # ---- from the recipe's methods ----------------------------------------------------------------------------------------

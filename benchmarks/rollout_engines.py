@@ -154,7 +154,7 @@ def inputs_of(prompts: Sequence[Any], store: Any, bundle: Any) -> Any:
     kind = handles[0].kind
     names = {"image": ("pixel_values", "image_grid_thw"), "video": ("pixel_values_videos", "video_grid_thw")}[kind]
     types = (ids == bundle.pad_ids["image"]).long() + 2 * (ids == bundle.pad_ids["video"]).long()
-    values = torch.cat([torch.as_tensor(store.get_key(handle.key).pixel_values) for handle in handles])
+    values = torch.cat([bundle.pixel_values(store.get_key(handle.key).pixel_values, kind) for handle in handles])
     out: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": types}
     out |= {names[0]: values, names[1]: torch.tensor([handle.grid_thw for handle in handles])}
     if kind == "video":

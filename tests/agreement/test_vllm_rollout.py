@@ -207,7 +207,7 @@ def test_control_other_pixels_are_found_by_the_meter(pair: Pair, monkeypatch: py
 
     def patches(self: Inputs, handle: Any) -> Any:
         if fault == "normalised twice":
-            return self.pixels.get_key(handle.key).pixel_values
+            return self.bundle.pixel_values(self.pixels.get_key(handle.key).pixel_values, handle.kind).numpy()
         raw = real(self, handle).copy()
         raw[len(raw) // 2] = 255 - raw[len(raw) // 2]
         return raw

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -36,7 +37,7 @@ from vlmrl.media.workers import WorkerPool
 from vlmrl.types import MediaHandle, MediaKind, MediaRef
 
 Patchify = Callable[[np.ndarray, MediaKind], tuple[np.ndarray, Grid]]
-"""Frames uint8 [T, h, w, 3] -> (patches float32 [t * h * w, dim], grid (t, h, w) in patches). Must not resize."""
+"""Frames uint8 [T, h, w, 3] -> (patches uint8 or float32 [t * h * w, dim], grid (t, h, w) in patches). Must not resize."""
 
 Timing = tuple[float | None, np.ndarray | None, float | None]
 """Seconds between two frames asked for, times of the frames, seconds of the whole; as the last fields of `headers.Planned`."""
@@ -64,6 +65,9 @@ class Processor(Protocol):
 
     @property
     def step_times(self) -> bool: ...
+
+    @property
+    def patch_dtype(self) -> type[np.generic]: ...
 
     @property
     def argue(self) -> Argue | None: ...
@@ -99,7 +103,7 @@ class ProcessedMedia:
     times: np.ndarray | None
     """Videos: float64 [T], when each frame comes on screen, in seconds from the first frame of the file."""
     pixel_values: np.ndarray
-    """float32 [patches, dim]."""
+    """Patches [n, dim]: uint8, which the tower's pass takes to what it sees, or float32 as the processor made them."""
     original_size: tuple[int, int]
     """(H, W) of the file's upright picture."""
     duration: float | None
@@ -136,6 +140,7 @@ class MediaStore:
         fingerprint: str = "",
         step_times: bool = False,
         argue: Argue | None = None,
+        patch_dtype: type[np.generic] = np.float32,
     ):
         self.settings = settings
         self.argue = argue
@@ -146,6 +151,7 @@ class MediaStore:
         self.merge_size = merge_size
         self.temporal_patch_size = temporal_patch_size
         self.step_times = step_times
+        self.patch_dtype = np.dtype(patch_dtype)
         self.factor = patch_size * merge_size
         """Sides of processed frames are multiples of this."""
         self.stats: dict[str, int | float] = {"opened": 0, "decoded": 0, "cache_hits": 0, "evicted": 0, "decode_seconds": 0.0}
@@ -190,6 +196,7 @@ class MediaStore:
             fingerprint=processor.fingerprint,
             step_times=processor.step_times,
             argue=processor.argue,
+            patch_dtype=processor.patch_dtype,
         )
 
     def get(self, ref: MediaRef, root: Path) -> ProcessedMedia:
@@ -333,7 +340,7 @@ class MediaStore:
         steps, height, width = handle.grid_thw
         pixels = height * width * self.patch_size**2 * 3
         frames = 1 if handle.kind == "image" else steps * self.temporal_patch_size
-        return frames * pixels + steps * self.temporal_patch_size * pixels * np.dtype(np.float32).itemsize
+        return frames * pixels + steps * self.temporal_patch_size * pixels * self.patch_dtype.itemsize
 
     def waited(self) -> float:
         """Seconds that the calling thread has spent decoding, or waiting for another thread that read or decoded the same medium."""
@@ -409,10 +416,10 @@ class MediaStore:
 
     def _check_patches(self, kind: MediaKind, name: str, frames: np.ndarray, values: np.ndarray, grid: Grid) -> None:
         expected = self._grid(kind, frames)
-        if grid != expected or values.ndim != 2 or len(values) != expected[0] * expected[1] * expected[2] or values.dtype != np.float32:
+        if grid != expected or values.ndim != 2 or len(values) != math.prod(expected) or values.dtype != self.patch_dtype:
             raise ValueError(
                 f"{name}: the processor made {values.dtype} {list(values.shape)} with grid {grid} of frames {list(frames.shape)}; "
-                f"expected float32 with grid {expected}. Its patch sizes differ from the store's, or it resizes"
+                f"expected {self.patch_dtype} with grid {expected}. Its patch sizes differ from the store's, or it resizes"
             )
 
     def _key(self, kind: Stored, digest: str) -> str:

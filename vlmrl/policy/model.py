@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from vlmrl.policy import nf4
 from vlmrl.policy.attention import Backend
 from vlmrl.policy.layouts import Subject
 from vlmrl.policy.pack import PositionSpec
+from vlmrl.policy.patches import Scale, raw_patches
 from vlmrl.policy.root import Shards, Unsharded
 from vlmrl.policy.sequence import Ranks
 from vlmrl.types import MediaKind
@@ -62,10 +64,42 @@ class ProcessorBundle:
         return None if self.writer is None else self.writer.argue
 
     def patchify(self, frames: np.ndarray, kind: MediaKind) -> tuple[np.ndarray, tuple[int, int, int]]:
-        """Processed frames uint8 [T, H, W, 3] -> (patches float32 [n, dim], grid (t, h, w)). Resizing has been done before.
+        """Processed frames uint8 [T, H, W, 3] -> (patches [n, dim], grid (t, h, w)). Resizing has been done before. Patches are uint8, for
+        `scales` to take to what the tower sees; float32 where there are none.
 
         Frames repeat along time to a full temporal patch for images, as the model's own processor does.
         """
+        if kind not in self.scales:
+            return self.processed(frames, kind)
+        raw = raw_patches(frames, patch=self.patch_size, merge=self.merge_size, temporal=self.temporal_patch_size)
+        count, height, width = frames.shape[:3]
+        return raw, (-(-count // self.temporal_patch_size), height // self.patch_size, width // self.patch_size)
+
+    @property
+    def patch_dtype(self) -> type[np.generic]:
+        """Of the patches."""
+        return np.uint8 if self.scales else np.float32
+
+    @functools.cached_property
+    def scales(self) -> Mapping[MediaKind, Scale]:
+        """What the processor takes pixels to, by kind; empty where it does anything else with one of them."""
+        if self.writer is not None:
+            return {}
+        image, video = self.processor.image_processor, self.processor.video_processor
+        out: dict[MediaKind, Scale] = {"image": Scale.of(image), "video": Scale.of(video)}
+        sizes = {"patch": self.patch_size, "merge": self.merge_size, "temporal": self.temporal_patch_size}
+        frames: dict[MediaKind, int] = {"image": 1, "video": 2 * self.temporal_patch_size}
+        if not all(scale.is_of(lambda x, k=kind: self.processed(x, k)[0], frames=frames[kind], **sizes) for kind, scale in out.items()):
+            return {}
+        return out
+
+    def pixel_values(self, patches: np.ndarray, kind: MediaKind) -> torch.Tensor:
+        """Patches as the tower sees them, float32 [n, dim] on the CPU."""
+        values = torch.from_numpy(patches)
+        return self.scales[kind](values) if values.dtype == torch.uint8 else values
+
+    def processed(self, frames: np.ndarray, kind: MediaKind) -> tuple[np.ndarray, tuple[int, int, int]]:
+        """As `patchify`, float32 by the model's own processor."""
         tensor = torch.from_numpy(np.ascontiguousarray(frames)).permute(0, 3, 1, 2)
         if kind == "image":
             out = self.processor.image_processor(images=[tensor[0]], do_resize=False, return_tensors="pt")

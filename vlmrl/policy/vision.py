@@ -334,12 +334,18 @@ def run_tower(
         grid = torch.tensor(grids)  # on the host, where it is counted with
         places = _places(policy.core.visual, grid, policy.device)
         with policy.autocast():
-            return _parts(call(to_device(values(), policy.device), grid, return_dict=True, **places), len(grids))
+            return _parts(call(_pixels(policy, kind, values()), grid, return_dict=True, **places), len(grids))
 
     if policy.vision_chunk_patches is None or not (train and policy.vision_trains):
         return passed()
     out: Any = checkpoint(passed, use_reentrant=False, preserve_rng_state=False)  # no tower has dropout
     return out
+
+
+def _pixels(policy: Policy, kind: MediaKind, patches: torch.Tensor) -> torch.Tensor:
+    """Patches of the host as the tower sees them: what is kept as bytes travels as bytes."""
+    there = to_device(patches, policy.device)
+    return policy.bundle.scales[kind](there) if there.dtype == torch.uint8 else there
 
 
 def _places(tower: Any, grid: torch.Tensor, device: torch.device) -> dict[str, torch.Tensor]:

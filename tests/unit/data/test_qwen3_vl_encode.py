@@ -47,7 +47,10 @@ def with_media(q3: Tiny, *names: str, question: str = "When is it red?", **chang
 
 
 def store_of(q3: Tiny, **changes: Any) -> MediaStore:
-    sizes = {name: getattr(q3.bundle, name) for name in ("patchify", "patch_size", "merge_size", "temporal_patch_size", "step_times")}
+    sizes = {
+        name: getattr(q3.bundle, name)
+        for name in ("patchify", "patch_size", "merge_size", "temporal_patch_size", "step_times", "patch_dtype")
+    }
     return MediaStore(dataclasses.replace(MEDIA, max_pixels=96 * 96, **changes), **sizes)
 
 
@@ -104,7 +107,11 @@ def test_ids_and_pixels_are_the_official_ones(names: tuple[str, ...], question_f
     assert list(prompt.ids) == theirs["input_ids"][0].tolist()
     assert isinstance(encoder.media, MediaStore)
     for kind, key in (("image", "pixel_values"), ("video", "pixel_values_videos")):
-        ours = [encoder.media.get_key(handle.key).pixel_values for handle in prompt.media if handle.kind == kind]
+        ours = [
+            q3.bundle.pixel_values(encoder.media.get_key(handle.key).pixel_values, handle.kind)
+            for handle in prompt.media
+            if handle.kind == kind
+        ]
         assert (key in theirs) == bool(ours)
         if ours:
             np.testing.assert_array_equal(np.concatenate(ours), theirs[key].numpy())
@@ -219,7 +226,7 @@ def inputs_of(q3: Tiny, encoder: Encoder, prompt: Prompt) -> dict[str, Any]:
     levels: list[list[torch.Tensor]] = [[] for _ in range(q3.policy.deepstack)]
     features: dict[str, Any] = {}
     for handle in prompt.media:
-        values = torch.from_numpy(encoder.media.get_key(handle.key).pixel_values)
+        values = q3.bundle.pixel_values(encoder.media.get_key(handle.key).pixel_values, handle.kind)
         features[handle.key] = q3.policy.core.visual(values, grid_thw=torch.tensor([handle.grid_thw]), return_dict=True)
     for start, end, handle, first, last in visual_index(prompt):
         embeds[0, start:end] = features[handle.key].pooler_output[first:last]

@@ -142,7 +142,12 @@ def test_the_real_processor_under_threads(tiny: Tiny) -> None:
 
     def fresh() -> MediaStore:
         b = tiny.bundle
-        sizes = {"patch_size": b.patch_size, "merge_size": b.merge_size, "temporal_patch_size": b.temporal_patch_size}
+        sizes = {
+            "patch_size": b.patch_size,
+            "merge_size": b.merge_size,
+            "temporal_patch_size": b.temporal_patch_size,
+            "patch_dtype": b.patch_dtype,
+        }
         return MediaStore(tiny.store.settings, patchify=b.patchify, fingerprint=b.fingerprint, step_times=b.step_times, **sizes)
 
     one, many = fresh(), fresh()

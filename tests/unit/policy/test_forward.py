@@ -83,7 +83,7 @@ def test_equals_the_model_called_the_usual_way(tiny: Tiny) -> None:
             input_ids=batch.ids_BS,
             attention_mask=batch.attention_BS,
             position_ids=batch.positions_3BS,
-            pixel_values_videos=torch.from_numpy(tiny.store.get_key(handle.key).pixel_values),
+            pixel_values_videos=tiny.bundle.pixel_values(tiny.store.get_key(handle.key).pixel_values, "video"),
             video_grid_thw=torch.tensor([handle.grid_thw]),
         ).logits[0]
     start = len(row.prompt.ids) - 1

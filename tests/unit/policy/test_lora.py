@@ -327,7 +327,7 @@ def test_the_adapter_alone_opens_with_peft_and_generates_what_the_engine_does(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             position_ids=torch.cat([torch.arange(len(prompt.ids))[None, None], prompt_positions(prompt, policy.positions)[:, None]]),
-            pixel_values_videos=torch.from_numpy(tiny.store.get_key(handle.key).pixel_values),
+            pixel_values_videos=tiny.bundle.pixel_values(tiny.store.get_key(handle.key).pixel_values, "video"),
             video_grid_thw=torch.tensor([handle.grid_thw]),
             max_new_tokens=12,
             do_sample=False,

@@ -26,7 +26,7 @@ def generate_greedy(tiny: Tiny, prompt: Prompt, tokens: int) -> list[int]:
     ids = torch.tensor([prompt.ids])
     positions = torch.cat([torch.arange(len(prompt.ids))[None, None], prompt_positions(prompt, tiny.policy.positions)[:, None]])
     (handle,) = prompt.media
-    pixels = torch.from_numpy(tiny.store.get_key(handle.key).pixel_values)
+    pixels = tiny.bundle.pixel_values(tiny.store.get_key(handle.key).pixel_values, "video")
     out = tiny.policy.model.generate(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
@@ -63,7 +63,7 @@ def test_grid_rule_equals_plain_generate_without_our_positions(tiny: Tiny) -> No
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             mm_token_type_ids=(ids == tiny.bundle.pad_ids["video"]).int() * 2,
-            pixel_values_videos=torch.from_numpy(tiny.store.get_key(handle.key).pixel_values),
+            pixel_values_videos=tiny.bundle.pixel_values(tiny.store.get_key(handle.key).pixel_values, "video"),
             video_grid_thw=torch.tensor([handle.grid_thw]),
             second_per_grid_ts=torch.tensor([handle.seconds_per_grid]),
             max_new_tokens=16,

@@ -12,7 +12,8 @@ import pytest
 
 from tests.support import media_layouts
 from vlmrl.errors import ConfigError
-from vlmrl.rollout.vllm.inputs import Inputs, Version, normalised, raw_patches
+from vlmrl.policy.patches import raw_patches
+from vlmrl.rollout.vllm.inputs import Inputs, Version, normalised
 from vlmrl.toy.model import ModelFamily
 
 
@@ -25,9 +26,10 @@ def test_raw_patches_are_the_processors_before_it_normalises(family: ModelFamily
     for handle in handles:
         raw = inputs.patches(handle)
         processor = loaded.bundle.processor.image_processor if handle.kind == "image" else loaded.bundle.processor.video_processor
-        wanted = loaded.store.get_key(handle.key).pixel_values
+        medium = loaded.store.get_key(handle.key)
+        wanted, _ = loaded.bundle.processed(medium.frames, handle.kind)
+        assert raw is medium.pixel_values
         assert raw.dtype == np.uint8
-        assert raw.nbytes * 4 == wanted.nbytes
         assert np.abs(normalised(raw, processor) - wanted).max() < 1e-5
 
 
@@ -35,7 +37,8 @@ def test_a_processor_that_does_more_than_to_normalise_is_refused(tmp_path: Path)
     loaded = media_layouts.make(tmp_path, "qwen2_5_vl")
     handle = media_layouts.prompts(loaded)["image"].media[0]
     medium = loaded.store.get_key(handle.key)
-    altered = dataclasses.replace(medium, pixel_values=medium.pixel_values[::-1])
+    own, _ = loaded.bundle.processed(medium.frames, "image")
+    altered = dataclasses.replace(medium, pixel_values=own[::-1].copy())
     inputs = Inputs(loaded.bundle, loaded.policy.positions, SimpleNamespace(get_key=lambda key: altered))
     with pytest.raises(ConfigError, match="image processor of this model makes patches that differ"):
         inputs.patches(handle)

@@ -37,6 +37,7 @@ def store_of(tiny: Tiny, patchify: Callable[..., Any] | None = None, **changes: 
         temporal_patch_size=b.temporal_patch_size,
         fingerprint=b.fingerprint,
         step_times=b.step_times,
+        patch_dtype=b.patch_dtype,
     )
 
 

@@ -26,6 +26,7 @@ import torch
 from vlmrl.errors import ConfigError
 from vlmrl.policy.model import ProcessorBundle
 from vlmrl.policy.pack import PositionSpec, visual_index
+from vlmrl.policy.patches import raw_patches
 from vlmrl.policy.vision import Pixels
 from vlmrl.types import GenerationSettings, MediaHandle, MediaKind, Prompt
 
@@ -198,9 +199,12 @@ class Inputs:
         """
         medium = self.pixels.get_key(handle.key)
         b = self.bundle
-        raw = raw_patches(medium.frames, patch=b.patch_size, merge=b.merge_size, temporal=b.temporal_patch_size)
+        raw = medium.pixel_values
+        if raw.dtype != np.uint8:
+            raw = raw_patches(medium.frames, patch=b.patch_size, merge=b.merge_size, temporal=b.temporal_patch_size)
         if handle.kind not in self._checked:
-            difference = float(np.abs(normalised(raw, _processor(b, handle.kind)) - medium.pixel_values).max())
+            seen = b.pixel_values(medium.pixel_values, handle.kind).numpy()
+            difference = float(np.abs(normalised(raw, _processor(b, handle.kind)) - seen).max())
             if not difference <= ROUNDING:
                 raise ConfigError(
                     f"rollout.engine: the {handle.kind} processor of this model makes patches that differ by {difference:.3g} from "
@@ -212,21 +216,6 @@ class Inputs:
 
 def _processor(bundle: ProcessorBundle, kind: MediaKind) -> Any:
     return bundle.processor.image_processor if kind == "image" else bundle.processor.video_processor
-
-
-def raw_patches(frames: np.ndarray, *, patch: int, merge: int, temporal: int) -> np.ndarray:
-    """uint8 frames [T, H, W, 3] as patches [(T / temporal) * (H / patch) * (W / patch), 3 * temporal * patch * patch].
-
-    In the order of Qwen's processors: the patches of a merged token stand together. The last frame is repeated to a full temporal patch.
-    """
-    missing = -len(frames) % temporal
-    if missing:
-        frames = np.concatenate([frames, np.repeat(frames[-1:], missing, axis=0)])
-    count, height, width, channels = frames.shape
-    t, h, w = count // temporal, height // patch, width // patch
-    x = frames.transpose(0, 3, 1, 2).reshape(t, temporal, channels, h // merge, merge, patch, w // merge, merge, patch)
-    x = x.transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)
-    return np.ascontiguousarray(x).reshape(t * h * w, channels * temporal * patch * patch)
 
 
 def normalised(raw: np.ndarray, processor: Any) -> np.ndarray:

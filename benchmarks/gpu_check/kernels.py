@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_check.base import Report, Settings, at_most, told
+from benchmarks.gpu_check import toy
+from benchmarks.gpu_check.base import Report, Settings, at_most, equals, told
 from vlmrl.errors import ConfigError
 from vlmrl.policy import attention
 from vlmrl.policy.pack import PrefixLayout, layout_of
+from vlmrl.train.step import optimizer_step, rehearse
 
 HEADS, KEY_HEADS, SIZE = 8, 2, 64
 WORST = {"float32": 1e-4, "bfloat16": 2e-2}
@@ -152,3 +154,19 @@ def check_lengths(settings: Settings, report: Report) -> None:
         run("flex", layout, _inputs(layout, length, torch.bfloat16), device, torch.bfloat16)
 
     report.attempt("flex", lambda: judge_lengths(*count_compilations(call, lengths), report))
+    report.attempt("rehearsed", lambda: _rehearsed(settings, report))
+
+
+def _rehearsed(settings: Settings, report: Report) -> None:
+    """Programs that the first step still compiles behind a rehearsal: every rank would wait for them in the middle of it."""
+    from torch._dynamo.utils import counters
+
+    opened = toy.open_toy(toy.make(settings.work), device=settings.device, dtype="bfloat16", backend="flex")
+    rows = toy.rows(opened, answers=3, tokens=12)
+    learner = toy.learner(opened.policy, opened.vision, budget=10**6)
+    torch.compiler.reset()
+    rehearse(learner, rows)
+    learner.updates.zero()
+    counters.clear()
+    done = optimizer_step(learner, toy.minibatch(rows), toy.Plain())
+    report.line("rehearsed", equals("applied", done.applied, True), at_most("compilations", int(counters["stats"]["unique_graphs"]), 0))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu_check import toy
+from benchmarks.gpu_check import counted, toy
 from benchmarks.gpu_check.base import Report, Settings, at_most, told
 from vlmrl.train.step import optimizer_step
 
@@ -54,12 +54,16 @@ def count(act: Callable[[], Any], *, cuda: bool) -> Counted:
 
 
 def check_profile(settings: Settings, report: Report) -> None:
-    """One decoded token and one update of the toy model under the profiler: kernels (CPU: operations), waits of the host, copies."""
+    """One decoded token and one update of the toy model under the profiler: kernels (CPU: operations), waits of the host, copies; and what
+    no profile shows, counted call by call (`counted`)."""
     files = toy.make(settings.work)
     dtype = "bfloat16" if settings.cuda else "float32"
     opened = toy.endless(toy.open_toy(files, device=settings.device, dtype=dtype))
     report.attempt("token", lambda: _token(settings, opened, report))
     report.attempt("update", lambda: _update(settings, opened, report))
+    report.attempt("waits", lambda: counted.waits(settings, files, report, count))
+    for part, measure in (("writes", counted.writes), ("casts", counted.casts), ("patches", counted.patches)):
+        report.attempt(part, lambda m=measure: m(settings, files, report))
 
 
 def _judge(settings: Settings, part: str, per: Counted, limits: dict[str, int], report: Report, note: str = "") -> None:

@@ -1,18 +1,29 @@
-"""One rank of the check `ranks`: `python -m benchmarks.gpu_check.rank (sums | killed) DEVICE WORK`."""
+"""One rank of the check `ranks`: `python -m benchmarks.gpu_check.rank (sums | calls | killed) DEVICE WORK`."""
 
 from __future__ import annotations
 
 import json
+import os
+import resource
 import sys
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch.distributed import ProcessGroup
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.gpu_check import toy
 from benchmarks.gpu_check.faulty import install
+from vlmrl.config.section import OptimSection
+from vlmrl.config.train import TrainSection
+from vlmrl.policy.load import freeze
 from vlmrl.train import dist
+from vlmrl.train.shard import engines
+from vlmrl.train.shard.base import open_engine
 from vlmrl.train.shard.ddp import ReplicaUpdates
 from vlmrl.train.step import optimizer_step
 
@@ -24,7 +35,7 @@ def main() -> None:
     if device == "cuda":
         torch.cuda.set_device(dist.rank())
     try:
-        (sums if what == "sums" else work_until_killed)(device, work)
+        {"sums": sums, "calls": calls, "killed": work_until_killed}[what](device, work)
     finally:
         dist.stop()
 
@@ -53,8 +64,62 @@ def sums(device: str, work: Path) -> None:
     if dist.is_main():
         file = work / f"sums-{dist.world()}.safetensors"
         save_file(change, file)
-        found = {"host": host, "device": on_device, "applied": report.applied, "file": str(file)}
+        found = {"host": host, "device": on_device, "applied": report.applied, "file": str(file), "sockets": sockets()}
         (work / f"sums-{dist.world()}.json").write_text(json.dumps(found))
+
+
+class Called(TorchDispatchMode):
+    """Collectives that are called within, by the name of their group and their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[tuple[str, str]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            boxed = [one for one in args if isinstance(one, torch.ScriptObject) and "ProcessGroup" in str(one._type())]
+            self.found[ProcessGroup.unbox(boxed[0]).group_name, func.__name__.split(".")[0]] += 1  # pyright: ignore[reportAttributeAccessIssue]
+        return func(*args, **(kwargs or {}))
+
+
+def calls(device: str, work: Path) -> None:
+    """What one update of two micro-batches calls where shards lie on pairs of ranks and every pair has a copy of the whole."""
+    assert engines is not None, "it registers the kinds of engines"
+    opened = toy.open_toy(toy.make(work), device=device)
+    rows = toy.rows(opened, answers=2, tokens=10)
+    engine = open_engine(TrainSection.model_validate({"sharding": "fsdp", "shard_size": 2}), opened.policy.device)
+    engine.wrap(opened.policy)
+    learner = toy.learner(opened.policy, opened.vision, budget=sum(len(row.prompt.ids) + 2 * 10 for row in rows[::2]) // 2 + 20)
+    learner.named = freeze(opened.policy, ())
+    learner.updates = engine.updates(opened.policy, learner.named, OptimSection(lr=1e-4))
+    learner.updates.start(None)
+    batch = toy.minibatch(rows)
+    applied = optimizer_step(learner, batch, toy.Plain()).applied
+    with Called() as called:
+        applied = optimizer_step(learner, batch, toy.Plain()).applied and applied
+    control = dist.control()
+    assert control is not None
+    units = [module for module in opened.policy.model.modules() if type(module).__name__.startswith("FSDP")]
+    if dist.is_main():
+        found = {
+            "applied": applied,
+            "parts": len(toy.LAYOUTS[learner.layout].split(rows, learner.max_tokens_per_microbatch)),
+            "control": sum(n for (group, _), n in called.found.items() if group == control.group_name),
+            "sums": sum(n for (group, name), n in called.found.items() if group != control.group_name and name == "allreduce_"),
+            "units": len(units) + 1,  # and what stands around the model
+            "sockets": sockets(),
+            "allowed": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        }
+        (work / "calls.json").write_text(json.dumps(found))
+
+
+def sockets() -> int:
+    """Of this process."""
+    return sum(os.readlink(f"/proc/self/fd/{name}").startswith("socket:") for name in os.listdir("/proc/self/fd") if _is_open(name))
+
+
+def _is_open(name: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{name}")  # the folder's own is closed again
 
 
 def work_until_killed(device: str, work: Path) -> None:

@@ -23,17 +23,24 @@ NOTICED = 60.0
 """Seconds until a rank ends whose neighbour was killed."""
 PATIENCE = 300.0
 """Seconds that a rank may take for anything before it counts as hanging."""
+CONTROL = 4
+"""Most calls of the control traffic in a step, each of which is a round over all ranks: what to expect of the passes, the denominator,
+metrics and verdict, and one more for metrics that do not fit."""
+MANY, SHARDS = 512, 4
+"""Ranks of a large run, whose sockets are reckoned from two and from so many."""
 KILL_AFTER = "working"
 """File that says that the ranks are at work."""
 
 
 def check_ranks(settings: Settings, report: Report) -> None:
-    """Two ranks (NCCL with two GPUs, else gloo on the CPU): sums, a rank with text alone, and one rank killed."""
+    """Two ranks (NCCL with two GPUs, else gloo on the CPU): sums, a rank with text alone, and one rank killed. Four ranks: calls of a step
+    where weights lie in shards, and sockets."""
     toy.make(settings.work)
     device = "cuda" if settings.gpus > 1 else "cpu"
     note = "nccl and gloo" if device == "cuda" else f"gloo on the CPU: {settings.gpus} GPUs here"
     report.attempt("sums", lambda: _sums(settings, device, note, report))
     report.attempt("killed", lambda: _killed(settings, device, note, report))
+    report.attempt("calls", lambda: _calls(settings, report))
 
 
 def launch(settings: Settings, device: str, what: str, world: int) -> list[subprocess.Popen[bytes]]:
@@ -92,6 +99,32 @@ def _sums(settings: Settings, device: str, note: str, report: Report) -> None:
         equals("updates", two["applied"], True),
         at_most("difference to one process", gradients_apart(one["file"], two["file"]), CLOSE),
         note=note,
+    )
+
+
+def _calls(settings: Settings, report: Report) -> None:
+    """Four ranks, shards over pairs: what a step of two micro-batches calls, and what a rank of a large run keeps open."""
+    device = "cuda" if settings.gpus >= SHARDS else "cpu"
+    codes = wait(launch(settings, device, "calls", SHARDS), PATIENCE)
+    if codes != [0] * SHARDS:
+        raise RuntimeError(f"{SHARDS} ranks ended with {codes}: {last_words(settings, 'calls', SHARDS)}")
+    found = json.loads((settings.work / "calls.json").read_text())
+    report.line(
+        "calls",
+        equals("updates", found["applied"], True),
+        at_most("of the control traffic", found["control"], CONTROL),
+        at_most("sums between copies / units", found["sums"] / found["units"], 1.0),
+        told("micro-batches", found["parts"]),
+        note=f"{SHARDS} ranks on {device}",
+    )
+    two = json.loads((settings.work / "sums-2.json").read_text())["sockets"]
+    each = (found["sockets"] - two) / (SHARDS - 2)
+    report.line(
+        "sockets",
+        at_most(f"at {MANY} ranks / open files that are allowed", (two + each * (MANY - 2)) / found["allowed"], 1.0),
+        told("of two ranks", two),
+        told(f"of {SHARDS} ranks", found["sockets"]),
+        told("allowed", found["allowed"]),
     )
 
 

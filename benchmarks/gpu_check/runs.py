@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import time
 from collections.abc import Callable
@@ -86,6 +87,38 @@ def check_steps(settings: Settings, report: Report) -> None:
     steps = settings.pick(gpu=20, cpu=5, quick=2)
     for dtype in TYPES:
         report.attempt(dtype, lambda d=dtype: _steps(settings, files, d, steps, report))
+    report.attempt("defaults", lambda: _defaults(settings, files, report))
+
+
+def _defaults(settings: Settings, files: toy.Files, report: Report) -> None:
+    """What a recipe gets that names neither a type nor kernels: types that reach attention, fused modules, and how memory grows."""
+    cfg = toy.recipe(files, toy.fresh(settings.work / "steps-defaults"), device=settings.device, steps=1)
+    plain = cfg.model_dump(mode="json", exclude_unset=True)
+    for key in ("dtype", "prefix_backend"):
+        plain["model"].pop(key, None)
+    seen: set[str] = set()
+    ends = [watch(backend, seen) for backend in attention._BACKENDS]  # pyright: ignore[reportPrivateUsage]
+    fused: set[str] = set()
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(lambda module, _: fused.add(_source(module)))
+    try:
+        train(Config.model_validate(plain))
+    finally:
+        hook.remove()
+        for end in ends:
+            end()
+    wanted = "bfloat16" if settings.cuda else "float32"
+    numbers = [equals("types", " | ".join(sorted(seen)), ", ".join([wanted] * 3))]
+    if settings.cuda:
+        held: Any = torch.cuda.memory._snapshot()["allocator_settings"]  # pyright: ignore[reportPrivateUsage]
+        numbers.append(equals("memory grows in place", bool(held["expandable_segments"]), True))
+        if importlib.util.find_spec("liger_kernel") is not None:
+            numbers.append(equals("fused kernels", any("liger" in name for name in fused), True))
+    report.line("defaults", *numbers)
+
+
+def _source(module: torch.nn.Module) -> str:
+    """The file of a module's forward: one that was put in its place is of another."""
+    return str(getattr(module.forward, "__module__", ""))
 
 
 def _steps(settings: Settings, files: toy.Files, dtype: str, steps: int, report: Report) -> None:

@@ -16,6 +16,10 @@ from benchmarks.gpu_check import toy
 from benchmarks.gpu_check.base import Number, Report, Settings, at_least, at_most, equals, first_line, told
 from benchmarks.gpu_check.models import build, open_model
 from vlmrl.errors import NumericsError
+from vlmrl.plan.gpus import gpu_of
+from vlmrl.plan.memory import rollout as plan_rollout
+from vlmrl.plan.model import shape_of
+from vlmrl.plan.settings import Settings as PlanSettings
 from vlmrl.policy.pack import Row, attention_pairs
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
@@ -28,6 +32,12 @@ BYTES_OF_STATE = 16
 UTILISED = {"cuda": 0.05, "cpu": 0.01}
 """Least share of the rate of a large matrix product. It finds what runs on a wrong path, not what could be tuned."""
 EXACT = 1.02
+PLANNED = 1.1
+"""Most memory of a rollout above the state, as a share of what `vlmrl plan` reckons."""
+HELD = 1.3
+"""Most memory that torch holds, as a share of what tensors took at most: beyond it, memory lies in pieces."""
+IN_ORDER = 1.5
+"""Most time of a decoded token in deterministic mode, as a share of that without."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -80,6 +90,26 @@ def _peak(sized: Sized, peak: float) -> list[Number]:
     return [told("peak", peak, "GiB")] if sized.device == "cuda" else []
 
 
+def _held(sized: Sized, peak: float) -> list[Number]:
+    """After what was measured: is the memory that torch holds that of the tensors?"""
+    return [at_most("held / peak", torch.cuda.max_memory_reserved() / GIB / peak, HELD)] if sized.device == "cuda" else []
+
+
+def planned(sized: Sized, prompt: int, tokens: int) -> float:
+    """GiB that a rollout of one prompt takes beside the state, as `vlmrl plan` reckons."""
+    like = PlanSettings(
+        shape=shape_of(sized.policy.model.config.to_dict()),
+        gpu=gpu_of("h100"),
+        gpus=1,
+        dtype="bfloat16" if sized.device == "cuda" else "float32",
+        groups=1,
+        answers=sized.group,
+        prompt=prompt,
+        answer=tokens,
+    )
+    return plan_rollout(like, 0) / GIB
+
+
 def check_size(settings: Settings, report: Report) -> None:
     """A 3B-shaped random model (CPU: a tiny one): memory and speed of load, score, update, rollout, and the vision tower."""
     sized = _load(settings, report)
@@ -87,6 +117,7 @@ def check_size(settings: Settings, report: Report) -> None:
     for prompt in lengths:
         report.attempt(f"score-{prompt}", lambda p=prompt: _score(sized, p, report))
         report.attempt(f"rollout-{prompt}", lambda p=prompt: _rollout(settings, sized, p, report))
+    report.attempt(f"deterministic-{lengths[0]}", lambda: _in_order(settings, sized, lengths[0], report))
     for tokens in settings.pick(gpu=(8192, 32768), cpu=(256, 1024), quick=(8192,) if settings.cuda else (256,)):
         report.attempt(f"tower-{tokens}", lambda t=tokens: _tower(sized, t, report))
     for recompute in (False, True):
@@ -202,7 +233,7 @@ def _update(sized: Sized, part: str, prompt: int, recompute: bool, report: Repor
         told("fits", fits),
     ]
     if sized.device == "cuda":
-        numbers += [told("peak", peak, "GiB"), told("state", state / GIB, "GiB"), told("tokens", tokens)]
+        numbers += [told("peak", peak, "GiB"), told("state", state / GIB, "GiB"), told("tokens", tokens), *_held(sized, peak)]
     report.line(part, *numbers, note="" if fits else f"did not fit: ran with {learner.max_tokens_per_microbatch} tokens a micro-batch")
 
 
@@ -216,6 +247,7 @@ def _rollout(settings: Settings, sized: Sized, prompt: int, report: Report) -> N
 
     # the shorter of two: what else runs on the machine only adds
     start = min(timed(lambda: act(1), sized.device)[1] for _ in range(2))
+    before = torch.cuda.memory_allocated() / GIB if sized.device == "cuda" else 0.0
     out, first, peak = timed(lambda: act(tokens), sized.device, warm=False)
     seconds = min(first, timed(lambda: act(tokens), sized.device, warm=False)[1])
     report.line(
@@ -224,7 +256,43 @@ def _rollout(settings: Settings, sized: Sized, prompt: int, report: Report) -> N
         told("decoded tokens/s", sized.group * (tokens - 1) / max(1e-9, seconds - start)),
         told("per decoding step", 1000 * (seconds - start) / (tokens - 1), "ms"),
         told("prompt", start, "s"),
+        told("planned beside the state", planned(sized, prompt, tokens), "GiB"),
+        *([at_most("beside the state / planned", (peak - before) / planned(sized, prompt, tokens), PLANNED)] if peak else []),
         *_peak(sized, peak),
+        *_held(sized, peak),
+    )
+
+
+def _in_order(settings: Settings, sized: Sized, prompt: int, report: Report) -> None:
+    """A decoded token with the mode of a run on and off, while fewer answers run than there are places."""
+    tokens = settings.pick(gpu=64, cpu=16, quick=16)
+    requests = [
+        Request(prompt=text_prompt(prompt, seed=n), seeds=tuple(range(count)), ks=tuple(range(count)))
+        for n, count in enumerate((sized.group, sized.group - 1))
+    ]
+    engine = HFEngine(sized.policy, VisionCache(_NoPixels(), budget_bytes=1))
+    seconds: dict[bool, float] = {}
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        for on in (True, False):
+            torch.use_deterministic_algorithms(on, warn_only=True)
+            first, long = (
+                min(
+                    timed(lambda c=count: engine.generate(requests, GenerationSettings(max_new_tokens=c)), sized.device)[1]
+                    for _ in range(2)
+                )
+                for count in (1, tokens)
+            )
+            seconds[on] = (long - first) / (tokens - 1)
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+    ratio = seconds[True] / max(1e-9, seconds[False])
+    number = at_most("time of a token / without the mode", ratio, IN_ORDER)
+    report.line(
+        f"deterministic-{prompt}",
+        number if sized.device == "cuda" else told(number.name, ratio),
+        told("with it", 1000 * seconds[True], "ms"),
+        note="" if sized.device == "cuda" else "the CPU has one way to write",
     )
 
 
@@ -234,7 +302,9 @@ def _tower(sized: Sized, tokens: int, report: Report) -> None:
     side = 32 if sized.device == "cuda" else 8
     grid = (tokens // side**2, side * merge, side * merge)
     patches = grid[0] * grid[1] * grid[2]
-    values = np.random.Generator(np.random.Philox(2)).standard_normal((patches, sized.shape.tower.patch_values), dtype=np.float32)
+    draw, shape = np.random.Generator(np.random.Philox(2)), (patches, sized.shape.tower.patch_values)
+    as_bytes = sized.policy.bundle.patch_dtype == np.uint8
+    values = draw.integers(0, 256, shape, dtype=np.uint8) if as_bytes else draw.standard_normal(shape, dtype=np.float32)
     handle = MediaHandle(kind="video", key="generated", grid_thw=grid, tokens=tokens, seconds_per_grid=1.0)
     pixels = SimpleNamespace(get_key=lambda key: SimpleNamespace(pixel_values=values))
 

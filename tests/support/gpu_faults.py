@@ -65,6 +65,38 @@ def forgotten_gradients() -> None:
     dist.sum_gradients = lambda parameters, bucket=0: None
 
 
+def asks_in_every_pass() -> None:
+    """Ranks agree about something before every backward."""
+    from benchmarks.gpu_check import toy
+    from vlmrl.train import dist
+
+    real = toy.Plain.__call__
+
+    def call(self: Any, *args: Any) -> Any:
+        for _ in range(4):
+            dist.gather(0)
+        return real(self, *args)
+
+    toy.Plain.__call__ = call
+
+
+def sums_in_every_pass() -> None:
+    """Copies of the whole add up their gradients behind every micro-batch."""
+    from torch.distributed.fsdp import FSDPModule
+
+    FSDPModule.set_requires_all_reduce = lambda self, requires_all_reduce, *, recurse=True: None
+
+
+def sockets_for_every_rank() -> None:
+    """Forty connections to each other rank."""
+    import socket
+
+    kept.extend(socket.socket() for _ in range(40 * int(os.environ.get("WORLD_SIZE", "1"))))
+
+
+kept: list[Any] = []
+
+
 def never_gives_up() -> None:
     """A rank goes on although its neighbour is gone, and nobody watches."""
     from vlmrl.train import dist, watchdog

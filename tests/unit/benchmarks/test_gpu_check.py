@@ -15,14 +15,14 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.gpu_check import __main__ as command
-from benchmarks.gpu_check import environment, exactness, kernels, limits, models, profiles, ranks, sizes, toy
+from benchmarks.gpu_check import counted, environment, exactness, kernels, limits, models, profiles, ranks, sizes, toy
 from benchmarks.gpu_check.advice import advise
 from benchmarks.gpu_check.base import CHECKS, Collected, Line, Settings, at_least, at_most, equals, told
 from benchmarks.gpu_check.faulty import VARIABLE
 from vlmrl import doctor
-from vlmrl.policy import attention, forward
+from vlmrl.policy import attention, forward, model
 from vlmrl.rollout import engine_hf, grid
-from vlmrl.train import step
+from vlmrl.train import session, step
 
 ROOT = Path(__file__).parents[3]
 
@@ -146,6 +146,49 @@ def waits_per_update(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(toy.Plain, "__call__", call)
 
 
+def copies_that_block(patch: pytest.MonkeyPatch) -> None:
+    """Indices go to the device out of memory that can be moved away."""
+    patch.setattr(forward, "to_device", lambda tensor, device: tensor.to(device))
+
+
+def writes_apart(patch: pytest.MonkeyPatch) -> None:
+    """Every token goes into a cache through indices with a dimension between them."""
+    real, cache, at = engine_hf.DecodeGrid.advance, torch.zeros(2, 3, 4), torch.tensor([0, 1])
+
+    def advance(self: Any) -> None:
+        real(self)
+        cache[at, :, at] = 1.0
+
+    patch.setattr(engine_hf.DecodeGrid, "advance", advance)
+
+
+def copies_kept(patch: pytest.MonkeyPatch) -> None:
+    """Frozen weights are float32, and in a rollout all want gradients: autocast keeps its copies of those."""
+    load, generate = counted.load_policy, engine_hf.HFEngine.generate
+
+    def in_float(*args: Any, **kwargs: Any) -> Any:
+        policy = load(*args, **kwargs)
+        policy.model.float()
+        return policy
+
+    def wanting(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = {p: p.requires_grad for p in self.policy.model.parameters()}
+        for p in before:
+            p.requires_grad_(True)
+        try:
+            return generate(self, *args, **kwargs)
+        finally:
+            for p, wanted in before.items():
+                p.requires_grad_(wanted)
+
+    patch.setattr(counted, "load_policy", in_float)
+    patch.setattr(engine_hf.HFEngine, "generate", wanting)
+
+
+def normalised_on_the_host(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(model.ProcessorBundle, "scales", property(lambda self: {}))
+
+
 def slow(patch: pytest.MonkeyPatch) -> None:
     """Everything that is clocked takes two minutes longer."""
     patch.setattr(sizes, "product_rate", lambda device, dtype: 1e11)
@@ -168,6 +211,12 @@ def loaded_in_double(patch: pytest.MonkeyPatch) -> None:
         return policy
 
     patch.setattr(sizes, "open_model", load)
+
+
+def another_type(patch: pytest.MonkeyPatch) -> None:
+    """A run takes another type than the machine is for."""
+    real = session.load_policy
+    patch.setattr(session, "load_policy", lambda *args, **kwargs: real(*args, **kwargs | {"dtype": "bfloat16"}))
 
 
 def answers_end(patch: pytest.MonkeyPatch) -> None:
@@ -243,10 +292,15 @@ FAULTS: list[tuple[str, Fault, set[str]]] = [
     ("types", two_types, {"dense", "merge", "two_call"}),
     ("steps", other_logprobs_drawn, {"float32", "bfloat16"}),
     ("steps", nothing_applied, {"float32", "bfloat16"}),
+    ("steps", another_type, {"float32", "defaults"}),
     ("logprobs", other_logprobs_drawn, {f"{dtype}.{task}" for dtype in ("float32", "bfloat16") for task in toy.MODALITIES}),
     ("logprobs", trainer_off, {f"{dtype}.{task}" for dtype in ("float32", "bfloat16") for task in toy.MODALITIES}),
     ("profile", waits_per_token, {"token"}),
-    ("profile", waits_per_update, {"update"}),
+    ("profile", waits_per_update, {"update", "waits"}),
+    ("profile", copies_that_block, {"waits"}),
+    ("profile", writes_apart, {"writes"}),
+    ("profile", copies_kept, {"casts"}),
+    ("profile", normalised_on_the_host, {"patches"}),
     ("size", slow, {"score-64", "update-64", "update-64.recomputed", "tower-256"}),
     ("size", three_moments, {"update-64", "update-64.recomputed"}),
     ("size", loaded_in_double, {"load", "score-64", "update-64", "update-64.recomputed"}),
@@ -338,6 +392,9 @@ def test_resume(fault: str, failing: set[str], settings: Settings, tmp_path: Pat
         ("sums_of_one", {"sums", "text-only"}),
         ("forgotten_gradients", {"text-only"}),
         ("never_gives_up", {"killed"}),
+        ("asks_in_every_pass", {"calls"}),
+        ("sums_in_every_pass", {"calls"}),
+        ("sockets_for_every_rank", {"sockets"}),
     ],
 )
 def test_ranks(fault: str, failing: set[str], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +404,7 @@ def test_ranks(fault: str, failing: set[str], settings: Settings, tmp_path: Path
         monkeypatch.setattr(ranks, "NOTICED", 0.0)
     found = lines_of("ranks", Settings(**vars(settings) | {"work": tmp_path}))
     assert {part: str(line) for part, line in found.items() if line.status == "FAIL"}.keys() == failing
-    assert set(found) == {"sums", "text-only", "killed"}
+    assert set(found) == {"sums", "text-only", "killed", "calls", "sockets"}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from vlmrl.families import generic
+from vlmrl.policy.kernels import TOWER
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import to_device
 from vlmrl.types import MediaHandle, MediaKind
@@ -350,13 +351,19 @@ def _pixels(policy: Policy, kind: MediaKind, patches: torch.Tensor) -> torch.Ten
 
 def _places(tower: Any, grid: torch.Tensor, device: torch.device) -> dict[str, torch.Tensor]:
     """Where each patch stands, as transformers' towers take it: made on the host and copied, for on the device the host would wait for
-    every number that it counts with. Boundaries of windows (`cu_...`) stay on the host; attention looks at them there."""
+    every number that it counts with. Boundaries of windows stay on the host, where attention looks at them; but transformers' own flash
+    attention takes those of the device."""
     from transformers import vision_utils as made
 
-    out = {"position_ids": to_device(made.get_vision_position_ids(grid, tower.spatial_merge_size), device)}
+    kernel = tower.config._attn_implementation
+    of_device = "flash" in kernel and kernel != TOWER
+    out = {"position_ids": made.get_vision_position_ids(grid, tower.spatial_merge_size)}
+    here: dict[str, torch.Tensor] = {}
+    if of_device:
+        out["cu_seqlens"] = made.get_vision_cu_seqlens(grid)
     if hasattr(tower, "window_size"):
-        index, ends = made.get_vision_window_index(grid, tower.spatial_merge_size, tower.window_size, tower.patch_size)
-        out |= {"window_index": to_device(index, device), "cu_window_seqlens": ends}
+        out["window_index"], ends = made.get_vision_window_index(grid, tower.spatial_merge_size, tower.window_size, tower.patch_size)
+        (out if of_device else here)["cu_window_seqlens"] = ends
     if hasattr(tower, "num_grid_per_side"):
         taps = made.get_vision_interpolation_indices_and_weights(
             grid,
@@ -365,8 +372,8 @@ def _places(tower: Any, grid: torch.Tensor, device: torch.device) -> dict[str, t
             align_corners=tower.interpolation_align_corners,
             spatial_merge_size=tower.spatial_merge_size,
         )
-        out |= {name: to_device(x, device) for name, x in zip(("interp_indices", "interp_weights"), taps, strict=True)}
-    return out
+        out |= dict(zip(("interp_indices", "interp_weights"), taps, strict=True))
+    return {name: to_device(x, device) for name, x in out.items()} | here
 
 
 def _parts(encoded: Any, count: int) -> Parts:

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.pretend import Pretend
 from tests.support.tiny import Tiny
 from vlmrl.compat import ensure_torchvision
+from vlmrl.policy import vision as vision_module
 from vlmrl.policy.load import freeze, load_policy
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import Features, VisionCache, tower_fingerprint
@@ -258,7 +260,20 @@ def test_deepstack_that_is_not_split_is_refused(tiny: Tiny) -> None:
     def encode(values: torch.Tensor, grid: torch.Tensor, return_dict: bool, position_ids: torch.Tensor) -> Any:
         return SimpleNamespace(pooler_output=[torch.zeros(1, 4)], deepstack_features=[torch.zeros(1, 4)])
 
-    model = SimpleNamespace(model=SimpleNamespace(get_image_features=encode, visual=SimpleNamespace(spatial_merge_size=2)))
+    visual = SimpleNamespace(spatial_merge_size=2, config=SimpleNamespace(_attn_implementation="sdpa"))
+    model = SimpleNamespace(model=SimpleNamespace(get_image_features=encode, visual=visual))
     policy = Policy(model=model, bundle=tiny.bundle, positions=tiny.policy.positions, device=torch.device("cpu"))
     with pytest.raises(RuntimeError, match="deepstack layer 0"):
         VisionCache(Patches([handle], 8), budget_bytes=BIG).features(policy, [handle], train=False)
+
+
+@pytest.mark.parametrize(("kernel", "there"), [("flash_attention_2", True), ("sdpa", False), ("vlmrl_flash_varlen", False)])
+def test_boundaries_of_windows_are_where_attention_looks_at_them(kernel: str, there: bool) -> None:
+    """What gathers and embeds goes to the device whatever the kernel is, and nothing waits."""
+    tower = SimpleNamespace(config=SimpleNamespace(_attn_implementation=kernel), spatial_merge_size=2, window_size=112, patch_size=14)
+    with Pretend() as fake:
+        found = vision_module._places(tower, torch.tensor([[2, 8, 12]]), fake.device)
+        assert {name for name, x in found.items() if x.device == fake.device} == {"position_ids", "window_index"} | (
+            {"cu_seqlens", "cu_window_seqlens"} if there else set()
+        )
+        assert fake.total("wait") == 0

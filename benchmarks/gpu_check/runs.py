@@ -109,8 +109,8 @@ def _defaults(settings: Settings, files: toy.Files, report: Report) -> None:
     wanted = "bfloat16" if settings.cuda else "float32"
     numbers = [equals("types", " | ".join(sorted(seen)), ", ".join([wanted] * 3))]
     if settings.cuda:
-        held: Any = torch.cuda.memory._snapshot()["allocator_settings"]  # pyright: ignore[reportPrivateUsage]
-        numbers.append(equals("memory grows in place", bool(held["expandable_segments"]), True))
+        held: Any = torch.cuda.memory._snapshot()  # pyright: ignore[reportPrivateUsage]
+        numbers.append(equals("memory grows in place", bool(held["allocator_settings"]["expandable_segments"]), True))
         if importlib.util.find_spec("liger_kernel") is not None:
             numbers.append(equals("fused kernels", any("liger" in name for name in fused), True))
     report.line("defaults", *numbers)

@@ -108,17 +108,22 @@ class ModelSection(Section):
         default="auto", description="Code that runs it: auto goes by the model type; generic takes any, by its own processor and forward"
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where the policy runs")
-    dtype: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="Type of the forward pass and of weights that no stage trains; those that train stay float32"
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="Type of the forward pass and of weights that no stage trains; those that train stay float32; "
+        "auto: bfloat16 on a GPU that has it, else float32",
     )
     attention: Literal["sdpa", "flash_attention_2"] = Field(default="sdpa", description="Attention kernel of transformers")
     prefix_backend: Literal["auto", "dense", "merge", "two_call", "flash", "flex"] = Field(
         default="auto", description="Attention over packed rows; auto takes the fastest that runs here (docs/design/003)"
     )
-    kernels: Literal["torch", "liger"] = Field(
-        default="torch", description="RMSNorm, SwiGLU and rotary positions: torch's, or liger-kernel's (CUDA; differs by rounding)"
+    kernels: Literal["auto", "torch", "liger"] = Field(
+        default="auto",
+        description="RMSNorm, SwiGLU and rotary positions: torch's, or liger-kernel's on CUDA; auto: liger's where they are for the model",
     )
-    gradient_checkpointing: bool = Field(default=False, description="Recompute activations in backward: less memory, more time")
+    gradient_checkpointing: bool | Literal["auto"] = Field(
+        default="auto", description="Recompute activations in backward: less memory, more time; auto: on CUDA"
+    )
     vision_chunk_patches: PositiveInt | None = Field(
         default=None,
         description="Encode videos by whole frames, so many patches a pass, again in backward if the tower trains; none: all at once",

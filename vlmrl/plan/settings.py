@@ -232,6 +232,7 @@ def settings_of(
         ConfigError: a value that is not known.
     """
     model = cfg.model
+    dtype = "bfloat16" if model.dtype == "auto" else model.dtype  # a GPU is planned for
     values: dict[str, Any] = {
         "sharding": cfg.train.sharding if gpus > 1 else "none",
         "shard_size": cfg.train.shard_size,
@@ -239,10 +240,10 @@ def settings_of(
         "offload": cfg.train.offload,
         "offload_activations": cfg.train.offload_activations,
         "optimizer": stage.optim.kind,
-        "recompute": model.gradient_checkpointing,
+        "recompute": bool(model.gradient_checkpointing),  # 'auto' is true on a GPU
         "vision_chunk": model.vision_chunk_patches,
-        "dtype": model.dtype,
-        "backend": ("flash" if model.dtype == "bfloat16" else "flex") if model.prefix_backend == "auto" else model.prefix_backend,
+        "dtype": dtype,
+        "backend": ("flash" if dtype == "bfloat16" else "flex") if model.prefix_backend == "auto" else model.prefix_backend,
         "budget": stage.max_tokens_per_microbatch,
         "freeze": tuple(stage.frozen),
         "trains": cfg.trained,

@@ -84,7 +84,7 @@ def load_processor(path: str, *, revision: str | None = None, family: str = AUTO
     ensure_torchvision()
     from transformers import AutoProcessor, Qwen3VLProcessor
 
-    found = _model_type(path, revision)
+    found = model_type(path, revision)
     chosen = None if found is None else registry.choose(family, found, path, revision)
     if chosen is not None and not chosen.own_code:
         given = _load(AutoProcessor, path, "processor", revision=revision)
@@ -119,7 +119,7 @@ def load_processor(path: str, *, revision: str | None = None, family: str = AUTO
     )
 
 
-def _model_type(path: str, revision: str | None) -> str | None:
+def model_type(path: str, revision: str | None) -> str | None:
     """`model_type` of the model beside the processor; None for a folder that holds a processor alone."""
     from transformers import AutoConfig
 

@@ -13,6 +13,8 @@ from vlmrl.policy.model import Policy, ProcessorBundle
 REPEAT = "repeat"
 SHARED = "shared_prefix"
 FORK = "fork"
+PLAIN = {"kernels": "torch"}
+"""What a default `auto` has become before a run is opened (`train.machine`)."""
 
 
 def refuse_unproven(cfg: Config, bundle: ProcessorBundle) -> None:
@@ -40,7 +42,7 @@ def _asked(cfg: Config) -> Iterator[tuple[str, object, str]]:
     m, whole = cfg.model, type(cfg.model).model_fields
     for name in ("attention", "prefix_backend", "kernels"):
         value, plain = getattr(m, name), whole[name].default
-        if value != plain:
+        if value not in (plain, PLAIN.get(name)):
             yield f"model.{name}", value, f"leave it at {plain!r}: its own forward runs under its own masks"
     if m.positions == "grid":
         yield "model.positions", m.positions, "leave it at 'auto': positions are the model's own"

@@ -14,7 +14,7 @@ import torch
 
 from vlmrl import faults
 from vlmrl.config.load import Loaded
-from vlmrl.config.schema import validate
+from vlmrl.config.schema import Config, validate
 from vlmrl.errors import ConfigError, VlmrlError
 from vlmrl.methods import method_doubts, method_problems
 from vlmrl.policy.load import quiet_transformers
@@ -25,10 +25,11 @@ from vlmrl.train import dist
 from vlmrl.train.about import about
 from vlmrl.train.evaluate import eval_notes, eval_problems, evaluate_stage, remember_stage
 from vlmrl.train.export import export, link
+from vlmrl.train.machine import settled, told
 from vlmrl.train.mirror import Mirror
 from vlmrl.train.results import check_evaluations, show_results
 from vlmrl.train.resume import lost_of_finished, reopen, verify
-from vlmrl.train.rundir import open_run
+from vlmrl.train.rundir import Options, open_run
 from vlmrl.train.session import Places, Session, fixed_options, open_session
 from vlmrl.train.stage import grpo, kinds, preference, sft  # noqa: F401 (registers the kinds of the package)
 from vlmrl.train.stage.engines import close_engines
@@ -44,6 +45,7 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
         VlmrlError: with the exit code of its kind; what was saved stays.
     """
     cfg = loaded.config
+    set_torch(cfg)
     dist.start(cfg.train.patience, offloads=cfg.train.offload != "none")
     problems = [*validate(cfg), *method_problems(cfg), *eval_problems(cfg)]
     if problems:
@@ -53,26 +55,25 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
     for text in eval_notes(cfg):
         ui.say(text)
     quiet_transformers()
-    if cfg.run.threads:
-        torch.set_num_threads(cfg.run.threads)
-    if cfg.run.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # products on CUDA have no fixed order without it
-    torch.use_deterministic_algorithms(cfg.run.deterministic, warn_only=True)
-    # on by default with the former: a write to every fresh tensor, to find reads of what nobody wrote
-    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 (a property of the module, which has no type)
     main = dist.is_main()
+    asked, loaded = loaded, settled(loaded, places.model)
+
+    def options(of: Loaded) -> Options:
+        return Options(of.text, of.hash, fixed_options(of.config))
+
     mirror = None if cfg.checkpoint.mirror is None else Mirror(cfg.checkpoint.mirror, cfg.run.name)
     with open_run(
         cfg.run.root,
         cfg.run.name,
-        resolved_config=loaded.text,
-        config_hash=loaded.hash,
-        fixed=fixed_options(cfg),
+        options(loaded),
+        settle=lambda began: options(settled(asked, places.model, began)),
         fetch=None if mirror is None else mirror.pull,
         run_synchronized=dist.run_synchronized,
         is_main=main,
     ) as run:
-        for note in run.notes:
+        loaded = settled(asked, places.model, dist.gather(run.fixed)[0])
+        cfg = loaded.config
+        for note in [*run.notes, *told(asked.config.model, cfg.model, resumed=run.resumed)]:
             ui.say(note)
         lost = dist.gather(dist.on_main(lambda: lost_of_finished(run, cfg, ui.say)))[0] if run.finished else None
         if lost == []:
@@ -98,6 +99,17 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
         dist.on_main(lambda: show_results(run.path, ui))
         dist.on_main(lambda: check_evaluations(run.path))
         return run.path
+
+
+def set_torch(cfg: Config) -> None:
+    """What holds for the whole process, before anything touches a device."""
+    if cfg.run.threads:
+        torch.set_num_threads(cfg.run.threads)
+    if cfg.run.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # products on CUDA have no fixed order without it
+    torch.use_deterministic_algorithms(cfg.run.deterministic, warn_only=True)
+    # on by default with the former: a write to every fresh tensor, to find reads of what nobody wrote
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 (a property of the module, which has no type)
 
 
 def _let_end(s: Session) -> None:

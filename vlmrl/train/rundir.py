@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
@@ -53,6 +53,8 @@ class RunDir:
     """Whether it is complete: then there is nothing to do but report."""
     notes: list[str] = field(default_factory=list)
     """What the user should know: changed options, other versions, leftovers removed."""
+    fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Its options that cannot change, as it was begun; known on rank 0."""
     stop_signal: str | None = None
     lost: Callable[[], str | None] = lambda: None
     """Why the directory is no longer locked by this process, for rank 0; None while it is."""
@@ -112,14 +114,23 @@ class RunDir:
         fs.write_text(self.path / "run.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
+class Options(NamedTuple):
+    """What a run is opened with."""
+
+    text: str
+    """The whole configuration as YAML. What differs at resume and is not in `fixed` is applied and noted."""
+    hash: str
+    fixed: Mapping[str, Any]
+    """The part that may not change between start and resume, as nested JSON values (model, seed, data, method)."""
+
+
 @contextmanager
 def open_run(
     root: str | Path,
     name: str,
+    options: Options,
     *,
-    resolved_config: str,
-    config_hash: str,
-    fixed: Mapping[str, Any],
+    settle: Callable[[Mapping[str, Any]], Options] | None = None,
     resume: Resume = "auto",
     fetch: Callable[[Path], str | None] | None = None,
     run_synchronized: Callable[[Callable[[], None]], None] | None = None,
@@ -128,9 +139,8 @@ def open_run(
     """Lock, create or re-open `<root>/<name>`, and watch for signals until the block ends.
 
     Args:
-        resolved_config: the whole configuration as YAML.
-        fixed: the part of it that may not change between start and resume, as nested JSON values (model, seed, data, method).
-            What else differs in `resolved_config` is applied and noted.
+        settle: the options for a run that is there, from the fixed ones that it was begun with: what a recipe leaves to the machine
+            stays as it was.
         resume: `auto` starts or resumes, `never` refuses a used directory, `must` refuses a new one.
         fetch: fills a new folder with a run that is kept elsewhere, its record last; a line about it, or None where there is none. It is
             asked when there is no run here.
@@ -155,7 +165,7 @@ def open_run(
                 run.lost = stack.enter_context(_locked(run.path / "LOCK"))
                 if fetch is not None and not (run.path / "run.json").exists():
                     _fetch(run, fetch)
-                _prepare(run, resolved_config, config_hash, fixed, resume)
+                _prepare(run, options, settle, resume)
 
         (run_synchronized or (lambda fn: fn()))(prepare)
         run.finished = (run.path / "FINISHED").exists()
@@ -198,7 +208,7 @@ def _accelerators() -> list[str]:
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
 
 
-def _prepare(run: RunDir, resolved_config: str, config_hash: str, fixed: Mapping[str, Any], resume: Resume) -> None:
+def _prepare(run: RunDir, options: Options, settle: Callable[[Mapping[str, Any]], Options] | None, resume: Resume) -> None:
     record_path = run.path / "run.json"
     now = environment()
     if record_path.exists():
@@ -206,17 +216,19 @@ def _prepare(run: RunDir, resolved_config: str, config_hash: str, fixed: Mapping
             raise RunBusyError(f"{run.path} already holds a run; choose another run.name, or resume it")
         record = _read_record(record_path)
         run.resumed = True
-        _compare(run, record, resolved_config, fixed, now)
+        options = options if settle is None else settle(record["fixed"])
+        _compare(run, record, options.text, options.fixed, now)
     else:
         _refuse_foreign(run)
-        record = {"schema": _SCHEMA, "fixed": fixed, "history": []}
+        record = {"schema": _SCHEMA, "fixed": options.fixed, "history": []}
+    run.fixed = record["fixed"]
     for leftover in _leftovers(run.path):
         fs.remove_tree(leftover)
         run.notes.append(f"removed {leftover.relative_to(run.path)}, which a stopped process left unfinished")
-    record["history"].append({"wall": time.time(), "host": socket.gethostname(), "config_hash": config_hash, "notes": run.notes})
+    record["history"].append({"wall": time.time(), "host": socket.gethostname(), "config_hash": options.hash, "notes": run.notes})
     for folder in (run.journal, run.checkpoints, run.eval):
         fs.mkdir(folder)
-    _write_if_changed(run.config, resolved_config)
+    _write_if_changed(run.config, options.text)
     _write_if_changed(run.path / "environment.json", json.dumps(now, indent=1, sort_keys=True) + "\n")
     fs.write_text(record_path, json.dumps(record, indent=1, sort_keys=True) + "\n")
 

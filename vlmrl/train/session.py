@@ -90,6 +90,11 @@ class Session:
     """The weights that train, from stage to stage (`open_policy`)."""
     vision: VisionCache = field(init=False)
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether activations are computed again in the backward pass; what was left to the machine is settled (`train.machine`)."""
+        return self.cfg.model.gradient_checkpointing is True
+
     def open_policy(self) -> None:
         """Load the weights that the current stage starts from."""
         self._load(self.base)
@@ -117,7 +122,7 @@ class Session:
             policy = self.load_policy(path, trains=self.cfg.trained)
             if add is not None:
                 add(policy)
-            if self.cfg.model.gradient_checkpointing:
+            if self.recomputes:
                 policy.model.gradient_checkpointing_enable({"use_reentrant": False})
             self.engine.wrap(policy)
         policy.version = self.state.policy_version

@@ -10,6 +10,7 @@ from pathlib import Path
 from vlmrl.config.schema import Config, RolloutStage
 from vlmrl.data.thoughts import ThoughtsReport, add_thoughts
 from vlmrl.errors import ConfigError
+from vlmrl.evals.ask.models import compute_dtype
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RewardContext
@@ -48,7 +49,8 @@ def write_thoughts(
         raise ConfigError(f"--stage: no stage '{stage}' in the recipe (it has: {', '.join(s.name for s in cfg.stages)})")
     m = cfg.model
     bundle = load_processor(places.model, revision=m.revision, family=m.family, max_tiles=cfg.media.max_tiles)
-    policy = load_policy(places.model, bundle, device=m.device, dtype=m.dtype, attention=m.attention, positions=m.positions)
+    dtype = compute_dtype(m.device, m.dtype)
+    policy = load_policy(places.model, bundle, device=m.device, dtype=dtype, attention=m.attention, positions=m.positions)
     store, encoder = open_media(cfg, bundle, places.data)
     with _judge(cfg) if check else nullcontext() as judge:
         derive = functools.partial(

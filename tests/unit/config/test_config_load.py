@@ -310,10 +310,11 @@ TABLE = [
     ("run=3", "run: expected a mapping with name, root, seed, trackers, deterministic, threads, got int 3"),
     ("model.path=null", "model.path: expected str, got nothing (null)"),
     ("model.device=gpu", "model.device: expected one of 'auto', 'cpu', 'cuda', got str 'gpu'"),
-    ("model.dtype=bfloat", "model.dtype: expected one of 'float32', 'bfloat16', got str 'bfloat'; did you mean 'bfloat16'?"),
+    ("model.dtype=bfloat", "model.dtype: expected one of 'auto', 'float32', 'bfloat16', got str 'bfloat'; did you mean 'bfloat16'?"),
     (
         "model.dtype=float16",
-        "model.dtype: expected one of 'float32', 'bfloat16', got str 'float16'; float16 overflows without a loss scaler, and none is here: "
+        "model.dtype: expected one of 'auto', 'float32', 'bfloat16', got str 'float16'; "
+        "float16 overflows without a loss scaler, and none is here: "
         "use bfloat16, which has the range of float32",
     ),
     ("model.revision=3", "model.revision: expected str or None, got int 3"),

@@ -69,6 +69,13 @@ def test_settings_are_those_of_the_recipe(recipe: str) -> None:
     assert (supervised.sharding, supervised.engine, supervised.answers, supervised.groups) == ("none", "none", 1, 8)
 
 
+def test_what_is_left_to_the_machine_is_planned_as_on_a_gpu(recipe: str) -> None:
+    named = {"shape": named_shape("qwen2.5-vl-3b"), "gpu": gpu_of("h100"), "gpus": 1}
+    said = load(Path(recipe), []).config
+    left = load(Path(recipe), ["model.dtype=auto", "model.gradient_checkpointing=auto"]).config
+    assert settings_of(left, left.stages[1], **named) == settings_of(said, said.stages[1], **named)
+
+
 def test_options_win_over_the_recipe(run: Run, recipe: str) -> None:
     found = planned(run, recipe, "--gpus", "8", "--sharding", "fsdp", "--prompt", "1000", "--answer", "100", "--no-recompute")
     assert found["settings"]["sharding"] == "fsdp"

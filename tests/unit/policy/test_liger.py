@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -71,6 +72,19 @@ def test_what_cannot_run_is_refused_before_anything_changes(package: list[dict[s
     with pytest.raises(ConfigError, match=r"pip install 'vlmrl\[liger\]'"):
         liger.fuse(model_of("qwen2_5_vl"), device=CUDA)
     assert package == []
+
+
+def test_which_models_it_has_kernels_for(package: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def suits(kind: str, family: str = "auto") -> bool:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        return liger.suits(str(tmp_path), family=family, revision=None)
+
+    assert suits("qwen2_5_vl")
+    assert not suits("qwen3_vl"), "a family of ours that this version of the package does not have"
+    assert not suits("qwen2_5_vl", "generic"), "its forward is not the trainer's"
+    monkeypatch.delitem(sys.modules, "liger_kernel")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert not suits("qwen2_5_vl")
 
 
 def equal(family: str, device: str, **environment: str) -> dict[str, Any]:

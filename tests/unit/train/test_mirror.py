@@ -15,7 +15,7 @@ from vlmrl.errors import CheckpointError, ConfigError, RunBusyError, StorageErro
 from vlmrl.train import checkpoint
 from vlmrl.train.manifest import write_manifest
 from vlmrl.train.mirror import Mirror
-from vlmrl.train.rundir import open_run
+from vlmrl.train.rundir import Options, open_run
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -215,7 +215,7 @@ def test_unknown_places_are_refused(tmp_path: Path) -> None:
 
 
 def open_and_close(root: Path, fetch: Any) -> list[str]:
-    with open_run(root, "small", resolved_config="{}", config_hash="0", fixed={}, fetch=fetch) as run:
+    with open_run(root, "small", Options("{}", "0", {}), fetch=fetch) as run:
         return run.notes
 
 

@@ -19,7 +19,7 @@ from tests.support import fs_ops
 from vlmrl import fs
 from vlmrl.errors import CheckpointError, ConfigError, RunBusyError, StorageError
 from vlmrl.train import rundir
-from vlmrl.train.rundir import differences, open_run
+from vlmrl.train.rundir import Options, differences, open_run
 
 CONFIG = {"model": {"path": "m"}, "optim": {"lr": 1e-6}, "run": {"trackers": ["tensorboard"]}}
 
@@ -27,7 +27,7 @@ CONFIG = {"model": {"path": "m"}, "optim": {"lr": 1e-6}, "run": {"trackers": ["t
 def opened(root: Path, config: dict[str, Any] | None = None, fixed: dict[str, Any] | None = None, name: str = "one", **kw: Any) -> Any:
     config = CONFIG if config is None else config
     fixed = {"model": config["model"], "optim": config["optim"]} if fixed is None else fixed
-    return open_run(root, name, resolved_config=yaml.safe_dump(config), config_hash="h1", fixed=fixed, **kw)
+    return open_run(root, name, Options(yaml.safe_dump(config), "h1", fixed), **kw)
 
 
 def test_a_new_run_has_its_layout(tmp_path: Path) -> None:
@@ -391,8 +391,8 @@ def test_the_first_signal_asks_and_handlers_are_put_back(tmp_path: Path) -> None
 
 SIGNALLED = """
 import os, sys, signal
-from vlmrl.train.rundir import open_run
-with open_run(sys.argv[1], "r", resolved_config="{}", config_hash="", fixed={}) as run:
+from vlmrl.train.rundir import Options, open_run
+with open_run(sys.argv[1], "r", Options("{}", "", {})) as run:
     try:
         for name in sys.argv[2:]:
             os.kill(os.getpid(), getattr(signal, name))

@@ -181,7 +181,7 @@ def _learner(
         layout=layout_told(s, cfg),
         temperature=temperature,
         forbidden=forbidden,
-        checkpointing=s.cfg.model.gradient_checkpointing,
+        checkpointing=s.recomputes,
         offload=s.cfg.train.offload_activations,
         rehearse=s.cfg.train.rehearse,
     )
@@ -189,7 +189,7 @@ def _learner(
 
 def layout_told(s: Session, cfg: StageBase) -> str:
     """The layout of a stage's forward passes; where it is not the one that the recipe asks for, that is said."""
-    layout, why = training_layout(s.policy, cfg.forward, recomputes=s.cfg.model.gradient_checkpointing)
+    layout, why = training_layout(s.policy, cfg.forward, recomputes=s.recomputes)
     if why:
         s.ui.say(f"stage '{cfg.name}': {why}")
     return layout

@@ -14,7 +14,7 @@ import torch
 
 from vlmrl import faults
 from vlmrl.config.load import Loaded
-from vlmrl.config.schema import Config, validate
+from vlmrl.config.schema import Config, RolloutStage, validate
 from vlmrl.errors import ConfigError, VlmrlError
 from vlmrl.methods import method_doubts, method_problems
 from vlmrl.policy.load import quiet_transformers
@@ -102,7 +102,13 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
 
 
 def set_torch(cfg: Config) -> None:
-    """What holds for the whole process, before anything touches a device."""
+    """What holds for the whole process, before anything touches a device.
+
+    Segments of the device's memory that can grow: rows of every length and caches that come and go leave no holes that nothing fits into.
+    vLLM in this process brings an allocator of its own, which refuses them.
+    """
+    if not ({"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & set(os.environ) or vllm_within(cfg)):
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     if cfg.run.threads:
         torch.set_num_threads(cfg.run.threads)
     if cfg.run.deterministic:
@@ -110,6 +116,12 @@ def set_torch(cfg: Config) -> None:
     torch.use_deterministic_algorithms(cfg.run.deterministic, warn_only=True)
     # on by default with the former: a write to every fresh tensor, to find reads of what nobody wrote
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 (a property of the module, which has no type)
+
+
+def vllm_within(cfg: Config) -> bool:
+    """Whether a stage generates with vLLM in the trainer's process."""
+    rollouts = [stage.rollout for stage in cfg.stages if isinstance(stage, RolloutStage)]
+    return any(one.engine == "vllm" and not (one.vllm and one.vllm.servers) for one in rollouts)
 
 
 def _let_end(s: Session) -> None:

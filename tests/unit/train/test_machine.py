@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config, ModelSection
 from vlmrl.train import machine
 from vlmrl.train.machine import choices, settled, told
+from vlmrl.train.run import set_torch
 from vlmrl.train.session import fixed_options
 
 ON_CPU = {"dtype": "float32", "kernels": "torch", "gradient_checkpointing": False}
@@ -57,8 +59,9 @@ def test_what_the_recipe_says_stays_and_the_rest_is_written_out(cuda: None, monk
     monkeypatch.setattr(machine, "suits", lambda *_, **__: False)
     asked = loaded(recipe(dtype="float32"))
     taken = settled(asked, "m")
-    assert yaml.safe_load(taken.text)["model"] | {"dtype": "float32", "kernels": "torch", "gradient_checkpointing": True} == (
-        yaml.safe_load(taken.text)["model"]
+    assert (
+        yaml.safe_load(taken.text)["model"] | {"dtype": "float32", "kernels": "torch", "gradient_checkpointing": True}
+        == (yaml.safe_load(taken.text)["model"])
     )
     assert taken.hash != asked.hash
     assert settled(taken, "m") is taken
@@ -80,3 +83,30 @@ def test_a_run_says_and_keeps_what_was_chosen(tiny_files: tuple[Path, Path], tmp
     folder = runs.run_dir(config)
     for fixed in (yaml.safe_load((folder / "config.yaml").read_text()), yaml.safe_load((folder / "run.json").read_text())["fixed"]):
         assert fixed["model"] | ON_CPU == fixed["model"]
+
+
+def test_memory_grows_in_segments_unless_the_user_or_vllm_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wanted(engine: str = "hf", vllm: Any = None, **environment: str) -> str | None:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+                patch.setenv(name, "")
+                patch.delenv(name)
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            rollout = {"engine": engine, "vllm": vllm}
+            stage = {
+                "kind": "grpo",
+                "name": "s",
+                "source": {"path": "rows.jsonl"},
+                "steps": 1,
+                "rollout": rollout,
+                "rewards": [{"name": "format"}],
+            }
+            set_torch(Config.model_validate({"model": {"path": "m"}, "stages": [stage]}))
+            return os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
+
+    assert wanted() == "expandable_segments:True"
+    assert wanted(PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:64") == "max_split_size_mb:64"
+    assert wanted(PYTORCH_ALLOC_CONF="max_split_size_mb:64") is None
+    assert wanted("vllm") is None
+    assert wanted("vllm", {"servers": ["http://localhost:1"]}) == "expandable_segments:True"

@@ -50,10 +50,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "families", "answers", "envs", "data", "media"},
     # Episodes are played in environments.
     "evals": BELOW | {"answers", "metrics", "data", "media", "rewards", "rollout", "policy", "config", "envs"},
-    # A stage with an environment opens its processes.
+    # A stage with an environment opens its processes, and holds its memory against the plan.
     "train": BELOW
     | {"config", "methods", "algo", "answers", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "families", "evals"}
-    | {"envs", "kept"},
+    | {"envs", "kept", "plan"},
     # Kept groups: written by the trainer, read by the viewer.
     "kept": {"errors", "fs", "media", "types"},
     # Shows a run; reads what training and evaluation have written.
@@ -66,7 +66,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "methods": {"config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "algo", "rewards", "sampling"}
     | {"rollout.strategy", "envs"},
     "doctor": {"compat", "errors", "families"},
-    "plan": {"config", "errors"},
+    "plan": {"config", "errors", "fs"},
     # Actions are read as the GUI metrics read them; worker processes are those of the rewards. Tools look at media again.
     "envs": {"rng", "types", "registry", "errors", "fs", "plugins", "metrics", "rewards.run", "data", "answers", "media"},
     # A checkpoint behind OpenAI's protocol: prompts of the encoder, answers of the engine of evaluations.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vlmrl.plan.model import Shape
     from vlmrl.plan.result import Plan
     from vlmrl.plan.settings import Settings
+    from vlmrl.plan.slack import Slack
 
 PANEL = "What is planned otherwise than the recipe says"
 _GIVEN = {"rich_help_panel": PANEL, "show_default": False}
@@ -51,22 +52,25 @@ def plan_(
     Example: vlmrl plan video_tempsamp_3b --gpus 8 --gpu h100
     """
     from vlmrl.plan.gpus import gpu_of
+    from vlmrl.plan.slack import slack_of
 
     cfg = load_said(recipe, overrides).config
     given = {"sharding": sharding, "shard_size": shard_size, "offload": offload, "recompute": recompute}
-    given |= {"engine": engine, "prompt": prompt, "visual": visual, "answer": answer, "network": network * 1e9}
+    card = gpu_of(gpu)
+    slack = slack_of(card)
+    given |= {"engine": engine, "prompt": prompt, "visual": visual, "answer": answer, "network": network * 1e9, "slack": slack.bytes}
     found = _shape(cfg, shape)
     stages = [one for one in cfg.stages if stage in (None, one.name)]
     if not stages:
         raise ConfigError(f"--stage: no stage '{stage}' (there are: {', '.join(one.name for one in cfg.stages)})")
-    name, worst = heaviest(cfg, stages, shape=found, gpu=gpu_of(gpu), gpus=gpus, gpus_per_node=gpus_per_node, given=given)
+    name, worst = heaviest(cfg, stages, shape=found, gpu=card, gpus=gpus, gpus_per_node=gpus_per_node, given=given)
     if as_json:
         from vlmrl.plan.advice import changes
 
         ways = [{"change": c.what, "peak": c.peak, "step_seconds": c.after.time.step, "fits": c.fits} for c in changes(worst, name)]
-        typer.echo(json.dumps({"stage": name, **worst.json(), "changes": ways}, indent=1))
+        typer.echo(json.dumps({"stage": name, **worst.json(), "slack_source": slack.source, "changes": ways}, indent=1))
         return
-    show(name, worst)
+    show(name, worst, slack)
 
 
 def heaviest(cfg: Config, stages: list[StageBase], **machine: Any) -> tuple[str, Plan]:
@@ -107,7 +111,7 @@ def _shape(cfg: Config, name: str | None) -> Shape:
         raise ConfigError(f"{file}: {error}") from error
 
 
-def show(name: str, found: Plan) -> None:
+def show(name: str, found: Plan, slack: Slack) -> None:
     """Tables and advice on the terminal."""
     from rich.console import Console
     from rich.table import Table
@@ -127,7 +131,7 @@ def show(name: str, found: Plan) -> None:
     right.add_section()
     right.add_row("step", f"{t.step:.2f}")
     console.print(left, right)
-    for line in _verdict(name, found):
+    for line in [*_verdict(name, found), f"{_gb(slack.bytes)} GB of each phase are no tensors: {slack.source}"]:
         console.print(Text(line), soft_wrap=True)
 
 
@@ -176,6 +180,7 @@ def warn(loaded: Loaded, gpu: str | None) -> None:
     if wanted is None:
         return
     from vlmrl.plan.gpus import gpu_of
+    from vlmrl.plan.slack import slack_of
 
     kind, _, number = str(wanted).partition(":")
     if number and not (number.isdecimal() and int(number)):
@@ -186,7 +191,8 @@ def warn(loaded: Loaded, gpu: str | None) -> None:
     except ConfigError as error:
         typer.echo(f"plan: skipped, {error}")
         return
-    name, found = heaviest(loaded.config, list(loaded.config.stages), shape=shape, gpu=card, gpus=int(number or 1))
+    given = {"slack": slack_of(card).bytes}
+    name, found = heaviest(loaded.config, list(loaded.config.stages), shape=shape, gpu=card, gpus=int(number or 1), given=given)
     if found.fits != "yes":
         typer.echo(f"warning: stage '{name}' (computed, not measured): {_verdict(name, found)[0]}; vlmrl plan says what to change")
 

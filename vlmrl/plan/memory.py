@@ -15,8 +15,6 @@ from vlmrl.plan.model import count, decoder_layer
 from vlmrl.plan.settings import Settings
 from vlmrl.plan.state import State, bytes_of, of_muon, state, unpacked
 
-SLACK = 2 * 10**9
-"""Bytes of the driver's context and of what the allocator cannot use: a guess, not measured."""
 USABLE = 0.9
 """Share of a GPU's memory up to which a plan fits; between this and all of it, it is tight."""
 BUCKET = 2**26
@@ -85,13 +83,20 @@ class Memory:
     """What AdamW needs beside the state."""
     shard: int
     """Ranks that share one copy of the state."""
+    slack: int
+    """What is not tensors."""
+
+    @property
+    def tensors(self) -> dict[str, int]:
+        """Bytes of tensors of one rank in each phase."""
+        out = {"forward/backward": self.state.total + self.training.peak, "update": self.state.total + self.update}
+        out |= {"rollout": self.state.between + self.rollout} if self.rollout else {}
+        return {phase: size + self.features for phase, size in out.items()}
 
     @property
     def phases(self) -> dict[str, int]:
         """Bytes of one rank in each phase."""
-        always = self.features + SLACK
-        out = {"forward/backward": self.state.total + self.training.peak + always, "update": self.state.total + self.update + always}
-        return out | ({"rollout": self.state.between + self.rollout + always} if self.rollout else {})
+        return {phase: size + self.slack for phase, size in self.tensors.items()}
 
     @property
     def host(self) -> int:
@@ -248,7 +253,7 @@ def group_kv(s: Settings, tp: int) -> int:
 def vllm_room(s: Settings, between: int, tp: int) -> float:
     """Bytes left for keys and values beside the trainer's state, the weights and vLLM's own needs."""
     n = s.parameters.n_trained + s.parameters.n_frozen
-    return USABLE * s.gpu.memory - between - features(s) - 2 * SLACK - 2 * n / tp
+    return USABLE * s.gpu.memory - between - features(s) - 2 * s.slack - 2 * n / tp
 
 
 def tensor_parallel(s: Settings, between: int) -> int:
@@ -287,7 +292,7 @@ def rollout(s: Settings, between: int) -> int:
     n, numbers = s.parameters.n_trained + s.parameters.n_frozen, s.numbers
     if s.engine == "vllm":
         tp = tensor_parallel(s, between)
-        return 2 * n // tp + vllm_groups(s, between) * group_kv(s, tp) + SLACK
+        return 2 * n // tp + vllm_groups(s, between) * group_kv(s, tp) + s.slack
     whole = {"fsdp": numbers.compute * n, "zero3": bytes_of(s.weights, s.width)}.get(s.sharding, 0)
     return max(reading(s), decoding(s)) + kept(s) + whole + rollout_casts(s) + unpacked(s)
 
@@ -323,6 +328,7 @@ def measured_at(s: Settings, degree: int) -> Memory:
         rollout=rollout(s, held.between),
         update=update(s, degree),
         shard=degree,
+        slack=s.slack,
     )
 
 

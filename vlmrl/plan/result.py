@@ -74,6 +74,7 @@ class Plan:
                 "parts": self.memory.parts,
                 "state": asdict(self.memory.state),
                 "phases": self.memory.phases,
+                "slack": self.memory.slack,
                 "peak": self.memory.peak,
                 "host": self.memory.host,
             },

@@ -19,6 +19,8 @@ Offload = Literal["none", "optimizer", "all"]
 Engine = Literal["none", "hf", "vllm"]
 TEXT = 64
 """Text tokens of a prompt that is otherwise pictures, where nothing else is said."""
+SLACK = 2 * 10**9
+"""Bytes of the driver's context and of what the allocator cannot use, where no run has measured them (`plan.slack`): a guess."""
 UTILISATION = 0.4
 """Share of a GPU's rate that products reach: a goal. Published trainers of vision-language models reach 0.08 to 0.23."""
 
@@ -89,6 +91,8 @@ class Settings:
     """Whether a second model is kept to compare with."""
     vision_cache: int = 2**30
     """Bytes that the cache of features may take."""
+    slack: int = SLACK
+    """Bytes of the GPU that are not tensors."""
 
     @property
     def numbers(self) -> Numbers:

@@ -17,7 +17,7 @@ from vlmrl.plan import memory as mem
 from vlmrl.plan.gpus import GPUS, gpu_of
 from vlmrl.plan.host import page_locked
 from vlmrl.plan.model import FAMILIES, Lora, named_shape, shape_of, tensors
-from vlmrl.plan.settings import Settings, deal
+from vlmrl.plan.settings import SLACK, Settings, deal
 from vlmrl.plan.state import of_muon, saved_by_nf4, shard
 from vlmrl.policy import nf4
 from vlmrl.policy.load import COMPUTE, freeze, load_policy
@@ -309,12 +309,12 @@ def test_the_peak_is_that_of_the_worst_phase() -> None:
     training = mem.memory(settings(gpus=8, sharding="fsdp", recompute=True))
     assert training.worst == "forward/backward"
     assert training.peak == training.phases["forward/backward"]
-    assert training.phases["rollout"] == training.state.between + training.rollout + training.features + mem.SLACK
+    assert training.phases["rollout"] == training.state.between + training.rollout + training.features + SLACK
     many = mem.memory(settings(lora=Lora(rank=8), recompute=True, prompt=8192, answers=64, groups=16, running=1024, budget=8192))
     assert many.worst == "rollout"
     alone = mem.memory(settings(recompute=True))
     assert alone.worst == "update"
-    assert alone.peak == 20 * settings().parameters.n_trained + alone.features + mem.SLACK
+    assert alone.peak == 20 * settings().parameters.n_trained + alone.features + SLACK
     supervised = mem.memory(settings(engine="none"))
     assert "rollout" not in supervised.phases
 

@@ -9,9 +9,9 @@ import torch
 
 from tests.support import saved_bytes
 from vlmrl.plan.gpus import gpu_of
-from vlmrl.plan.memory import SLACK, memory
+from vlmrl.plan.memory import memory
 from vlmrl.plan.model import FAMILIES, Lora, shape_of
-from vlmrl.plan.settings import Settings
+from vlmrl.plan.settings import SLACK, Settings
 from vlmrl.policy.model import LoraSpec
 
 PROMPT, ANSWERS, ANSWER = 400, 4, 60

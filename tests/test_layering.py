@@ -114,7 +114,7 @@ ONLY_IMPORTED_BY = {
     "cli_env": {"cli"},
     "cli_eval": {"cli"},
     "cli_plan": {"cli"},
-    "plan": {"cli_plan"},
+    "plan": {"cli_plan", "train"},
     "cli_conform": {"cli"},
     "conform": {"cli_conform"},
     "cli_launch": {"cli"},

@@ -111,8 +111,10 @@ def test_what_a_step_costs_is_logged(plain: Whole) -> None:
         assert 0 < line["tokens/prompt"] + line["tokens/response"] == line["tokens/forward"] <= whole
         assert line["memory/peak_rss"] > 50
         assert "memory/cuda_allocated" not in line
+        assert all(line[f"memory/{phase}/reserved"] > 50 for phase in ("forward_backward", "update"))
     assert [line["memory/peak_rss"] for line in steps] == sorted(line["memory/peak_rss"] for line in steps)
     for line in rl:
+        assert all(line[f"memory/{phase}/reserved"] > 50 for phase in ("sync", "rollout", "reward"))
         # four prompts, each once; their four answers each were generated from one prefill per prompt
         assert line["work/prefilled_prompts"] == 4
         assert 0 < line["work/decode_steps"] <= 2 * 10

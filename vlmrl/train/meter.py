@@ -1,25 +1,20 @@
-"""What a step cost and how the run is doing: time by phase, tokens, memory, work that caches did or saved, and alarms.
+"""What a step cost and how the run is doing: time by phase, tokens, work that caches did or saved, and alarms.
 
 `tokens/*` depend on the rows alone and are equal in a resumed run; `time/*`, `memory/*`, `work/*` and `cache/*` depend on the process.
 """
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import torch
 from torch.profiler import record_function
 
 from vlmrl.policy.forward import LAYOUTS, TURNS
 from vlmrl.policy.pack import Row
 from vlmrl.train import dist
-
-MIB = 2**20
 
 
 class Clock:
@@ -115,17 +110,6 @@ class Counters:
         out = {name: float(value - self._last[name]) for name, value in now.items()}
         self._last = now
         return out
-
-
-def memory(device: torch.device) -> dict[str, float]:
-    """MiB. `memory/peak_rss`: most resident memory of this process so far. On CUDA also the most that torch allocated and reserved
-    since the last call."""
-    out = {"memory/peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / MIB}
-    if device.type == "cuda":
-        out["memory/cuda_allocated"] = torch.cuda.max_memory_allocated(device) / MIB
-        out["memory/cuda_reserved"] = torch.cuda.max_memory_reserved(device) / MIB
-        torch.cuda.reset_peak_memory_stats(device)
-    return out
 
 
 # ---- alarms ------------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -252,7 +252,8 @@ def plan(stage: Rolling, collector: Collector, *, step: int, prompts: int, first
     those of the policy."""
     engine = collector.engine
     if isinstance(engine, DetachedEngine) and engine.version != stage.policy.version:
-        engine.sync()
+        with stage.learner.memory.phase("sync"):
+            engine.sync()
     with stage.timed_loader(stage.clock, step):
         taken = stage.loader.next_batch(stage.state.ledger, prompts=prompts, rollouts=collector.num_generations)
     planned = [(first + place, one) for place, one, _ in taken]
@@ -309,14 +310,19 @@ def _generating(stage: Rolling, flight: Flight, work: Callable[[], T]) -> T:
 
     stage.learner.vision.get_ready(stage.policy)
     engine = collection.collector.engine
-    if not isinstance(engine, DetachedEngine):
-        with _explained(stage, flight), engine.ready():
+    memory = stage.learner.memory
+    with ExitStack() as stack:
+        stack.enter_context(_explained(stage, flight))
+        if isinstance(engine, DetachedEngine):
+            stack.enter_context(stage.policy.shards.whole() if any(dist.gather(collection.replays)) else nullcontext())
+            with memory.phase("rollout"):
+                return dist.run_synchronized(checked)
+        with memory.phase("sync"):
+            stack.enter_context(engine.ready())
+        with memory.phase("rollout"):
             out = dist.run_synchronized(checked)
             stage.look_at(engine.probes(collection.collector.settings.temperature))
             return out
-    weights = stage.policy.shards.whole() if any(dist.gather(collection.replays)) else nullcontext()
-    with _explained(stage, flight), weights:
-        return dist.run_synchronized(checked)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, response_mask, to_de
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.mismatch import gaps
 from vlmrl.train import dist
+from vlmrl.train.memory_ledger import MemoryLedger
 from vlmrl.train.shard import lockstep
 from vlmrl.train.shard.base import Complete, Updates
 
@@ -58,6 +59,9 @@ class Learner:
     """Whether a loss needs entropies that it can differentiate (`entropy_BT`)."""
     rehearse: bool = False
     """Whether the next step begins with a rehearsal of its largest micro-batch (`rehearse`); it is once per stage."""
+
+    memory: MemoryLedger = field(default_factory=MemoryLedger)
+    """What each phase of a step takes of the device's memory."""
 
     @property
     def recovers(self) -> bool:
@@ -176,8 +180,10 @@ def optimizer_step(learner: Learner, batch: Minibatch, objective: Objective) -> 
     if learner.rehearse:
         _until_it_fits(learner, lambda: rehearse(learner, batch.rows))
         learner.rehearse = False
-    seen, tokens = _until_it_fits(learner, lambda: _accumulate(learner, batch, objective))
-    return _apply(learner, seen, tokens)
+    with learner.memory.phase("forward_backward"):
+        seen, tokens = _until_it_fits(learner, lambda: _accumulate(learner, batch, objective))
+    with learner.memory.phase("update"):
+        return _apply(learner, seen, tokens)
 
 
 def rehearse(learner: Learner, rows: Sequence[Row]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.builders import sample
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.pack import PositionSpec, Row
-from vlmrl.train.meter import Counters, Tokens, memory, packed, repeated
+from vlmrl.train.meter import Counters, Tokens, packed, repeated
 from vlmrl.types import Prompt
 
 
@@ -96,23 +94,3 @@ def test_counters_tell_what_was_added() -> None:
     assert counters.read() == {"a": 2.0, "b": 0.0}
     values |= {"a": 7, "b": 10}
     assert counters.read() == {"a": 0.0, "b": 7.0}
-
-
-def test_memory_of_this_process() -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    found = memory(torch.device("cpu"))
-    assert set(found) == {"memory/peak_rss"}
-    assert found["memory/peak_rss"] == pytest.approx(before, rel=0.01)
-    held = b"x" * (200 * 2**20)
-    assert memory(torch.device("cpu"))["memory/peak_rss"] >= len(held) / 2**20
-
-
-@pytest.mark.gpu
-def test_memory_of_an_accelerator_is_that_of_the_step() -> None:
-    device = torch.device("cuda")
-    memory(device)
-    big = torch.ones(64 * 2**20, dtype=torch.uint8, device=device)
-    assert memory(device)["memory/cuda_allocated"] >= 64
-    del big
-    memory(device)
-    assert memory(device)["memory/cuda_allocated"] < 64

@@ -23,6 +23,7 @@ from vlmrl.rollout.strategy.plain import plain
 from vlmrl.sampling.ledger import Ledger
 from vlmrl.sampling.replay import replay
 from vlmrl.train import dist, pipeline
+from vlmrl.train.memory_ledger import MemoryLedger
 from vlmrl.train.meter import Clock
 from vlmrl.train.pipeline import IN_FLIGHT, Pipeline
 from vlmrl.types import GenerationSettings, PlannedPrompt, Prompt, Rollout, ScoredGroup, Scores
@@ -44,7 +45,7 @@ class Stage:
         self.cfg = SimpleNamespace(name="rl", steps=steps)
         self.state = SimpleNamespace(step=0, ledger=Ledger())
         self.policy = SimpleNamespace(version=0, shards=SimpleNamespace(whole=nullcontext))
-        self.learner = SimpleNamespace(vision=SimpleNamespace(get_ready=lambda policy: None))
+        self.learner = SimpleNamespace(vision=SimpleNamespace(get_ready=lambda policy: None), memory=MemoryLedger())
         self.clock, self.ui = Clock(), SimpleNamespace(say=self.said.append)
         self.beside: list[Any] = []
         self.loader = SimpleNamespace(next_batch=self.next_batch, samples=SAMPLES, answer_format="", encoder=SimpleNamespace(encode=encode))

@@ -31,7 +31,7 @@ from vlmrl.sampling.ledger import distinct_n
 from vlmrl.train import dist
 from vlmrl.train.loader import PromptLoader
 from vlmrl.train.memory import Memories
-from vlmrl.train.meter import Clock, Counters, Tokens, Watch, memory
+from vlmrl.train.meter import Clock, Counters, Tokens, Watch
 from vlmrl.train.pipeline import finish, plan
 from vlmrl.train.profile import StageProfiler
 from vlmrl.train.stage.algorithm import Batch, Bound
@@ -312,7 +312,8 @@ class StageRun:
         assert self.rewards is not None
         # what the policy saw, for rewards that look: nothing is opened a second time
         media = MediaOnDemand(tuple(handle.key for handle in group.prompt.media), self.store.get_key)
-        return self.rewards.score(group, RewardContext(progress=step / self.cfg.steps, media=media))
+        with self.learner.memory.phase("reward"):
+            return self.rewards.score(group, RewardContext(progress=step / self.cfg.steps, media=media))
 
     def observe(self, groups: Sequence[tuple[int, ScoredGroup]]) -> None:
         """Write the step's on-policy rewards and lengths of all ranks into the ledger, in plan order, and watch reward faults.
@@ -386,7 +387,7 @@ class StageRun:
         once = {name: read() for name, read in self.once.items()}
         self.once.clear()
         services = {} if self.read_services is None else self.read_services()
-        logged = line | self.counters.read() | memory(self.policy.device) | self.clock.metrics() | once | services
+        logged = line | self.counters.read() | self.learner.memory.metrics() | self.clock.metrics() | once | services
         self.log(logged, stage=cfg.name, step=state.step, global_step=state.global_step)
         for text in [*apart, *self.watch.see(line)]:
             self.ui.say(f"warning: {cfg.name} step {state.step}: {text}")

@@ -24,6 +24,7 @@ from vlmrl.protocols import sampler as samplers
 from vlmrl.rewards.remote.services import services
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.sampling.info import describe
+from vlmrl.train import dist
 from vlmrl.train.admission import training_layout
 from vlmrl.train.columns import reward_runner
 from vlmrl.train.evaluate import evaluate_stage, held_out_score
@@ -31,6 +32,7 @@ from vlmrl.train.keep import FOLDER, Keeper
 from vlmrl.train.loader import PromptLoader, cost_of
 from vlmrl.train.memory import FILE as MEMORIES
 from vlmrl.train.memory import Memories
+from vlmrl.train.memory_ledger import ledger_of
 from vlmrl.train.prefetch import Prefetcher
 from vlmrl.train.profile import StageProfiler
 from vlmrl.train.rows import quarantine_row
@@ -124,6 +126,8 @@ def open_stage(
         profiler=_profiler(s, cfg),
     )
     used.start(stage)
+    if dist.is_main():
+        stage.ends.callback(learner.memory.remember, s.cfg.run.name, s.ui.say)
     return stage
 
 
@@ -171,6 +175,7 @@ def _learner(
     temperature: float,
     forbidden: tuple[int, ...],
 ) -> Learner:
+    lengths = s.rows_of(cfg.source, cfg.answer_format).prompt_tokens
     return Learner(
         policy=s.policy,
         vision=s.vision,
@@ -184,6 +189,7 @@ def _learner(
         checkpointing=s.recomputes,
         offload=s.cfg.train.offload_activations,
         rehearse=s.cfg.train.rehearse,
+        memory=ledger_of(s.cfg, cfg, s.policy, longest=max(lengths.values(), default=None), world=dist.world()),
     )
 
 

@@ -77,6 +77,17 @@ class CoreOptions:
     videos: int = 64
 
 
+@contextmanager
+def ordinary() -> Iterator[None]:
+    """Leave torch's deterministic mode, which is the whole process's: vLLM's kernels would take its slower ways, and promise no order."""
+    wanted, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(wanted, warn_only=warn)
+
+
 class Core:
     """A running vLLM."""
 
@@ -122,7 +133,8 @@ class Core:
         # looked at here: vLLM would start a process to import it, in case this one must not touch the device yet
         ModelRegistry.register_model(options.architecture, known.load_model_cls())
         try:
-            self.engine: Any = LLMEngine.from_engine_args(arguments)
+            with ordinary():  # graphs are recorded here
+                self.engine: Any = LLMEngine.from_engine_args(arguments)
         except (ValueError, RuntimeError) as error:
             raise ConfigError(f"rollout.engine: vLLM does not start: {str(error)[:1000]}") from error
         self.options = options
@@ -149,7 +161,8 @@ class Core:
 
     def step(self) -> list[tuple[str, Answer]]:
         """Compute a little further; the answers that have ended."""
-        return [(output.request_id, answer_of(output)) for output in self.engine.step() if output.finished]
+        with ordinary():
+            return [(output.request_id, answer_of(output)) for output in self.engine.step() if output.finished]
 
     def finished(self) -> Iterator[tuple[str, Answer]]:
         """Answers as they end, until none is left."""

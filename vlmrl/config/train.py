@@ -27,7 +27,7 @@ class TrainSection(Section):
     )
     rehearse: bool = Field(
         default=True,
-        description="Begin a stage with forward and backward of its first step's largest micro-batch: too little memory shows at once",
+        description="Begin a stage with its first step's largest rollout and micro-batch: too little memory shows at once",
     )
     sequence: Literal[1, 2, 4] = Field(
         default=1,

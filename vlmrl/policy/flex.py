@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vlmrl.policy.pack import to_device
+from vlmrl.policy.pack import layout_of, to_device
 from vlmrl.policy.tree import RowLayout
 
 BLOCK = 128
@@ -27,6 +27,20 @@ def flex(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: fl
     q, k, v = (F.pad(x, (0, 0, 0, pad)) for x in (query, key, value))
     run: Any = _compiled() if query.device.type in COMPILED else flex_attention
     return run(q, k, v, block_mask=mask, scale=scale, enable_gqa=query.shape[1] != key.shape[1])[:, :, :n]
+
+
+def warm_up(config: Any, *, compute: torch.dtype, device: torch.device) -> None:
+    """Compile it for a decoder (its `text_config`) before anybody waits for a pass: without a gradient, and with one, on two blocks. That
+    holds for rows of any length."""
+    heads, keys = config.num_attention_heads, config.num_key_value_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    layout = layout_of([(BLOCK, (BLOCK,))])
+    for wanted in (False, True):
+        q, k, v = (torch.zeros(1, h, layout.tokens, size, dtype=compute, device=device, requires_grad=wanted) for h in (heads, keys, keys))
+        with torch.set_grad_enabled(wanted):
+            out = flex(q, k, v, layout, size**-0.5)
+        if wanted:
+            out.sum().backward()
 
 
 @functools.lru_cache(maxsize=1)

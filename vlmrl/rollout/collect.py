@@ -248,17 +248,21 @@ class Collector:
 
     def _generate(self, one: Scoring, thread: ThreadPoolExecutor, out: Collected) -> None:
         """Sample every prompt of a batch; a group is scored on `thread` as soon as its last rollout has ended."""
-        requests: list[Request] = []
         batch = one.batch
-        for (place, prompt), size in zip(batch.prompts, batch.num_generations, strict=True):
-            # the place is a coordinate too: a step that crosses an epoch may hold one sample twice
-            requests.append(self._request(prompt, self.strategy.sampled(size), (batch.step, place, prompt.sample.id)))
 
         def score(number: int, rollouts: Sequence[Rollout]) -> Future[PendingGroup]:
             one.pending[number] = self._pending(batch, number, rollouts)
             return thread.submit(self._score_group, one.pending[number])
 
-        one.futures = self._sample(requests, score, out)
+        one.futures = self._sample(self.requests(batch), score, out)
+
+    def requests(self, batch: GenerationBatch) -> list[Request]:
+        """What a batch asks the engine for."""
+        sizes = zip(batch.prompts, batch.num_generations, strict=True)
+        # the place is a coordinate too: a step that crosses an epoch may hold one sample twice
+        return [
+            self._request(prompt, self.strategy.sampled(size), (batch.step, place, prompt.sample.id)) for (place, prompt), size in sizes
+        ]
 
     def _score_sampled(self, one: Scoring, thread: ThreadPoolExecutor, out: Collected) -> None:
         """Score groups that were sampled before the run was stopped; those that have been scored are not scored again."""
@@ -353,6 +357,12 @@ class Collection:
             one = self.collector.start(batch, self.out)
             self._begun.append(one)
             self.collector.keep(one)
+
+    def largest(self) -> list[Request]:
+        """What the batch with the longest prompts will ask for; nothing where the journal has everything."""
+        asked = [batch for batch in self.batches if not batch.in_journal(scored=False)]
+        longest = max(asked, key=lambda batch: sum(len(prompt.ids) for _, prompt in batch.prompts), default=None)
+        return [] if longest is None else [request for request in self.collector.requests(longest) if request.seeds]
 
     def keep(self) -> None:
         """Journal what there is: rollouts, and the scores that have come."""

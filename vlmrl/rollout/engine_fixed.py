@@ -167,6 +167,19 @@ class FixedRun(Run):
             self._look()
         return self.out
 
+    def rehearse(self) -> None:
+        """Prefill the prompts that run together and take a step in each room, up to the largest. Where others wait, some are prefilled
+        beside the whole caches too."""
+        grid = self.fixed
+        self._fill()
+        grid.held = [None] * grid.slots
+        self._fill()
+        grid.held = [0] * grid.slots
+        self.token()
+        while grid.room < grid.answer:
+            grid.prepare(grid.room + 1)
+            self.token()
+
     def _fill(self) -> None:
         """Prefill waiting prompts into free slots."""
         while self.queue and self.fixed.free:

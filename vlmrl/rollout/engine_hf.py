@@ -124,6 +124,13 @@ class HFEngine(InPlace):
         with self.policy.autocast():
             return self.begin(requests, settings, done, kept).loop()
 
+    @torch.no_grad()
+    def rehearse(self, requests: Sequence[Request], settings: GenerationSettings) -> None:
+        counted = dict(vars(self))
+        with self.policy.autocast():
+            self.begin(requests, settings, None, None).rehearse()
+        vars(self).update(counted)
+
 
 class Run:
     """One call of `generate`."""
@@ -161,6 +168,18 @@ class Run:
             if rows is not None:
                 rows = self._decode(rows, token)
         return self.out
+
+    def rehearse(self) -> None:
+        """Prefill the prompts that run together, draw a token for each of their answers, and decode one at each size that the room of the
+        answers grows to, up to that of the longest: what generation takes at most, in a few tokens. They are thrown away."""
+        rows = self._admit(None)
+        token, _ = self._pick(rows)
+        longest, at = self.settings.max_new_tokens - 2, -1
+        while at < longest:  # the last token of an answer is drawn and not decoded
+            at = min(self.grid.room, longest)
+            self.grid.skip(at)
+            self.grid.advance()
+            self.forward(token, rows.position_N, self.grid)
 
     def _admit(self, rows: Running | None) -> Running:
         """Let in as many waiting prompts as there is room for, at least one into an empty grid, and prefill them."""
@@ -231,8 +250,7 @@ class Run:
         tokens would count as likely, those of `forbidden` too. That is asked together with whether a row has ended, in one wait: the
         only one of a token.
         """
-        logits = (rows.hidden_NH @ self.head.T).float().index_fill(1, self.forbidden, float("-inf"))
-        token, logp = sample(logits, self.draws[rows.row_N, rows.t_N], self.settings)
+        token, logp = self._pick(rows)
         flags = torch.stack([~logp.isfinite(), torch.isin(token, self.ends)]).tolist()
         broken: list[bool] = flags[0]
         stopped: list[bool] = flags[1]
@@ -254,6 +272,11 @@ class Run:
                 return None, token
             rows, token = rows.select(left), token[torch.tensor(left, device=token.device)]
         return rows, token
+
+    def _pick(self, rows: Running) -> tuple[Tensor, Tensor]:
+        """The next token of every row, and its log-prob."""
+        logits = (rows.hidden_NH @ self.head.T).float().index_fill(1, self.forbidden, float("-inf"))
+        return sample(logits, self.draws[rows.row_N, rows.t_N], self.settings)
 
     def refuse(self, row: int, broken: int, running: int) -> None:
         """Stop: what these rows would go on with is not a draw from the policy."""

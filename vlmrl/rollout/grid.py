@@ -94,6 +94,11 @@ class DecodeGrid:
         self._alive_AG = np.concatenate([self._alive_AG, np.arange(self.width)[None] < np.asarray(counts)[:, None]])
         self._moved = True
 
+    def skip(self, tokens: int) -> None:
+        """Let every answer be so many tokens long, of zeros (`Run.rehearse`)."""
+        self._ages = [tokens] * len(self._ages)
+        self._moved = True
+
     def finish(self, ended: Sequence[bool]) -> None:
         """Take rows out: one bool for each of the rows alive, in their order (prompts, then answers)."""
         self._alive_AG.reshape(-1)[np.flatnonzero(self._alive_AG)[np.asarray(ended, dtype=np.bool_)]] = False

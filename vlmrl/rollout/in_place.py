@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
-from vlmrl.types import Prompt, Rollout
+from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 SLOTS = 256
 """Answers that decode at a time, at most."""
@@ -43,6 +43,10 @@ class InPlace:
         """None: the weights are the trainer's own."""
         del temperature
         return []
+
+    def rehearse(self, requests: Sequence[Request], settings: GenerationSettings) -> None:
+        """Take the memory that generation takes at most, of as many of these requests as run together, if each answer is as long as it may
+        be; for a few tokens, of which nothing is kept or counted. Nothing where caches are those of the model's own code."""
 
     @property
     def counts(self) -> Mapping[str, Callable[[], float]]:

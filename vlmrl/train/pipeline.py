@@ -38,6 +38,7 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import Row
 from vlmrl.protocols import DetachedEngine, why_not_ahead
 from vlmrl.rollout.collect import Collected, Collection, Collector
+from vlmrl.rollout.in_place import InPlace
 from vlmrl.rollout.journal import Journal
 from vlmrl.train import dist
 from vlmrl.train.loader import PromptLoader
@@ -320,9 +321,33 @@ def _generating(stage: Rolling, flight: Flight, work: Callable[[], T]) -> T:
         with memory.phase("sync"):
             stack.enter_context(engine.ready())
         with memory.phase("rollout"):
+            if stage.learner.rehearse_rollout and isinstance(engine, InPlace):
+                dist.run_synchronized(lambda: rehearse(engine, collection))
+                stage.learner.rehearse_rollout = False
             out = dist.run_synchronized(checked)
             stage.look_at(engine.probes(collection.collector.settings.temperature))
             return out
+
+
+def rehearse(engine: InPlace, collection: Collection) -> None:
+    """Let the engine take what the step's largest rollout takes if every answer is as long as it may be, so that too little memory shows
+    before answers have been paid for.
+
+    Raises:
+        NumericsError: it is too little.
+    """
+    requests, settings = collection.largest(), collection.collector.settings
+    if not requests:
+        return
+    try:
+        engine.rehearse(requests, settings)
+    except torch.OutOfMemoryError as error:
+        answers = sum(len(request.seeds) for request in requests)
+        raise NumericsError(
+            f"out of memory where {answers} answers to {len(requests)} prompts are all as long as rollout.max_new_tokens "
+            f"({settings.max_new_tokens}); lower that, rollout.max_num_seqs or media.max_pixels, or go on with train.rehearse: false "
+            "where answers are known to be shorter"
+        ) from error
 
 
 @contextmanager

@@ -35,6 +35,9 @@ from vlmrl.train.stage import grpo, kinds, preference, sft  # noqa: F401 (regist
 from vlmrl.train.stage.engines import close_engines
 from vlmrl.train.ui import Ui
 
+COMPILED = Path("~/.cache/vlmrl/inductor")
+"""Where torch keeps what it compiles, unless the user says otherwise."""
+
 
 def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0) -> Path:
     """Run a recipe to its end and return the run directory. The same call resumes an interrupted run.
@@ -104,11 +107,14 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
 def set_torch(cfg: Config) -> None:
     """What holds for the whole process, before anything touches a device.
 
+    What is compiled is kept beside the caches, for the other ranks and the next start.
+
     Segments of the device's memory that can grow: rows of every length and caches that come and go leave no holes that nothing fits into.
     vLLM in this process brings an allocator of its own, which refuses them.
     """
     if not ({"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & set(os.environ) or vllm_within(cfg)):
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(COMPILED.expanduser()))
     if cfg.run.threads:
         torch.set_num_threads(cfg.run.threads)
     if cfg.run.deterministic:

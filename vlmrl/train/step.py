@@ -60,6 +60,8 @@ class Learner:
     rehearse: bool = False
     """Whether the next step begins with a rehearsal of its largest micro-batch (`rehearse`); it is once per stage."""
 
+    rehearse_rollout: bool = False
+    """Whether the next rollout begins with a rehearsal of the largest one (`train.pipeline`); it is once per stage."""
     memory: MemoryLedger = field(default_factory=MemoryLedger)
     """What each phase of a step takes of the device's memory."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vlmrl.policy import flex as module
 from vlmrl.policy.attention import _BACKENDS
 from vlmrl.policy.pack import layout_of
+from vlmrl.train.stage.open import warm_up
 
 CPU = torch.device("cpu")
 GROUPS = st.lists(st.tuples(st.integers(1, 300), st.lists(st.integers(0, 200), min_size=0, max_size=4)), min_size=1, max_size=3)
@@ -88,3 +90,36 @@ def test_many_lengths_are_compiled_a_few_times(monkeypatch: pytest.MonkeyPatch) 
         module._compiled.cache_clear()
         torch._dynamo.reset()
     assert 1 <= len(compiled) <= 3
+
+
+def test_it_is_compiled_before_anybody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without and with a gradient, in the shapes and the type of the decoder, on a row that shares a prompt."""
+    seen: list[tuple[Any, ...]] = []
+
+    def compiled() -> Any:
+        def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **more: Any) -> torch.Tensor:
+            out = q + k.mean() + v.mean()  # torch's own has no backward on a CPU
+            seen.append((tuple(q.shape), tuple(k.shape), q.dtype, more["enable_gqa"], torch.is_grad_enabled()))
+            if out.requires_grad:
+                out.register_hook(lambda _: seen.append(("backward",)))
+            return out
+
+        return run
+
+    monkeypatch.setattr(module, "COMPILED", {"cpu"})
+    monkeypatch.setattr(module, "_compiled", compiled)
+    config = SimpleNamespace(num_attention_heads=4, num_key_value_heads=2, hidden_size=64)
+    module.warm_up(config, compute=torch.bfloat16, device=torch.device("cpu"))
+    call = ((1, 4, 2 * module.BLOCK, 16), (1, 2, 2 * module.BLOCK, 16), torch.bfloat16, True)
+    assert seen == [(*call, False), (*call, True), ("backward",)]
+
+
+@pytest.mark.parametrize(("backend", "times"), [("flex", 2), ("merge", 0)])
+def test_a_stage_compiles_it_on_rank_0_first(backend: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(module, "COMPILED", {"cpu"})
+    monkeypatch.setattr(module, "warm_up", lambda config, **_: seen.append(config))
+    model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: "text"))
+    policy = SimpleNamespace(subject=None, prefix_backend=backend, device=torch.device("cpu"), compute=torch.float32, model=model)
+    warm_up(cast(Any, policy))
+    assert seen == ["text"] * times

@@ -45,7 +45,7 @@ class Stage:
         self.cfg = SimpleNamespace(name="rl", steps=steps)
         self.state = SimpleNamespace(step=0, ledger=Ledger())
         self.policy = SimpleNamespace(version=0, shards=SimpleNamespace(whole=nullcontext))
-        self.learner = SimpleNamespace(vision=SimpleNamespace(get_ready=lambda policy: None), memory=MemoryLedger())
+        self.learner = SimpleNamespace(vision=SimpleNamespace(get_ready=lambda policy: None), memory=MemoryLedger(), rehearse_rollout=False)
         self.clock, self.ui = Clock(), SimpleNamespace(say=self.said.append)
         self.beside: list[Any] = []
         self.loader = SimpleNamespace(next_batch=self.next_batch, samples=SAMPLES, answer_format="", encoder=SimpleNamespace(encode=encode))

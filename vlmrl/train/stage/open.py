@@ -13,6 +13,7 @@ from vlmrl import faults, rng
 from vlmrl.config.schema import Method, RolloutStage, StageBase
 from vlmrl.config.section import default
 from vlmrl.errors import ConfigError
+from vlmrl.policy import flex
 from vlmrl.policy.attention import require
 from vlmrl.policy.load import freeze
 from vlmrl.policy.lora import add_adapters
@@ -131,6 +132,16 @@ def open_stage(
     return stage
 
 
+def warm_up(policy: Policy) -> None:
+    """Compile what is compiled, on rank 0 first: the others of its machine then find it in the cache, and no rank waits in the middle of a
+    pass for one that compiles."""
+    if policy.subject is not None or policy.prefix_backend != "flex" or policy.device.type not in flex.COMPILED:
+        return
+    compiled = partial(flex.warm_up, policy.model.config.get_text_config(), compute=policy.compute, device=policy.device)
+    dist.on_main(compiled)
+    dist.run_synchronized(compiled)
+
+
 def _keep(memories: Memories, rewards: RewardRunner | None, methods: Sequence[Bound]) -> None:
     """What rewards and methods remember."""
     if rewards is not None:
@@ -175,6 +186,8 @@ def _learner(
     temperature: float,
     forbidden: tuple[int, ...],
 ) -> Learner:
+    if s.cfg.train.rehearse:
+        warm_up(s.policy)
     lengths = s.rows_of(cfg.source, cfg.answer_format).prompt_tokens
     return Learner(
         policy=s.policy,
@@ -189,6 +202,7 @@ def _learner(
         checkpointing=s.recomputes,
         offload=s.cfg.train.offload_activations,
         rehearse=s.cfg.train.rehearse,
+        rehearse_rollout=s.cfg.train.rehearse,
         memory=ledger_of(s.cfg, cfg, s.policy, longest=max(lengths.values(), default=None), world=dist.world()),
     )
 

@@ -26,6 +26,7 @@ class Gpu:
     """Bytes per second to the other GPUs of a node, one direction: NVLink, else PCIe."""
     host: float
     """Bytes per second to the machine's memory, one direction."""
+    multiprocessors: int
     source: str
     """The data sheet."""
 
@@ -41,6 +42,7 @@ GPUS: dict[str, Gpu] = {
             bandwidth=3350 * G,
             link=450 * G,
             host=64 * G,
+            multiprocessors=132,
             source="NVIDIA H100 Tensor Core GPU data sheet, SXM5 80 GB",
         ),
         Gpu(
@@ -51,6 +53,7 @@ GPUS: dict[str, Gpu] = {
             bandwidth=4800 * G,
             link=450 * G,
             host=64 * G,
+            multiprocessors=132,
             source="NVIDIA H200 Tensor Core GPU data sheet, SXM",
         ),
         Gpu(
@@ -61,6 +64,7 @@ GPUS: dict[str, Gpu] = {
             bandwidth=2039 * G,
             link=300 * G,
             host=32 * G,
+            multiprocessors=108,
             source="NVIDIA A100 Tensor Core GPU data sheet, SXM4 80 GB",
         ),
         Gpu(
@@ -71,6 +75,7 @@ GPUS: dict[str, Gpu] = {
             bandwidth=864 * G,
             link=32 * G,
             host=32 * G,
+            multiprocessors=142,
             source="NVIDIA L40S data sheet",
         ),
         Gpu(
@@ -81,6 +86,7 @@ GPUS: dict[str, Gpu] = {
             bandwidth=1008 * G,
             link=32 * G,
             host=32 * G,
+            multiprocessors=128,
             source="NVIDIA Ada GPU Architecture white paper, GeForce RTX 4090",
         ),
         Gpu(
@@ -91,6 +97,7 @@ GPUS: dict[str, Gpu] = {
             bandwidth=600 * G,
             link=32 * G,
             host=32 * G,
+            multiprocessors=72,
             source="NVIDIA A10 Tensor Core GPU data sheet",
         ),
     )

@@ -184,6 +184,8 @@ def training(s: Settings) -> Pass:
     visual, patches = len(row.groups) * s.visual_tokens, len(row.groups) * s.patches
     kept += acts.rotary(shape, row, numbers) + acts.ends(shape, row, numbers, trained=full, visual=visual)
     live += acts.passing(shape, row, numbers)
+    if s.backend == "flash":
+        live += acts.query_gradients(shape, row, s.gpu.multiprocessors if s.deterministic else 0)
     if s.sequence > 1:
         kept, live = kept // s.sequence + numbers.residual * shape.hidden * row.tokens, live // s.sequence
     tower, block = 0, 0

@@ -51,6 +51,8 @@ class Settings:
     dtype: Literal["float32", "bfloat16"] = "float32"
     backend: str = "flash"
     """Attention over packed rows."""
+    deterministic: bool = True
+    """Whether backward adds up in a fixed order."""
     budget: int = 16384
     """Tokens of a micro-batch."""
     freeze: tuple[str, ...] = ()
@@ -247,6 +249,7 @@ def settings_of(
         "recompute": bool(model.gradient_checkpointing),  # 'auto' is true on a GPU
         "vision_chunk": model.vision_chunk_patches,
         "dtype": dtype,
+        "deterministic": cfg.run.deterministic,
         "backend": ("flash" if dtype == "bfloat16" else "flex") if model.prefix_backend == "auto" else model.prefix_backend,
         "budget": stage.max_tokens_per_microbatch,
         "freeze": tuple(stage.frozen),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from tests.support import saved_bytes
 from vlmrl.plan import activations as acts
-from vlmrl.plan.model import FAMILIES, Lora, shape_of
+from vlmrl.plan.model import FAMILIES, Lora, named_shape, shape_of
 from vlmrl.policy import attention
 from vlmrl.policy.model import LoraSpec
 
@@ -145,3 +146,16 @@ def test_flash_through_a_stand_in(family: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(attention._BACKENDS, "flash", functools.partial(attention.varlen, kernel=kernel))
     measured, predicted = both(family, "autocast", WIDTHS[3], media=False, backend="flash")
     assert predicted == pytest.approx(measured, rel=WITHIN)
+
+
+def test_sums_of_the_gradients_of_queries_by_hand() -> None:
+    """One float32 [queries + 128 a sequence, heads, head size] for each share of the keys: 132 multiprocessors over 28 heads are 5."""
+    shape = named_shape("qwen2.5-vl-7b")
+    assert (shape.heads, shape.head_dim) == (28, 128)
+    alone = acts.Row(((35_000, (1_000,)),))
+    assert acts.query_gradients(shape, alone, 132) == 5 * (36_000 + 128) * 28 * 128 * 4
+    assert acts.query_gradients(shape, alone, 0) == (36_000 + 128) * 28 * 128 * 4
+    shared = acts.Row(((3_000, (500,) * 8),))  # prompts: one of 3,000, 5 shares; answers: eight, 132 over 8 * 28 is one share
+    assert acts.query_gradients(shape, shared, 132) == max(5 * (3_000 + 128), 8 * (500 + 128)) * 28 * 128 * 4
+    small = dataclasses.replace(shape, head_dim=40)
+    assert acts.query_gradients(small, alone, 0) == (36_000 + 128) * 28 * 64 * 4, "the head's size is rounded up to 32"

@@ -352,3 +352,13 @@ def test_rows_that_ranks_share() -> None:
     assert four.kept == pytest.approx(one.kept / 4 + 2 * alone.shape.hidden * alone.row.tokens, rel=1e-6)
     assert four.layer == pytest.approx(one.layer / 4, rel=1e-6)
     assert (four.tower, four.head) == (one.tower, one.head)
+
+
+def test_a_fixed_order_of_summation_takes_memory_with_flash_attention() -> None:
+    """Of a row of one long sequence, in backward alone."""
+    long = settings(groups=1, answers=1, prompt=35_000, answer=1_000, budget=36_000, recompute=True)
+    free = long.changed(deterministic=False)
+    more = mem.training(long).layer - mem.training(free).layer
+    assert more == 4 * (36_000 + 128) * 28 * 128 * 4, "five shares of the keys where there is one"
+    assert mem.training(long.changed(backend="merge")) == mem.training(free.changed(backend="merge"))
+    assert mem.memory(long).phases["rollout"] == mem.memory(free).phases["rollout"]

@@ -109,10 +109,3 @@ def test_a_rank_may_open_as_many_files_as_its_hard_limit_allows() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.mark.parametrize(
-    ("cuda", "offloads", "expected"), [(False, True, "gloo"), (True, False, "nccl"), (True, True, "cpu:gloo,cuda:nccl")]
-)
-def test_the_cpu_has_a_backend_where_gradients_are_summed_there(cuda: bool, offloads: bool, expected: str) -> None:
-    assert dist.backend_of(cuda=cuda, offloads=offloads) == expected

@@ -27,8 +27,9 @@ def test_control_traffic_needs_no_backend_for_the_cpu_in_the_group_of_the_device
         job.close()
 
 
-def test_on_a_gpu_the_group_speaks_nccl_and_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The arguments alone: nothing is started."""
+@pytest.mark.parametrize(("offloads", "backend"), [(False, "nccl"), (True, "cpu:gloo,cuda:nccl")])
+def test_on_a_gpu_the_group_speaks_nccl(offloads: bool, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And gloo where gradients are summed in the machine's memory. The arguments alone: nothing is started."""
     asked: list[tuple[Any, ...]] = []
 
     def started(*args: Any, **options: Any) -> None:
@@ -37,7 +38,8 @@ def test_on_a_gpu_the_group_speaks_nccl_and_gloo(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
-    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # put back afterwards
+    for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_GLOO_LAZY_INIT"):
+        monkeypatch.setenv(name, "1")  # put back afterwards
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: started("device", device))
@@ -45,10 +47,11 @@ def test_on_a_gpu_the_group_speaks_nccl_and_gloo(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("accelerate.PartialState", lambda **options: started("accelerate", **options))
     monkeypatch.setattr(dist.atexit, "register", lambda function: None)
     monkeypatch.setattr(dist, "_start_control", lambda waits: started("control", waits.patience))
-    dist.start(patience=120.0)
+    monkeypatch.setattr(dist, "raise_descriptors", lambda: None)
+    dist.start(patience=120.0, offloads=offloads)
     assert asked == [
         ("device", 1, {}),
-        ("cpu:gloo,cuda:nccl", {"timeout": timedelta(seconds=120)}),
+        (backend, {"timeout": timedelta(seconds=120)}),
         ("accelerate", {"cpu": False}),
         ("control", 120.0, {}),
     ]

@@ -11,8 +11,7 @@ from vlmrl.config.stages import PreferenceSection
 from vlmrl.errors import ConfigError
 from vlmrl.plan.activations import AUTOCAST, BFLOAT16, FLOAT32, Numbers, Row
 from vlmrl.plan.gpus import NETWORK, Gpu
-from vlmrl.plan.model import Lora, Parameters, Shape, Tensor, parameters
-from vlmrl.types import PARTS
+from vlmrl.plan.model import Lora, Parameters, Part, Shape, Tensor, parameters
 
 Sharding = Literal["none", "ddp", "fsdp", "zero2", "zero3"]
 Offload = Literal["none", "optimizer", "all"]
@@ -117,7 +116,7 @@ class Settings:
     def wide(self) -> frozenset[str]:
         """Parts whose weights are kept in float32."""
         parts = self.parameters.parts if self.trains is None else self.trains
-        return frozenset(PARTS if self.dtype == "float32" else () if self.lora is not None else parts)
+        return frozenset(get_args(Part) if self.dtype == "float32" else () if self.lora is not None else parts)
 
     @property
     def language_wide(self) -> bool:

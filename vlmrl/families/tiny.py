@@ -182,12 +182,13 @@ def smolvlm() -> Made:
         "global_image_token": "<global-img>",
     }
     t = tokenizer(["<|im_start|>", *tiles], named | {"video_token": "<video>"}, eos="<end_of_utterance>")
+    padding: Any = {"pad_token_id": t.pad_token_id}  # of the text's config alone from transformers 5.23 on, which takes it and warns
     config = transformers.SmolVLMConfig(
         text_config=text_sizes(t, model_type="llama"),
         vision_config=TOWER | {"image_size": 64, "patch_size": 8},
         scale_factor=2,
         image_token_id=t.convert_tokens_to_ids("<image>"),
-        pad_token_id=t.pad_token_id,
+        **padding,
     )
     one: Any = {"longest_edge": 64}
     return config, transformers.SmolVLMProcessor(

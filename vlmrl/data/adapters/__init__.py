@@ -116,9 +116,8 @@ class Importer:
     def learned(self) -> Learned:
         """What the rows so far have told, for another process that reads those after them."""
         mapped = self.mapped
-        return Learned(
-            self.chosen, self.first, None if mapped is None else sorted(mapped.unseen), () if mapped is None else (*mapped.known,)
-        )
+        columns = ((), ()) if mapped is None else (sorted(mapped.unseen), (*mapped.known,))
+        return Learned(self.chosen, self.first, *columns)
 
     def learn(self, told: Learned) -> None:
         """Take over what another process has learned of rows of the same source."""

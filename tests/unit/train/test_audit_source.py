@@ -126,7 +126,7 @@ def test_an_audit_that_was_cut_off_goes_on(tmp_path: Path, asked: list[int]) -> 
     reads = audited(path, terms(tmp_path), Ui(quiet=True), workers=1, cache=tmp_path / "cache")
     for _ in range(5):
         next(reads)
-    reads.close()
+    del reads
     done = len(asked)
     assert run(path, tmp_path / "cache").good == ROWS
     assert len(asked) == 13, f"{done} of them before the cut"

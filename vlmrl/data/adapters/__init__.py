@@ -115,9 +115,8 @@ class Importer:
 
     def learned(self) -> Learned:
         """What the rows so far have told, for another process that reads those after them."""
-        mapped = self.mapped
-        columns = ((), ()) if mapped is None else (sorted(mapped.unseen), (*mapped.known,))
-        return Learned(self.chosen, self.first, *columns)
+        unseen, known = ((), ()) if self.mapped is None else (sorted(self.mapped.unseen), list(self.mapped.known))
+        return Learned(self.chosen, self.first, unseen, known)
 
     def learn(self, told: Learned) -> None:
         """Take over what another process has learned of rows of the same source."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from vlmrl.answers.base import AnswerType, Scored, answer_type
 from vlmrl.answers.exact_text import EXACT
 from vlmrl.answers.foreign import ForeignRow, Gold, text_of
-from vlmrl.metrics.math import equivalent
+from vlmrl.metrics.math import equivalent, stated
 from vlmrl.types import Sample
 
 
@@ -17,7 +19,10 @@ class Math(AnswerType):
     main = "exact"
     metrics = (EXACT,)
 
-    def score(self, answer: str | None, sample: Sample) -> Scored:
+    def score(self, answer: str | None, sample: Sample, *, take: Literal["all", "stated"] = "all") -> Scored:
+        """Equality. `take`: the answer as a whole is the result, or what it states as one (`metrics.math.stated`), for answers in prose."""
+        if answer is not None and take == "stated":
+            answer = stated(answer)
         return None if answer is None else (), (), {"exact": float(answer is not None and equivalent(answer, sample.answer))}
 
     def convert(self, value: object, row: ForeignRow) -> Gold:

@@ -50,6 +50,11 @@ _NAME = re.compile(r"(?<![\\A-Za-z])(sqrt|pi|sin|cos|tan|cot|log|ln|exp|infty)(?
 _WORD = re.compile(r"[A-Za-z]{2,}['’]?[a-z]?(?:\^\{?\d\}?|[²³])?[:,]?")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _LONG_EXPONENT = re.compile(r"(?:\^|\*\*)(-?\d{2,})")
+_STATED = (
+    r"(?P<stated>\$\$[^$]+\$\$|\$[^$\n]+\$|\\\([^\n]+?\\\)|\\\[.+?\\\]|\\frac\{-?\d+\}\{-?\d+\}"
+    r"|(?:^|(?<=[\s=]))(?:\*\*)?-?(?:\d+(?:[.,]\d+)*|\.\d+)(?:\s*[-+*/^]\s*\(?-?\d+(?:\.\d+)?\)?)*\s*%?)"
+)
+_STATED_BY = (re.compile(rf"(?i:answer).{{0,50}}?{_STATED}"), re.compile(_STATED))
 _BOXES = ("\\boxed{", "\\fbox{")
 _MARKS = re.compile(r"\\boxed\{|\\fbox\{|\\.|[{}]", re.DOTALL)
 
@@ -79,6 +84,24 @@ def last_boxed(text: str) -> str | None:
         if not opened and mark.start() > last:
             break
     return None if found is None else text[found[0] : found[1]].strip()
+
+
+def stated(text: str) -> str | None:
+    r"""What a text in prose states as its result; None if nothing. In the order of math-verify: the last box, else the last formula or
+    number shortly behind the word `answer` (of a tag, too), else the last one of all.
+
+    A formula is between `$`, `\(` or `\[`; a number begins the text or follows white space or `=`, so that of `<answer>5</answer>` is
+    none and that of `<answer> 5 </answer>` is one. Only the last 1600 characters are looked at, where there is no box.
+    """
+    boxed = last_boxed(text)
+    if boxed is not None:
+        return boxed
+    tail = text[-4 * LONGEST :]
+    for pattern in _STATED_BY:
+        found = [match["stated"] for match in pattern.finditer(tail)]
+        if found:
+            return found[-1].removeprefix("**").strip()
+    return None
 
 
 @dataclass(slots=True)

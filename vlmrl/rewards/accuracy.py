@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import parse
+from vlmrl.metrics.math import equivalent, stated
 from vlmrl.metrics.numbers import parse_number
 from vlmrl.metrics.tracking import parse_track, parse_tube
 from vlmrl.protocols import RewardContext, reward
@@ -76,10 +77,14 @@ BY_TYPE: Mapping[str, Column] = {
 
 
 @reward("accuracy", paper="arXiv:2604.08539", worker=True, imports=IMPORTS)
-def accuracy(group: Group, ctx: RewardContext, *, open_answers: Literal["exact", "rouge"] = "exact") -> list[float | None]:
+def accuracy(
+    group: Group, ctx: RewardContext, *, open_answers: Literal["exact", "rouge"] = "exact", whole: bool = False
+) -> list[float | None]:
     """How right the answer is, in [0, 1], by the one measure of the row's answer type. Every row is judged.
 
-    `open_answers`: how rows of type `exact_text` are compared, as a whole or by the words that they share (`open_rouge`).
+    `open_answers`: how rows of type `exact_text` are compared, as a whole or by the words that they share (`open_rouge`). `whole`:
+    a completion of a row of type `math` or `number` is right, too, if what it states as its result anywhere, in its thought or without
+    tags (`metrics.math.stated`), is mathematically equal, as in the code of TON (arXiv:2505.16854).
 
     Raises:
         ValueError: the row lacks what its answer type needs.
@@ -89,6 +94,10 @@ def accuracy(group: Group, ctx: RewardContext, *, open_answers: Literal["exact",
     if kind == "exact_text" and open_answers == "rouge":
         shared = open_rouge(group, ctx)
         out = [equal if words is None else words for equal, words in zip(out, shared, strict=True)]
+    if whole and kind in ("math", "number"):
+        results = [stated(rollout.text) for rollout in group.rollouts]
+        gold = group.prompt.sample.answer
+        out = [1.0 if result and equivalent(result, gold) else score for result, score in zip(results, out, strict=True)]
     return out
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import math_verify
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.metrics.math import LONGEST, burden, equivalent, last_boxed, plain_form, view
+from vlmrl.metrics.math import LONGEST, burden, equivalent, last_boxed, plain_form, stated, view
 
 EQUAL = [
     *[("1/2", "0.5"), (r"$\sqrt8$", r"$2\sqrt2$"), ("140°", "140"), (r"$65^\circ$", "65°"), ("$x^2-1$", "$(x-1)(x+1)$")],
@@ -211,3 +212,25 @@ def test_a_missing_package_says_what_to_install() -> None:
         "else: raise SystemExit('no error')\n"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("<think>2 + 3 = 5</think><answer>5</answer>", "5"),
+        ("<think>\n\n</think><answer>5</answer>", None),
+        ("<think>\n\n</think><answer> 5 </answer>", "5"),
+        ("The answer is 5 because 3 sides are equal to 4 cm", "5"),
+        ("<think>we get $\\frac{1}{2}$</think><answer>$\\sqrt{2}$</answer>", "$\\sqrt{2}$"),
+        ("so \\boxed{7}, and 8 is wrong; the answer is 9", "7"),
+        ("first 3.5, then **4**", "4"),
+        ("nothing", None),
+        ("9**9 " * 400, "9"),
+    ],
+)
+def test_what_a_text_states_is_what_math_verify_reads(text: str, found: str | None) -> None:
+    assert stated(text) == found
+    if len(text) < 100:
+        read = math_verify.parse(text, parsing_timeout=None)
+        assert bool(read) == (found is not None)
+        assert found is None or math_verify.verify(read, math_verify.parse(found, parsing_timeout=None), timeout_seconds=None)

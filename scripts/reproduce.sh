@@ -41,11 +41,11 @@ done
 # The recipe on a generated world, the suite, the files of rows, and where a stage's media lie: in a folder of the download, or (`=media`) of
 # the rows, for downloads that have them inside their tables.
 case "$name" in
-  g2rpo) toy=toy_g2rpo suite=ovt18 files="train.jsonl" media="rl:" ;;
-  fgrpo) toy=toy_fgrpo suite=spatial7 files="sft.jsonl train.jsonl" media="sft:/vgr rl=media" ;;
-  ton) toy=toy_ton suite=counting files="train.jsonl sft.jsonl" media="sft=media rl=media" ;;
+  g2rpo) toy=toy_g2rpo suite=g2rpo files="train.jsonl" media="rl:" ;;
+  fgrpo) toy=toy_fgrpo suite=fgrpo files="sft.jsonl train.jsonl" media="sft:/vgr rl=media" ;;
+  ton) toy=toy_ton suite=ton files="train.jsonl sft.jsonl" media="sft=media rl=media" ;;
   tempsamp) toy=toy_grounding suite=tempsamp files="train.jsonl" media="answer: think:" ;;
-  curriculum_gui) toy=toy_curriculum_gui suite=gui files="train.jsonl" media="rl=media" ;;
+  curriculum_gui) toy=toy_curriculum_gui suite=curriculum_gui files="train.jsonl" media="rl=media" ;;
   "") die "which method? g2rpo, fgrpo, ton, tempsamp or curriculum_gui; see --help" ;;
   *) die "no kit for '$name'; there are g2rpo, fgrpo, ton, tempsamp and curriculum_gui" ;;
 esac

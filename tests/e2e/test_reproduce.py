@@ -146,7 +146,7 @@ def test_the_papers_sets_are_asked_and_stand_beside_the_printed_figures(tmp_path
     records = download("clevr_counting", tmp_path / "official", "train")
     (data / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in records))
     (data / "sft.jsonl").write_text("".join(json.dumps({**row, "thought": "I count them."}) + "\n" for row in records))
-    suite = yaml.safe_load((ROOT / "evals/suites/counting.yaml").read_text(encoding="utf-8"))
+    suite = yaml.safe_load((ROOT / "evals/suites/ton.yaml").read_text(encoding="utf-8"))
     for task in suite["tasks"]:
         definition = yaml.safe_load((ROOT / "evals/tasks" / f"{task}.yaml").read_text(encoding="utf-8"))
         made = definition["prepare"]

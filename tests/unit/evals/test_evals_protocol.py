@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.support.builders import sample
 from vlmrl import paths
+from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.config.load import load as load_recipe
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.engines import Generation
@@ -16,6 +19,7 @@ from vlmrl.evals.ask.protocol import FOLDER
 from vlmrl.evals.ask.run import eval_options
 from vlmrl.evals.ask.suite import DEFINITIONS, load_suite, suite_path, task_names
 from vlmrl.evals.ask.tasks import Task
+from vlmrl.evals.score.extraction import answer_of
 from vlmrl.evals.score.records import Record
 from vlmrl.types import Prompt
 
@@ -109,6 +113,30 @@ def test_mistakes_are_named(change: tuple[str, str], tasks: str, message: str, t
 def test_one_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"s.yaml:3: no protocol 'tempsamp_papr'; did you mean 'tempsamp_paper'\?"):
         load(tmp_path, "[charades_sta]", head="protocol: tempsamp_papr\n")
+
+
+@pytest.mark.parametrize("kit", ["g2rpo", "fgrpo", "ton", "tempsamp", "curriculum_gui"])
+def test_every_kit_is_evaluated_at_the_resolution_that_it_trains_at(kit: str) -> None:
+    script = (DEFINITIONS.parent / "scripts" / "reproduce.sh").read_text(encoding="utf-8")
+    suite = re.search(rf"^  {kit}\) .*suite=(\w+)", script, re.M)
+    assert suite is not None
+    trained = load_recipe(paths.shipped("configs", "recipes", f"{kit}.yaml"), []).config.media.of_task()
+    tasks = load_suite(suite_path(suite[1])).tasks
+    assert {(task.id, task.media == trained) for task in tasks} == {(task.id, True) for task in tasks}
+
+
+def test_ton_reads_counts_from_the_tags_and_results_from_the_whole_text() -> None:
+    """By hand; of the other arm, too."""
+    _, clevr, geoqa = load_suite(suite_path("ton")).tasks
+    assert [(task.max_new_tokens, task.temperature) for task in (clevr, geoqa)] == [(256, 0.0), (1024, 0.0)]
+    (aitz,) = load_suite(suite_path("ton_gui")).tasks
+    assert aitz.media == load_recipe(paths.shipped("configs", "recipes", "ton_gui.yaml"), []).config.media.of_task()
+    cut = "<think>the angle is 180 - 60 = 120"
+    assert answer_of(cut, "think", clevr.extraction) is None
+    gold = dataclasses.replace(sample("120"), answer_type="math")
+    for text, right in [(cut, 1.0), ("<think>a</think><answer> 120 </answer>", 1.0), ("<think>it is 60</think>", 0.0)]:
+        found = answer_of(text, "think", geoqa.extraction)
+        assert ANSWER_TYPES["math"].score(found, gold, **geoqa.scoring)[2]["exact"] == right, text
 
 
 def test_tempsamp_is_evaluated_at_the_resolution_that_it_trains_at() -> None:

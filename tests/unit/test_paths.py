@@ -38,7 +38,7 @@ def test_in_an_installed_package_they_are_inside_it(tmp_path, monkeypatch):
         assert found is not None
         assert found.path == inside / "recipes" / "ton.yaml"
         assert found.line == f"recipe {asked}: {found.path} (comes with vlmrl)"
-    assert paths.names("base") == ["qwen2_5_vl_3b", "qwen2_5_vl_7b"]
+    assert paths.names("base") == ["qwen2_5_vl_3b", "qwen2_5_vl_7b", "qwen3_vl_8b"]
 
 
 @pytest.mark.parametrize("place", ["toy_video.yaml", "configs/recipes/toy_video.yaml"])

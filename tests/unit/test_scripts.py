@@ -304,7 +304,8 @@ def test_reproduce_checks_trains_and_evaluates(name, checkout, tmp_path):
     lines = done.stdout.splitlines()
     starts = [lines[i + 2] for i, line in enumerate(lines) if line == "-m"]
     assert starts == ["check", "train", "eval", "compare"]
-    inside = {"fgrpo": ["stages.rl.source.media_root=media"], "curriculum_gui": ["stages.rl.source.media_root=media"]}.get(name, [])
+    within = {"fgrpo": ["rl"], "curriculum_gui": ["rl"], "ton": ["sft", "rl"]}.get(name, [])
+    inside = [f"stages.{stage}.source.media_root=media" for stage in within]
     root = f"data.root='{str(data).replace(chr(39), chr(39) * 2)}'"
     given = [f"{checkout}/configs/recipes/{name}.yaml", root, *inside, "run.seed=3"]
     assert lines[3 : 3 + len(given)] == given

@@ -91,10 +91,31 @@ rows() { # rows "dataset" "folder of the download" "split" "file that the rows b
   fi
   mv "$data/made/$3.jsonl" "$data/$4"
 }
+link_pictures() { # link_pictures "rows" "folder that their pictures lie in" "folder for them": rows of a stage have one root of media
+  "$python" - "$@" <<'END'
+import json, os, shutil, sys
+from pathlib import Path
+
+rows, there, here = map(Path, sys.argv[1:])
+for name in sorted({json.loads(line)["image"] for line in rows.open(encoding="utf-8")}):
+    if (there / name).is_file() and not (here / name).exists():
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(there / name, here / name)
+        except OSError:  # another file system
+            shutil.copy(there / name, here / name)
+END
+}
 make_rows() { # make_rows "file": one of those that the kit trains on
   case "$name/$1" in
     g2rpo/train.jsonl) rows onethinker "$download" rl train.jsonl ;;
-    fgrpo/train.jsonl) rows sat "$download/sat" train train.jsonl ;;
+    fgrpo/train.jsonl) # as many as the paper takes; its 13,000 rows with boxes are another set's, and which rows is not known
+      [ -f "$data/sat.jsonl" ] || rows sat "$download/sat" train sat.jsonl
+      rows vgr "$download/vgr" shortcot vgr.jsonl
+      grep -v '"boxes": \[\]' "$data/vgr.jsonl" | head -n 13000 >"$data/boxes.jsonl"
+      link_pictures "$data/boxes.jsonl" "$download/vgr" "$data/media"
+      { head -n 36000 "$data/sat.jsonl"; cat "$data/boxes.jsonl"; } >"$data/mixed.jsonl"
+      mv "$data/mixed.jsonl" "$data/train.jsonl" ;;
     fgrpo/sft.jsonl) rows vgr "$download/vgr" longcot sft.jsonl ;;
     tempsamp/train.jsonl) rows charades_sta "$download" train train.jsonl ;;
     curriculum_gui/train.jsonl) rows android_control "$download" train train.jsonl ;;

@@ -7,6 +7,7 @@ from typing import Literal
 from vlmrl.answers.base import AnswerType, Scored, answer_type
 from vlmrl.answers.exact_text import EXACT
 from vlmrl.answers.foreign import ForeignRow, Gold, text_of
+from vlmrl.answers.tags import answer_view
 from vlmrl.metrics.math import equivalent, stated
 from vlmrl.types import Sample
 
@@ -20,10 +21,12 @@ class Math(AnswerType):
     metrics = (EXACT,)
 
     def score(self, answer: str | None, sample: Sample, *, take: Literal["all", "stated"] = "all") -> Scored:
-        """Equality. `take`: the answer as a whole is the result, or what it states as one (`metrics.math.stated`), for answers in prose."""
-        if answer is not None and take == "stated":
-            answer = stated(answer)
-        return None if answer is None else (), (), {"exact": float(answer is not None and equivalent(answer, sample.answer))}
+        """Equality of the answer as a whole. `take: stated` is for completions as a whole: their last answer block, or what they state as
+        their result (`metrics.math.stated`)."""
+        if answer is None:
+            return None, (), {"exact": 0.0}
+        readings = [answer] if take == "all" else [answer_view(answer), stated(answer) or ""]
+        return (), (), {"exact": float(any(equivalent(reading, sample.answer) for reading in readings))}
 
     def convert(self, value: object, row: ForeignRow) -> Gold:
         return Gold(answer=text_of(value), gt={})

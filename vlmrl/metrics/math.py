@@ -52,7 +52,7 @@ _COMMAND = re.compile(r"\\[A-Za-z]+")
 _LONG_EXPONENT = re.compile(r"(?:\^|\*\*)(-?\d{2,})")
 _STATED = (
     r"(?P<stated>\$\$[^$]+\$\$|\$[^$\n]+\$|\\\([^\n]+?\\\)|\\\[.+?\\\]|\\frac\{-?\d+\}\{-?\d+\}"
-    r"|(?:^|(?<=[\s=]))(?:\*\*)?-?(?:\d+(?:[.,]\d+)*|\.\d+)(?:\s*[-+*/^]\s*\(?-?\d+(?:\.\d+)?\)?)*\s*%?)"
+    r"|(?:^|(?<=[\s=>]))(?:\*\*)?-?(?:\d+(?:[.,]\d+)*|\.\d+)(?:\s*[-+*/^]\s*\(?-?\d+(?:\.\d+)?\)?)*\s*%?)"
 )
 _STATED_BY = (re.compile(rf"(?i:answer).{{0,50}}?{_STATED}"), re.compile(_STATED))
 _BOXES = ("\\boxed{", "\\fbox{")
@@ -90,8 +90,8 @@ def stated(text: str) -> str | None:
     r"""What a text in prose states as its result; None if nothing. In the order of math-verify: the last box, else the last formula or
     number shortly behind the word `answer` (of a tag, too), else the last one of all.
 
-    A formula is between `$`, `\(` or `\[`; a number begins the text or follows white space or `=`, so that of `<answer>5</answer>` is
-    none and that of `<answer> 5 </answer>` is one. Only the last 1600 characters are looked at, where there is no box.
+    A formula is between `$`, `\(` or `\[`; a number begins the text or follows white space, `=` or, ours, a tag: math-verify reads that of
+    `<answer> 5 </answer>` and not that of `<answer>5</answer>`. Only the last 1600 characters are looked at, where there is no box.
     """
     boxed = last_boxed(text)
     if boxed is not None:

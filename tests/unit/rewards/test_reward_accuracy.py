@@ -50,7 +50,12 @@ def test_accuracy_of_open_answers_by_shared_words() -> None:
 
 @pytest.mark.parametrize("kind", ["math", "number"])
 def test_accuracy_of_the_whole_completion_reads_a_result_outside_of_its_tags(kind: str) -> None:
-    texts = ["<think>2 + 1 = 3</think>", "so the answer is 3.", "<think>3</think><answer>3</answer>", "<think>it is 4 </think><answer>4</answer>"]
+    texts = [
+        "<think>2 + 1 = 3</think>",
+        "so the answer is 3.",
+        "<think>3</think><answer>3</answer>",
+        "<think>it is 4 </think><answer>4</answer>",
+    ]
     answers = group(texts, row(kind, "3", count=3), "think")
     assert accuracy(answers, CTX) == [0, 0, 1, 0]
     assert accuracy(answers, CTX, whole=True) == [1, 1, 1, 0]

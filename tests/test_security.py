@@ -41,6 +41,7 @@ STAYS = {
     "train.listing": "the name of this machine",
     "train.rundir": "the name of this machine",
     "media.workers": "a pair of sockets to a process of its own",
+    "train.audit_pool": "a pair of sockets to a process of its own",
     "web.listen": "is asked, and asks nobody",
 }
 """Modules with sockets that reach nobody."""

@@ -32,6 +32,33 @@ Argue = Callable[[np.ndarray, MediaKind, np.ndarray | None, float | None], Argue
 """(frames uint8 [T, h, w, 3], kind, times on screen, seconds) -> arguments. The processor may resize; frames are not sampled again."""
 
 
+class Processor(Protocol):
+    """What a store needs to know of a model: `policy.load.ProcessorBundle` is one."""
+
+    @property
+    def patch_size(self) -> int: ...
+
+    @property
+    def merge_size(self) -> int: ...
+
+    @property
+    def temporal_patch_size(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def step_times(self) -> bool: ...
+
+    @property
+    def patch_dtype(self) -> type[np.generic]: ...
+
+    @property
+    def argue(self) -> Argue | None: ...
+
+    def patchify(self, frames: np.ndarray, kind: MediaKind) -> tuple[np.ndarray, Grid]: ...
+
+
 def blank(grid: Grid) -> np.ndarray:
     """Black frames of this number and size, in hardly any memory: what a processor makes of sizes does not depend on colours."""
     return np.broadcast_to(np.zeros((1, 1, 1, 3), dtype=np.uint8), (*grid, 3))

@@ -20,13 +20,12 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from vlmrl.errors import MediaError
 from vlmrl.media.access import open_media
-from vlmrl.media.argued import Argue, Argued, PlannedTokens
+from vlmrl.media.argued import Argue, Argued, PlannedTokens, Processor
 from vlmrl.media.decode import DecodedMedium, Stored, decode_medium
 from vlmrl.media.headers import Grid, Sizing, plan_frames, plan_medium
 from vlmrl.media.keyed_lock import KeyedLock
@@ -46,33 +45,6 @@ _PIXELS = ("min_pixels", "max_pixels", "video_total_pixels", "fps", "min_frames"
 """The settings that change what the model sees; `decoder` enters the keys as what it means on this machine."""
 _VERSION = 2
 """Part of every key; raise it when decoding or resizing changes."""
-
-
-class Processor(Protocol):
-    """What a store needs to know of a model: `policy.load.ProcessorBundle` is one."""
-
-    @property
-    def patch_size(self) -> int: ...
-
-    @property
-    def merge_size(self) -> int: ...
-
-    @property
-    def temporal_patch_size(self) -> int: ...
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    @property
-    def step_times(self) -> bool: ...
-
-    @property
-    def patch_dtype(self) -> type[np.generic]: ...
-
-    @property
-    def argue(self) -> Argue | None: ...
-
-    def patchify(self, frames: np.ndarray, kind: MediaKind) -> tuple[np.ndarray, Grid]: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -182,7 +182,7 @@ def no_given_rows(window: Window) -> dict[str, str]:
     text = f"no group of the last {len(last)} steps got the row that rollout.strategy adds"
     if (share := last[-1].get("completions/format_rate")) is not None:
         text += f", with {share:.0%} of the answers well-formed"
-    return {"given": f"{text}; offpolicy_gt adds one always with gt_cot: bare, and with a fallback"}
+    return {"given": f"{text}; its options say what it adds then"}
 
 
 def _means(window: Window) -> str:

@@ -74,7 +74,7 @@ def tempsamp(made: dict[ModelFamily, tuple[Path, Path]], family: ModelFamily, fo
     model, data = made[family]
     script = checkout(folder / "checkout") / "scripts" / "train_video.sh"
     arguments = ["--model", str(model), "--data", str(data / "train.jsonl"), "--gpus", str(gpus)]
-    overrides = [f"run.root={folder}", *real_job.tempsamp(), *(real_job.LORA if adapters else ())]
+    overrides = [f"run.root={folder}", "model.dtype=bfloat16", *real_job.tempsamp(), *(real_job.LORA if adapters else ())]
     call([str(BASH), str(script), *arguments, *overrides])
     check(folder / "video_tempsamp_3b", {"answer": 2, "think": 2}, family, adapters=adapters)
 
@@ -97,7 +97,7 @@ def test_the_script_trains_every_kind_of_model(family, adapters, gpus, made, tmp
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
 def test_sft_with_thought_dropout_then_rl(family, adapters, ranks, made, tmp_path) -> None:
     launch = [*RANKS, "--num_processes", str(ranks)] if ranks > 1 else []
-    overrides = [f"run.root={tmp_path}", *real_job.ton(*made[family]), *(real_job.LORA if adapters else ())]
+    overrides = [f"run.root={tmp_path}", "model.dtype=bfloat16", *real_job.ton(*made[family]), *(real_job.LORA if adapters else ())]
     call([sys.executable, *launch, "-m", "vlmrl.cli", "train", str(ROOT / "configs" / "recipes" / "ton.yaml"), *overrides])
     check(tmp_path / "ton", {"sft": 2, "rl": 2}, family, adapters=adapters)
 

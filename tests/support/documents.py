@@ -183,3 +183,9 @@ def merged(fragment: Any, where: str) -> dict[str, Any]:
         next(item for item in recipe["stages"] if item["kind"] == stage["kind"]).update(stage)
     here.update(own)
     return recipe
+
+
+def names_sources(recipe: Path) -> bool:
+    """Whether a recipe says of each setting where it is from. Then it names what its paper names, also what is the default here."""
+    header = recipe.read_text(encoding="utf-8").partition("\nbase:")[0].replace("\n# ", " ")
+    return "After each setting its source" in header or "says where settings are from" in header

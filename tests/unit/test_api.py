@@ -88,7 +88,7 @@ def test_a_mapping_is_a_recipe(tmp_path: Path):
 def test_a_mapping_may_name_a_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     out = load_mapping({"base": "qwen2_5_vl_3b", "stages": MAPPING["stages"]}, [])
-    assert out.config.model.dtype == "bfloat16"
+    assert out.config.model.path == "Qwen/Qwen2.5-VL-3B-Instruct"
     assert "comes with vlmrl" in out.notes[0]
 
 

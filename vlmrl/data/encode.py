@@ -137,7 +137,7 @@ class Encoder:
     max_prompt_tokens: int
     writer: Writer | None = None
     """Makes the ids of families without code of their own; None: they are made here."""
-    _harmless: dict[Any, int] = field(default_factory=dict[Any, int], repr=False, compare=False)
+    _harmless: dict[Any, int] = field(default_factory=dict[Any, int], init=False, repr=False, compare=False)
     """Shape of a conversation -> control tokens that its template has by itself."""
 
     @staticmethod

@@ -15,7 +15,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from vlmrl.families import generic
-from vlmrl.policy.kernels import TOWER
+from vlmrl.policy.kernels import TOWER, WINDOWS
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import to_device
 from vlmrl.types import MediaHandle, MediaKind
@@ -356,7 +356,7 @@ def _places(tower: Any, grid: torch.Tensor, device: torch.device) -> dict[str, t
     from transformers import vision_utils as made
 
     kernel = tower.config._attn_implementation
-    of_device = "flash" in kernel and kernel != TOWER
+    of_device = "flash" in kernel and kernel not in (TOWER, WINDOWS)
     out = {"position_ids": made.get_vision_position_ids(grid, tower.spatial_merge_size)}
     here: dict[str, torch.Tensor] = {}
     if of_device:

@@ -157,7 +157,7 @@ class Run:
         self.ends = torch.tensor(self.policy.bundle.end_ids, device=device)
         self.forbidden = torch.tensor(self.policy.bundle.forbidden_ids, device=device)
         # transposed, a head that trains is nothing that autocast would keep a 16-bit copy of
-        self.head = self.policy.head.to(self.policy.compute)
+        self.head = self.policy.head if self.policy.compute == torch.float32 else self.policy.head.to(self.policy.compute)
 
     def loop(self) -> list[list[Rollout]]:
         """Admit, draw, retire, decode, until nothing waits and nothing runs."""

@@ -201,12 +201,11 @@ class MemoryLedger:
         if step.allocated is not None:
             out |= {"memory/cuda_allocated": step.allocated / MIB, "memory/cuda_reserved": step.reserved / MIB}
         for name, seen in sorted(phases.items()):
-            where = f"memory/{name}"
-            out |= {f"{where}/reserved": seen.reserved / MIB, f"{where}/retries": float(seen.retries)}
+            out |= {f"memory/{name}/reserved": seen.reserved / MIB, f"memory/{name}/retries": float(seen.retries)}
             if seen.allocated is not None:
-                out[f"{where}/allocated"] = seen.allocated / MIB
+                out[f"memory/{name}/allocated"] = seen.allocated / MIB
                 if seen.allocated and name in self.planned:
-                    out[f"{where}/plan_ratio"] = self.planned[name] / seen.allocated
+                    out[f"memory/{name}/plan_ratio"] = self.planned[name] / seen.allocated
         return out
 
     def remember(self, run: str, say: Callable[[str], None]) -> None:

@@ -248,7 +248,7 @@ def test_activitynet_reads_pairs_in_order(tmp_path: Path):
     first, second, outside, last = rows_of("activitynet_captions", "val_1", tmp_path)
     assert first["gt"]["time"] == [0.83, 19.86]
     assert second["gt"]["time"] == [17.37, 40.5]
-    assert '"He draws a bird on paper."' in second["prompt"]
+    assert '"He draws a bird on paper"' in second["prompt"]
     assert outside == Skipped("activitynet_captions-val_1-v_sampleBBBBB-0", "empty span")
     assert last["gt"]["time"] == [3.0, 9.5]
 

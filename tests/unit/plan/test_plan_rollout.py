@@ -13,7 +13,7 @@ from vlmrl.plan import generation
 from vlmrl.plan import memory as mem
 from vlmrl.plan.gpus import gpu_of
 from vlmrl.plan.model import FAMILIES, Lora, shape_of
-from vlmrl.plan.settings import Settings
+from vlmrl.plan.settings import SLACK, Settings
 from vlmrl.policy import nf4
 from vlmrl.policy.lora import add_adapters
 from vlmrl.policy.model import LoraSpec, Policy
@@ -57,7 +57,7 @@ def both(
     )
     most = saved_bytes.rollout_peak(policy, prompts=prompts, prompt=prompt, answers=answers, answer=answer, together=together)
     found = mem.memory(s)
-    return most, found.phases["rollout"] - found.state.moments - found.features - mem.SLACK, s
+    return most, found.phases["rollout"] - found.state.moments - found.features - SLACK, s
 
 
 @pytest.mark.parametrize("kind", ["full", "lora", "nf4"])

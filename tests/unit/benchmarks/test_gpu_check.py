@@ -128,9 +128,8 @@ def waits_per_token(patch: pytest.MonkeyPatch) -> None:
 
     def advance(self: Any) -> None:
         real(self)
-        for row in self.alive_AG:
-            for one in row:
-                one.item()
+        for place in self._place_N:
+            place.item()
 
     patch.setattr(grid.DecodeGrid, "advance", advance)
 

@@ -129,6 +129,7 @@ ONLY_IMPORTED_BY = {
 OWNERS: dict[str, tuple[str, ...]] = {
     "av": ("media", "toy.world"),
     "decord": ("media",),
+    "torchcodec": ("media",),
     "PIL": ("media", "kept.media", "evals", "envs.picture", "conform.inputs", "conform.headers", "conform.engine"),
     "transformers": (
         "policy",

@@ -27,6 +27,7 @@ OPTIONAL = {
     "bitsandbytes": "optim.kind: adamw8bit and model.quantize: nf4; pip install 'vlmrl[bitsandbytes]'",
     "browsergym-core": "environment browsergym, and its browser (playwright install chromium): pip install 'vlmrl[browsergym]'",
     "decord": "media.decoder: decord (auto is PyAV); pip install 'vlmrl[decord]'",
+    "torchcodec": "media.decoder: torchcodec (auto is PyAV), with FFmpeg's libraries; pip install 'vlmrl[torchcodec]'",
     "deepspeed": "train.sharding: zero2 and zero3; pip install 'vlmrl[deepspeed]'",
     "flash-attn": "model.attention: flash_attention_2; needs a CUDA machine, and torch first: "
     "pip install --no-build-isolation 'vlmrl[flash]'",

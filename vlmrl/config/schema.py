@@ -156,8 +156,8 @@ class MediaSection(Section):
         default=None, description="Folder that keeps a frozen tower's features from run to run; none: memory only"
     )
     vision_cache_bytes: PositiveInt = Field(default=2**34, description="Byte budget of that folder")
-    decoder: Literal["auto", "decord", "pyav"] = Field(
-        default="auto", description="Video decoder; auto is PyAV, which is faster than decord with its checks"
+    decoder: Literal["auto", "decord", "pyav", "torchcodec"] = Field(
+        default="auto", description="Video decoder; auto is PyAV, by which the frames of the others are checked"
     )
     workers: int = Field(default=0, ge=0, description="Processes that decode media, for each rank; 0 decodes in the trainer's own")
     deadline: float = Field(default=20.0, gt=0, description="Seconds that a worker process may take to decode one medium")

@@ -1,8 +1,8 @@
 """Reads video files: the frames on screen at given presentation times.
 
 A request for time t is answered by the frame that is on screen at t: the latest one whose time stamp is not after t. That is
-right for any frame rate, also a changing one, where an index computed from an average rate is not. decord and PyAV give the
-same frames: the choice is made from the packets' own time stamps, and what decord shows is compared.
+right for any frame rate, also a changing one, where an index computed from an average rate is not. All decoders give the same frames:
+the choice is made from the packets' own time stamps, and what decord or torchcodec shows is compared with PyAV.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from vlmrl.media import container
 from vlmrl.media.access import VIDEO_BYTES, read_media
 from vlmrl.media.container import VideoInfo
 
-Decoder = Literal["auto", "decord", "pyav"]
+Decoder = Literal["auto", "decord", "pyav", "torchcodec"]
+Backend = Literal["decord", "pyav", "torchcodec"]
 Transform = Callable[[np.ndarray], np.ndarray]
 
 TICK = 1e-3
@@ -31,7 +32,7 @@ LEVELS = 3
 """Largest difference between the decoders' pixels, of 255."""
 _CHUNK = 16
 _CHUNK_PIXELS = 16 * 1920 * 1080
-"""Most pixels that decord is asked for at a time, unless one frame has more."""
+"""Most pixels that another decoder is asked for at a time, unless one frame has more."""
 _STRIDE = 4
 
 
@@ -49,7 +50,7 @@ class VideoFrames:
     """Seconds between two requests."""
     size: tuple[int, int]
     """(H, W) of the file's upright frames."""
-    backend: Literal["decord", "pyav"]
+    backend: Backend
     """What decoded."""
 
 
@@ -113,11 +114,12 @@ def read_video(
     `transform` maps uint8 [n, H, W, 3] to [n, h, w, 3] and is applied as frames arrive, so that a long video never lies in
     memory at full size. decord (only where it is asked for) shows concealed frames of damaged files, and wrong
     frames of some containers, without a word: 8 frames late in an MPEG-TS file with B-frames, for example. Its frames are
-    therefore used only where a checking pass of PyAV sees the same ones; else PyAV's are. `pyav`, which `auto` is, needs no second pass.
+    therefore used only where a checking pass of PyAV sees the same ones, and so are torchcodec's; else PyAV's are. `pyav`, which `auto` is,
+    needs no second pass.
 
     Raises:
         MediaError: `format`, `corrupt`, `truncated`, `no_frames`, `too_large`, or as `media.access`.
-        ConfigError: decord is asked for and not installed.
+        ConfigError: decord or torchcodec is asked for and not installed.
         ValueError: see `request_times`.
     """
     data = read_media(source.parent, source.name, max_bytes=VIDEO_BYTES) if isinstance(source, Path) else source
@@ -130,8 +132,8 @@ def read_video(
     requests, spacing = request_times(header.info, fps=fps, min_frames=min_frames, max_frames=max_frames, frame_factor=frame_factor)
     change = transform or (lambda frames: frames)
     chosen: tuple[np.ndarray, np.ndarray] | None = None
-    if backend == "decord" and packets.regular:
-        chosen = _by_decord(data, header, packets, requests, change)
+    if backend != "pyav" and packets.regular:
+        chosen = _by_other(backend, data, header, packets, requests, change)
     if chosen is None:
         backend = "pyav"
         chosen = _by_pyav(data, header, packets, requests, change)
@@ -151,19 +153,20 @@ def read_frames(data: bytes, requests: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return _by_pyav(data, header, packets, requests, lambda frames: frames)
 
 
-def resolve_decoder(decoder: Decoder) -> Literal["decord", "pyav"]:
-    """The decoder that is tried first: PyAV, unless decord is asked for.
+def resolve_decoder(decoder: Decoder) -> Backend:
+    """The decoder that is tried first: PyAV, unless another one is asked for.
 
-    PyAV is faster (1.6 times the clips per second, docs/benchmarks/loader.md), because decord's frames need a checking pass of PyAV.
+    PyAV is faster (1.6 times the clips per second of decord, docs/benchmarks/loader.md), because frames of others need a checking pass of
+    PyAV.
 
     Raises:
-        ConfigError: decord is asked for and not installed.
+        ConfigError: the one that is asked for is not installed.
     """
-    if decoder != "decord":
+    if decoder in ("auto", "pyav"):
         return "pyav"
-    if importlib.util.find_spec("decord") is None:
-        raise ConfigError("media.decoder: 'decord' is not installed; use 'auto' (PyAV), or `pip install 'vlmrl[decord]'`")
-    return "decord"
+    if importlib.util.find_spec(decoder) is None:
+        raise ConfigError(f"media.decoder: '{decoder}' is not installed; use 'auto' (PyAV), or `pip install 'vlmrl[{decoder}]'`")
+    return decoder
 
 
 def _by_pyav(
@@ -196,35 +199,68 @@ def _by_pyav(
     return np.stack(frames), np.array(times, dtype=np.float64)
 
 
-def _by_decord(
-    data: bytes, header: container.Header, packets: container.Packets, requests: np.ndarray, change: Transform
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """The same through decord; None where decord fails, or lists or shows other frames than PyAV."""
+@dataclass(frozen=True, kw_only=True)
+class _Reader:
+    """A file that another decoder than PyAV has opened."""
+
+    count: int
+    """Frames that it lists."""
+    batch: Callable[[list[int]], tuple[np.ndarray, np.ndarray]]
+    """Numbers of frames -> (uint8 [n, H, W, 3], float64 [n] seconds since the first frame)."""
+
+
+def _open_decord(data: bytes) -> _Reader:
     import decord
 
     decord.logging.set_level(decord.logging.QUIET)
+    reader: Any = decord.VideoReader(io.BytesIO(data), num_threads=1)
+    stamps = np.asarray(reader.get_frame_timestamp(list(range(len(reader)))), dtype=np.float64)[:, 0]
+    return _Reader(count=len(stamps), batch=lambda places: (reader.get_batch(places).asnumpy(), stamps[places] - stamps[0]))
+
+
+def _open_torchcodec(data: bytes) -> _Reader:
+    from torchcodec.decoders import VideoDecoder  # pyright: ignore[reportMissingImports]
+
+    # it reads all packets first: places by an average rate are wrong where the rate changes
+    reader: Any = VideoDecoder(data, dimension_order="NHWC", num_ffmpeg_threads=1, seek_mode="exact")
+    first = float(reader.metadata.begin_stream_seconds_from_content)
+
+    def batch(places: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        found = reader.get_frames_at(places)
+        return found.data.numpy(), found.pts_seconds.double().numpy() - first
+
+    return _Reader(count=len(reader), batch=batch)
+
+
+_OPEN: dict[str, Callable[[bytes], _Reader]] = {"decord": _open_decord, "torchcodec": _open_torchcodec}
+
+
+def _by_other(
+    name: str, data: bytes, header: container.Header, packets: container.Packets, requests: np.ndarray, change: Transform
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The same through another decoder; None where it fails, or lists or shows other frames than PyAV."""
     places = frames_on_screen(packets.times, requests)
     distinct = np.unique(places)
     pieces: list[np.ndarray] = []
     samples: list[np.ndarray] = []
+    several = max(1, min(_CHUNK, _CHUNK_PIXELS // (header.info.height * header.info.width)))
     try:
-        reader: Any = decord.VideoReader(io.BytesIO(data), num_threads=1)
-        stamps = np.asarray(reader.get_frame_timestamp(list(range(len(reader)))), dtype=np.float64)[:, 0]
+        reader = _OPEN[name](data)
     except (MemoryError, ImportError):
         raise
     except Exception:  # noqa: BLE001 - the media border: PyAV reads the file instead and names what is wrong with it
         return None
-    if len(stamps) != len(packets.times) or np.abs(stamps - stamps[0] - packets.times).max() > 2 * TICK:
+    if reader.count != len(packets.times):
         return None
-    several = max(1, min(_CHUNK, _CHUNK_PIXELS // (header.info.height * header.info.width)))
     for start in range(0, len(distinct), several):
+        asked = distinct[start : start + several]
         try:
-            piece = reader.get_batch(distinct[start : start + several].tolist()).asnumpy()
+            piece, times = reader.batch(asked.tolist())
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001 - as above
             return None
-        if piece.shape[1:] != (header.info.height, header.info.width, 3):
+        if piece.shape[1:] != (header.info.height, header.info.width, 3) or np.abs(times - packets.times[asked]).max() > 2 * TICK:
             return None
         samples.extend(piece[:, ::_STRIDE, ::_STRIDE].copy())
         pieces.append(change(piece))

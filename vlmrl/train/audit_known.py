@@ -128,7 +128,7 @@ def _seal(key: bytes, body: bytes) -> bytes:
 def _libraries() -> list[str]:
     """Versions of what decodes media."""
     out: list[str] = []
-    for name in ("av", "decord", "pillow", "numpy"):
+    for name in ("av", "decord", "torchcodec", "pillow", "numpy"):
         try:
             out.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:

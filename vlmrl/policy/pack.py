@@ -8,7 +8,7 @@ report (johncaged/PrefixGrouper); docs/design/003-shared-prefix.md.
 
 Positions: everything that runs the model passes them explicitly. Text advances all three rows by one; a visual block that starts at p0 uses
 (p0 + time, p0 + row, p0 + column) over its merged grid. Text resumes after a block by the `rule`: `max`, at the largest position so far + 1
-(the authors' own code and vLLM; default), or `grid`, at p0 + max(rows, columns) (transformers 5.17 to 5.23; differs for Qwen2.5-VL's
+(the authors' own code and vLLM; default), or `grid`, at p0 + max(rows, columns) (transformers 5.19 to 5.23; differs for Qwen2.5-VL's
 videos only: docs/design/002-visual-contract.md).
 """
 

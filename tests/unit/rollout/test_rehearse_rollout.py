@@ -49,7 +49,7 @@ def test_it_takes_what_answers_of_full_length_take(tiny: Tiny, make: type[HFEngi
     requests = [request(prompt, 3) for prompt in tiny.prompts(4)]
     settings = GenerationSettings(max_new_tokens=LONG)
     engine = make(endless, tiny.vision, max_num_seqs=6)  # two prompts at a time
-    engine.generate(requests[:1], GenerationSettings(max_new_tokens=2))  # features are cached from here on
+    engine.generate(requests, GenerationSettings(max_new_tokens=2))  # features of all prompts are cached from here on
     steps, decoded = engine.decoded_steps, list[int]()
     rehearsed = most(lambda: engine.rehearse(requests, settings))
     assert engine.decoded_steps == steps

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import reach
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vlmrl"
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if "__pycache__" not in p.parts)
@@ -273,6 +275,36 @@ def type_checking_lines(path: Path) -> set[int]:
     """Lines within `if TYPE_CHECKING:`, which do not run."""
     blocks = [n for n in ast.walk(TREES[path]) if isinstance(n, ast.If) and isinstance(n.test, ast.Name) and n.test.id == "TYPE_CHECKING"]
     return {line for block in blocks for line in range(block.lineno, (block.end_lineno or block.lineno) + 1)}
+
+
+@pytest.mark.parametrize("name", reach.LIMITS)
+def test_importing_it_pulls_in_no_more_than_before(name: str):
+    """`python -m tests.reach why FILE` says by which imports a file came in."""
+    start, files, lines = reach.LIMITS[name]
+    assert all(found <= most for found, most in zip(reach.size(ROOT / start), (files, lines), strict=True)), reach.size(ROOT / start)
+
+
+def test_reach_follows_what_importing_runs(tmp_path: Path):
+    """At the top of a module, in its conditions and its try; not in functions, types or scripts."""
+    body = """
+import vlmrl.rng
+from vlmrl.types import Sample
+try:
+    from vlmrl.algo import segments
+except ImportError:
+    import vlmrl.fs
+if TYPE_CHECKING:
+    import vlmrl.errors
+class A:
+    import vlmrl.registry
+    def f(self):
+        import vlmrl.cli
+if __name__ == "__main__":
+    import vlmrl.doctor
+"""
+    (path := tmp_path / "some.py").write_text(body)
+    expected = {"__init__", "rng", "types", "algo/__init__", "algo/segments", "fs", "registry"}
+    assert {str(p.relative_to(PACKAGE).with_suffix("")) for p in reach.imported(path)} == expected
 
 
 def test_every_part_is_in_the_table():

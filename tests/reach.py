@@ -1,0 +1,122 @@
+"""What importing a part of the package pulls in: layering says who may import whom, reach says what one must read.
+
+    python -m tests.reach            # files and lines behind the step, the tiny loop and `check`, with the limits
+    python -m tests.reach why FILE [START]    # the shortest chain of imports from START (the step) to FILE
+
+An import counts where it stands at the top of a module; one inside a function or behind TYPE_CHECKING is not made by importing.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import deque
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+LIMITS: dict[str, tuple[str, int, int]] = {
+    "step": ("vlmrl/train/stage/grpo.py", 331, 47_651),
+    "tiny loop": ("examples/tiny_loop.py", 118, 16_944),
+    "check": ("vlmrl/train/audit.py", 267, 40_362),
+}
+"""What is measured -> its file, and the most files and lines that importing it may pull in. They only go down."""
+
+
+NOT_RUN = {"TYPE_CHECKING", "_TYPE_CHECKING", "__name__ == '__main__'"}
+
+
+def _file(name: str) -> Path | None:
+    """The file of a module of ours; None for any other."""
+    path = ROOT / Path(*name.split("."))
+    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+        if candidate.exists():
+            return candidate
+    return None
+
+
+def _statements(body: Iterable[ast.stmt]) -> Iterable[ast.stmt]:
+    """What runs when a module is imported, without the bodies of functions and of `if TYPE_CHECKING` and of scripts."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and ast.unparse(node.test) in NOT_RUN:
+            yield from _statements(node.orelse)
+            continue
+        yield node
+        for field in ("body", "orelse", "finalbody", "handlers"):
+            for inner in getattr(node, field, []):
+                yield from _statements(inner.body if isinstance(inner, ast.ExceptHandler) else [inner])
+
+
+@cache
+def imported(path: Path) -> tuple[Path, ...]:
+    """Our files that importing this one imports at once, with the packages that they lie in."""
+    found: dict[Path, None] = {}
+
+    def add(name: str) -> bool:
+        parts = name.split(".")
+        if parts[0] != "vlmrl" or _file(name) is None:
+            return False
+        for n in range(1, len(parts) + 1):
+            if (file := _file(".".join(parts[:n]))) is not None:
+                found.setdefault(file)
+        return True
+
+    for node in _statements(ast.parse(path.read_text(encoding="utf-8")).body):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                add(alias.name)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            add(node.module)
+            for alias in node.names:
+                add(f"{node.module}.{alias.name}")
+    return tuple(file for file in found if file != path)
+
+
+def reach(start: Path) -> dict[Path, Path | None]:
+    """Every file that importing `start` pulls in, itself included -> the file that first asks for it."""
+    seen: dict[Path, Path | None] = {start: None}
+    queue = deque([start])
+    while queue:
+        path = queue.popleft()
+        for file in imported(path):
+            if file not in seen:
+                seen[file] = path
+                queue.append(file)
+    return seen
+
+
+def size(start: Path) -> tuple[int, int]:
+    """(files, lines) of the package behind `start`, without a script of its own outside the package."""
+    files = [file for file in reach(start) if file.is_relative_to(ROOT / "vlmrl")]
+    return len(files), sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+
+
+def why(target: Path, start: Path) -> list[Path]:
+    """The shortest chain of imports from `start` to `target`; empty where there is none."""
+    asked = reach(start)
+    if target not in asked:
+        return []
+    chain: list[Path] = []
+    path: Path | None = target
+    while path is not None:
+        chain.append(path)
+        path = asked[path]
+    return chain[::-1]
+
+
+def main(arguments: list[str]) -> None:
+    if arguments[:1] == ["why"]:
+        target, start = (Path(name).resolve() for name in (*arguments[1:3], LIMITS["step"][0])[:2])
+        print("\n".join(str(path.relative_to(ROOT)) for path in why(target, start)) or "not imported")
+        return
+    for name, (start, files, lines) in LIMITS.items():
+        found = size(ROOT / start)
+        print(f"{name:10} {found[0]:4} files {found[1]:7,} lines   (at most {files}, {lines:,})   {start}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

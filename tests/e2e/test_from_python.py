@@ -10,7 +10,7 @@ import pytest
 import vlmrl
 from tests.support import runs
 from vlmrl import cli
-from vlmrl.cli_init import write_starter
+from vlmrl.cli.init import write_starter
 
 SUITE = """id: tiny
 version: 1

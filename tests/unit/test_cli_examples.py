@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from vlmrl.cli import app
-from vlmrl.cli_examples import copied, files
+from vlmrl.cli.examples import copied, files
 from vlmrl.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.documents import commands, parse_vlmrl
 from vlmrl import cli
-from vlmrl.cli_init import STARTERS, starters, write_starter
+from vlmrl.cli.init import STARTERS, starters, write_starter
 from vlmrl.config.load import load
 from vlmrl.data.row import parse_row
 from vlmrl.errors import ConfigError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vlmrl.cli_plan import _shape, heaviest
+from vlmrl.cli.plan import _shape, heaviest
 from vlmrl.config.load import load
 from vlmrl.plan.gpus import gpu_of
 from vlmrl.plan.model import named_shape

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vlmrl.cli_runs import ago
+from vlmrl.cli.runs import ago
 from vlmrl.train.listing import TAIL, held, last_line, line_of, runs_in
 
 CONFIG = "model: {path: m}\nstages:\n- {name: sft, steps: 3}\n- {name: rl, steps: 40}\n"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vlmrl.cli_names import load_said
+from vlmrl.cli.names import load_said
 from vlmrl.errors import ConfigError
 
 if TYPE_CHECKING:

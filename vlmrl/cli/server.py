@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vlmrl.cli_names import load_said
+from vlmrl.cli.names import load_said
 
 
 def register(app: typer.Typer) -> None:

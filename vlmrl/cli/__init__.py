@@ -15,25 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vlmrl import (
-    __version__,
-    cli_ask,
-    cli_cache,
-    cli_conform,
-    cli_env,
-    cli_eval,
-    cli_examples,
-    cli_init,
-    cli_launch,
-    cli_plan,
-    cli_publish,
-    cli_runs,
-    cli_serve,
-    cli_server,
-    cli_toy,
-    cli_view,
-)
-from vlmrl.cli_names import load_said
+from vlmrl import __version__
+from vlmrl.cli import ask, cache, conform, env, eval, examples, init, launch, plan, publish, runs, serve, server, toy, view
+from vlmrl.cli.names import load_said
 from vlmrl.errors import ConfigError, DataError, VlmrlError
 
 if TYPE_CHECKING:
@@ -54,21 +38,21 @@ app = typer.Typer(
     "changed.",
 )
 for part in (
-    cli_init,
-    cli_examples,
-    cli_ask,
-    cli_serve,
-    cli_publish,
-    cli_runs,
-    cli_view,
-    cli_toy,
-    cli_cache,
-    cli_env,
-    cli_eval,
-    cli_launch,
-    cli_server,
-    cli_plan,
-    cli_conform,
+    init,
+    examples,
+    ask,
+    serve,
+    publish,
+    runs,
+    view,
+    toy,
+    cache,
+    env,
+    eval,
+    launch,
+    server,
+    plan,
+    conform,
 ):
     part.register(app)
 
@@ -85,7 +69,7 @@ def main() -> None:
         app()
     except VlmrlError as error:
         show_error(error)
-        cli_launch.ended(error)
+        launch.ended(error)
         raise SystemExit(error.exit_code) from error
     except ModuleNotFoundError as error:
         if error.name != "torch":
@@ -95,7 +79,7 @@ def main() -> None:
     except SystemExit as stop:
         # 2 is what the argument parser uses for a usage error; ours is 64, as for a recipe.
         if stop.code == 2 and "--suite" in sys.argv[-1:]:
-            typer.echo(cli_eval.known_suites(), err=True)
+            typer.echo(eval.known_suites(), err=True)
         raise SystemExit(USAGE if stop.code == 2 else stop.code) from None
 
 
@@ -202,7 +186,7 @@ def check(
         contextlib.redirect_stdout(sys.stderr) if print_ else contextlib.nullcontext()
     ):  # what is printed is a recipe: nothing else is in it
         typer.echo("recipe: ok")
-        cli_plan.warn(loaded, gpu)
+        plan.warn(loaded, gpu)
         if not _check_methods(loaded):
             return
         if no_data:
@@ -423,7 +407,3 @@ def report(run: Annotated[Path, typer.Argument(help="Run directory, for example 
     from vlmrl.evals.pages.run_page import write_report
 
     typer.echo(str(write_report(run)))
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vlmrl.cli_names import load_said
+from vlmrl.cli.names import load_said
 from vlmrl.errors import ConfigError, VlmrlError
 
 if TYPE_CHECKING:

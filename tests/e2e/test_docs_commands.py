@@ -56,7 +56,7 @@ def why_not(words: list[str], made: set[str]) -> str | None:
     if recipe is not None and str(recipe) not in made and find("recipe", str(recipe)) is None and not (ROOT / str(recipe)).is_file():
         return "a recipe of yours"
     if words[0] == "check" and not given.get("no_data"):
-        return "rows; tests/unit/test_cli.py"
+        return "rows; tests/unit/cli/test_cli.py"
     if words[0] == "launch" and given.get("run"):
         return "starts processes: tests/e2e/test_launch_run.py"
     if words[0] == "doctor" and len(words) > 1:

@@ -12,7 +12,7 @@ import typer
 from vlmrl import fs
 from vlmrl.errors import ConfigError
 
-STARTERS = Path(__file__).parent / "config" / "starters"
+STARTERS = Path(__file__).parents[1] / "config" / "starters"
 """A recipe per task, with `@NAME@`, `@FILE@`, `@MODEL@`, `@ROOT@`, `@ROWS@` and `@MEDIA@` for what the command fills in."""
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vlmrl.cli.names import load_said
+from vlmrl.cli.names import Overrides, Recipe, load_said, method_problems
 from vlmrl.errors import ConfigError, VlmrlError
 
 if TYPE_CHECKING:
@@ -24,11 +23,8 @@ def register(app: typer.Typer) -> None:
 
 
 def launch(
-    recipe: Annotated[Path, typer.Argument(help="YAML recipe, or the name of one, for example toy_video", show_default=False)],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, for example run.seed=3", show_default=False),
-    ] = None,
+    recipe: Recipe,
+    overrides: Overrides = None,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs of each machine: one process for each.")] = 1,
     nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
     with_: Annotated[str, typer.Option("--with", help="torchrun, accelerate or slurm")] = "torchrun",
@@ -44,7 +40,7 @@ def launch(
 
     if with_ not in LAUNCHERS:
         raise ConfigError(f"--with: expected one of {', '.join(LAUNCHERS)}, got '{with_}'")
-    loaded = _checked(recipe, overrides or [])
+    loaded = load_said(recipe, overrides, method_problems)  # each of the processes would find its problems again
     job = Job(gpus=gpus, nodes=nodes, host=host, restarts=restarts, train=(str(recipe), *(overrides or [])))
     if not run:
         typer.echo(text(job, with_), nl=False)
@@ -64,13 +60,6 @@ def ended(error: VlmrlError) -> None:
 
         dist.leaving(error)
         stop_restarts(error.exit_code)
-
-
-def _checked(recipe: Path, overrides: list[str]) -> Loaded:
-    """A recipe without problems: each of the processes would find them again."""
-    from vlmrl.methods import method_problems
-
-    return load_said(recipe, overrides, method_problems)
 
 
 def _run(job: Job, loaded: Loaded) -> None:

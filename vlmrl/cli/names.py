@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from vlmrl.config.load import Loaded
     from vlmrl.config.schema import Config
+
+
+Recipe = Annotated[Path, typer.Argument(help="YAML recipe, or the name of one, for example toy_video", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, for example run.seed=3 stages.rl.optim.lr=1e-6", show_default=False),
+]
 
 
 def load_said(recipe: str | Path, overrides: list[str] | None, also: Callable[[Config], list[str]] | None = None) -> Loaded:
@@ -38,3 +46,20 @@ def say(line: str) -> None:
     """A line on stderr, from the first rank alone: stdout may be JSON or a command to copy."""
     if os.environ.get("RANK", "0") == "0":
         typer.echo(line, err=True)
+
+
+def method_problems(config: Config) -> list[str]:
+    """Problems of pass 2, beside those of pass 1; none where torch is missing (`check` then says that it skipped them)."""
+    try:
+        from vlmrl.methods import method_problems
+
+        return method_problems(config)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return []
+
+
+def printable(text: str) -> str:
+    """Text without control and direction characters, which could rewrite what a terminal shows; line breaks and tabs stay."""
+    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf"))

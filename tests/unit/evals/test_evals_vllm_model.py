@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.unit.test_cli_eval import SUITE, invoke
+from tests.unit.cli.test_cli_eval import SUITE, invoke
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask import vllm_model
 from vlmrl.evals.ask.run import Changes, evaluate_model

@@ -12,7 +12,7 @@ from vlmrl.cli import app
 from vlmrl.cli.examples import copied, files
 from vlmrl.errors import ConfigError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_every_example_is_copied(tmp_path: Path):

@@ -23,7 +23,7 @@ from vlmrl import errors as errors_module
 from vlmrl.config.load import load
 from vlmrl.errors import ConfigError, DataError, MediaError, Preempted, RowError, VlmrlError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RECIPE = "model: {path: somewhere}\nstages:\n  - {kind: sft, name: s, source: {path: a.jsonl}, steps: 1}\n"
 
 

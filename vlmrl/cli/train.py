@@ -1,0 +1,49 @@
+"""The command `train`: run the stages of a recipe, or go on with them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from vlmrl.cli.names import Overrides, Recipe, load_said, method_problems
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(train)
+
+
+def train(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    profile: Annotated[int, typer.Option(min=0, help="Trace this many steps of each stage (after one to warm up) to <run>/profile")] = 0,
+) -> None:
+    """Train. The same command on the same run directory resumes where it stopped.
+
+    Example: vlmrl train toy_video run.name=mine stages.rl.steps=50
+    """
+    loaded = load_said(recipe, overrides, method_problems)
+    from vlmrl.methods import require_methods
+    from vlmrl.train import dist
+    from vlmrl.train.ui import Ui
+
+    dist.start(loaded.config.train.patience)
+    ui = Ui(quiet=not dist.is_main())
+    for name in loaded.config.plugins:
+        ui.say(f"plug-in: {name}")
+    require_methods(loaded.config)
+
+    from vlmrl.policy.load import quiet_transformers
+    from vlmrl.toy.base import prepare
+    from vlmrl.train.run import train_from
+
+    quiet_transformers()
+    path = train_from(loaded, prepare(loaded.config, ui), ui, profile_steps=profile)
+    from rich.text import Text
+
+    from vlmrl.train.results import closing_lines
+
+    for line in closing_lines(path, loaded.config):
+        ui.console.print(Text(line), soft_wrap=True)  # a path or a command that is broken into lines cannot be copied
+    dist.stop()

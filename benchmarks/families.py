@@ -31,8 +31,8 @@ NUMBERS = ("P4", "P6", "P7", "P8", "P10")
 def tried(name: str) -> dict[str, Any]:
     """The report of a configuration."""
     import vlmrl  # noqa: F401 (torchvision next to a CPU-only torch)
-    from vlmrl.conform.run import conform
-    from vlmrl.conform.subject import open_subject
+    from vlmrl.extras.conform.run import conform
+    from vlmrl.extras.conform.subject import open_subject
     from vlmrl.families.tiny import write_tiny
     from vlmrl.policy.load import quiet_transformers
 

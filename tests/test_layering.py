@@ -62,8 +62,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "view": {"answers", "errors", "evals.pages.overlay", "kept", "train.listing", "types", "web"},
     # Who may ask a server of ours, and the port that it listens on.
     "web": {"errors"},
-    # Tries a model of any family through the same functions that train it.
-    "conform": {"compat", "errors", "fs", "families", "policy", "rollout", "media.headers"},
     "toy": BELOW | {"config", "media", "data", "policy", "train", "envs"},
     "methods": {"config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "algo", "rewards", "sampling"}
     | {"rollout.strategy", "envs"},
@@ -71,25 +69,27 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"config", "errors", "fs"},
     # Actions are read as the GUI metrics read them; worker processes are those of the rewards. Tools look at media again.
     "envs": {"rng", "types", "registry", "errors", "fs", "plugins", "metrics", "rewards.run", "data", "answers", "media"},
+    # Extras are optional for the core to run, and import from it; nobody imports an extra: it is found by its name.
+    # Tries a model of any family through the same functions that train it.
+    "extras.conform": {"cli.names", "compat", "errors", "fs", "families", "policy", "rollout", "media.headers"},
     # A checkpoint behind OpenAI's protocol: prompts of the encoder, answers of the engine of evaluations.
-    "serve": {"errors", "fs", "types", "data", "media", "policy", "rollout", "evals", "web"},
+    "extras.serve": {"cli.names", "errors", "fs", "types", "data", "media", "policy", "rollout", "evals", "web"},
     # The card quotes recipe, data cards and evaluations.
-    "publish": {"errors", "fs", "paths", "evals", "train.manifest"},
+    "extras.publish": {"cli.names", "errors", "fs", "paths", "plugins", "evals", "train.manifest"},
+    # Evaluations by lmms-eval, and results of other harnesses as records.
+    "extras.bridge": BELOW | {"cli.names", "answers", "metrics", "data", "media", "rollout", "policy", "config", "evals"},
     "__main__": {"cli"},
     # A command may use any part; what is heavy it imports when it runs.
     "cli": BELOW
     | {"api", "config", "methods", "doctor", "train", "evals", "toy", "data", "media", "policy", "families", "rollout", "envs", "plan"}
-    | {"conform", "publish", "serve", "view", "web"},
+    | {"view", "web"},
     "api": {"config", "errors", "methods", "policy", "toy", "train", "types", "evals"},
 }
 ONLY_IMPORTED_BY = {
-    "cli": {"__main__"},
+    "cli": {"__main__", "extras.bridge", "extras.conform", "extras.publish", "extras.serve"},
     "view": {"cli"},
-    "web": {"cli", "serve", "view"},
-    "publish": {"cli"},
-    "serve": {"cli"},
+    "web": {"cli", "extras.serve", "view"},
     "plan": {"cli", "train"},
-    "conform": {"cli"},
     "toy": {"api", "cli"},
     "methods": {"api", "cli", "train"},
     "doctor": {"cli"},
@@ -100,11 +100,11 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "av": ("media", "toy.world"),
     "decord": ("media",),
     "torchcodec": ("media",),
-    "PIL": ("media", "kept.media", "evals", "envs.picture", "conform.inputs", "conform.headers", "conform.engine"),
+    "PIL": ("media", "kept.media", "evals", "envs.picture", "extras.conform", "extras.bridge"),
     "transformers": (
         "policy",
         "families",
-        "conform",
+        "extras",
         "rollout.engine_hf",
         "rollout.vllm.inputs",
         "rewards.reward_model",
@@ -118,14 +118,14 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "safetensors": ("families.tiny", "policy", "train.tensors", "train.export"),
     "torchvision": ("compat", "media"),
     "pyarrow": ("data.raw", "prepare.hf_rows"),
-    "openpyxl": ("evals.importers.vlmevalkit",),
+    "openpyxl": ("extras.bridge.importers.vlmevalkit",),
     "pydantic_core": ("config",),
     "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks"),
-    "yaml": ("config", "train", "evals", "publish", "cli.publish", "methods"),  # the list of papers
-    "typer": ("cli",),
-    "starlette": ("view.app", "serve.app"),
+    "yaml": ("config", "train", "evals", "extras.bridge", "extras.publish", "methods"),  # the list of papers
+    "typer": ("cli", "extras.serve.command", "extras.publish.command", "extras.conform.command", "extras.bridge.importers.command"),
+    "starlette": ("view.app", "extras.serve.app"),
     "uvicorn": ("web.listen",),
-    "rich": ("cli", "train", "evals"),
+    "rich": ("cli", "train", "evals", "extras.conform.command"),
     "matplotlib": ("evals",),
     "jinja2": ("evals", "rewards.remote"),
     "httpcore": ("rewards.remote",),
@@ -133,12 +133,12 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "rapidfuzz": ("metrics",),
     "packaging": ("doctor",),
     "rapidocr": ("envs.ocr",),
-    "huggingface_hub": ("publish.hub",),
-    "vllm": ("rollout.vllm.inputs", "rollout.vllm.engine", "rollout.vllm.worker", "conform.engine"),
+    "huggingface_hub": ("extras.publish.hub",),
+    "vllm": ("rollout.vllm.inputs", "rollout.vllm.engine", "rollout.vllm.worker", "extras.conform.engine"),
     "bitsandbytes": ("train.shard.adamw8bit", "policy.nf4"),
     "deepspeed": ("train.shard.zero", "train.shard.zero_shards", "train.shard.prebuilt"),
-    "lmms_eval": ("evals.bridge",),
-    "loguru": ("evals.bridge",),
+    "lmms_eval": ("extras.bridge",),
+    "loguru": ("extras.bridge",),
     "math_verify": ("metrics", "rewards"),
     "sympy": ("metrics", "rewards"),
     "wandb": (),
@@ -181,6 +181,12 @@ def module(path: Path) -> str:
     """`policy.load` for vlmrl/policy/load.py; the package itself is the empty string."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part(name: str) -> str:
+    """`policy` for `policy.load`; each folder of `extras` is a part of its own."""
+    first, *rest = name.split(".")
+    return f"{first}.{rest[0]}" if first == "extras" and rest else first
 
 
 def where(path: Path, node: ast.AST) -> str:
@@ -242,7 +248,7 @@ if __name__ == "__main__":
 
 
 def test_every_part_is_in_the_table():
-    tops = {module(p).split(".")[0] for p in FILES} - {""}
+    tops = {part(module(p)) for p in FILES} - {"", "extras"}
     assert tops <= set(MAY_IMPORT)
 
 
@@ -250,8 +256,8 @@ def test_imports_point_down():
     wrong: list[str] = []
     for path in FILES:
         own = module(path)
-        top = own.split(".")[0]
-        if not top:
+        top = part(own)
+        if top in ("", "extras"):
             continue
         for node, name in imports(path):
             if name.split(".")[0] != "vlmrl" or name == "vlmrl":
@@ -267,8 +273,6 @@ WINGS: dict[str, set[str]] = {
     "score": set(),
     "ask": {"score"},
     "pages": {"score", "ask"},
-    "bridge": {"score", "ask"},
-    "importers": {"score", "ask"},
 }
 """Wing of `evals` -> the other wings that it may import."""
 
@@ -284,12 +288,31 @@ def test_wings_of_the_evaluation():
     assert not wrong
 
 
+def test_nobody_imports_an_extra():
+    """The core runs without any of them, and they do not lean on each other: commands and methods find one by its name."""
+    wrong = [
+        f"{where(path, node)}: imports {name}"
+        for path in FILES
+        for node, name in imports(path)
+        if name.startswith("vlmrl.extras.") and part(name.removeprefix("vlmrl.")) != part(module(path))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_extra_says_what_it_is():
+    """A README of half a page: what it promises, what it needs, and who uses it."""
+    for folder in sorted(path.parent for path in (PACKAGE / "extras").glob("*/__init__.py")):
+        text = (folder / "README.md").read_text(encoding="utf-8")
+        assert all(f"**{word}.**" in text for word in ("Promises", "Needs", "Used by")), folder.name
+        assert len(text.splitlines()) <= 40, folder.name
+
+
 def test_parts_that_nobody_imports():
     wrong: list[str] = []
     for path in FILES:
-        own = module(path).split(".")[0]
+        own = part(module(path))
         for node, name in imports(path):
-            top = name.removeprefix("vlmrl.").split(".")[0] if name.startswith("vlmrl.") else ""
+            top = part(name.removeprefix("vlmrl.")) if name.startswith("vlmrl.") else ""
             if top in ONLY_IMPORTED_BY and own != top and own not in ONLY_IMPORTED_BY[top]:
                 wrong.append(f"{where(path, node)}: '{own}' may not import '{top}'")
     assert not wrong, "\n".join(wrong)
@@ -308,10 +331,10 @@ def reachable(edges: dict[str, set[str]], start: str) -> set[str]:
 def test_no_part_imports_another_in_a_circle():
     edges: dict[str, set[str]] = {}
     for path in FILES:
-        top = module(path).split(".")[0]
+        top = part(module(path))
         for _, name in imports(path):
             if name.startswith("vlmrl."):
-                edges.setdefault(top, set()).add(name.removeprefix("vlmrl.").split(".")[0])
+                edges.setdefault(top, set()).add(part(name.removeprefix("vlmrl.")))
     circular = {top for top in edges if any(top in reachable(edges, other) for other in edges[top] - {top})}
     assert not circular
 
@@ -458,7 +481,7 @@ def test_nothing_is_swallowed():
 
 def test_no_global_randomness():
     """Randomness is a function of coordinates (`rng`); generators of the process are reseeded by `rng.seed_step` alone."""
-    keepers = ("rng", "evals.bridge.compat")  # the second puts their states back after lmms-eval has seeded them
+    keepers = ("rng", "extras.bridge.compat")  # the second puts their states back after lmms-eval has seeded them
     wrong = [f"{where(p, n)}: import random" for p in FILES if module(p) not in keepers for n, name in imports(p) if name == "random"]
     for path in FILES:
         if module(path) in keepers:

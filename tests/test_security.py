@@ -31,7 +31,7 @@ REACHES = {
     "envs.worlds.android_world": "device servers of an environment",
     "train.mirror": "`checkpoint.mirror`",
     "train.tables": "trackers of `run.trackers`",
-    "publish.hub": "`vlmrl publish`",
+    "extras.publish.hub": "`vlmrl publish`",
     "train.beacon": "ranks of one job",
     "train.watchdog": "ranks of one job",
     "train.launch": "ranks of one job",

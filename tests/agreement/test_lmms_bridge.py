@@ -18,11 +18,11 @@ from tests.support import lmms
 from vlmrl.evals.ask.models import LocalModel
 from vlmrl.evals.ask.run import Changes, SuiteResult, evaluate_suite
 from vlmrl.evals.ask.suite import Suite
-from vlmrl.evals.bridge.functions import OF_GENERATION
-from vlmrl.evals.bridge.options import Options
-from vlmrl.evals.bridge.run import BridgeResult, evaluate_suite_via_lmms, evaluate_via_lmms, read_result
-from vlmrl.evals.bridge.task_files import write_yaml
 from vlmrl.evals.score.records import Record
+from vlmrl.extras.bridge.functions import OF_GENERATION
+from vlmrl.extras.bridge.options import Options
+from vlmrl.extras.bridge.run import BridgeResult, evaluate_suite_via_lmms, evaluate_via_lmms, read_result
+from vlmrl.extras.bridge.task_files import write_yaml
 
 TASKS = ("spans", "boxes", "choices")
 NAMES = [f"vlmrl_{task}" for task in TASKS]
@@ -126,7 +126,7 @@ def test_a_limit_asks_the_same_rows(three: Three, tmp_path: Path) -> None:
 
 def test_command_line_of_lmms_eval_is_native_evaluation(three: Three, tmp_path: Path) -> None:
     raw, out = tmp_path / "raw.jsonl", tmp_path / "out"
-    command = [sys.executable, "-m", "vlmrl.evals.bridge", "--model", "vlmrl", "--tasks", ",".join(NAMES), "--batch_size", "2"]
+    command = [sys.executable, "-m", "vlmrl.extras.bridge", "--model", "vlmrl", "--tasks", ",".join(NAMES), "--batch_size", "2"]
     command += ["--model_args", f"pretrained={three.checkpoint},device=cpu,raw={raw}", "--include_path", str(three.tasks)]
     command += ["--log_samples", "--output_path", str(out), "--verbosity", "DEBUG"]
     # Not in the checkout, where old metadata (`vlmrl.egg-info`) would hide the entry point of what is installed.

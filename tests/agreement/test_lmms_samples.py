@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("lmms_eval", reason="needs lmms-eval 0.7")
 
-from vlmrl.evals.importers.lmms_eval import NAME, import_lmms_samples
+from vlmrl.extras.bridge.importers.lmms_eval import NAME, import_lmms_samples
 from vlmrl.types import Sample
 
 TEXTS = {0: "<think>One and one.\n\nSo two.</think><answer>2</answer>", 1: "<answer>7</answer>", 2: "<think>never ends"}

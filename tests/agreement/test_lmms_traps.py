@@ -30,11 +30,11 @@ pytest.importorskip("lmms_eval", reason="needs lmms-eval (docs/lmms-eval.md)")
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.engines import Generation
 from vlmrl.evals.ask.tasks import Task, with_defaults
-from vlmrl.evals.bridge import compat, functions, run
-from vlmrl.evals.bridge.options import Options
-from vlmrl.evals.bridge.requests import cut, stop_strings
-from vlmrl.evals.bridge.run import BridgeResult, evaluate_via_lmms
-from vlmrl.evals.bridge.task_files import write_yaml
+from vlmrl.extras.bridge import compat, functions, run
+from vlmrl.extras.bridge.options import Options
+from vlmrl.extras.bridge.requests import cut, stop_strings
+from vlmrl.extras.bridge.run import BridgeResult, evaluate_via_lmms
+from vlmrl.extras.bridge.task_files import write_yaml
 from vlmrl.metrics.math import equivalent
 from vlmrl.policy.load import load_processor
 from vlmrl.policy.model import ProcessorBundle
@@ -124,7 +124,7 @@ def unguarded(model: Any, tasks: list[str], folder: Path, **more: Any) -> dict[s
 
 
 def bridge(model: Scripted) -> Any:
-    from vlmrl.evals.bridge.model import VlmrlBridge
+    from vlmrl.extras.bridge.model import VlmrlBridge
 
     return VlmrlBridge(model, fingerprint=model.fingerprint)
 
@@ -245,7 +245,7 @@ def test_a_raising_scorer_is_tried_again_and_again() -> None:
 
 
 def test_the_cache_takes_two_checkpoints_for_one(bundle: ProcessorBundle, tmp_path: Path) -> None:
-    from vlmrl.evals.bridge.model import VlmrlBridge
+    from vlmrl.extras.bridge.model import VlmrlBridge
 
     class Nameless(VlmrlBridge):
         def __str__(self) -> str:
@@ -310,7 +310,7 @@ def test_importing_resets_warnings_loguru_and_pillow() -> None:
 import json, sys, warnings
 import loguru, torch
 from PIL import ImageFile
-from vlmrl.evals.bridge.compat import preserved
+from vlmrl.extras.bridge.compat import preserved
 def state():
     timeout = str(torch.distributed.distributed_c10d.default_pg_timeout)
     return [len(warnings.filters), sorted(loguru.logger._core.handlers), timeout, ImageFile.LOAD_TRUNCATED_IMAGES]
@@ -348,4 +348,4 @@ def test_ocrbench_adds_up_over_evaluations(tmp_path: Path, monkeypatch: pytest.M
     for _ in range(2):
         with pytest.raises(Exception, match="stopped here"):
             run.evaluate_offline(tmp_path, ["ocrbench"], out=tmp_path / "out")
-    assert [command[1:3] for command in ran] == [["-m", "vlmrl.evals.bridge.offline"]] * 2  # a fresh interpreter each
+    assert [command[1:3] for command in ran] == [["-m", "vlmrl.extras.bridge.offline"]] * 2  # a fresh interpreter each

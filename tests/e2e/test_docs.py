@@ -31,7 +31,7 @@ from vlmrl.paths import find
 ALLOWED = {
     ("README.md", " sampler ── plan"): "a diagram",
     ("docs/architecture.md", " recipe.yaml ──▶"): "a diagram",
-    ("docs/architecture.md", " cli, api"): "a table of parts; tests/test_architecture.py checks it",
+    ("docs/architecture.md", " extras: bridge"): "a table of parts; tests/test_architecture.py checks it",
     ("docs/design/004-turns.md", "columns "): "a diagram",
     ("docs/judges.md", '{"model": "m", "inputs"'): "the form of a request; tests/unit/rewards checks what is sent",
 }
@@ -189,7 +189,7 @@ def overrides(block: Block, given: list[str]) -> None:
 def lmms(block: Block, words: list[str]) -> None:
     """Model arguments of lmms-eval are those of the bridge."""
     from vlmrl.config.schema import MediaSection
-    from vlmrl.evals.bridge.model import VlmrlBridge
+    from vlmrl.extras.bridge.model import VlmrlBridge
 
     arguments = words[words.index("--model_args") + 1] if "--model_args" in words else ""
     known = {*inspect.signature(VlmrlBridge.create_from_arg_string).parameters, *inspect.signature(VlmrlBridge.__init__).parameters}

@@ -24,7 +24,7 @@ YOURS = {
     "report": "a run",
     "rollout-server": "vLLM",
     "runs": "runs; tests/unit/train/test_listing.py",
-    "serve": "a checkpoint; tests/unit/serve",
+    "serve": "a checkpoint; tests/unit/extras/serve",
     "thoughts": "a checkpoint",
     "view": "a run; tests/e2e/test_view_browser.py",
     "conform": "a model, or minutes: test_a_tiny_model_is_tried (slow)",

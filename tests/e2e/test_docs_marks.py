@@ -277,7 +277,7 @@ def lines_of_the_gpu_check(table: Table) -> None:
 
 
 def arguments_of_the_bridge(table: Table) -> None:
-    source = read("vlmrl/evals/bridge/model.py") + read("vlmrl/evals/bridge/options.py") + read("vlmrl/config/schema.py")
+    source = read("vlmrl/extras/bridge/model.py") + read("vlmrl/extras/bridge/options.py") + read("vlmrl/config/schema.py")
     for row in table.rows:
         for name in marks(row[0]):
             assert re.search(rf"\b{name}\b", source), name
@@ -390,8 +390,8 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/methods.md", "rewards"): methods_of("reward"),
     ("docs/methods.md", "Reward functions of yours"): forms_of_rewards,
     ("docs/overlap.md", "Measured"): "measured; tests/faults/test_resume_ahead.py",
-    ("docs/serving.md", "Serving a checkpoint"): "prose; tests/unit/serve/test_serve_http.py",
-    ("docs/your_model.md", "Your model"): "prose; tests/unit/families/test_conform.py",
+    ("docs/serving.md", "Serving a checkpoint"): "prose; tests/unit/extras/serve/test_serve_http.py",
+    ("docs/your_model.md", "Your model"): "prose; tests/unit/extras/conform/test_conform.py",
     ("docs/your_reward.md", "*"): "prose; tests/unit/rewards, tests/faults/test_rewards_without_signal.py",
     ("docs/plan.md", "*"): "tests/unit/plan/test_plan_page.py, tests/unit/plan/test_plan_memory.py, tests/unit/plan/test_plan_time.py",
     ("docs/python.md", "From Python"): names_from_python,

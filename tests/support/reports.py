@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vlmrl.conform.run import NOT_RUN, PROMISES, Report
+from vlmrl.extras.conform.run import NOT_RUN, PROMISES, Report
 from vlmrl.families import verdict
 
 HERE = {name: verdict._installed(name) for name in ("transformers", "torch")}

@@ -7,34 +7,13 @@ defect and keeps its traceback (exit code 1).
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from vlmrl import __version__
-from vlmrl.cli import (
-    ask,
-    cache,
-    check,
-    conform,
-    doctor,
-    env,
-    eval,
-    examples,
-    init,
-    launch,
-    list,
-    plan,
-    publish,
-    report,
-    runs,
-    serve,
-    server,
-    thoughts,
-    toy,
-    train,
-    view,
-)
+from vlmrl.cli import eval, launch
 from vlmrl.cli.names import printable
 from vlmrl.errors import ConfigError, VlmrlError
 
@@ -49,12 +28,32 @@ app = typer.Typer(
     "changed.",
 )
 COMMANDS = (
-    *(init, examples, ask, serve, publish, runs, view, toy, cache, env, eval, launch, server, plan, conform),
-    *(train, check, thoughts, list, doctor, report),
+    "vlmrl.cli.init",
+    "vlmrl.cli.examples",
+    "vlmrl.cli.ask",
+    "vlmrl.extras.serve.command",
+    "vlmrl.extras.publish.command",
+    "vlmrl.cli.runs",
+    "vlmrl.cli.view",
+    "vlmrl.cli.toy",
+    "vlmrl.cli.cache",
+    "vlmrl.cli.env",
+    "vlmrl.cli.eval",
+    "vlmrl.extras.bridge.importers.command",
+    "vlmrl.cli.launch",
+    "vlmrl.cli.server",
+    "vlmrl.cli.plan",
+    "vlmrl.extras.conform.command",
+    "vlmrl.cli.train",
+    "vlmrl.cli.check",
+    "vlmrl.cli.thoughts",
+    "vlmrl.cli.list",
+    "vlmrl.cli.doctor",
+    "vlmrl.cli.report",
 )
-"""One module each, in the order of the help."""
+"""The module of each command, in the order of the help: by name, because nothing here imports an extra."""
 for command in COMMANDS:
-    command.register(app)
+    import_module(command).register(app)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from vlmrl.cli.names import size_text
 from vlmrl.errors import ConfigError
 
 CACHE = Path("~/.cache/vlmrl")
@@ -29,7 +30,6 @@ def list_(cache: Folder = CACHE, as_json: Annotated[bool, typer.Option("--json",
 
     Example: vlmrl cache list
     """
-    from vlmrl.publish.files import size_text
     from vlmrl.toy.cached import entries
 
     found = entries(cache.expanduser())
@@ -54,7 +54,6 @@ def clean(
 
     Example: vlmrl cache clean --all --older-than 30
     """
-    from vlmrl.publish.files import size_text
     from vlmrl.toy.cached import chosen, entries, remove
     from vlmrl.train.ui import Ui
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from vlmrl.cli.names import extra
 from vlmrl.errors import VlmrlError
 
 
@@ -26,12 +27,15 @@ def doctor(
     from rich.text import Text
 
     from vlmrl.doctor import COLOURS, Finding, examine, examine_model
-    from vlmrl.evals.bridge.compat import findings as lmms
 
     console = Console(stderr=True)
     with console.status("importing packages and asking devices ..."):
         findings = [*examine(), *(examine_model(model) if model is not None else ())]
-    new = [f for f in lmms() if f.status == "problem" or f.item not in {known.item for known in findings}]
+    new = [
+        f
+        for f in extra("vlmrl.extras.bridge.compat.findings")()
+        if f.status == "problem" or f.item not in {known.item for known in findings}
+    ]
     findings += [Finding(area="lmms-eval", item=f.item, found=f.found, status=f.status, advice=f.advice) for f in new]
     table = Table()
     for name in ("area", "item", "found", "status"):

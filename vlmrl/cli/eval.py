@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vlmrl.cli.names import suite_said
+from vlmrl.cli.names import Plugins, extra, suite_said
 from vlmrl.errors import ConfigError, VlmrlError
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from vlmrl.evals.ask.tasks import Task
     from vlmrl.train.ui import Bar, Ui
 
-Plugins = Annotated[list[str] | None, typer.Option(help="Import this module first; may be repeated", show_default=False)]
 PANEL = "What is asked otherwise than the suite says"
 JUDGE = "A judge of thoughts: consistent with the answer, true to the picture?"
 SERVED = "A served model instead of one loaded here"
@@ -30,7 +29,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command("eval")(eval_)
     app.command("compare")(compare)
-    app.command("import")(import_)
     app.command("suites")(suites)
 
 
@@ -222,11 +220,12 @@ def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes
 
 def _through_lmms(asked: _Asked, suite: Suite, folder: Path, root: Path, limit: int | None, ui: Ui) -> None:
     from vlmrl.evals.ask.models import compute_dtype
-    from vlmrl.evals.bridge.run import evaluate_suite_via_lmms
     from vlmrl.evals.score.table import table
 
     dtype = compute_dtype(asked.device, asked.dtype)
-    result = evaluate_suite_via_lmms(asked.checkpoint, suite, out=folder, data_root=root, limit=limit, device=asked.device, dtype=dtype)
+    result = extra("vlmrl.extras.bridge.run.evaluate_suite_via_lmms")(
+        asked.checkpoint, suite, out=folder, data_root=root, limit=limit, device=asked.device, dtype=dtype
+    )
     rows = [["task", "metric", "value"]]
     for task, numbers in result.upstream.items():
         rows += [[task, name.removeprefix("upstream/"), f"{value:.3f}"] for name, value in numbers.items()]
@@ -271,35 +270,6 @@ def compare(
         ui.say(f"report: {write_comparison(result, out / 'comparison.html')}")
     if result.regressed:
         raise typer.Exit(1)
-
-
-def import_(
-    path: Annotated[Path, typer.Argument(help="File of the other harness; for lmms-eval also a folder of them", show_default=False)],
-    kind: Annotated[str, typer.Option(help="lmms-eval or vlmevalkit", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder for records and summary.json", show_default=False)],
-    rows: Annotated[Path | None, typer.Option(help="The rows that were asked, to score as ours are", show_default=False)] = None,
-    join: Annotated[str, typer.Option(help="How answers find their rows: id, or index from 0")] = "id",
-    task: Annotated[str | None, typer.Option(help="Name of the task", show_default=False)] = None,
-    model: Annotated[str | None, typer.Option(help="Name of the model", show_default=False)] = None,
-    answer_format: Annotated[str | None, typer.Option(help="Answer format that was asked for", show_default=False)] = None,
-    version: Annotated[str | None, typer.Option(help="Version of the other harness", show_default=False)] = None,
-    primary: Annotated[str | None, typer.Option(help="Metric that stands for each task", show_default=False)] = None,
-    plugin: Plugins = None,
-) -> None:
-    """Read results of lmms-eval or VLMEvalKit as records, to compare and to look at (docs/compare.md).
-
-    Example: vlmrl import work/Model_MMStar.tsv --kind vlmevalkit --out imported/mmstar
-    """
-    if join not in ("id", "index"):
-        raise ConfigError(f"--join: expected id or index, got '{join}'")
-    from vlmrl.evals.importers.command import run_import
-    from vlmrl.plugins import import_plugins
-
-    import_plugins(plugin or (), "--plugin")
-    for note in run_import(
-        path, kind, out, rows=rows, join=join, task=task, model=model, answer_format=answer_format, version=version, primary=primary
-    ):
-        typer.echo(note)
 
 
 def suites(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +21,9 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, for example run.seed=3 stages.rl.optim.lr=1e-6", show_default=False),
 ]
+
+
+Plugins = Annotated[list[str] | None, typer.Option(help="Import this module first; may be repeated", show_default=False)]
 
 
 def load_said(recipe: str | Path, overrides: list[str] | None, also: Callable[[Config], list[str]] | None = None) -> Loaded:
@@ -63,3 +67,19 @@ def method_problems(config: Config) -> list[str]:
 def printable(text: str) -> str:
     """Text without control and direction characters, which could rewrite what a terminal shows; line breaks and tabs stay."""
     return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf"))
+
+
+def extra(name: str) -> Any:
+    """A function of an extra, as `vlmrl.extras.serve.app.make`: by name, because the core imports no extra."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(import_module(module), attribute)
+
+
+def size_text(count: int) -> str:
+    """Bytes as a person reads them: `1.2 GB`."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"

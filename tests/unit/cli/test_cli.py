@@ -369,7 +369,7 @@ def test_toy_make_writes_a_world(run, tmp_path):
 
 def test_doctor_table_and_exit_code(run, monkeypatch):
     from vlmrl import doctor
-    from vlmrl.evals.bridge import compat
+    from vlmrl.extras.bridge import compat
 
     findings = [
         doctor.Finding(area="versions", item="torch", found="2.13.0"),
@@ -388,7 +388,7 @@ def test_doctor_table_and_exit_code(run, monkeypatch):
 
 def test_doctor_breaks_no_word_on_a_narrow_terminal_and_lists_nothing_twice(run, monkeypatch):
     from vlmrl import doctor
-    from vlmrl.evals.bridge import compat
+    from vlmrl.extras.bridge import compat
 
     advice = "another math-verify does not fit, so it comes without its pins: pip install --no-deps lmms-eval==0.7.3"
     findings = [

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.families import tiny_folder
-from vlmrl.conform import inputs
-from vlmrl.conform.subject import open_subject
+from vlmrl.extras.conform import inputs
+from vlmrl.extras.conform.subject import open_subject
 from vlmrl.families import probe
 from vlmrl.families.tiny import TINY
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from vlmrl.conform.subject import open_small, open_subject
 from vlmrl.errors import ConfigError
+from vlmrl.extras.conform.subject import open_small, open_subject
 from vlmrl.families import packages
 from vlmrl.families.tiny import write_tiny
 from vlmrl.policy.load import load_processor

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from vlmrl.conform.run import conform
-from vlmrl.conform.subject import try_out
+from vlmrl.extras.conform.run import conform
+from vlmrl.extras.conform.subject import try_out
 from vlmrl.families.shrink import shrunk
 from vlmrl.families.tiny import TINY, randomise
 

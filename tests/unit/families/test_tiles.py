@@ -15,9 +15,9 @@ from tests.support.families import tiny_folder
 from tests.support.given import MEDIA
 from tests.support.runs import small_config
 from vlmrl.config.schema import Config
-from vlmrl.conform.run import conform
-from vlmrl.conform.subject import try_out
 from vlmrl.errors import ConfigError
+from vlmrl.extras.conform.run import conform
+from vlmrl.extras.conform.subject import try_out
 from vlmrl.families import generic, tiles
 from vlmrl.families.tiny import TINY
 from vlmrl.media.store import MediaStore

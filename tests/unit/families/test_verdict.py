@@ -11,8 +11,8 @@ from tests.support import tiny
 from tests.support.reports import HERE, written
 from vlmrl import doctor
 from vlmrl.cli import app
-from vlmrl.conform.run import PROMISES
 from vlmrl.errors import ConfigError
+from vlmrl.extras.conform.run import PROMISES
 from vlmrl.families import verdict
 from vlmrl.families.registry import family_of
 from vlmrl.families.verdict import ConformWarning

@@ -1,0 +1,104 @@
+"""The command `conform`: whether a model keeps the promises that exact training needs. Registered by `vlmrl.cli`."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vlmrl.errors import VlmrlError
+
+if TYPE_CHECKING:
+    from vlmrl.extras.conform.run import Report
+
+FAILED = VlmrlError.exit_code
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("conform")(conform)
+
+
+def conform(
+    model: Annotated[str, typer.Argument(help="Folder or hub id of a model; with --tiny also a name, as qwen3_5", show_default=False)],
+    tiny: Annotated[bool, typer.Option("--tiny", help="Random weights of small size: of a folder's config, or of a name.")] = False,
+    only: Annotated[str | None, typer.Option(help="Some promises alone, as P1,P8", show_default=False)] = None,
+    engine: Annotated[str | None, typer.Option(help="vllm: what it makes of the same prompts, too (P14)", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The report in place of the table.")] = False,
+) -> None:
+    """Try on a model of any family what exact training needs: ids, features, positions, and every layout against rows alone.
+
+    The report is written beside a model in a folder, as conform.json. Exit code 70 if a promise is not kept.
+
+    Example: vlmrl conform qwen3_5 --tiny
+    """
+    import json
+
+    from vlmrl.extras.conform.engine import HEAD
+    from vlmrl.extras.conform.run import conform as run
+    from vlmrl.extras.conform.run import wanted
+    from vlmrl.extras.conform.subject import open_small, open_subject
+    from vlmrl.families.tiny import TINY, write_tiny
+    from vlmrl.policy.load import files_of, quiet_transformers
+
+    quiet_transformers()
+    chosen = wanted(only, engine)
+    if tiny and model in TINY:
+        with tempfile.TemporaryDirectory() as folder:
+            write_tiny(model, Path(folder), head=None if engine is None else HEAD)
+            report = run(open_subject(folder), model, chosen, engine)
+    else:
+        report = run(open_small(model) if tiny else open_subject(model), model, chosen, engine)
+        folder = files_of(model)
+        if folder is not None and Path(model).expanduser().is_dir() and not chosen:
+            typer.echo(f"report: {report.write(folder)}", err=as_json)
+    if as_json:
+        typer.echo(json.dumps(report.json(), indent=1))
+    else:
+        show(report)
+    if report.failed():
+        raise typer.Exit(FAILED)
+
+
+def show(report: Report) -> None:
+    """The table on the terminal, and below it what is not kept."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from vlmrl.extras.conform.run import NOT_RUN
+
+    console = Console()
+    facts = report.facts
+    layers = ", ".join(f"{n} {kind}" for kind, n in facts["layers"].items())
+    more = [f"{facts['experts']} experts"] * bool(facts["experts"]) + [f"soft cap {facts['soft_cap']}"] * bool(facts["soft_cap"])
+    kind = f"{report.name}: {facts['model_type']} ({facts['architecture']}); {', '.join([layers, *more])}; "
+    console.print(Text(kind + ("float64" if report.float64 else "float32")), soft_wrap=True)
+    table = Table("", "promise", "kept", "largest", "limit", "control", "s")
+    for key, about in report.about.items():
+        mine = [c for c in report.checks if c.promise == key]
+        bad = report.failed(key)
+        plain = [c for c in mine if not c.control]
+        worst = max(plain, key=lambda c: c.value / c.limit if c.limit else c.value, default=None)
+        control = min((c.value for c in mine if c.control), default=None)
+        table.add_row(
+            key,
+            about,
+            Text("no", style="red") if bad else Text("yes", style="green") if mine else Text("-"),
+            "" if worst is None else f"{worst.value:.2g}",
+            "" if worst is None else f"{worst.limit:.2g}",
+            "" if control is None else f"{control:.2g}",
+            f"{report.seconds[key]:.1f}",
+        )
+    for key, why in NOT_RUN.items():
+        if key in report.seconds:
+            continue
+        table.add_row(key, why, Text("not run", style="yellow"), "", "", "", "")
+    console.print(table)
+    for check in report.failed():
+        console.print(
+            Text(f"{check.promise} {check.case}, {check.what}: {check.value:.3g} (limit {check.limit:.2g}) {check.note}"), soft_wrap=True
+        )
+    console.print(Text(f"layouts: {', '.join(report.layouts) or 'none'}"))

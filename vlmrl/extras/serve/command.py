@@ -1,0 +1,191 @@
+"""The command `serve`: a checkpoint behind OpenAI's protocol, by the embedded engine or by vLLM."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vlmrl.errors import ConfigError
+from vlmrl.web.guard import LOOPBACK
+
+if TYPE_CHECKING:
+    from vlmrl.evals.ask.asking import Asking
+
+ENGINES = ("hf", "vllm")
+PANEL = "How it is asked, if not as the checkpoint says"
+_GIVEN: dict[str, Any] = {"rich_help_panel": PANEL, "show_default": False}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("serve")(serve)
+
+
+def serve(
+    checkpoint: Annotated[Path, typer.Argument(help="Model folder such as <run>/final, or a finished run", show_default=False)],
+    more: Annotated[
+        list[str] | None, typer.Argument(help="With --engine vllm, behind `--`: further options of vLLM", show_default=False)
+    ] = None,
+    engine: Annotated[str, typer.Option(help="hf: this process, for small models; vllm: its server, where it is installed")] = "hf",
+    print_: Annotated[bool, typer.Option("--print", help="With --engine vllm: print the line and run nothing.")] = False,
+    host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one (hf)", min=0, max=65535)] = 8000,
+    name: Annotated[str | None, typer.Option("--name", help="Name in requests; the run's by default", show_default=False)] = None,
+    allow_media: Annotated[list[Path] | None, typer.Option(help="Folder whose files requests may name", show_default=False)] = None,
+    key_env: Annotated[str | None, typer.Option(help="Variable with the API key; else one is made", show_default=False)] = None,
+    no_key: Annotated[bool, typer.Option("--no-key", help="Ask for no API key; on this machine only.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16")] = "auto",
+    recipe: Annotated[str | None, typer.Option(help="Recipe, instead of what the checkpoint says", **_GIVEN)] = None,
+    answer_type: Annotated[str | None, typer.Option(help="time_span, bbox, point, choice, number, ...", **_GIVEN)] = None,
+    answer_format: Annotated[str | None, typer.Option(help="think, answer_only or think_or_not", **_GIVEN)] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer where a request says none", min=1, **_GIVEN)] = None,
+    max_prompt_tokens: Annotated[int | None, typer.Option(help="Longest prompt", min=1, **_GIVEN)] = None,
+) -> None:
+    """Serve a checkpoint over OpenAI's chat completions, with the pixels and the prompt that it was trained with.
+
+    Example: vlmrl serve runs/mine/final --allow-media videos
+    """
+    if engine not in ENGINES:
+        raise ConfigError(f"--engine: expected one of {', '.join(ENGINES)}, got '{engine}'")
+    if print_ and engine != "vllm":
+        raise ConfigError("--print shows the line of --engine vllm; the embedded engine has none")
+    if more and engine != "vllm":
+        raise ConfigError(f"{' '.join(more)}: the embedded engine takes no options behind `--`; they are for --engine vllm")
+    if no_key and (key_env is not None or host not in LOOPBACK):
+        raise ConfigError("--no-key goes without --key-env, and with this machine as --host only")
+    for folder in allow_media or ():
+        if not folder.is_dir():
+            raise ConfigError(f"--allow-media {folder}: no such folder")
+    from vlmrl.evals.ask.asking import asking_of, chosen, name_of
+
+    asking = chosen(
+        asking_of(checkpoint, recipe), answer_type=answer_type, answer_format=answer_format, frame=None, max_new_tokens=max_new_tokens
+    )
+    for note in asking.notes:
+        typer.echo(note, err=True)
+    called = name or name_of(checkpoint)
+    if engine == "vllm":
+        line = _vllm_line(checkpoint, asking, called, host, port, dtype, allow_media or [], max_prompt_tokens, more or [])
+        if not print_:
+            _run_vllm(line, _key_of(key_env, no_key))
+        return
+    _embedded(checkpoint, asking, called, (host, port), allow_media or [], _key_of(key_env, no_key), device, dtype, max_prompt_tokens)
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What requests must have."""
+
+    value: str | None
+    said: str
+    """For the console, which may be a log: of the user's own key its variable."""
+
+
+def _key_of(variable: str | None, no_key: bool) -> _Key:
+    """
+    Raises:
+        ConfigError: the variable is empty.
+    """
+    if no_key:
+        return _Key(None, "none is asked for")
+    if variable is None:
+        made = secrets.token_urlsafe(24)
+        return _Key(made, made)
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        raise ConfigError(f"--key-env {variable}: the variable is not set")
+    return _Key(value, f"that of the variable {variable}")
+
+
+def _embedded(
+    checkpoint: Path,
+    asking: Asking,
+    name: str,
+    address: tuple[str, int],
+    allowed: list[Path],
+    key: _Key,
+    device: str,
+    dtype: str,
+    max_prompt_tokens: int | None,
+) -> None:
+    from contextlib import closing
+
+    from vlmrl.evals.ask.models import LocalModel, compute_dtype
+    from vlmrl.extras.serve.app import application
+    from vlmrl.extras.serve.model import PLAIN, ServedCheckpoint
+    from vlmrl.policy.load import quiet_transformers
+    from vlmrl.web.listen import listen, run
+
+    quiet_transformers()
+    bound = listen(*address)
+    model = LocalModel.load(checkpoint, device=device, dtype=compute_dtype(device, dtype))
+    with (
+        closing(bound),
+        closing(ServedCheckpoint(model, asking, name=name, allowed=allowed, max_prompt_tokens=max_prompt_tokens)) as served,
+    ):
+        host, port = bound.getsockname()[:2]
+
+        def answers() -> None:
+            typer.echo(f"base url: http://{f'[{host}]' if ':' in host else host}:{port}/v1")
+            typer.echo(f"api key:  {key.said}")
+            typer.echo(f"model:    {name} (asked as in training), {name}{PLAIN} (messages as they are)")
+
+        run(application(served, key=key.value), bound, answers)
+
+
+def _vllm_line(
+    checkpoint: Path,
+    asking: Asking,
+    name: str,
+    host: str,
+    port: int,
+    dtype: str,
+    allowed: list[Path],
+    max_prompt_tokens: int | None,
+    more: list[str],
+) -> list[str]:
+    """Say the line and what it cannot say."""
+    from dataclasses import replace
+
+    from vlmrl.data.encode import instruction
+    from vlmrl.evals.ask.models import model_folder
+    from vlmrl.extras.serve.vllm_line import vllm_line, what_differs
+    from vlmrl.policy.load import load_processor, saved_rule
+
+    folder = model_folder(checkpoint)
+    own_code = load_processor(str(folder)).family.own_code
+    asking = replace(asking, max_prompt_tokens=max_prompt_tokens or asking.max_prompt_tokens)
+    line = vllm_line(
+        folder, asking, rule=saved_rule(str(folder)), own_code=own_code, name=name, host=host, port=port, dtype=dtype, allowed=allowed
+    )
+    line += more  # behind ours: of an option that is given twice vLLM takes the last
+    for note in what_differs(asking, own_code=own_code):
+        typer.echo(f"note: {note}", err=True)
+    assert asking.answer_type is not None
+    typer.echo(f"instruction: {instruction(asking.answer_format, asking.answer_type)}", err=True)
+    typer.echo(shlex.join(line))
+    return line
+
+
+def _run_vllm(line: list[str], key: _Key) -> None:
+    """Become vLLM's server.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    found = shutil.which(line[0])
+    if found is None:
+        raise ConfigError("--engine vllm: there is no command 'vllm' here: pip install 'vlmrl[vllm]', or run the line above where it is")
+    environment = dict(os.environ)
+    if key.value is not None:
+        environment["VLLM_API_KEY"] = key.value
+        typer.echo(f"api key: {key.said}", err=True)
+    os.execve(found, line, environment)

@@ -129,7 +129,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "matplotlib": ("evals",),
     "jinja2": ("evals", "rewards.remote"),
     "httpcore": ("rewards.remote",),
-    "httpx": ("rewards.remote", "evals.ask.endpoint", "rollout.vllm.remote"),
+    "httpx": ("rewards.remote", "rollout.vllm.remote"),
     "rapidfuzz": ("metrics",),
     "packaging": ("doctor",),
     "rapidocr": ("envs.ocr",),

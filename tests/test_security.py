@@ -25,8 +25,7 @@ CLIENTS = {
 }
 """What can reach another machine."""
 REACHES = {
-    "rewards.remote": "judges, reward models",
-    "evals.ask.endpoint": "a served model that is evaluated",
+    "rewards.remote": "judges, reward models, a served model that is evaluated",
     "rollout.vllm": "rollout servers",
     "envs.worlds.android_world": "device servers of an environment",
     "train.mirror": "`checkpoint.mirror`",

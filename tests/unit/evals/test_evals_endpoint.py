@@ -6,6 +6,8 @@ import base64
 import dataclasses
 import io
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -19,7 +21,7 @@ from PIL import Image
 
 from tests.support.judge_server import Act, FakeTime, JudgeServer, Reply, closes, prompt_of, raw, status
 from vlmrl.errors import ConfigError, RemoteError
-from vlmrl.evals.ask.endpoint import BAN, MAX_PIXELS, PLAIN_SAMPLING, EndpointEngine, card_of, frame_rate, read_choices
+from vlmrl.evals.ask.endpoint import BAN, MAX_PIXELS, PLAIN_SAMPLING, EndpointEngine, frame_rate, read_choices
 from vlmrl.evals.ask.engines import EvalEngine, Generation, answer_seed
 from vlmrl.rewards.remote.services import Services
 from vlmrl.types import GenerationSettings, MediaHandle, MediaRef, Prompt, Sample
@@ -91,11 +93,13 @@ def answers(make: Callable[[Json], Json]) -> Act:
 
 
 @contextmanager
-def engine(act: Act, script: tuple[Act, ...] = (), *, environ: dict[str, str] | None = None, **options: Any) -> Iterator[Any]:
+def engine(
+    act: Act, script: tuple[Act, ...] = (), *, environ: dict[str, str] | None = None, clock: FakeTime | None = None, **options: Any
+) -> Iterator[Any]:
     """(engine, server)."""
     endpoint = {"concurrency": 2, "timeout": 5.0, "max_wait": 60.0, **options.pop("endpoint", {})}
     with JudgeServer(script, otherwise=act) as server:
-        services = Services(timing=FakeTime().timing(), environ=environ or {})
+        services = Services(timing=(clock or FakeTime()).timing(), environ=environ or {})
         made = EndpointEngine(
             {"url": server.url, "model": "tiny", **endpoint}, media=Store(), services=services, **{"label": "seed 0", **options}
         )
@@ -331,20 +335,47 @@ def test_fingerprint_is_of_what_the_server_says_and_of_the_label():
 
 @pytest.mark.parametrize(
     ("data", "message"),
-    [(b"<html>", "not a list of models"), (b'{"data": [{}]}', "not a list"), (b"[1]", "not a list"), (b'{"data": []}', "no model 'tiny'")],
+    [
+        (b"<html>", "the reply is not JSON"),
+        (b"[1]", "the reply is a JSON list"),
+        (b"{}", "not a list of models"),
+        (b'{"data": 1}', "not a list of models"),
+        (b'{"data": [{}]}', "not a list of models"),
+        (b'{"data": []}', "no model 'tiny'"),
+    ],
 )
 def test_card_of_something_else(data: bytes, message: str):
-    with pytest.raises(RemoteError, match=f"u: .*{message}"):
-        card_of(data, "tiny", "u")
+    with engine(raw(data)) as (made, _), pytest.raises(RemoteError, match=f"/v1/models: .*{message}"):
+        _ = made.fingerprint
 
 
 def test_fingerprint_of_a_server_that_is_not_there():
-    with engine(status(404)) as (made, _), pytest.raises(RemoteError, match=r"/v1/models: HTTP 404; check endpoint\.url"):
+    with engine(status(404)) as (made, _), pytest.raises(RemoteError, match=r"/v1/models: HTTP 404.*check endpoint\.url"):
         _ = made.fingerprint
     with pytest.raises(RemoteError, match="start the server"):
         _ = made.fingerprint
     with engine(raw(b" " * (2**20 + 1))) as (made, _), pytest.raises(RemoteError, match="more than 1048576 bytes"):
         _ = made.fingerprint
+
+
+@pytest.mark.parametrize(("pieces", "late"), [(3, False), (60, True)])
+def test_the_card_has_one_deadline_for_all_of_it(pieces: int, late: bool):
+    """A server that sends a piece now and then: no single wait is long, and all together are."""
+    clock = FakeTime()
+
+    class Ticking(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            clock.sleep(1.0)
+            time.sleep(0.002)  # so that two pieces are not taken in by one read
+            return True
+
+    listed = json.dumps({"object": "list", "data": [CARD]}).encode()
+    with engine(lambda _: Reply(body=listed, chunks=pieces, gate=Ticking()), clock=clock) as (made, _):
+        if late:
+            with pytest.raises(RemoteError, match=r"/v1/models: no whole reply within 5 s"):
+                _ = made.fingerprint
+        else:
+            assert len(made.fingerprint) == 32
 
 
 def test_the_key_goes_with_every_request(monkeypatch: pytest.MonkeyPatch):

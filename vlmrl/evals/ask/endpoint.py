@@ -14,11 +14,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-import httpx
 import numpy as np
 
 from vlmrl.data.encode import messages
@@ -27,7 +25,7 @@ from vlmrl.evals.ask.engines import Generation, answer_seed, check_samples
 from vlmrl.evals.score.records import REFERENCE
 from vlmrl.rewards.remote.material import encode_png
 from vlmrl.rewards.remote.services import Services
-from vlmrl.rewards.remote.transport import MAX_REPLY, Failure, strict_json
+from vlmrl.rewards.remote.transport import Failure
 from vlmrl.types import FinishReason, GenerationSettings, MediaHandle, Prompt
 
 Dialect = Literal["vllm", "openai"]
@@ -247,24 +245,11 @@ class EndpointEngine:
 
     def _card(self) -> Mapping[str, Any]:
         """What the server says of the model."""
-        e = self._client.endpoint
-        url = f"{e.url.rstrip('/')}/models"
-        headers = {} if e.key_env is None else {"Authorization": f"Bearer {os.environ[e.key_env].strip()}"}
-        data = bytearray()
-        try:
-            with (
-                httpx.Client(trust_env=False, follow_redirects=False, timeout=e.timeout) as http,
-                http.stream("GET", url, headers=headers) as response,
-            ):
-                for chunk in response.iter_bytes():
-                    data += chunk
-                    if len(data) > MAX_REPLY:
-                        raise RemoteError(f"{url}: the reply has more than {MAX_REPLY} bytes; is this an OpenAI-compatible server?")
-        except httpx.HTTPError as error:
-            raise RemoteError(f"{url}: {type(error).__name__}: {error}; start the server, then run the same command") from error
-        if response.status_code != 200:
-            raise RemoteError(f"{url}: HTTP {response.status_code}; check endpoint.url (up to and including /v1) and endpoint.key_env")
-        return card_of(bytes(data), e.model, url)
+        url = f"{self._client.endpoint.url.rstrip('/')}/models"
+        reply = self._client.get("models")
+        if isinstance(reply, Failure):
+            raise RemoteError(f"{reply.detail}; start the server, then run the same command")
+        return card_of(reply, self._client.endpoint.model, url)
 
 
 def frame_rate(handle: MediaHandle, times: np.ndarray) -> dict[str, Any]:
@@ -283,17 +268,16 @@ def frame_rate(handle: MediaHandle, times: np.ndarray) -> dict[str, Any]:
     return {"num_frames": -1, "fps": len(times) / handle.grid_thw[0] / handle.seconds_per_grid}
 
 
-def card_of(data: bytes, model: str, url: str) -> Mapping[str, Any]:
+def card_of(reply: Mapping[str, Any], model: str, url: str) -> Mapping[str, Any]:
     """The entry of `model` in the reply to `GET models`.
 
     Raises:
         RemoteError: the reply is not such a list, or does not have it.
     """
     try:
-        value = strict_json(data.decode())
-        cards = value["data"]
+        cards = reply["data"]
         names = [card["id"] for card in cards]
-    except (ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise RemoteError(f"{url}: not a list of models ({error!r}); is this an OpenAI-compatible server?") from error
     if model not in names:
         raise RemoteError(f"{url}: the server has no model '{model}'; it has: {', '.join(str(n) for n in names)[:200]}")

@@ -139,6 +139,15 @@ class Client:
             if not self.breaker.open:
                 spent += self._back_off(name, number, reply.retry_after)
 
+    def get(self, path: str) -> dict[str, Any] | Failure:
+        """The JSON object that is at `path`, or why it is not had. Asked for once.
+
+        Raises:
+            RemoteError: the service can never answer (wrong key, wrong address, a redirect).
+            Preempted: the run was asked to stop.
+        """
+        return self._exchange(path, None)[0]
+
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """`function` of each item, in order, at most `concurrency` at once. The first error rises; what had not begun is dropped."""
         futures = [self._pool.submit(function, item) for item in items]
@@ -156,8 +165,8 @@ class Client:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._http.close()
 
-    def _exchange(self, path: str, data: bytes) -> tuple[dict[str, Any] | Failure, float]:
-        """The reply, and the seconds that it took; waiting for a turn is not among them.
+    def _exchange(self, path: str, data: bytes | None) -> tuple[dict[str, Any] | Failure, float]:
+        """The reply to what is posted (None: to a GET), and the seconds that it took; waiting for a turn is not among them.
 
         Raises:
             RemoteError: the service can never answer.

@@ -147,24 +147,26 @@ class Failure:
 def exchange(
     http: httpcore.ConnectionPool,
     url: str,
-    body: bytes,
+    body: bytes | None,
     *,
     timeout: float,
     secret: str | None,
     now: Callable[[], float],
     wall: Callable[[], float],
 ) -> dict[str, Any] | Failure:
-    """Post a JSON body, and return the JSON object that came back.
+    """Post a JSON body, or get what is there, and return the JSON object that came back.
 
     Args:
         http: of `network.open_pool`.
+        body: to post; None to get.
         timeout: seconds for all of it: connecting, sending, and the reply from its status line to its last byte.
         secret: text that must not appear in messages.
     """
-    if len(body) > MAX_REQUEST:
+    if body is not None and len(body) > MAX_REQUEST:
         return Failure(kind="refused", reason="request_too_large", detail=f"the request has {len(body)} bytes, the limit is {MAX_REQUEST}")
-    headers = [("User-Agent", "vlmrl"), ("Content-Type", "application/json")]
-    headers += [("Accept", "application/json"), ("Accept-Encoding", "identity")]
+    headers = [("User-Agent", "vlmrl"), ("Accept", "application/json"), ("Accept-Encoding", "identity")]
+    if body is not None:
+        headers.append(("Content-Type", "application/json"))
     if secret is not None:
         headers.append(("Authorization", f"Bearer {secret}"))
     parsed = httpx.URL(url)
@@ -172,7 +174,9 @@ def exchange(
     try:
         with (
             until(now() + timeout, now),
-            http.stream("POST", asked, content=body, headers=headers, extensions={"timeout": {"pool": timeout}}) as response,
+            http.stream(
+                "GET" if body is None else "POST", asked, content=body, headers=headers, extensions={"timeout": {"pool": timeout}}
+            ) as response,
         ):
             received = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
             data = _bounded(response.iter_stream(), received.get("content-encoding", "identity"), url)

@@ -48,8 +48,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "families": {"types", "errors", "compat"},
     "policy": {"types", "algo.inputs", "media", "errors", "compat", "fs", "families"},
     # The reference engine decodes with the policy; ground-truth rows are written by the inverse of the answer parser.
-    # Episodes are played in environments, with prompts that the encoder makes.
-    "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "families", "answers", "envs", "data", "media"},
+    # Episodes are played in environments, with prompts that the encoder makes. A rollout server is asked as our other servers are.
+    "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "families", "answers", "envs", "data", "media", "web"},
     # Episodes are played in environments.
     "evals": BELOW | {"answers", "metrics", "data", "media", "rewards", "rollout", "policy", "config", "envs"},
     # A stage with an environment opens its processes, and holds its memory against the plan.
@@ -88,7 +88,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 ONLY_IMPORTED_BY = {
     "cli": {"__main__", "extras.bridge", "extras.conform", "extras.publish", "extras.serve"},
     "view": {"cli"},
-    "web": {"cli", "extras.serve", "view"},
+    "web": {"cli", "extras.serve", "rollout", "view"},
     "plan": {"cli", "train"},
     "toy": {"api", "cli"},
     "methods": {"api", "cli", "train"},

@@ -3,6 +3,9 @@
 Refused is who names another host than this machine (DNS rebinding), comes from a page of another origin (any page can post to loopback,
 without a preflight if it says `text/plain`), lacks the secret, asks by another method or with another content than JSON, is too large, or
 comes while too much is under way. Bodies are read here, within bounds that hold for all requests together.
+
+`Guard` does all of it in front of an ASGI application. The rollout server, which answers in threads, uses the parts: `foreign`, `Room` and
+`read_json`.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +64,45 @@ def foreign(headers: Mapping[str, str], hosts: Sequence[str] | None) -> str | No
     return None
 
 
+class Room:
+    """What may be under way: requests, and the bytes of their bodies together. Threads may use it at the same time."""
+
+    def __init__(self, *, most_bytes: int = MAX_BODY, at_once: int = AT_ONCE):
+        self.most_bytes, self._at_once = most_bytes, at_once
+        self._busy = self._held = 0
+        self._lock = threading.Lock()
+
+    def enter(self, size: int) -> Refusal | None:
+        """Take a place, and room for a body that says that it has `size` bytes; why there is none. Who has a place leaves it."""
+        if size > self.most_bytes:
+            return self.too_large()
+        with self._lock:
+            if self._busy >= self._at_once or self._held + size > self.most_bytes:
+                return self._full()
+            self._busy += 1
+            self._held += size
+        return None
+
+    def grow(self, more: int) -> Refusal | None:
+        """A body has more bytes than it said. They are counted; why they are too many."""
+        with self._lock:
+            self._held += more
+            return self._full() if self._held > self.most_bytes else None
+
+    def leave(self, size: int) -> None:
+        """Give back a place with all bytes of its body."""
+        with self._lock:
+            self._busy -= 1
+            self._held -= size
+
+    def too_large(self) -> Refusal:
+        """Of one request."""
+        return Refusal(413, f"the request has more than {self.most_bytes} bytes")
+
+    def _full(self) -> Refusal:
+        return Refusal(503, f"{self._busy} requests of {self._held} bytes are under way; ask again later")
+
+
 class Guard:
     """An ASGI application in front of another."""
 
@@ -86,8 +129,7 @@ class Guard:
         """
         self._app, self._allows, self._shows = app, allows, shows
         self._hosts, self._methods, self._headers = hosts, methods, dict(headers or {})
-        self._max_body, self._at_once = max_body, at_once
-        self._busy = self._held = 0
+        self._room = Room(most_bytes=max_body, at_once=at_once)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -104,12 +146,12 @@ class Guard:
                 message["headers"] = [pair for pair in message.get("headers", []) if pair[0] not in names] + own
             await send(message)
 
-        refused = self.refusal(scope)
+        said = _length(headers_of(scope)) if scope["method"] == "POST" else 0
+        refused = self.refusal(scope) or self._room.enter(said)
         if refused is not None:
             await self._refuse(refused, sealed)
             return
-        body = _Body()
-        self._busy += 1
+        body = _Body(said)
         try:
             refused = await self._read(scope, receive, body)
             if refused is not None:
@@ -117,11 +159,10 @@ class Guard:
             elif not body.left:
                 await self._app(scope, body.before(receive), sealed)
         finally:
-            self._busy -= 1
-            self._held -= body.size
+            self._room.leave(body.size)
 
     def refusal(self, scope: Scope) -> Refusal | None:
-        """Why a request is not answered, before its body is read; None if it is."""
+        """Why a request is not answered, whatever else is under way and before its body is read; None if it is."""
         headers = headers_of(scope)
         why = foreign(headers, self._hosts)
         if why is not None:
@@ -135,17 +176,12 @@ class Guard:
             return Refusal(405, f"only {', '.join(self._methods)} are answered")
         if scope["method"] == "POST" and headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return Refusal(415, "the content type has to be application/json")
-        if _length(headers) > self._max_body:
-            return Refusal(413, f"the request has more than {self._max_body} bytes")
-        if self._busy >= self._at_once or self._held + _length(headers) > self._max_body:
-            return Refusal(503, f"{self._busy} requests of {self._held} bytes are under way; ask again later")
-        return None
+        return self._room.too_large() if _length(headers) > self._room.most_bytes else None
 
     async def _read(self, scope: Scope, receive: Receive, body: _Body) -> Refusal | None:
         """Read the body of a POST; why it is refused."""
         if scope["method"] != "POST":
             return None
-        self._grow(body, _length(headers_of(scope)))  # before it is there, so that those which come together do not all find room
         read, more = 0, True
         while more:
             message = await receive()
@@ -155,17 +191,14 @@ class Guard:
             part, more = message.get("body", b""), message.get("more_body", False)
             body.parts.append(part)
             read += len(part)
-            self._grow(body, read)
-            if read > self._max_body:
-                return Refusal(413, f"the request has more than {self._max_body} bytes")
-            if self._held > self._max_body:
-                return Refusal(503, f"{self._busy} requests of {self._held} bytes are under way; ask again later")
+            unsaid = max(0, read - body.size)
+            body.size += unsaid
+            full = self._room.grow(unsaid)
+            if read > self._room.most_bytes:
+                return self._room.too_large()
+            if full is not None:
+                return full
         return None
-
-    def _grow(self, body: _Body, size: int) -> None:
-        more = max(0, size - body.size)
-        body.size += more
-        self._held += more
 
     async def _refuse(self, refused: Refusal, send: Send) -> None:
         kind, body = self._shows(refused)
@@ -179,9 +212,9 @@ class Guard:
 class _Body:
     """What was read of a request."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         self.parts: list[bytes] = []
-        self.size = 0
+        self.size = size
         """Bytes that it has, or has said that it will have."""
         self.left = False
         """Its client has left."""
@@ -214,12 +247,13 @@ def read_json(data: bytes) -> Any:
     """The value of a body.
 
     Raises:
-        ValueError: not JSON, nested deeper than `MAX_DEPTH`, with more than `MAX_VALUES` values, or with half a character in a text.
+        ValueError: not JSON (which has no NaN), nested deeper than `MAX_DEPTH`, with more than `MAX_VALUES` values, or with half a
+            character in a text.
     """
     if sum(data.count(mark) for mark in (b",", b":", b"[", b"{")) > MAX_VALUES:
         raise ValueError(f"it has more than {MAX_VALUES} values")  # counted first: an empty list is 2 bytes here, and 56 in memory
     try:
-        value = json.loads(data)
+        value = json.loads(data, parse_constant=_no_json)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     level: list[Any] = [value]
@@ -228,6 +262,10 @@ def read_json(data: bytes) -> Any:
         if not level:
             return value
     raise ValueError(f"it is nested deeper than {MAX_DEPTH}")
+
+
+def _no_json(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _parts(value: Any) -> Iterable[Any]:

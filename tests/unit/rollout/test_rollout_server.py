@@ -25,6 +25,7 @@ from vlmrl.rollout.vllm.secret import made_token, read_token
 from vlmrl.rollout.vllm.server import MediaMemory, RolloutServer
 from vlmrl.rollout.vllm.wire import Message, encode
 from vlmrl.types import GenerationSettings
+from vlmrl.web.guard import Room
 
 VERSION = Version(policy=1, vision=1, whole=5)
 TOKEN = "a-token-of-some-length"
@@ -124,7 +125,7 @@ def test_tokens_are_made_once_and_are_nobody_elses(tmp_path: Path) -> None:
         read_token(tmp_path / "none", "x")
 
 
-def test_pages_of_a_browser_and_what_is_no_message_are_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_of_a_browser_and_what_is_no_message_are_refused(served: Served) -> None:
     url, own = f"http://{served.address}/v1/", {"Content-Type": TYPE}
     assert httpx.post(f"{url}generate", content=b"x").status_code == 415
     assert httpx.post(f"{url}generate", content=b"x", headers={"Content-Type": "text/plain"}).status_code == 415
@@ -133,9 +134,58 @@ def test_pages_of_a_browser_and_what_is_no_message_are_refused(served: Served, m
     assert httpx.get(f"http://{served.address}/").status_code == 404
     assert httpx.options(f"{url}generate").status_code == 501
     assert httpx.post(f"{url}generate", content=iter([b"x"]), headers=own).status_code == 413, "the length has to be given"
-    monkeypatch.setattr(server_module, "MOST_BYTES", 10)
+    served.server.room = Room(most_bytes=10, at_once=2)
     assert httpx.post(f"{url}generate", content=b"x" * 11, headers=own).status_code == 413
     assert served.engine.calls == []
+
+
+def test_pages_that_reach_loopback_under_another_name_are_refused() -> None:
+    """Such a page is of the same origin, so it may send any content type; it would need no token."""
+    with serving("Model") as served:
+        url, own = f"http://{served.address}/v1/", {"Content-Type": TYPE}
+        for headers in ({"Host": "evil.example:7000"}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+            assert httpx.get(f"{url}health", headers=headers).status_code == 403
+            assert httpx.post(f"{url}weights/begin", headers=own | headers, content=b"").status_code == 403
+        assert served.engine.calls == []
+        assert httpx.get(f"{url}health", headers={"Host": f"localhost:{served.address.rpartition(':')[2]}"}).status_code == 200
+    with serving("Model", token=TOKEN) as served:  # whoever has the token may reach it under any name
+        told = {"Authorization": f"Bearer {TOKEN}", "Host": "gpu-7.example:7000"}
+        assert httpx.get(f"http://{served.address}/v1/health", headers=told).status_code == 200
+
+
+def test_a_length_that_is_no_number_is_refused(served: Served) -> None:
+    for length in ("9" * 5000, "-1", "1e3"):
+        with socket.create_connection(("127.0.0.1", int(served.server.server_address[1]))) as line:
+            head = f"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: {TYPE}\r\nContent-Length: {length}\r\n\r\n"
+            line.sendall(head.encode())
+            assert line.makefile("rb").readline().split()[1] == b"413", length
+
+
+def test_what_is_under_way_has_bounds_in_number_and_in_bytes(served: Served, remote: Remote) -> None:
+    filled(remote)
+    served.engine.free.clear()
+    served.server.room = Room(most_bytes=3000, at_once=2)
+    whole = [b"".join(ask_message(question(seeds))) for seeds in ((1, 2), tuple(range(600)))]
+    assert len(whole[0]) < 1000 < len(whole[1]) < 3000
+    url, own = f"http://{served.address}/v1/", {"Content-Type": TYPE}
+
+    def ask(data: bytes) -> threading.Thread:
+        thread = threading.Thread(target=lambda: httpx.post(f"{url}generate", content=data, headers=own, timeout=20))
+        thread.start()
+        until(lambda: len(served.engine.asks) == count)
+        return thread
+
+    count = 1
+    first = ask(whole[1])
+    assert httpx.post(f"{url}generate", content=b"x" * 1000, headers=own).status_code == 503, "their bytes together"
+    assert httpx.post(f"{url}generate", content=b"x" * 3001, headers=own).status_code == 413
+    count = 2
+    second = ask(whole[0])
+    assert httpx.post(f"{url}generate", content=b"", headers=own).status_code == 503, "their number"
+    served.engine.free.set()
+    first.join(10)
+    second.join(10)
+    until(lambda: httpx.post(f"{url}generate", content=b"x" * 3000, headers=own).status_code == 400)
 
 
 # ---- weights and answers -----------------------------------------------------------------------------------------------

@@ -83,6 +83,8 @@ def test_a_message_that_is_cut_off_anywhere_or_too_long_is_none() -> None:
         b'{"body": {}, "tensors": [["x", "f32", [1, 1099511627776]]]}',
         b'{"body": {}, "tensors": [["x", "u8", [0]], ["x", "u8", [0]]]}',
         b'{"body": {"a": NaN}, "tensors": []}',
+        b'{"body": {"a": ' + b"[" * 32 + b"1" + b"]" * 32 + b'}, "tensors": []}',
+        b'{"body": {"a": [' + b"1," * 2**20 + b'1]}, "tensors": []}',
         b"[" * 100_000,
         b"\xff",
     ],

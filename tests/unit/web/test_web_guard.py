@@ -191,6 +191,8 @@ def nested(depth: int) -> bytes:
         b"",
         b"\xff\xfe\xfd",
         b"1" * 10_000,
+        b'{"a": NaN}',
+        b"[-Infinity]",
         b'["\\ud800"]',
         b'{"\\udfff": 1}',
         b'["\xed\xa0\x80"]',

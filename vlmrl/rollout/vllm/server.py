@@ -10,7 +10,8 @@
 
 A reply that takes time begins with a byte per second (`messages.BEAT`) for as long as the engine gets on; so whoever waits knows within
 seconds when server or line are lost, however long an answer takes. When the asker goes, its answers are given up. Everything but `health`
-goes to the engine's thread (`host.Loop`). Without a token only this machine can ask; elsewhere the server does not listen without one.
+goes to the engine's thread (`host.Loop`). Without a token only this machine can ask, by its own names (`vlmrl.web`); elsewhere the server
+does not listen without one. Requests under way and their bytes have bounds: who finds no room asks elsewhere or again.
 """
 
 from __future__ import annotations
@@ -36,9 +37,12 @@ from vlmrl.errors import ConfigError, VlmrlError
 from vlmrl.rollout.vllm.host import Loop, Refusal
 from vlmrl.rollout.vllm.messages import BEAT, PREFIX, TYPE, answers_message, ask_from, version_from
 from vlmrl.rollout.vllm.wire import Message, WireError, decode, encode
+from vlmrl.web.guard import LOOPBACK, Room, foreign
 
 MOST_BYTES = 2**35
-"""Of a message. The largest is one tensor of the trainer."""
+"""Of a message, the largest of which is one tensor of the trainer, and of all that are under way."""
+AT_ONCE = 4096
+"""Most messages under way, each of which has a thread: what 64 ranks ask at most (`client.MOST_THREADS`)."""
 MEDIA_BYTES = 2**32
 """Of patches that are kept, so that a medium is sent once."""
 QUIET = 60.0
@@ -87,6 +91,7 @@ class RolloutServer(ThreadingHTTPServer):
             ConfigError: the address is not to be had, or others could ask without a token.
         """
         self.token = token
+        self.room = Room(most_bytes=MOST_BYTES, at_once=AT_ONCE)
         self.media = MediaMemory()
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, Handler, bind_and_activate=False)
@@ -158,18 +163,23 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Content-Type") != TYPE:
             self._plain(415, f"messages are of type {TYPE}")
             return
-        size = self.headers.get("Content-Length", "")
-        if not (size.isascii() and size.isdigit() and int(size) <= MOST_BYTES):
-            self._plain(413, f"the length must be given, and be at most {MOST_BYTES}")
+        given = self.headers.get("Content-Length", "")
+        if not (given.isascii() and given.isdigit() and len(given) < 20):
+            self._plain(413, f"the length must be given, and be at most {self.server.room.most_bytes}")
             return
-        data = self._read(int(size))
-        if data is None:
+        size = int(given)
+        refused = self.server.room.enter(size)
+        if refused is not None:
+            self._plain(refused.status, refused.reason)
             return
         try:
-            message = decode(data)
-            self._reply(task(message))
+            data = self._read(size)
+            if data is not None:
+                self._reply(task(decode(data)))
         except WireError as error:
             self._plain(400, str(error))
+        finally:
+            self.server.room.leave(size)
 
     def _tasks(self) -> dict[str, Callable[[Message], Callable[[], list[memoryview]]]]:
         weights = f"{PREFIX}weights/"
@@ -248,6 +258,11 @@ class Handler(BaseHTTPRequestHandler):
     def _allowed(self) -> bool:
         self.close_connection = True
         token = self.server.token
+        names = (*LOOPBACK, str(self.server.server_address[0])) if token is None else None
+        why = foreign({name.lower(): value for name, value in self.headers.items()}, names)
+        if why is not None:
+            self._plain(403, why)
+            return False
         given = self.headers.get("Authorization", "")
         if token is None or hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
             return True

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from vlmrl.web.guard import read_json
+
 MAGIC = b"vlmrl\x00\x00\x01"
 MOST_HEADER = 2**26
 """Bytes of a header."""
@@ -101,8 +103,8 @@ def decode(data: bytearray) -> Message:
 
 def _header(raw: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(raw, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
+        header = read_json(raw)
+    except ValueError as error:
         raise WireError(f"its header is not JSON: {str(error)[:100]}") from error
     sound = (
         isinstance(header, dict)
@@ -128,10 +130,6 @@ def _is_tensor(given: Any) -> bool:
         and len(shape) <= 8
         and all(type(n) is int and 0 <= n < 2**40 for n in shape)
     )
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _filler(size: int) -> int:

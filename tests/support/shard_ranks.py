@@ -83,6 +83,7 @@ CASES = {
     "idle rank": Case((("video", "image"), ())),
     "frozen tower": Case(APART, freeze=("vision", "projector")),
     "only the projector": Case(APART, freeze=("vision", "language")),
+    "only the projector and text last": Case((("video", "text"), ("image", "text")), budget=60, freeze=("vision", "language")),
     "recomputed": Case(APART, budget=60, recompute=True),
     "bfloat16": Case(APART, dtype="bfloat16"),
     "bfloat16 and a frozen tower": Case(APART, dtype="bfloat16", freeze=("vision", "projector")),

@@ -114,9 +114,10 @@ class FsdpShards:
     def run(self, fn: Callable[[], T]) -> T:
         if self._gathered:
             return fn()
-        out = self.root(fn)
-        if not torch.is_grad_enabled():
-            self.root.reshard()  # else the backward pass does it
+        out: Any = self.root(fn)
+        results = out if isinstance(out, tuple) else (out,)
+        if not any(result.requires_grad for result in results):
+            self.root.reshard()  # else the backward pass does it, which there is not where nothing that trains was used
         return out
 
     @contextmanager

@@ -84,6 +84,8 @@ class ZeroUpdates:
         self._engine: Any = None
         self._any = False
         """Whether the step has a gradient."""
+        self._bounded = False
+        """Whether DeepSpeed knows that it is complete."""
 
     @property
     def optimizer(self) -> Any:
@@ -105,7 +107,9 @@ class ZeroUpdates:
     def backward(self, scalar: torch.Tensor, *, last: bool, complete: Complete) -> None:
         """DeepSpeed divides by the number of ranks. A loss that is not finite must not count even if its gradient is."""
         scale = torch.where(torch.isfinite(scalar), float(self._world), float("nan")).to(scalar.dtype)
-        self._engine.set_gradient_accumulation_boundary(last and self._offload == "none")
+        # offloaded, a last backward would take only weights that it used to the machine's memory
+        self._bounded = last and self._offload == "none"
+        self._engine.set_gradient_accumulation_boundary(self._bounded)
         self._engine.backward(scalar * scale, scale_wrt_gas=False)
         self._any = True
 
@@ -113,7 +117,7 @@ class ZeroUpdates:
         if not self._any:  # no row that anything that trains has seen, on any rank
             return 0.0
         self._any = False
-        if self._offload != "none":  # at a last backward only weights that this one used would go to the machine's memory
+        if not self._bounded:  # also where nothing that trains took part in the last micro-batch
             self._engine.set_gradient_accumulation_boundary(True)
             self.optimizer.finalize_gradient_accumulation_boundary()
         self.optimizer.clip_grad = max_norm

@@ -41,7 +41,7 @@ def add_adapters(policy: Policy, spec: LoraSpec, *, seed_of: Callable[[str], int
         base: folder or hub id of the weights that the adapters belong to; written into an exported adapter.
 
     Raises:
-        ConfigError: peft is not installed, or a target names no linear layer of this model.
+        ConfigError: peft is not installed, a target names no linear layer of this model, or peft takes it for something else.
         ValueError: the policy has adapters already.
     """
     if policy.lora is not None:
@@ -61,6 +61,7 @@ def add_adapters(policy: Policy, spec: LoraSpec, *, seed_of: Callable[[str], int
         task_type="CAUSAL_LM",
         base_model_name_or_path=base,
     )
+    _require_kept(policy, config, wanted)
     # peft draws initial values that are replaced below; that must not move the global generators
     with torch.random.fork_rng(devices=[policy.device] if policy.device.type == "cuda" else []):
         tuner = LoraModel(policy.model, config, ADAPTER)
@@ -180,6 +181,33 @@ def _wanted(policy: Policy, spec: LoraSpec) -> list[str]:
     chosen = {name for name in own if name.rsplit(".", 1)[-1] in targets}
     chosen |= {name for name in linear if spec.vision and family.part_of(f"{name}.weight") != "language"}
     return [name for name in linear if name in chosen]
+
+
+def _require_kept(policy: Policy, config: Any, wanted: Sequence[str]) -> None:
+    """In models that used to have a layer for each expert, and have one tensor for all of them now, peft goes by the last part of a layer's
+    name and adapts that tensor instead. An exported adapter is read that way too, wherever it is opened.
+
+    Raises:
+        ConfigError: it would do so with a layer that is wanted.
+    """
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+
+    kept: list[str] = []
+    names = sorted({name.rpartition(".")[2] for name in wanted})
+    for name in names:
+        alone = copy.copy(config)
+        alone.target_modules, alone.rank_pattern, alone.alpha_pattern = {name}, {}, {}
+        try:
+            convert_peft_config_for_transformers(alone, policy.model, None)
+        except ValueError:  # it takes this one together with another
+            continue
+        kept += [name] if not alone.target_parameters else []
+    taken = sorted(set(names) - set(kept))
+    if taken:
+        raise ConfigError(
+            f"model.lora.targets: {', '.join(taken)}: peft takes layers of these names for the experts of a "
+            f"'{policy.model.config.model_type}' model, which are one tensor and carry no adapters here; take {', '.join(kept)}"
+        )
 
 
 def _pattern(wanted: Sequence[str], known: Sequence[str]) -> str:

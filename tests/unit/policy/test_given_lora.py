@@ -86,6 +86,23 @@ def test_a_shorter_list_of_targets_is_kept_and_an_unknown_one_refused(given: Tin
         adapted(given, LoraSpec(rank=2, alpha=4.0, targets=("q_proj", "nothing_like_it")))
 
 
+def test_layers_that_peft_takes_for_experts_are_refused_by_name(tmp_path: Path) -> None:
+    """peft rewrites the targets of some mixtures of experts to tensors of all experts, by the last part of their names: shared experts and
+    dense layers have the same."""
+    world = make_rows(tmp_path / "world", video=False, train=2, test=1)
+    given = load_given(make_model("glm4v_moe", tmp_path / "model"), world)
+    takes = r"model\.lora\.targets: .*gate_proj, up_proj.*'glm4v_moe'.*; take k_proj, o_proj, q_proj, v_proj$"
+    with pytest.raises(ConfigError, match=takes):
+        adapted(given)
+    with pytest.raises(ConfigError, match=r"model\.lora\.targets: up_proj: .*; take q_proj$"):
+        adapted(given, LoraSpec(rank=2, alpha=4.0, targets=("q_proj", "up_proj")))
+    policy = adapted(given, LoraSpec(rank=2, alpha=4.0, targets=("k_proj", "o_proj", "q_proj", "v_proj")), stirred=False)
+    assert policy.lora is not None
+    assert {name.rpartition(".")[2] for name in policy.lora.layers} == {"k_proj", "o_proj", "q_proj", "v_proj"}
+    with torch.no_grad():
+        assert torch.equal(logp(policy, given), logp(given.policy, given))
+
+
 def test_with_vision_the_tower_has_adapters_and_features_depend_on_them(given: Tiny) -> None:
     policy = adapted(given, LoraSpec(rank=2, alpha=4.0, vision=True))
     assert policy.lora is not None

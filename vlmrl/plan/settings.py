@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, cast, get_args
 
+from vlmrl.config.methods import of_stage
 from vlmrl.config.schema import Config, GrpoSection, LoraSection, RolloutStage, SftSection, StageBase
 from vlmrl.config.stages import PreferenceSection
 from vlmrl.errors import ConfigError
@@ -90,6 +91,8 @@ class Settings:
     """Scoring passes over all rows in a step: old log-probs and the reference's."""
     reference: bool = False
     """Whether a second model is kept to compare with."""
+    moves: bool = False
+    """Whether that model's weights follow the policy's: then those that train are in float32."""
     vision_cache: int = 2**30
     """Bytes that the cache of features may take."""
     slack: int = SLACK
@@ -225,6 +228,10 @@ def deal(groups: int, prompt: int, answers: int, answer: int, budget: int) -> tu
     return tuple(sorted(out, key=lambda row: -row.tokens))
 
 
+MOVES_REFERENCE = frozenset({"care_consistency"})
+"""Methods that register with `moves_reference`: what registers imports torch, which a plan does without."""
+
+
 # ---- from a recipe -------------------------------------------------------------------------------------------------------
 
 
@@ -294,6 +301,7 @@ def _work(stage: StageBase, gpus: int) -> dict[str, Any]:
         out |= {"turns": stage.environment.max_turns, "grows": grows, "chained": grows and stage.forward in ("chains", "trees")}
         out["kept_bytes"] = rollout.kept_bytes if grows else 0
     if isinstance(stage, GrpoSection):
-        compared = 1.0 if stage.beta > 0 else 1 / stage.kl_every if stage.kl_every else 0.0
-        out |= {"reference": compared > 0, "passes": compared + (1.0 if stage.updates_per_step > 1 else 0.0)}
+        moves = any(method.name in MOVES_REFERENCE for _, _, method in of_stage(stage))
+        compared = 1.0 if stage.beta > 0 or moves else 1 / stage.kl_every if stage.kl_every else 0.0
+        out |= {"reference": compared > 0, "moves": moves, "passes": compared + (1.0 if stage.updates_per_step > 1 else 0.0)}
     return out

@@ -95,10 +95,10 @@ def state(s: Settings, degree: int) -> State:
     none, ddp: 4 n_train + 2 n_frozen weights (4 in float32; `nf4`: about 0.52 for those of the decoder's layers) + 4 n_train gradients
     + 8 n_train moments (in 8 bits about 2 n_train; 4 for what Muon trains). fsdp: the same, divided. zero: the same weights (whole in stage
     2), 4 n_train / S gradients, and 12 n_train / S for the copy of the weights that the optimizer works on and its moments. A reference
-    has 2 bytes a weight (4 in float32).
+    has 2 bytes a weight (4 in float32); one that moves has the types of the weights.
     """
     p = s.parameters
-    every, still = s.weights, partial(s.width, frozen=True)
+    every, still = s.weights, partial(s.width, frozen=not s.moves)
     if s.sharding in ("zero2", "zero3"):
         own, copies = -(-p.n_trained // degree), degree if s.sharding == "zero3" else 1
         weights, reference = -(-bytes_of(every, s.width) // copies), -(-bytes_of(every, still) // copies)

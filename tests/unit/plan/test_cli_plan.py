@@ -12,9 +12,10 @@ import pytest
 
 from vlmrl import cli
 from vlmrl.config.load import load
+from vlmrl.methods import registries
 from vlmrl.plan.gpus import GPUS, gpu_of
 from vlmrl.plan.model import named_shape
-from vlmrl.plan.settings import settings_of
+from vlmrl.plan.settings import MOVES_REFERENCE, settings_of
 
 Run = Callable[..., tuple[int, str, str]]
 RECIPE = """
@@ -67,6 +68,26 @@ def test_settings_are_those_of_the_recipe(recipe: str) -> None:
     assert (found.reference, found.passes, found.engine) == (True, 2.0, "hf")
     supervised = settings_of(cfg, cfg.stages[0], shape=found.shape, gpu=found.gpu, gpus=1)
     assert (supervised.sharding, supervised.engine, supervised.answers, supervised.groups) == ("none", "none", 1, 8)
+
+
+def test_a_reference_that_moves_is_planned_for(recipe: str) -> None:
+    """It is a second model also where beta is 0, and every row is scored by it."""
+    overrides = ["stages.rl.beta=0", "stages.rl.reward_shaping=[{name: care_consistency, reward: format}]"]
+    named = {"shape": named_shape("qwen2.5-vl-3b"), "gpu": gpu_of("h100"), "gpus": 1}
+    plain, moving = (load(Path(recipe), given).config for given in (overrides[:1], overrides))
+    still, found = (settings_of(cfg, cfg.stages[1], **named) for cfg in (plain, moving))
+    assert (still.reference, still.moves) == (False, False)
+    assert (found.reference, found.moves, found.passes) == (True, True, still.passes + 1)
+
+
+def test_every_method_that_moves_its_reference_is_known() -> None:
+    own = {
+        name
+        for of in registries().values()
+        for name in of.names()
+        if of.get(name).function.__module__.startswith("vlmrl.") and of.get(name).extra.get("moves_reference")
+    }
+    assert own == MOVES_REFERENCE
 
 
 def test_what_is_left_to_the_machine_is_planned_as_on_a_gpu(recipe: str) -> None:

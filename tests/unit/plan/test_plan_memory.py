@@ -46,7 +46,8 @@ def settled(policy: Policy, trains: tuple[Part, ...]) -> None:
 @pytest.mark.parametrize("name", ["qwen2.5-vl-3b", "qwen2.5-vl-7b"])
 @pytest.mark.parametrize(("frozen", "lora"), [((), None), (("vision", "projector"), None), ((), 16)], ids=["all", "decoder", "adapters"])
 def test_state_in_the_shapes_of_published_models(name: str, frozen: tuple[Part, ...], lora: int | None) -> None:
-    """Storages of the real modules without memory, with the types that loading gives them; and of a reference, of which nothing trains."""
+    """Storages of the real modules without memory, with the types that loading gives them; and of a reference, which is loaded as one
+    that trains if it moves."""
     shape, trains = named_shape(name), () if lora is not None else tuple(part for part in PARTS if part not in frozen)
     s = settings(shape=shape, freeze=frozen, lora=None if lora is None else Lora(rank=lora), reference=True)
     policy = saved_bytes.policy_of(saved_bytes.published(name), compute=torch.bfloat16)
@@ -58,9 +59,11 @@ def test_state_in_the_shapes_of_published_models(name: str, frozen: tuple[Part, 
     assert found.weights == pytest.approx(sum(p.nbytes for p in policy.model.parameters()), rel=1e-6)
     assert (found.gradients, found.moments) == (4 * trained, 8 * trained)
     if lora is None:
-        reference = saved_bytes.policy_of(saved_bytes.published(name), compute=torch.bfloat16)
-        settled(reference, ())
-        assert found.reference == pytest.approx(sum(p.nbytes for p in reference.model.parameters()), rel=1e-6)
+        for moves in (False, True):
+            reference = saved_bytes.policy_of(saved_bytes.published(name), compute=torch.bfloat16)
+            settled(reference, trains if moves else ())
+            held = sum(p.nbytes for p in reference.model.parameters())
+            assert mem.state(s.changed(moves=moves), 1).reference == pytest.approx(held, rel=1e-6)
 
 
 class Copies(TorchDispatchMode):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,10 +114,19 @@ class Report:
     def line(self, part: str, *numbers: Number, note: str = "", failed: bool = False) -> None:
         """FAIL if a number is beyond its limit, or as told."""
         status: Status = "FAIL" if failed or not all(number.ok for number in numbers) else "ok"
-        self.emit(Line(check=self.check, part=part, status=status, numbers=numbers, note=note))
+        self._tell(Line(check=self.check, part=part, status=status, numbers=numbers, note=note))
 
     def skip(self, part: str, why: str) -> None:
-        self.emit(Line(check=self.check, part=part, status="skip", note=why))
+        self._tell(Line(check=self.check, part=part, status="skip", note=why))
+
+    def _tell(self, line: Line) -> None:
+        """
+        Raises:
+            RuntimeError: a line that the check does not have, so that no page says what it means.
+        """
+        if line.part and not any(is_of(line.part, one) for one in CHECKS[line.check].lines):
+            raise RuntimeError(f"no line '{line.part}' among those of the check '{line.check}'")
+        self.emit(line)
 
     def attempt(self, part: str, measure: Callable[[], None]) -> None:
         """Run a part that must not take the others with it: what it raises is its line."""
@@ -130,6 +140,21 @@ def first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), "no message")[:300]
 
 
+WORDS = {
+    "BACKEND": "auto|dense|merge|two_call|flash|flex",
+    "TYPE": "float32|bfloat16",
+    "TASK": "text|image|video|mixed",
+    "N": r"\d+",
+    "NAME": r"[\w-]+",
+}
+"""What stands for a word of capitals in the name of a line."""
+
+
+def is_of(part: str, line: str) -> bool:
+    """Whether a part's name is that of a line as a check declares it."""
+    return re.fullmatch(re.sub(r"[A-Z]+", lambda word: f"({WORDS[word.group()]})", line.replace(".", r"\.")), part) is not None
+
+
 @dataclass(frozen=True)
 class Check:
     """A check: the function `check_<name>` of a module, which only the check's own process imports."""
@@ -139,6 +164,8 @@ class Check:
     minutes: float
     """What it takes on a GPU, about; it is stopped after several times that."""
     about: str
+    lines: tuple[str, ...]
+    """Names of its lines, with words of capitals (`WORDS`). If its process breaks it has one line of its own name."""
 
     def load(self) -> Callable[[Settings, Report], None]:
         return getattr(importlib.import_module(f"benchmarks.gpu_check.{self.module}"), f"check_{self.name}")
@@ -147,19 +174,77 @@ class Check:
 CHECKS = {
     check.name: check
     for check in (
-        Check("environment", "environment", 1, "versions, devices, memory, disk, links between GPUs, optional packages"),
-        Check("attention", "kernels", 1, "every backend in both types over random rows: output and gradients against float64 on the CPU"),
         Check(
-            "types", "runs", 0.5, "the real forward and backward in bfloat16: the types that reach each backend, log-probs against float32"
+            "environment",
+            "environment",
+            1,
+            "versions, devices, memory, disk, links between GPUs, optional packages",
+            ("versions", "device", "device-N", "host", "links", "package-NAME"),
         ),
-        Check("lengths", "kernels", 1, "fifty different lengths through flex: programs compiled, slowest call"),
-        Check("steps", "runs", 2, "RL steps of the toy recipe in both types, on text, pictures and videos, with the tower training"),
-        Check("logprobs", "runs", 1, "the same answers: sampler against trainer by modality, trainer against plain rows on the CPU"),
-        Check("resume", "exactness", 2, "the same five steps twice, then killed and resumed: are the weights equal to the bit"),
-        Check("profile", "profiles", 1, "one decoded token and one update under the profiler: kernels, waits of the host, copies"),
-        Check("size", "sizes", 3, "a 3B-shaped random model (CPU: a tiny one): memory and speed of load, score, update, rollout, tower"),
-        Check("memory", "limits", 1, "a token budget far too large: halved until it fits, the same update, the memory back"),
-        Check("ranks", "ranks", 2, "two ranks: sums, a rank with text alone, seconds until a rank notices that another died"),
+        Check(
+            "attention",
+            "kernels",
+            1,
+            "every backend in both types over random rows: output and gradients against float64 on the CPU, and the same bits again",
+            ("BACKEND.TYPE", "BACKEND.ordered"),
+        ),
+        Check(
+            "types",
+            "runs",
+            0.5,
+            "the real forward and backward in bfloat16: the types that reach each backend, log-probs against float32",
+            ("BACKEND",),
+        ),
+        Check("lengths", "kernels", 1, "fifty different lengths through flex: programs compiled, slowest call", ("flex", "rehearsed")),
+        Check(
+            "steps",
+            "runs",
+            2,
+            "RL steps of the toy recipe in both types, on text, pictures and videos, with the tower training",
+            ("TYPE", "defaults"),
+        ),
+        Check(
+            "logprobs",
+            "runs",
+            1,
+            "the same answers: sampler against trainer by modality, trainer against plain rows on the CPU",
+            ("TYPE.TASK", "TYPE"),
+        ),
+        Check(
+            "resume",
+            "exactness",
+            2,
+            "the same five steps twice, then killed and resumed: are the weights equal to the bit",
+            ("BACKEND.twice", "BACKEND.killed", "BACKEND"),
+        ),
+        Check(
+            "profile",
+            "profiles",
+            1,
+            "one decoded token and one update under the profiler: kernels, waits of the host, copies",
+            ("token", "update", "waits", "writes", "casts", "patches"),
+        ),
+        Check(
+            "size",
+            "sizes",
+            3,
+            "a 3B-shaped random model (CPU: a tiny one): memory and speed of load, score, update, rollout, tower",
+            ("load", "score-N", "rollout-N", "deterministic-N", "tower-N", "update-N", "update-N.recomputed"),
+        ),
+        Check(
+            "memory",
+            "limits",
+            1,
+            "a token budget far too large: halved until it fits; what a rollout leaves to an update; page-locked memory",
+            ("halving", "turns", "pinned"),
+        ),
+        Check(
+            "ranks",
+            "ranks",
+            2,
+            "two ranks: sums, a rank with text alone, seconds until a rank notices that another died, threads of offloaded updates",
+            ("sums", "text-only", "killed", "calls", "sockets", "threads"),
+        ),
     )
 }
 """By name, in the order in which they run."""

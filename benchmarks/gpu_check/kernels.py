@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, get_args
 
 import numpy as np
@@ -26,6 +27,8 @@ BIAS = {"float32": 1e-4, "bfloat16": 3e-3}
 MOST_COMPILATIONS = 4
 """One or two for each of forward and backward: a length of its own must not be a program of its own."""
 LATE_MS = 500.0
+REPEATS = 5
+"""Passes over the same numbers that must give the same bits."""
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -96,6 +99,13 @@ def check_attention(settings: Settings, report: Report) -> None:
                 report.skip(part, why)
                 continue
             report.attempt(part, lambda b=backend, n=label, p=part, w=wanted: _judge(b, n, p, layouts, w, device, report))
+    lengths = settings.pick(gpu=(4096, (512,) * 8), cpu=(96, (24, 17, 9)), quick=(1024, (64,) * 4) if settings.cuda else (48, (9, 5)))
+    for backend, why in available(device, torch.bfloat16).items():
+        part = f"{backend}.ordered"
+        if why is not None:
+            report.skip(part, why)
+        else:
+            report.attempt(part, lambda b=backend, p=part: _ordered(b, p, layout_of([lengths] * 2), device, report))
 
 
 def _judge(
@@ -113,6 +123,35 @@ def _judge(
         at_most("gradient", gradient, limit),
         at_most("factor off by", bias, BIAS[label] if backend != "flex" else max(BIAS[label], 1e-3)),
         told("layouts", len(layouts)),
+    )
+
+
+@contextmanager
+def mode(on: bool) -> Iterator[None]:
+    """torch's deterministic mode on, as a run has it, or off."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(on, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def _ordered(backend: str, part: str, layout: PrefixLayout, device: torch.device, report: Report) -> None:
+    """The same pass again and again in 16 bits: a kernel that adds up in any order gives other bits, in dq above all."""
+    inputs = _inputs(layout, 0, torch.bfloat16)
+
+    def differing(on: bool) -> list[int]:
+        with mode(on):
+            first, *others = (run(backend, layout, inputs, device, torch.bfloat16) for _ in range(REPEATS))
+        return [max(int((a != b).sum()) for b in again) for a, *again in zip(first, *others, strict=True)]
+
+    counts = differing(True)
+    report.line(
+        part,
+        *(at_most(f"{name} that differ", count, 0) for name, count in zip(("outputs", "dq", "dk", "dv"), counts, strict=True)),
+        told("dq that differ without the mode", differing(False)[1]),
+        told("passes", REPEATS),
     )
 
 

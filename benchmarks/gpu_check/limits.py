@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_check import toy
+from benchmarks.gpu_check import toy, turns
+from benchmarks.gpu_check.alive import held
 from benchmarks.gpu_check.base import Report, Settings, at_most, equals, told
 from vlmrl.policy.pack import Row
 from vlmrl.train.step import Minibatch, optimizer_step
@@ -40,25 +40,13 @@ class Refusing(toy.Plain):
         return super().__call__(x, slices, total)
 
 
-def held(device: str) -> int:
-    """Bytes of tensors that are alive. On a CPU: all that the garbage collector knows of."""
-    gc.collect()
-    if device == "cuda":
-        torch.cuda.synchronize()
-        return torch.cuda.memory_allocated()
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in gc.get_objects() if _is_tensor(t)}
-    return sum(storages.values())
-
-
-def _is_tensor(value: Any) -> bool:
-    """By its own type: the class that a proxy claims may cost a warning, or an error."""
-    return issubclass(type(value), Tensor) and value.device.type == "cpu" and value.layout == torch.strided
-
-
 def check_memory(settings: Settings, report: Report) -> None:
-    """A token budget far too large: it is halved until it fits, the update is the same, and the memory comes back."""
+    """A token budget far too large: it is halved until it fits, the update is the same, and the memory comes back. What a rollout leaves to
+    the update behind it, and what activations take of the machine's memory (`turns`)."""
     files = toy.make(settings.work)
     report.attempt("halving", lambda: _halving(settings, files, report))
+    report.attempt("turns", lambda: turns.turns(settings, files, report))
+    report.attempt("pinned", lambda: turns.pinned(settings, files, report))
 
 
 def _update(settings: Settings, files: toy.Files, budget: int, objective: Any, most: int | None) -> dict[str, Any]:

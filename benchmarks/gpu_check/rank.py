@@ -1,4 +1,4 @@
-"""One rank of the check `ranks`: `python -m benchmarks.gpu_check.rank (sums | calls | killed) DEVICE WORK`."""
+"""One rank of the check `ranks`: `python -m benchmarks.gpu_check.rank (sums | calls | threads | killed) DEVICE WORK`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def main() -> None:
     if device == "cuda":
         torch.cuda.set_device(dist.rank())
     try:
-        {"sums": sums, "calls": calls, "killed": work_until_killed}[what](device, work)
+        {"sums": sums, "calls": calls, "threads": threads, "killed": work_until_killed}[what](device, work)
     finally:
         dist.stop()
 
@@ -111,6 +111,27 @@ def calls(device: str, work: Path) -> None:
             "allowed": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         }
         (work / "calls.json").write_text(json.dumps(found))
+
+
+def threads(device: str, work: Path) -> None:
+    """What an update has of the cores where weights and moments lie in the machine's memory, and what there is before and behind it."""
+    assert engines is not None, "it registers the kinds of engines"
+    opened = toy.open_toy(toy.make(work), device=device)
+    rows = [row for row in toy.rows(opened, answers=2, tokens=10) if not row.prompt.media]
+    engine = open_engine(TrainSection.model_validate({"sharding": "fsdp", "offload": "all"}), opened.policy.device)
+    engine.wrap(opened.policy)
+    learner = toy.learner(opened.policy, opened.vision, budget=4096)
+    learner.named = freeze(opened.policy, ())
+    learner.updates = engine.updates(opened.policy, learner.named, OptimSection(lr=1e-4))
+    learner.updates.start(None)
+    within: list[int] = []
+    learner.updates.optimizer.register_step_pre_hook(lambda *_: within.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    applied = optimizer_step(learner, toy.minibatch(rows), toy.Plain()).applied
+    if dist.is_main():
+        cores = len(os.sched_getaffinity(0)) // int(os.environ["LOCAL_WORLD_SIZE"])
+        found = {"applied": applied, "before": before, "within": within, "behind": torch.get_num_threads(), "cores": max(1, cores)}
+        (work / "threads.json").write_text(json.dumps(found))
 
 
 def sockets() -> int:

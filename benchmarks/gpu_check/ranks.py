@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_check import toy
-from benchmarks.gpu_check.base import Report, Settings, at_most, equals, told
+from benchmarks.gpu_check.base import Report, Settings, at_least, at_most, equals, told
 from benchmarks.gpu_check.training import ROOT
 
 CLOSE = 1e-4
@@ -34,17 +34,18 @@ KILL_AFTER = "working"
 
 def check_ranks(settings: Settings, report: Report) -> None:
     """Two ranks (NCCL with two GPUs, else gloo on the CPU): sums, a rank with text alone, and one rank killed. Four ranks: calls of a step
-    where weights lie in shards, and sockets."""
+    where weights lie in shards, and sockets. Two again: threads of an update in the machine's memory."""
     toy.make(settings.work)
     device = "cuda" if settings.gpus > 1 else "cpu"
     note = "nccl and gloo" if device == "cuda" else f"gloo on the CPU: {settings.gpus} GPUs here"
     report.attempt("sums", lambda: _sums(settings, device, note, report))
     report.attempt("killed", lambda: _killed(settings, device, note, report))
     report.attempt("calls", lambda: _calls(settings, report))
+    report.attempt("threads", lambda: _threads(settings, device, report))
 
 
-def launch(settings: Settings, device: str, what: str, world: int) -> list[subprocess.Popen[bytes]]:
-    """`world` ranks without a launcher, which would end the others itself."""
+def launch(settings: Settings, device: str, what: str, world: int, **more: str) -> list[subprocess.Popen[bytes]]:
+    """`world` ranks without a launcher, which would end the others itself. `more`: of their environment."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -54,6 +55,7 @@ def launch(settings: Settings, device: str, what: str, world: int) -> list[subpr
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         if device == "cpu":
             env |= {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
+        env |= more
         command = [sys.executable, "-m", "benchmarks.gpu_check.rank", what, device, str(settings.work)]
         log = (settings.work / f"rank-{what}-{world}-{rank}.log").open("wb")
         out.append(subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=subprocess.STDOUT))
@@ -125,6 +127,23 @@ def _calls(settings: Settings, report: Report) -> None:
         told("of two ranks", two),
         told(f"of {SHARDS} ranks", found["sockets"]),
         told("allowed", found["allowed"]),
+    )
+
+
+def _threads(settings: Settings, device: str, report: Report) -> None:
+    """Two ranks that a launcher gave one thread each, with offloaded weights. Each is told that it is alone on its machine, so that a
+    machine with two cores shows whether they are used."""
+    codes = wait(launch(settings, device, "threads", 2, OMP_NUM_THREADS="1", LOCAL_WORLD_SIZE="1"), PATIENCE)
+    if codes != [0, 0]:
+        raise RuntimeError(f"the ranks ended with {codes}: {last_words(settings, 'threads', 2)}")
+    found = json.loads((settings.work / "threads.json").read_text())
+    report.line(
+        "threads",
+        equals("updates", found["applied"], True),
+        at_least("threads of the update / cores", min(found["within"], default=0) / found["cores"], 1.0),
+        equals("threads behind it", found["behind"], found["before"]),
+        told("cores", found["cores"]),
+        note="one core: nothing can be seen here" if found["cores"] == 1 else "",
     )
 
 

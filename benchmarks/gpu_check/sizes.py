@@ -14,6 +14,7 @@ import torch
 from benchmarks.flops import decoder_flops, model_shape, tower_flops, update_flops
 from benchmarks.gpu_check import toy
 from benchmarks.gpu_check.base import Number, Report, Settings, at_least, at_most, equals, first_line, told
+from benchmarks.gpu_check.kernels import mode
 from benchmarks.gpu_check.models import build, open_model
 from vlmrl.errors import NumericsError
 from vlmrl.plan.gpus import gpu_of
@@ -272,10 +273,8 @@ def _in_order(settings: Settings, sized: Sized, prompt: int, report: Report) -> 
     ]
     engine = HFEngine(sized.policy, VisionCache(_NoPixels(), budget_bytes=1))
     seconds: dict[bool, float] = {}
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    try:
-        for on in (True, False):
-            torch.use_deterministic_algorithms(on, warn_only=True)
+    for on in (True, False):
+        with mode(on):
             first, long = (
                 min(
                     timed(lambda c=count: engine.generate(requests, GenerationSettings(max_new_tokens=c)), sized.device)[1]
@@ -283,9 +282,7 @@ def _in_order(settings: Settings, sized: Sized, prompt: int, report: Report) -> 
                 )
                 for count in (1, tokens)
             )
-            seconds[on] = (long - first) / (tokens - 1)
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        seconds[on] = (long - first) / (tokens - 1)
     ratio = seconds[True] / max(1e-9, seconds[False])
     number = at_most("time of a token / without the mode", ratio, IN_ORDER)
     report.line(

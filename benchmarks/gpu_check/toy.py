@@ -90,10 +90,18 @@ def fresh(folder: Path) -> Path:
 
 
 def recipe(
-    files: Files, root: Path, *, device: str, dtype: str = "float32", backend: str = "auto", steps: int, every: int = 1000
+    files: Files,
+    root: Path,
+    *,
+    device: str,
+    dtype: str = "float32",
+    backend: str = "auto",
+    steps: int,
+    every: int = 1000,
+    engine: str = "hf",
 ) -> Config:
     """RL on all modalities, the tower included. The row with the right answer gives every group a signal, which random weights do not."""
-    rollout = {"num_generations": 3, "prompts_per_step": 4, "generation_batch_size": 2, "max_new_tokens": 12}
+    rollout = {"num_generations": 3, "prompts_per_step": 4, "generation_batch_size": 2, "max_new_tokens": 12, "engine": engine}
     stage = {
         "name": "rl",
         "kind": "grpo",

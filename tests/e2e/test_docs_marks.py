@@ -270,10 +270,9 @@ def adapters(table: Table) -> None:
 def lines_of_the_gpu_check(table: Table) -> None:
     from benchmarks.gpu_check.base import CHECKS as checks
 
-    names = [marks(row[0])[0] for row in table.rows]
-    assert [name for name in names if "." not in name] == list(checks)
-    # a line of a check stands behind it, by its own name
-    assert [name for name in names if "." in name and name.partition(".")[0] not in checks] == []
+    told = [name for row in table.rows for name in marks(row[0])]
+    assert sorted(told) == sorted(f"{check.name}.{line}" for check in checks.values() for line in check.lines)
+    assert list(dict.fromkeys(name.partition(".")[0] for name in told)) == list(checks), "in the order in which they run"
 
 
 def arguments_of_the_bridge(table: Table) -> None:

@@ -87,6 +87,13 @@ def sums_in_every_pass() -> None:
     FSDPModule.set_requires_all_reduce = lambda self, requires_all_reduce, *, recurse=True: None
 
 
+def one_thread() -> None:
+    """An offloaded update has the thread that the launcher gave."""
+    from vlmrl.train.shard import fsdp
+
+    fsdp.spread = lambda optimizer, given: None
+
+
 def sockets_for_every_rank() -> None:
     """Forty connections to each other rank."""
     import socket

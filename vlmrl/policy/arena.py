@@ -27,6 +27,16 @@ class Arena:
         """Bytes of all blocks."""
         return sum(len(block) for block in self._blocks)
 
+    @property
+    def taken(self) -> int:
+        """Tensors that have not been given back."""
+        return self._held
+
+    @property
+    def pinned(self) -> bool:
+        """Whether all blocks are page-locked."""
+        return all(block.is_pinned() for block in self._blocks)
+
     def take(self, numbers: int, dtype: torch.dtype) -> torch.Tensor:
         """Memory for so many numbers, until `give_back` has been called as often as this."""
         size = -(-numbers * dtype.itemsize // ALIGNED) * ALIGNED

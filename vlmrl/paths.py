@@ -1,5 +1,5 @@
-"""Where recipes, bases, suites, protocols, tasks, data cards and examples are: in a checkout at its top, in an installed package in
-`vlmrl/shipped/`.
+"""Where recipes, bases, presets, suites, protocols, tasks, data cards and examples are: in a checkout at its top, in an installed package
+in `vlmrl/shipped/`.
 
 `setup.py` copies the folders there when a wheel is built. A name (`toy_video`) is looked for in the working folder first, then among ours;
 `Found.line` says which file was taken.
@@ -21,10 +21,13 @@ SHIPPED = "shipped"
 KINDS = {
     "recipe": "configs/recipes",
     "base": "configs/base",
+    "algorithm": "configs/algorithms",
     "suite": "evals/suites",
     "protocol": "evals/protocols",
 }
 """What is found by name -> its folder."""
+_IN_ITS_FOLDER = frozenset({"algorithm"})
+"""What is not looked for in the working folder itself: `dapo.yaml` there is likelier the recipe that names the preset."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -82,7 +85,7 @@ def find(kind: str, asked: str | Path, *, folder: Path | None = None, beside: Se
     if _NAME.fullmatch(text):
         file = text if text.endswith(".yaml") else f"{text}.yaml"
         here = Path.cwd()
-        for place in (*beside, here, here / KINDS[kind], own):
+        for place in (*beside, *([] if kind in _IN_ITS_FOLDER else [here]), here / KINDS[kind], own):
             if (place / file).is_file():
                 return Found(Path(shown(place / file)), kind, text)
     elif not path.is_absolute() and path.parent.as_posix() == KINDS[kind] and (own / path.name).is_file():

@@ -1,4 +1,4 @@
-"""Finds values of a recipe that its base or the schema gives anyway: a recipe says only what differs."""
+"""Finds values of a recipe that its base, a preset or the schema gives anyway: a recipe says only what differs."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pydantic.fields import FieldInfo
 
 from vlmrl.config import tree
 from vlmrl.config.explain import element, models, tags
-from vlmrl.config.load import read_base
+from vlmrl.config.layers import read_base, read_preset
 from vlmrl.config.schema import Config
 from vlmrl.config.tree import Node
 from vlmrl.errors import ConfigError
 
 
 def repeated_defaults(path: Path) -> list[str]:
-    """Values of a recipe that its base or the schema gives anyway, as `file:line: key: ...`. A recipe says only what differs."""
+    """Values of a recipe that its base, a preset or the schema gives anyway, as `file:line: key: ...`. A recipe says only what differs."""
     problems: list[str] = []
     root = tree.read(path, problems)
     base = read_base(path, root, problems)
     if problems:
         raise ConfigError(problems)
     body = Node({k: v for k, v in (root.mapping or {}).items() if k != "base"}, root.origin)
-    return _repeated(Config, body, base, "")
+    return _repeated(Config, body, base, "", path)
 
 
-def _repeated(model: type[BaseModel], node: Node, base: Node | None, path: str) -> list[str]:
+def _repeated(model: type[BaseModel], node: Node, base: Node | None, path: str, recipe: Path) -> list[str]:
     out: list[str] = []
     below = (base.mapping or {}) if base is not None else {}
     for key, child in (node.mapping or {}).items():
@@ -37,11 +37,13 @@ def _repeated(model: type[BaseModel], node: Node, base: Node | None, path: str) 
             continue  # an argument of a method; its defaults are in a signature
         where, value = f"{path}{key}", child.plain()
         if key in below and below[key].plain() == value:
-            out.append(f"{child.origin}: {where}: {value!r} is what the base says already")
+            said_by = "preset" if path.startswith("stages.") else "base"
+            out.append(f"{child.origin}: {where}: {value!r} is what the {said_by} says already")
         elif key not in below and not info.is_required() and _default(info) == value:
             out.append(f"{child.origin}: {where}: {value!r} is the default")
         for inner in _inner(info.annotation, child):
-            out += _repeated(inner[0], inner[1], below.get(key) if child.items is None else None, f"{where}.")
+            under = below.get(key) if child.items is None else read_preset(recipe, inner[1], where, [])
+            out += _repeated(inner[0], inner[1], under, f"{where}.", recipe)
     return out
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from vlmrl.config import names, tree
 from vlmrl.config.foreign_keys import hint
+from vlmrl.config.layers import PRESET
 from vlmrl.config.renamed import renamed
 from vlmrl.config.schema import SECTIONS, Config, Method, StageBase, know_kinds
 from vlmrl.config.tree import Node
@@ -188,7 +189,7 @@ def _explain(item: Any, root: Node) -> list[str]:
     model, annotation = _typed(loc, root)
     if kind == _UNKNOWN:
         known = list(model.model_fields) if model is not None else []
-        known += ["base"] if model is Config else []
+        known += ["base"] if model is Config else [PRESET] if where.startswith("stages.") and model in SECTIONS.values() else []
         now = renamed(model.__name__, key) if model is not None else None
         if now is not None:
             return [f"{origin}: {where}: '{key}' {now}"]

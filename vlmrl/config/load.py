@@ -1,18 +1,17 @@
-"""Recipe + base + dotted overrides -> `Config`, with the origin of every value, or one `ConfigError` with every problem.
+"""Recipe + base + presets + dotted overrides -> `Config`, with the origin of every value, or one `ConfigError` with every problem.
 
 `vlmrl train configs/recipes/x.yaml stages.rl.loss.clip_high=0.28 run.seed=3`
 
 A recipe is a file or the name of one (`vlmrl.paths`). It says only what differs from its `base:` (one level: a file of `configs/base/` by
-its name, or a path; it has no base itself)
-and from the schema's defaults. Mappings merge, lists are replaced; an override reaches into a list by the item's name. This is pass 1 of
-checking and needs no torch; method names and arguments are pass 2 (`config.methods`).
+its name, or a path; it has no base itself), from the preset that a stage names under `algorithm:` (`config.layers`), and from the schema's
+defaults. Mappings merge, lists are replaced; an override reaches into a list by the item's name. This is pass 1 of checking and needs no
+torch; method names and arguments are pass 2 (`config.methods`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,14 +22,12 @@ import yaml
 
 from vlmrl.config import tree
 from vlmrl.config.explain import check, default_methods, is_guessed, salvage
+from vlmrl.config.layers import names_preset, read_base, with_presets
 from vlmrl.config.schema import Config, validate
 from vlmrl.config.tree import Node
 from vlmrl.config.where import located
 from vlmrl.errors import ConfigError
-from vlmrl.paths import find, missing, names, shown
-from vlmrl.registry import nearest
-
-_BASE_NAME = re.compile(r"[A-Za-z0-9_-]+")
+from vlmrl.paths import find, missing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +135,7 @@ def loaded(config: Config, origins: dict[str, str] | None = None, root: Node | N
 
 
 def resolve(path: Path, overrides: list[str], problems: list[str], notes: list[str] | None = None) -> Node:
-    """The merged tree of base, recipe and overrides, unchecked. `notes` takes which base was found by its name."""
+    """The merged tree of base, presets, recipe and overrides, unchecked. `notes` takes which files were found by their names."""
     root = tree.read(path, problems)
     if problems and not root.mapping:
         raise ConfigError(problems)  # nothing was read, so anything more would be noise
@@ -146,53 +143,22 @@ def resolve(path: Path, overrides: list[str], problems: list[str], notes: list[s
 
 
 def _merged(path: Path, root: Node, overrides: list[str], problems: list[str], notes: list[str] | None) -> Node:
-    """The tree of a recipe with its base below it and the overrides on top. `path` is where the recipe is."""
+    """The tree of a recipe with its base and the presets of its stages below it and the overrides on top. `path` is where the recipe is."""
     base = read_base(path, root, problems, notes)
     root = Node({k: v for k, v in (root.mapping or {}).items() if k != "base"}, root.origin)
     if base is not None:
         root = tree.merge(base, root)
     methods = default_methods(Config)
-    for text in overrides:
+    of_presets = [text for text in overrides if names_preset(text)]
+    for text in of_presets:
+        root = tree.override(root, text, problems, methods)
+    root = with_presets(path, root, problems, notes)
+    for text in (text for text in overrides if text not in of_presets):
         if text.partition("=")[0].strip() == "base":
             problems.append(f"{tree.COMMAND_LINE}: '{text}': a base is named in the recipe only")
             continue
         root = tree.override(root, text, problems, methods)
     return root
-
-
-def read_base(path: Path, root: Node, problems: list[str], notes: list[str] | None = None) -> Node | None:
-    """The tree that `base:` of a recipe names, or None without one. A path that ends in .yaml is relative to the recipe. A name is looked
-    for in `base/` beside the recipe's folder, then beside the recipe, in the working folder, and among ours."""
-    entry = (root.mapping or {}).get("base")
-    if entry is None:
-        return None
-    expected = "expected the name of a file in configs/base/ (without .yaml), or a path that ends in .yaml"
-    if not isinstance(entry.value, str) or not (_BASE_NAME.fullmatch(entry.value) or entry.value.endswith(".yaml")):
-        problems.append(f"{entry.origin}: base: {expected}, got {entry.plain()!r}")
-        return None
-    recipe = path.absolute()
-    if entry.value.endswith(".yaml"):
-        given = recipe.parent / Path(entry.value).expanduser()
-        if not given.is_file():
-            problems.append(f"{entry.origin}: base: no file {given} (a path is relative to the recipe)")
-            return None
-        return _read_base(given, problems)
-    beside = (recipe.parent.parent / "base", recipe.parent / "base")
-    found = find("base", entry.value, beside=beside)
-    if found is None:
-        known = sorted({*names("base"), *(file.stem for folder in beside for file in folder.glob("*.yaml"))})
-        problems.append(f"{entry.origin}: base: no base '{entry.value}'{nearest(entry.value, known)} (known: {', '.join(known) or 'none'})")
-        return None
-    if notes is not None and found.line is not None and not found.path.absolute().is_relative_to(beside[0]):
-        notes.append(found.line)
-    return _read_base(found.path, problems)
-
-
-def _read_base(found: Path, problems: list[str]) -> Node:
-    base = tree.read(Path(shown(found)), problems)
-    if "base" in (base.mapping or {}):
-        problems.append(f"{(base.mapping or {})['base'].origin}: base: a base has no base of its own")
-    return base
 
 
 @dataclass(frozen=True, slots=True)

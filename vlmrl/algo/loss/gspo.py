@@ -14,7 +14,7 @@ from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import policy_loss
 
 
-@policy_loss("gspo", paper="arXiv:2507.18071", needs_updates_per_step=2, wants={"reduce": ("seq_mean",)})
+@policy_loss("gspo", paper="arXiv:2507.18071", needs_updates_per_step=2, wants={"reduce": ("seq_mean", "seq_sum")})
 def gspo(x: LossInputs, *, clip_low: float = 3e-4, clip_high: float = 4e-4) -> LossOutput:
     """Clipped surrogate with a length-normalised ratio of the whole answer. [B, T]; metrics count tokens."""
     adv_BT = ratio.inside(x.adv_BT, x.mask_BT)

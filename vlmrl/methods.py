@@ -17,6 +17,8 @@ import yaml
 
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.config.combinations import contradictions, doubts
+from vlmrl.config.layers import FACTS, presets
+from vlmrl.config.load import flow
 from vlmrl.config.methods import SLOTS, check_methods, check_sources, used
 from vlmrl.config.schema import Config, RolloutStage
 from vlmrl.data.adapters import ADAPTERS
@@ -174,6 +176,30 @@ def papers(found: Mapping[str, Registry[Any]]) -> str:
     return "\n".join(out) + "\n"
 
 
+def listed_presets() -> list[dict[str, Any]]:
+    """What `vlmrl list algorithm` shows of each preset, as JSON values. `sets` holds what it sets in a stage of each kind."""
+    return [{"name": one.name, **{key: one.facts.get(key, "") for key in FACTS}, "sets": one.sections} for one in presets()]
+
+
+def setting_lines(preset: Mapping[str, Any]) -> list[str]:
+    """What a preset sets, as lines of a recipe: `loss: {name: ppo_clip, clip_high: 0.28}`. Those of other stages than GRPO begin with
+    the kind."""
+    return [
+        f"{'' if kind == 'grpo' else f'{kind}: '}{key}: {flow(value)}"
+        for kind, settings in preset["sets"].items()
+        for key, value in settings.items()
+    ]
+
+
+def preset_table() -> str:
+    """Markdown with a table of the presets; it stands in `docs/methods.md`."""
+    out = ["| `algorithm:` | it sets | what for | not in it |", "|---|---|---|---|"]
+    for preset in listed_presets():
+        sets = "<br>".join(f"<code>{line}</code>" for line in setting_lines(preset))
+        out.append(_cells(f"`{preset['name']}`: {preset['title']}, {_linked(preset['paper'])}", sets, preset["for"], preset["without"]))
+    return "\n".join(out) + "\n"
+
+
 PAPERS = Path(__file__).parent / "papers.yaml"
 IN, NOT_IN, OUT_OF_SCOPE = "in", "not in", "out of scope"
 
@@ -194,7 +220,14 @@ def paper_list() -> dict[str, Any]:
 
 def _markdown_row(method: Mapping[str, Any]) -> str:
     name = f"`{method['name']}`" + (" (part of it is our guess)" if method["proposed"] else "")
-    source = re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", method["paper"] or "")
     parameters = "<br>".join(f"`{argument_line(a)}`" for a in method["arguments"])
-    cells = (name, method["summary"], source, parameters, ", ".join(f"`{n}`" for n in method["needs"]))
+    return _cells(name, method["summary"], _linked(method["paper"] or ""), parameters, ", ".join(f"`{n}`" for n in method["needs"]))
+
+
+def _linked(paper: str) -> str:
+    return re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", paper)
+
+
+def _cells(*cells: str) -> str:
+    """A row of a table in Markdown."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -22,6 +22,7 @@ from tests.test_glossary import is_key
 from vlmrl import errors
 from vlmrl.algo.inputs import AdvantageInputs, LossInputs
 from vlmrl.answers.base import ANSWER_TYPES, AnswerType
+from vlmrl.config.layers import PRESET, presets
 from vlmrl.config.methods import SLOTS
 from vlmrl.config.schema import Config, GrpoSection, LoraSection, SourceSection
 from vlmrl.config.section import EnvironmentMethod, HistorySection
@@ -36,6 +37,7 @@ from vlmrl.train.stage.provide import PROVIDERS
 
 WRITTEN = [page for page in PAGES if page != GENERATED]
 FIELDS = {**SLOTS, "strategy": "strategy"}
+PRESETS = {preset.name for preset in presets()}
 OTHERS = {
     "docs/coming_from.md": "commands and options of other trainers; tests/unit/config/test_foreign_keys.py",
     "docs/glossary.md": "names of other programs; tests/test_glossary.py",
@@ -126,6 +128,8 @@ def known_setting(page: str, mark: str) -> bool:
     """Whether `key: value` is one of a recipe, of a method, or of a program that the page is about."""
     if mark in SETTINGS or page in OTHERS:
         return True
+    if mark.startswith(f"{PRESET}: "):
+        return mark.partition(": ")[2] in ("NAME", "mine.yaml", *PRESETS)
     models = (Config, GrpoSection, SourceSection, LoraSection, Task, Suite)
     keys = {key for model in models for key in model.model_fields} | {"weight", "label", "isolate"}
     keys |= {key for registry in found().values() for name in registry.names() for key in registry.get(name).parameters}
@@ -139,6 +143,7 @@ def test_settings_have_keys_that_exist(item: tuple[str, int, str]) -> None:
 
 def test_a_setting_that_does_not_exist_would_be_found() -> None:
     assert not known_setting("README.md", "clip_hihg: 0.28")
+    assert not known_setting("README.md", "algorithm: dappo")
     assert not known_setting("README.md", "clip_high: 0.28, clip_lwo: 0.1")
 
 
@@ -216,8 +221,8 @@ def keys_of(model: type[BaseModel]) -> Callable[[Table], None]:
 
 
 def in_a_recipe(table: Table) -> None:
-    """Names of methods, or keys."""
-    names = {name for registry in found().values() for name in registry.names()}
+    """Names of methods or presets, or keys."""
+    names = {PRESET, *PRESETS, *(name for registry in found().values() for name in registry.names())}
     for row in table.rows:
         for name in marks(row[0]):
             assert name in names or is_key(name, GrpoSection) or is_key(name, Config) or name == "thought_dropout", name
@@ -380,6 +385,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/lmms-eval.md", "Their tasks, on our checkpoints"): arguments_of_the_bridge,
     ("docs/lmms-eval.md", "What goes wrong without care"): "tests/agreement/test_lmms_traps.py",
     ("docs/lora.md", "Low-rank adapters"): lora_defaults,
+    ("docs/methods.md", "Presets"): "tests/unit/test_methods.py",
     ("docs/methods.md", "advantage"): methods_of("advantage"),
     ("docs/methods.md", "reweight and auxiliary losses"): methods_of("reweight"),
     ("docs/methods.md", "loss"): methods_of("policy_loss"),

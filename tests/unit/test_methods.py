@@ -11,7 +11,7 @@ import pytest
 
 from vlmrl import cli
 from vlmrl.errors import ConfigError
-from vlmrl.methods import argument_line, described, papers, registries
+from vlmrl.methods import argument_line, described, listed_presets, papers, preset_table, registries, setting_lines
 from vlmrl.registry import Registry
 
 ROOT = Path(__file__).parents[2]
@@ -182,3 +182,49 @@ def test_list_with_a_plugin_that_is_not_there(run):
     assert code == ConfigError.exit_code
     assert "cannot import 'no.such.module'" in err
     assert "PYTHONPATH" in err
+
+
+# ---- presets --------------------------------------------------------------------------------------------------------------
+
+
+def test_presets_are_listed_as_a_table_first_and_by_themselves(run):
+    code, out, _ = run("algorithm")
+    assert code == 0
+    for part in ("dapo", "filters: [{name: zero_variance}]", "arXiv:2503.14476", "soft overlong punishment", "sft: thought_dropout: 0.5"):
+        assert part in " ".join(out.split())
+    assert "policy_loss" not in out
+    code, whole, _ = run()
+    assert code == 0
+    assert whole.lstrip().startswith("algorithm")
+    assert "policy_loss" in whole
+
+
+def test_presets_as_json_and_not_among_the_slots(run):
+    code, out, _ = run("algorithm", "--json")
+    assert code == 0
+    listed = {one["name"]: one for one in json.loads(out)["algorithm"]}
+    assert listed["dapo"]["paper"] == "arXiv:2503.14476"
+    assert listed["dapo"]["sets"]["grpo"]["loss"] == {"name": "ppo_clip", "clip_low": 0.2, "clip_high": 0.28}
+    assert set(listed["ton"]["sets"]) == {"sft", "grpo"}
+    assert "algorithm" not in json.loads(run("--json")[1])
+
+
+def test_setting_lines():
+    preset = {
+        "sets": {"sft": {"thought_dropout": 0.5}, "grpo": {"loss": {"name": "gspo", "clip_low": 1e-3}, "filters": [{"name": "overlong"}]}}
+    }
+    assert setting_lines(preset) == ["sft: thought_dropout: 0.5", "loss: {name: gspo, clip_low: 0.001}", "filters: [{name: overlong}]"]
+
+
+def test_the_table_of_presets_is_fresh():
+    table = preset_table()
+    assert len(table.splitlines()) == 2 + len(listed_presets())
+    assert "[arXiv:2503.14476](https://arxiv.org/abs/2503.14476)" in table
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    assert table in page, "put the output of: vlmrl list algorithm --papers"
+
+
+def test_a_misspelt_algorithm_is_told(run):
+    code, _, err = run("algoritm")
+    assert code == 64
+    assert "unknown slot 'algoritm'; did you mean 'algorithm'? (known: algorithm, advantage," in err

@@ -90,13 +90,15 @@ def test_a_wheel_of_an_sdist_is_the_same(source: Path, installed: Path, tmp_path
 EVERYTHING = """
 import json
 from vlmrl import paths
-from vlmrl.config.load import load
+from vlmrl.config.load import load, load_mapping
 from vlmrl.evals.ask.suite import find_suite, load_suite
 import vlmrl
 
 notes = {name: load(name, []).notes for name in paths.names("recipe")}
+stage = {"kind": "grpo", "name": "rl", "source": {"path": "a"}, "steps": 1, "rewards": [{"name": "exact"}], "algorithm": "dapo"}
+preset = load_mapping({"model": {"path": "m"}, "stages": [stage]}, [])
 suites = {name: [task.make_command() for task in load_suite(find_suite(name).path).tasks] for name in paths.names("suite")}
-print(json.dumps({"package": vlmrl.__file__, "recipes": notes, "suites": suites}))
+print(json.dumps({"package": vlmrl.__file__, "recipes": notes, "preset": preset.notes, "clip": preset.origins["stages.rl.loss.clip_high"], "suites": suites}))
 """
 
 
@@ -109,6 +111,9 @@ def test_every_recipe_and_suite_is_found_by_its_name(installed: Path, tmp_path: 
     assert set(found["suites"]) == {path.stem for path in (ROOT / "evals" / "suites").glob("*.yaml")}
     for name, (line, *_) in found["recipes"].items():
         assert line == f"recipe {name}: {installed}/vlmrl/shipped/configs/recipes/{name}.yaml (comes with vlmrl)"
+    preset = f"{installed}/vlmrl/shipped/configs/algorithms/dapo.yaml"
+    assert found["preset"] == [f"algorithm dapo: {preset} (comes with vlmrl)"]
+    assert found["clip"].startswith(f"{preset}:")
     scripts = {command.split()[1] for commands in found["suites"].values() for command in commands if command is not None}
     assert len(scripts) > 20
     assert all(Path(script).is_file() and str(installed) in script for script in scripts)

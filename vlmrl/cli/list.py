@@ -21,13 +21,13 @@ def register(app: typer.Typer) -> None:
 
 
 def list_(
-    slot: Annotated[str | None, typer.Argument(help="Only this slot: advantage, reward, ...", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    slot: Annotated[str | None, typer.Argument(help="Only this: algorithm, or a slot (advantage, reward, ...)", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable; without a slot all slots.")] = False,
     as_papers: Annotated[bool, typer.Option("--papers", help="Markdown with the sources, by slot; with --json every paper.")] = False,
     plugin: Annotated[list[str] | None, typer.Option(help="Also import this module, for its registrations.", show_default=False)] = None,
     recipe: Annotated[Path | None, typer.Option(help="Also import the plug-ins of this recipe.", show_default=False)] = None,
 ) -> None:
-    """Every method that a recipe can name, with its arguments, what it needs, and its source.
+    """Every preset (algorithm) and every method that a recipe can name, with its arguments, what it needs, and its source.
 
     Example: vlmrl list advantage --plugin examples.my_method
     """
@@ -38,15 +38,19 @@ def list_(
 
         typer.echo(json.dumps(paper_list(), indent=1, ensure_ascii=False))
         return
+    from vlmrl.methods import described, listed_presets, papers, preset_table, registries
+
+    if slot == "algorithm" and (as_papers or as_json):
+        typer.echo(preset_table() if as_papers else json.dumps({slot: listed_presets()}, indent=1) + "\n", nl=False)
+        return
     plugins = list(plugin or [])
     if recipe is not None:
         plugins += load_said(recipe, []).config.plugins
-    from vlmrl.methods import described, papers, registries
     from vlmrl.registry import nearest
 
-    found = registries(plugins)
-    if slot is not None and slot not in found:
-        raise ConfigError(f"unknown slot '{slot}'{nearest(slot, list(found))} (known: {', '.join(found)})")
+    found = {} if slot == "algorithm" else registries(plugins)
+    if slot not in (None, "algorithm", *found):
+        raise ConfigError(f"unknown slot '{slot}'{nearest(slot, ['algorithm', *found])} (known: algorithm, {', '.join(found)})")
     shown = {name: registry for name, registry in found.items() if slot in (None, name)}
     if as_papers:
         typer.echo(papers(shown), nl=False)
@@ -58,25 +62,40 @@ def list_(
     from rich.console import Console
 
     console = Console()
+    if slot in (None, "algorithm"):
+        console.print(_preset_table(listed_presets()))
     for name, methods in listed.items():
         console.print(_method_table(name, methods))
 
 
-def _method_table(slot: str, methods: list[dict[str, Any]]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
+def _preset_table(presets: list[dict[str, Any]]) -> Table:
+    from vlmrl.methods import setting_lines
 
+    rows = [(one["name"], "\n".join(setting_lines(one)), one["for"], one["without"], f"{one['title']}, {one['paper']}") for one in presets]
+    return _table("algorithm", ("name", "it sets", "what for", "not in it", "source"), rows)
+
+
+def _method_table(slot: str, methods: list[dict[str, Any]]) -> Table:
     from vlmrl.methods import argument_line
 
-    table = Table("name", "arguments", "needs", "source", "what it does", title=slot, title_justify="left", expand=True)
-    for method in methods:
-        mark = " (part of it is our guess)" if method["proposed"] else ""
-        cells = (
+    rows = [
+        (
             method["name"],
             "\n".join(argument_line(a) for a in method["arguments"]),
             "\n".join(method["needs"]),
             method["paper"] or "",
-            method["summary"] + mark,
+            method["summary"] + (" (part of it is our guess)" if method["proposed"] else ""),
         )
-        table.add_row(*(Text(cell, overflow="fold") for cell in cells))
+        for method in methods
+    ]
+    return _table(slot, ("name", "arguments", "needs", "source", "what it does"), rows)
+
+
+def _table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*header, title=title, title_justify="left", expand=True)
+    for row in rows:
+        table.add_row(*(Text(cell, overflow="fold") for cell in row))
     return table

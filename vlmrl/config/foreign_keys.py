@@ -209,7 +209,7 @@ ROWS: tuple[Row, ...] = (
     Row("`low` and `high` of a filter by pass rate", "", "", "algorithm.filter_low algorithm.filter_high"),
     # advantage and loss
     Row(
-        "`advantage`",
+        "`advantage` (or a preset: `algorithm`)",
         "scale_rewards multi_objective_aggregation",
         "algorithm.adv_estimator algorithm.norm_adv_by_std_in_grpo",
         "algorithm.adv_estimator",
@@ -217,7 +217,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("`reweight`", "top_entropy_quantile", "", "", "top_entropy_quantile"),
     Row(
-        "`loss` and `reduce`",
+        "`loss` and `reduce` (or a preset: `algorithm`)",
         "loss_type importance_sampling_level",
         _under(_ACTOR, "policy_loss.loss_mode"),
         "worker.actor.loss_type",

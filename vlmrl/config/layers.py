@@ -4,7 +4,7 @@ A preset is a file of `configs/algorithms/`: what a paper sets together, for eac
 
     title: "..."              # these four are shown by `vlmrl list algorithm`; none must be given
     paper: arXiv:2503.14476
-    when: ...
+    for: ...                  # what the paper made it for
     without: ...              # what of the paper is not in the bundle
     grpo:                     # keys of a stage of this kind
       loss: {name: ppo_clip, clip_low: 0.2, clip_high: 0.28}
@@ -28,7 +28,7 @@ from vlmrl.registry import nearest
 
 PRESET = "algorithm"
 """Key of a stage that names a preset."""
-FACTS = ("title", "paper", "when", "without")
+FACTS = ("title", "paper", "for", "without")
 """What a preset says of itself; every other key of its file is a kind of stage."""
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 

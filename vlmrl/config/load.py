@@ -193,7 +193,7 @@ def annotated(loaded: Loaded) -> Iterator[str]:
 
     def walk(values: dict[str, Any], path: tuple[str, ...], indent: str) -> Iterator[str]:
         for key, value in values.items():
-            here, start = (*path, key), f"{indent}{_flow(key)}:"
+            here, start = (*path, key), f"{indent}{flow(key)}:"
             if isinstance(value, dict) and value:
                 yield start
                 yield from walk(typing.cast("dict[str, Any]", value), here, indent + "  ")
@@ -206,13 +206,13 @@ def annotated(loaded: Loaded) -> Iterator[str]:
                     yield f"{indent}  - {first.lstrip(' ')}"
                     yield from rest
             else:
-                yield f"{start} {_flow(value)}  # {loaded.origins['.'.join(here)]}"
+                yield f"{start} {flow(value)}  # {loaded.origins['.'.join(here)]}"
 
     yield f"# {loaded.config.run.name}, hash {loaded.hash[:12]}"
     yield from walk(loaded.config.model_dump(mode="json"), (), "")
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     """A value as YAML in one line."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=2**31)
     return text.removesuffix("\n").removesuffix("\n...")

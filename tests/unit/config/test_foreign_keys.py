@@ -10,6 +10,7 @@ import pytest
 
 from tests.test_glossary import is_key
 from vlmrl.config.foreign_keys import PAGE, ROWS, TRAINERS, hint
+from vlmrl.config.layers import PRESET
 from vlmrl.config.load import load
 from vlmrl.config.schema import Config, GrpoSection
 from vlmrl.errors import ConfigError
@@ -47,7 +48,7 @@ def test_every_key_here_exists() -> None:
             assert (
                 known
                 or code.startswith(("{name: ", "vlmrl ", "--"))
-                or code in ("vision", "projector", "language", "difficulty_band", "sapo")
+                or code in ("vision", "projector", "language", "difficulty_band", "sapo", PRESET)
             ), (row.here, code)
 
 

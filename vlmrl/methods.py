@@ -182,7 +182,7 @@ def listed_presets() -> list[dict[str, Any]]:
 
 
 def setting_lines(preset: Mapping[str, Any]) -> list[str]:
-    """What a preset sets, as lines of a recipe: `loss: {name: ppo_clip, clip_high: 0.28}`. Those of other stages than GRPO begin with
+    """What a preset sets, as lines of a recipe: `beta: 0.04`. Those of other stages than GRPO begin with
     the kind."""
     return [
         f"{'' if kind == 'grpo' else f'{kind}: '}{key}: {flow(value)}"

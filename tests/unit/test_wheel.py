@@ -98,7 +98,8 @@ notes = {name: load(name, []).notes for name in paths.names("recipe")}
 stage = {"kind": "grpo", "name": "rl", "source": {"path": "a"}, "steps": 1, "rewards": [{"name": "exact"}], "algorithm": "dapo"}
 preset = load_mapping({"model": {"path": "m"}, "stages": [stage]}, [])
 suites = {name: [task.make_command() for task in load_suite(find_suite(name).path).tasks] for name in paths.names("suite")}
-print(json.dumps({"package": vlmrl.__file__, "recipes": notes, "preset": preset.notes, "clip": preset.origins["stages.rl.loss.clip_high"], "suites": suites}))
+clip = preset.origins["stages.rl.loss.clip_high"]
+print(json.dumps({"package": vlmrl.__file__, "recipes": notes, "preset": preset.notes, "clip": clip, "suites": suites}))
 """
 
 

@@ -7,8 +7,8 @@ A preset is a file of `configs/algorithms/`: what a paper sets together, for eac
     for: ...                  # what the paper made it for
     without: ...              # what of the paper is not in the bundle
     grpo:                     # keys of a stage of this kind
-      loss: {name: ppo_clip, clip_low: 0.2, clip_high: 0.28}
-      filters: [{name: zero_variance}]
+      loss: {name: ..., clip_high: 0.28}
+      beta: 0.0
 
 Recipe over preset is as recipe over base: mappings merge key by key, lists are replaced. The key itself goes: a config knows slots only, so
 a run is the same whether its recipe names a preset or writes it out.

@@ -75,6 +75,7 @@ def leaves(model: Any, prefix: str = "") -> set[str]:
 
 
 def test_every_key_of_the_schema_is_on_the_page() -> None:
+    assert "`algorithm` of a stage" in recipe_keys.page()
     listed = set(re.findall(r"^\| `([^`]+)` \|", recipe_keys.page(), re.M))
     stages = {path for kind in ("sft", "preference", "grpo") for path in leaves(SECTIONS[kind])}
     tops = set(Config.model_fields) - {"plugins"}  # sections of the page, not rows

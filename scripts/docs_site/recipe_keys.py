@@ -133,8 +133,8 @@ def page() -> str:
         "",
         "Every key of a recipe. A key of a stage stands below its entry of `stages`, and an override names the stage: "
         "`stages.rl.optim.lr=1e-6`. `vlmrl check --print` shows the values of a recipe and where each is from. A *method* is a mapping "
-        "with `name` and the method's own arguments. Two keys stand for others and are in no table: `base` of the recipe (`docs/install.md`), "
-        "and `algorithm` of a stage (`docs/methods.md`).",
+        "with `name` and the method's own arguments. Two keys stand for others and are in no table: `base` of the recipe "
+        "(`docs/install.md`), and `algorithm` of a stage (`docs/methods.md`).",
         "",
     ]
     for name, field in Config.model_fields.items():

@@ -39,7 +39,7 @@ def test_a_run_goes_on_with_the_slots_written_out(tiny_files: tuple[Path, Path],
 
 
 NEEDS_MORE = {"gigpo", "fgrpo"}
-"""An environment; a judge. Their methods train in tests/e2e/test_every_method.py."""
+"""An environment; a judge."""
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def _checked(root: Node, problems: list[str], notes: list[str], also: Callable[[
         problems += [located(problem, root) for problem in further if not is_guessed(problem, guessed)]
     if problems or config is None:
         raise ConfigError(list(dict.fromkeys(problems)))
-    return replace(loaded(config, _origins(config, root), root), notes=tuple(notes))
+    return replace(loaded(config, _origins(config, root), root), notes=tuple(dict.fromkeys(notes)))
 
 
 def _file(asked: str | Path, notes: list[str]) -> Path:

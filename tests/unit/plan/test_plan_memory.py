@@ -43,7 +43,7 @@ def settled(policy: Policy, trains: tuple[Part, ...]) -> None:
     settle_types(policy.model, family=policy.bundle.family, compute=policy.compute, trains=trains)
 
 
-@pytest.mark.parametrize("name", ["qwen2.5-vl-3b", "qwen2.5-vl-7b"])
+@pytest.mark.parametrize("name", ["qwen2.5-vl-3b", "qwen2.5-vl-7b", "qwen3-vl-8b"])
 @pytest.mark.parametrize(("frozen", "lora"), [((), None), (("vision", "projector"), None), ((), 16)], ids=["all", "decoder", "adapters"])
 def test_state_in_the_shapes_of_published_models(name: str, frozen: tuple[Part, ...], lora: int | None) -> None:
     """Storages of the real modules without memory, with the types that loading gives them; and of a reference, which is loaded as one

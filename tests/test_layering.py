@@ -63,8 +63,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Who may ask a server of ours, and the port that it listens on.
     "web": {"errors"},
     "toy": BELOW | {"config", "media", "data", "policy", "train", "envs"},
-    "methods": {"config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "algo", "rewards", "sampling"}
-    | {"rollout.strategy", "envs"},
+    "methods": {"config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "data.wording", "algo", "rewards"}
+    | {"sampling", "rollout.strategy", "envs"},
     "doctor": {"compat", "errors", "families"},
     "plan": {"config", "errors", "fs"},
     # Actions are read as the GUI metrics read them; worker processes are those of the rewards. Tools look at media again.
@@ -127,7 +127,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "uvicorn": ("web.listen",),
     "rich": ("cli", "train", "evals", "extras.conform.command"),
     "matplotlib": ("evals",),
-    "jinja2": ("evals", "rewards.remote"),
+    "jinja2": ("data.wording", "evals", "rewards.remote"),
     "httpcore": ("rewards.remote",),
     "httpx": ("rewards.remote", "rollout.vllm.remote"),
     "rapidfuzz": ("metrics",),

@@ -22,6 +22,7 @@ from vlmrl.config.load import flow
 from vlmrl.config.methods import SLOTS, check_methods, check_sources, used
 from vlmrl.config.schema import Config, RolloutStage
 from vlmrl.data.adapters import ADAPTERS
+from vlmrl.data.wording import prompt_problem
 from vlmrl.errors import ConfigError
 from vlmrl.plugins import import_plugins
 from vlmrl.protocols import why_not_ahead
@@ -105,11 +106,17 @@ def require_methods(config: Config) -> Mapping[str, Registry[Any]]:
 def _problems(config: Config, found: Mapping[str, Registry[Any]]) -> list[str]:
     return [
         *check_methods(config, found),
+        *_worded(config),
         *check_sources(config, {"answer_type": ANSWER_TYPES, "adapter": ADAPTERS}),
         *contradictions(config, found),
         *_sampled_ahead(config, found),
         *_not_installed(config, found),
     ]
+
+
+def _worded(config: Config) -> list[str]:
+    problem = None if config.data.prompt is None else prompt_problem(config.data.prompt)
+    return [] if problem is None else [f"data.prompt: {problem}"]
 
 
 def _not_installed(config: Config, found: Mapping[str, Registry[Any]]) -> list[str]:

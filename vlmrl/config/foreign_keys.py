@@ -93,7 +93,8 @@ ROWS: tuple[Row, ...] = (
         "columns",
     ),
     Row("`source.media_root`", "", "", "data.image_dir"),
-    Row("`answer_format`", "", "", "data.format_prompt", "system"),
+    Row("`answer_format`", "", "", "", "system"),
+    Row("`data.prompt` (the text itself, with `question` for `content`)", "", "", "data.format_prompt"),
     Row("`media.fps`", "", "", "data.video_fps"),
     Row("`media.max_pixels`", "", "", "data.max_pixels", "max_pixels"),
     Row("`media.min_pixels`", "", "", "data.min_pixels"),
@@ -389,13 +390,7 @@ ROWS: tuple[Row, ...] = (
         _under("worker.actor", "offload.offload_params", "offload.offload_optimizer", "fsdp.enable_cpu_offload"),
     ),
     Row("`train.shard_size`", "", _under(_ACTOR, "fsdp_config.fsdp_size"), "worker.actor.fsdp.fsdp_size"),
-    Row(
-        "`train.sequence`",
-        "",
-        _under(_ACTOR, "ulysses_sequence_parallel_size"),
-        "worker.actor.ulysses_size",
-        "sequence_parallel_size",
-    ),
+    Row("`train.sequence`", "", _under(_ACTOR, "ulysses_sequence_parallel_size"), "worker.actor.ulysses_size", "sequence_parallel_size"),
 )
 
 

@@ -181,6 +181,9 @@ class DataSection(Section):
     max_bad_rows: Probability = Field(default=0.001, description="Largest share of bad rows and media before the run stops")
     dedupe: Literal["error", "keep_first"] = Field(default="error", description="What to do with a repeated id of the same content")
     max_prompt_tokens: PositiveInt = Field(default=8192, description="Longer prompts are dropped and counted, never truncated")
+    prompt: str | None = Field(
+        default=None, description="Jinja text of what is asked, around {{ question }} (docs/data.md); none: the question and our sentence"
+    )
     changed: Literal["refuse", "accept"] = Field(
         default="refuse", description="Rows or media that changed since the run began: stop, or go on with the new content and note it"
     )
@@ -322,6 +325,12 @@ def validate(cfg: Config) -> list[str]:
                 f"train.offload_activations: not proven with train.sharding '{cfg.train.sharding}', whose weights come and go within a "
                 "pass; take ddp, or train.offload"
             )
+    if cfg.data.prompt is not None:
+        out += [
+            f"data.prompt: stages[{i}] ({stage.name}) has an environment, which says itself what is asked; remove one of them"
+            for i, stage in enumerate(cfg.stages)
+            if isinstance(stage, RolloutStage) and stage.environment is not None
+        ]
     out += _sequence_problems(cfg)
     if cfg.model.positions == "grid":
         out += [

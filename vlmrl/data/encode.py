@@ -1,6 +1,7 @@
 """Encodes a sample as a `Prompt` (chat template, media, token ids): the only place where prompt token ids are made.
 
-The messages hold the earlier turns of a conversation, the media placeholders, the question and the instruction of the answer format.
+The messages hold the earlier turns of a conversation, the media placeholders, the question and the instruction of the answer format,
+or what a recipe's `data.prompt` makes of these two (`data.wording`).
 
 The chat template is rendered once with one placeholder per medium, tokenised once, and each placeholder is repeated as often
 as that medium has features. Counts are compared on the way; nothing is padded, dropped or truncated to make them fit.
@@ -16,6 +17,7 @@ for a constant frame rate and wrong by as much as the rate changes for others.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +27,7 @@ import numpy as np
 
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import FREE
+from vlmrl.data.wording import worded
 from vlmrl.errors import RowError
 from vlmrl.media.argued import blank
 from vlmrl.types import MediaHandle, MediaKind, MediaRef, Prompt, Sample
@@ -51,9 +54,13 @@ def instruction(answer_format: str, answer_type: str) -> str:
     return _INSTRUCTION[answer_format].format(what=ANSWER_TYPES[answer_type].ask)
 
 
-def messages(sample: Sample, answer_format: str) -> list[dict[str, Any]]:
+def messages(sample: Sample, answer_format: str, prompt: str | None = None) -> list[dict[str, Any]]:
     """The earlier turns, then one of the user: the media in order, question and instruction; or question, media, instruction where the
-    row says so."""
+    row says so. With a recipe's `prompt` its text stands in the place of question and instruction, on the question's side of the media.
+
+    Raises:
+        RowError: the answer format is unknown, or `prompt` cannot be rendered for this row.
+    """
     media: list[dict[str, Any]] = [{"type": ref.kind} for ref in sample.media]
     out: list[dict[str, Any]] = []
     for turn in sample.history:
@@ -62,6 +69,9 @@ def messages(sample: Sample, answer_format: str) -> list[dict[str, Any]]:
         out.append({"role": "user", "content": [*text, *shown] if turn.question_first else [*shown, *text]})
         out.append({"role": "assistant", "content": [{"type": "text", "text": turn.answer}]})
     ask = instruction(answer_format, sample.answer_type)
+    if prompt is not None and answer_format != FREE:
+        text = {"type": "text", "text": worded(prompt, sample, answer_format, ask)}
+        return [*out, {"role": "user", "content": [text, *media] if sample.question_first else [*media, text]}]
     if sample.question_first:
         content = [{"type": "text", "text": sample.question}, *media, *([{"type": "text", "text": ask}] if ask else [])]
     else:
@@ -135,13 +145,15 @@ class Encoder:
     pad_ids: dict[MediaKind, int]
     special_ids: frozenset[int]
     max_prompt_tokens: int
+    prompt: str | None = None
+    """The recipe's `data.prompt` (`data.wording`); None: the question and our own sentence."""
     writer: Writer | None = None
     """Makes the ids of families without code of their own; None: they are made here."""
     _harmless: dict[Any, int] = field(default_factory=dict[Any, int], init=False, repr=False, compare=False)
     """Shape of a conversation -> control tokens that its template has by itself."""
 
     @staticmethod
-    def of(processor: Processor, media: Media, data_root: Path, *, max_prompt_tokens: int) -> Encoder:
+    def of(processor: Processor, media: Media, data_root: Path, *, max_prompt_tokens: int, prompt: str | None = None) -> Encoder:
         """The encoder of a model, from its processor."""
         return Encoder(
             tokenizer=processor.tokenizer,
@@ -150,6 +162,7 @@ class Encoder:
             pad_ids=processor.pad_ids,
             special_ids=processor.special_ids,
             max_prompt_tokens=max_prompt_tokens,
+            prompt=prompt,
             writer=processor.writer,
         )
 
@@ -204,7 +217,7 @@ class Encoder:
 
     def _written(self, writer: Writer, sample: Sample, answer_format: str, media: Sequence[Shown]) -> Prompt:
         """The prompt as the family's own processor writes it, checked against what it makes of each medium by itself."""
-        asked = messages(sample, answer_format)
+        asked = messages(sample, answer_format, self.prompt)
         self._check_control_tokens(sample, answer_format, self.tokenize(self._rendered(asked)))
         return self._written_as(writer, sample, answer_format, asked, media)
 
@@ -252,7 +265,7 @@ class Encoder:
             )
 
     def _prompt(self, sample: Sample, answer_format: str, handles: Sequence[MediaHandle]) -> Prompt:
-        text = self._rendered(messages(sample, answer_format))
+        text = self._rendered(messages(sample, answer_format, self.prompt))
         short = self.tokenize(text)
         self._check_control_tokens(sample, answer_format, short)
         return self._laid_out(sample, answer_format, text, short, tuple(handles))
@@ -323,22 +336,27 @@ class Encoder:
 
     def _check_control_tokens(self, sample: Sample, answer_format: str, ids: list[int]) -> None:
         """Text of a row must not smuggle in control tokens: their count equals that of the same prompt with a harmless question, which is
-        made once for each shape of conversation."""
+        made once for each shape of conversation. A recipe's `prompt` may show what else the row says, so that must be free of them."""
         kinds = tuple(ref.kind for ref in sample.media)
         turns = tuple((turn.media, turn.question_first) for turn in sample.history)
         shape = (kinds, turns, sample.question_first, answer_format, sample.answer_type)
+        plain = dataclasses.replace(sample, question="question")
+        if self.prompt is not None and answer_format != FREE:
+            shown = json.dumps([sample.task, sample.meta], ensure_ascii=False, default=dict)
+            self._check_counts(sample, self._control_tokens(self.tokenize(shown)), 0, "its task or meta, which data.prompt sees,")
+            shape = (*shape, worded(self.prompt, plain, answer_format, instruction(answer_format, sample.answer_type)))
         if shape not in self._harmless:
             harmless = tuple(dataclasses.replace(turn, question="question", answer="answer") for turn in sample.history)
-            plain = dataclasses.replace(sample, question="question", history=harmless)
-            self._harmless[shape] = self._control_tokens(self.tokenize(self._rendered(messages(plain, answer_format))))
+            plain = dataclasses.replace(plain, history=harmless)
+            self._harmless[shape] = self._control_tokens(self.tokenize(self._rendered(messages(plain, answer_format, self.prompt))))
         self._check_counts(sample, self._control_tokens(ids), self._harmless[shape])
 
     def _control_tokens(self, ids: Sequence[int]) -> int:
         return sum(map(self.special_ids.__contains__, ids))
 
-    def _check_counts(self, sample: Sample, found: int, expected: int) -> None:
+    def _check_counts(self, sample: Sample, found: int, expected: int, what: str = "the question") -> None:
         if found != expected:
-            raise RowError("control_token", f"{_where(sample)}: the question contains {found - expected} control token(s) of the model")
+            raise RowError("control_token", f"{_where(sample)}: {what} contains {found - expected} control token(s) of the model")
 
 
 def _harmless(part: dict[str, Any]) -> dict[str, Any]:

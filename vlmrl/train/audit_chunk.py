@@ -37,6 +37,7 @@ class Words:
     pad_ids: dict[MediaKind, int]
     special_ids: frozenset[int]
     max_prompt_tokens: int
+    prompt: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

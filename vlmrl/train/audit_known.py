@@ -39,7 +39,8 @@ class Known:
         self._terms = terms
         options = {one.name: getattr(terms.options, one.name) for one in dataclasses.fields(terms.options)}
         said = [_SCHEMA, __version__, _libraries(), terms.model, str(source.absolute()), options, str(terms.root.absolute())]
-        said += [terms.media_root, terms.answer_format, terms.decode, terms.all_gold, terms.words and terms.words.max_prompt_tokens]
+        said += [terms.media_root, terms.answer_format, terms.decode, terms.all_gold]
+        said += [terms.words and [terms.words.max_prompt_tokens, terms.words.prompt]]
         said += [None if terms.settings is None else dataclasses.asdict(terms.settings), dataclasses.asdict(terms.cut)]
         self._said = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
         self.path = cache.expanduser() / f"rows-{self._said[:16]}" / "chunks"

@@ -26,6 +26,7 @@ from vlmrl.evals.ask.evaluate import EvalOptions, evaluate
 from vlmrl.evals.ask.models import open_store
 from vlmrl.evals.ask.run import eval_options, task_episodes, task_prompts
 from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
+from vlmrl.evals.ask.tasks import other_wording
 from vlmrl.evals.pages.prompts import keep_prompts
 from vlmrl.evals.pages.runfiles import save_media
 from vlmrl.evals.score.measures import LABELS, main_score
@@ -77,12 +78,14 @@ def eval_problems(cfg: Config) -> list[str]:
 
 def eval_notes(cfg: Config) -> list[str]:
     """What a reader of a run's evaluations should know of how they are made."""
+    worded = [] if cfg.eval.suite is None else other_wording(cfg.data.prompt, suite_of(cfg.eval.suite, cfg.eval.data_root)[0].tasks)
     others = {stage.rollout.engine for stage in cfg.stages if isinstance(stage, RolloutStage)} - {REFERENCE}
     if not others or (cfg.eval.source is None and cfg.eval.suite is None):
-        return []
+        return worded
     return [
+        *worded,
         f"evaluations of this run are answered by the reference engine ({REFERENCE}), not by {', '.join(sorted(others))}, which answers in "
-        "rollouts; `vlmrl eval --engine vllm` evaluates what the run exports"
+        "rollouts; `vlmrl eval --engine vllm` evaluates what the run exports",
     ]
 
 

@@ -33,4 +33,4 @@ def media_settings(cfg: Config) -> MediaSettings:
 def open_media(cfg: Config, bundle: ProcessorBundle, data: Path) -> tuple[MediaStore, Encoder]:
     """`data` is the folder that sources and media roots are relative to."""
     store = MediaStore.of(media_settings(cfg), bundle)
-    return store, Encoder.of(bundle, store, data, max_prompt_tokens=cfg.data.max_prompt_tokens)
+    return store, Encoder.of(bundle, store, data, max_prompt_tokens=cfg.data.max_prompt_tokens, prompt=cfg.data.prompt)

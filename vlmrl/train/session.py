@@ -211,6 +211,8 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
     for name in ("cache_bytes", "prefetch", "workers", "deadline", "vision_cache_dir", "vision_cache_bytes"):
         del out["media"][name]
     del out["train"]["patience"], out["train"]["offload"], out["train"]["offload_activations"], out["train"]["rehearse"]
+    if cfg.data.prompt is None:
+        del out["data"]["prompt"]
     for name in ("check_against", "changed"):
         del out["data"][name]
     for name in ("suite", "data_root", "max_seconds", "best"):

@@ -113,6 +113,14 @@ def posts(server: JudgeServer) -> list[Json]:
     return [body for body, _, path in server.requests if path == "/v1/chat/completions"]
 
 
+def test_the_task_s_words_are_sent():
+    words = "{{ question }} Say {{ ask }}."
+    with engine(answers(lambda body: completion("two")), prompt=words) as (made, server):
+        made.generate([prompt("row", "picture")], SAMPLED, samples=1, seed=3)
+        (body,) = posts(server)
+    assert body["messages"][0]["content"][1] == {"type": "text", "text": "How many? Say one number."}
+
+
 def decoded(png: str) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(png, validate=True))))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -114,6 +115,23 @@ def test_a_copied_folder_says_how_it_is_asked(run: Path, tmp_path: Path):
     assert asked_by(cfg, cfg.stages[0], ())["answer_types"] == []
 
 
+def test_a_wording_of_the_recipe_goes_with_the_model(run: Path, tmp_path: Path):
+    """With the run's recipe, with a copied folder, and into every way of asking; a folder without one stays as it was."""
+    words = "{{ question }} Say {{ ask }} in <answer></answer>."
+    cfg = load(run / "config.yaml", [f"data.prompt={json.dumps(words)}"]).config
+    assert "prompt" not in asked_by(load(run / "config.yaml", []).config, cfg.stages[1], [])
+    copy = tmp_path / "elsewhere" / "model"
+    copy.mkdir(parents=True)
+    (copy / "config.json").write_text("{}")
+    (copy / "vlmrl.json").write_text(
+        json.dumps({ASKED: asked_by(cfg, cfg.stages[1], [asked("bbox")]), ORIGIN: {"run": "a", "stage": "rl"}})
+    )
+    assert asking_of(copy).prompt == words
+    assert asking_of(run).prompt is None
+    (run / "config.yaml").write_text(load(run / "config.yaml", [f"data.prompt={json.dumps(words)}"]).text)
+    assert asking_of(run).prompt == words
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -121,6 +139,8 @@ def test_a_copied_folder_says_how_it_is_asked(run: Path, tmp_path: Path):
         ("[]", "expected an object"),
         ('{"asked": {"media": {}}}', "KeyError: 'answer_types'"),
         ('{"asked": {"answer_types": [], "media": {"fps": -1}}}', "ValidationError"),
+        ('{"asked": {"answer_types": [], "prompt": "Answer."}}', "prompt: the template has no"),
+        ('{"asked": {"answer_types": [], "prompt": 7}}', "'asked' is not as this version writes it"),
     ],
 )
 def test_a_damaged_file_of_settings_is_named(text: str, told: str, tmp_path: Path):
@@ -157,6 +177,18 @@ def test_the_prompt_is_that_of_training(tiny: Tiny):
         assert said.tokens <= 6
         assert said.shown[0].frames.shape[3] == 3
         assert asker.ask(row.question, [("video", video)]).text == said.text
+    finally:
+        asker.close()
+
+
+def test_a_question_is_asked_in_the_words_of_training(tiny: Tiny):
+    words = "{{ question }} Say {{ ask }} in <answer></answer>."
+    asker = Asker(LocalModel(name="tiny", policy=tiny.policy, fingerprint="x"), dataclasses.replace(ASKING, prompt=words))
+    row = tiny.samples[0]
+    try:
+        sample, root = sample_of(row.question, [("video", tiny.encoder.root(row) / row.media[0].path)], ASKING)
+        trained = dataclasses.replace(tiny.encoder, prompt=words).encode(row, ASKING.answer_format)
+        assert asker.prompt(sample, root).ids == trained.ids != tiny.encoder.encode(row, ASKING.answer_format).ids
     finally:
         asker.close()
 

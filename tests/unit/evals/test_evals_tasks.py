@@ -15,7 +15,7 @@ from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError, DataError
 from vlmrl.evals.ask.suite import DEFINITIONS, load_suite, suite_path, task_names
-from vlmrl.evals.ask.tasks import Prepare, Task
+from vlmrl.evals.ask.tasks import Prepare, Task, check_task, other_wording
 from vlmrl.media.image import decode_image
 from vlmrl.media.video import probe_video
 from vlmrl.prepare.plain_pickle import load_plain
@@ -143,6 +143,17 @@ def test_answer_types_of_mixed_tasks_all_occur(tmp_path: Path) -> None:
     for name in ("vsi_bench", "video_mmmu_adaptation"):
         task = definition(name)
         assert {sample.answer_type for sample in fixture_samples(task, tmp_path)} == set(task.answer_types)
+
+
+def test_tasks_say_where_they_ask_in_other_words_than_training() -> None:
+    words = "{{ question }} Answer in <answer></answer>."
+    same = [Task(id=name, source="a", answer_format="think", answer_type="number", max_new_tokens=8, prompt=words) for name in "ab"]
+    other = [task.model_copy(update={"id": f"{task.id}2", "prompt": None}) for task in same]
+    assert other_wording(words, same) == []
+    assert other_wording(None, [*same, *other]) == []
+    (note,) = other_wording(words, [*same, *other])
+    assert note.startswith("a2, b2: asked in other words than data.prompt")
+    assert check_task(same[0].model_copy(update={"prompt": "Answer."}))[-1].startswith("tasks.a.prompt: the template has no")
 
 
 def test_two_tasks_of_one_download_share_it(tmp_path: Path) -> None:

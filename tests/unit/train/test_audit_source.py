@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from tests.support.tiny import MEDIA, Tiny
 from vlmrl.config.schema import SourceSection
 from vlmrl.data.adapters import Learned
 from vlmrl.data.raw import Raw
@@ -86,6 +87,16 @@ def test_workers_find_what_one_process_finds_in_the_order_of_the_file(tmp_path: 
     assert [line.split(":")[1] for line in alone.examples] == ["31", "101", "102", "151", "161"]
     assert "is already at" in alone.firsts["duplicate_id"]
     assert f"{path}:8, with the same content" in alone.firsts["duplicate_id"]
+
+
+def test_prompts_are_counted_in_the_words_of_the_recipe(tiny: Tiny, tmp_path: Path) -> None:
+    root = tiny.encoder.data_root
+    for words in (None, "{{ question }} Look at every frame of it, say what you see, then give {{ ask }}.", None):
+        encoder = dataclasses.replace(tiny.encoder, prompt=words)
+        of = terms_of(SourceSection(path="train.jsonl"), "think", root, settings=MEDIA, encoder=encoder, decode=False)
+        found = SourceAudit(path="train.jsonl", answer_format="think", used_by=[])
+        tally(found, audited(root / "train.jsonl", of, Ui(quiet=True), workers=1, cache=tmp_path), "error")
+        assert found.longest_prompt == max(len(encoder.plan(sample, "think").ids) for sample in tiny.samples)
 
 
 def test_rows_that_are_known_are_not_audited_again(tmp_path: Path, asked: list[int]) -> None:

@@ -18,6 +18,7 @@ from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.config.load import load
 from vlmrl.config.schema import Config, MediaSection, StageBase
 from vlmrl.data.encode import ANSWER_FORMATS, instruction
+from vlmrl.data.wording import prompt_problem
 from vlmrl.errors import CheckpointError, ConfigError
 from vlmrl.evals.ask.models import model_folder
 from vlmrl.policy.load import SETTINGS
@@ -46,6 +47,8 @@ class Asking:
     """Coordinates of the answers; None where nothing says."""
     max_prompt_tokens: int
     max_new_tokens: int
+    prompt: str | None = None
+    """The recipe's wording of the prompt (`data.wording`); None: the question and our sentence."""
     notes: tuple[str, ...] = ()
     """Where these settings come from."""
     answer_types: tuple[str, ...] = ()
@@ -75,7 +78,8 @@ def asked_by(cfg: Config, stage: StageBase, samples: Iterable[Sample]) -> dict[s
     asking = _of_stage(cfg, stage, answer_type=None, frame=None)
     common = frames.most_common(1)[0][0] if frames else ""
     names = [name for name, _ in types.most_common()]
-    return {
+    own = {} if asking.prompt is None else {"prompt": asking.prompt}
+    return own | {
         "media": asking.media.model_dump(mode="json", exclude=set(OF_THE_MACHINE)),
         "answer_format": asking.answer_format,
         "answer_types": names,
@@ -146,6 +150,7 @@ def _of_stage(cfg: Config, stage: StageBase, *, answer_type: str | None, frame: 
         frame=frame or (source.to_frame if source.frame is not None else None),
         max_prompt_tokens=cfg.data.max_prompt_tokens,
         max_new_tokens=cfg.eval.max_new_tokens if rollout is None else rollout.max_new_tokens,
+        prompt=cfg.data.prompt,
     )
 
 
@@ -157,6 +162,9 @@ def _saved(file: Path, saved: Mapping[str, Any]) -> Asking:
     """
     try:
         asked, types = saved[ASKED], tuple(saved[ASKED]["answer_types"])
+        prompt = asked.get("prompt")
+        if prompt is not None and (problem := prompt_problem(prompt)) is not None:
+            raise ValueError(f"prompt: {problem}")
         origin = saved.get(ORIGIN, {})
         notes = [f"asked as stage '{origin.get('stage')}' of run '{origin.get('run')}'"]
         if len(types) > 1:
@@ -168,6 +176,7 @@ def _saved(file: Path, saved: Mapping[str, Any]) -> Asking:
             frame=asked["frame"],
             max_prompt_tokens=asked["max_prompt_tokens"],
             max_new_tokens=asked["max_new_tokens"],
+            prompt=prompt,
             notes=tuple(notes),
             answer_types=types,
         )

@@ -70,6 +70,7 @@ class EndpointEngine:
         *,
         media: Media,
         label: str,
+        prompt: str | None = None,
         dialect: Dialect = "vllm",
         media_arguments: bool = True,
         check_tokens: bool = True,
@@ -83,6 +84,7 @@ class EndpointEngine:
                 Its `cache`, `max_tokens` and `json_mode` are not looked at.
             media: the store that the prompts were encoded with.
             label: names the weights that the server holds, which nobody can see from here. Give other weights another label.
+            prompt: the task's wording of its prompts (`data.wording`), as the prompts were encoded with.
             media_arguments: send pixel limits and frame rates (a vLLM server started with `--trust-request-mm-kwargs`). Without them
                 the limits of the served processor must let our pixels pass, and videos are refused: their times would be wrong.
             check_tokens: compare the server's count of prompt tokens with ours.
@@ -104,6 +106,7 @@ class EndpointEngine:
         self._client.breaker.name = f"the served model '{self._client.endpoint.model}' at {self._client.endpoint.url}"
         self._media = media
         self._label = label
+        self._prompt = prompt
         self._dialect: Dialect = dialect
         self._media_arguments = media_arguments and dialect == "vllm"
         self._check_tokens = check_tokens
@@ -213,7 +216,7 @@ class EndpointEngine:
         handles = iter(prompt.media)
         return [
             {**turn, "content": [part if part["type"] == "text" else self._part(prompt, next(handles)) for part in turn["content"]]}
-            for turn in messages(prompt.sample, prompt.answer_format)
+            for turn in messages(prompt.sample, prompt.answer_format, self._prompt)
         ]
 
     def _part(self, prompt: Prompt, handle: MediaHandle) -> dict[str, Any]:

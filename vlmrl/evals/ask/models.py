@@ -109,7 +109,12 @@ class ServedModel:
 
     def engine(self, task: Task, store: MediaStore, records: Path) -> EvalEngine:
         engine = EndpointEngine(
-            self.endpoint, media=store, label=self.name, check_tokens=self.check_tokens, forbidden_ids=self.bundle.forbidden_ids
+            self.endpoint,
+            media=store,
+            label=self.name,
+            prompt=task.prompt,
+            check_tokens=self.check_tokens,
+            forbidden_ids=self.bundle.forbidden_ids,
         )
         self._open.append(engine)
         return engine

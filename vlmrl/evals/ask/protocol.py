@@ -25,7 +25,7 @@ FOLDER = paths.shipped("evals", "protocols")
 KEYS = ("id", "title", "source", "settings", "tasks")
 SETTINGS = (
     *("answer_format", "max_new_tokens", "samples", "temperature", "top_p", "metrics", "primary", "extraction", "scoring"),
-    *("max_prompt_tokens", "media"),
+    *("prompt", "max_prompt_tokens", "media"),
 )
 """Keys of a task that a protocol may set."""
 

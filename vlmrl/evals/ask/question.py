@@ -119,7 +119,9 @@ class Asker:
 
     def prompt(self, sample: Sample, root: Path) -> Prompt:
         """The same ids and pixels that training and evaluation make of such a row."""
-        encoder = Encoder.of(self._model.bundle, self._store, root, max_prompt_tokens=self.asking.max_prompt_tokens)
+        encoder = Encoder.of(
+            self._model.bundle, self._store, root, max_prompt_tokens=self.asking.max_prompt_tokens, prompt=self.asking.prompt
+        )
         return encoder.encode(sample, self.asking.answer_format)
 
     def close(self) -> None:

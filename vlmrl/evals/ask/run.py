@@ -429,15 +429,7 @@ def task_prompts(task: Task, root: Path, store: Media, bundle: ProcessorBundle, 
     Raises:
         DataError: with the rows that cannot be used and why.
     """
-    encoder = Encoder(
-        tokenizer=bundle.tokenizer,
-        media=store,
-        data_root=root,
-        pad_ids=bundle.pad_ids,
-        special_ids=bundle.special_ids,
-        writer=bundle.writer,
-        max_prompt_tokens=task.max_prompt_tokens,
-    )
+    encoder = Encoder.of(bundle, store, root, max_prompt_tokens=task.max_prompt_tokens, prompt=task.prompt)
     samples, whole = task_samples(task, root, out)
     prompts: list[Prompt] = []
     problems: list[str] = []

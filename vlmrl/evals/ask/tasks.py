@@ -7,6 +7,7 @@ but may name modules that do.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from vlmrl.answers.episode import EPISODE
 from vlmrl.config.names import PlainName, task_problem
 from vlmrl.config.schema import MediaSection, PositiveInt, Probability, Section
 from vlmrl.config.section import EnvironmentMethod, HistorySection
+from vlmrl.data.wording import prompt_problem
 from vlmrl.envs.find import environments
 from vlmrl.evals.score.extraction import Extraction
 from vlmrl.evals.score.measures import LABELS, allowed_metrics, metrics_of
@@ -81,6 +83,10 @@ class Task(Section):
         default_factory=dict, description="Options of the answer type's own scoring, where it has any (arguments of its `score`)"
     )
     protocol: str = Field(default="", description="Protocol (`evals/protocols`) that some of these settings are from")
+    prompt: str | None = Field(
+        default=None,
+        description="Jinja text of what is asked, as a recipe's data.prompt (docs/data.md); none: the question and our sentence",
+    )
     max_prompt_tokens: PositiveInt = Field(default=8192, description="A longer prompt is an error")
     media: MediaSection = MediaSection()
     environment: EnvironmentMethod | None = Field(
@@ -135,6 +141,17 @@ def modes(task: Task) -> list[Task]:
     ]
 
 
+def other_wording(prompt: str | None, tasks: Iterable[Task]) -> list[str]:
+    """What to say where a model was trained with a wording of its own (`data.prompt`) and tasks ask with another."""
+    others = [task.id for task in tasks if task.environment is None and task.prompt != prompt]
+    if prompt is None or not others:
+        return []
+    return [
+        f"{', '.join(others)}: asked in other words than data.prompt, with which the model was trained; `prompt` of a task, or of a "
+        "protocol, says how it is asked"
+    ]
+
+
 def check_task(task: Task) -> list[str]:
     """What is wrong with a task beyond types; empty when nothing is."""
     where = f"tasks.{task.id}"
@@ -160,6 +177,8 @@ def check_task(task: Task) -> list[str]:
     for kind in () if unknown else task.answer_types:
         options = parameters(f"answer type '{kind}'", ANSWER_TYPES[kind].score)
         out += argument_problems(f"answer type '{kind}'", options, task.scoring, f"{where}.scoring")
+    if task.prompt is not None and (problem := prompt_problem(task.prompt)) is not None:
+        out.append(f"{where}.prompt: {problem}")
     if task.samples > 1 and task.temperature == 0:
         out.append(f"{where}: {task.samples} samples at temperature 0 are {task.samples} times the same answer; set temperature")
     return out
@@ -171,6 +190,8 @@ def _episode_problems(task: Task) -> list[str]:
     out: list[str] = []
     if plays != (task.answer_types == (EPISODE,)):
         out.append(f"answer_type '{EPISODE}' and an environment belong together; give both or neither")
+    if plays and task.prompt is not None:
+        out.append("prompt: an environment says itself what is asked; remove it")
     if not plays and not task.source:
         out.append("source: is missing; a task without an environment asks the rows of a file")
     if not plays and history != HistorySection():

@@ -66,7 +66,8 @@ def names(task: Task) -> tuple[str, ...]:
 def doc_to_messages(doc: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One user turn, exactly as the task is asked natively; media by absolute path."""
     sample = sample_of(doc)
-    turns = messages(sample, task_of(doc).asked)
+    task = task_of(doc)
+    turns = messages(sample, task.asked, task.prompt)
     paths = iter(_paths(sample))
     for turn in turns:
         for part in turn["content"]:
@@ -77,7 +78,8 @@ def doc_to_messages(doc: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def doc_to_text(doc: Mapping[str, Any]) -> str:
     """Question and instruction, for models of the simple layout. Question first or media first is not their choice."""
-    turns = messages(sample_of(doc), task_of(doc).asked)
+    task = task_of(doc)
+    turns = messages(sample_of(doc), task.asked, task.prompt)
     return " ".join(part["text"] for turn in turns for part in turn["content"] if part["type"] == "text")
 
 

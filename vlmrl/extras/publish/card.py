@@ -67,8 +67,12 @@ def _use(facts: Facts, repo: str) -> str:
     if not facts.asked:
         return "\n".join([*out, "How prompts were made is not stated in `vlmrl.json`; give `--recipe` and `--answer-type`.\n"])
     asked = facts.asked
-    out.append("`vlmrl.json` holds the pixels and the prompt of training. With other programs, end a question with\n")
-    out += [f"> {text}  (answers of type `{kind}`)\n" for kind, text in asked["instructions"].items()]
+    held = "`vlmrl.json` holds the pixels and the prompt of training. With other programs,"
+    if "prompt" in asked:
+        out.append(f"{held} put a question into this template\n\n```jinja\n{asked['prompt'].strip()}\n```\n")
+    else:
+        out.append(f"{held} end a question with\n")
+        out += [f"> {text}  (answers of type `{kind}`)\n" for kind, text in asked["instructions"].items()]
     media = {name: asked["media"][name] for name in _MEDIA if asked["media"].get(name) is not None}
     out.append(f"and give the processor these limits: `{json.dumps(media)}`.")
     if asked.get("frame"):

@@ -170,7 +170,10 @@ def _vllm_line(
     for note in what_differs(asking, own_code=own_code):
         typer.echo(f"note: {note}", err=True)
     assert asking.answer_type is not None
-    typer.echo(f"instruction: {instruction(asking.answer_format, asking.answer_type)}", err=True)
+    if asking.prompt is None:
+        typer.echo(f"instruction: {instruction(asking.answer_format, asking.answer_type)}", err=True)
+    else:
+        typer.echo(f"prompt: {asking.prompt}", err=True)
     typer.echo(shlex.join(line))
     return line
 

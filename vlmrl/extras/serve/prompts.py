@@ -25,7 +25,7 @@ class Prompts:
         assert asking.answer_type is not None
         self._answer_type: str = asking.answer_type
         self._asking = asking
-        self._encoder = Encoder.of(bundle, store, Path(), max_prompt_tokens=max_prompt_tokens)
+        self._encoder = Encoder.of(bundle, store, Path(), max_prompt_tokens=max_prompt_tokens, prompt=asking.prompt)
 
     def as_trained(self, chat: Chat, incoming: Incoming) -> Prompt:
         """The last message as the question of a row: its media first, the instruction of the answer format behind it. Earlier messages

@@ -62,7 +62,9 @@ def what_differs(asking: Asking, *, own_code: bool) -> list[str]:
     """What the line's options cannot say, one sentence each."""
     media = asking.media
     out = [
-        "vLLM adds no instruction: end a question with the one below, as in training",
+        "vLLM adds no instruction: end a question with the one below, as in training"
+        if asking.prompt is None
+        else "vLLM adds no words to a question: put it into the Jinja template below, as in training (docs/data.md)",
         "vLLM takes frames at even numbers, training by the times at which they are on screen: clients that send processed frames with "
         "their rate (vlmrl eval --endpoint) get the pixels of training",
     ]

@@ -132,6 +132,27 @@ def test_the_table_is_that_of_the_evaluations(tmp_path: Path) -> None:
     assert all(cell in text for row in stages.cells for cell in row)
 
 
+def test_the_card_shows_the_words_of_the_recipe() -> None:
+    facts = Facts(
+        name="mine",
+        family="Arch",
+        run="mine",
+        stage="rl",
+        base_model=None,
+        base_licence=UNKNOWN,
+        versions={},
+        asked=ASKED | {"prompt": "{{ question }} Answer in <answer></answer>.\n"},
+        recipe={},
+        data=(),
+        measured=(),
+        said=(),
+        gaps=(),
+    )
+    text = card(facts, repo="me/mine", licence="mit")
+    assert "put a question into this template\n\n```jinja\n{{ question }} Answer in <answer></answer>.\n```\n" in text
+    assert "Think, then answer." not in text
+
+
 def test_the_card_says_what_is_known_and_what_is_not() -> None:
     facts = Facts(
         name="mine",

@@ -53,6 +53,8 @@ def test_what_vllm_cannot_be_is_refused() -> None:
 
 
 def test_what_no_option_says_is_told() -> None:
+    worded = dataclasses.replace(ASKING, prompt="{{ question }}")
+    assert "put it into the Jinja template below" in what_differs(worded, own_code=True)[0]
     told = "\n".join(what_differs(ASKING, own_code=True))
     assert "fewer than 4 frames at 1.5 a second" in told
     assert "video_total_pixels" not in told

@@ -94,7 +94,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("`source.media_root`", "", "", "data.image_dir"),
     Row("`answer_format`", "", "", "", "system"),
-    Row("`data.prompt` (the text itself, with `question` for `content`)", "", "", "data.format_prompt"),
+    Row("`data.prompt` (the text itself; 'content' is 'question' here)", "", "", "data.format_prompt"),
     Row("`media.fps`", "", "", "data.video_fps"),
     Row("`media.max_pixels`", "", "", "data.max_pixels", "max_pixels"),
     Row("`media.min_pixels`", "", "", "data.min_pixels"),

@@ -107,6 +107,11 @@ def first_answer(text: str) -> str | None:
     return next((b.inner.strip() for b in blocks if b.kind == "answer"), None)
 
 
+def without_tags(text: str) -> str:
+    """The text with blanks in the place of its think and answer tags, stripped."""
+    return _TAG.sub(" ", text[-MAX_CHARS:]).strip()
+
+
 def answer_view(text: str) -> str:
     """What a scorer without knowledge of tags should see: the last answer block, else what follows the thought, else the text.
 

@@ -4,8 +4,9 @@ Several rewards side by side that each judge "their" rows do not add up to an ac
 twice, and a filter on the sum would take groups that are half right for solved ones. `accuracy` asks one reward per row, by the row's
 answer type, as the released code of OpenVLThinkerV2 (arXiv:2604.08539) does: options by letter or text, results by symbolic equality,
 numbers equal after rounding to 2 decimals, quantities by mean relative accuracy, read text by 1 - word error rate, times and boxes by
-overlap. Ours: types that it does not have (points, actions, those of plug-ins) get `answer_score`; an answer outside its tags scores 0
-where that code reads the raw text; texts are compared as a whole unless `open_answers` says `rouge`, as there.
+overlap. Ours: types that it does not have (points, actions, those of plug-ins) get `answer_score`; the last answer block counts, and an
+answer outside of its tags scores 0, unless `answer_block` says `first`, as there; texts are compared as a whole unless `open_answers` says
+`rouge`, as there.
 
 `answer_structure` is that code's term of structure, divided by its maximum of 0.5, so that it is a share.
 """
@@ -13,10 +14,11 @@ where that code reads the raw text; texts are compared as a whole unless `open_a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from vlmrl.answers.base import ANSWER_TYPES
-from vlmrl.answers.tags import parse
+from vlmrl.answers.tags import first_answer, parse, without_tags
 from vlmrl.metrics.math import equivalent, stated
 from vlmrl.metrics.numbers import parse_number
 from vlmrl.metrics.tracking import parse_track, parse_tube
@@ -78,11 +80,18 @@ BY_TYPE: Mapping[str, Column] = {
 
 @reward("accuracy", paper="arXiv:2604.08539", worker=True, imports=IMPORTS)
 def accuracy(
-    group: Group, ctx: RewardContext, *, open_answers: Literal["exact", "rouge"] = "exact", whole: bool = False
+    group: Group,
+    ctx: RewardContext,
+    *,
+    open_answers: Literal["exact", "rouge"] = "exact",
+    answer_block: Literal["last", "first"] = "last",
+    whole: bool = False,
 ) -> list[float | None]:
     """How right the answer is, in [0, 1], by the one measure of the row's answer type. Every row is judged.
 
-    `open_answers`: how rows of type `exact_text` are compared, as a whole or by the words that they share (`open_rouge`). `whole`:
+    `open_answers`: how rows of type `exact_text` are compared, as a whole or by the words that they share (`open_rouge`). `answer_block`:
+    which counts where there are several; with `first` a completion without one is its own answer where texts are compared, and what it
+    states as its result where results are (other types read no answer in it). `whole`:
     a completion of a row of type `math` or `number` is right, too, if what it states as its result anywhere, in its thought or without
     tags (`metrics.math.stated`), is mathematically equal, as in the code of TON (arXiv:2505.16854).
 
@@ -90,15 +99,28 @@ def accuracy(
         ValueError: the row lacks what its answer type needs.
     """
     kind = group.prompt.sample.answer_type
-    out = list(BY_TYPE.get(kind, answer_score)(group, ctx))
+    read = group
+    if answer_block == "first":
+        read = replace(group, rollouts=tuple(replace(rollout, text=_first(rollout.text, kind)) for rollout in group.rollouts))
+    out = list(BY_TYPE.get(kind, answer_score)(read, ctx))
     if kind == "exact_text" and open_answers == "rouge":
-        shared = open_rouge(group, ctx)
+        shared = open_rouge(read, ctx)
         out = [equal if words is None else words for equal, words in zip(out, shared, strict=True)]
     if whole and kind in ("math", "number"):
         results = [stated(rollout.text) for rollout in group.rollouts]
         gold = group.prompt.sample.answer
         out = [1.0 if result and equivalent(result, gold) else score for result, score in zip(results, out, strict=True)]
     return out
+
+
+def _first(text: str, kind: str) -> str:
+    """A completion whose only answer is the first of `text`; without one `text` itself, or its result, where the type reads such."""
+    answer = first_answer(text)
+    if answer is None and kind in ("exact_text", "short_text"):
+        answer = without_tags(text)
+    elif answer is None and kind == "math":
+        answer = stated(text)
+    return text if answer is None else f"<answer>{answer}</answer>"
 
 
 @reward("answer_structure", paper="arXiv:2604.08539", form_only=True)

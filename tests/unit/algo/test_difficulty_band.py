@@ -30,6 +30,13 @@ def test_rounding_does_not_push_a_mean_over_the_border():
     assert difficulty_band(inputs(rows), low=0.0, high=0.3)[0].tolist() == [True, True]
 
 
+def test_strictly_between_the_borders():
+    """Means of 1/5, 0.3 computed in another order, and 1/2."""
+    rows = [(float(i == 0), 0, True) for i in range(5)] + [(0.1 + 0.2, 1, True), (0.3, 1, True), (0.0, 2, True), (1.0, 2, True)]
+    of = {low: difficulty_band(inputs(rows), low=low, high=0.5, strict=True)[0].tolist() for low in (0.2, 0.1, 0.3)}
+    assert of == {0.2: [False] * 5 + [True] * 2 + [False] * 2, 0.1: [True] * 7 + [False] * 2, 0.3: [False] * 9}
+
+
 def test_only_sampled_rows_count():
     rows = [(0.0, 0, True), (0.0, 0, True), (1.0, 0, True)]
     assert difficulty_band(inputs(rows, off_policy=[2]))[0].tolist() == [False] * 3

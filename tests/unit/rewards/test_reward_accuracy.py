@@ -48,6 +48,27 @@ def test_accuracy_of_open_answers_by_shared_words() -> None:
     assert scores(accuracy, row("exact_text", "???"), "???", open_answers="rouge") == [1], "a text without words is compared as a whole"
 
 
+@pytest.mark.parametrize(
+    ("sample", "texts", "last", "first"),
+    [
+        (
+            row("choice", "B"),
+            ["<answer>B</answer><answer>A</answer>", "<answer>A</answer> or <answer>B</answer>", "B"],
+            [0, 1, 0],
+            [1, 0, 0],
+        ),
+        (row("exact_text", "a red door"), ["<thinking>a</thinking>red door", "a red door"], [0, 0], [1, 1]),
+        (row("short_text", "NO EXIT"), ["<think>NO", "NO EXIT"], [0, 0], [0.5, 1]),
+        (row("math", "\\frac{1}{2}"), ["so it is $0.5$.", "so it is $2$.", "no result"], [0, 0, 0], [1, 0, 0]),
+        (row("number", "3", number=3), ["it is 3", "<think>2</think><answer>3</answer><answer>4</answer>"], [0, 0], [0, 1]),
+    ],
+)
+def test_accuracy_of_the_first_answer_block(sample: Sample, texts: list[str], last: list[float], first: list[float]) -> None:
+    answers = group(texts, sample, "think")
+    assert accuracy(answers, CTX) == pytest.approx(last)
+    assert accuracy(answers, CTX, answer_block="first") == pytest.approx(first)
+
+
 @pytest.mark.parametrize("kind", ["math", "number"])
 def test_accuracy_of_the_whole_completion_reads_a_result_outside_of_its_tags(kind: str) -> None:
     texts = [

@@ -125,6 +125,18 @@ def test_every_kit_is_evaluated_at_the_resolution_that_it_trains_at(kit: str) ->
     assert {(task.id, task.media == trained) for task in tasks} == {(task.id, True) for task in tasks}
 
 
+def test_kits_are_asked_in_the_words_that_they_train_with() -> None:
+    """TON's script for counts says `first`, and nothing else differs there."""
+    kits = ("g2rpo", "ton", "ton_maths", "ton_gui")
+    words = {name: load_recipe(paths.shipped("configs", "recipes", f"{name}.yaml"), []).config.data.prompt for name in kits}
+    for name in ("g2rpo", "ton_gui"):
+        assert {task.prompt for task in load_suite(suite_path(name)).tasks} == {words[name]}
+    super_clevr, clevr, geoqa = load_suite(suite_path("ton")).tasks
+    assert geoqa.prompt == words["ton"] == words["ton_maths"]
+    assert words["ton"] is not None
+    assert super_clevr.prompt == clevr.prompt == words["ton"].replace("Write", "First write")
+
+
 def test_ton_reads_counts_from_the_tags_and_results_from_the_whole_text() -> None:
     """By hand; of the other arm, too."""
     _, clevr, geoqa = load_suite(suite_path("ton")).tasks

@@ -3,8 +3,10 @@ judge which rows, and which groups their filters keep."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,10 +19,13 @@ import torch
 from tests.support.judge_server import JudgeServer, prompt_of, says
 from vlmrl.algo import segments
 from vlmrl.algo.inputs import AdvantageInputs
+from vlmrl.answers.base import ANSWER_TYPES
+from vlmrl.answers.tags import parse
 from vlmrl.config.load import load
 from vlmrl.config.schema import Config, GrpoSection
 from vlmrl.data.encode import ANSWER_FORMATS, instruction
 from vlmrl.data.row import parse_row
+from vlmrl.data.wording import worded
 from vlmrl.methods import method_problems, registries
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.remote.services import Services, session
@@ -212,7 +217,24 @@ def test_prompts_of_think_or_not_never_offer_to_skip() -> None:
     for name in ("ton", "ton_maths", "ton_gui"):
         cfg = load(RECIPES / f"{name}.yaml", []).config
         assert {stage.answer_format for stage in cfg.stages} == {"think"}
-        assert all("empty" not in instruction(stage.answer_format, "number") for stage in cfg.stages)
+        assert all("empty" not in (cfg.data.prompt or instruction(stage.answer_format, "number")) for stage in cfg.stages)
+
+
+def test_g2rpo_asks_for_literals_that_its_rewards_read() -> None:
+    """The example behind each question is an answer of its type; where it holds names in the place of numbers, the type is in its words."""
+    prompt = load(RECIPES / "g2rpo.yaml", []).config.data.prompt
+    assert prompt is not None
+    found = samples(Case("g2rpo", GENERAL, {}, ()))
+    for task, (sample, *_) in found.items():
+        text = worded(prompt, dataclasses.replace(sample, task=f"{task}_image"), "think", "")
+        assert text.startswith(f"{sample.question} FIRST reason, as an inner monologue, within <thinking> </thinking> tags, ")
+        answer = parse(text, "answer_only").answer or ""
+        assert text.endswith(f"\nExample:\n<answer>{answer}</answer>")
+        if task == "segmentation":
+            answer = re.sub(r"\b[xy][12]?\b", lambda name: {"x1": "1", "y1": "2", "x2": "30", "y2": "40"}.get(name[0], "5"), answer)
+        if task == "track":
+            answer = answer.replace(" ...,", "")
+        assert ANSWER_TYPES[sample.answer_type].score(answer, sample)[0] is not None, task
 
 
 def test_judged_rows_of_the_curriculum_enter_at_the_second_level() -> None:

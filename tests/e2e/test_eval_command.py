@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command import vlmrl
+
 SUITE = """
 id: four
 version: 1
@@ -50,16 +52,13 @@ def evaluate(
     files: tuple[Path, Path], folder: Path, out: Path, *, ranks: int = 1, fault: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     model, world = files
-    launch = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     arguments = ["eval", str(model), "--suite", str(folder / "four.yaml"), "--data-root", str(world), "--out", str(out), "--device", "cpu"]
-    return subprocess.run(
-        [sys.executable, *(launch if ranks > 1 else []), "-m", "vlmrl.cli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"} | ({"VLMRL_FAULT": fault} if fault else {}),
-        check=False,
-    )
+    if ranks == 1:
+        return vlmrl(*arguments, variables={"VLMRL_FAULT": fault} if fault else {})
+    launch = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    environment = os.environ | {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launch, "-m", "vlmrl.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
 
 
 def records(out: Path) -> dict[str, bytes]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ import torch
 
 from tests.support import runs
 from tests.support.builders import inputs
+from tests.support.command import vlmrl
 from vlmrl.train.tracking import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -25,13 +23,6 @@ def win_margin():
     from examples.my_method import win_margin
 
     return win_margin
-
-
-def vlmrl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """As a user calls it: a process of its own, with the repository on the path."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "vlmrl.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=environment)
 
 
 def test_win_margin_by_hand(win_margin):

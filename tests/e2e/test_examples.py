@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from examples.my_reward import near_number
-from tests.support import runs
+from tests.support import command, runs
 from tests.support.builders import group, sample
 from vlmrl.config.load import load
 from vlmrl.protocols import RewardContext
@@ -24,16 +24,19 @@ RECIPE = ROOT / "examples" / "my_recipe.yaml"
 PACKAGE = ROOT / "examples" / "my_package"
 
 
-def shell(*command: str, path: Path = ROOT) -> str:
-    """Output of a command with the repository (and `path`) importable; its text if it fails."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([str(ROOT), str(path)]))}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=environment)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+def shell(*words: str) -> str:
+    """Output of a command with the repository importable; its text if it fails."""
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    return output(done)
+
+
+def vlmrl(*arguments: str, path: Path | None = None) -> str:
+    return output(command.vlmrl(*arguments, path=path))
+
+
+def output(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, f"{' '.join(done.args)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     return done.stdout
-
-
-def vlmrl(*arguments: str, path: Path = ROOT) -> str:
-    return shell(sys.executable, "-m", "vlmrl.cli", *arguments, path=path)
 
 
 @pytest.fixture(scope="module")

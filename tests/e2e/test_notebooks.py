@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.support.command import script
 
 ROOT = Path(__file__).parents[2]
 
 
 def run(name: str, folder: Path) -> str:
     """What a notebook prints."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "VLMRL_QUICK": "1", "COLUMNS": "200"}
-    arguments = [sys.executable, str(ROOT / "tests" / "support" / "notebooks.py"), str(ROOT / "examples" / f"{name}.ipynb")]
-    done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+    book = ROOT / "examples" / f"{name}.ipynb"
+    done = script(ROOT / "tests" / "support" / "notebooks.py", str(book), cwd=folder, timeout=900, variables={"VLMRL_QUICK": "1"})
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     return done.stdout
 

@@ -6,9 +6,6 @@ import copy
 import dataclasses
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +14,9 @@ import torch
 
 from tests.support import cases, runs
 from tests.support.builders import inputs
+from tests.support.command import vlmrl
 from vlmrl.train.tensors import read_tensors
 
-ROOT = Path(__file__).parents[2]
 RECIPE = "examples/plugins.yaml"
 PLUGINS = ["examples.rejection_sampling", "examples.entropy_weights", "examples.anchor_loss"]
 REWARDS = [{"name": "temporal_iou"}, {"name": "format", "weight": 0.1}, {"name": "first_letter"}]
@@ -96,13 +93,6 @@ def test_killed_and_resumed_to_the_same_bits(point: str, uninterrupted: tuple[di
     assert runs.run(mine, f"{point}:kill") == -9, f"{point} is never passed"
     assert runs.run(mine) == 0
     assert runs.outcome(mine) == expected
-
-
-def vlmrl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """As a user calls it: a process of its own, with the repository on the path."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "vlmrl.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=environment)
 
 
 def test_the_recipe_is_checked_with_them() -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.support import runs
+from tests.support.command import vlmrl
 
-ROOT = Path(__file__).parents[2]
 PLUGIN = "examples.polygon"
 SQUARE = [(0, 0), (10, 0), (10, 10), (0, 10)]
 BOW_TIE = [(0, 0), (10, 10), (10, 0), (0, 10)]
@@ -72,13 +69,6 @@ def test_iou_agrees_with_counting_points(a, b) -> None:
     exact = polygon_iou(a, b)
     assert 0 <= exact <= 1
     assert exact == pytest.approx(int((in_a & in_b).sum()) / either if either else exact, abs=0.03 + 600 / max(either, 1))
-
-
-def vlmrl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """As a user calls it: a process of its own, with the repository on the path."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    command = [sys.executable, "-m", "vlmrl.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=environment, check=False)
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 
 from tests.e2e.test_two_ranks import SCRIPT
 from tests.support import runs, shard_ranks
+from tests.support.ranks import run_ranks
 from tests.support.shard_ranks import CASES, COPIES, FOUR, OFFLOADED, SHARDINGS
 from vlmrl.families.qwen_vl import part_of
 from vlmrl.plan.gpus import gpu_of
@@ -45,17 +46,11 @@ def rounding(case: shard_ranks.Case) -> float:
     return 1e-3 if case.then else ROUNDING[case.dtype]
 
 
-def ranks(number: int, *arguments: str, timeout: float = 1500) -> subprocess.CompletedProcess[str]:
-    command = [*TORCHRUN, f"--nproc-per-node={number}", "-m", "tests.support.shard_ranks", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=os.environ | ENVIRONMENT, check=False)
-
-
 def made(folder: Path, family: str, number: int, cases: Mapping[str, Any]) -> Path:
     """Gradients of all cases by one process and by `number` ranks."""
     shard_ranks.make_files(folder, family)
     for of in (1, number):
-        done = ranks(of, str(folder), ",".join(cases))
-        assert done.returncode == 0, done.stderr[-4000:]
+        run_ranks(of, folder / f"logs{of}", shard_ranks.main, folder, tuple(cases), timeout=1500)
     return folder / "gradients"
 
 
@@ -169,8 +164,8 @@ def test_groups_of_ranks_that_share_a_copy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("control", ["left out", "behind"])
 def test_without_idle_passes_in_their_place_it_fails(control: str, tmp_path: Path) -> None:
     shard_ranks.make_files(tmp_path, "qwen2_5_vl")
-    done = ranks(2, str(tmp_path), "apart", f"{control}/fsdp")
-    assert done.returncode != 0
+    with pytest.raises(AssertionError, match="ended with"):
+        run_ranks(2, tmp_path / "logs", shard_ranks.main, tmp_path, ("apart",), f"{control}/fsdp")
     assert not (tmp_path / "gradients").exists()
 
 
@@ -194,7 +189,7 @@ def launched(folder: Path, number: int = 2) -> subprocess.Popen[str]:
 
 
 def finish(folder: Path, number: int = 2) -> None:
-    assert launched(folder, number).wait(timeout=400) == 0, (folder / "log.txt").read_text()[-4000:]
+    run_ranks(number, folder / "logs", runs._run, json.loads((folder / "config.json").read_text()), None)
 
 
 def steps(config: Mapping[str, Any]) -> list[dict[str, Any]]:

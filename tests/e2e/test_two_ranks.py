@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +11,7 @@ from safetensors.torch import load_file
 from tests.faults.test_resume_families import small
 from tests.support import runs
 from tests.support.given import make_model, make_rows
+from tests.support.ranks import run_ranks
 from vlmrl.train.tracking import read_metrics
 
 SCRIPT = """
@@ -26,18 +23,7 @@ _run(json.load(open(sys.argv[1])), None)
 
 
 def launch(config: dict[str, Any], ranks: int, folder: Path) -> None:
-    (folder / "run.py").write_text(SCRIPT)
-    (folder / "config.json").write_text(json.dumps(config))
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--rdzv-backend=c10d"]
-    done = subprocess.run(
-        [*command, "--rdzv-endpoint=localhost:0", str(folder / "run.py"), str(folder / "config.json")],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=os.environ | {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_ranks(ranks, folder, runs._run, config, None)
 
 
 def test_one_rank_equals_two(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,16 +1,27 @@
-"""Imported once by the fork server: everything heavy that a run imports."""
+"""Imported once by the fork server: everything heavy that a run imports, so that its children import next to nothing."""
+
+import gc
 
 from vlmrl.compat import ensure_torchvision
 
 ensure_torchvision()
 
 import accelerate.tracking  # noqa: E402, F401
+import av  # noqa: E402, F401
 import decord  # noqa: E402, F401
+import deepspeed  # noqa: E402, F401 (accelerate imports it when a model is saved, whatever shards the run)
 import torch  # noqa: E402
-import transformers.models.qwen2_5_vl.modeling_qwen2_5_vl  # noqa: E402, F401
+import transformers.models.qwen2_5_vl.modeling_qwen2_5_vl  # noqa: E402
+import transformers.models.qwen2_vl.video_processing_qwen2_vl  # noqa: E402, F401
+from PIL import Image  # noqa: E402
 from transformers import AutoModelForImageTextToText, AutoProcessor  # noqa: E402, F401
 from transformers.models.qwen2_5_vl import Qwen2_5_VLProcessor  # noqa: E402, F401
 
+import vlmrl.cli  # noqa: E402
 import vlmrl.train.run  # noqa: E402, F401
+from vlmrl.methods import registries  # noqa: E402
 
+registries()  # every method of every slot
+Image.preinit()
 torch.set_num_threads(1)
+gc.freeze()  # a collection in a child does not write to the pages that it shares with the server

@@ -11,26 +11,51 @@ import re
 import signal
 import socket
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.support.runs import _CONTEXT
 
 
+def run_ranks(world: int, folder: Path, target: Callable[..., None], *arguments: Any, timeout: float = 600) -> None:
+    """Call a function on every rank of a job of its own, with the variables that a launcher sets, and wait for the end of all.
+
+    Raises:
+        AssertionError: a rank failed, with the end of what it wrote; the others are killed, as a launcher does.
+        TimeoutError: they did not end in time.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    job = Ranks(target, folder, arguments, world=world, LOCAL_WORLD_SIZE=world)
+    end = time.monotonic() + timeout
+    try:
+        while any(process.exitcode is None for process in job.ranks):
+            if time.monotonic() > end:
+                raise TimeoutError(f"{world} ranks did not end within {timeout} s: {job.text(0)[-3000:]}")
+            for rank, process in enumerate(job.ranks):
+                process.join(0.05)
+                assert not process.exitcode, f"rank {rank} ended with {process.exitcode}: {job.text(rank)[-4000:]}"
+        assert all(process.exitcode == 0 for process in job.ranks), [job.text(rank)[-2000:] for rank in range(world)]
+    finally:
+        job.close()
+
+
 class Ranks:
     """Some ranks over gloo; rank 0 holds the store. Each writes to a file, and ends with the exit code of its error."""
 
-    def __init__(self, work: str, folder: Path, *, world: int = 2, **environment: Any):
+    def __init__(self, work: str | Callable[..., None], folder: Path, arguments: Sequence[Any] = (), *, world: int = 2, **environment: Any):
+        """`work`: a function of this module by its name, called in a group of processes; or any function, with variables alone."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": world, "OMP_NUM_THREADS": 1} | environment
+        target, arguments = (_in_group, (work,)) if isinstance(work, str) else (work, tuple(arguments))
         self.logs = [folder / f"rank{rank}.log" for rank in range(world)]
         self.ranks: list[Any] = []
         for rank in range(world):
             own = {name: str(value) for name, value in (given | {"RANK": rank, "LOCAL_RANK": rank}).items()}
             self.logs[rank].touch()
-            self.ranks.append(_CONTEXT.Process(target=_rank, args=(work, own, str(self.logs[rank]))))
+            self.ranks.append(_CONTEXT.Process(target=_rank, args=(target, arguments, own, str(self.logs[rank]))))
             self.ranks[-1].start()
 
     def pid(self, rank: int) -> int:
@@ -77,11 +102,15 @@ def beacons(pid: int) -> list[int]:
     return [child for child in children if b"beacon.py" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
-def _rank(work: str, environment: dict[str, str], log: str) -> None:
+def _rank(target: Callable[..., None], arguments: Sequence[Any], environment: dict[str, str], log: str) -> None:
     os.environ.update(environment)
     file = os.open(log, os.O_WRONLY | os.O_APPEND)
     for number in (1, 2):
         os.dup2(file, number)
+    target(*arguments)
+
+
+def _in_group(work: str) -> None:
     from vlmrl.errors import VlmrlError
     from vlmrl.train import dist
 

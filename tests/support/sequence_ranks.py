@@ -162,7 +162,7 @@ def differences(case: Case, ranks: Ranks) -> dict[str, float]:
     }
 
 
-def main() -> None:
+def main(folder: Path) -> None:
     torch.set_num_threads(1)
     torch_dist.init_process_group("gloo")
     group, own, size = torch_dist.group.WORLD, torch_dist.get_rank(), torch_dist.get_world_size()
@@ -172,9 +172,9 @@ def main() -> None:
     torch_dist.all_gather_object(gathered, found)
     if own == 0:
         worst = {name: {what: max(of[name][what] for of in gathered) for what in found[name]} for name in found}
-        (Path(sys.argv[1]) / f"{size}.json").write_text(json.dumps(worst, indent=1))
+        (folder / f"{size}.json").write_text(json.dumps(worst, indent=1))
     torch_dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

@@ -234,16 +234,17 @@ def _without_idle_passes(control: str) -> None:
     lockstep.forward = forward
 
 
-def main() -> None:
-    folder, names = Path(sys.argv[1]), sys.argv[2].split(",")
+def main(folder: Path, names: Sequence[str], control: str | None = None) -> None:
+    """`control`: `<what is broken>/<engine>`."""
     dist.start()
     torch.use_deterministic_algorithms(True, warn_only=True)
     for module in (ddp, fsdp, zero):
         module.make_optimizer = _descent  # pyright: ignore[reportPrivateImportUsage]
     shardings = SHARDINGS if dist.world() > 1 else ("ddp",)
-    if len(sys.argv) > 3:
-        control, shardings = sys.argv[3].split("/")[0], (sys.argv[3].split("/")[1],)
-        _without_idle_passes(control)
+    if control is not None:
+        broken, engine = control.split("/")
+        shardings = (engine,)
+        _without_idle_passes(broken)
     for name in names:
         for sharding in shardings if dist.world() == 1 else ALL[name].among(shardings):
             found, norm, calls = gradient(folder, ALL[name], sharding)
@@ -256,4 +257,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]), sys.argv[2].split(","), *sys.argv[3:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,12 @@ def main(folder: Path, case: dict[str, Any]) -> None:
     (folder / f"report{dist.rank()}.json").write_text(json.dumps(report))
 
 
-if __name__ == "__main__":
+def run(folder: Path, names: Sequence[str]) -> None:
     dist.start()
-    for name in sys.argv[2].split(","):
-        main(Path(sys.argv[1]) / name, CASES[name][2])
+    for name in names:
+        main(folder / name, CASES[name][2])
     dist.stop()
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), sys.argv[2].split(","))

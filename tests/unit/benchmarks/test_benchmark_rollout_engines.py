@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.command import script
+
 ROOT = Path(__file__).parents[3]
 CELL = {"part": "engines", "kind": "image", "prompt": 64, "group": 2, "completion": 3, "batch": 1, "vocabulary": 0, "sides": "hf vllm"}
 SHORT = ("common", "meter", "rollout_programs", "rollout_engines", "rollout_steps", "rollout_evals")
@@ -143,18 +145,12 @@ def test_every_part_writes_its_table(tmp_path: Path, part: str, engine: str) -> 
         "--videos",
         "1",
     ]
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "benchmarks" / "rollout.py"),
-            *("--parts", part, *small),
-            *("--work", str(tmp_path / "work"), "--write", str(tmp_path / "out")),
-            *left_out,
-        ],
-        capture_output=True,
-        text=True,
+    done = script(
+        ROOT / "benchmarks" / "rollout.py",
+        *("--parts", part, *small),
+        *("--work", str(tmp_path / "work"), "--write", str(tmp_path / "out")),
+        *left_out,
         timeout=900,
-        check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     results = json.loads((tmp_path / "out.json").read_text())["results"].values()

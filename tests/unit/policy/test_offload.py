@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,12 +15,21 @@ from tests.support.tiny import Tiny
 from tests.unit.policy.test_lora import rows
 from tests.unit.train.test_on_device import moved
 from vlmrl.algo import registries
-from vlmrl.policy import offload
+from vlmrl.policy import arena, offload
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.load import freeze
 from vlmrl.policy.vision import VisionCache
 from vlmrl.train.stage.loss import TokenObjective
 from vlmrl.train.step import optimizer_step
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_blocks() -> Iterator[None]:
+    """The process keeps its blocks, and in deterministic mode every byte of one is written: blocks of the usual size would stay."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arena, "BLOCK", 2**20)
+        patch.setattr(offload, "_ARENAS", {})
+        yield
 
 
 @settings(max_examples=60, deadline=None)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.support import sequence_ranks
+from tests.support.ranks import run_ranks
 from tests.support.sequence_ranks import CASES
 from vlmrl.config.train import TrainSection
 from vlmrl.errors import ConfigError
 from vlmrl.policy.sequence import Columns, Ranks, require_heads
 from vlmrl.train.shard.sequence import ranks_of
-
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
 
 
 def columns(tokens: int, rank: int, size: int, owner: int = 0) -> Columns:
@@ -53,10 +50,7 @@ def test_one_process_has_nobody_to_share_with() -> None:
 
 
 def check(folder: Path, number: int) -> None:
-    command = [*TORCHRUN, f"--nproc-per-node={number}", "-m", "tests.support.sequence_ranks", str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_ranks(number, folder / "logs", sequence_ranks.main, folder)
     found = json.loads((folder / f"{number}.json").read_text())
     assert set(found) == set(CASES)
     for name, of in found.items():

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.support import spread_ranks
+from tests.support.ranks import run_ranks
 from tests.support.spread_ranks import CASES
 from vlmrl.errors import ConfigError
 from vlmrl.policy.load import load_policy, load_processor
@@ -37,16 +36,7 @@ def launched(folder: Path, cases: list[str]) -> Path:
     for name in cases:
         family, tied, _ = CASES[name]
         model(folder / name, family, tied)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    done = subprocess.run(
-        [*command, "-m", "tests.support.spread_ranks", str(folder), ",".join(cases)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_ranks(2, folder / "logs", spread_ranks.run, folder, cases)
     return folder
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that has to pass: lint, format, types, tests.
 #   bash scripts/test.sh                          all of it
-#   bash scripts/test.sh --fast                   under a minute: lint, format, layering, and the tests of pure functions
+#   bash scripts/test.sh --fast                   minutes: lint, format, the house rules, and the whole core without a trained run
 #   bash scripts/test.sh tests/unit/data -k row   other arguments go to pytest
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -20,9 +20,11 @@ export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 "$python" -m ruff check .
 "$python" -m ruff format --check .
 if [ "$fast" = yes ]; then
-  # Folders of pure functions: no model, no process, no run. What is slow in them is marked `not_fast`; properties are tried on fewer examples.
+  # The folders of the core. What in them loads the shared model, starts processes or takes seconds is marked `not_fast`; properties are
+  # tried on fewer examples.
   VLMRL_TEST_PROFILE=fast exec "$python" -m pytest -q -n 2 --dist worksteal -m "not slow and not gpu and not not_fast" tests/test_layering.py \
-    tests/unit/algo tests/unit/answers tests/unit/config tests/unit/metrics tests/unit/sampling "$@"
+    tests/invariants tests/unit/algo tests/unit/answers tests/unit/config tests/unit/data tests/unit/metrics tests/unit/policy \
+    tests/unit/rewards tests/unit/rollout tests/unit/sampling tests/unit/train "$@"
 fi
 "$python" -m pyright --pythonpath "$python"
 exec "$python" -m pytest -q -n 2 --dist loadfile --durations=25 --durations-min=5 "$@"

@@ -73,25 +73,46 @@ def _local_getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
 socket.getaddrinfo = _local_getaddrinfo
 
 
-GROWN = 64 * 2**20
-"""Bytes that a module may add to this process before what it left behind is collected and given back to the machine."""
+GROWN = 128 * 2**20
+"""Bytes that a module may add to this process before what it left behind is given back to the machine."""
 _libc = ctypes.CDLL(None)
-_resident = [0]
+_kept = 0
 
 
-def _rss() -> int:
+def resident() -> int:
+    """Bytes of this process in memory; 0 where the machine does not say."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if sys.platform == "linux" else 0
+
+
+def give_back() -> None:
+    """If this process has grown: collect models, which are parts of cycles, and ask the allocator for the pages that they lay in."""
+    global _kept
+    if resident() > _kept + GROWN:
+        gc.collect()
+        if hasattr(_libc, "malloc_trim"):
+            _libc.malloc_trim(0)
+        _kept = resident()
+
+
+def pytest_collection_finish() -> None:
+    """Modules and thousands of collected tests live to the end: collections look at what comes after them."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on a loaded model are not of the fast lane; `-m` is applied after this."""
+    for item in items:
+        if "tiny_files" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.not_fast)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _give_back():
-    """Models go with the module that made them: they are parts of cycles, and the allocator keeps what they leave until it is asked."""
+    """The models of a module go with it. Set up before all other fixtures of the module, so it ends after them."""
     yield
-    if _rss() > _resident[0] + GROWN:
-        gc.collect()
-        if hasattr(_libc, "malloc_trim"):
-            _libc.malloc_trim(0)
-        _resident[0] = _rss()
+    give_back()
 
 
 @pytest.fixture(autouse=True)

@@ -51,12 +51,12 @@ def errands() -> list[Errand]:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the files under version control's folders, without caches."""
+    """A copy of the files under version control's folders, with the byte code that Python has made of them."""
     folder = tmp_path_factory.mktemp("tree")
     for name in PARTS:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*", "runs"))
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns(".*", "runs"))
         else:
             shutil.copy(source, folder / name)
     return folder
@@ -74,7 +74,7 @@ def state(folder: Path) -> dict[str, str]:
 
 def shell(folder: Path, command: str, bin_: Path) -> subprocess.CompletedProcess[str]:
     """Run commands as a contributor does: `python` and `vlmrl` of the environment, the tree as working directory."""
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PATH": f"{bin_}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PATH": f"{bin_}:{os.environ['PATH']}"}
     environment["PYTEST_ADDOPTS"] = "-p no:cacheprovider"
     environment.pop("PYTEST_CURRENT_TEST", None)
     return subprocess.run(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import threading
 
+import numpy as np
 import pytest
 import torch
+
+from tests import conftest
 
 
 @pytest.mark.parametrize("address", [("93.184.216.34", 80), ("169.254.169.254", 80), ("2606:2800:220:1::", 80)])
@@ -51,3 +55,24 @@ def test_one_thread_and_offline():
 @pytest.mark.parametrize("attempt", [1, 2])
 def test_each_test_starts_with_the_same_seed(attempt):
     assert torch.rand(1).item() == pytest.approx(0.4962566, abs=1e-6)
+
+
+@pytest.mark.skipif(conftest.resident() == 0, reason="the machine does not say how much memory a process has")
+def test_what_a_module_left_in_a_cycle_is_given_back(monkeypatch):
+    gc.disable()
+    try:
+        monkeypatch.setattr(conftest, "_kept", conftest.resident())
+        left = [np.ones(2 * conftest.GROWN // 8)]
+        left.append(left)
+        del left
+        before = conftest.resident()
+        conftest.give_back()
+        assert before - conftest.resident() > conftest.GROWN
+        assert conftest._kept <= conftest.resident() + 2**20
+    finally:
+        gc.enable()
+
+
+def test_a_test_on_the_shared_model_is_not_of_the_fast_lane(request, tiny_files):
+    assert request.node.get_closest_marker("not_fast") is not None
+    assert tiny_files[0].is_dir()

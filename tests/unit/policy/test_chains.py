@@ -25,6 +25,8 @@ from vlmrl.policy.pack import PackedBatch, PositionSpec, Row, extend, pack_share
 from vlmrl.policy.vision import VisionCache
 from vlmrl.types import MediaHandle, MediaRef, Prompt
 
+pytestmark = pytest.mark.not_fast  # builds models
+
 SPEC = PositionSpec(merge_size=2, tokens_per_second=None)
 CPU = torch.device("cpu")
 PICTURES = ("a.png", "b.png", "c.png")

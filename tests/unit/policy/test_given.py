@@ -24,8 +24,10 @@ from vlmrl.rollout.engine_fork import ForkEngine
 from vlmrl.rollout.own import own_engine
 from vlmrl.types import GenerationSettings, Request, Rollout
 
+pytestmark = pytest.mark.not_fast  # builds models
+
 QUICK = {"qwen3_5": True, "gemma4": True, "lfm2_vl": False}
-"""Families that are tried in the fast lane, and whether they have videos: a delta net, a soft cap with windows, short convolutions."""
+"""Families that are tried in the default lane, and whether they have videos: a delta net, a soft cap with windows, short convolutions."""
 MORE = {"gemma3": False, "smolvlm": True, "internvl": True, "llama4": False, "qwen2_5_vl": True, "llava_onevision": True, "glm46v": True}
 SETTINGS = GenerationSettings(max_new_tokens=6)
 

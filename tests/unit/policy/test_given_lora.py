@@ -23,6 +23,8 @@ from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.train.export import export
 
+pytestmark = pytest.mark.not_fast  # builds models
+
 FAMILIES: Mapping[str, frozenset[str]] = {
     "gemma3": frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}),
     "lfm2_vl": frozenset({"q_proj", "k_proj", "v_proj", "out_proj", "in_proj", "w1", "w2", "w3"}),

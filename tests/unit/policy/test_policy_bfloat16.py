@@ -24,6 +24,8 @@ from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.grid import DecodeGrid
 from vlmrl.types import PARTS, GenerationSettings, Part, Request
 
+pytestmark = pytest.mark.not_fast  # builds models
+
 SHARP = 3.0
 """Factor on the weights of query and key: with those that a fresh model has, attention is even and hides what is rounded in it."""
 

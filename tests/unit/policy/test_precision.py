@@ -24,6 +24,8 @@ from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.train.export import export
 from vlmrl.types import PARTS, GenerationSettings, Part, Request
 
+pytestmark = pytest.mark.not_fast  # builds models
+
 TOWER: tuple[Part, ...] = ("vision", "projector")
 
 

@@ -58,6 +58,7 @@ def check(folder: Path, number: int) -> None:
             assert difference < 1e-5, (name, what)  # NaN is not smaller either
 
 
+@pytest.mark.not_fast
 def test_two_ranks_give_the_gradients_of_one(tmp_path: Path) -> None:
     """Rows with pictures, videos and text, whole answers in the loss, three backends, parts frozen, recomputation."""
     check(tmp_path, 2)

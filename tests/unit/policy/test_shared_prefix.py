@@ -21,6 +21,8 @@ from vlmrl.policy.pack import PackedBatch, Row, pack_shared, prompt_positions
 from vlmrl.policy.vision import VisionCache
 from vlmrl.types import MediaRef, Prompt, Sample
 
+pytestmark = pytest.mark.not_fast  # builds models
+
 KINDS = ("image", "two_images", "video", "text")
 LENGTHS = (7, 4, 11)
 FORBIDDEN = 5

@@ -40,6 +40,8 @@ from vlmrl.policy.trie import Trie, pack_trees, split_trees
 from vlmrl.policy.vision import VisionCache
 from vlmrl.types import MediaHandle, MediaRef, Prompt
 
+pytestmark = pytest.mark.not_fast  # builds models
+
 __all__ = ["world"]
 ATTEMPTS = (("x", "1", "y"), ("x", "1", "z", "23", "w"), ("v", "1", "w"), ("x", "1", "y"))
 """Answers, and between them the pictures of what is seen then. The last one says and sees what the first does."""

@@ -26,6 +26,8 @@ from vlmrl.rewards.run.wire import decode_call, encode_call
 from vlmrl.rewards.run.workers import Outcome, RewardPool, WorkerReward, WorkerSettings, in_worker, place
 from vlmrl.types import Group, MediaHandle, MediaRef, Prompt, Rollout, Turn
 
+pytestmark = pytest.mark.not_fast  # starts processes
+
 STUBS = ("tests.support.worker_rewards",)
 """Imported by the workers only, as what it registers is for them only."""
 CTX = RewardContext(progress=0.3)

@@ -13,6 +13,8 @@ from vlmrl.rollout.followed import FollowedEngine, followed_engine
 from vlmrl.rollout.own import own_engine
 from vlmrl.types import GenerationSettings, Request, Rollout
 
+pytestmark = pytest.mark.not_fast  # builds models
+
 SETTINGS = GenerationSettings(max_new_tokens=6)
 
 

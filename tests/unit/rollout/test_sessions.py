@@ -30,6 +30,8 @@ from vlmrl.rollout.episodes import Table, Talk, anew, run_attempts, talk_of
 from vlmrl.rollout.kept import Kept, KeptSession
 from vlmrl.types import GenerationSettings, MediaRef, Prompt, Request, Rollout
 
+pytestmark = pytest.mark.not_fast  # builds models
+
 SAMPLED = GenerationSettings(max_new_tokens=6, temperature=0.8)
 GREEDY = GenerationSettings(max_new_tokens=6, temperature=0.0)
 TASKS = [({"id": "a", "length": 2}, 11), ({"id": "b", "length": 3}, 12)]

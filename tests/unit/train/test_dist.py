@@ -14,6 +14,8 @@ import pytest
 from tests.support.ranks import Ranks
 from vlmrl.train import dist
 
+pytestmark = pytest.mark.not_fast  # starts processes
+
 SCRIPT = """
 import os, sys, json
 import torch

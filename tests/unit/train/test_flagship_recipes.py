@@ -36,6 +36,8 @@ from vlmrl.train.columns import reward_runner
 from vlmrl.train.ui import Ui
 from vlmrl.types import Group, Prompt, Rollout, Sample
 
+pytestmark = pytest.mark.not_fast  # builds models
+
 RECIPES = Path(__file__).parents[3] / "configs" / "recipes"
 ROWS = 50
 """Of each task."""

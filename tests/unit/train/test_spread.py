@@ -17,6 +17,8 @@ from vlmrl.errors import ConfigError
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.toy.model import build_model
 
+pytestmark = pytest.mark.not_fast  # starts processes
+
 CORPUS = ["Where is the red ball? 12.5 seconds"]
 
 

@@ -19,6 +19,8 @@ from vlmrl.train import watchdog
 from vlmrl.train.beacon import LIMIT, Seen, Settings, Table, Wire
 from vlmrl.train.watchdog import seconds
 
+pytestmark = pytest.mark.not_fast  # starts processes
+
 HOST = socket.gethostname()
 
 

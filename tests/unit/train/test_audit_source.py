@@ -159,6 +159,7 @@ def test_a_worker_that_dies_is_told_with_its_rows(tmp_path: Path, monkeypatch: p
     assert "ended with exit code 7 at rows.jsonl:5 to 7" in str(caught.value)
 
 
+@pytest.mark.not_fast
 def test_a_check_of_rows_without_a_model_loads_no_model_library(tmp_path: Path) -> None:
     path = write(tmp_path, [row(n) for n in range(3)])
     code = (

@@ -15,6 +15,7 @@ from tests.support.ranks import Ranks
 from vlmrl.train import dist
 
 
+@pytest.mark.not_fast
 def test_control_traffic_needs_no_backend_for_the_cpu_in_the_group_of_the_device(tmp_path: Path) -> None:
     """With a group for a device alone, as accelerate makes with NCCL, a tensor on the CPU cannot be reduced."""
     job = Ranks("device_only", tmp_path)

@@ -217,6 +217,7 @@ def in_another_process(root: Path) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.not_fast
 def test_deleting_the_lock_lets_nobody_in(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         (run.path / "LOCK").unlink()
@@ -402,6 +403,7 @@ with open_run(sys.argv[1], "r", Options("{}", "", {})) as run:
 """
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(("second", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_the_second_signal_exits_at_once(tmp_path: Path, second: str, code: int) -> None:
     done = subprocess.run([sys.executable, "-c", SIGNALLED, str(tmp_path), "SIGTERM", second], capture_output=True, text=True, timeout=120)

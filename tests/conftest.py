@@ -73,7 +73,7 @@ def _local_getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
 socket.getaddrinfo = _local_getaddrinfo
 
 
-GROWN = 128 * 2**20
+GROWN = 64 * 2**20
 """Bytes that a module may add to this process before what it left behind is given back to the machine."""
 _libc = ctypes.CDLL(None)
 _kept = 0

@@ -27,7 +27,7 @@ import numpy as np
 
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import FREE
-from vlmrl.data.wording import worded
+from vlmrl.data.wording import names_of, worded
 from vlmrl.errors import RowError
 from vlmrl.media.argued import blank
 from vlmrl.types import MediaHandle, MediaKind, MediaRef, Prompt, Sample
@@ -342,8 +342,9 @@ class Encoder:
         shape = (kinds, turns, sample.question_first, answer_format, sample.answer_type)
         plain = dataclasses.replace(sample, question="question")
         if self.prompt is not None and answer_format != FREE:
-            shown = json.dumps([sample.task, sample.meta], ensure_ascii=False, default=dict)
-            self._check_counts(sample, self._control_tokens(self.tokenize(shown)), 0, "its task or meta, which data.prompt sees,")
+            for name in names_of(self.prompt) & {"task", "meta"}:
+                shown = json.dumps(getattr(sample, name), ensure_ascii=False, default=dict)
+                self._check_counts(sample, self._control_tokens(self.tokenize(shown)), 0, f"'{name}', which data.prompt shows,")
             shape = (*shape, worded(self.prompt, plain, answer_format, instruction(answer_format, sample.answer_type)))
         if shape not in self._harmless:
             harmless = tuple(dataclasses.replace(turn, question="question", answer="answer") for turn in sample.history)

@@ -34,7 +34,7 @@ _JINJA = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=Fal
 def prompt_problem(template: str) -> str | None:
     """What is wrong with a template before any row is seen; None where nothing is."""
     try:
-        names = find_undeclared_variables(_JINJA.parse(template))
+        names = names_of(template)
         _compiled(template)
     except TemplateSyntaxError as error:
         return f"line {error.lineno} of the template: {error.message}"
@@ -70,6 +70,12 @@ def worded(template: str, sample: Sample, answer_format: str, instruction: str) 
     if sample.question.strip() not in text:
         raise RowError("prompt", f"{where}: the text that data.prompt makes does not hold the question as it stands in the row")
     return text
+
+
+@functools.lru_cache(maxsize=16)
+def names_of(template: str) -> frozenset[str]:
+    """The names that a template asks for. Raises jinja2.TemplateSyntaxError."""
+    return frozenset(find_undeclared_variables(_JINJA.parse(template)))
 
 
 @functools.lru_cache(maxsize=16)

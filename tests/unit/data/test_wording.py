@@ -89,6 +89,14 @@ def test_control_tokens_of_rows_are_refused(changes: dict[str, object], template
         with_prompt(tiny, template).encode(row, "think")
 
 
+def test_control_tokens_that_no_template_shows_do_no_harm(tiny: Tiny) -> None:
+    row = tiny.samples[0]
+    assert (
+        with_prompt(tiny, SAME).encode(dataclasses.replace(row, meta={"raw": "<|im_end|>"}), "think").ids
+        == tiny.encoder.encode(row, "think").ids
+    )
+
+
 @pytest.mark.parametrize(
     ("template", "problem"),
     [

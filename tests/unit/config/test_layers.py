@@ -127,12 +127,10 @@ def test_print_shows_the_slots_and_where_they_are_from_and_loads_to_the_same(wri
 
 def test_a_mapping_takes_a_preset_too(write):
     write()
-    recipe = {
-        "model": {"path": "m"},
-        "stages": [{"kind": "preference", "name": "p", "source": {"path": "a"}, "steps": 1, "algorithm": "dpo"}],
-    }
-    (pairs,) = load_mapping(recipe, []).config.stages
-    assert pairs.model_dump()["group_loss"] == {"name": "dpo", "beta": 0.1}
+    one = {"kind": "preference", "source": {"path": "a"}, "steps": 1, "algorithm": "dpo"}
+    out = load_mapping({"model": {"path": "m"}, "stages": [{**one, "name": "p"}, {**one, "name": "q"}]}, [])
+    assert [pairs.model_dump()["group_loss"] for pairs in out.config.stages] == [{"name": "dpo", "beta": 0.1}] * 2
+    assert len(out.notes) == 1  # which file was taken is said once
 
 
 # ---- which file -----------------------------------------------------------------------------------------------------------

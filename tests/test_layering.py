@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fs": {"errors"},
     "defaults": set(),
     "plugins": {"errors"},
+    "cards": set(),
     "paths": {"errors", "registry"},
     "config": {"errors", "registry", "types", "defaults", "plugins", "paths"},
     # A rule about a neighbour may ask whether the recipe names another than the default.
@@ -63,7 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Who may ask a server of ours, and the port that it listens on.
     "web": {"errors"},
     "toy": BELOW | {"config", "media", "data", "policy", "train", "envs"},
-    "methods": {"config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "data.wording", "algo", "rewards"}
+    "methods": {"cards", "config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "data.wording", "algo", "rewards"}
     | {"sampling", "rollout.strategy", "envs"},
     "doctor": {"compat", "errors", "families"},
     "plan": {"config", "errors", "fs"},
@@ -121,7 +122,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "openpyxl": ("extras.bridge.importers.vlmevalkit",),
     "pydantic_core": ("config",),
     "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks"),
-    "yaml": ("config", "train", "evals", "extras.bridge", "extras.publish", "methods"),  # the list of papers
+    "yaml": ("config", "train", "evals", "extras.bridge", "extras.publish", "methods", "cards"),  # the lists of papers and of what was read
     "typer": ("cli", "extras.serve.command", "extras.publish.command", "extras.conform.command", "extras.bridge.importers.command"),
     "starlette": ("view.app", "extras.serve.app"),
     "uvicorn": ("web.listen",),

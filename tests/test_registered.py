@@ -9,11 +9,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from scripts import evidence
 from vlmrl.algo.inputs import AdvantageInputs, LossInputs
+from vlmrl.cards import EVIDENCE, Read, card, cards
 from vlmrl.config.methods import SLOTS
 from vlmrl.methods import registries
 from vlmrl.registry import Entry, fits
@@ -114,6 +116,28 @@ def test_an_optional_input_that_is_read_is_declared():
         if field not in entry.extra.get("needs", ()) and f"`{field}`" not in (inspect.getdoc(entry.function) or "")
     ]
     assert not missing
+
+
+@every_method
+def test_a_card_says_what_of_the_paper_was_read(slot, entry):
+    read = card(slot, entry.name).read
+    assert (read is None) == (entry.paper is None), "vlmrl/cards.yaml says what was read of each method with a source, and of no other"
+    assert read is None or read in get_args(Read)
+
+
+def test_no_card_is_orphaned():
+    known = {(slot, entry.name) for slot, entry in OURS}
+    assert [f"{slot} '{name}'" for slot, name in cards() if (slot, name) not in known] == []
+
+
+def test_what_pays_names_the_page_that_says_so():
+    paying = {name: one.pays for (_, name), one in cards().items() if one.pays}
+    pages = {name: re.findall(r"docs/[\w/]+\.md", text) for name, text in paying.items()}
+    assert [name for name in paying if not pages[name] or not all((ROOT / page).is_file() for page in pages[name])] == []
+
+
+def test_what_was_counted_is_fresh():
+    assert EVIDENCE.read_text(encoding="utf-8") == evidence.written(), "run: python -m scripts.evidence"
 
 
 def test_the_list_of_papers_is_fresh():

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from vlmrl.answers.base import ANSWER_TYPES
+from vlmrl.cards import card
 from vlmrl.config.combinations import contradictions, doubts
 from vlmrl.config.layers import FACTS, presets
 from vlmrl.config.load import flow
@@ -142,8 +143,21 @@ def _sampled_ahead(config: Config, found: Mapping[str, Registry[Any]]) -> list[s
     return out
 
 
-def described(entry: Entry[Any]) -> dict[str, Any]:
+CORE = "Core: the default of its slot, or named by a recipe or a claim, or offered by TRL or verl."
+OTHERS = "Other methods: where nothing stands under evidence, only tests with numbers by hand do, or the method is a plug-in's."
+"""Heads of the two parts of a slot's methods."""
+
+
+def by_card(slot: str, registry: Registry[Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The methods of a slot under their heads, the core first; a head without a method is left out."""
+    methods = [described(slot, registry.get(name)) for name in registry.names()]
+    parts = [(CORE, [m for m in methods if m["card"]["core"]]), (OTHERS, [m for m in methods if not m["card"]["core"]])]
+    return [(head, part) for head, part in parts if part]
+
+
+def described(slot: str, entry: Entry[Any]) -> dict[str, Any]:
     """What `vlmrl list` shows of a method, as JSON values. An argument without `default` must be given."""
+    known = card(slot, entry.name)
     return {
         "name": entry.name,
         "summary": entry.summary,
@@ -154,6 +168,7 @@ def described(entry: Entry[Any]) -> dict[str, Any]:
             {"name": p.name, "type": type_name(p.annotation), **({} if p.required else {"default": p.default})}
             for p in entry.parameters.values()
         ],
+        "card": known.values() | {"evidence": known.evidence},
     }
 
 
@@ -172,14 +187,19 @@ def papers(found: Mapping[str, Registry[Any]]) -> str:
         "What a recipe can name, slot by slot. A parameter without a default must be given. *Needs* are inputs beyond the usual ones; a",
         "method says so when the run does not provide them. What is ours in a method is stated at the top of its file; where a part had",
         "to be guessed, the name ends in `_proposed`.",
+        "",
+        "*Read* is the best source that was read: `code` (of the authors, or of a library that offers the method), `text` of the paper,",
+        "`notes` of others, or at most the `abstract`. *Evidence* is what stands behind the method here: a claim that was measured",
+        "(`docs/benchmarks/claims.md`), a test that finds the same numbers as another trainer, a kit of `docs/reproduce/`, recipes.",
     ]
     where = {slot: f"In a stage of a recipe: `{field}`." for field, slot in SLOTS.items()}
     where |= {"strategy": "In a stage of a recipe: `rollout.strategy`."}
     where["environment"] += " On the command line: `vlmrl env`."
     for slot, registry in found.items():
-        methods = [described(registry.get(name)) for name in registry.names()]
-        out += ["", f"## {slot}", "", where[slot], ""]
-        out += ["| name | what it does | source | parameters | needs |", "|---|---|---|---|---|", *map(_markdown_row, methods)]
+        out += ["", f"## {slot}", "", where[slot]]
+        for head, methods in by_card(slot, registry):
+            columns = ("name", "what it does", "source", "read", "evidence", "parameters", "needs")
+            out += ["", head, "", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}", *map(_markdown_row, methods)]
     return "\n".join(out) + "\n"
 
 
@@ -228,7 +248,9 @@ def paper_list() -> dict[str, Any]:
 def _markdown_row(method: Mapping[str, Any]) -> str:
     name = f"`{method['name']}`" + (" (part of it is our guess)" if method["proposed"] else "")
     parameters = "<br>".join(f"`{argument_line(a)}`" for a in method["arguments"])
-    return _cells(name, method["summary"], _linked(method["paper"] or ""), parameters, ", ".join(f"`{n}`" for n in method["needs"]))
+    known = method["card"]
+    needs = ", ".join(f"`{n}`" for n in method["needs"])
+    return _cells(name, method["summary"], _linked(method["paper"] or ""), known["read"] or "", known["evidence"], parameters, needs)
 
 
 def _linked(paper: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from scripts.docs_site.declarations import declared
 from scripts.docs_site.marks import docstring, plain, table
+from vlmrl.cards import Card, card
 from vlmrl.config.methods import SLOTS
 from vlmrl.registry import Entry, Registry, type_name
 
@@ -46,6 +47,15 @@ def paragraphs(text: str) -> list[str]:
     return out
 
 
+def known_of(one: Card) -> list[str]:
+    """What the card of a method says, in sentences."""
+    out = [f"Core: {', '.join(one.core)}."] if one.core else []
+    out += [f"Read: {one.read}."] if one.read else []
+    out += [f"Evidence: {one.evidence or 'tests with numbers computed by hand'}."]
+    out += [f"When it pays: {plain(one.pays)}."] if one.pays else []
+    return out + ([f"A guess that stays: {plain(one.stays)}."] if one.stays else [])
+
+
 def section(slot: str, entry: Entry[Any]) -> list[str]:
     """One method."""
     function = inspect.unwrap(entry.function)
@@ -55,6 +65,7 @@ def section(slot: str, entry: Entry[Any]) -> list[str]:
     out += [f"`{in_a_recipe(slot, entry)}`", ""]
     facts = [f"Source: {sourced(entry.paper)}."] if entry.paper else []
     facts += ["Part of it is our guess; what, is said below."] if entry.proposed else []
+    facts += known_of(card(slot, entry.name))
     if needs := entry.extra.get("needs"):
         facts.append(f"Needs {', '.join(f'`{need}`' for need in needs)}.")
     facts += declared(entry)
@@ -72,9 +83,9 @@ def section(slot: str, entry: Entry[Any]) -> list[str]:
 
 
 def page(slot: str, registry: Registry[Any]) -> str:
-    """All methods of a slot."""
+    """All methods of a slot, the core first."""
     out = [f"# {slot}", "", f"In a stage of a recipe: `{field_of(slot)}`. Which goes with which: `docs/methods.md`.", ""]
-    for name in registry.names():
+    for name in sorted(registry.names(), key=lambda name: not card(slot, name).core):
         out += section(slot, registry.get(name))
     return "\n".join(out)
 

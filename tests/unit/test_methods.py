@@ -10,8 +10,20 @@ from typing import Any, Literal
 import pytest
 
 from vlmrl import cli
+from vlmrl.cards import Card
 from vlmrl.errors import ConfigError
-from vlmrl.methods import argument_line, described, listed_presets, papers, preset_table, registries, setting_lines
+from vlmrl.methods import (
+    CORE,
+    OTHERS,
+    argument_line,
+    by_card,
+    described,
+    listed_presets,
+    papers,
+    preset_table,
+    registries,
+    setting_lines,
+)
 from vlmrl.registry import Registry
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +69,7 @@ def run(monkeypatch, capsys):
 
 
 def test_described(small):
-    assert described(small["advantage"].get("known")) == {
+    assert described("advantage", small["advantage"].get("known")) == {
         "name": "known",
         "summary": "First line.",
         "paper": "arXiv:2402.03300, section 4",
@@ -68,9 +80,24 @@ def test_described(small):
             {"name": "kind", "type": "one of 'a', 'b'", "default": "a"},
             {"name": "cap", "type": "float or None", "default": None},
         ],
+        "card": Card().values() | {"evidence": ""},
     }
-    assert described(small["advantage"].get("plain"))["arguments"] == [{"name": "length", "type": "int"}]
-    assert described(small["advantage"].get("known_proposed"))["proposed"] is True
+    assert described("advantage", small["advantage"].get("plain"))["arguments"] == [{"name": "length", "type": "int"}]
+    assert described("advantage", small["advantage"].get("known_proposed"))["proposed"] is True
+
+
+def test_the_core_stands_first():
+    parts = by_card("advantage", registries()["advantage"])
+    assert [head for head, _ in parts] == [CORE, OTHERS]
+    core, others = ([method["name"] for method in part] for _, part in parts)
+    assert {"grpo", "rloo", "mc_grpo"} <= set(core)
+    assert {"hapo", "polychromic_proposed"} <= set(others)
+    assert sorted(core + others) == registries()["advantage"].names()
+
+
+def test_a_part_without_a_method_has_no_head(small):
+    assert [head for head, _ in by_card("advantage", small["advantage"])] == [OTHERS]
+    assert [head for head, _ in by_card("reducer", registries()["reducer"])] == [CORE]
 
 
 @pytest.mark.parametrize(
@@ -91,13 +118,18 @@ def test_papers_is_a_table_per_slot(small):
     assert text.endswith("|\n")
     rows = text.split("## advantage\n")[1].strip().split("\n")
     assert rows[0] == "In a stage of a recipe: `advantage`."
-    assert rows[2:4] == ["| name | what it does | source | parameters | needs |", "|---|---|---|---|---|"]
-    assert rows[4] == (
-        "| `known` | First line. | [arXiv:2402.03300](https://arxiv.org/abs/2402.03300), section 4 | "
+    assert rows[2:6] == [
+        OTHERS,
+        "",
+        "| name | what it does | source | read | evidence | parameters | needs |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    assert rows[6] == (
+        "| `known` | First line. | [arXiv:2402.03300](https://arxiv.org/abs/2402.03300), section 4 |  |  | "
         "`epsilon: float = 1e-06`<br>`kind: one of 'a', 'b' = \"a\"`<br>`cap: float or None = null` | `answer_N`, `logp_N` |"
     )
-    assert rows[5] == "| `known_proposed` (part of it is our guess) | A guess. | A talk, 2020 | `on: bool = true` |  |"
-    assert rows[6] == r"| `plain` | Nothing \| special. |  | `length: int` |  |"
+    assert rows[7] == "| `known_proposed` (part of it is our guess) | A guess. | A talk, 2020 |  |  | `on: bool = true` |  |"
+    assert rows[8] == r"| `plain` | Nothing \| special. |  |  |  | `length: int` |  |"
 
 
 def test_every_slot_has_its_place_in_a_recipe():
@@ -128,6 +160,21 @@ def test_list_shows_needs_and_defaults(run):
     assert "trajectory_N" in out
     assert "ddof: one of 0, 1 = 1" in out
     assert "arXiv:2402.03300" in out
+
+
+def test_list_shows_the_core_first_with_its_evidence(run):
+    _, out, _ = run("filter")
+    first, second = (out.index(f"filter. {head.partition(':')[0]}") for head in (CORE, OTHERS))
+    assert first < out.index("mc_grpo_pivot") < second < out.index("selective_sample_buffer")
+    assert "holds" in out
+
+
+def test_list_json_holds_cards(run):
+    _, out, _ = run("filter", "--json")
+    found = {method["name"]: method["card"] for method in json.loads(out)["filter"]}
+    assert found["mc_grpo_pivot"]["evidence"] == "claim mc_grpo: holds"
+    assert found["zero_variance"]["core"] == ["recipe", "claim", "verl"]
+    assert found["pods"]["read"] == "abstract"
 
 
 def test_list_json_holds_needs(run):

@@ -27,7 +27,7 @@ def list_(
     plugin: Annotated[list[str] | None, typer.Option(help="Also import this module, for its registrations.", show_default=False)] = None,
     recipe: Annotated[Path | None, typer.Option(help="Also import the plug-ins of this recipe.", show_default=False)] = None,
 ) -> None:
-    """Every preset (algorithm) and every method that a recipe can name, with its arguments, what it needs, and its source.
+    """Every preset (algorithm) and every method that a recipe can name, the core first: arguments, needs, source, and what stands behind it.
 
     Example: vlmrl list advantage --plugin examples.my_method
     """
@@ -38,7 +38,7 @@ def list_(
 
         typer.echo(json.dumps(paper_list(), indent=1, ensure_ascii=False))
         return
-    from vlmrl.methods import described, listed_presets, papers, preset_table, registries
+    from vlmrl.methods import by_card, described, listed_presets, papers, preset_table, registries
 
     if slot == "algorithm" and (as_papers or as_json):
         typer.echo(preset_table() if as_papers else json.dumps({slot: listed_presets()}, indent=1) + "\n", nl=False)
@@ -55,8 +55,8 @@ def list_(
     if as_papers:
         typer.echo(papers(shown), nl=False)
         return
-    listed = {name: [described(registry.get(n)) for n in registry.names()] for name, registry in shown.items()}
     if as_json:
+        listed = {name: [described(name, registry.get(n)) for n in registry.names()] for name, registry in shown.items()}
         typer.echo(json.dumps(listed, indent=1))
         return
     from rich.console import Console
@@ -64,8 +64,9 @@ def list_(
     console = Console()
     if slot in (None, "algorithm"):
         console.print(_preset_table(listed_presets()))
-    for name, methods in listed.items():
-        console.print(_method_table(name, methods))
+    for name, registry in shown.items():
+        for head, methods in by_card(name, registry):
+            console.print(_method_table(f"{name}. {head}", methods))
 
 
 def _preset_table(presets: list[dict[str, Any]]) -> Table:
@@ -75,7 +76,7 @@ def _preset_table(presets: list[dict[str, Any]]) -> Table:
     return _table("algorithm", ("name", "it sets", "what for", "not in it", "source"), rows)
 
 
-def _method_table(slot: str, methods: list[dict[str, Any]]) -> Table:
+def _method_table(title: str, methods: list[dict[str, Any]]) -> Table:
     from vlmrl.methods import argument_line
 
     rows = [
@@ -83,12 +84,13 @@ def _method_table(slot: str, methods: list[dict[str, Any]]) -> Table:
             method["name"],
             "\n".join(argument_line(a) for a in method["arguments"]),
             "\n".join(method["needs"]),
-            method["paper"] or "",
+            f"{method['paper']} ({method['card']['read']} read)" if method["card"]["read"] else method["paper"] or "",
+            method["card"]["evidence"],
             method["summary"] + (" (part of it is our guess)" if method["proposed"] else ""),
         )
         for method in methods
     ]
-    return _table(slot, ("name", "arguments", "needs", "source", "what it does"), rows)
+    return _table(title, ("name", "arguments", "needs", "source", "evidence", "what it does"), rows)
 
 
 def _table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:

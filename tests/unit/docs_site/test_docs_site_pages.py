@@ -10,6 +10,7 @@ import pytest
 from scripts.docs_site import api, commands, methods, recipe_keys
 from scripts.docs_site.declarations import INTERNAL, RULES, SENTENCES, declared
 from scripts.docs_site.marks import cell, plain, rendered, title_of
+from vlmrl.cards import card
 from vlmrl.config.schema import SECTIONS, Config
 from vlmrl.methods import registries
 
@@ -116,7 +117,9 @@ def test_every_method_has_its_section() -> None:
     pages = methods.pages()
     for slot, registry in registries().items():
         text = pages[f"{methods.FOLDER}/{slot}.md"]
-        assert re.findall(r"^## (\w+)$", text, re.M) == registry.names()
+        shown = re.findall(r"^## (\w+)$", text, re.M)
+        assert sorted(shown) == registry.names()
+        assert shown == sorted(shown, key=lambda name: not card(slot, name).core), "the core stands first"
         for name in registry.names():
             for parameter in registry.get(name).parameters:
                 assert f"| `{parameter}` |" in text.partition(f"## {name}\n")[2].partition("\n## ")[0], (name, parameter)

@@ -46,7 +46,7 @@ class Card:
         """One line of what stands behind it; empty where it is tests with numbers computed by hand, and no more."""
         said = [f"claim {name}: {verdict}" for name, verdict in (self.claims or {}).items()]
         said += [f"same numbers as {' and '.join(self.agrees)}"] if self.agrees else []
-        said += [f"kits {', '.join(self.kits)}" if len(self.kits) > 1 else f"kit {self.kits[0]}"] if self.kits else []
+        said += [f"kit{'s' * (len(self.kits) > 1)} {', '.join(self.kits)}"] if self.kits else []
         others = [name for name in self.recipes if name not in self.kits]
         said += [f"recipe {others[0]}" if len(others) == 1 else f"{len(others)} {'further ' * bool(self.kits)}recipes"] if others else []
         return "; ".join(said)

@@ -13,9 +13,8 @@ from typing import Any, get_args
 
 import pytest
 
-from scripts import evidence
 from vlmrl.algo.inputs import AdvantageInputs, LossInputs
-from vlmrl.cards import EVIDENCE, Read, card, cards
+from vlmrl.cards import Read, card, cards
 from vlmrl.config.methods import SLOTS
 from vlmrl.methods import registries
 from vlmrl.registry import Entry, fits
@@ -134,10 +133,6 @@ def test_what_pays_names_the_page_that_says_so():
     paying = {name: one.pays for (_, name), one in cards().items() if one.pays}
     pages = {name: re.findall(r"docs/[\w/]+\.md", text) for name, text in paying.items()}
     assert [name for name in paying if not pages[name] or not all((ROOT / page).is_file() for page in pages[name])] == []
-
-
-def test_what_was_counted_is_fresh():
-    assert EVIDENCE.read_text(encoding="utf-8") == evidence.written(), "run: python -m scripts.evidence"
 
 
 def test_the_list_of_papers_is_fresh():

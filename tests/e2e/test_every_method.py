@@ -135,7 +135,6 @@ STAGES: dict[str, dict[str, Any]] = {
     "d3s": {"filters": [{"name": "d3s", "start": 0.5}]},
     "targeted_entropy": {"constraints": [{"name": "targeted_entropy"}]},
     "ratio_variance_proposed": {"loss": {"name": "r2vpo", "weight": 0.0}, "constraints": [{"name": "ratio_variance_proposed"}]},
-    "dhpo_by_entropy": {"loss": {"name": "dhpo_proposed", "mix": "entropy"}},
     "entropy_bonus": {"auxiliary_losses": [{"name": "entropy_bonus", "weight": 0.01}]},
     "knapsack": {"budget": {"name": "knapsack", "low": 2, "high": 6}},
     "sqrt_law": {"budget": {"name": "sqrt_law", "low": 2, "high": 6}},

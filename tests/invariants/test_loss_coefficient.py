@@ -72,12 +72,6 @@ def by_sign(positive: tuple[float, float], negative: tuple[float, float]) -> Cal
     return lambda t: clip(t.ratio, *(positive if t.adv > 0 else negative)) * t.adv
 
 
-def etr(t: Token) -> float:
-    spread = (t.adv / (1 + t.adv**2)) ** 2
-    eps = clip(0.2 * (1 + 0.5 * math.tanh(abs(t.adv)) - 0.25) * (1 + 2 * spread - 0.25), 0.1, 0.4)
-    return ppo(t.ratio, t.adv, 1 - eps, 1 + 1.4 * eps)
-
-
 def gbpo(low: float, high: float) -> Callable[[Token], float]:
     """In a group whose median advantage is 0."""
 
@@ -86,10 +80,6 @@ def gbpo(low: float, high: float) -> Callable[[Token], float]:
         return abs(t.adv) * math.copysign(1.0, target - t.ratio) * t.ratio
 
     return form
-
-
-def dhpo(t: Token) -> float:
-    return (ppo(t.ratio, t.adv, 0.8, 1.28) + gspo(3e-4, 4e-4)(t)) / 2
 
 
 FORMS: dict[str, list[tuple[dict[str, Any], Callable[[Token], float]]]] = {
@@ -132,8 +122,6 @@ FORMS: dict[str, list[tuple[dict[str, Any], Callable[[Token], float]]]] = {
         ({}, lambda t: t.adv if ppo(t.ratio, t.adv, 0.8, 1.2) else 0.0),
         ({"clip_low": 0.6, "clip_high": 2.5}, lambda t: t.adv if ppo(t.ratio, t.adv, 0.4, 3.5) else 0.0),
     ],
-    "etr_proposed": [({}, etr), ({"a": 0.0, "b": 0.0}, lambda t: ppo(t.ratio, t.adv, 0.8, 1.28))],
-    "dhpo_proposed": [({}, dhpo)],
     "mdpo_proposed": [
         ({}, lambda t: t.ratio * (t.adv - 0.1 * math.log(t.ratio))),
         ({"weight": 2.0}, lambda t: t.ratio * (t.adv - 2 * math.log(t.ratio))),
@@ -142,7 +130,6 @@ FORMS: dict[str, list[tuple[dict[str, Any], Callable[[Token], float]]]] = {
         ({"clip_low": 0.25, "clip_high": 0.35}, gbpo(0.25, 0.35)),
         ({"clip_low": 0.45, "clip_high": 2.5}, gbpo(0.45, 2.5)),
     ],
-    "sspo_proposed": [({}, gspo(0.02, 0.02)), ({"clip": 0.3}, gspo(0.3, 0.3))],
     "rank_grpo": [({}, gspo(0.2, 0.2)), ({"clip": 0.3}, gspo(0.3, 0.3))],
     "p3o_proposed": [({}, lambda t: ppo(math.exp(sum(logs(t))), t.adv, 0.8, 1.2))],
     "r2vpo": [
@@ -175,7 +162,6 @@ def one_segment(rows) -> dict[str, Any]:
     """Groups whose median advantage is 0, and answers of one sentence."""
     return {
         "adv_median_B": torch.zeros(len(rows), dtype=torch.float64),
-        "segment_BT": torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64),
         "item_BT": torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64),
     }
 
@@ -245,7 +231,6 @@ def test_finite_at_log_ratio_80(name, arguments, form, gap, adv, dtype, off):
         offpolicy_B=torch.full((2,), off),
         score_mean_B=torch.zeros(2, dtype=dtype),
         adv_median_B=torch.zeros(2, dtype=dtype),
-        segment_BT=torch.tensor([[0, 0, 1], [0, 1, 2]]),
         item_BT=torch.tensor([[-1, 0, 1], [0, 1, 2]]),
     )
     loss = registries.policy_loss.bind(name, arguments)(x).loss_BT.sum()

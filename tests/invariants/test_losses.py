@@ -18,7 +18,7 @@ NEUTRAL: dict[str, dict[str, float]] = {"asymre": {"shift": 0.0}}
 """Arguments without which a loss adds something of its own to the advantage, by definition."""
 REGRESSIONS = {"opmd", "reg_grpo_proposed", "mdpo_proposed", "r2vpo"}
 """With advantage 0 these pull a log-ratio back, to its group's mean or to 0; only at ratio 1 there is nothing to pull."""
-STOPPED = {"cispo", "dispo", "gspo", "opmd", "reg_grpo_proposed", "dhpo_proposed", "p3o_proposed", "sspo_proposed", "rank_grpo"}
+STOPPED = {"cispo", "dispo", "gspo", "opmd", "reg_grpo_proposed", "p3o_proposed", "rank_grpo"}
 """Their gradient is defined with stopped gradients, so it is not the slope of their value: see test_loss_coefficient."""
 MASK = torch.tensor([[True, True, True, False], [True, False, False, False], [False, False, False, False]])
 
@@ -34,7 +34,6 @@ def inputs(logp, old, adv, mask=MASK, ref=None) -> LossInputs:
         offpolicy_B=torch.zeros(len(mask), dtype=torch.bool),
         score_mean_B=torch.zeros(len(mask), dtype=logp.dtype),
         adv_median_B=torch.zeros(len(mask), dtype=logp.dtype),
-        segment_BT=torch.zeros(mask.shape, dtype=torch.int64),
         item_BT=torch.zeros(mask.shape, dtype=torch.int64),
     )
 

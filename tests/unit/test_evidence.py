@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from scripts import evidence
+from vlmrl.cards import EVIDENCE
+
+
+def test_what_was_counted_is_fresh() -> None:
+    assert EVIDENCE.read_text(encoding="utf-8") == evidence.written(), "run: python -m scripts.evidence"
 
 
 def test_methods_of_a_stage() -> None:

@@ -12,8 +12,6 @@ from torch import Tensor
 
 FLAT = 1e-6
 """A group is flat when its range is at most this, relative to its largest magnitude (or to 1)."""
-LEAST_TOKENS = 4
-"""Tokens of the shortest sentence. Ours."""
 
 
 def _compact(ids_N: Tensor) -> tuple[Tensor, int]:
@@ -65,20 +63,6 @@ def flat(x_N: Tensor, ids_N: Tensor, valid_N: Tensor) -> Tensor:
     top_N, bottom_N = maximum(x_N, ids_N, valid_N), minimum(x_N, ids_N, valid_N)
     size_N = torch.maximum(top_N.abs(), bottom_N.abs()).clamp(min=1)
     return (count(ids_N, valid_N) < 2) | (top_N - bottom_N <= FLAT * size_N)
-
-
-def sentences(ends: list[bool], *, least: int = LEAST_TOKENS) -> list[int]:
-    """Number of the sentence of each token, from where sentences end; one that is shorter than `least` goes on."""
-    out: list[int] = []
-    number = size = 0
-    for end in ends:
-        out.append(number)
-        size += 1
-        if end and size >= least:
-            number, size = number + 1, 0
-    if number and 0 < size < least:  # what is left is too short: it belongs to the sentence before
-        out = [min(one, number - 1) for one in out]
-    return out
 
 
 def paragraphs(pieces: list[str]) -> list[int]:

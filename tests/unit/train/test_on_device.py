@@ -272,7 +272,6 @@ def inputs(there: There) -> LossInputs:
         entropy_BT=put(torch.rand(6, 5, generator=g)).requires_grad_(),
         score_mean_B=put(torch.zeros(6)),
         adv_median_B=put(torch.zeros(6)),
-        segment_BT=put(torch.zeros(6, 5, dtype=torch.int64)),
         item_BT=put(torch.zeros(6, 5, dtype=torch.int64)),
     )
 

@@ -1,0 +1,21 @@
+"""Which paragraph of its answer each token belongs to, for what pools over these."""
+
+from __future__ import annotations
+
+import torch
+
+from vlmrl.algo.segments import paragraphs
+from vlmrl.train.stage.algorithm import Batch, Bound
+from vlmrl.train.stage.base import StageRun
+from vlmrl.train.stage.provide import provides
+
+
+@provides("paragraph_NT")
+def paragraph_numbers(stage: StageRun, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+    """Number of the paragraph of each response token, from 0, int64 [n, T]; paragraphs are parted by blank lines."""
+    tokenizer = stage.policy.bundle.tokenizer
+    known = {one: str(tokenizer.decode([one])) for one in {one for row in batch.rows for one in row.response}}
+    out = torch.zeros(batch.mask_NT.shape, dtype=torch.int64)
+    for n, row in enumerate(batch.rows):
+        out[n, : len(row.response)] = torch.tensor(paragraphs([known[one] for one in row.response]), dtype=torch.int64)
+    return {"paragraph_NT": out}

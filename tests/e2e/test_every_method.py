@@ -113,16 +113,14 @@ STAGES: dict[str, dict[str, Any]] = {
     "high_entropy": {"reweight": [{"name": "high_entropy", "share": 0.5}]},
     "reweight_per_rollout": {
         "reweight": [
-            *({"name": name} for name in ("ace", "adora", "xrpo_sharpening", "ap_grpo", "egpo_proposed", "gtpo_entropy")),
+            *({"name": name} for name in ("ace", "adora", "xrpo_sharpening", "ap_grpo", "gtpo_entropy")),
             {"name": "aspo", "marker": [5]},
-            {"name": "dagrpo_proposed", "score": "format", "threshold": 0.01},
             {"name": "dr_irl_proposed", "similarity": "format", "gap": "format"},
         ]
     },
     "reweight_per_token": {"reweight": [{"name": "gtpo"}, {"name": "hapo_low_entropy"}, {"name": "d3s_tokens"}]},
-    "grao_proposed": {
+    "expo_and_llds": {
         "rollout": ROLLOUT | {"strategy": {"name": "offpolicy_gt", "gt_cot": "answer_only"}},
-        "reweight": [{"name": "grao_proposed"}],
         "auxiliary_losses": [{"name": "expo", "weight": 0.1}, {"name": "llds", "weight": 0.1}],
     },
     "prompt_gdro_proposed": {"reweight": [{"name": "prompt_gdro_proposed"}]},

@@ -202,7 +202,6 @@ STAGES: dict[str, dict[str, Any]] = {
     "flr_proposed": {"reward_shaping": [{"name": "flr_proposed", "reward": "temporal_iou", "positive": ["Yes."], "negative": ["No."]}]},
     "capo_proposed": {"reweight": [{"name": "capo_proposed"}]},
     "v0_proposed": {"sampler": {"name": "v0_proposed"}},
-    "grpo_vps_proposed": {"reweight": [{"name": "grpo_vps_proposed", "segments": 2, "least": 1}]},
     "srpo_proposed": {"reweight": [{"name": "srpo_proposed", "success_at": 0.2}]},
     "rank_grpo": {
         "reweight": [{"name": "rank_grpo", "items": 2}],

@@ -76,16 +76,3 @@ def paragraphs(pieces: list[str]) -> list[int]:
         if body and text[len(body) :].count("\n") > 1:
             number, text = number + 1, ""
     return [min(one, number - 1) for one in out] if number and not text.strip() else out
-
-
-def cuts(entropy: list[float], count: int, least: int) -> list[int]:
-    """count + 1 rising places in a sequence: 0, up to count - 1 tokens of the largest entropy, `least` apart at least, and its length.
-
-    A segment begins at such a token. Where fewer fit, the last place stands several times, so that what lies between is empty.
-    """
-    chosen: list[int] = []
-    for place in sorted(range(len(entropy)), key=lambda t: (-entropy[t], t)):
-        if len(chosen) < count - 1 and all(abs(place - other) >= least for other in [*chosen, 0, len(entropy)]):
-            chosen.append(place)
-    places = [0, *sorted(chosen), len(entropy)]
-    return places + [len(entropy)] * (count + 1 - len(places))

@@ -12,7 +12,7 @@ import torch
 from tests.support.builders import group, sample
 from vlmrl.policy.pack import Row
 from vlmrl.train.stage.providers import belief
-from vlmrl.train.stage.providers.belief import final_answer, likelihoods, probe, thought_tokens
+from vlmrl.train.stage.providers.belief import final_answer, likelihoods, probe
 
 
 def characters(text: str) -> list[int]:
@@ -28,15 +28,14 @@ def row(text: str) -> Row:
 
 
 @pytest.mark.parametrize(
-    ("form", "tokens", "written"),
+    ("form", "written"),
     [
-        ("think_answer", 0, "<think></think><answer>3.0 to 5.0"),
-        ("think_answer", 9, "<think>ab</think><answer>3.0 to 5.0"),
-        ("answer_only", 0, "<answer>3.0 to 5.0"),
+        ("think_answer", "<think></think><answer>3.0 to 5.0"),
+        ("answer_only", "<answer>3.0 to 5.0"),
     ],
 )
-def test_the_right_answer_stands_behind_what_is_there(form, tokens, written):
-    made, gold = probe(row("<think>abcd</think><answer>x</answer>"), sample(), form, tokens, characters)
+def test_the_right_answer_is_the_response(form, written):
+    made, gold = probe(row("<think>abcd</think><answer>x</answer>"), sample(), form, characters)
     assert text_of(made.response) == written
     assert gold == len("3.0 to 5.0")
 
@@ -44,13 +43,6 @@ def test_the_right_answer_stands_behind_what_is_there(form, tokens, written):
 def test_a_final_answer_of_the_row_comes_first():
     assert final_answer(sample(meta={"final_answer": " 7 "})) == "7"
     assert final_answer(sample("9")) == "9"
-
-
-def test_a_thought_ends_before_its_tag():
-    ids = characters("<think>ab</think>c")
-    assert text_of(ids[: thought_tokens(ids, text_of)]) == "<think>ab"
-    assert thought_tokens(characters("<think>ab"), text_of) == 8, "without an end: all but the end token"
-    assert thought_tokens([], text_of) == 0
 
 
 def test_only_the_answers_tokens_count(monkeypatch):

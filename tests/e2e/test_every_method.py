@@ -170,17 +170,6 @@ STAGES: dict[str, dict[str, Any]] = {
         "reward_shaping": [{"name": "hill_proposed", "reward": "temporal_iou", "success_at": 0.1}],
         "advantage": {"name": "grpo_by_question"},
     },
-    "himac_proposed": {
-        "rollout": ROLLOUT | {"max_new_tokens": 24, "strategy": {"name": "himac_proposed", "plans": 2, "executions": 2}},
-        "reward_shaping": [{"name": "himac_proposed", "reward": "temporal_iou"}],
-        "reweight": [{"name": "himac_proposed", "phases": 2}],
-        "advantage": {"name": "grpo_by_question"},
-    },
-    "advevo_proposed": {
-        "rollout": ROLLOUT | {"max_new_tokens": 24, "strategy": {"name": "advevo_proposed", "attacks": 2, "answers": 2}},
-        "reward_shaping": [{"name": "advevo_proposed", "reward": "temporal_iou"}],
-        "advantage": {"name": "advevo_proposed"},
-    },
     "spo_chain_proposed": {
         "rollout": ROLLOUT | {"strategy": {"name": "spo_chain_proposed", "pieces": 2, "continuations": 1}},
         "reweight": [{"name": "spo_chain_proposed", "pieces": 2}],

@@ -27,8 +27,6 @@ class Branches:
     """int64 id of the fork that it comes from; -1: it begins at the root and has no sibling."""
     fork_N: Tensor
     """float64: mean over the branches of that fork; the branch's own value where there is no fork, or its branches are worth the same."""
-    deviation_N: Tensor
-    """float64 sample deviation over them; 0 in these cases."""
     depth_N: Tensor
     """int64: forks in front of it."""
     copies_N: Tensor
@@ -49,7 +47,7 @@ class Branches:
         for of_attempt in rows.values():
             groups.setdefault(int(x.group_N[of_attempt[0]]), []).append(of_attempt)
         count = len(x.reward_N)
-        found = {name: [0.0] * count for name in ("value", "fork", "deviation")}
+        found = {name: [0.0] * count for name in ("value", "fork")}
         whole = {"sibling": [-1] * count, "depth": [0] * count, "copies": [1] * count}
         grown = _Grown(
             totals=[float(total) for total in attempts.totals(x.reward_N)], node=[int(node) for node in node_N], real=found, whole=whole
@@ -60,7 +58,6 @@ class Branches:
             value_N=torch.tensor(found["value"], dtype=torch.float64),
             sibling_N=torch.tensor(whole["sibling"], dtype=torch.int64),
             fork_N=torch.tensor(found["fork"], dtype=torch.float64),
-            deviation_N=torch.tensor(found["deviation"], dtype=torch.float64),
             depth_N=torch.tensor(whole["depth"], dtype=torch.int64),
             copies_N=torch.tensor(whole["copies"], dtype=torch.float64),
         )
@@ -95,12 +92,12 @@ class _Grown:
             turn += 1
         below = [self.grow(part, turn, depth + 1) for part in parts.values()]
         values = torch.tensor([value for value, _ in below], dtype=torch.float64)
-        mean, deviation = float(values.mean()), float(values.std())
+        mean = float(values.mean())
         flat = float(values.max() - values.min()) <= segments.FLAT * max(1.0, float(values.abs().max()))
         for value, rows in below:
             for n in rows:
                 self.whole["sibling"][n] = self.forks
-                self.real["fork"][n], self.real["deviation"][n] = (value, 0.0) if flat else (mean, deviation)
+                self.real["fork"][n] = value if flat else mean
         self.forks += 1
         return self._told(own, mean, depth)
 

@@ -124,11 +124,6 @@ STAGES: dict[str, dict[str, Any]] = {
         "auxiliary_losses": [{"name": "expo", "weight": 0.1}, {"name": "llds", "weight": 0.1}],
     },
     "prompt_gdro_proposed": {"reweight": [{"name": "prompt_gdro_proposed"}]},
-    "vspo_proposed": {
-        "sampler": {"name": "vspo_proposed"},
-        "filters": [{"name": "zero_variance"}],
-        "dynamic_sampling": {"max_batches": 2},
-    },
     "dcpo": {"reweight": [{"name": "dcpo", "target": 0.1}]},
     "d3s": {"filters": [{"name": "d3s", "start": 0.5}]},
     "targeted_entropy": {"constraints": [{"name": "targeted_entropy"}]},
@@ -190,7 +185,6 @@ STAGES: dict[str, dict[str, Any]] = {
     },
     "flr_proposed": {"reward_shaping": [{"name": "flr_proposed", "reward": "temporal_iou", "positive": ["Yes."], "negative": ["No."]}]},
     "capo_proposed": {"reweight": [{"name": "capo_proposed"}]},
-    "v0_proposed": {"sampler": {"name": "v0_proposed"}},
     "srpo_proposed": {"reweight": [{"name": "srpo_proposed", "success_at": 0.2}]},
     "rank_grpo": {
         "reweight": [{"name": "rank_grpo", "items": 2}],

@@ -135,10 +135,7 @@ STAGES: dict[str, dict[str, Any]] = {
     "scaf_grpo": {"rollout": ROLLOUT | {"strategy": {"name": "scaf_grpo"}}},
     "guide": {"rollout": ROLLOUT | {"strategy": {"name": "guide"}}},
     "sage": {"rollout": ROLLOUT | {"strategy": {"name": "sage"}}},
-    **{
-        name: {"rollout": ROLLOUT | {"strategy": {"name": name}}}
-        for name in ("fission_proposed", "rltf_sd", "taught_proposed", "ilf_proposed", "thinktuning_proposed")
-    },
+    "rltf_sd": {"rollout": ROLLOUT | {"strategy": {"name": "rltf_sd"}}},
     "s_grpo_proposed": {
         "rollout": ROLLOUT | {"strategy": {"name": "s_grpo_proposed", "exits": 2}},
         "reward_shaping": [{"name": "s_grpo_proposed", "reward": "temporal_iou", "success_at": 0.1}],

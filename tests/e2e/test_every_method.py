@@ -170,11 +170,6 @@ STAGES: dict[str, dict[str, Any]] = {
         "rollout": ROLLOUT | {"strategy": {"name": "rest_grpo_proposed", "pieces": 2, "success_at": 0.0, "least_std": 0.0}},
         "advantage": {"name": "grpo_by_question"},
     },
-    "deferral_proposed": {
-        "rollout": ROLLOUT | {"strategy": {"name": "expert_answers_proposed"}},
-        "rewards": [{"name": "temporal_iou"}, {"name": "deferral_proposed"}],
-        "auxiliary_losses": [{"name": "expo", "weight": 0.1}],
-    },
     "further_rewards": {"rewards": [{"name": "temporal_iou"}, {"name": "route_step_proposed"}, {"name": "role_diversity_proposed"}]},
     "scope_proposed": {
         "rewards": [{"name": "temporal_iou"}, {"name": "majority_vote"}],

@@ -170,12 +170,11 @@ STAGES: dict[str, dict[str, Any]] = {
         "rollout": ROLLOUT | {"strategy": {"name": "rest_grpo_proposed", "pieces": 2, "success_at": 0.0, "least_std": 0.0}},
         "advantage": {"name": "grpo_by_question"},
     },
-    "further_rewards": {"rewards": [{"name": "temporal_iou"}, {"name": "route_step_proposed"}, {"name": "role_diversity_proposed"}]},
+    "route_step_proposed": {"rewards": [{"name": "temporal_iou"}, {"name": "route_step_proposed"}]},
     "scope_proposed": {
         "rewards": [{"name": "temporal_iou"}, {"name": "majority_vote"}],
         "reward_shaping": [{"name": "scope_proposed", "reward": "majority_vote"}],
     },
-    "flr_proposed": {"reward_shaping": [{"name": "flr_proposed", "reward": "temporal_iou", "positive": ["Yes."], "negative": ["No."]}]},
     "capo_proposed": {"reweight": [{"name": "capo_proposed"}]},
     "srpo_proposed": {"reweight": [{"name": "srpo_proposed", "success_at": 0.2}]},
     "rank_grpo": {

@@ -52,8 +52,6 @@ def inputs(rows):
         memory={"odd": torch.tensor([0.4, 0.3], dtype=torch.float64)},
         provided={
             "reliance_N": torch.full((n,), -0.1, dtype=torch.float64),
-            "liked_N": torch.full((n,), -1.0, dtype=torch.float64),
-            "disliked_N": torch.full((n,), -1.5, dtype=torch.float64),
             "paragraph_NT": torch.zeros((n, 3), dtype=torch.int64),
         },
     )

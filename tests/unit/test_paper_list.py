@@ -10,7 +10,7 @@ from vlmrl.methods import paper_list, registries
 
 LISTED = paper_list()
 FOUND = registries()
-LEAST = 97
+LEAST = 96
 """Papers that are in; a change that takes one out has to say so here."""
 
 

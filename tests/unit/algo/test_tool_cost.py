@@ -1,4 +1,4 @@
-"""Reward shapings `otc` and `caf_proposed`, and the reward `tool_calls` that counts for them."""
+"""Reward shaping `otc`, and the reward `tool_calls` that counts for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.support.builders import group, inputs
-from vlmrl.algo.reward_shaping.tool_cost import caf_proposed, efficiency, fewest, otc
+from vlmrl.algo.reward_shaping.tool_cost import efficiency, fewest, otc
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.tool_calls import tool_calls
 
@@ -58,22 +58,14 @@ def test_otc_without_a_right_answer_changes_nothing_and_rows_have_their_own_best
 def test_calls_of_an_attempt_are_those_of_its_turns():
     x = columns([(0, 1), (1, 1), (1, 8)], memory={"7": 2.0}, trajectories=[0, 0, 1])
     assert shaped(otc, x) == pytest.approx([0.0, 1.0, 0.5878], abs=5e-5)
-    assert shaped(caf_proposed, x, b=0.5) == pytest.approx([0.0, 0.3679, 0.0183], abs=5e-5)
-
-
-def test_caf_proposed():
-    x = columns([(0.8, n) for n in range(4)])
-    assert shaped(caf_proposed, x) == pytest.approx([0.8, 0.5927, 0.4390, 0.3253], abs=5e-5)
 
 
 def test_wrong_arguments_are_refused():
     x = columns([(1, 1)])
     with pytest.raises(ValueError, match="c is 0"):
         shaped(otc, x, c=0.0)
-    with pytest.raises(ValueError, match="b -1"):
-        shaped(caf_proposed, x, b=-1.0)
     with pytest.raises(ValueError, match="no reward column 'tools'"):
-        caf_proposed(x.rewards_NK, x.valid_N, x, reward="right", calls="tools")
+        otc(x.rewards_NK, x.valid_N, x, reward="right", calls="tools")
     with pytest.raises(ValueError, match="needs its memory"):
         shaped(otc, dataclasses.replace(x, memory=None))
     with pytest.raises(ValueError, match="'otc' needs sample_N"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 
 from tests.support.tiny import Tiny
 from vlmrl.algo.inputs import AdvantageInputs
-from vlmrl.algo.reward_shaping.tool_cost import caf_proposed
+from vlmrl.algo.reward_shaping.tool_cost import otc
 from vlmrl.data.history import History
 from vlmrl.data.row import parse_row
 from vlmrl.envs.calls import Call
@@ -92,8 +93,9 @@ def test_a_row_is_played_with_tools(tiny: Tiny, tmp_path: Path) -> None:
     columns = [environment_reward(of_task, RewardContext()), tool_calls(of_task, RewardContext())]
     scores = Scores(columns=("environment_reward", "tool_calls"), weights=(1.0, 0.0), rewards_GK=tuple(zip(*columns, strict=True)))
     x: AdvantageInputs = reward_table([(0, ScoredGroup(group=of_task, scores=scores))], baseline=lambda _: None, progress=0.0).inputs
-    shaped = caf_proposed(x.rewards_NK, x.valid_N, x, reward="environment_reward", calls="tool_calls", b=0.1)[:, 0]
-    assert torch.allclose(shaped, torch.tensor([0, np.exp(-0.1), 0, 0, np.exp(-0.2)], dtype=torch.float64))
+    x = dataclasses.replace(x, memory={})
+    shaped = otc(x.rewards_NK, x.valid_N, x, reward="environment_reward", calls="tool_calls")[:, 0]
+    assert torch.allclose(shaped, torch.tensor([0, 1, 0, 0, math.sin(2 * math.pi / 3)], dtype=torch.float64))
 
 
 def _arguments(call: str) -> dict[str, Any]:

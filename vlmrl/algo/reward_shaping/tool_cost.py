@@ -1,16 +1,16 @@
-"""Rewards that fall with the number of tool calls: OTC (arXiv:2504.14870) and the cost-aware F1 of GraphRAG-R1 (arXiv:2507.23581).
+"""Rewards that fall with the number of tool calls. OTC, arXiv:2504.14870.
 
-OTC multiplies the reward by how near the calls m of an answer are to n, the fewest with which the row was ever answered right:
+The reward is multiplied by how near the calls m of an answer are to n, the fewest with which the row was ever answered right:
 
     1 if m = n = 0;  cos(m * pi / (2m + c)) if n = 0;  sin(f * pi / (2n)), f = 2nm / (m + n), else
 
-so that calls pay only where they are needed, and never without a right answer. Cost-aware F1 multiplies by a * exp(-b * m).
+so that calls pay only where they are needed, and never without a right answer.
 
 Calls are a reward column, as `tool_calls` with weight 0 counts them; where rows are turns of attempts, m is the attempt's sum.
 
 Ours: the fewest calls are kept per row of data between steps, and the step's own right answers count before they are used, so that a new
 best is not punished. Before there is any right answer OTC changes nothing. OTC's formula is from notes of its method, c from third-party
-code. Of the cost-aware F1 the form is the paper's as we know it, and the constants are ours: hence `_proposed`.
+code.
 """
 
 from __future__ import annotations
@@ -80,20 +80,3 @@ def otc(
         efficiency(m, best[sample], c) if sample in best and not math.isnan(m) else 1.0 for sample, m in zip(samples, calls_N, strict=True)
     ]
     return with_column(rewards_NK, k, rewards_NK[:, k] * torch.tensor(scale, dtype=torch.float64))
-
-
-@reward_shaping("caf_proposed", paper="arXiv:2507.23581")
-def caf_proposed(
-    rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, reward: str, calls: str, a: float = 1.0, b: float = 0.3
-) -> Tensor:
-    """Scale a column by a * exp(-b * tool calls).
-
-    Raises:
-        ValueError: a not above 0, b below 0, or no such column.
-    """
-    if a <= 0 or b < 0:
-        raise ValueError(f"reward_shaping 'caf_proposed': a is {a} and b {b}; a must be above 0 and b at least 0")
-    k = column_index(x, reward)
-    calls_N = calls_of(rewards_NK, x, calls)
-    cost_N = torch.where(calls_N.isnan(), torch.ones_like(calls_N), a * torch.exp(-b * calls_N))
-    return with_column(rewards_NK, k, rewards_NK[:, k] * cost_N)

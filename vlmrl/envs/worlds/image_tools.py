@@ -6,7 +6,7 @@ and is scored by the row's answer type, as in a single turn: the reward is the t
 
 Pictures are shown as they are. A video is shown as `overview` frames of it, evenly from its start, with their times as text: every family
 of models reads pictures between turns, and not every one reads videos there. Calls are a policy's to make, so the cost of one is a reward
-of its own (`tool_calls` with the shapings `otc` and `caf_proposed`).
+of its own (`tool_calls` with the shaping `otc`).
 
 A row that knows which calls suffice says so in `meta.calls`, a list of turns; then the fewest turns are known. A task without a row gets a
 drawn picture (`envs.stripes`).

@@ -124,6 +124,13 @@ def test_a_card_says_what_of_the_paper_was_read(slot, entry):
     assert read is None or read in get_args(Read)
 
 
+def test_a_guess_says_why_it_stays_and_nothing_else_does():
+    said = {(slot, name) for (slot, name), one in cards().items() if one.stays}
+    guesses = {(slot, entry.name) for slot, entry in OURS if entry.proposed}
+    assert guesses <= said, "a method whose name ends in _proposed says in vlmrl/cards.yaml why it stays"
+    assert {name for _, name in said - guesses} == set()
+
+
 def test_no_card_is_orphaned():
     known = {(slot, entry.name) for slot, entry in OURS}
     assert [f"{slot} '{name}'" for slot, name in cards() if (slot, name) not in known] == []

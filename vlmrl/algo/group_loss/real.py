@@ -1,14 +1,15 @@
-"""REAL: rewards are labels, and the policy's log-ratios are logits. After arXiv:2602.05630.
+"""REAL: rewards are labels, and the policy's log-ratios are logits. arXiv:2602.05630, as ms-swift has it.
 
-The abstract: weights of the gradient that are monotone and bounded, and anchor logits. Ours, as the formula was not to be found: per
-question, with s_i the mean log-ratio of an answer's tokens,
+Per question, with s_i the mean log-ratio of an answer's tokens to the policy before the step,
 
     L = log(1 + sum_wrong exp(s_j / tau)) + log(1 + sum_right exp(-s_i / tau))
 
 the multi-label softmax with an anchor at 0, averaged over questions. A right answer that is already likely gets less, a wrong one that
 is still likely gets more, each at most 1 / tau. `form: bce` is the mean over a question's answers of softplus(-+ s / tau). tau only
-scales the step early on: use 1 and tune the learning rate. Labels are the sign of the advantage: a question whose answers all earn the
-same has none.
+scales the step early on: use 1 and tune the learning rate (ms-swift has 0.5).
+
+Ours: labels are the sign of the advantage, so a question whose answers all earn the same has none; the mean of `bce`, which the abstract
+names without a formula.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def _anchored(logit_N: Tensor, of_N: Tensor, count: Tensor, of: Sides) -> Tensor
     return torch.where(count > 0, torch.nn.functional.softplus(total), torch.zeros_like(total))
 
 
-@group_loss("real_proposed", paper="arXiv:2602.05630", signs_only=True)
-def real_proposed(
+@group_loss("real", paper="arXiv:2602.05630", signs_only=True)
+def real(
     score_N: Tensor,
     advantage_N: Tensor,
     group_N: Tensor,
@@ -46,7 +47,7 @@ def real_proposed(
         ValueError: tau not above 0.
     """
     if tau <= 0:
-        raise ValueError(f"group_loss 'real_proposed': tau is {tau}; it must be above 0")
+        raise ValueError(f"group_loss 'real': tau is {tau}; it must be above 0")
     of = sides(score_N, advantage_N, group_N, tokens_N)
     labelled_N = of.right_N | of.wrong_N
     logit_N = torch.where(labelled_N, score_N, torch.zeros_like(score_N)) / tau

@@ -51,6 +51,12 @@ class Card:
         said += [f"recipe {others[0]}" if len(others) == 1 else f"{len(others)} {'further ' * bool(self.kits)}recipes"] if others else []
         return "; ".join(said)
 
+    @property
+    def said(self) -> str:
+        """The evidence, when it pays, and why a guess stays: what tables say of it."""
+        parts = [self.evidence, self.pays and f"pays: {self.pays}", self.stays and f"stays: {self.stays}"]
+        return "; ".join(part for part in parts if part)
+
     def values(self) -> dict[str, Any]:
         """As JSON values."""
         return asdict(self) | {"claims": dict(self.claims or {})}

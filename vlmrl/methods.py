@@ -168,7 +168,7 @@ def described(slot: str, entry: Entry[Any]) -> dict[str, Any]:
             {"name": p.name, "type": type_name(p.annotation), **({} if p.required else {"default": p.default})}
             for p in entry.parameters.values()
         ],
-        "card": known.values() | {"evidence": known.evidence},
+        "card": known.values() | {"evidence": known.evidence, "said": known.said},
     }
 
 
@@ -190,7 +190,8 @@ def papers(found: Mapping[str, Registry[Any]]) -> str:
         "",
         "*Read* is the best source that was read: `code` (of the authors, or of a library that offers the method), `text` of the paper,",
         "`notes` of others, or at most the `abstract`. *Evidence* is what stands behind the method here: a claim that was measured",
-        "(`docs/benchmarks/claims.md`), a test that finds the same numbers as another trainer, a kit of `docs/reproduce/`, recipes.",
+        "(`docs/benchmarks/claims.md`), a test that finds the same numbers as another trainer, a kit of `docs/reproduce/`, recipes; and",
+        "when it pays, where that is known, and why a guess stays.",
     ]
     where = {slot: f"In a stage of a recipe: `{field}`." for field, slot in SLOTS.items()}
     where |= {"strategy": "In a stage of a recipe: `rollout.strategy`."}
@@ -250,7 +251,7 @@ def _markdown_row(method: Mapping[str, Any]) -> str:
     parameters = "<br>".join(f"`{argument_line(a)}`" for a in method["arguments"])
     known = method["card"]
     needs = ", ".join(f"`{n}`" for n in method["needs"])
-    return _cells(name, method["summary"], _linked(method["paper"] or ""), known["read"] or "", known["evidence"], parameters, needs)
+    return _cells(name, method["summary"], _linked(method["paper"] or ""), known["read"] or "", known["said"], parameters, needs)
 
 
 def _linked(paper: str) -> str:

@@ -26,6 +26,12 @@ def test_evidence_is_one_line(given: Card, line: str) -> None:
     assert given.evidence == line
 
 
+def test_what_tables_say_of_a_method() -> None:
+    assert Card().said == ""
+    assert Card(pays="often").said == "pays: often"
+    assert Card(recipes=("dpo",), pays="often", stays="why").said == "recipe dpo; pays: often; stays: why"
+
+
 def test_a_card_has_both_files() -> None:
     found = card("advantage", "mc_grpo")
     assert (found.read, found.core) == ("code", ("claim",))

@@ -80,7 +80,7 @@ def test_described(small):
             {"name": "kind", "type": "one of 'a', 'b'", "default": "a"},
             {"name": "cap", "type": "float or None", "default": None},
         ],
-        "card": Card().values() | {"evidence": ""},
+        "card": Card().values() | {"evidence": "", "said": ""},
     }
     assert described("advantage", small["advantage"].get("plain"))["arguments"] == [{"name": "length", "type": "int"}]
     assert described("advantage", small["advantage"].get("known_proposed"))["proposed"] is True

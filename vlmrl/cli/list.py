@@ -85,7 +85,7 @@ def _method_table(title: str, methods: list[dict[str, Any]]) -> Table:
             "\n".join(argument_line(a) for a in method["arguments"]),
             "\n".join(method["needs"]),
             f"{method['paper']} ({method['card']['read']} read)" if method["card"]["read"] else method["paper"] or "",
-            method["card"]["evidence"],
+            method["card"]["said"],
             method["summary"] + (" (part of it is our guess)" if method["proposed"] else ""),
         )
         for method in methods

@@ -123,8 +123,12 @@ def evidence() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def written() -> str:
-    """The text of vlmrl/evidence.json."""
-    return json.dumps(evidence(), indent=1) + "\n"
+    """The text of vlmrl/evidence.json: a line per method."""
+    slots = [
+        f"{json.dumps(slot)}: {{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(facts)}" for name, facts in methods.items()) + "\n }"
+        for slot, methods in evidence().items()
+    ]
+    return "{\n " + ",\n ".join(slots) + "\n}\n"
 
 
 if __name__ == "__main__":

@@ -122,14 +122,14 @@ def evidence() -> dict[str, dict[str, dict[str, Any]]]:
     return out
 
 
-def written() -> str:
-    """The text of vlmrl/evidence.json: a line per method."""
+def written(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """What was counted as the text of vlmrl/evidence.json: a line per method."""
     slots = [
         f"{json.dumps(slot)}: {{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(facts)}" for name, facts in methods.items()) + "\n }"
-        for slot, methods in evidence().items()
+        for slot, methods in found.items()
     ]
     return "{\n " + ",\n ".join(slots) + "\n}\n"
 
 
 if __name__ == "__main__":
-    fs.write_text(EVIDENCE, written())
+    fs.write_text(EVIDENCE, written(evidence()))

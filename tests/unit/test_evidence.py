@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from scripts import evidence
 from vlmrl.cards import EVIDENCE
 
 
-def test_what_was_counted_is_fresh() -> None:
-    assert EVIDENCE.read_text(encoding="utf-8") == evidence.written(), "run: python -m scripts.evidence"
+@pytest.fixture(scope="module")
+def counted() -> dict[str, dict[str, dict[str, Any]]]:
+    return evidence.evidence()
+
+
+def test_what_was_counted_is_fresh(counted: dict[str, dict[str, dict[str, Any]]]) -> None:
+    assert EVIDENCE.read_text(encoding="utf-8") == evidence.written(counted), "run: python -m scripts.evidence"
 
 
 def test_methods_of_a_stage() -> None:
@@ -45,12 +54,11 @@ def test_settings_of_trl_are_no_methods_of_ours() -> None:
     assert ("kl_estimator", "k2") not in found
 
 
-def test_core_by_each_reason() -> None:
+def test_core_by_each_reason(counted: dict[str, dict[str, dict[str, Any]]]) -> None:
     """One method for each reason alone, a guess that a recipe uses, and one that nothing names."""
-    found = evidence.evidence()
 
     def core(slot: str, name: str) -> list[str]:
-        return found[slot].get(name, {}).get("core", [])
+        return counted[slot].get(name, {}).get("core", [])
 
     assert core("sampler", "uniform")[0] == "default"
     assert core("advantage", "trajectory") == ["recipe"]
@@ -58,8 +66,8 @@ def test_core_by_each_reason() -> None:
     assert core("reward_shaping", "product") == ["claim"]
     assert core("filter", "overlong") == ["TRL"]
     assert core("kl_estimator", "k2") == ["verl"]
-    assert found["filter"]["verifier_pairs_proposed"] == {"recipes": ["toy_veripo"]}
-    assert "hapo" not in found["advantage"]
+    assert counted["filter"]["verifier_pairs_proposed"] == {"recipes": ["toy_veripo"]}
+    assert "hapo" not in counted["advantage"]
 
 
 def test_claims_have_the_verdict_that_was_measured() -> None:
@@ -67,6 +75,6 @@ def test_claims_have_the_verdict_that_was_measured() -> None:
     assert about["constraint", "lagrangian"] == {"fgrpo": "holds"}
 
 
-def test_kits_are_those_of_the_script() -> None:
+def test_kits_are_those_of_the_script(counted: dict[str, dict[str, dict[str, Any]]]) -> None:
     assert evidence.kits() == {"g2rpo", "fgrpo", "ton", "tempsamp", "curriculum_gui"}
-    assert evidence.evidence()["sampler"]["curriculum_gui"]["kits"] == ["curriculum_gui"]
+    assert counted["sampler"]["curriculum_gui"]["kits"] == ["curriculum_gui"]

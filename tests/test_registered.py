@@ -18,6 +18,8 @@ from vlmrl.cards import Read, card, cards
 from vlmrl.config.methods import SLOTS
 from vlmrl.methods import registries
 from vlmrl.registry import Entry, fits
+from vlmrl.train.stage import providers  # noqa: F401 (registers them)
+from vlmrl.train.stage.provide import PROVIDERS
 
 ROOT = Path(__file__).parents[1]
 GENERATED = ROOT / "docs" / "papers.md"
@@ -30,15 +32,11 @@ OURS: list[tuple[str, Entry[Any]]] = [
 ]
 """(slot, method) of the package; plug-ins of other tests may stand in the registries too."""
 IDS = [f"{slot}-{entry.name}" for slot, entry in OURS]
-FIELDS = {
-    "advantage": AdvantageInputs,
-    "credit": AdvantageInputs,
-    "shape": AdvantageInputs,
-    "select": AdvantageInputs,
-    "policy_loss": LossInputs,
-    "kl_estimator": LossInputs,
+INPUTS = {
+    **dict.fromkeys(("advantage", "credit", "reward_shaping", "reweight", "filter"), AdvantageInputs),
+    **dict.fromkeys(("policy_loss", "kl_estimator", "auxiliary_loss"), LossInputs),
 }
-"""Slot -> the inputs whose optional fields its methods may need."""
+"""Slot -> the inputs that its methods see."""
 every_method = pytest.mark.parametrize(("slot", "entry"), OURS, ids=IDS)
 
 
@@ -97,11 +95,11 @@ def test_defaults_have_their_declared_type_and_fit_a_recipe(slot, entry):
 
 
 @every_method
-def test_needs_are_fields_of_the_inputs(slot, entry):
+def test_needs_are_fields_of_the_inputs_or_have_a_provider(slot, entry):
     needs = entry.extra.get("needs", ())
     assert isinstance(needs, tuple)
-    if slot in FIELDS:
-        assert set(needs) <= {field.name for field in dataclasses.fields(FIELDS[slot])}
+    if slot in INPUTS:
+        assert set(needs) <= {field.name for field in dataclasses.fields(INPUTS[slot])} | set(PROVIDERS)
 
 
 def test_an_optional_input_that_is_read_is_declared():
@@ -110,7 +108,7 @@ def test_an_optional_input_that_is_read_is_declared():
     missing = [
         f"{slot} '{entry.name}': {field}"
         for slot, entry in OURS
-        if slot in FIELDS
+        if slot in INPUTS
         for field in asks.findall(inspect.getsource(entry.function))
         if field not in entry.extra.get("needs", ()) and f"`{field}`" not in (inspect.getdoc(entry.function) or "")
     ]

@@ -229,9 +229,11 @@ def test_finite_at_log_ratio_80(name, arguments, form, gap, adv, dtype, off):
         mask_BT=torch.ones(2, 3, dtype=torch.bool),
         group_B=torch.zeros(2, dtype=torch.int64),
         offpolicy_B=torch.full((2,), off),
-        score_mean_B=torch.zeros(2, dtype=dtype),
-        adv_median_B=torch.zeros(2, dtype=dtype),
-        item_BT=torch.tensor([[-1, 0, 1], [0, 1, 2]]),
+        provided={
+            "score_mean_B": torch.zeros(2, dtype=dtype),
+            "adv_median_B": torch.zeros(2, dtype=dtype),
+            "item_BT": torch.tensor([[-1, 0, 1], [0, 1, 2]]),
+        },
     )
     loss = registries.policy_loss.bind(name, arguments)(x).loss_BT.sum()
     (grad,) = torch.autograd.grad(loss, logp)

@@ -32,9 +32,11 @@ def inputs(logp, old, adv, mask=MASK, ref=None) -> LossInputs:
         mask_BT=mask,
         group_B=torch.zeros(len(mask), dtype=torch.int64),
         offpolicy_B=torch.zeros(len(mask), dtype=torch.bool),
-        score_mean_B=torch.zeros(len(mask), dtype=logp.dtype),
-        adv_median_B=torch.zeros(len(mask), dtype=logp.dtype),
-        item_BT=torch.zeros(mask.shape, dtype=torch.int64),
+        provided={
+            "score_mean_B": torch.zeros(len(mask), dtype=logp.dtype),
+            "adv_median_B": torch.zeros(len(mask), dtype=logp.dtype),
+            "item_BT": torch.zeros(mask.shape, dtype=torch.int64),
+        },
     )
 
 

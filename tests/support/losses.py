@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
@@ -19,9 +20,11 @@ def tensor(rows: Sequence[Sequence[float]], fill: float = float("nan")) -> torch
 
 
 def loss_inputs(rows: Rows, logp: Sequence[Sequence[float]] | None = None, **more: torch.Tensor | None) -> LossInputs:
-    """Rows of (ratio, advantage). `logp` are the current log-probs, -1 by default; old ones follow from the ratio."""
+    """Rows of (ratio, advantage). `logp` are the current log-probs, -1 by default; old ones follow from the ratio. `more`: other
+    fields, and what providers give."""
     current = tensor([[-1.0] * len(row) for row in rows] if logp is None else logp).requires_grad_()
     mask = tensor([[1.0] * len(row) for row in rows], 0.0) > 0
+    own = {one.name for one in dataclasses.fields(LossInputs)}
     return LossInputs(
         logp_BT=current,
         logp_old_BT=current.detach() - tensor([[math.log(r) for r, _ in row] for row in rows]),
@@ -29,7 +32,8 @@ def loss_inputs(rows: Rows, logp: Sequence[Sequence[float]] | None = None, **mor
         adv_BT=tensor([[a for _, a in row] for row in rows]),
         mask_BT=mask,
         group_B=torch.zeros(len(rows), dtype=torch.int64),
-        **more,  # pyright: ignore[reportArgumentType]
+        provided={name: value for name, value in more.items() if name not in own and value is not None},
+        **{name: value for name, value in more.items() if name in own},  # pyright: ignore[reportArgumentType]
     )
 
 

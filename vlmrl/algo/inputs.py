@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -19,8 +19,20 @@ def has_axis(name: str, axis: str) -> bool:
     return "_" in name and name.rpartition("_")[2].startswith(axis)
 
 
+class Inputs:
+    """What both inputs of methods have: a clear error where code reads what a provider gives as if it were a field."""
+
+    if not TYPE_CHECKING:  # a type checker would take it for a promise of every field
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"{type(self).__name__} has no field '{name}'; what a provider gives is declared by the method that reads it, "
+                f'needs=("{name}",), and found in provided["{name}"]'
+            )
+
+
 @dataclass(frozen=True, kw_only=True)
-class AdvantageInputs:
+class AdvantageInputs(Inputs):
     """Rewards of a step, of all ranks, as flat tensors. Groups may have different sizes."""
 
     reward_N: Tensor
@@ -107,7 +119,7 @@ class AdvantageInputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossInputs:
+class LossInputs(Inputs):
     """One micro-batch of response tokens."""
 
     logp_BT: Tensor
@@ -131,17 +143,7 @@ class LossInputs:
     """Entropies, in nats, of the distributions that the tokens are drawn from, under the policy. With gradient where a method of the
     recipe needs `entropy_BT`, else without."""
     provided: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-    """Further needs by name, of providers from outside the package: `x.provided["gaze_BT"]`."""
-    score_mean_B: Tensor | None = None
-    """Mean over all rows of the row's group of the row score that the loss names in its `score` extra (`algo.ratio.SCORES`), under the
-    current policy and without gradient. Over the whole step, not the micro-batch, so that a split that cuts groups changes nothing.
-    Zeros for a score that is a log-ratio while old and current policy are the same."""
-    adv_median_B: Tensor | None = None
-    """Median over all rows of the row's group of a row's mean advantage, over the whole step."""
-    segment_BT: Tensor | None = None
-    """int64 number of the sentence that each token belongs to, from 0 in each row."""
-    item_BT: Tensor | None = None
-    """int64 number of the line of its answer, a list, that each token belongs to, from 0; -1 outside."""
+    """What else the methods of the recipe need, by name, each value from its provider: `x.need("segment_BT", "mine")`."""
 
     def need(self, field: str, loss: str) -> Tensor:
         """An optional field or what a provider gave, for a loss that declares it in its `needs` extra.

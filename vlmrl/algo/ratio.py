@@ -95,7 +95,7 @@ SCORES: Mapping[str, Callable[[LossInputs], Tensor]] = {
     "log_ratio_sum": sum_log_ratio,
     "log_ratio_total": total_log_ratio,
 }
-"""Row scores [B] by name: what group losses compare, and what `LossInputs.score_mean_B` is the mean of."""
+"""Row scores [B] by name: what group losses compare, and what the need `score_mean_B` is the mean of."""
 
 
 # ---- gates -------------------------------------------------------------------------------------------------------------

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import Tensor
 
 from tests.support.builders import inputs
+from tests.support.losses import loss_inputs
 from vlmrl.algo.inputs import AdvantageInputs, has_axis
 
 
@@ -50,3 +52,12 @@ def test_a_field_that_is_added_is_cut() -> None:
     assert isinstance(part, More)
     assert part.gaze_N.tolist() == [7]
     assert part.mass_K.tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("x", "name"), [(inputs([(1.0, 0, True)]), "gaze_N"), (loss_inputs([[(1.0, 1.0)]]), "segment_BT")], ids=["advantage", "loss"]
+)
+def test_what_a_provider_gives_is_no_field_and_the_error_says_where_it_is(x, name: str) -> None:
+    with pytest.raises(AttributeError, match=rf'has no field \'{name}\'.*needs=\("{name}",\), and found in provided\["{name}"\]'):
+        getattr(x, name)
+    assert not hasattr(x, name)

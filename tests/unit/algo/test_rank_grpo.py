@@ -69,7 +69,9 @@ def test_loss_rank_grpo_has_one_ratio_per_item():
         adv_BT=torch.ones(1, 5),
         mask_BT=torch.ones(1, 5, dtype=torch.bool),
         group_B=torch.zeros(1, dtype=torch.int64),
-        item_BT=torch.tensor([[-1, 0, 0, 1, 1]]),
+        provided={
+            "item_BT": torch.tensor([[-1, 0, 0, 1, 1]]),
+        },
     )
     out = loss(x).loss_BT[0]
     # outside: exp(0.3), clipped at 1.2; item 0: mean log-ratio 0; item 1: mean 0.1

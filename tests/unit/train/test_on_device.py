@@ -270,9 +270,11 @@ def inputs(there: There) -> LossInputs:
         task_B=put(torch.tensor([0, 0, 0, 1, 1, 1])),
         tasks=("a", "b"),
         entropy_BT=put(torch.rand(6, 5, generator=g)).requires_grad_(),
-        score_mean_B=put(torch.zeros(6)),
-        adv_median_B=put(torch.zeros(6)),
-        item_BT=put(torch.zeros(6, 5, dtype=torch.int64)),
+        provided={
+            "score_mean_B": put(torch.zeros(6)),
+            "adv_median_B": put(torch.zeros(6)),
+            "item_BT": put(torch.zeros(6, 5, dtype=torch.int64)),
+        },
     )
 
 

@@ -1,4 +1,4 @@
-"""The median advantage of each row's group, for losses that compare a row with it (`LossInputs.adv_median_B`)."""
+"""The median advantage of each row's group, for losses that compare a row with it (`adv_median_B`)."""
 
 from __future__ import annotations
 

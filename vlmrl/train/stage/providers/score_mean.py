@@ -1,4 +1,4 @@
-"""The mean score of each row's group, for losses that compare a row with it (`LossInputs.score_mean_B`)."""
+"""The mean score of each row's group, for losses that compare a row with it (`score_mean_B`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from vlmrl.train.step import Minibatch, loss_inputs_of, score_tokens
 
 @provides("score_mean_B")
 def group_score_mean(stage: StageRun, batch: Minibatch, method: Bound) -> dict[str, torch.Tensor]:
-    """Mean of the row score that the loss names in its `score` extra, over the minibatch of all ranks, under current weights, [N].
+    """Mean of the row score that the loss names in its `score` extra, over the minibatch of all ranks, under current weights and without
+    gradient, [N]: over the whole step, not the micro-batch, so that a split that cuts groups changes nothing.
 
     The scores are log-ratios: while old and current policy are the same they are 0 and nothing has to run.
     """

@@ -74,10 +74,9 @@ def make_inputs(rollouts: int, tokens: int, group: int, seed: int) -> tuple[Adva
         progress=0.5,
         tasks=("counting", "boxes", "time", "choice"),
         trajectory_N=torch.arange(rollouts),
-        consistency_N=torch.rand(rollouts, generator=draw).double(),
-        ids_NT=ids_NT,
         weights_K=torch.ones(3, dtype=torch.float64),
         memory={},
+        provided={"consistency_N": torch.rand(rollouts, generator=draw).double(), "ids_NT": ids_NT},
     )
     return x, torch.arange(tokens)[None] < length_N[:, None]
 
@@ -138,8 +137,7 @@ def rows_of(x: AdvantageInputs, group: int) -> list[Row]:
     from vlmrl.types import Prompt, Sample
 
     rows: list[Row] = []
-    assert x.ids_NT is not None
-    ids, lengths = x.ids_NT.tolist(), x.length_N.tolist()
+    ids, lengths = x.provided["ids_NT"].tolist(), x.length_N.tolist()
     for n, length in enumerate(lengths):
         if n % group == 0:
             sample = Sample(id=str(n), task="t", answer_type="exact_text", question="?", media=(), answer="", gt={})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,11 +12,23 @@ from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.types import Group, Prompt, Rollout, Sample
 
 
+class GivenInputs(AdvantageInputs):
+    """Inputs whose further keywords are what providers give, `dataclasses.replace(x, entropy_NT=...)`; None takes one away."""
+
+    def __init__(self, *, provided: Mapping[str, torch.Tensor] | None = None, **values: Any) -> None:
+        fields = {one.name for one in dataclasses.fields(AdvantageInputs)}
+        found = {**(provided or {}), **{name: value for name, value in values.items() if name not in fields}}
+        super().__init__(
+            **{name: value for name, value in values.items() if name in fields},
+            provided={name: value for name, value in found.items() if value is not None},
+        )
+
+
 def inputs(rows: Sequence[tuple[float, int, bool]], tasks: Sequence[int] | None = None, off_policy: Sequence[int] = ()) -> AdvantageInputs:
     """Rows are (reward, group, valid); by default the task is the group's parity. `off_policy`: places of ground-truth rows."""
     reward = torch.tensor([r if ok else float("nan") for r, _, ok in rows], dtype=torch.float64)
     group = torch.tensor([g for _, g, _ in rows], dtype=torch.int64)
-    return AdvantageInputs(
+    return GivenInputs(
         reward_N=reward,
         rewards_NK=reward[:, None].clone(),
         valid_N=torch.tensor([ok for _, _, ok in rows], dtype=torch.bool),

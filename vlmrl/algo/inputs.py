@@ -74,25 +74,8 @@ class AdvantageInputs(Inputs):
     rows are no turns in an environment."""
     sample_N: Tensor | None = None
     """int64 id of the row of data that the group asks about, the same at every step: what memories of rows go by."""
-    question_N: Tensor | None = None
-    """int64 number of the question that the row was asked, within its group: 0 for the group's own, else the tier of a strategy's."""
-    belief_N: Tensor | None = None
-    """float64 likelihood of the right answer, given at once, under the row's prompt: geometric mean over its tokens; NaN without one."""
-    consistency_N: Tensor | None = None
-    """float64 likelihood of the rollout's answer given its thought, under the slowly averaged reference: geometric mean over the answer's
-    tokens, in [0, 1]; NaN where there is no answer."""
-    ids_NT: Tensor | None = None
-    """int64 token ids of the response, at the places of the token mask; anything past `length_N`."""
     weights_K: Tensor | None = None
     """float64 weights of the columns in `reward_N`; None: 1 each."""
-    logp_NT: Tensor | None = None
-    """float32 log-probs of the response tokens under the policy before the step's updates."""
-    entropy_NT: Tensor | None = None
-    """float32 entropies, in nats, of the distributions that the response tokens were drawn from, under the same policy."""
-    logp_ref_NT: Tensor | None = None
-    """float32 log-probs of the response tokens under the stage's starting weights."""
-    trains_N: Tensor | None = None
-    """bool: False for rows that are left out of the update although the filters keep them; None: all may train."""
     memory: Mapping[str, Tensor] | None = None
     """What the method that is called remembers, by name, as it was before this step; {} at the first step, None where it keeps nothing.
 
@@ -103,7 +86,8 @@ class AdvantageInputs(Inputs):
     ranks, so every rank arrives at the same state. A method that lets a step's rewards count in its own statistics calls `update`
     itself, on the state before the step."""
     provided: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-    """Further needs by name, of providers from outside the package: `x.provided["gaze_N"]`."""
+    """What else the methods of the recipe need, by name, each value from its provider: `need(x, "entropy_NT", "reweight 'mine'")` of
+    `algo.needs`. Names end in axes, like those of fields."""
 
     def of_rows(self, index_n: Tensor, *, tokens: int | None = None) -> AdvantageInputs:
         """The inputs of some rollouts only: every field with an axis N is cut, and with `tokens` the axis T to so many."""

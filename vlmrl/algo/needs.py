@@ -1,4 +1,4 @@
-"""What a method may need beyond the rewards: the optional fields of `AdvantageInputs`, and reward columns by name."""
+"""What a method may need beyond the rewards: what providers give (`AdvantageInputs.provided`), and reward columns by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ WHAT = {
 
 
 def need(x: AdvantageInputs, field: str, method: str) -> Tensor:
-    """An optional field of the inputs; `method` is how the message calls the one that asks, e.g. "advantage 'spo'".
+    """What a provider gave, or an optional field of the inputs.
+
+    Args:
+        method: how the message calls the one that asks, e.g. "advantage 'spo'".
 
     Raises:
         ValueError: this run does not provide the field.

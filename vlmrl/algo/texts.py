@@ -1,7 +1,7 @@
 """Groups of two levels, as strategies that let the policy write texts for itself form them: which answers came of which text.
 
 Texts have question 1 within their group, in order; the answers to the n-th of them (n from 0) have question n + 2, and question 0 is the
-group's own (`AdvantageInputs.question_N`).
+group's own (the need `question_N`).
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def _same(what: str, given: Mapping[str, Tensor], average: Mapping[str, Tensor])
 
 
 def answer_likelihood(logp_NT: Tensor, answer_NT: Tensor) -> Tensor:
-    """exp(mean of `logp_NT` over the answer's tokens), float64 [N]: `AdvantageInputs.consistency_N`. NaN for a row without an answer.
+    """exp(mean of `logp_NT` over the answer's tokens), float64 [N]: the need `consistency_N`. NaN for a row without an answer.
 
     Args:
         logp_NT: log-probs of the response tokens under the averaged weights; anything outside the mask.

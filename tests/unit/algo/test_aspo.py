@@ -36,9 +36,8 @@ def test_aspo_leaves_what_is_wrong_or_calls_nothing():
 
 def test_aspo_finds_the_marker_within_the_response_only():
     x = of([3, 4], [6, 5])
-    assert x.ids_NT is not None
-    assert first_place(x.ids_NT, x.length_N, [7, 8]).tolist() == [3, -1]
-    assert first_place(x.ids_NT, x.length_N, [1] * 9).tolist() == [-1, -1]
+    assert first_place(x.provided["ids_NT"], x.length_N, [7, 8]).tolist() == [3, -1]
+    assert first_place(x.provided["ids_NT"], x.length_N, [1] * 9).tolist() == [-1, -1]
 
 
 def test_aspo_refuses_its_arguments():

@@ -20,7 +20,7 @@ def of(ids, groups=None):
 
 
 def spread(adv, x):
-    return torch.tensor(adv)[:, None].expand(x.ids_NT.shape).clone()
+    return torch.tensor(adv)[:, None].expand(x.provided["ids_NT"].shape).clone()
 
 
 def test_gtpo_by_hand():

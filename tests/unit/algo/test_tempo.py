@@ -27,7 +27,7 @@ def tree(responses, rewards, groups=None):
 
 def differences(responses, rewards):
     x, _ = tree(responses, rewards)
-    return prefix_differences(x.ids_NT, x.length_N, x.reward_N, x.group_N, x.valid_N)
+    return prefix_differences(x.provided["ids_NT"], x.length_N, x.reward_N, x.group_N, x.valid_N)
 
 
 def reference(responses, rewards):

@@ -43,9 +43,8 @@ def test_reweighting_stands_before_and_behind_credit_and_sees_its_own_rows() -> 
         return 2 * adv
 
     def by_entropy(x: AdvantageInputs, adv: Tensor) -> Tensor:
-        assert x.entropy_NT is not None
-        seen.append(tuple(x.entropy_NT.shape))
-        return adv * x.entropy_NT
+        seen.append(tuple(x.provided["entropy_NT"].shape))
+        return adv * x.provided["entropy_NT"]
 
     algorithm = dataclasses.replace(
         Algorithm.of(section()),

@@ -58,20 +58,6 @@ def test_a_need_is_fetched_once_and_only_if_somebody_has_it(registered: None) ->
     assert part.provided["gaze_NT"].shape == (1, 1)
 
 
-def test_a_known_field_is_filled_under_its_name(registered: None) -> None:
-    del PROVIDERS["entropy_NT"]
-
-    @provides("entropy_NT")
-    def entropies(stage: Any, batch: Any, method: Bound) -> dict[str, torch.Tensor]:
-        """Entropies."""
-        return {"entropy_NT": torch.full((3, 4), 0.5)}
-
-    x = Providers.of([method("entropy_NT")]).of_rollouts(None, batch(), ["entropy_NT"])  # type: ignore[arg-type]
-    assert x.entropy_NT is not None
-    assert x.entropy_NT.shape == (3, 4)
-    assert not x.provided
-
-
 def test_what_nothing_provides_is_an_error_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="'m' needs 'entropi_NT', which nothing provides; did you mean 'entropy_NT'"):
         Providers.of([method("entropi_NT")])

@@ -243,8 +243,8 @@ class Batch:
         )
 
     def kept(self) -> list[int]:
-        """This rank's rows that train, as places in `rows`."""
-        keep_N, trains_N = self.chosen.keep_N, self.table.inputs.trains_N
+        """This rank's rows that train, as places in `rows`: those that the filters keep, less those that `trains_N` leaves out."""
+        keep_N, trains_N = self.chosen.keep_N, self.table.inputs.provided.get("trains_N")
         return [n for n, place in enumerate(self.table.mine) if keep_N[place] and (trains_N is None or trains_N[place])]
 
 

@@ -8,7 +8,7 @@ of the recipe needs the field:
 
 The axes in a field's name say where it goes. `_N` and `_NT` are values of this rank's rollouts (in the order of `batch.rows`) for methods
 that see `AdvantageInputs`; those of all ranks are put together. `_B` and `_BT` are values of a minibatch's rows for methods that see
-`LossInputs`; `batch` is then the `Minibatch`. A field of these classes is filled under its name, any other is found in `provided`.
+`LossInputs`; `batch` is then the `Minibatch`. Methods find both in `provided`.
 A provider may keep something from step to step (`keeps`), and may ask for the stage's second model (`reference`).
 """
 
@@ -143,10 +143,11 @@ class Providers:
         """The inputs of the methods that act on rollouts, with those of `names` that have a provider and are not there yet."""
         x = batch.table.inputs
         for name in names:
-            if name in self.used and has_axis(name, "N") and read(x, name) is None:
+            if name in self.used and has_axis(name, "N") and name not in x.provided:
                 provider, method = self.used[name]
                 found = provider.fetch(stage, batch, method)
-                x = write(x, {field: _everywhere(batch.table.mine, value, len(x.reward_N)) for field, value in found.items()})
+                values = {field: _everywhere(batch.table.mine, value, len(x.reward_N)) for field, value in found.items()}
+                x = dataclasses.replace(x, provided={**x.provided, **values})
         return x
 
     def of_minibatch(self, stage: Remembering, batch: Any) -> dict[str, torch.Tensor]:
@@ -156,18 +157,6 @@ class Providers:
             if has_axis(name, "B") and name not in out:
                 out |= provider.fetch(stage, batch, method)
         return out
-
-
-def read(x: AdvantageInputs, name: str) -> torch.Tensor | None:
-    """A field, or what a provider from outside gave."""
-    return getattr(x, name) if name in ALWAYS else x.provided.get(name)
-
-
-def write(x: AdvantageInputs, values: Mapping[str, torch.Tensor]) -> AdvantageInputs:
-    """The inputs with these values in their fields, or in `provided`."""
-    own: dict[str, Any] = {name: value for name, value in values.items() if hasattr(x, name)}
-    more = {name: value for name, value in values.items() if name not in own}
-    return dataclasses.replace(x, **own, provided={**x.provided, **more})
 
 
 def _everywhere(mine: list[int], values: torch.Tensor, rows: int) -> torch.Tensor:

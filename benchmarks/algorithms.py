@@ -67,16 +67,19 @@ def make_inputs(rollouts: int, tokens: int, group: int, seed: int) -> tuple[Adva
         on_policy_N=torch.arange(rollouts) % group != group - 1,
         length_N=length_N,
         columns=COLUMNS,
-        answer_N=torch.randint(0, 4, (rollouts,), generator=draw),
-        logp_N=-torch.rand(rollouts, generator=draw).double() * 50,
-        baseline_N=torch.rand(rollouts // group + 1, generator=draw).double()[group_N],
-        truncated_N=length_N == tokens,
-        progress=0.5,
         tasks=("counting", "boxes", "time", "choice"),
-        trajectory_N=torch.arange(rollouts),
         weights_K=torch.ones(3, dtype=torch.float64),
         memory={},
-        provided={"consistency_N": torch.rand(rollouts, generator=draw).double(), "ids_NT": ids_NT},
+        provided={
+            "answer_N": torch.randint(0, 4, (rollouts,), generator=draw),
+            "logp_N": -torch.rand(rollouts, generator=draw).double() * 50,
+            "baseline_N": torch.rand(rollouts // group + 1, generator=draw).double()[group_N],
+            "truncated_N": length_N == tokens,
+            "progress": torch.tensor(0.5, dtype=torch.float64),
+            "trajectory_N": torch.arange(rollouts),
+            "consistency_N": torch.rand(rollouts, generator=draw).double(),
+            "ids_NT": ids_NT,
+        },
     )
     return x, torch.arange(tokens)[None] < length_N[:, None]
 

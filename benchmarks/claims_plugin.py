@@ -6,4 +6,4 @@ Importing it registers the method, so only recipes of the benchmark name it.
 from benchmarks.claims_recorder import claims_recorder
 from vlmrl.algo.registries import reward_shaping
 
-reward_shaping("claims_recorder", monotone=True)(claims_recorder)
+reward_shaping("claims_recorder", needs=("progress",), monotone=True)(claims_recorder)

@@ -20,6 +20,7 @@ from torch import Tensor
 from benchmarks.common import BenchmarkError
 from vlmrl import fs
 from vlmrl.algo.inputs import AdvantageInputs
+from vlmrl.algo.needs import need
 
 FILE = "VLMRL_CLAIMS_GROUPS"
 """Environment variable: the file that steps are appended to. It is no argument of the recipe: a path must not change what a run is."""
@@ -36,7 +37,7 @@ def claims_recorder(rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs) -> 
         raise ValueError(f"reward_shaping 'claims_recorder' needs the environment variable {FILE}: the file to append to")
     numbers = [[None if math.isnan(value) else value for value in row] for row in rewards_NK.tolist()]
     line = {
-        "progress": x.progress,
+        "progress": float(need(x, "progress", "reward_shaping 'claims_recorder'")),
         "columns": list(x.columns),
         "tasks": list(x.tasks),
         "rewards": numbers,

@@ -33,7 +33,7 @@ from vlmrl.methods import registries
 from vlmrl.registry import Registry
 from vlmrl.rewards.run.foreign import Form
 from vlmrl.train.stage import providers  # noqa: F401 (registers them)
-from vlmrl.train.stage.provide import PROVIDERS
+from vlmrl.train.stage.provide import PROVIDERS, SCALARS
 
 WRITTEN = [page for page in PAGES if page != GENERATED]
 FIELDS = {**SLOTS, "strategy": "strategy"}
@@ -242,7 +242,7 @@ def options_of_eval(table: Table) -> None:
 
 
 def inputs_and_providers(table: Table) -> None:
-    fields = {f.name for inputs in (AdvantageInputs, LossInputs) for f in dataclasses.fields(inputs)} | set(PROVIDERS)
+    fields = {f.name for inputs in (AdvantageInputs, LossInputs) for f in dataclasses.fields(inputs)} | {*PROVIDERS, *SCALARS}
     for row in table.rows:
         assert set(marks(row[0])) <= fields, row[0]
 

@@ -13,11 +13,15 @@ from vlmrl.types import Group, Prompt, Rollout, Sample
 
 
 class GivenInputs(AdvantageInputs):
-    """Inputs whose further keywords are what providers give, `dataclasses.replace(x, entropy_NT=...)`; None takes one away."""
+    """Inputs whose further keywords are what providers give, `dataclasses.replace(x, entropy_NT=...)`; None takes one away, and a stage has
+    just begun if nothing else is said."""
 
     def __init__(self, *, provided: Mapping[str, torch.Tensor] | None = None, **values: Any) -> None:
         fields = {one.name for one in dataclasses.fields(AdvantageInputs)}
-        found = {**(provided or {}), **{name: value for name, value in values.items() if name not in fields}}
+        more = {name: value for name, value in values.items() if name not in fields}
+        if isinstance(more.get("progress"), float):
+            more["progress"] = torch.tensor(more["progress"], dtype=torch.float64)
+        found = {"progress": torch.zeros((), dtype=torch.float64), **(provided or {}), **more}
         super().__init__(
             **{name: value for name, value in values.items() if name in fields},
             provided={name: value for name, value in found.items() if value is not None},

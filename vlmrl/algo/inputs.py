@@ -51,29 +51,8 @@ class AdvantageInputs(Inputs):
     """int64 response tokens."""
     columns: tuple[str, ...]
     """Names of the K columns."""
-    answer_N: Tensor | None = None
-    """int64 cluster of the parsed answer within its group; -1 where nothing was parsed."""
-    logp_N: Tensor | None = None
-    """float64 sum over the response of the log-probs of the policy that sampled it; NaN for rows that were not sampled."""
-    baseline_N: Tensor | None = None
-    """float64 value of the prompt before this step, from the ledger; NaN where it was never seen."""
-    truncated_N: Tensor | None = None
-    """bool: the answer was cut off at the token limit; None where the caller did not record it."""
-    progress: float = 0.0
-    """Share of the stage that is done, in [0, 1]."""
     tasks: tuple[str, ...] = ()
     """Names of the tasks, by task id."""
-    trajectory_N: Tensor | None = None
-    """int64 id of the attempt that the rollout is a step of, unique over all ranks; the group is then the task that is attempted."""
-    turn_N: Tensor | None = None
-    """int64 number of the turn within its attempt, from 0."""
-    state_N: Tensor | None = None
-    """int64 id of the state that the turn was taken in: equal within a group where the state is; -1 where it is not known."""
-    node_N: Tensor | None = None
-    """int64 id of what an attempt has seen and said up to and with its turn: equal for rows of attempts that are one so far. None where
-    rows are no turns in an environment."""
-    sample_N: Tensor | None = None
-    """int64 id of the row of data that the group asks about, the same at every step: what memories of rows go by."""
     weights_K: Tensor | None = None
     """float64 weights of the columns in `reward_N`; None: 1 each."""
     memory: Mapping[str, Tensor] | None = None

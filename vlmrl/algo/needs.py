@@ -8,6 +8,7 @@ from torch import Tensor
 from vlmrl.algo.inputs import AdvantageInputs
 
 WHAT = {
+    "progress": "the share of the stage that is done, in [0, 1]",
     "answer_N": "the cluster of each parsed answer",
     "logp_N": "the log-prob of each response under the policy that sampled it",
     "baseline_N": "the ledger's value of each prompt",

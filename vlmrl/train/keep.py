@@ -85,7 +85,7 @@ class Keeper:
         self._pending, self._wanted, self._seen = [], set(), {}
         if step % self.keep.every or self._broken:
             return
-        x, mine = batch.table.inputs, batch.table.mine
+        x, mine, baseline_N = batch.table.inputs, batch.table.mine, batch.table.baseline_N
         judged = x.reward_N[x.valid_N & x.on_policy_N]
         usual = float(judged.mean()) if len(judged) else 0.0
         found: list[KeptGroup] = []
@@ -94,7 +94,7 @@ class Keeper:
         for place, scored in batch.groups:
             rollouts = scored.group.rollouts
             starts.append(first)
-            known = float(x.baseline_N[mine[first]]) if rollouts and x.baseline_N is not None else math.nan
+            known = float(baseline_N[mine[first]]) if rollouts else math.nan
             expected = None if math.isnan(known) else known
             first += len(rollouts)
             surprised = surprise(scored.scores.total(), usual if expected is None else expected)

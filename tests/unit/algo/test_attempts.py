@@ -67,9 +67,7 @@ def test_turn_return():
 
 def test_returns_and_the_turn_before():
     x = shuffled(dense(*DENSE), [8, 0, 4, 2, 1, 3, 5, 7, 6])
-    assert x.trajectory_N is not None
-    assert x.turn_N is not None
-    last = before(x.trajectory_N, x.turn_N, "method")
+    last = before(x.provided["trajectory_N"], x.provided["turn_N"], "method")
     assert last == [7, -1, 5, 4, 1, -1, -1, 8, 6]
     assert returns(x.reward_N, last, 0.5).tolist() == pytest.approx([0.5, 0.45, -0.1, 1.0, 0.5, 0.15, 0.2125, 0.25, 0.425])
     with pytest.raises(ValueError, match="method: trajectory 0 has two rows of turn 1"):
@@ -80,11 +78,11 @@ def test_returns_and_the_turn_before():
 @given(given=st.lists(STEPS, min_size=1, max_size=4))
 def test_gigpo_step_parts_of_a_state_sum_to_zero_and_w_0_is_trajectory_without_deviation(given):
     x = attempts(*given)
-    assert x.state_N is not None
+    state_N = x.provided["state_N"]
     plain = gigpo(x, w=0.0)
     step = gigpo(x) - plain
-    for state in x.state_N.unique():
-        assert float(step[x.state_N == state].sum()) == pytest.approx(0.0, abs=1e-9)
+    for state in state_N.unique():
+        assert float(step[state_N == state].sum()) == pytest.approx(0.0, abs=1e-9)
     # divided by a deviation that is far below epsilon's scale, `trajectory` shows its numerator
     torch.testing.assert_close(trajectory(x, epsilon=1e12) * 1e12, plain, rtol=1e-6, atol=1e-6)
 
@@ -118,7 +116,7 @@ def test_tasks_do_not_see_each_other(name):
     rows = [(float(r), g, True) for g in (0, 3) for r in attempts(*GIGPO).reward_N]
     x = attempts(*GIGPO)
     twice = {
-        field: torch.cat([getattr(x, field), getattr(x, field) + shift])
+        field: torch.cat([x.provided[field], x.provided[field] + shift])
         for field, shift in (("trajectory_N", 10), ("turn_N", 0), ("state_N", 0))
     }
     torch.testing.assert_close(METHODS[name](dataclasses.replace(inputs(rows), **twice)), torch.cat([alone, alone]))

@@ -54,7 +54,7 @@ def test_branches_of_a_fork_are_centred_and_a_path_adds_up_to_its_return(words: 
         root = float(found.value_N[rows[0]] - edges[rows[0]])
         assert root + sum(steps.values()) == pytest.approx(reward)
     for fork in set(found.sibling_N.tolist()) - {-1}:
-        of_fork = {(float(found.value_N[m]), int(x.node_N[m])) for m in range(n) if int(found.sibling_N[m]) == fork}  # pyright: ignore
+        of_fork = {(float(found.value_N[m]), int(x.provided["node_N"][m])) for m in range(n) if int(found.sibling_N[m]) == fork}  # pyright: ignore
         assert len(of_fork) >= 2
     order = list(reversed(range(n)))
     assert torch.allclose(spo_tree(shuffled(x, order)), out[torch.tensor(order)])

@@ -70,10 +70,11 @@ def test_steps_of_an_attempt_share_one_number_in_any_order(attempts, data):
     x = steps(*attempts)
     out = trajectory(x)
     for i in range(len(attempts)):
-        assert out[x.trajectory_N == i].unique().numel() == 1
+        assert out[x.provided["trajectory_N"] == i].unique().numel() == 1
     order = data.draw(st.permutations(range(len(out))))
     mixed = dataclasses.replace(
-        inputs([(float(x.reward_N[i]), 0, True) for i in order]), trajectory_N=x.trajectory_N[torch.tensor(order, dtype=torch.int64)]
+        inputs([(float(x.reward_N[i]), 0, True) for i in order]),
+        trajectory_N=x.provided["trajectory_N"][torch.tensor(order, dtype=torch.int64)],
     )
     torch.testing.assert_close(trajectory(mixed), out[order])
 

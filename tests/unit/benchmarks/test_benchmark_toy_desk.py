@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.builders import GivenInputs
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -29,14 +31,12 @@ def plugin(monkeypatch: pytest.MonkeyPatch):
 
 def inputs(progress: float):
     """Two groups of four attempts with one to three turns; the reward is on the last turn. Attempt 7 had a fault."""
-    from vlmrl.algo.inputs import AdvantageInputs
-
     turns = [2, 1, 3, 2, 1, 2, 2, 3]
     total = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, float("nan")]
     rows = [(n, turn, total[n] if turn == turns[n] - 1 else 0.0) for n in range(8) for turn in range(turns[n])]
     reward = torch.tensor([reward for _, _, reward in rows], dtype=torch.float64)
     count = len(rows)
-    return AdvantageInputs(
+    return GivenInputs(
         reward_N=reward,
         rewards_NK=reward[:, None],
         valid_N=~reward.isnan(),
@@ -65,7 +65,8 @@ def test_returns_are_dealt_anew_within_their_group(plugin):
         assert sorted(totals[groups == 0].tolist()) == [0.0, 0.0, 1.0, 1.0]
         assert sorted(totals[groups == 1].tolist()) == [0.0, 1.0, 1.0]
         assert torch.equal(out.nan_to_num(9.0), plugin.dealt(inputs(step / 20), attempts).nan_to_num(9.0)), "a resumed run deals the same"
-        last = torch.tensor([x.turn_N[n] == x.turn_N[x.trajectory_N == x.trajectory_N[n]].max() for n in range(len(out))])
+        turn_N, trajectory_N = x.provided["turn_N"], x.provided["trajectory_N"]
+        last = torch.tensor([turn_N[n] == turn_N[trajectory_N == trajectory_N[n]].max() for n in range(len(out))])
         assert not out[~last & attempts.whole_N].any()
         seen.add(tuple(totals.tolist()))
     assert len(seen) > 5
@@ -76,7 +77,7 @@ def test_a_fault_stays_without_advantage_and_returns_in_place_are_gigpo(plugin, 
 
     x = inputs(0.5)
     out = plugin.gigpo_shuffled(x)
-    assert not out[x.trajectory_N == 7].any()
+    assert not out[x.provided["trajectory_N"] == 7].any()
     assert out.isfinite().all()
     monkeypatch.setattr(torch, "randperm", lambda n, generator: torch.arange(n))
     assert torch.equal(plugin.gigpo_shuffled(x), gigpo(x))

@@ -13,6 +13,7 @@ import torch
 from benchmarks import claims_mechanisms as mechanisms
 from benchmarks.claims_recorder import FILE, claims_recorder, read_steps
 from benchmarks.common import BenchmarkError
+from tests.support.builders import GivenInputs
 from vlmrl.algo.inputs import AdvantageInputs
 
 
@@ -23,7 +24,7 @@ def inputs(rewards, *, own=None, tasks=None, group=None, progress: float = 0.0, 
     count = len(flat)
     of_group = tasks or [0] * len(rewards)
     rewards_NK = torch.tensor(flat, dtype=torch.float64)[:, None]
-    return AdvantageInputs(
+    return GivenInputs(
         reward_N=rewards_NK[:, 0],
         rewards_NK=rewards_NK,
         valid_N=~rewards_NK[:, 0].isnan(),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import group
+from tests.support.tables import table_for
 from tests.support.tiny import Tiny
 from tests.unit.rollout.test_episodes import play
 from vlmrl.envs.trajectory import Trajectory, trajectory_from_json, trajectory_to_json
@@ -18,7 +19,6 @@ from vlmrl.protocols import RewardContext
 from vlmrl.rewards.environment_reward import environment_reward
 from vlmrl.rewards.run.wire import decode_call, encode_call
 from vlmrl.rollout.turns import FaultWatch, notes_of, turn_rollouts
-from vlmrl.train.stage.table import reward_table
 from vlmrl.types import Group, ScoredGroup, Scores, TurnRollout
 
 
@@ -92,14 +92,11 @@ def test_the_table_knows_attempts_turns_and_states() -> None:
     of_task = Group(id="g", prompt=prompt, rollouts=tuple(rows))
     scores = Scores(columns=("environment",), weights=(1.0,), rewards_GK=tuple((row.reward,) for row in rows))
     one, other = (ScoredGroup(group=dataclasses.replace(of_task, id=name), scores=scores) for name in "gh")
-    made = reward_table([(4, one), (6, other)], baseline=lambda _: None, progress=0.0)
-    x = made.inputs
-    assert x.trajectory_N is not None
-    assert x.turn_N is not None
-    assert x.state_N is not None
-    assert x.trajectory_N.tolist() == [0, 0, 1, 2, 2, 3]
-    assert x.turn_N.tolist() == [0, 1, 0, 0, 1, 0]
-    states = x.state_N.tolist()
+    made = table_for([(4, one), (6, other)], "trajectory_N", "turn_N", "state_N")
+    x = made.inputs.provided
+    assert x["trajectory_N"].tolist() == [0, 0, 1, 2, 2, 3]
+    assert x["turn_N"].tolist() == [0, 1, 0, 0, 1, 0]
+    states = x["state_N"].tolist()
     assert states[0] == states[2] != states[1]
     assert states[0] != states[3], "states of different tasks are different"
     worth, counted = made.worth()

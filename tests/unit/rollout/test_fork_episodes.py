@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.support.builders import sample
+from tests.support.tables import table_for
 from tests.support.tiny import Tiny
 from tests.unit.rollout.test_episodes import play, trained
 from vlmrl.algo.branches import Branches
@@ -19,7 +20,7 @@ from vlmrl.policy.pack import Row
 from vlmrl.rollout import episodes
 from vlmrl.rollout.forks import Forks
 from vlmrl.rollout.turns import turn_rollouts
-from vlmrl.train.stage.table import by_trajectory, reward_table
+from vlmrl.train.stage.table import by_trajectory
 from vlmrl.types import Group, Prompt, ScoredGroup, Scores
 
 FORKS = Forks.of({1: 2})
@@ -48,12 +49,11 @@ def test_what_attempts_share_is_asked_once_and_trained_as_one(tiny: Tiny, tmp_pa
     rollouts = turn_rollouts(table, made[0], 0)
     scores = Scores(columns=("environment",), weights=(1.0,), rewards_GK=tuple((float(n == 2),) for n in range(len(rollouts))))
     scored = ScoredGroup(group=Group(id="g", prompt=rollouts[0].prompt, rollouts=tuple(rollouts)), scores=scores)
-    table_of_step = reward_table([(3, scored), (5, scored)], baseline=lambda _: None, progress=0.0)
+    table_of_step = table_for([(3, scored), (5, scored)], "trajectory_N", "turn_N", "node_N")
     x = by_trajectory(table_of_step.inputs, table_of_step.trajectories)
-    assert x.node_N is not None
-    nodes = x.node_N.view(2, 4, 3)
+    nodes = x.provided["node_N"].view(2, 4, 3)
     assert torch.equal(nodes[:, 0, 0], nodes[:, 1, 0])
-    assert len(set(x.node_N.tolist())) == 2 * (2 + 4 + 4), "groups share nothing"
+    assert len(set(nodes.flatten().tolist())) == 2 * (2 + 4 + 4), "groups share nothing"
     found = Branches.of(x, "test")
     assert found.value_N.view(2, 4, 3)[0].tolist() == [[0.5, 1, 1], [0.5, 0, 0], [0, 0, 0], [0, 0, 0]], (
         "the first attempt's last turn got 1"

@@ -28,7 +28,13 @@ def section() -> GrpoSection:
 
 def batch_of(x: AdvantageInputs, mine: list[int], mask: list[list[int]]) -> Batch:
     """This rank's rows `mine` with a token mask; the rest are other ranks'."""
-    table = RewardTable(inputs=x, mine=mine, weights_K=torch.ones(1, dtype=torch.float64), trajectories=[None] * len(x.reward_N))
+    table = RewardTable(
+        inputs=x,
+        mine=mine,
+        weights_K=torch.ones(1, dtype=torch.float64),
+        trajectories=[None] * len(x.reward_N),
+        baseline_N=torch.full_like(x.reward_N, float("nan")),
+    )
     mask_NT = torch.tensor(mask, dtype=torch.bool)
     return Batch(groups=[], rows=[], rollouts=[], mask_NT=mask_NT, table=table, chosen=Selection.of([], x))
 

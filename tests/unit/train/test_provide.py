@@ -46,8 +46,8 @@ def test_a_need_is_fetched_once_and_only_if_somebody_has_it(registered: None) ->
         return {"gaze_N": torch.tensor([1.0, 2.0, 3.0]), "gaze_NT": torch.ones(3, 2)}
 
     of = batch()
-    plain = Providers.of([method("tasks", "logp_N")])
-    assert plain.of_rollouts(None, of, ["tasks", "logp_N"]) is of.table.inputs  # type: ignore[arg-type]
+    plain = Providers.of([method("tasks", "progress")])
+    assert plain.of_rollouts(None, of, ["tasks", "progress"]) is of.table.inputs  # type: ignore[arg-type]
     assert asked == []
     used = Providers.of([method("gaze_N", name="first"), method("gaze_NT", "gaze_N", name="second")])
     x = used.of_rollouts(None, of, ["gaze_N", "gaze_NT", "gaze_N"])  # type: ignore[arg-type]

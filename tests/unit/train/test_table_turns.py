@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from tests.support.builders import group, sample
+from tests.support.tables import table_for
 from vlmrl.algo.advantage.gigpo import gigpo
 from vlmrl.errors import ConfigError
-from vlmrl.train.stage.table import RewardTable, by_trajectory, reward_table
+from vlmrl.train.stage.table import RewardTable, by_trajectory
 from vlmrl.types import ScoredGroup, Scores
 
 
@@ -22,37 +23,33 @@ def scored(place: int, rewards: list[float], **trajectory: object) -> tuple[int,
 
 
 def table(*groups: tuple[int, ScoredGroup]) -> RewardTable:
-    return reward_table(groups, baseline=lambda _: None, progress=0.0)
+    return table_for(groups, "trajectory_N", "turn_N", "state_N", "sample_N")
 
 
 def test_step_credit_on_rows_compares_rollouts_of_a_row():
     made = table(scored(4, [1.0, 0.0], id="t", step=0), scored(5, [1.0, 0.0], id="t", step=1))
     x = by_trajectory(made.inputs, made.trajectories)
-    assert x.turn_N is not None
-    assert x.state_N is not None
-    assert x.turn_N.tolist() == [0, 0, 1, 1]
-    assert x.state_N.tolist() == [4, 4, 5, 5]
+    assert x.provided["turn_N"].tolist() == [0, 0, 1, 1]
+    assert x.provided["state_N"].tolist() == [4, 4, 5, 5]
     # returns 2 and 0; Q at the first row 1.5 and 0, at the second 1 and 0
     assert gigpo(x, gamma=0.5).tolist() == pytest.approx([1.75, -1.75, 1.5, -1.5])
 
 
 def test_a_row_has_the_same_id_at_every_place():
-    a = table(scored(0, [1.0]), scored(1, [1.0])).inputs
+    a = table(scored(0, [1.0]), scored(1, [1.0])).inputs.provided["sample_N"]
     one = dataclasses.replace(scored(1, [1.0])[1])
-    b = table((9, one)).inputs
-    assert a.sample_N is not None
-    assert b.sample_N is not None
-    assert a.sample_N.dtype == torch.int64
-    assert int(a.sample_N[1]) == int(b.sample_N[0]) != int(a.sample_N[0])
+    b = table((9, one)).inputs.provided["sample_N"]
+    assert a.dtype == torch.int64
+    assert int(a[1]) == int(b[0]) != int(a[0])
 
 
 def test_rows_that_do_not_say_their_step_have_no_turns():
-    assert table(scored(0, [1.0], id="t")).inputs.turn_N is None
-    assert table(scored(0, [1.0], id="t", step=True)).inputs.turn_N is None
+    assert "turn_N" not in table(scored(0, [1.0], id="t")).inputs.provided
+    assert "turn_N" not in table(scored(0, [1.0], id="t", step=True)).inputs.provided
 
 
 def test_a_method_of_turns_refuses_rows_that_do_not_say_their_step():
     made = table(scored(0, [1.0], id="t"))
-    assert by_trajectory(made.inputs, made.trajectories, ("trajectory_N",)).turn_N is None
+    assert by_trajectory(made.inputs, made.trajectories, ("trajectory_N",)).group_N.tolist() == [0]
     with pytest.raises(ConfigError, match=r"`trajectory\.step`"):
         by_trajectory(made.inputs, made.trajectories, ("trajectory_N", "turn_N"))

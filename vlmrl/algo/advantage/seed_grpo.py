@@ -52,7 +52,7 @@ def _own_clusters(answer_n: Tensor) -> Tensor:
     return torch.where(unparsed_n, -unparsed_n.long().cumsum(0), answer_n)
 
 
-@advantage("seed_grpo", paper="arXiv:2505.12346", needs=("answer_N",))
+@advantage("seed_grpo", paper="arXiv:2505.12346", needs=("answer_N", "logp_N"))
 def seed_grpo(
     x: AdvantageInputs,
     *,

@@ -15,10 +15,11 @@ from torch import Tensor
 from vlmrl.algo import segments
 from vlmrl.algo.filter.pods import widest
 from vlmrl.algo.inputs import AdvantageInputs
+from vlmrl.algo.needs import need
 from vlmrl.algo.registries import rollout_filter
 
 
-@rollout_filter("d3s", paper="arXiv:2509.22115", unit="rollout", drops_flat_groups=True)
+@rollout_filter("d3s", paper="arXiv:2509.22115", needs=("progress",), unit="rollout", drops_flat_groups=True)
 def d3s(x: AdvantageInputs, *, start: float = 0.25, end: float = 1.0) -> tuple[Tensor, str]:
     """Keep the share of each group's rows with the largest variance; a share that grows over the stage.
 
@@ -27,12 +28,13 @@ def d3s(x: AdvantageInputs, *, start: float = 0.25, end: float = 1.0) -> tuple[T
     """
     if not (0 < start <= 1 and 0 < end <= 1):
         raise ValueError(f"filter 'd3s': start is {start} and end {end}; both must be in (0, 1]")
+    share = start + (end - start) * float(need(x, "progress", "filter 'd3s'"))
     counted_N = x.valid_N & x.on_policy_N
     kept_N = ~segments.flat(x.reward_N, x.group_N, counted_N)
     for group in sorted({int(g) for g in x.group_N[counted_N & kept_N]}):
         member_N = x.group_N == group
         places = (member_N & counted_N).nonzero()[:, 0]
-        keep = max(2, math.ceil((start + (end - start) * x.progress) * len(places) - 1e-9))
+        keep = max(2, math.ceil(share * len(places) - 1e-9))
         if keep < len(places):
             kept_N[member_N & x.on_policy_N] = False
             kept_N[places[widest(x.reward_N[places], keep)]] = True

@@ -22,7 +22,8 @@ def overlong(x: AdvantageInputs, *, max_share: float = 1.0) -> tuple[Tensor, str
     """Drop rows that were cut off, and groups with too many of them."""
     if not 0 <= max_share <= 1:
         raise ValueError(f"filter 'overlong': max_share {max_share} must lie in [0, 1]")
-    if x.truncated_N is None:
+    truncated_N = x.provided.get("truncated_N")
+    if truncated_N is None:
         return torch.ones_like(x.valid_N), "overlong"
-    share_N = segments.mean(x.truncated_N.double(), x.group_N, x.on_policy_N)
-    return ~x.truncated_N & (share_N <= max_share + 1e-9), "overlong"
+    share_N = segments.mean(truncated_N.double(), x.group_N, x.on_policy_N)
+    return ~truncated_N & (share_N <= max_share + 1e-9), "overlong"

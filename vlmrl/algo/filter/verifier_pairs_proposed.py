@@ -47,14 +47,14 @@ def grades(
     right_N = x.valid_N & (accuracy_N >= RIGHT)  # what was not judged (NaN) is not right
     length_N = x.length_N.double()
     good_N = right_N & (length_N >= shortest * median(length_N, x.group_N, right_N))
-    if x.truncated_N is not None:
-        good_N &= ~x.truncated_N
+    if "truncated_N" in x.provided:
+        good_N &= ~x.provided["truncated_N"]
     for column, pass_at in checks.items():
         good_N &= rewards_NK[:, column_index(x, column, f"{slot} '{NAME}'")] >= pass_at
     return right_N, good_N
 
 
-@rollout_filter(NAME, paper="arXiv:2505.19000", unit="rollout")
+@rollout_filter(NAME, paper="arXiv:2505.19000", needs=("truncated_N",), unit="rollout")
 def keep_pairs(
     x: AdvantageInputs, *, reward: str = "", checks: dict[str, float] | None = None, shortest: float = 0.5
 ) -> tuple[Tensor, str]:
@@ -68,7 +68,7 @@ def keep_pairs(
     return right_N & both_N, NAME
 
 
-@reward_shaping(NAME, paper="arXiv:2505.19000")
+@reward_shaping(NAME, paper="arXiv:2505.19000", needs=("truncated_N",))
 def grade(
     rewards_NK: Tensor,
     valid_N: Tensor,

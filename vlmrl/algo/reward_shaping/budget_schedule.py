@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from vlmrl.algo.inputs import AdvantageInputs
-from vlmrl.algo.needs import column_index, with_column
+from vlmrl.algo.needs import column_index, need, with_column
 from vlmrl.algo.registries import reward_shaping
 
 
@@ -37,7 +37,7 @@ def efficiency(length: Tensor, tokens: int, *, form: Literal["triangle", "platea
     return torch.where(used <= 1, rising, (2 - used).clamp(min=0))
 
 
-@reward_shaping("budget_schedule", paper="arXiv:2508.08940")
+@reward_shaping("budget_schedule", paper="arXiv:2508.08940", needs=("progress",))
 def budget_schedule(
     rewards_NK: Tensor,
     valid_N: Tensor,
@@ -57,5 +57,5 @@ def budget_schedule(
             "needs start >= 1, decay in (0, 1] and drops >= 0"
         )
     k = column_index(x, reward)
-    tokens = budget(x.progress, start=start, decay=decay, drops=drops)
+    tokens = budget(float(need(x, "progress", "reward_shaping 'budget_schedule'")), start=start, decay=decay, drops=drops)
     return with_column(rewards_NK, k, rewards_NK[:, k] + weight * efficiency(x.length_N, tokens, form=form))

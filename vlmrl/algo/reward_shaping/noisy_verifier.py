@@ -45,6 +45,7 @@ def _one_pair_of_rates(arguments: Mapping[str, Any]) -> bool:
 @reward_shaping(
     "noisy_verifier",
     paper="arXiv:2510.00915",
+    needs=("answer_N",),
     linear=_one_pair_of_rates,
     remedy="give unparsed_false_positive and unparsed_false_negative",
 )

@@ -38,12 +38,13 @@ def efficiency(m: float, n: float, c: float = 1.0) -> float:
 def calls_of(rewards_NK: Tensor, x: AdvantageInputs, calls: str) -> Tensor:
     """Calls of each row, or of its attempt; NaN where nothing counted them."""
     calls_N = rewards_NK[:, column_index(x, calls)]
-    if x.trajectory_N is None:
+    trajectory_N = x.provided.get("trajectory_N")
+    if trajectory_N is None:
         return calls_N
     counted_N = ~calls_N.isnan()
-    steps_N = segments.count(x.trajectory_N, torch.ones_like(counted_N))
-    whole_N = segments.count(x.trajectory_N, counted_N) == steps_N
-    total_N = segments.mean(calls_N, x.trajectory_N, whole_N) * steps_N
+    steps_N = segments.count(trajectory_N, torch.ones_like(counted_N))
+    whole_N = segments.count(trajectory_N, counted_N) == steps_N
+    total_N = segments.mean(calls_N, trajectory_N, whole_N) * steps_N
     return torch.where(whole_N, total_N, torch.full_like(total_N, float("nan")))
 
 
@@ -58,7 +59,7 @@ def fewest(state: Mapping[str, Any], x: AdvantageInputs, *, reward: str, calls: 
     return out
 
 
-@reward_shaping("otc", paper="arXiv:2504.14870", needs=("sample_N",), remembers=fewest)
+@reward_shaping("otc", paper="arXiv:2504.14870", needs=("sample_N", "trajectory_N"), remembers=fewest)
 def otc(
     rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, reward: str, calls: str, correct_from: float = 1.0, c: float = 1.0
 ) -> Tensor:

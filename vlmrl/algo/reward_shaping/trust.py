@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vlmrl.algo import segments
 from vlmrl.algo.inputs import AdvantageInputs
-from vlmrl.algo.needs import column_index, with_column
+from vlmrl.algo.needs import column_index, need, with_column
 from vlmrl.algo.registries import reward_shaping
 
 RIGHT = 0.5
@@ -42,7 +42,7 @@ def _trusts_itself(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
         yield f"reward_shaping 'trust' weighs '{arguments['reward']}' by how well it agrees with itself; outcome must be another reward"
 
 
-@reward_shaping("trust", paper="arXiv:2505.17018", refuses=_trusts_itself)
+@reward_shaping("trust", paper="arXiv:2505.17018", needs=("progress",), refuses=_trusts_itself)
 def trust(
     rewards_NK: Tensor,
     valid_N: Tensor,
@@ -67,6 +67,7 @@ def trust(
     low_N, high_N = segments.minimum(outcome_N, x.group_N, known_N), segments.maximum(outcome_N, x.group_N, known_N)
     unanimous_N = (high_N <= UNANIMOUS[0]) | (low_N >= UNANIMOUS[1])
 
-    factor_N = trust_weight(score_N, outcome_N, x.group_N, known_N & complete_N) * alpha * math.exp(-decay * x.progress)
+    progress = float(need(x, "progress", "reward_shaping 'trust'"))
+    factor_N = trust_weight(score_N, outcome_N, x.group_N, known_N & complete_N) * alpha * math.exp(-decay * progress)
     acted_N = known_N & complete_N & ~unanimous_N
     return with_column(rewards_NK, k, torch.where(acted_N, factor_N * score_N, torch.zeros_like(score_N)))

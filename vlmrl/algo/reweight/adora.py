@@ -28,8 +28,8 @@ def advantageous(x: AdvantageInputs, score_N: Tensor, *, prefer: Literal["longer
     judged_N = x.valid_N & ~score_N.isnan()
     right_N = judged_N & (score_N > RIGHT)
     wrong_N = judged_N & ~right_N
-    if x.truncated_N is not None:
-        wrong_N = wrong_N & ~x.truncated_N
+    if "truncated_N" in x.provided:
+        wrong_N = wrong_N & ~x.provided["truncated_N"]
     sign = 1.0 if prefer == "longer" else -1.0
     length_N = sign * x.length_N.double()
     top_N, mean_N = segments.maximum(length_N, x.group_N, right_N), segments.mean(length_N, x.group_N, wrong_N)
@@ -37,7 +37,7 @@ def advantageous(x: AdvantageInputs, score_N: Tensor, *, prefer: Literal["longer
     return (rights_N == 0) | ((wrongs_N > 0) & (top_N > mean_N))
 
 
-@reweight("adora", paper="arXiv:2602.10019")
+@reweight("adora", paper="arXiv:2602.10019", needs=("truncated_N",))
 def adora(
     x: AdvantageInputs, adv_N: Tensor, *, weight: float = 0.1, prefer: Literal["longer", "shorter"] = "longer", reward: str | None = None
 ) -> Tensor:

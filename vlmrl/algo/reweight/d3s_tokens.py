@@ -16,7 +16,7 @@ from vlmrl.algo.needs import need
 from vlmrl.algo.registries import reweight
 
 
-@reweight("d3s_tokens", paper="arXiv:2509.22115", needs=("entropy_NT",), per="token")
+@reweight("d3s_tokens", paper="arXiv:2509.22115", needs=("entropy_NT", "progress"), per="token")
 def d3s_tokens(x: AdvantageInputs, adv_NT: Tensor, *, start: float = 0.2, end: float = 1.0) -> Tensor:
     """Token advantages where |advantage| * entropy is among the largest of the batch, 0 elsewhere. [n, T]
 
@@ -28,7 +28,8 @@ def d3s_tokens(x: AdvantageInputs, adv_NT: Tensor, *, start: float = 0.2, end: f
     entropy_NT = need(x, "entropy_NT", "reweight 'd3s_tokens'")[:, : adv_NT.shape[1]]
     inside_NT = torch.arange(entropy_NT.shape[1])[None, :] < x.length_N[:, None]
     worth_NT = torch.where(inside_NT, adv_NT.abs() * entropy_NT, torch.zeros_like(adv_NT))
-    kept = max(1, round((start + (end - start) * x.progress) * int(inside_NT.sum())))
+    progress = float(need(x, "progress", "reweight 'd3s_tokens'"))
+    kept = max(1, round((start + (end - start) * progress) * int(inside_NT.sum())))
     if kept >= int(inside_NT.sum()):
         return adv_NT
     bound = worth_NT[inside_NT].sort(descending=True).values[kept - 1]

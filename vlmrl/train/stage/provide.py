@@ -83,8 +83,10 @@ def provides(
     return register
 
 
-ALWAYS = {one.name for inputs in (AdvantageInputs, LossInputs) for one in dataclasses.fields(inputs)}
-"""Fields without a provider are filled by the trainer itself, where it can."""
+SCALARS = ("progress",)
+"""In `provided` without a provider (`table.reward_table`): single numbers, the same on every rank."""
+ALWAYS = {one.name for inputs in (AdvantageInputs, LossInputs) for one in dataclasses.fields(inputs)} | {*SCALARS}
+"""What the trainer itself fills, where it can."""
 
 
 @dataclass(frozen=True)

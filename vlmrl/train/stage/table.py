@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 
-from vlmrl import rng
 from vlmrl.algo import segments
 from vlmrl.algo.attempts import Attempts
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.answers.tags import parse
 from vlmrl.errors import ConfigError
 from vlmrl.train import dist
-from vlmrl.types import Rollout, Sample, ScoredGroup, TurnRollout, digest
+from vlmrl.types import Rollout, Sample, ScoredGroup, TurnRollout
 
 LABEL_KEYS = ("category", "difficulty")
 """Keys of `Sample.meta` that the think rate is told apart by: the first that a stage's rows have."""
@@ -33,6 +32,10 @@ class RewardTable:
     weights_K: torch.Tensor
     trajectories: list[str | None]
     """Trajectory that each row is a step of; with an environment the task of the attempt that it is a turn of."""
+    attempt_N: torch.Tensor | None = None
+    """int64 id of the attempt that each row is a step of, unique over all ranks; None where some row is of no trajectory."""
+    baseline_N: torch.Tensor
+    """float64 value of each row's prompt before this step, from the ledger; NaN where it was never seen."""
     turns: bool = False
     """Whether the rows are the turns of attempts in an environment."""
 
@@ -42,7 +45,8 @@ class RewardTable:
         x = self.inputs
         if not self.turns:
             return x.reward_N, torch.ones_like(x.valid_N)
-        attempts = Attempts.of(x, "a step of episodes")
+        assert self.attempt_N is not None
+        attempts = Attempts.of(dataclasses.replace(x, provided={"trajectory_N": self.attempt_N}), "a step of episodes")
         return attempts.totals(x.reward_N), attempts.first_N
 
 
@@ -53,13 +57,8 @@ class RolloutFacts:
     rewards: tuple[float | None, ...]
     on_policy: bool
     length: int
-    logp: float
-    truncated: bool
-    answer: str | None
-    step: tuple[int, int, str] | None
-    """(attempt, turn, state) of a turn in an environment."""
-    node: str | None
-    """Hash of the prompt and the response of such a turn."""
+    attempt: int | None
+    """Of a turn in an environment."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,8 +72,6 @@ class GroupFacts:
     weights: tuple[float, ...]
     baseline: float
     trajectory: str | None
-    turn: int | None
-    sample: str
     rows: list[RolloutFacts]
 
 
@@ -103,18 +100,9 @@ def reward_table(groups: Sequence[tuple[int, ScoredGroup]], *, baseline: Callabl
         on_policy_N=torch.tensor([row.on_policy for _, _, row in rows]),
         length_N=torch.tensor([row.length for _, _, row in rows]),
         columns=tuple(everything[0].columns),
-        answer_N=torch.tensor(_clusters(everything)),
-        logp_N=torch.tensor([row.logp for _, _, row in rows], dtype=torch.float64),
-        baseline_N=torch.tensor([item.baseline for item, _, _ in rows], dtype=torch.float64),
-        truncated_N=torch.tensor([row.truncated for _, _, row in rows]),
-        trajectory_N=_attempts([(item.trajectory, k if row.step is None else row.step[0]) for item, k, row in rows]),
-        turn_N=_turns([item.turn if row.step is None else row.step[1] for item, _, row in rows]),
-        state_N=torch.tensor([_state(item, row) for item, _, row in rows]),
-        node_N=_nodes([(item.place, row.step, row.node) for item, _, row in rows]),
-        sample_N=torch.tensor([rng.key(0, "sample", item.sample) for item, _, _ in rows], dtype=torch.int64),
-        progress=progress,
         tasks=tuple(tasks),
         weights_K=weights_K,
+        provided={"progress": torch.tensor(progress, dtype=torch.float64)},
     )
     mine = [n for n, (item, _, _) in enumerate(rows) if item.rank == dist.rank()]
     return RewardTable(
@@ -122,7 +110,9 @@ def reward_table(groups: Sequence[tuple[int, ScoredGroup]], *, baseline: Callabl
         mine=mine,
         weights_K=weights_K,
         trajectories=[item.trajectory for item, _, _ in rows],
-        turns=any(row.step is not None for _, _, row in rows),
+        attempt_N=_attempts([(item.trajectory, k if row.attempt is None else row.attempt) for item, k, row in rows]),
+        baseline_N=torch.tensor([item.baseline for item, _, _ in rows], dtype=torch.float64),
+        turns=any(row.attempt is not None for _, _, row in rows),
     )
 
 
@@ -138,23 +128,15 @@ def _describe(place: int, scored: ScoredGroup, baseline: Callable[[str], float |
         weights=scored.scores.weights,
         baseline=float("nan") if value is None else value,
         trajectory=f"attempts at {place}" if _plays(scored) else trajectory_id(prompt.sample),
-        turn=_turn(prompt.sample),
-        sample=prompt.sample.id,
-        rows=[_facts(rewards, rollout, prompt.answer_format) for rewards, rollout in pairs],
-    )
-
-
-def _facts(rewards: tuple[float | None, ...], rollout: Rollout, answer_format: str) -> RolloutFacts:
-    answer = parse(rollout.text, answer_format).answer
-    return RolloutFacts(
-        rewards=rewards,
-        on_policy=rollout.on_policy,
-        length=len(rollout.ids),
-        logp=sum(rollout.logprobs) if rollout.on_policy else float("nan"),
-        truncated=rollout.finish == "length",
-        answer=None if answer is None else " ".join(answer.casefold().split()),
-        step=(rollout.attempt, rollout.turn, rollout.state) if isinstance(rollout, TurnRollout) else None,
-        node=_node(rollout) if isinstance(rollout, TurnRollout) else None,
+        rows=[
+            RolloutFacts(
+                rewards=rewards,
+                on_policy=rollout.on_policy,
+                length=len(rollout.ids),
+                attempt=rollout.attempt if isinstance(rollout, TurnRollout) else None,
+            )
+            for rewards, rollout in pairs
+        ],
     )
 
 
@@ -163,61 +145,11 @@ def _plays(scored: ScoredGroup) -> bool:
     return any(isinstance(rollout, TurnRollout) for rollout in scored.group.rollouts)
 
 
-def _state(item: GroupFacts, row: RolloutFacts) -> int:
-    """Id of the state that a row was sampled in. Without an environment a row's screen is the state, and all its rollouts meet it."""
-    return item.place if row.step is None else rng.key(item.place, "state", row.step[2])
-
-
-def _node(rollout: TurnRollout) -> str:
-    prompt = rollout.prompt
-    return digest([list(prompt.ids), [handle.key for handle in prompt.media], list(rollout.ids)])
-
-
-def _nodes(rows: Sequence[tuple[int, tuple[int, int, str] | None, str | None]]) -> torch.Tensor | None:
-    """Id of each turn, equal where attempts are one up to it; None where some row is no turn.
-
-    A prompt that begins anew (`history.screens`) may be the same after different pasts: what came before counts too.
-    """
-    if any(step is None for _, step, _ in rows):
-        return None
-    known: dict[tuple[int, str | None], int] = {}
-    so_far: dict[tuple[int, int], int] = {}
-    out = [0] * len(rows)
-    for n in sorted(range(len(rows)), key=lambda n: rows[n][1][1]):  # pyright: ignore[reportOptionalSubscript]
-        place, step, node = rows[n]
-        assert step is not None
-        before = so_far.get((place, step[0]), -1 - place)
-        out[n] = so_far[place, step[0]] = known.setdefault((before, node), len(known))
-    return torch.tensor(out)
-
-
 def trajectory_id(sample: Sample) -> str | None:
     """The trajectory that a sample is a step of: `trajectory.id` of its row's meta."""
     trajectory: Any = sample.meta.get("trajectory")
     found = trajectory.get("id") if isinstance(trajectory, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     return None if found is None else str(found)  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _turn(sample: Sample) -> int | None:
-    """The number of the step in its trajectory: `trajectory.step` of its row's meta."""
-    trajectory: Any = sample.meta.get("trajectory")
-    found = trajectory.get("step") if isinstance(trajectory, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    return found if type(found) is int else None  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _turns(numbers: Sequence[int | None]) -> torch.Tensor | None:
-    """None where some row does not say which step it is."""
-    known = [number for number in numbers if number is not None]
-    return torch.tensor(known) if len(known) == len(numbers) else None
-
-
-def _clusters(groups: Sequence[GroupFacts]) -> list[int]:
-    """Number of each row's answer among the different answers of its group; -1 without an answer."""
-    out: list[int] = []
-    for item in groups:
-        seen: dict[str, int] = {}
-        out += [-1 if row.answer is None else seen.setdefault(row.answer, len(seen)) for row in item.rows]
-    return out
 
 
 def _attempts(steps: Sequence[tuple[str | None, int]]) -> torch.Tensor | None:
@@ -233,14 +165,14 @@ def by_trajectory(x: AdvantageInputs, names: Sequence[str | None], needs: Sequen
 
     Args:
         names: trajectory of each row.
-        needs: fields that the method asks for.
+        needs: what the method asks for.
 
     Raises:
         ConfigError: a row is of no trajectory, or does not say which step it is where the method asks for that.
     """
-    if x.trajectory_N is None or any(name is None for name in names):
+    if "trajectory_N" not in x.provided or any(name is None for name in names):
         raise ConfigError("a method that needs trajectories is used on rows without `trajectory.id` in their meta; add it or use another")
-    if "turn_N" in needs and x.turn_N is None:
+    if "turn_N" in needs and "turn_N" not in x.provided:
         raise ConfigError(
             "a method that needs turns is used on rows without `trajectory.step` (the number of the step, from 0) in their meta; add it or "
             "use another"

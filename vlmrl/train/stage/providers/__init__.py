@@ -12,10 +12,12 @@ from vlmrl.train.stage.providers import (
     questions,
     reach,
     reliance,
+    rows,
     score_mean,
     sibling,
     tempered,
     tokens,
+    turns,
 )
 
 __all__ = [
@@ -30,8 +32,10 @@ __all__ = [
     "questions",
     "reach",
     "reliance",
+    "rows",
     "score_mean",
     "sibling",
     "tempered",
     "tokens",
+    "turns",
 ]

@@ -20,24 +20,22 @@ def test_the_name_of_a_tensor_says_its_axes() -> None:
             assert has_axis(one.name, "N") or has_axis(one.name, "K"), f"AdvantageInputs.{one.name} does not say its axes"
 
 
+def test_what_few_methods_read_is_no_field() -> None:
+    assert len(dataclasses.fields(AdvantageInputs)) <= 12, "register a provider (train.stage.provide) and read it from provided"
+
+
 def test_every_field_of_rollouts_is_cut() -> None:
-    whole = inputs([(float(n), n // 2, True) for n in range(6)])
-    filled = dataclasses.replace(
-        whole,
-        **{
-            one.name: torch.arange(6 if not one.name.endswith("T") else 12).view(6, -1).squeeze(1)
-            for one in dataclasses.fields(whole)
-            if has_axis(one.name, "N") and getattr(whole, one.name) is None
-        },
-    )
+    provided = {"gaze_N": torch.arange(6), "gaze_NT": torch.arange(12).view(6, 2), "progress": torch.tensor(0.5)}
+    whole = dataclasses.replace(inputs([(float(n), n // 2, True) for n in range(6)]), provided=provided)
     index = torch.tensor([4, 1])
-    part = filled.of_rows(index)
-    for one in dataclasses.fields(filled):
-        before, after = getattr(filled, one.name), getattr(part, one.name)
+    part = whole.of_rows(index, tokens=1)
+    for one in dataclasses.fields(AdvantageInputs):
+        before, after = getattr(whole, one.name), getattr(part, one.name)
         if has_axis(one.name, "N"):
             assert torch.equal(after, before[index]), one.name
-        else:
+        elif one.name != "provided":
             assert after == before, one.name
+    assert {name: value.tolist() for name, value in part.provided.items()} == {"gaze_N": [4, 1], "gaze_NT": [[8], [2]], "progress": 0.5}
 
 
 def test_a_field_that_is_added_is_cut() -> None:

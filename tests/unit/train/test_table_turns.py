@@ -11,6 +11,8 @@ from tests.support.builders import group, sample
 from tests.support.tables import table_for
 from vlmrl.algo.advantage.gigpo import gigpo
 from vlmrl.errors import ConfigError
+from vlmrl.train.stage.algorithm import Batch
+from vlmrl.train.stage.providers import turns
 from vlmrl.train.stage.table import RewardTable, by_trajectory
 from vlmrl.types import ScoredGroup, Scores
 
@@ -46,6 +48,14 @@ def test_a_row_has_the_same_id_at_every_place():
 def test_rows_that_do_not_say_their_step_have_no_turns():
     assert "turn_N" not in table(scored(0, [1.0], id="t")).inputs.provided
     assert "turn_N" not in table(scored(0, [1.0], id="t", step=True)).inputs.provided
+
+
+def test_turns_are_given_on_every_rank_or_on_none(monkeypatch: pytest.MonkeyPatch):
+    groups = [scored(4, [1.0, 0.0], id="t", step=1)]
+    batch = Batch.of(groups, table(*groups))
+    assert turns.turns(None, batch, None)["turn_N"].tolist() == [1, 1]  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(turns.dist, "gather", lambda own: [own, False])  # some row of another rank does not say its step
+    assert turns.turns(None, batch, None) == {}  # pyright: ignore[reportArgumentType]
 
 
 def test_a_method_of_turns_refuses_rows_that_do_not_say_their_step():

@@ -9,6 +9,7 @@ of the recipe needs the field:
 The axes in a field's name say where it goes. `_N` and `_NT` are values of this rank's rollouts (in the order of `batch.rows`) for methods
 that see `AdvantageInputs`; those of all ranks are put together. `_B` and `_BT` are values of a minibatch's rows for methods that see
 `LossInputs`; `batch` is then the `Minibatch`. Methods find both in `provided`.
+A value that the step's rows do not have is left out, on every rank alike; a method that cannot go without then says so (`need`).
 A provider may keep something from step to step (`keeps`), and may ask for the stage's second model (`reference`).
 """
 

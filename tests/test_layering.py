@@ -64,8 +64,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Who may ask a server of ours, and the port that it listens on.
     "web": {"errors"},
     "toy": BELOW | {"config", "media", "data", "policy", "train", "envs"},
-    "methods": {"cards", "config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "data.wording", "algo", "rewards"}
-    | {"sampling", "rollout.strategy", "envs"},
+    "methods": {"cards", "config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "data.wording", "algo"}
+    | {"rewards", "sampling", "rollout.strategy", "envs"},
     "doctor": {"compat", "errors", "families"},
     "plan": {"config", "errors", "fs"},
     # Actions are read as the GUI metrics read them; worker processes are those of the rewards. Tools look at media again.

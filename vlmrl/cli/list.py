@@ -27,7 +27,7 @@ def list_(
     plugin: Annotated[list[str] | None, typer.Option(help="Also import this module, for its registrations.", show_default=False)] = None,
     recipe: Annotated[Path | None, typer.Option(help="Also import the plug-ins of this recipe.", show_default=False)] = None,
 ) -> None:
-    """Every preset (algorithm) and every method that a recipe can name, the core first: arguments, needs, source, and what stands behind it.
+    """Every preset (algorithm) and every method that a recipe can name, the core first: arguments, needs, source, what stands behind it.
 
     Example: vlmrl list advantage --plugin examples.my_method
     """

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import reach
+from vlmrl.registry import load
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vlmrl"
@@ -47,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rewards": {"types", "answers", "metrics", "errors", "protocols", "registry", "fs", "rng", "compat"},
     # What is special about a kind of model; below the policy, which asks it.
     "families": {"types", "errors", "compat"},
-    "policy": {"types", "algo.inputs", "media", "errors", "compat", "fs", "families"},
+    "policy": {"types", "registry", "algo.inputs", "media", "errors", "compat", "fs", "families"},
     # The reference engine decodes with the policy; ground-truth rows are written by the inverse of the answer parser.
     # Episodes are played in environments, with prompts that the encoder makes. A rollout server is asked as our other servers are.
     "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "families", "answers", "envs", "data", "media", "web"},
@@ -208,6 +209,26 @@ def imports(path: Path) -> Iterator[tuple[ast.stmt, str]]:
                 yield node, f"{base}.{alias.name}" if is_module else base
 
 
+def references(path: Path) -> Iterator[tuple[ast.AST, str]]:
+    """(place, `module:attribute`) of what stands as text for `vlmrl.registry.Lazy` to import."""
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"vlmrl(\.\w+)+:\w+", node.value):
+            yield node, node.value
+
+
+def arrows(path: Path) -> Iterator[tuple[ast.AST, str]]:
+    """Imports and references. A module may name one that imports it, as what is registered imports what it is registered with; between
+    parts a reference is an arrow like any other."""
+    yield from imports(path)
+    yield from ((node, place.partition(":")[0]) for node, place in references(path))
+
+
+@pytest.mark.parametrize("place", sorted({place for path in FILES for _, place in references(path)}))
+def test_what_is_named_by_its_place_is_there(place: str):
+    """No other check of imports looks into texts."""
+    assert load(place) is not None
+
+
 def is_under(name: str, allowed: set[str] | tuple[str, ...]) -> bool:
     return any(name == a or name.startswith(f"{a}.") for a in allowed)
 
@@ -260,7 +281,7 @@ def test_imports_point_down():
         top = part(own)
         if top in ("", "extras"):
             continue
-        for node, name in imports(path):
+        for node, name in arrows(path):
             if name.split(".")[0] != "vlmrl" or name == "vlmrl":
                 continue
             target = name.removeprefix("vlmrl.")
@@ -312,7 +333,7 @@ def test_parts_that_nobody_imports():
     wrong: list[str] = []
     for path in FILES:
         own = part(module(path))
-        for node, name in imports(path):
+        for node, name in arrows(path):
             top = part(name.removeprefix("vlmrl.")) if name.startswith("vlmrl.") else ""
             if top in ONLY_IMPORTED_BY and own != top and own not in ONLY_IMPORTED_BY[top]:
                 wrong.append(f"{where(path, node)}: '{own}' may not import '{top}'")
@@ -333,7 +354,7 @@ def test_no_part_imports_another_in_a_circle():
     edges: dict[str, set[str]] = {}
     for path in FILES:
         top = part(module(path))
-        for _, name in imports(path):
+        for _, name in arrows(path):
             if name.startswith("vlmrl."):
                 edges.setdefault(top, set()).add(part(name.removeprefix("vlmrl.")))
     circular = {top for top in edges if any(top in reachable(edges, other) for other in edges[top] - {top})}

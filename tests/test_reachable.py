@@ -33,7 +33,8 @@ def with_parents(name: str) -> Iterator[str]:
 
 
 def uses(tree: ast.AST) -> Iterator[str]:
-    """Modules of the package that a file imports, anywhere in it, or names as text (`python -m vlmrl.x`, `"vlmrl.x.Class"`).
+    """Modules of the package that a file imports, anywhere in it, or names as text (`python -m vlmrl.x`, `"vlmrl.x.Class"`,
+    `"vlmrl.x:attribute"`).
 
     Imports under `if TYPE_CHECKING:` do not run and do not count. A package that walks its own `__path__` imports all that lies in it.
     """
@@ -48,8 +49,8 @@ def uses(tree: ast.AST) -> Iterator[str]:
             found = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             found = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"vlmrl(\.\w+)+", node.value):
-            found = [node.value]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"vlmrl(\.\w+)+(:\w+)?", node.value):
+            found = [node.value.partition(":")[0]]
         else:
             continue
         for name in found:
@@ -105,3 +106,4 @@ def test_a_module_that_only_tests_import_is_found(monkeypatch, tmp_path):
     assert "vlmrl.metrics.extra" not in set(uses(seen_by_types))
     assert {"vlmrl.metrics.extra", "vlmrl.metrics"} <= set(uses(ast.parse("from vlmrl.metrics import extra")))
     assert "vlmrl.metrics.extra" in set(uses(ast.parse('run("-m", "vlmrl.metrics.extra")')))
+    assert "vlmrl.metrics.extra" in set(uses(ast.parse('load("vlmrl.metrics.extra:thing")')))

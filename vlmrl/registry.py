@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, Union
 
@@ -59,6 +60,44 @@ class Catalogue(dict[str, T]):
 
     def __missing__(self, name: str) -> T:
         raise KeyError(self.problem(name))
+
+
+class Lazy(Mapping[str, T]):
+    """Things of one kind by name, of which some are imported when they are first asked for: what most runs never use need not be read to
+    follow one. Where such a thing is stands here as text, so a test finds every `vlmrl.module:attribute` and imports it.
+
+        LAYOUTS: Lazy[Layout] = Lazy("layout", {"repeat": REPEAT}, {"chains": "vlmrl.policy.chains:CHAINS"})
+
+    A name that is not there raises KeyError with the nearest known one.
+    """
+
+    def __init__(self, kind: str, here: Mapping[str, T], elsewhere: Mapping[str, str]):
+        """`here`: what is imported already. `elsewhere`: name -> `module:attribute`."""
+        self._kind = kind
+        self._here = dict(here)
+        self._elsewhere = {name: place for name, place in elsewhere.items() if name not in here}
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self:
+            raise KeyError(f"unknown {self._kind} '{name[:60]}'{nearest(name, list(self))} (known: {', '.join(self)})")
+        if name not in self._here:
+            self._here[name] = load(self._elsewhere[name])
+        return self._here[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._here or name in self._elsewhere
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self._here, *self._elsewhere)))
+
+    def __len__(self) -> int:
+        return len(self._here.keys() | self._elsewhere.keys())
+
+
+def load(place: str) -> Any:
+    """What stands at `module:attribute`."""
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def type_name(annotation: Any) -> str:

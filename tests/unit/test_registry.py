@@ -1,10 +1,13 @@
-"""Catalogues: things by name, in the order in which they were added."""
+"""Things by name: in the order in which they were added, and imported when they are first asked for."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from vlmrl.registry import Catalogue
+from vlmrl.registry import Catalogue, Lazy
 
 
 def test_a_catalogue_is_a_mapping_in_the_order_of_adding() -> None:
@@ -31,3 +34,28 @@ def test_unknown_and_old_names_are_told() -> None:
     assert fruit.problem("appel") == "unknown fruit 'appel'; did you mean 'apple'? (known: apple)"
     with pytest.raises(KeyError, match="fruit 'pome' is called 'apple' now"):
         fruit["pome"]
+
+
+def test_a_lazy_thing_is_imported_when_it_is_asked_for() -> None:
+    things: Lazy[object] = Lazy("thing", {"b": 1}, {"a": "vlmrl.rng:key", "b": "vlmrl.rng:seed_step"})
+    assert (list(things), len(things), "a" in things, "c" in things) == (["b", "a"], 2, True, False)
+    from vlmrl import rng
+
+    assert things["a"] is rng.key
+    assert things["b"] == 1, "what is here goes first"
+    with pytest.raises(KeyError, match=r"unknown thing 'aa'; did you mean 'a'\? \(known: b, a\)"):
+        things["aa"]
+
+
+def test_what_no_run_asks_for_is_not_imported() -> None:
+    """In a process of its own: packings of episodes come in by their names."""
+    asked = """
+import sys
+from vlmrl.policy.forward import LAYOUTS
+names = [name.rpartition(".")[2] for name in sys.modules if name.startswith("vlmrl.policy.")]
+assert not {"chains", "trie"} & set(names), names
+assert list(LAYOUTS) == ["shared_prefix", "repeat", "chains", "trees"]
+from vlmrl.policy import chains, trie
+assert LAYOUTS["chains"] is chains.CHAINS and LAYOUTS["trees"] is trie.TREES
+"""
+    subprocess.run([sys.executable, "-c", asked], check=True)

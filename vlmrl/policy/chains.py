@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import torch
 
+from vlmrl.policy.forward import Layout, shared_prefix
 from vlmrl.policy.pack import (
     PackedBatch,
     PositionSpec,
@@ -124,3 +125,7 @@ def behind(prompt: Prompt, tokens: int, media: int) -> Prompt:
     """What a prompt has behind its first `tokens` and `media`, as a prompt of its own columns."""
     spans = tuple((start - tokens, end - tokens) for start, end in prompt.spans[media:])
     return dataclasses.replace(prompt, ids=prompt.ids[tokens:], media=prompt.media[media:], spans=spans, owners=())
+
+
+CHAINS = Layout(split_chains, pack_chains, shared_prefix)
+"""`chains` of `policy.forward.LAYOUTS`."""

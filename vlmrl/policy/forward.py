@@ -1,9 +1,9 @@
 """Log-probabilities of answers under a policy: the training forward pass, with shared or repeated prompts.
 
 `shared_prefix` computes each prompt once for all its answers; `repeat`, the reference, gives each answer a row of its own with its
-prompt repeated. `chains` is `shared_prefix` over rows in which consecutive turns of an episode share their past as well, and `trees` over
-rows in which everything that conversations of a group begin with in common stands once. All compute the features of each distinct medium
-once per micro-batch.
+prompt repeated. `LAYOUTS` also names those of modules that are imported when a run asks for them: `chains` is `shared_prefix` over rows in
+which consecutive turns of an episode share their past as well, and `trees` over rows in which everything that conversations of a group
+begin with in common stands once. All compute the features of each distinct medium once per micro-batch.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from typing import Any
 import torch
 
 from vlmrl.policy.attention import require
-from vlmrl.policy.chains import pack_chains, split_chains
 from vlmrl.policy.head import streaming_logprobs
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, pack, pack_shared, response_mask, split, split_shared, to_device, visual_index
-from vlmrl.policy.trie import pack_trees, split_trees
 from vlmrl.policy.vision import Features, VisionCache
+from vlmrl.registry import Lazy
 from vlmrl.types import Prompt
 
 
@@ -169,17 +168,20 @@ class Layout:
     forward: Callable[..., Scored]
 
 
-LAYOUTS: dict[str, Layout] = {
-    "shared_prefix": Layout(split_shared, pack_shared, shared_prefix),
-    "chains": Layout(split_chains, pack_chains, shared_prefix),
-    "trees": Layout(split_trees, pack_trees, shared_prefix),
-    "repeat": Layout(split, pack, repeat),
-}
+LAYOUTS: Lazy[Layout] = Lazy(
+    "layout",
+    {"shared_prefix": Layout(split_shared, pack_shared, shared_prefix), "repeat": Layout(split, pack, repeat)},
+    {"chains": "vlmrl.policy.chains:CHAINS", "trees": "vlmrl.policy.trie:TREES"},
+)
 
 TURNS = ("chains", "trees")
 """Layouts of what turns of episodes share."""
 
 
 def layout_of(policy: Policy, name: str) -> Layout:
-    """A layout as this policy's family runs it."""
+    """A layout as this policy's family runs it.
+
+    Raises:
+        KeyError: the family has no such layout.
+    """
     return (LAYOUTS if policy.layouts is None else policy.layouts)[name]

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from vlmrl.policy.forward import Layout, shared_prefix
 from vlmrl.policy.pack import (
     PackedBatch,
     PositionSpec,
@@ -199,3 +200,7 @@ def pack_trees(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *,
         targets_M=tensor_of([token for row in rows for token in row.response]),
         mask_BT=to_device(response_mask(rows), device),
     )
+
+
+TREES = Layout(split_trees, pack_trees, shared_prefix)
+"""`trees` of `policy.forward.LAYOUTS`."""

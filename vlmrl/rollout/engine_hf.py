@@ -17,14 +17,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from vlmrl.errors import NumericsError
 from vlmrl.policy.attention import Decoding, Pair, require
-from vlmrl.policy.chains import behind
 from vlmrl.policy.forward import embed
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import layout_of, prompt_positions
@@ -32,8 +31,10 @@ from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.draw import sample, uniforms
 from vlmrl.rollout.grid import DecodeGrid
 from vlmrl.rollout.in_place import SLOTS, Done, InPlace
-from vlmrl.rollout.kept import Extension, Kept, KeptSession
 from vlmrl.types import FinishReason, GenerationSettings, Request, Rollout
+
+if TYPE_CHECKING:
+    from vlmrl.rollout.kept import Kept, KeptSession
 
 KEPT_BYTES = 2**31
 PREFILL_TOKENS = 32768
@@ -99,6 +100,8 @@ class HFEngine(InPlace):
     @contextmanager
     def session(self) -> Iterator[KeptSession]:
         """Turns of conversations that keep the keys and values of their past."""
+        from vlmrl.rollout.kept import Kept, KeptSession  # for episodes only
+
         kept = Kept(self.kept_bytes)
         try:
             yield KeptSession(self.generate, kept)
@@ -210,15 +213,14 @@ class Run:
         counts = [len(self.requests[i].seeds) for i in chosen]
         pasts = [None if self.kept is None else self.kept.past(self.requests[i], policy.version) for i in chosen]
         starts = [0 if past is None else past.node.tokens for past in pasts]
-        parts = [p if past is None else behind(p, past.node.tokens, len(past.prompt.media)) for p, past in zip(prompts, pasts, strict=True)]
+        parts = [prompt if past is None else past.behind(prompt) for prompt, past in zip(prompts, pasts, strict=True)]
         layout = layout_of([(len(part.ids), ()) for part in parts])
         ids = torch.tensor([[i for part in parts for i in part.ids]])
         places = [prompt_positions(prompt, policy.positions)[:, start:] for prompt, start in zip(prompts, starts, strict=True)]
         positions = torch.cat(places, dim=1)[:, None].to(device)
         features = self.engine.vision.features(policy, [h for part in parts for h in part.media], train=False)
         inputs = embed(policy, ids, [(part, 0, block.start) for part, block in zip(parts, layout.blocks, strict=True)], features)
-        nodes = [None if past is None else past.node for past in pasts]
-        extension = Extension(nodes, [len(part.ids) for part in parts]) if any(starts) else None
+        extension = self.kept.extension(pasts, [len(part.ids) for part in parts]) if self.kept is not None and any(starts) else None
         record: list[Pair] = []
         packed = {"prefix_layout": layout, "prefix_backend": policy.prefix_backend, "record": record}
         how: dict[str, Any] = packed if extension is None else {"decoding": extension}
@@ -227,8 +229,8 @@ class Run:
         ).last_hidden_state[0]
         if self.kept is not None:
             own = record if extension is None else extension.own
-            for i, past, block in zip(chosen, nodes, layout.blocks, strict=True):
-                self.kept.keep_prompt(self.requests[i], past, own, (block.start, block.end), policy.version)
+            for i, past, block in zip(chosen, pasts, layout.blocks, strict=True):
+                self.kept.keep_prompt(self.requests[i], None if past is None else past.node, own, (block.start, block.end), policy.version)
         grid.admit(chosen, counts, [len(prompt.ids) for prompt in prompts], record if extension is None else extension.record)
         self.engine.prefilled_prompts += len(prompts)
         self.engine.prefilled_tokens += layout.tokens

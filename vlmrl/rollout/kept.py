@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vlmrl.policy.attention import Pair
-from vlmrl.policy.chains import continues
+from vlmrl.policy.chains import behind, continues
 from vlmrl.policy.pack import Row
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
@@ -64,6 +64,10 @@ class Past:
         before = Row(index=0, group=0, prompt=self.prompt, response=self.response)
         return self.node.tokens < len(prompt.ids) and continues(nothing, before)
 
+    def behind(self, prompt: Prompt) -> Prompt:
+        """What a prompt that begins with it has behind it, as a prompt of its own columns."""
+        return behind(prompt, self.node.tokens, len(self.prompt.media))
+
 
 class Kept:
     """The pasts of conversations, by their numbers. What does not fit into the budget is not kept, and is read again."""
@@ -92,6 +96,10 @@ class Kept:
             elif found is None or past.node.tokens > found.node.tokens:
                 found = past
         return found
+
+    def extension(self, pasts: Sequence[Past | None], new: Sequence[int]) -> Extension:
+        """How the model reads so many new tokens behind each of these pasts."""
+        return Extension([None if past is None else past.node for past in pasts], new)
 
     def keep_prompt(self, request: Request, past: Node | None, new: Sequence[Pair], own: tuple[int, int], version: int) -> None:
         """Keep what was read of a prompt that may go on, once for all its conversations. `new`: keys and values of several prompts,

@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Judges are reached over HTTP with seeded jitter, and their verdicts are kept in files.
     "rewards": {"types", "answers", "metrics", "errors", "protocols", "registry", "fs", "rng", "compat"},
     # What is special about a kind of model; below the policy, which asks it.
-    "families": {"types", "errors", "compat"},
+    "families": {"types", "registry", "errors", "compat"},
     "policy": {"types", "registry", "algo.inputs", "media", "errors", "compat", "fs", "families"},
     # The reference engine decodes with the policy; ground-truth rows are written by the inverse of the answer parser.
     # Episodes are played in environments, with prompts that the encoder makes. A rollout server is asked as our other servers are.

@@ -16,7 +16,7 @@ import importlib
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, Union
 
@@ -62,7 +62,11 @@ class Catalogue(dict[str, T]):
         raise KeyError(self.problem(name))
 
 
-class Lazy(Mapping[str, T]):
+class _Place(str):
+    """`module:attribute`."""
+
+
+class Lazy(MutableMapping[str, T]):
     """Things of one kind by name, of which some are imported when they are first asked for: what most runs never use need not be read to
     follow one. Where such a thing is stands here as text, so a test finds every `vlmrl.module:attribute` and imports it.
 
@@ -74,24 +78,29 @@ class Lazy(Mapping[str, T]):
     def __init__(self, kind: str, here: Mapping[str, T], elsewhere: Mapping[str, str]):
         """`here`: what is imported already. `elsewhere`: name -> `module:attribute`."""
         self._kind = kind
-        self._here = dict(here)
-        self._elsewhere = {name: place for name, place in elsewhere.items() if name not in here}
+        self._things: dict[str, Any] = {**here, **{name: _Place(place) for name, place in elsewhere.items()}}
 
     def __getitem__(self, name: str) -> T:
-        if name not in self:
+        if name not in self._things:
             raise KeyError(f"unknown {self._kind} '{name[:60]}'{nearest(name, list(self))} (known: {', '.join(self)})")
-        if name not in self._here:
-            self._here[name] = load(self._elsewhere[name])
-        return self._here[name]
+        if isinstance(self._things[name], _Place):
+            self._things[name] = load(self._things[name])
+        return self._things[name]
+
+    def __setitem__(self, name: str, thing: T) -> None:
+        self._things[name] = thing
+
+    def __delitem__(self, name: str) -> None:
+        del self._things[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._here or name in self._elsewhere
+        return name in self._things
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys((*self._here, *self._elsewhere)))
+        return iter(self._things)
 
     def __len__(self) -> int:
-        return len(self._here.keys() | self._elsewhere.keys())
+        return len(self._things)
 
 
 def load(place: str) -> Any:

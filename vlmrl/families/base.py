@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from vlmrl.types import MediaKind, Part
+
+REPORT = "conform.json"
+"""File beside a model that says what `vlmrl conform` found of it (`families.verdict`)."""
+
+
+def is_reported(path: str) -> bool:
+    """Whether such a report lies beside the model in a folder; most models have none."""
+    return (Path(path).expanduser() / REPORT).is_file()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,6 +16,7 @@ from vlmrl.errors import ConfigError, MediaError, RowError
 from vlmrl.families import generic, probe, tiles
 from vlmrl.families.base import Tokens
 from vlmrl.families.generic import Clip, Medium, Message
+from vlmrl.families.registry import read_json
 from vlmrl.types import MediaKind, Part
 
 T = TypeVar("T")
@@ -74,6 +77,23 @@ class Given:
     def part_of(self, name: str) -> Part:
         """By the names that transformers gives to modules."""
         return probe.part_of(name)
+
+
+def given(model_type: str, path: str, revision: str | None = None) -> Given:
+    """Any model type, by what its files say. Raises ConfigError where they cannot be read."""
+    from transformers import AutoConfig, GenerationConfig
+    from transformers.utils.hub import cached_file
+
+    where = str(Path(path).expanduser()) if Path(path).expanduser().exists() else path
+    try:
+        config = AutoConfig.from_pretrained(where, revision=revision, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.path: cannot load the config of '{path}': {str(error).strip().splitlines()[0]}") from error
+    generation: Any = None
+    with contextlib.suppress(OSError, ValueError):  # many folders have none; the config then says what ends an answer
+        file = cached_file(where, "generation_config.json", revision=revision)
+        generation = None if file is None else GenerationConfig.from_dict(read_json(Path(file)))
+    return Given(name=model_type, config=config, generation=generation)
 
 
 class Argued(NamedTuple):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from vlmrl.errors import ConfigError
-from vlmrl.families.base import Family
-from vlmrl.families.given import Given
+from vlmrl.families.base import Family, is_reported
 from vlmrl.families.qwen_vl import QwenVL
-from vlmrl.families.verdict import admitted
+from vlmrl.registry import Lazy
 
 FAMILIES: dict[str, Family] = {
     "qwen2_vl": QwenVL(name="qwen2_vl"),
@@ -40,27 +38,11 @@ def family_of(model_type: str, path: str) -> Family:
     return FAMILIES[model_type]
 
 
-def generic(model_type: str, path: str, revision: str | None = None) -> Family:
-    """Any model type, by what its files say. Raises ConfigError where they cannot be read."""
-    from transformers import AutoConfig, GenerationConfig
-    from transformers.utils.hub import cached_file
-
-    where = str(Path(path).expanduser()) if Path(path).expanduser().exists() else path
-    try:
-        config = AutoConfig.from_pretrained(where, revision=revision, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model.path: cannot load the config of '{path}': {str(error).strip().splitlines()[0]}") from error
-    generation: Any = None
-    with contextlib.suppress(OSError, ValueError):  # many folders have none; the config then says what ends an answer
-        file = cached_file(where, "generation_config.json", revision=revision)
-        generation = None if file is None else GenerationConfig.from_dict(_read(Path(file)))
-    return Given(name=model_type, config=config, generation=generation)
-
-
-CHOICES: dict[str, Callable[[str, str, str | None], Family]] = {
-    "qwen_vl": lambda model_type, path, _: family_of(model_type, path),
-    "generic": generic,
-}
+CHOICES: Lazy[Callable[[str, str, str | None], Family]] = Lazy(
+    "family",
+    {"qwen_vl": lambda model_type, path, _: family_of(model_type, path)},
+    {"generic": "vlmrl.families.given:given"},
+)
 """What `model.family` may name, beside `auto`: (model type, path, revision) -> family."""
 
 
@@ -73,8 +55,10 @@ def choose(wanted: str, model_type: str, path: str, revision: str | None = None)
     """
     if wanted == AUTO:
         named = exported_as(path)
-        if named is None and model_type not in FAMILIES and REFERENCE in admitted(path):
-            named = "generic"
+        if named is None and model_type not in FAMILIES and is_reported(path):
+            from vlmrl.families.verdict import admitted
+
+            named = "generic" if REFERENCE in admitted(path) else None
         wanted = named or "qwen_vl"
     if wanted not in CHOICES:
         raise ConfigError(f"model.family: unknown '{wanted}'; known: {AUTO}, {', '.join(CHOICES)}")
@@ -83,11 +67,11 @@ def choose(wanted: str, model_type: str, path: str, revision: str | None = None)
 
 def exported_as(path: str) -> str | None:
     """The family that a folder which we exported was trained as; None for any other folder."""
-    name = _read(Path(path).expanduser() / "vlmrl.json").get("family")
+    name = read_json(Path(path).expanduser() / "vlmrl.json").get("family")
     return name if isinstance(name, str) else None
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
     """An object in a JSON file; empty where there is none."""
     try:
         body = json.loads(file.read_text(encoding="utf-8"))

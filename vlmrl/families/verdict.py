@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vlmrl.errors import ConfigError
+from vlmrl.families.base import REPORT, is_reported
 
-REPORT = "conform.json"
 NEEDED = ("P1", "P2", "P4", "P5", "P6", "P10", "P11", "P15")
 """Promises without which no layout and no engine is right: what goes in, the reference layout, the head, parts and export."""
 
@@ -60,9 +60,9 @@ def read(path: str) -> Verdict | None:
     Raises:
         ConfigError: the report cannot be read.
     """
-    file = Path(path).expanduser() / REPORT
-    if not file.is_file():
+    if not is_reported(path):
         return None
+    file = Path(path).expanduser() / REPORT
     try:
         body = json.loads(file.read_text(encoding="utf-8"))
         promises = body["promises"]

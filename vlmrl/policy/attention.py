@@ -23,19 +23,20 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vlmrl.errors import ConfigError
-from vlmrl.policy import kernels, tree_attention
-from vlmrl.policy.flex import flex
+from vlmrl.policy import kernels
 from vlmrl.policy.pack import Block, PrefixLayout, to_device
-from vlmrl.policy.sequence import Columns
 from vlmrl.policy.tree import RowLayout
-from vlmrl.policy.tree_attention import rows_of
+from vlmrl.registry import Lazy
+
+if TYPE_CHECKING:
+    from vlmrl.policy.sequence import Columns
 
 Backend = Literal["dense", "merge", "two_call", "flash", "flex"]
 NAME = "vlmrl_{kernel}"
@@ -183,6 +184,11 @@ def prefix_attention(
     return out.transpose(1, 2).contiguous(), None
 
 
+def rows_of(x: Tensor, columns_GC: Tensor) -> Tensor:
+    """[1, H, N, D] -> [G, H, C, D]."""
+    return x[0, :, columns_GC].transpose(0, 1).contiguous()
+
+
 def _heads(x: Tensor, heads: int) -> Tensor:
     """Key or value heads repeated to the query's number."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
@@ -257,7 +263,7 @@ def _pieces(x: Tensor, layout: PrefixLayout) -> list[tuple[Tensor, ...]]:
 def _two_call(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float) -> Tensor:
     key, value = _heads(key, query.shape[1]), _heads(value, query.shape[1])
     if not isinstance(layout, PrefixLayout):
-        return tree_attention.two_call(query, key, value, layout, scale)
+        return _OF_TREES["two_call"](query, key, value, layout, scale)
     outs: list[Tensor] = []
     pieces = (_pieces(x, layout) for x in (query, key, value))
     for answers, mask, qs, ks, vs in zip(_answers(layout, query.device), _masks(layout, query.device), *pieces, strict=True):
@@ -275,7 +281,7 @@ def _two_call(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scal
 def _merge(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float) -> Tensor:
     key, value = _heads(key, query.shape[1]), _heads(value, query.shape[1])
     if not isinstance(layout, PrefixLayout):
-        return tree_attention.merge(query, key, value, layout, scale)
+        return _OF_TREES["merge"](query, key, value, layout, scale)
     outs: list[Tensor] = []
     pieces = (_pieces(x, layout) for x in (query, key, value))
     for answers, qs, ks, vs in zip(_answers(layout, query.device), *pieces, strict=True):
@@ -378,13 +384,15 @@ def _varlen_plan(layout: RowLayout, device: torch.device) -> list[tuple[Tensor, 
     return calls
 
 
-_BACKENDS: dict[str, Callable[[Tensor, Tensor, Tensor, RowLayout, float], Tensor]] = {
-    "dense": _dense,
-    "merge": _merge,
-    "two_call": _two_call,
-    "flash": _flash,
-    "flex": flex,
-}
+Attend = Callable[[Tensor, Tensor, Tensor, RowLayout, float], Tensor]
+_BACKENDS: Lazy[Attend] = Lazy(
+    "backend of model.prefix_backend",
+    {"dense": _dense, "merge": _merge, "two_call": _two_call, "flash": _flash},
+    {"flex": "vlmrl.policy.flex:flex"},
+)
+_OF_TREES: Lazy[Attend] = Lazy(
+    "backend for trees", {}, {"merge": "vlmrl.policy.tree_attention:merge", "two_call": "vlmrl.policy.tree_attention:two_call"}
+)
 
 
 def grid_attention(q: Tensor, prompt: Pair, own: Pair, mask: Tensor, scale: float) -> Tensor:

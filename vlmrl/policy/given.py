@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from vlmrl.errors import ConfigError
-from vlmrl.families import generic
+from vlmrl.families import generic, tiles
 from vlmrl.families.base import Family
 from vlmrl.families.generic import Encoded
 from vlmrl.families.given import Scribe
@@ -75,6 +75,7 @@ def load_given(family: Family, processor: Any, path: str) -> ProcessorBundle:
 
 def given_policy(model: Any, bundle: ProcessorBundle, *, device: torch.device, compute: torch.dtype) -> Policy:
     """A loaded model as a policy."""
+    tiles.follow(model.config, bundle.processor)
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")  # what the kit tries; the default knows fewer types
     return Policy(

@@ -44,6 +44,26 @@ class Subject:
         """Where the weights are."""
         return next(self.model.parameters()).device
 
+    def hand_over(self, argued: Any) -> HandedOver:
+        """Pass a medium through the tower. `argued`: what the family's processor made of it (`families.given.Argued`)."""
+        return HandedOver(generic.slim(generic.features(self.core, argued.arguments, argued.kind)))
+
+
+@dataclass(frozen=True, eq=False)
+class HandedOver:
+    """What a core of any family is handed over of one medium."""
+
+    features: Features
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(part.numel() * part.element_size() for part in generic.tensors(self.features))
+
+    def owned(self) -> HandedOver:
+        """Itself: a medium is passed alone, so nothing else is kept alive."""
+        return self
+
 
 Read = Callable[[Tensor, Tensor], Tensor]
 """(what the core gives in scored columns, [M, H], or [M, V] where it gives logits itself; targets [M]) -> numbers per column, [M] or

@@ -14,13 +14,10 @@ from safetensors import SafetensorError
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import CheckpointError, ConfigError
-from vlmrl.families import registry, tiles, verdict
-from vlmrl.families.base import Family
-from vlmrl.families.packages import what_is_missing
+from vlmrl.families import registry
+from vlmrl.families.base import Family, is_reported
 from vlmrl.families.registry import AUTO, family_of
-from vlmrl.policy import nf4
 from vlmrl.policy.attention import attach, choose
-from vlmrl.policy.given import given_policy, load_given
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.pack import PositionSpec, Rule
 from vlmrl.policy.precision import keep_stream_wide, settle_types, typed
@@ -50,6 +47,8 @@ def _load(loader: Any, path: str, what: str, **kwargs: Any) -> Any:
     try:
         return loader.from_pretrained(_find(path), trust_remote_code=False, **kwargs)
     except ImportError as error:
+        from vlmrl.families.packages import what_is_missing
+
         missing = what_is_missing(error, f"the {what} of '{path}'")
         raise ConfigError(f"model.path: {missing}") from error
     except (OSError, ValueError, SafetensorError) as error:
@@ -90,6 +89,8 @@ def load_processor(path: str, *, revision: str | None = None, family: str = AUTO
         given = _load(AutoProcessor, path, "processor", revision=revision)
         if max_tiles is not None and hasattr(given, "image_processor"):
             chosen.cap_tiles(given, max_tiles, path)
+        from vlmrl.policy.given import load_given  # for families without code of their own
+
         return load_given(chosen, given, path)
     processor = _load(AutoProcessor, path, "processor", revision=revision)
     if not hasattr(processor, "image_processor") or not hasattr(processor, "video_processor"):
@@ -175,7 +176,10 @@ def load_policy(
     where, compute = pick_device(device), COMPUTE[dtype]
     family: Family = bundle.family
     config = _config(path, bundle, revision)
-    verdict.check(path)
+    if is_reported(path):
+        from vlmrl.families import verdict
+
+        verdict.check(path)
     if getattr(config, "quantization_config", None) is not None:
         raise ConfigError(f"model.path: the weights of '{path}' are quantised already; take the original ones, and model.quantize: nf4")
     model = _empty(config, attention)
@@ -183,6 +187,8 @@ def load_policy(
     if quantize != "none":
         if read != "placed" or not bundle.family.own_code:
             raise ConfigError(f"model.quantize: '{quantize}' is for the Qwen-VL families with train.sharding: ddp; leave it out")
+        from vlmrl.policy import nf4  # needs bitsandbytes
+
         model = _weights(path, revision, typed(kind, settle), attention, quantised=nf4.options(model, compute), where=where)
         nf4.settle(model)
     elif read != "none":
@@ -196,7 +202,8 @@ def load_policy(
         keep_stream_wide(model)
     model.eval()
     if not family.own_code:
-        tiles.follow(model.config, bundle.processor)
+        from vlmrl.policy.given import given_policy
+
         return given_policy(model, bundle, device=where, compute=compute)
     attach(model, attention, device=where, compute=compute)
     backend, reason = choose(prefix_backend, where, compute)

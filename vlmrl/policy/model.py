@@ -8,23 +8,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 
 from vlmrl.families.base import Family
-from vlmrl.families.given import Scribe
 from vlmrl.families.qwen_vl import LANGUAGE_TARGETS
 from vlmrl.media.argued import Argue
-from vlmrl.policy import nf4
 from vlmrl.policy.attention import Backend
-from vlmrl.policy.layouts import Subject
 from vlmrl.policy.pack import PositionSpec
 from vlmrl.policy.patches import Scale, raw_patches
 from vlmrl.policy.root import Shards, Unsharded
-from vlmrl.policy.sequence import Ranks
 from vlmrl.types import MediaKind
+
+if TYPE_CHECKING:
+    from vlmrl.families.given import Scribe
+    from vlmrl.policy.layouts import Subject
+    from vlmrl.policy.sequence import Ranks
 
 ADAPTER = "default"
 """peft's name of the only adapter."""
@@ -171,10 +172,11 @@ class Adapters:
 
     def merged(self, name: str, full: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor) -> torch.Tensor:
         """W + (alpha / rank) B A of one layer, [out, in], a fresh tensor; summed in float64. `full` gathers shards. Float32 where W has 16
-        bits or 4, which would round most updates away; a weight in 4 bits is taken as the layer computes with it."""
+        bits or 4, which would round most updates away; a layer in 4 bits (`policy.nf4`) says itself what it computes with."""
         layer = self.layers[name]
         base = layer.get_base_layer()
-        weight = nf4.dense(base) if nf4.is_quantised(base) else full(base.weight).detach()
+        dense = getattr(base, "dense", None)
+        weight = full(base.weight).detach() if dense is None else dense()
         a, b = (full(part[ADAPTER].weight).detach().double() for part in (layer.lora_A, layer.lora_B))
         total = torch.addmm(weight.double(), b, a, alpha=self.spec.alpha / self.spec.rank)
         return total.to(torch.promote_types(weight.dtype, torch.float32))

@@ -107,4 +107,8 @@ def _layer() -> Any:
             weight: Any = self.weight
             return multiply(x, weight, bias=bias, quant_state=weight.quant_state)
 
+        def dense(self) -> torch.Tensor:
+            """The weight that it computes with, float32 [out, in], fresh."""
+            return dense(self)
+
     return Nf4Linear

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vlmrl.policy.attention import rows_of
 from vlmrl.policy.pack import to_device
 from vlmrl.policy.tree import RowLayout, Run
 
@@ -41,11 +42,6 @@ class Rows(NamedTuple):
     def back(self, x: Tensor) -> Tensor:
         """[G, H, C, ...] -> [1, H, real columns, ...]."""
         return x.transpose(0, 1).flatten(1, 2)[None][:, :, self.places]
-
-
-def rows_of(x: Tensor, columns_GC: Tensor) -> Tensor:
-    """[1, H, N, D] -> [G, H, C, D]."""
-    return x[0, :, columns_GC].transpose(0, 1).contiguous()
 
 
 class _Plan(NamedTuple):

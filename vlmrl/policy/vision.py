@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from vlmrl.families import generic
 from vlmrl.policy.kernels import TOWER, WINDOWS
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import to_device
@@ -61,28 +60,6 @@ class FeatureDisk(Protocol):
     def put(self, key: str, fingerprint: str, dtype: torch.dtype, features: Features) -> None: ...
 
 
-@dataclass(frozen=True, eq=False)
-class HandedOver:
-    """What a core of any family is handed over of one medium."""
-
-    features: generic.Features
-
-    @staticmethod
-    def of(policy: Policy, argued: Any) -> HandedOver:
-        """Pass a medium through the tower."""
-        with policy.autocast():
-            return HandedOver(generic.slim(generic.features(policy.core, argued.arguments, argued.kind)))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(part.numel() * part.element_size() for part in generic.tensors(self.features))
-
-    def owned(self) -> HandedOver:
-        """Itself: a medium is passed alone, so nothing else is kept alive."""
-        return self
-
-
 @dataclass(frozen=True)
 class _Quiet:
     """Pixels that are looked at without being counted, where their store can do that."""
@@ -121,8 +98,8 @@ class VisionCache:
         return out
 
     def features(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> Mapping[str, Any]:
-        """Features of every distinct medium: `Features`, or `HandedOver` of families without code of their own. With `train` and a tower
-        that trains they carry gradient and are not cached.
+        """Features of every distinct medium: `Features`, or `layouts.HandedOver` of families without code of their own. With `train` and
+        a tower that trains they carry gradient and are not cached.
 
         Raises:
             RuntimeError: a medium has more or fewer features than placeholder tokens.
@@ -199,7 +176,7 @@ class VisionCache:
             self._fingerprints[policy.model] = known
         return known[1]
 
-    def _keep(self, key: str, value: Features | HandedOver) -> None:
+    def _keep(self, key: str, value: Any) -> None:
         if value.nbytes > self.budget:
             return
         self._features[key] = value
@@ -212,7 +189,8 @@ class VisionCache:
         """One pass of the tower per kind, or as many as its bound of patches asks for. Patches that backward computes again count once.
         A family without code of its own passes media one by one."""
         if policy.subject is not None:
-            return {handle.key: HandedOver.of(policy, self.pixels.get_key(handle.key).argued) for handle in handles}
+            with policy.autocast():
+                return {handle.key: policy.subject.hand_over(self.pixels.get_key(handle.key).argued) for handle in handles}
         found: dict[str, list[Parts]] = {}
         for pieces in tower_passes(handles, policy.vision_chunk_patches):
             self.patches_encoded += sum(piece.patches for piece in pieces)

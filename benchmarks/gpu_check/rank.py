@@ -22,7 +22,6 @@ from vlmrl.config.section import OptimSection
 from vlmrl.config.train import TrainSection
 from vlmrl.policy.load import freeze
 from vlmrl.train import dist
-from vlmrl.train.shard import engines
 from vlmrl.train.shard.base import open_engine
 from vlmrl.train.shard.ddp import ReplicaUpdates
 from vlmrl.train.step import optimizer_step
@@ -84,7 +83,6 @@ class Called(TorchDispatchMode):
 
 def calls(device: str, work: Path) -> None:
     """What one update of two micro-batches calls where shards lie on pairs of ranks and every pair has a copy of the whole."""
-    assert engines is not None, "it registers the kinds of engines"
     opened = toy.open_toy(toy.make(work), device=device)
     rows = toy.rows(opened, answers=2, tokens=10)
     engine = open_engine(TrainSection.model_validate({"sharding": "fsdp", "shard_size": 2}), opened.policy.device)

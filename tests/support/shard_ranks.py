@@ -31,7 +31,7 @@ from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.policy.precision import settle_types
 from vlmrl.train import dist
-from vlmrl.train.shard import ddp, engines, fsdp, lockstep, zero
+from vlmrl.train.shard import ddp, fsdp, lockstep, zero
 from vlmrl.train.shard.adamw import PartOf, groups_of
 from vlmrl.train.shard.base import OFFLOADS, Named, open_engine
 from vlmrl.train.shard.sequence import ranks_of, share
@@ -41,7 +41,6 @@ from vlmrl.train.step import Learner, Minibatch, StepReport, optimizer_step
 from vlmrl.types import PARTS, MediaRef
 
 assert preload is not None
-assert engines is not None
 SHARDINGS: tuple[str, ...] = get_args(TrainSection.model_fields["sharding"].annotation)
 
 

@@ -17,11 +17,10 @@ from vlmrl.policy.load import load_policy, load_processor, weights_fingerprint
 from vlmrl.policy.lora import add_adapters
 from vlmrl.policy.model import LoraSpec, Policy
 from vlmrl.train import dist
-from vlmrl.train.shard import engines, fsdp
+from vlmrl.train.shard import fsdp
 from vlmrl.train.shard.base import open_engine
 
 assert preload is not None
-assert engines is not None
 CASES: dict[str, tuple[str, bool, dict[str, Any]]] = {
     "plain": ("qwen2_5_vl", False, {}),
     "deepstack": ("qwen3_vl", False, {}),

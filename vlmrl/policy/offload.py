@@ -12,7 +12,7 @@ after each other in the same place of the machine's memory (`policy.arena`), whi
 from __future__ import annotations
 
 import weakref
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,15 +38,8 @@ class Away:
     """Numbers between an aligned address and the first one of the tensor."""
 
 
-def offloaded(policy: Any, *, on: bool) -> AbstractContextManager[Any]:
-    """Context of a forward pass; the backward pass need not be inside.
-
-    Args:
-        policy: its parameters stay where they are.
-        on: False gives a context that does nothing.
-    """
-    if not on:
-        return nullcontext()
+def offloaded(policy: Any) -> AbstractContextManager[Any]:
+    """Context of a forward pass; the backward pass need not be inside. Parameters of the policy stay where they are."""
     stay = {_storage(parameter) for parameter in policy.model.parameters()}
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: take(tensor, stay), give_back)
 

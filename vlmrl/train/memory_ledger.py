@@ -11,22 +11,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from importlib.metadata import version
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
 import torch
 
-from vlmrl.config.schema import Config, StageBase
 from vlmrl.errors import StorageError
-from vlmrl.plan.gpus import GPUS
-from vlmrl.plan.memory import memory
-from vlmrl.plan.model import FAMILIES, shape_of
-from vlmrl.plan.settings import settings_of
-from vlmrl.plan.slack import Measured, remember
-from vlmrl.policy.model import Policy
 
 MIB = 2**20
 TURNS = ("rollout", "forward_backward")
@@ -129,6 +121,18 @@ def resident() -> int:
     return int(pages.read_text().split()[1]) * resource.getpagesize() if pages.exists() else peak_resident()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a run took of a device at its peaks, in bytes."""
+
+    slack: int
+    """Beyond tensors."""
+    allocated: int
+    reserved: int
+    run: str
+    """Whose numbers these are."""
+
+
 @dataclass
 class _Phase:
     """Of one phase since the last line of the log."""
@@ -151,6 +155,8 @@ class MemoryLedger:
     gauge: Gauge = field(default_factory=HostGauge)
     planned: Mapping[str, int] = field(default_factory=dict[str, int])
     """Bytes of tensors that the plan says of a phase."""
+    keep: Callable[[str, Measured], None] | None = None
+    """Keeps what a device's use took beyond tensors, for the next plan (`train.memory_plan`)."""
     _running: Counter[str] = field(default_factory=Counter[str])
     _phases: dict[str, _Phase] = field(default_factory=dict[str, _Phase])
     _step: _Phase = field(default_factory=_Phase)
@@ -210,27 +216,12 @@ class MemoryLedger:
 
     def remember(self, run: str, say: Callable[[str], None]) -> None:
         """Keep what the device's use took beyond tensors at the peaks so far, for the next plan: holes of the allocator, the driver's
-        context, libraries. Nothing where tensors are not counted. `run`: whose numbers these are."""
+        context, libraries. Nothing where tensors are not counted or nobody keeps it. `run`: whose numbers these are."""
         device, seen = self.gauge.name, self._run
-        if device is None or seen.allocated is None:
+        if self.keep is None or device is None or seen.allocated is None:
             return
         slack = seen.reserved - seen.allocated + self._outside
         try:
-            remember(device, version("torch"), Measured(slack=slack, allocated=seen.allocated, reserved=seen.reserved, run=run))
+            self.keep(device, Measured(slack=slack, allocated=seen.allocated, reserved=seen.reserved, run=run))
         except StorageError as error:  # nothing of the run depends on it
             say(f"what memory is taken beyond tensors is not kept for the next plan: {error}")
-
-
-def ledger_of(cfg: Config, stage: StageBase, policy: Policy, *, longest: int | None, world: int) -> MemoryLedger:
-    """The ledger of a stage. `longest`: tokens of the longest prompt of its rows, in place of the most that may come."""
-    return MemoryLedger(gauge=gauge_of(policy.device), planned=planned(cfg, stage, policy, longest=longest, world=world))
-
-
-def planned(cfg: Config, stage: StageBase, policy: Policy, *, longest: int | None, world: int) -> dict[str, int]:
-    """Bytes of tensors that the plan says of each phase. Nothing for a model or a device that no plan is about."""
-    config = policy.model.config.to_dict()
-    if policy.device.type != "cuda" or config.get("model_type") not in FAMILIES:
-        return {}
-    card = replace(next(iter(GPUS.values())), memory=torch.cuda.get_device_properties(policy.device).total_memory)
-    found = memory(settings_of(cfg, stage, shape=shape_of(config), gpu=card, gpus=world, given={"prompt": longest}))
-    return {phase.replace("/", "_"): size for phase, size in found.tensors.items()}

@@ -29,7 +29,6 @@ from vlmrl.train.meter import Clock
 from vlmrl.train.mirror import Mirror
 from vlmrl.train.rows import Rows, load_rows
 from vlmrl.train.rundir import RunDir
-from vlmrl.train.shard import engines  # noqa: F401 (registers the package's)
 from vlmrl.train.shard.base import Engine, open_engine
 from vlmrl.train.shard.sequence import ranks_of, share
 from vlmrl.train.state import RunState, UsedMedia

@@ -10,18 +10,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import torch
 
 from vlmrl.algo.behaviour import old_logprobs
 from vlmrl.algo.inputs import LossInputs
-from vlmrl.config.section import OptimSection
 from vlmrl.errors import NumericsError
 from vlmrl.policy.forward import Layout, Scored, layout_of
 from vlmrl.policy.model import Policy
-from vlmrl.policy.offload import offloaded
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, response_mask, to_device
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.mismatch import gaps
@@ -29,6 +28,9 @@ from vlmrl.train import dist
 from vlmrl.train.memory_ledger import MemoryLedger
 from vlmrl.train.shard import lockstep
 from vlmrl.train.shard.base import Complete, Updates
+
+if TYPE_CHECKING:
+    from vlmrl.config.section import OptimSection
 
 T = TypeVar("T")
 MAX_OOM_RETRIES = 3
@@ -267,7 +269,7 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
 
 def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, turn: lockstep.Turn) -> Scored:
     """The pass of a micro-batch that a backward follows."""
-    with offloaded(learner.policy, on=learner.offload):
+    with _offloaded(learner):
         return lockstep.forward(
             layout,
             learner.policy,
@@ -278,6 +280,15 @@ def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, 
             train=True,
             entropy_gradient=learner.entropy_gradient,
         )
+
+
+def _offloaded(learner: Learner) -> AbstractContextManager[Any]:
+    """Context of a forward pass whose activations go where the recipe says."""
+    if not learner.offload:
+        return nullcontext()
+    from vlmrl.policy.offload import offloaded  # train.offload_activations
+
+    return offloaded(learner.policy)
 
 
 def _counted(x: LossInputs, slices: MicroSlices, micro: MicroBatch | PackedBatch, scalar: torch.Tensor, metrics: Sums) -> Sums:

@@ -22,7 +22,8 @@ from vlmrl.plan.gpus import gpu_of
 from vlmrl.plan.memory import memory
 from vlmrl.plan.model import shape_of
 from vlmrl.plan.settings import SLACK, Settings, settings_of
-from vlmrl.train.memory_ledger import MIB, CudaGauge, HostGauge, MemoryLedger, Reading, gauge_of, planned, resident
+from vlmrl.train.memory_ledger import MIB, CudaGauge, HostGauge, MemoryLedger, Reading, gauge_of, resident
+from vlmrl.train.memory_plan import keep, planned
 
 
 @dataclass
@@ -133,7 +134,7 @@ def test_slack_is_what_the_peaks_take_beyond_tensors(tmp_path: Path, monkeypatch
     file = tmp_path / "cache" / "slack.json"
     monkeypatch.setattr(slack, "FILE", file)
     told, said = Told(beside=3), list[str]()
-    ledger = MemoryLedger(gauge=told)
+    ledger = MemoryLedger(gauge=told, keep=keep)
     ledger.remember("r", said.append)
     assert kept(file) == {}, "nothing was seen yet"
     with ledger.phase("rollout"):
@@ -147,7 +148,7 @@ def test_slack_is_what_the_peaks_take_beyond_tensors(tmp_path: Path, monkeypatch
     assert kept(file) == {f"NVIDIA H100, torch {version('torch')}": seen}
     assert slack.slack_of(gpu_of("h100")).bytes == 23 * MIB
     told = Told(name=None)
-    ledger = MemoryLedger(gauge=told)
+    ledger = MemoryLedger(gauge=told, keep=keep)
     with ledger.phase("rollout"):
         told.use(1, 1)
     ledger.remember("another", said.append)
@@ -235,7 +236,7 @@ def test_what_torch_tells_of_a_cuda_device(tmp_path: Path, monkeypatch: pytest.M
     assert isinstance(gauge, CudaGauge)
     assert gauge.read() == Reading(allocated=3 * MIB, reserved=5 * MIB, retries=4)
     assert gauge.outside() == 8 * MIB
-    ledger = MemoryLedger(gauge=gauge)
+    ledger = MemoryLedger(gauge=gauge, keep=keep)
     for name in ("rollout", "forward_backward"):
         with ledger.phase(name):
             pass

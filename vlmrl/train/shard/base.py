@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from vlmrl.config.section import OptimSection
-from vlmrl.config.train import TrainSection
 from vlmrl.errors import ConfigError
-from vlmrl.policy.model import Policy
 from vlmrl.policy.root import Read
-from vlmrl.registry import nearest
+from vlmrl.registry import Lazy, nearest
+
+if TYPE_CHECKING:
+    from vlmrl.config.section import OptimSection
+    from vlmrl.config.train import TrainSection
+    from vlmrl.policy.model import Policy
 
 T = TypeVar("T")
 Named = Sequence[tuple[str, torch.nn.Parameter]]
@@ -139,18 +141,18 @@ class Engine(Protocol):
 
 OFFLOADS = {"ddp": ("none",), "fsdp": ("none", "all"), "zero2": ("none", "optimizer"), "zero3": ("none", "optimizer", "all")}
 """What an engine can keep in the machine's memory."""
-Make = Callable[[TrainSection, torch.device, int], Engine]
-ENGINES: dict[str, Make] = {}
-
-
-def engine_kind(*names: str) -> Callable[[Make], Make]:
-    """Register how an engine is made, under the names that `train.sharding` knows it by."""
-
-    def register(make: Make) -> Make:
-        ENGINES.update(dict.fromkeys(names, make))
-        return make
-
-    return register
+Make = Callable[["TrainSection", torch.device, int], Engine]
+ENGINES: Lazy[Make] = Lazy(
+    "training engine",
+    {},
+    {
+        "ddp": "vlmrl.train.shard.ddp:Replicas",
+        "fsdp": "vlmrl.train.shard.fsdp:Fsdp",
+        "zero2": "vlmrl.train.shard.zero:Zero",
+        "zero3": "vlmrl.train.shard.zero:Zero",
+    },
+)
+"""What `train.sharding` names."""
 
 
 def open_engine(cfg: TrainSection, device: torch.device, threads: int = 0) -> Engine:

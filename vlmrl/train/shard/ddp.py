@@ -23,14 +23,13 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.root import Read
 from vlmrl.train import dist
 from vlmrl.train.shard.adamw import make_optimizer, occupied
-from vlmrl.train.shard.base import Complete, Named, Together, Writer, engine_kind
+from vlmrl.train.shard.base import Complete, Named, Together, Writer
 from vlmrl.train.shard.copies import Copies
 from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, require_finite, write_tensors
 
 WEIGHTS, MOMENTS, GROUPS = "weights.safetensors", "optimizer.safetensors", "optimizer.json"
 
 
-@engine_kind("ddp")
 class Replicas:
     """All of it on every rank, also where there is one only."""
 

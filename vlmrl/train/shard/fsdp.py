@@ -27,7 +27,7 @@ from vlmrl.policy.root import Read, Root
 from vlmrl.train import dist
 from vlmrl.train.shard import files
 from vlmrl.train.shard.adamw import make_optimizer, occupied
-from vlmrl.train.shard.base import Complete, Named, Writer, engine_kind
+from vlmrl.train.shard.base import Complete, Named, Writer
 from vlmrl.train.shard.copies import Copies
 from vlmrl.train.shard.spread import fill
 from vlmrl.train.shard.threads import spread
@@ -36,7 +36,6 @@ from vlmrl.train.tensors import optimizer_tensors, require_finite
 T = TypeVar("T")
 
 
-@engine_kind("fsdp")
 class Fsdp:
     """Shards over all ranks, or over groups of `train.shard_size`."""
 

@@ -20,7 +20,6 @@ from typing import Any, cast
 
 import torch
 
-from vlmrl.policy.across import shared_columns
 from vlmrl.policy.forward import Layout, Scored
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row
@@ -81,6 +80,8 @@ def forward(layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, tur
     def scores() -> Scored:
         if turn.owner is None or policy.sequence is None:
             return layout.forward(policy, batch, turn.media, train=train, **options)
+        from vlmrl.policy.across import shared_columns  # train.sequence
+
         row = cast(PackedBatch, batch) if turn.own else None
         return shared_columns(policy, row, turn.media, policy.sequence, turn.owner, train=train, **options)
 

@@ -24,7 +24,7 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.root import Read, Root
 from vlmrl.train import dist
 from vlmrl.train.shard.adamw import make_optimizer
-from vlmrl.train.shard.base import Complete, Named, Writer, engine_kind
+from vlmrl.train.shard.base import Complete, Named, Writer
 from vlmrl.train.shard.ddp import MOMENTS, WEIGHTS, require_same_names, write_whole
 from vlmrl.train.shard.prebuilt import prebuild
 from vlmrl.train.shard.threads import spread
@@ -35,7 +35,6 @@ STAGES = {"zero2": 2, "zero3": 3}
 MOMENT = ("exp_avg", "exp_avg_sq")
 
 
-@engine_kind("zero2", "zero3")
 class Zero:
     """DeepSpeed's engine, over all ranks."""
 

@@ -33,7 +33,7 @@ from vlmrl.train.keep import FOLDER, Keeper
 from vlmrl.train.loader import PromptLoader, cost_of
 from vlmrl.train.memory import FILE as MEMORIES
 from vlmrl.train.memory import Memories
-from vlmrl.train.memory_ledger import ledger_of
+from vlmrl.train.memory_plan import ledger_of
 from vlmrl.train.prefetch import Prefetcher
 from vlmrl.train.profile import StageProfiler
 from vlmrl.train.rows import quarantine_row

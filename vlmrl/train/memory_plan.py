@@ -1,0 +1,43 @@
+"""The plan of `vlmrl plan` beside the ledger of a run: what it says of each phase, and what the run leaves for the next plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.metadata import version
+
+import torch
+
+from vlmrl.config.schema import Config, StageBase
+from vlmrl.plan import slack
+from vlmrl.plan.gpus import GPUS
+from vlmrl.plan.memory import memory
+from vlmrl.plan.model import FAMILIES, shape_of
+from vlmrl.plan.settings import settings_of
+from vlmrl.policy.model import Policy
+from vlmrl.train.memory_ledger import Measured, MemoryLedger, gauge_of
+
+
+def ledger_of(cfg: Config, stage: StageBase, policy: Policy, *, longest: int | None, world: int) -> MemoryLedger:
+    """Make the ledger of a stage. `longest`: tokens of the longest prompt of its rows, in place of the most that may come."""
+    said = planned(cfg, stage, policy, longest=longest, world=world)
+    return MemoryLedger(gauge=gauge_of(policy.device), planned=said, keep=keep)
+
+
+def planned(cfg: Config, stage: StageBase, policy: Policy, *, longest: int | None, world: int) -> dict[str, int]:
+    """Ask the plan for the bytes of tensors of each phase. Nothing for a model or a device that no plan is about."""
+    config = policy.model.config.to_dict()
+    if policy.device.type != "cuda" or config.get("model_type") not in FAMILIES:
+        return {}
+    card = replace(next(iter(GPUS.values())), memory=torch.cuda.get_device_properties(policy.device).total_memory)
+    found = memory(settings_of(cfg, stage, shape=shape_of(config), gpu=card, gpus=world, given={"prompt": longest}))
+    return {phase.replace("/", "_"): size for phase, size in found.tensors.items()}
+
+
+def keep(device: str, seen: Measured) -> None:
+    """Write what was measured on a device to where the next plan looks.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
+    found = slack.Measured(slack=seen.slack, allocated=seen.allocated, reserved=seen.reserved, run=seen.run)
+    slack.remember(device, version("torch"), found)

@@ -210,7 +210,7 @@ def imports(path: Path) -> Iterator[tuple[ast.stmt, str]]:
 
 
 def references(path: Path) -> Iterator[tuple[ast.AST, str]]:
-    """(place, `module:attribute`) of what stands as text for `vlmrl.registry.Lazy` to import."""
+    """(place, `module:attribute`) of what stands as text for `vlmrl.registry.Catalogue` to import."""
     for node in ast.walk(TREES[path]):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"vlmrl(\.\w+)+:\w+", node.value):
             yield node, node.value

@@ -30,16 +30,31 @@ def nearest(name: str, known: list[str]) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
-class Catalogue(dict[str, T]):
-    """Things of one kind by name, in the order in which they were added: for what is no function of a recipe (answer types, metrics).
+class _Place(str):
+    """`module:attribute`."""
 
-    A name that is not there raises KeyError with what `problem` says.
+
+class Catalogue(MutableMapping[str, T]):
+    """Things of one kind by name, in the order in which they were added: for what is no function of a recipe (answer types, layouts).
+
+        LAYOUTS: Catalogue[Layout] = Catalogue("layout", {"repeat": REPEAT}, {"chains": "vlmrl.policy.chains:CHAINS"})
+
+    What stands elsewhere is imported when it is first asked for: what most runs never use need not be read to follow one. A name that is
+    not there raises KeyError with what `problem` says.
     """
 
-    def __init__(self, kind: str, *, renamed: Mapping[str, str] | None = None):
-        """`renamed`: names of earlier versions and what they are called now."""
-        super().__init__()
+    def __init__(
+        self,
+        kind: str,
+        here: Mapping[str, T] | None = None,
+        elsewhere: Mapping[str, str] | None = None,
+        *,
+        renamed: Mapping[str, str] | None = None,
+    ):
+        """`elsewhere`: name -> `module:attribute`; a test imports all of these. `renamed`: names of earlier versions and what they are
+        called now."""
         self.kind = kind
+        self._things: dict[str, Any] = {**(here or {}), **{name: _Place(place) for name, place in (elsewhere or {}).items()}}
         self._renamed = dict(renamed or {})
 
     def add(self, name: str, item: T) -> None:
@@ -47,8 +62,9 @@ class Catalogue(dict[str, T]):
         Raises:
             ValueError: the name is taken by another thing.
         """
-        if self.setdefault(name, item) is not item:
+        if name in self and self[name] is not item:
             raise ValueError(f"{self.kind} '{name}' is registered twice")
+        self[name] = item
 
     def problem(self, name: str) -> str | None:
         """What is wrong with a name, with the nearest known one or the one that replaced it; None where it is known."""
@@ -58,37 +74,15 @@ class Catalogue(dict[str, T]):
             return f"{self.kind} '{name}' is called '{self._renamed[name]}' now"
         return f"unknown {self.kind} '{name[:60]}'{nearest(name, list(self))} (known: {', '.join(self)})"
 
-    def __missing__(self, name: str) -> T:
-        raise KeyError(self.problem(name))
-
-
-class _Place(str):
-    """`module:attribute`."""
-
-
-class Lazy(MutableMapping[str, T]):
-    """Things of one kind by name, of which some are imported when they are first asked for: what most runs never use need not be read to
-    follow one. Where such a thing is stands here as text, so a test finds every `vlmrl.module:attribute` and imports it.
-
-        LAYOUTS: Lazy[Layout] = Lazy("layout", {"repeat": REPEAT}, {"chains": "vlmrl.policy.chains:CHAINS"})
-
-    A name that is not there raises KeyError with the nearest known one.
-    """
-
-    def __init__(self, kind: str, here: Mapping[str, T], elsewhere: Mapping[str, str]):
-        """`here`: what is imported already. `elsewhere`: name -> `module:attribute`."""
-        self._kind = kind
-        self._things: dict[str, Any] = {**here, **{name: _Place(place) for name, place in elsewhere.items()}}
-
     def __getitem__(self, name: str) -> T:
         if name not in self._things:
-            raise KeyError(f"unknown {self._kind} '{name[:60]}'{nearest(name, list(self))} (known: {', '.join(self)})")
+            raise KeyError(self.problem(name))
         if isinstance(self._things[name], _Place):
             self._things[name] = load(self._things[name])
         return self._things[name]
 
-    def __setitem__(self, name: str, thing: T) -> None:
-        self._things[name] = thing
+    def __setitem__(self, name: str, item: T) -> None:
+        self._things[name] = item
 
     def __delitem__(self, name: str) -> None:
         del self._things[name]
@@ -104,9 +98,10 @@ class Lazy(MutableMapping[str, T]):
 
 
 def load(place: str) -> Any:
-    """What stands at `module:attribute`."""
+    """What `from module import attribute` gives, for `module:attribute`."""
     module, _, attribute = place.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if hasattr(found, attribute) else importlib.import_module(f"{module}.{attribute}")
 
 
 def type_name(annotation: Any) -> str:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from vlmrl.registry import Catalogue, Lazy
+from vlmrl.registry import Catalogue
 
 
 def test_a_catalogue_is_a_mapping_in_the_order_of_adding() -> None:
@@ -37,7 +37,7 @@ def test_unknown_and_old_names_are_told() -> None:
 
 
 def test_a_lazy_thing_is_imported_when_it_is_asked_for() -> None:
-    things: Lazy[object] = Lazy("thing", {"b": 1}, {"a": "vlmrl.rng:key"})
+    things: Catalogue[object] = Catalogue("thing", {"b": 1}, {"a": "vlmrl.rng:key"})
     assert (list(things), len(things), "a" in things, "c" in things) == (["b", "a"], 2, True, False)
     from vlmrl import rng
 

@@ -20,12 +20,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from vlmrl.answers.foreign import ForeignRow, Gold
 from vlmrl.errors import RowError
 from vlmrl.registry import Catalogue
 from vlmrl.types import Sample
 
 if TYPE_CHECKING:
+    from vlmrl.answers.foreign import ForeignRow, Gold
     from vlmrl.answers.marks import Pen
 
 Scored = tuple[tuple[float, ...] | None, tuple[float, ...], dict[str, float]]

@@ -25,7 +25,6 @@ from typing import Any, Literal
 
 from vlmrl import fs
 from vlmrl.data.embedded import content_of, is_embedded
-from vlmrl.data.foreign_files import about_suffix
 from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, check_path
 
@@ -161,6 +160,8 @@ def _whole(path: Path) -> tuple[Part, ...]:
             return (Part(path, "json"),)
         kinds = FORMATS | _TABLES
         if path.suffix not in kinds:
+            from vlmrl.data.foreign_files import about_suffix
+
             raise DataError(about_suffix(path))
         return (Part(path, kinds[path.suffix]),)
     if (path / "state.json").is_file():

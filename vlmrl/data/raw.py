@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 from vlmrl.data.containers import Part, drawn, resolve
-from vlmrl.data.delimited import records, row_of
-from vlmrl.data.json_array import elements
 from vlmrl.errors import DataError, RowError
+from vlmrl.registry import Catalogue, load
 
 MAX_LINE = 4_000_000
 """Bytes of the longest row."""
@@ -19,6 +18,17 @@ EXCERPT = 200
 _BOM = b"\xef\xbb\xbf"
 _BATCH = 256
 """Rows of a table that are Python objects at a time."""
+
+
+_READERS: Catalogue[Callable[[Path], Iterator[Any]]] = Catalogue(
+    "format of rows",
+    elsewhere={
+        "json": "vlmrl.data.json_array:elements",
+        "csv": "vlmrl.data.delimited:records",
+        "tsv": "vlmrl.data.delimited:records",
+    },
+)
+"""Of files that are neither lines nor tables: path -> (line where it begins, what stands there) of each row."""
 
 
 class Raw(NamedTuple):
@@ -40,7 +50,7 @@ class Raw(NamedTuple):
             RowError: it is no row.
         """
         if self.form == "cells":
-            return row_of(*self.content)
+            return load("vlmrl.data.delimited:row_of")(*self.content)
         if self.form == "object":
             return _without_nulls(self.content)
         return _parse_line(self.content, self.form != "half", self.form == "long")
@@ -84,8 +94,8 @@ def raw_rows(path: Path, blank: Callable[[], None] = lambda: None) -> Iterator[t
 def _rows(part: Part, blank: Callable[[], None]) -> Iterator[Raw]:
     if part.format == "json":
         return _list(part.path)
-    if part.format in ("csv", "tsv"):
-        return _delimited(part.path)
+    if part.format in _READERS:
+        return _delimited(part)
     return _jsonl(part.path, blank) if part.format == "jsonl" else _table(part)
 
 
@@ -93,10 +103,8 @@ def _count(part: Part) -> int:
     """How many rows a file has, without parsing them."""
     if part.format == "jsonl":
         return sum(1 for _ in _jsonl(part.path, lambda: None))
-    if part.format == "json":
-        return sum(1 for _ in elements(part.path))
-    if part.format in ("csv", "tsv"):
-        return sum(1 for _ in records(part.path))
+    if part.format in _READERS:
+        return sum(1 for _ in _READERS[part.format](part.path))
     return sum(count for count, _ in _batches(part))
 
 
@@ -122,15 +130,15 @@ def _jsonl(path: Path, blank: Callable[[], None]) -> Iterator[Raw]:
 
 def _list(path: Path) -> Iterator[Raw]:
     """Rows of a JSON list, each at the line where it begins."""
-    for number, text in elements(path):
+    for number, text in _READERS["json"](path):
         data = text.encode()
         yield _line(str(path), number, data, True, too_long=len(data) > MAX_LINE)
 
 
-def _delimited(path: Path) -> Iterator[Raw]:
+def _delimited(part: Part) -> Iterator[Raw]:
     """Records of a CSV or TSV file, each at the line where it begins."""
-    for number, names, cells in records(path):
-        yield Raw(str(path), number, "cells", (names, cells))
+    for number, names, cells in _READERS[part.format](part.path):
+        yield Raw(str(part.path), number, "cells", (names, cells))
 
 
 def _line(name: str, number: int, data: bytes, whole: bool, *, too_long: bool) -> Raw:

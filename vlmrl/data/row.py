@@ -53,6 +53,8 @@ _FORM = re.compile(r"</?(?:think|thinking|answer)>", re.IGNORECASE)
 MESSAGES_TEXT = re.compile(r"\s*\[\s*\{\s*\"(?:role|from|content|value)\"\s*:")
 """How JSON text of a list of messages begins."""
 MAX_ID = 256
+MIXED = "mixed_shapes"
+"""Reason of a row whose shape is not that of its file; loading a source stops at one."""
 """Characters of the longest id: it is repeated in journals, ledgers and logs."""
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"
 """Printable characters without any ink (fillers of Hangul, the empty Braille cell)."""

@@ -16,15 +16,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from vlmrl import fs
-from vlmrl.data.adapters import MIXED, Importer, ImportOptions
 from vlmrl.data.containers import stored
 from vlmrl.data.raw import Raw, raw_rows
-from vlmrl.data.row import parse_row
+from vlmrl.data.row import MIXED, parse_row
 from vlmrl.errors import DataError, RowError
+from vlmrl.registry import load
 from vlmrl.types import Sample
+
+if TYPE_CHECKING:
+    from vlmrl.data.adapters import Importer, ImportOptions
 
 Dedupe = Literal["error", "keep_first"]
 
@@ -111,7 +114,7 @@ class RowReader:
         Raises:
             DataError: as `Importer`.
         """
-        self.importer = None if options is None else Importer(options)
+        self.importer: Importer | None = None if options is None else load("vlmrl.data.adapters:Importer")(options)
         self._media_root = media_root
 
     def read(self, raw: Raw, place: int) -> Iterator[tuple[Sample, bytes] | BadRow]:

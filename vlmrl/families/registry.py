@@ -10,7 +10,7 @@ from typing import Any
 from vlmrl.errors import ConfigError
 from vlmrl.families.base import Family, is_reported
 from vlmrl.families.qwen_vl import QwenVL
-from vlmrl.registry import Lazy
+from vlmrl.registry import Catalogue
 
 FAMILIES: dict[str, Family] = {
     "qwen2_vl": QwenVL(name="qwen2_vl"),
@@ -38,7 +38,7 @@ def family_of(model_type: str, path: str) -> Family:
     return FAMILIES[model_type]
 
 
-CHOICES: Lazy[Callable[[str, str, str | None], Family]] = Lazy(
+CHOICES: Catalogue[Callable[[str, str, str | None], Family]] = Catalogue(
     "family",
     {"qwen_vl": lambda model_type, path, _: family_of(model_type, path)},
     {"generic": "vlmrl.families.given:given"},

@@ -33,7 +33,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.policy import kernels
 from vlmrl.policy.pack import Block, PrefixLayout, to_device
 from vlmrl.policy.tree import RowLayout
-from vlmrl.registry import Lazy
+from vlmrl.registry import Catalogue
 
 if TYPE_CHECKING:
     from vlmrl.policy.sequence import Columns
@@ -385,13 +385,13 @@ def _varlen_plan(layout: RowLayout, device: torch.device) -> list[tuple[Tensor, 
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, RowLayout, float], Tensor]
-_BACKENDS: Lazy[Attend] = Lazy(
+_BACKENDS: Catalogue[Attend] = Catalogue(
     "backend of model.prefix_backend",
     {"dense": _dense, "merge": _merge, "two_call": _two_call, "flash": _flash},
     {"flex": "vlmrl.policy.flex:flex"},
 )
-_OF_TREES: Lazy[Attend] = Lazy(
-    "backend for trees", {}, {"merge": "vlmrl.policy.tree_attention:merge", "two_call": "vlmrl.policy.tree_attention:two_call"}
+_OF_TREES: Catalogue[Attend] = Catalogue(
+    "backend for trees", elsewhere={"merge": "vlmrl.policy.tree_attention:merge", "two_call": "vlmrl.policy.tree_attention:two_call"}
 )
 
 

@@ -19,7 +19,7 @@ from vlmrl.policy.head import streaming_logprobs
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, pack, pack_shared, response_mask, split, split_shared, to_device, visual_index
 from vlmrl.policy.vision import Features, VisionCache
-from vlmrl.registry import Lazy
+from vlmrl.registry import Catalogue
 from vlmrl.types import Prompt
 
 
@@ -168,7 +168,7 @@ class Layout:
     forward: Callable[..., Scored]
 
 
-LAYOUTS: Lazy[Layout] = Lazy(
+LAYOUTS: Catalogue[Layout] = Catalogue(
     "layout",
     {"shared_prefix": Layout(split_shared, pack_shared, shared_prefix), "repeat": Layout(split, pack, repeat)},
     {"chains": "vlmrl.policy.chains:CHAINS", "trees": "vlmrl.policy.trie:TREES"},

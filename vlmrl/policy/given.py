@@ -30,7 +30,7 @@ from vlmrl.policy.layouts import Read
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.pack import PositionSpec, Row, by_prompt, response_mask, split, split_shared, to_device
 from vlmrl.policy.vision import VisionCache
-from vlmrl.registry import Lazy
+from vlmrl.registry import Catalogue
 from vlmrl.types import Prompt
 
 _LOW = -1e30
@@ -209,13 +209,12 @@ def _forward(name: str) -> Callable[..., Scored]:
     return forward
 
 
-LAYOUTS: Lazy[Layout] = Lazy(
+LAYOUTS: Catalogue[Layout] = Catalogue(
     "layout of a family without code of its own",
     {
         "repeat": Layout(split, _pack(_padded), _forward("repeat")),
         "fork": Layout(split_shared, _pack(_shared), _forward("fork")),
         "shared_prefix": Layout(split_shared, _pack(_shared), _forward("shared_prefix")),
     },
-    {},
 )
 """`policy.forward.LAYOUTS` of such a family."""

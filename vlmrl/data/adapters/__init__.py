@@ -2,7 +2,8 @@
 
 The shape of a file is that of its first row whose keys are known, unless the source names it. Every later row must have the same
 one: a file of two shapes is usually two data sets in one file, whose answers do not mean the same. Rows of any other shape are read
-by a mapping of their columns (`adapters.columns`); rows with several turns as `turns` says (`adapters.turns`).
+by a mapping of their columns (`adapters.columns`); rows with several turns as `turns` says (`adapters.turns`). What rows of our own
+schema do not need is imported with the first row of another.
 """
 
 from __future__ import annotations
@@ -10,23 +11,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vlmrl.data.adapters import easyr1, messages, own, tasks, trl, verl, video_r1, vlm_r1
-from vlmrl.data.adapters.base import ADAPTERS, Adapter, ImportOptions
-from vlmrl.data.adapters.chat import with_lists
-from vlmrl.data.adapters.columns import Mapped
-from vlmrl.data.adapters.hints import refuse_kind, unknown_shape
-from vlmrl.data.adapters.turns import taken
-from vlmrl.data.row import MAX_ID, check_values
+from vlmrl.data.adapters.base import ADAPTERS, OWN, Adapter, ImportOptions
+from vlmrl.data.row import MAX_ID, MIXED, check_values
 from vlmrl.errors import DataError, RowError
+from vlmrl.registry import load
 
-OWN = own.name
-_OURS: tuple[Adapter, ...] = (own, tasks, trl, verl, easyr1, messages, vlm_r1, video_r1)
-for _adapter in _OURS:
-    ADAPTERS.add(_adapter.name, _adapter)
-MIXED = "mixed_shapes"
-"""Reason of a row whose shape is not that of its file; `load_source` stops at one."""
+if TYPE_CHECKING:
+    from vlmrl.data.adapters.columns import Mapped
 
 
 def detect(row: object) -> str | None:
@@ -61,7 +54,7 @@ class Importer:
         self.options = options
         self.chosen = options.adapter
         self.first: str | None = None
-        self.mapped = None if options.columns is None else Mapped(options)
+        self.mapped: Mapped | None = None if options.columns is None else load("vlmrl.data.adapters.columns:Mapped")(options)
 
     def opened(self, obj: object) -> object:
         """A row as it is to be looked at: messages that are JSON text become lists. To be called before `rows`.
@@ -71,9 +64,11 @@ class Importer:
         """
         if not isinstance(obj, dict):
             return obj
-        if self.mapped is not None:
-            return with_lists(obj, self.mapped.chats)
-        return obj if "answer_type" in obj else with_lists(obj)
+        if self.mapped is None and "answer_type" in obj:
+            return obj
+        from vlmrl.data.adapters.chat import with_lists
+
+        return with_lists(obj) if self.mapped is None else with_lists(obj, self.mapped.chats)
 
     def rows(self, obj: object, *, where: str, place: int) -> list[object]:
         """What a row is in our schema: one row, or with `turns: split` one for each answer. `place` is its number within the source,
@@ -94,6 +89,8 @@ class Importer:
                 raise RowError(MIXED, f"this row has the shape '{shape}', the file is '{self.chosen}', {how}; split the file by shape")
             if self.chosen == OWN:
                 return [obj]
+            from vlmrl.data.adapters.hints import refuse_kind, unknown_shape
+
             refuse_kind(obj)
             if self.chosen is None:
                 problem = unknown_shape(obj, list(ADAPTERS))
@@ -109,6 +106,8 @@ class Importer:
         return out
 
     def _taken(self, row: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+        from vlmrl.data.adapters.turns import taken
+
         if self.mapped is None:
             return taken(row, self.options.turns)
         return taken(row, self.options.turns, chats=self.mapped.chats, answers=self.mapped.columns.get("answer", ()))

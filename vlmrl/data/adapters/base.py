@@ -6,14 +6,16 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from urllib.parse import unquote
 
-from vlmrl.answers.coordinates import Axis, Size, Target, TimeUnit
 from vlmrl.errors import MediaError, RowError
 from vlmrl.media.access import IMAGE_BYTES, SUFFIXES, open_media
 from vlmrl.registry import Catalogue
 from vlmrl.types import CoordinateFrame
+
+if TYPE_CHECKING:
+    from vlmrl.answers.coordinates import Axis, Size, Target, TimeUnit
 
 PROCESSING = ("fps", "nframes", "min_frames", "max_frames", "min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width")
 """Keys that other trainers put on a medium. How media are processed is the recipe's `media` section here; they go to `meta`."""
@@ -86,8 +88,22 @@ class Adapter(Protocol):
         ...
 
 
-ADAPTERS: Catalogue[Adapter] = Catalogue("adapter")
-"""Shapes of rows by name; all of ours after `import vlmrl.data.adapters`. A plug-in adds its own with `ADAPTERS.add(name, adapter)`."""
+OWN = "vlmrl"
+"""The shape of rows of our own schema."""
+ADAPTERS: Catalogue[Adapter] = Catalogue(
+    "adapter",
+    elsewhere={
+        OWN: "vlmrl.data.adapters:own",
+        "tasks": "vlmrl.data.adapters:tasks",
+        "trl": "vlmrl.data.adapters:trl",
+        "verl": "vlmrl.data.adapters:verl",
+        "easyr1": "vlmrl.data.adapters:easyr1",
+        "messages": "vlmrl.data.adapters:messages",
+        "vlm_r1": "vlmrl.data.adapters:vlm_r1",
+        "video_r1": "vlmrl.data.adapters:video_r1",
+    },
+)
+"""Shapes of rows by name, in the order in which a row is tried. A plug-in adds its own with `ADAPTERS.add(name, adapter)`."""
 
 
 def text_of(row: Mapping[str, Any], key: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vlmrl.data.adapters.base import ImportOptions
+from vlmrl.data.adapters.base import OWN, ImportOptions
 
-name = "vlmrl"
+name = OWN
 
 
 def detect(row: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ import torch
 
 from vlmrl.errors import ConfigError
 from vlmrl.policy.root import Read
-from vlmrl.registry import Lazy, nearest
+from vlmrl.registry import Catalogue, nearest
 
 if TYPE_CHECKING:
     from vlmrl.config.section import OptimSection
@@ -142,10 +142,9 @@ class Engine(Protocol):
 OFFLOADS = {"ddp": ("none",), "fsdp": ("none", "all"), "zero2": ("none", "optimizer"), "zero3": ("none", "optimizer", "all")}
 """What an engine can keep in the machine's memory."""
 Make = Callable[["TrainSection", torch.device, int], Engine]
-ENGINES: Lazy[Make] = Lazy(
+ENGINES: Catalogue[Make] = Catalogue(
     "training engine",
-    {},
-    {
+    elsewhere={
         "ddp": "vlmrl.train.shard.ddp:Replicas",
         "fsdp": "vlmrl.train.shard.fsdp:Fsdp",
         "zero2": "vlmrl.train.shard.zero:Zero",

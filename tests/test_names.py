@@ -13,9 +13,7 @@ from vlmrl.methods import registries
 
 ROOT = Path(__file__).parents[1]
 FILES = [path for part in ("train", "config") for path in sorted((ROOT / "vlmrl" / part).rglob("*.py"))]
-NAMES = sorted(
-    {name for registry in registries().values() for name in registry.names() if registry.get(name).function.__module__.startswith("vlmrl.")}
-)
+NAMES = sorted({name for registry in registries().values() for name in registry.names() if registry.get(name).ours})
 
 WORDS = {
     "grpo": "the kind of a stage, and its file",

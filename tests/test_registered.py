@@ -25,10 +25,7 @@ ROOT = Path(__file__).parents[1]
 GENERATED = ROOT / "docs" / "papers.md"
 FOUND = registries()
 OURS: list[tuple[str, Entry[Any]]] = [
-    (slot, registry.get(name))
-    for slot, registry in FOUND.items()
-    for name in registry.names()
-    if registry.get(name).function.__module__.startswith("vlmrl.")
+    (slot, registry.get(name)) for slot, registry in FOUND.items() for name in registry.names() if registry.get(name).ours
 ]
 """(slot, method) of the package; plug-ins of other tests may stand in the registries too."""
 IDS = [f"{slot}-{entry.name}" for slot, entry in OURS]

@@ -70,7 +70,7 @@ def test_rewards_that_ask_a_service_are_named() -> None:
     registries()
     asking = {n for n in protocols.reward.names() if protocols.reward.get(n).extra.get("service")}
     named = {mark for mark in re.findall(r"`(\w+)`", PROMISES["Rewards"][1])}
-    assert {n for n in asking if protocols.reward.get(n).function.__module__.startswith("vlmrl.")} == named
+    assert {n for n in asking if protocols.reward.get(n).ours} == named
 
 
 def test_only_these_modules_reach_the_network() -> None:

@@ -14,14 +14,17 @@ import difflib
 import functools
 import importlib
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, Union
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+_PACKAGE = Path(__file__).parent
 
 
 def nearest(name: str, known: list[str]) -> str:
@@ -212,6 +215,8 @@ class Entry(Generic[F]):
     """arXiv id or other citation; None for what needs none."""
     parameters: Mapping[str, Parameter]
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    ours: bool = False
+    """Whether a file of this package registered it. What a plug-in or a script registers is not, whatever its module is called."""
 
     @property
     def summary(self) -> str:
@@ -232,15 +237,17 @@ class Registry(Generic[F]):
         self._entries: dict[str, Entry[F]] = {}
 
     def __call__(self, name: str, *, paper: str | None = None, **extra: Any) -> Callable[[F], F]:
-        """Decorator that registers a function under `name`."""
+        """Decorator that registers a function under `name`. Whose it is, the file says that calls this (`Entry.ours`)."""
 
         def register(function: F) -> F:
             if name in self._entries:
                 raise ValueError(f"{self.slot} '{name}' is registered twice")
             if not inspect.getdoc(function):
                 raise ValueError(f"{self.slot} '{name}' needs a docstring")
-            self._entries[name] = Entry(name, function, paper, parameters(f"{self.slot} '{name}'", function), extra)
+            self._entries[name] = Entry(name, function, paper, parameters(f"{self.slot} '{name}'", function), extra, ours)
             return function
+
+        ours = Path(sys._getframe(1).f_code.co_filename).is_relative_to(_PACKAGE)
 
         return register
 

@@ -15,7 +15,7 @@ from vlmrl.rewards.run.runner import contract_problem
 from vlmrl.toy import gui, multitask, spatial, think
 
 load_all()
-OURS = [n for n in protocols.reward.names() if protocols.reward.get(n).function.__module__.startswith("vlmrl.")]
+OURS = [n for n in protocols.reward.names() if protocols.reward.get(n).ours]
 REWARDS = [n for n in OURS if not protocols.reward.get(n).extra.get("service") and n != "python"]
 """Those that decide by rule: what a service or a function of somebody else says is not ours to promise."""
 ARGUMENTS = {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
-from vlmrl.registry import Catalogue
+from vlmrl.registry import Catalogue, Registry
 
 
 def test_a_catalogue_is_a_mapping_in_the_order_of_adding() -> None:
@@ -60,3 +61,26 @@ from vlmrl.policy import chains, trie
 assert LAYOUTS["chains"] is chains.CHAINS and LAYOUTS["trees"] is trie.TREES
 """
     subprocess.run([sys.executable, "-c", asked], check=True)
+
+
+def test_whose_a_registration_is_the_file_says_and_not_a_name(tmp_path) -> None:
+    """A plug-in may call its module what it likes, and register what lives in the package."""
+    from vlmrl.protocols import reward
+    from vlmrl.rewards.format import format_reward
+
+    assert reward.get("format").ours
+    known: Registry[Any] = Registry("reward")
+    source = """
+def mine(group, ctx):
+    'Mine.'
+
+mine = known("mine")(mine)
+known("lent")(lent)
+"""
+    name = "vlmrl.rewards.mine"
+    exec(
+        compile(source, str(tmp_path / "vlmrl" / "rewards" / "mine.py"), "exec"), {"__name__": name, "known": known, "lent": format_reward}
+    )
+    assert known.get("mine").function.__module__ == name
+    assert not known.get("mine").ours
+    assert not known.get("lent").ours

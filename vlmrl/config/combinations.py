@@ -64,7 +64,7 @@ class Declared:
 def _extra(entry: Entry[Any]) -> Mapping[str, Any]:
     """What a registration declares. The gold answer earns 1 from a reward of the package that says nothing, and from a plug-in's nobody
     knows what."""
-    return entry.extra if entry.function.__module__.startswith("vlmrl.") else {"best": None, **entry.extra}
+    return entry.extra if entry.ours else {"best": None, **entry.extra}
 
 
 @dataclass(frozen=True)

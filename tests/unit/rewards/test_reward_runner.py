@@ -92,14 +92,13 @@ def test_the_maximum_of_a_column_is_what_its_registration_says(monkeypatch):
     def half(group, ctx):
         return [0.5 * float("3.0 to 5.0" in r.text) for r in group.rollouts]
 
-    def problems(best, module):
-        half.__module__ = module
+    def problems(best, whose):
         extra = {} if best == "unsaid" else {"best": best}
-        monkeypatch.setitem(registry._entries, "half", Entry("half", half, None, {}, extra))
+        monkeypatch.setitem(registry._entries, "half", Entry("half", half, None, {}, extra, ours=whose == "ours"))
         return RewardRunner([("named", 1.0, half)], entries={"named": "half"}).self_test([sample()], "think_answer")
 
-    assert "reward 'named' gives its gold answer '3.0 to 5.0' 0.5 instead of 1" in problems("unsaid", "vlmrl.rewards.x")[0]
-    assert problems(0.5, "vlmrl.rewards.x") == []
-    assert problems(None, "vlmrl.rewards.x") == []
+    assert "reward 'named' gives its gold answer '3.0 to 5.0' 0.5 instead of 1" in problems("unsaid", "ours")[0]
+    assert problems(0.5, "ours") == []
+    assert problems(None, "ours") == []
     assert problems("unsaid", "plugin") == []
     assert "0.5 instead of 2" in problems(2, "plugin")[0]

@@ -278,13 +278,21 @@ def plugin(group, ctx, *, scale: float = 1.0):
 
 
 def test_a_recipe_decides_what_runs_in_a_worker():
-    ours, worker, service = (Entry("x", format_reward, None, {}, extra) for extra in ({}, {"worker": True}, {"service": True}))
+    ours, worker, service = (Entry("x", format_reward, None, {}, extra, ours=True) for extra in ({}, {"worker": True}, {"service": True}))
     theirs, says_no = Entry("x", plugin, None, {}, {}), Entry("x", plugin, None, {}, {"worker": False})
     assert [in_worker(e, None) for e in (theirs, ours, worker, service, says_no)] == [True, False, True, False, False]
     assert [in_worker(e, True) for e in (theirs, ours, worker)] == [True] * 3
     assert [in_worker(e, False) for e in (theirs, ours, worker, service)] == [False] * 4
     with pytest.raises(ConfigError, match="asks a server"):
         in_worker(service, True)
+
+
+def test_a_plugin_that_calls_itself_ours_runs_in_a_worker(tmp_path):
+    known = Registry("reward")
+    names = {"__name__": "vlmrl.rewards.mine", "known": known}
+    exec(compile("@known('mine')\ndef mine(group, ctx):\n    'Mine.'\n", str(tmp_path / "mine.py"), "exec"), names)
+    assert in_worker(known.get("mine"), None)
+    assert in_worker(workers.registry.get("format"), None) is False
 
 
 def test_place_binds_in_process_or_in_the_pool(patient, monkeypatch):

@@ -181,7 +181,7 @@ class RewardRunner:
         if known not in registry.names():
             return True
         entry = registry.get(known)
-        return bool(entry.extra.get("foreign", False)) or not entry.function.__module__.startswith("vlmrl.")
+        return bool(entry.extra.get("foreign", False)) or not entry.ours
 
     def self_test(self, samples: Sequence[Sample], answer_format: str, *, more_columns: bool = False) -> list[str]:
         """Problems found by scoring gold and junk answers: gold must get the highest total of all and junk less.
@@ -238,7 +238,7 @@ class RewardRunner:
             entry = registry.get(known) if known in registry.names() else None
             if entry is None or value is None:
                 continue
-            best = entry.extra.get("best", 1.0 if entry.function.__module__.startswith("vlmrl.") else None)
+            best = entry.extra.get("best", 1.0 if entry.ours else None)
             if best is not None and value < best - 1e-9:
                 out.append(
                     f"row '{sample.id}' ({sample.source}): reward '{name}' gives its gold answer '{sample.answer}' {value:.3g} "

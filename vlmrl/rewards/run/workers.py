@@ -221,7 +221,7 @@ def in_worker(entry: Entry[Any], isolate: bool | None) -> bool:
         return False
     if isolate is not None:
         return isolate
-    return bool(entry.extra.get("worker", not _is_ours(entry)))
+    return bool(entry.extra.get("worker", not entry.ours))
 
 
 def place(
@@ -246,9 +246,5 @@ def place(
     home = entry.function.__module__
     # a plug-in may register a function that lives elsewhere, and answer types that ours score; what is registered nowhere else is
     # registered by its own module
-    modules = [home, *plugins] if _is_ours(entry) else [*plugins] or [home]
+    modules = [home, *plugins] if entry.ours else [*plugins] or [home]
     return pool.column(name, arguments, [*modules, *entry.extra.get("imports", ())])
-
-
-def _is_ours(entry: Entry[Any]) -> bool:
-    return entry.function.__module__.startswith("vlmrl.")

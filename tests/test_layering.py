@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # A rule about a neighbour may ask whether the recipe names another than the default.
     "algo": {"registry", "defaults"},
     "metrics": {"errors", "types"},
-    "media": {"types", "errors", "fs"},
+    "media": {"types", "registry", "errors", "fs"},
     "answers": {"types", "registry", "metrics", "errors"},
     "data": {"types", "answers", "media", "errors", "fs", "registry"},
     "prepare": {"answers", "data", "media", "errors", "fs"},

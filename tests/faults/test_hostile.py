@@ -15,8 +15,9 @@ from tests.support.tiny import Tiny
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import read_source
 from vlmrl.errors import MediaError
+from vlmrl.media.sampling import TICK
 from vlmrl.media.store import MediaStore, ProcessedMedia
-from vlmrl.media.video import LEVELS, TICK
+from vlmrl.media.video import LEVELS
 from vlmrl.media.workers import MEMORY
 from vlmrl.types import MediaRef, Sample
 

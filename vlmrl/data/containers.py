@@ -19,41 +19,20 @@ import heapq
 import json
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from vlmrl import fs
 from vlmrl.data.embedded import content_of, is_embedded
+from vlmrl.data.raw import FILES, FORMATS, Container, Part
 from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, check_path
-
-Format = Literal["jsonl", "json", "parquet", "arrow", "csv", "tsv"]
-FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
-_TABLES: dict[str, Format] = {".csv": "csv", ".tsv": "tsv"}
-"""Given by name only: in folders such files rather say something about the rows."""
 
 _DRAW = re.compile(r"(.+)#(\d{1,12})")
 _SPLIT = re.compile(r"(.+)@([A-Za-z0-9._-]+)")
 _HUB_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SHARD = r"(?:-\d+-of-\d+)?"
 _VIDEO_SUFFIX = {"mp4": ".mp4", "matroska": ".mkv", "avi": ".avi", "mpegts": ".ts"}
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One file of rows."""
-
-    path: Path
-    format: Format
-
-
-@dataclass(frozen=True, slots=True)
-class Container:
-    """The files that a source stands for, in order, and how many rows to draw of them together (None: all)."""
-
-    parts: tuple[Part, ...]
-    draw: int | None = None
 
 
 def resolve(path: Path) -> Container:
@@ -156,14 +135,11 @@ def _suffix(data: bytes, place: str) -> str:
 def _whole(path: Path) -> tuple[Part, ...]:
     """A file, a saved data set, or a folder of shards."""
     if path.is_file():
-        if path.suffix == ".json":  # a list of rows; in folders such files rather say something about the rows
-            return (Part(path, "json"),)
-        kinds = FORMATS | _TABLES
-        if path.suffix not in kinds:
-            from vlmrl.data.foreign_files import about_suffix
+        if path.suffix in FILES:
+            return (Part(path, FILES[path.suffix]),)
+        from vlmrl.data.foreign_files import about_suffix
 
-            raise DataError(about_suffix(path))
-        return (Part(path, kinds[path.suffix]),)
+        raise DataError(about_suffix(path))
     if (path / "state.json").is_file():
         return _saved(path)
     if (path / "dataset_dict.json").is_file():

@@ -29,7 +29,6 @@ from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import FREE
 from vlmrl.data.wording import names_of, worded
 from vlmrl.errors import RowError
-from vlmrl.media.argued import blank
 from vlmrl.types import MediaHandle, MediaKind, MediaRef, Prompt, Sample
 
 ANSWER_FORMATS = ("think", "answer_only", "think_or_not")
@@ -194,6 +193,8 @@ class Encoder:
         """The same prompt computed from media headers alone: same ids and spans for well-formed files, empty handle keys."""
         handles = tuple(self.media.plan(ref, self.root(sample)) for ref in sample.media)
         if self.writer is not None:
+            from vlmrl.media.argued import blank
+
             return self._written(self.writer, sample, answer_format, [Shown(handle, blank(handle.grid_thw)) for handle in handles])
         return self._prompt(sample, answer_format, handles)
 

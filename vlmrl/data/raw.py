@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-from vlmrl.data.containers import Part, drawn, resolve
 from vlmrl.errors import DataError, RowError
 from vlmrl.registry import Catalogue, load
 
@@ -20,6 +20,10 @@ _BATCH = 256
 """Rows of a table that are Python objects at a time."""
 
 
+Format = Literal["jsonl", "json", "parquet", "arrow", "csv", "tsv"]
+FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
+FILES: dict[str, Format] = FORMATS | {".json": "json", ".csv": "csv", ".tsv": "tsv"}
+"""With those that are given by name only: in folders such files rather say something about the rows."""
 _READERS: Catalogue[Callable[[Path], Iterator[Any]]] = Catalogue(
     "format of rows",
     elsewhere={
@@ -29,6 +33,33 @@ _READERS: Catalogue[Callable[[Path], Iterator[Any]]] = Catalogue(
     },
 )
 """Of files that are neither lines nor tables: path -> (line where it begins, what stands there) of each row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file of rows."""
+
+    path: Path
+    format: Format
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """The files that a source stands for, in order, and how many rows to draw of them together (None: all)."""
+
+    parts: tuple[Part, ...]
+    draw: int | None = None
+
+
+def files_of(path: Path) -> Container:
+    """The files behind the path of a source: one file, or what `data.containers` makes of it.
+
+    Raises:
+        DataError: as `containers.resolve`.
+    """
+    if path.suffix in FILES and path.is_file():
+        return Container((Part(path, FILES[path.suffix]),))
+    return load("vlmrl.data.containers:resolve")(path)
 
 
 class Raw(NamedTuple):
@@ -70,7 +101,7 @@ def count_rows(path: Path) -> int:
     Raises:
         DataError: as `read_source`.
     """
-    container = resolve(path)
+    container = files_of(path)
     return sum(_count(part) for part in container.parts) if container.draw is None else container.draw
 
 
@@ -80,9 +111,9 @@ def raw_rows(path: Path, blank: Callable[[], None] = lambda: None) -> Iterator[t
     Raises:
         DataError: as `read_source`.
     """
-    container, keep = resolve(path), None
+    container, keep = files_of(path), None
     if container.draw is not None:
-        keep = drawn(sum(_count(part) for part in container.parts), container.draw, str(path))
+        keep = load("vlmrl.data.containers:drawn")(sum(_count(part) for part in container.parts), container.draw, str(path))
     place = 0
     for part in container.parts:
         for raw in _rows(part, blank):

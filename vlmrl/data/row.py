@@ -24,7 +24,6 @@ from itertools import pairwise
 from typing import Any
 
 from vlmrl.answers.base import ANSWER_TYPES, AnswerType
-from vlmrl.answers.frame import frame_problem
 from vlmrl.data.embedded import is_embedded
 from vlmrl.errors import MediaError, RowError
 from vlmrl.media.access import check_path
@@ -400,9 +399,12 @@ def _built_answer(kind: AnswerType, gt: Mapping[str, Any]) -> str:
 
 def _meta(row: Mapping[str, Any]) -> dict[str, Any]:
     meta = {key: value for key, value in _mapping(row, "meta").items() if key != "frame" or value is not None}
-    problem = frame_problem(meta["frame"]) if "frame" in meta else None
-    if problem is not None:
-        raise RowError("bad_value", problem)
+    if "frame" in meta:
+        from vlmrl.answers.frame import frame_problem
+
+        problem = frame_problem(meta["frame"])
+        if problem is not None:
+            raise RowError("bad_value", problem)
     for key in _KEPT:
         if key in row:
             if key in meta and meta[key] != row[key]:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from vlmrl import fs
-from vlmrl.data.containers import stored
 from vlmrl.data.raw import Raw, raw_rows
 from vlmrl.data.row import MIXED, parse_row
 from vlmrl.errors import DataError, RowError
@@ -137,6 +136,8 @@ class RowReader:
 
     @staticmethod
     def _converted(importer: Importer, obj: object, where: str, place: int) -> list[object]:
+        from vlmrl.data.containers import stored
+
         media = stored(importer.opened(obj), root=importer.options.media_dir, folder=importer.options.media_folder)
         return importer.rows(media, where=where, place=place)
 

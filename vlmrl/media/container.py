@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -21,11 +21,8 @@ from vlmrl.errors import MediaError
 from vlmrl.media.border import border
 from vlmrl.media.iso import read_iso
 from vlmrl.media.rotation import orientation_of, says_nothing_of_rotation, upright
+from vlmrl.media.sampling import MAX_FRAME_PIXELS, VideoInfo, check_bounds
 
-MAX_FRAME_PIXELS = 40_000_000
-MAX_SECONDS = 3600.0
-MAX_DECODED_PIXELS = 250_000_000_000
-"""Pixels of all frames together: an hour of 1920x1080 at 30 frames per second fits."""
 BACK = 0.5
 """Seconds by which decoding times may run back within a stream; they never do in a sound one."""
 LEAST_SHARE = 0.9
@@ -34,16 +31,6 @@ LEAST_SHARE = 0.9
 _PROJECTION, _CLUSTER, _HEAD_BYTES = b"\x76\x70", b"\x1f\x43\xb6\x75", 1 << 20
 _BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot")
 _PICTURE_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
-
-
-class VideoInfo(NamedTuple):
-    """What headers say. Sides are those of the upright picture."""
-
-    width: int
-    height: int
-    duration: float
-    """Seconds."""
-    n_frames: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -383,15 +370,3 @@ def _clock(text: str) -> float | None:
     except ValueError:
         return None
     return hours * 3600 + minutes * 60 + seconds
-
-
-def check_bounds(width: int, height: int, duration: float | None, n_frames: int) -> None:
-    """Raises MediaError (`corrupt`, `too_large`) for declared sizes that are not decoded."""
-    if width < 1 or height < 1:
-        raise MediaError("corrupt", f"video: declares {width}x{height} pixels")
-    if width * height > MAX_FRAME_PIXELS:
-        raise MediaError("too_large", f"video: frames of {width}x{height} pixels, the limit is {MAX_FRAME_PIXELS}")
-    if duration is not None and duration > MAX_SECONDS:
-        raise MediaError("too_large", f"video: {duration:.0f} s long, the limit is {MAX_SECONDS:.0f} s")
-    if width * height * n_frames > MAX_DECODED_PIXELS:
-        raise MediaError("too_large", f"video: {n_frames} frames of {width}x{height} pixels are too many; cut or shrink it ahead of time")

@@ -19,6 +19,11 @@ import numpy as np
 
 from vlmrl.errors import MediaError
 from vlmrl.media.access import IMAGE_BYTES, SUFFIXES, VIDEO_BYTES, check_path, list_folder, open_media, read_all
+from vlmrl.media.decode import DecodedMedium
+from vlmrl.media.headers import Planned, Sizing, planned, read_image_size
+from vlmrl.media.image import decode_image
+from vlmrl.media.resize import resize
+from vlmrl.media.sampling import VideoInfo, check_bounds, frames_on_screen
 from vlmrl.types import MediaRef
 
 MAX_FRAMES = 10_000
@@ -171,3 +176,56 @@ def same_sizes(sizes: Sequence[tuple[str, tuple[int, int]]]) -> tuple[int, int]:
                 "cut or resize them ahead of time",
             )
     return first
+
+
+def plan_frames(ref: MediaRef, root: Path, sizing: Sizing) -> Planned:
+    """`headers.plan_medium` of a video that is given as pictures. All are opened; of those that will be shown the headers are read.
+
+    Raises:
+        MediaError: as `read_bundle` and decoding, as far as headers show it.
+    """
+    frames = frames_of(ref, root)
+    stamps, end = stated_times(ref, len(frames))
+    requests, spacing = sizing.requests(VideoInfo(1, 1, end, len(frames)))
+    places = frames_on_screen(stamps, requests)
+    chosen = set(places.tolist())
+    sizes: list[tuple[str, tuple[int, int]]] = []
+    for number, frame in enumerate(frames):
+        with open_media(root, frame.path, max_bytes=IMAGE_BYTES) as file:
+            if number in chosen:
+                sizes.append((frame.path, read_image_size(file, frame.path)))
+    height, width = same_sizes(sizes)
+    check_bounds(width, height, end, len(requests))
+    height, width = sizing.target(height, width, frames=len(requests))
+    grid = (len(requests) // sizing.temporal_patch_size, height // sizing.patch_size, width // sizing.patch_size)
+    return planned(grid, sizing, spacing, stamps[places], end)
+
+
+def decode_frames(data: bytes, sizing: Sizing) -> DecodedMedium:
+    """`decode.decode_medium` of a bundle: the pictures on screen at the times asked for; each is decoded once."""
+    pictures = pictures_of(data)
+    count = len(pictures.files)
+    requests, spacing = sizing.requests(VideoInfo(1, 1, pictures.end, count))
+    places = frames_on_screen(pictures.times, requests)
+    size = target = None
+    shown: dict[int, np.ndarray] = {}
+    for place in dict.fromkeys(places.tolist()):
+        try:
+            pixels = decode_image(bytes(pictures.files[place]))
+        except MediaError as error:
+            raise MediaError(error.reason, f"{pictures.names[place]}: {str(error).removeprefix(error.reason + ': ')}") from error
+        height, width = pixels.shape[:2]
+        if size is None or target is None:
+            size = (height, width)
+            check_bounds(width, height, pictures.end, len(requests))
+            target = sizing.target(height, width, frames=len(requests))
+        same_sizes([(pictures.names[0], size), (pictures.names[place], (height, width))])
+        shown[place] = resize(pixels[None], *target)[0]
+    assert size is not None, "the first frame is on screen at 0"
+    return DecodedMedium(
+        frames=np.stack([shown[place] for place in places.tolist()]),
+        size=size,
+        times=pictures.times[places],
+        duration=pictures.end,
+        spacing=spacing,
+    )

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from vlmrl.media import container
-from vlmrl.media.access import IMAGE_BYTES, open_media, read_all
+from vlmrl.media.access import IMAGE_BYTES, read_all
 from vlmrl.media.border import border
-from vlmrl.media.container import VideoInfo
-from vlmrl.media.frames import frames_of, same_sizes, stated_times
 from vlmrl.media.image import check_size, image_size
-from vlmrl.media.iso import IsoTrack, read_iso
 from vlmrl.media.resize import smart_resize
-from vlmrl.media.video import Decoder, frames_on_screen, request_times, shown_times
-from vlmrl.types import MediaKind, MediaRef
+from vlmrl.media.sampling import Decoder, VideoInfo, request_times
+from vlmrl.registry import Catalogue
+from vlmrl.types import MediaKind
 
 Grid = tuple[int, int, int]
 
@@ -91,67 +88,18 @@ def plan_medium(file: BinaryIO, kind: MediaKind, sizing: Sizing, *, name: str = 
     """
     if kind == "image":
         height, width = sizing.target(*read_image_size(file, name), frames=1)
-        return _planned((1, height // sizing.patch_size, width // sizing.patch_size), sizing, None, None, None)
-    info, track = read_video_info(file)
-    requests, spacing = sizing.requests(info)
-    shown = None
-    if times and track is not None:
-        shown = track.times[frames_on_screen(track.times, requests)]
-    elif times:
-        shown = shown_times(container.scan(file), requests)
-    height, width = sizing.target(info.height, info.width, frames=len(requests))
-    grid = (len(requests) // sizing.temporal_patch_size, height // sizing.patch_size, width // sizing.patch_size)
-    return _planned(grid, sizing, spacing, shown, info.duration)
+        return planned((1, height // sizing.patch_size, width // sizing.patch_size), sizing, None, None, None)
+    return PLANS[kind](file, sizing, times)
 
 
-def plan_frames(ref: MediaRef, root: Path, sizing: Sizing) -> Planned:
-    """The same of a video that is given as pictures. All are opened; of those that will be shown the headers are read.
-
-    Raises:
-        MediaError: as `frames.read_bundle` and decoding, as far as headers show it.
-    """
-    frames = frames_of(ref, root)
-    stamps, end = stated_times(ref, len(frames))
-    requests, spacing = sizing.requests(VideoInfo(1, 1, end, len(frames)))
-    places = frames_on_screen(stamps, requests)
-    chosen = set(places.tolist())
-    sizes: list[tuple[str, tuple[int, int]]] = []
-    for number, frame in enumerate(frames):
-        with open_media(root, frame.path, max_bytes=IMAGE_BYTES) as file:
-            if number in chosen:
-                sizes.append((frame.path, read_image_size(file, frame.path)))
-    height, width = same_sizes(sizes)
-    container.check_bounds(width, height, end, len(requests))
-    height, width = sizing.target(height, width, frames=len(requests))
-    grid = (len(requests) // sizing.temporal_patch_size, height // sizing.patch_size, width // sizing.patch_size)
-    return _planned(grid, sizing, spacing, stamps[places], end)
-
-
-def _planned(grid: Grid, sizing: Sizing, spacing: float | None, times: np.ndarray | None, duration: float | None) -> Planned:
+def planned(grid: Grid, sizing: Sizing, spacing: float | None, times: np.ndarray | None, duration: float | None) -> Planned:
     return Planned(grid, grid[0] * grid[1] * grid[2] // sizing.merge_size**2, spacing, times, duration)
 
 
-# Videos
-
-
-def read_video_info(file: BinaryIO) -> tuple[VideoInfo, IsoTrack | None]:
-    """(what `video.probe_video` finds, without decoding; the sample tables, for a plain MP4 or MOV file).
-
-    Raises:
-        MediaError: `format`, `corrupt`, `truncated`, `no_frames` or `too_large`.
-    """
-    file.seek(0)
-    if container.sniff(file.read(600)) == "mp4":
-        container.check_whole(file)
-        track = read_iso(file)
-        if track is not None:
-            width, height = (track.height, track.width) if track.orientation % 2 else (track.width, track.height)
-            container.check_bounds(width, height, track.duration, len(track.times))
-            return VideoInfo(width, height, track.duration, len(track.times)), track
-    return container.read_header(file, decode=False).info, None
-
-
-# Images
+PLANS: Catalogue[Callable[[BinaryIO, Sizing, bool], Planned]] = Catalogue(
+    "kind of medium", elsewhere={"video": "vlmrl.media.video:plan_video"}
+)
+"""Of media that are no pictures: (open file, rules, whether to look up times) -> what it becomes."""
 
 
 def read_image_size(file: BinaryIO, name: str = "image") -> tuple[int, int]:

@@ -15,7 +15,6 @@ from PIL import Image, ImageFile, ImageOps
 
 from vlmrl.errors import MediaError
 from vlmrl.media.border import border
-from vlmrl.media.jpeg import check_whole
 
 MAX_PIXELS = 40_000_000
 """Most pixels that an image may declare; checked before anything is decoded."""
@@ -37,6 +36,8 @@ def decode_image(data: bytes) -> np.ndarray:
     with border("image"):
         image.load()
     if image.format in ("JPEG", "MPO"):
+        from vlmrl.media.jpeg import check_whole
+
         check_whole(data)
     with border("image"):
         upright = ImageOps.exif_transpose(image)

@@ -17,7 +17,8 @@ from vlmrl.errors import MediaError
 from vlmrl.media import container
 from vlmrl.media.frames import pictures_of, same_sizes
 from vlmrl.media.image import decode_image
-from vlmrl.media.video import frames_on_screen, read_frames
+from vlmrl.media.sampling import frames_on_screen
+from vlmrl.media.video import read_frames
 
 SIDE = 1000
 """Coordinates count thousandths of the sides of the whole picture."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from vlmrl.errors import MediaError
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, check_path, open_media, read_all
 from vlmrl.media.decode import Stored
-from vlmrl.media.frames import read_bundle, seen_places
 from vlmrl.types import MediaKind, MediaRef
 
 Place = Hashable
@@ -40,6 +39,8 @@ def seen_place(ref: MediaRef, root: Path) -> Place | None:
     """The place of a file that need not be opened again, should its content be known; None where opening it tells what is wrong."""
     check_path(ref.path)
     if ref.as_frames:
+        from vlmrl.media.frames import seen_places
+
         places = seen_places(ref, root)
         return None if places is None else _place_of_frames(ref, places)
     path = os.path.join(root, ref.path)
@@ -62,6 +63,8 @@ def stored_as(ref: MediaRef) -> Stored:
 def content_of(ref: MediaRef, root: Path) -> tuple[bytes, str, Place]:
     """(what is decoded, its hash, the place of what was read)."""
     if ref.as_frames:
+        from vlmrl.media.frames import read_bundle
+
         bundle = read_bundle(ref, root)
         return bundle.data, bundle.digest, _place_of_frames(ref, bundle.places)
     with open_media(root, ref.path, max_bytes=byte_limit(ref.kind)) as file:

@@ -20,20 +20,24 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vlmrl.errors import MediaError
 from vlmrl.media.access import open_media
-from vlmrl.media.argued import Argue, Argued, PlannedTokens, Processor
 from vlmrl.media.decode import DecodedMedium, Stored, decode_medium
-from vlmrl.media.headers import Grid, Sizing, plan_frames, plan_medium
+from vlmrl.media.headers import Grid, Sizing, plan_medium
 from vlmrl.media.keyed_lock import KeyedLock
 from vlmrl.media.places import Place, byte_limit, check_hash, content_of, named, seen_place, stored_as
 from vlmrl.media.resize import single_thread
-from vlmrl.media.video import Decoder, resolve_decoder
-from vlmrl.media.workers import WorkerPool
+from vlmrl.media.sampling import Decoder, resolve_decoder
+from vlmrl.registry import load
 from vlmrl.types import MediaHandle, MediaKind, MediaRef
+
+if TYPE_CHECKING:
+    from vlmrl.media.argued import Argue, Argued, PlannedTokens, Processor
+    from vlmrl.media.workers import WorkerPool
 
 Patchify = Callable[[np.ndarray, MediaKind], tuple[np.ndarray, Grid]]
 """Frames uint8 [T, h, w, 3] -> (patches uint8 or float32 [t * h * w, dim], grid (t, h, w) in patches). Must not resize."""
@@ -117,7 +121,7 @@ class MediaStore:
         self.settings = settings
         self.argue = argue
         self.fingerprint = fingerprint
-        self._planned = None if argue is None else PlannedTokens(argue)
+        self._planned: PlannedTokens | None = None if argue is None else load("vlmrl.media.argued:PlannedTokens")(argue)
         self.patchify = patchify
         self.patch_size = patch_size
         self.merge_size = merge_size
@@ -146,7 +150,7 @@ class MediaStore:
         self.pool: WorkerPool | None = None
         """The worker processes; none where this process decodes."""
         if settings.workers:
-            self.pool = WorkerPool(self.sizing, count=settings.workers, deadline=settings.deadline)
+            self.pool = load("vlmrl.media.workers:WorkerPool")(self.sizing, count=settings.workers, deadline=settings.deadline)
         self._parameters = json.dumps(parameters, sort_keys=True)
         self._entries: OrderedDict[str, ProcessedMedia] = OrderedDict()
         self._origins: dict[str, tuple[MediaRef, Path]] = {}
@@ -279,6 +283,8 @@ class MediaStore:
             MediaError: as `get`, as far as the header shows it.
         """
         if ref.as_frames:
+            from vlmrl.media.frames import plan_frames
+
             with named(ref):
                 planned = plan_frames(ref, root, self.sizing)
             return self._handle(ref.kind, "", planned.grid, planned[2:])

@@ -7,27 +7,26 @@ the choice is made from the packets' own time stamps, and what decord or torchco
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from vlmrl.errors import ConfigError, MediaError
+from vlmrl.errors import MediaError
 from vlmrl.media import container
 from vlmrl.media.access import VIDEO_BYTES, read_media
-from vlmrl.media.container import VideoInfo
+from vlmrl.media.decode import DecodedMedium
+from vlmrl.media.headers import Planned, Sizing, planned
+from vlmrl.media.iso import IsoTrack, read_iso
+from vlmrl.media.resize import resize
+from vlmrl.media.sampling import TICK, Backend, Decoder, VideoInfo, check_bounds, frames_on_screen, request_times, resolve_decoder
 
-Decoder = Literal["auto", "decord", "pyav", "torchcodec"]
-Backend = Literal["decord", "pyav", "torchcodec"]
 Transform = Callable[[np.ndarray], np.ndarray]
 
-TICK = 1e-3
-"""Seconds. Matroska rounds time stamps to this; a frame that starts less than this after t counts as on screen at t."""
 LEVELS = 3
 """Largest difference between the decoders' pixels, of 255."""
 _CHUNK = 16
@@ -54,38 +53,9 @@ class VideoFrames:
     """What decoded."""
 
 
-def request_times(info: VideoInfo, *, fps: float, min_frames: int, max_frames: int, frame_factor: int = 2) -> tuple[np.ndarray, float]:
-    """(times asked for, float64 [T] in seconds; spacing between them in seconds). T is a multiple of `frame_factor`.
-
-    0, 1/fps, 2/fps, ... up to the duration; one more where the factor needs it (it shows the last frame). Where these are fewer
-    than `min_frames` or more than `max_frames`, that many are spread evenly over the duration. A video of one frame is that
-    frame `frame_factor` times.
-
-    Raises:
-        ValueError: no multiple of `frame_factor` lies within [min_frames, max_frames].
-    """
-    low = math.ceil(min_frames / frame_factor) * frame_factor
-    high = max_frames // frame_factor * frame_factor
-    if high < low or fps <= 0:
-        raise ValueError(f"no multiple of {frame_factor} frames in [{min_frames}, {max_frames}], or fps {fps} is not positive")
-    if info.n_frames == 1:
-        return np.arange(frame_factor) / fps, 1 / fps
-    natural = max(1, math.ceil((info.duration - TICK) * fps))
-    if low <= natural <= high or info.duration <= 0:
-        count = max(low, math.ceil(natural / frame_factor) * frame_factor)
-        return np.arange(count) / fps, 1 / fps
-    count = low if natural < low else high
-    return np.arange(count) * (info.duration / count), info.duration / count
-
-
 def shown_times(packets: container.Packets, requests: np.ndarray) -> np.ndarray:
     """When the frames on screen at `requests` [T] come on screen: `VideoFrames.times` of a regular file, float64 [T] in seconds."""
     return packets.times[frames_on_screen(packets.times, requests)]
-
-
-def frames_on_screen(times: np.ndarray, requests: np.ndarray) -> np.ndarray:
-    """Number of the frame on screen at each request, int [T]. `times`: when each frame comes on screen, ascending, in seconds."""
-    return np.searchsorted(times, requests + TICK, side="right") - 1
 
 
 def probe_video(source: Path | bytes | BinaryIO) -> VideoInfo:
@@ -141,6 +111,53 @@ def read_video(
     return VideoFrames(frames=chosen[0], times=chosen[1], duration=header.info.duration, spacing=spacing, size=size, backend=backend)
 
 
+def plan_video(file: BinaryIO, sizing: Sizing, times: bool) -> Planned:
+    """`headers.plan_medium` of a video file."""
+    info, track = read_video_info(file)
+    requests, spacing = sizing.requests(info)
+    shown = None
+    if times and track is not None:
+        shown = track.times[frames_on_screen(track.times, requests)]
+    elif times:
+        shown = shown_times(container.scan(file), requests)
+    height, width = sizing.target(info.height, info.width, frames=len(requests))
+    grid = (len(requests) // sizing.temporal_patch_size, height // sizing.patch_size, width // sizing.patch_size)
+    return planned(grid, sizing, spacing, shown, info.duration)
+
+
+def read_video_info(file: BinaryIO) -> tuple[VideoInfo, IsoTrack | None]:
+    """(what `probe_video` finds, without decoding; the sample tables, for a plain MP4 or MOV file).
+
+    Raises:
+        MediaError: `format`, `corrupt`, `truncated`, `no_frames` or `too_large`.
+    """
+    file.seek(0)
+    if container.sniff(file.read(600)) == "mp4":
+        container.check_whole(file)
+        track = read_iso(file)
+        if track is not None:
+            width, height = (track.height, track.width) if track.orientation % 2 else (track.width, track.height)
+            check_bounds(width, height, track.duration, len(track.times))
+            return VideoInfo(width, height, track.duration, len(track.times)), track
+    return container.read_header(file, decode=False).info, None
+
+
+def decode_video(data: bytes, sizing: Sizing) -> DecodedMedium:
+    """`decode.decode_medium` of a video file."""
+    info = probe_video(data)
+    height, width = sizing.target(info.height, info.width, frames=len(sizing.requests(info)[0]))
+    video = read_video(
+        data,
+        fps=sizing.fps,
+        min_frames=sizing.min_frames,
+        max_frames=sizing.max_frames,
+        decoder=sizing.decoder,
+        frame_factor=sizing.temporal_patch_size,
+        transform=lambda frames: resize(frames, height, width),
+    )
+    return DecodedMedium(frames=video.frames, size=video.size, times=video.times, duration=video.duration, spacing=video.spacing)
+
+
 def read_frames(data: bytes, requests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(frames uint8 [T, H, W, 3], when each comes on screen float64 [T]) at these times, float64 [T] ascending from 0, in seconds; PyAV.
 
@@ -151,22 +168,6 @@ def read_frames(data: bytes, requests: np.ndarray) -> tuple[np.ndarray, np.ndarr
     packets = container.scan(io.BytesIO(data))
     container.check_share(header, packets)
     return _by_pyav(data, header, packets, requests, lambda frames: frames)
-
-
-def resolve_decoder(decoder: Decoder) -> Backend:
-    """The decoder that is tried first: PyAV, unless another one is asked for.
-
-    PyAV is faster (1.6 times the clips per second of decord, docs/benchmarks/loader.md), because frames of others need a checking pass of
-    PyAV.
-
-    Raises:
-        ConfigError: the one that is asked for is not installed.
-    """
-    if decoder in ("auto", "pyav"):
-        return "pyav"
-    if importlib.util.find_spec(decoder) is None:
-        raise ConfigError(f"media.decoder: '{decoder}' is not installed; use 'auto' (PyAV), or `pip install 'vlmrl[{decoder}]'`")
-    return decoder
 
 
 def _by_pyav(

@@ -388,8 +388,9 @@ def _warm(sizing: Sizing) -> None:
     import av.logging
     import torch
 
+    from vlmrl.media import frames, video  # noqa: F401 (what `decode.DECODERS` names)
     from vlmrl.media.resize import resize
-    from vlmrl.media.video import resolve_decoder
+    from vlmrl.media.sampling import resolve_decoder
 
     torch.set_num_threads(1)
     av.logging.set_level(None)

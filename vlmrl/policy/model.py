@@ -15,7 +15,6 @@ import torch
 
 from vlmrl.families.base import Family
 from vlmrl.families.qwen_vl import LANGUAGE_TARGETS
-from vlmrl.media.argued import Argue
 from vlmrl.policy.attention import Backend
 from vlmrl.policy.pack import PositionSpec
 from vlmrl.policy.patches import Scale, raw_patches
@@ -24,6 +23,7 @@ from vlmrl.types import MediaKind
 
 if TYPE_CHECKING:
     from vlmrl.families.given import Scribe
+    from vlmrl.media.argued import Argue
     from vlmrl.policy.layouts import Subject
     from vlmrl.policy.sequence import Ranks
 

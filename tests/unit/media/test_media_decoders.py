@@ -12,7 +12,8 @@ import pytest
 
 from tests.support.media import frame_number, make_video, numbered_frames
 from vlmrl.errors import ConfigError
-from vlmrl.media.video import LEVELS, Decoder, VideoFrames, read_video
+from vlmrl.media.sampling import Decoder
+from vlmrl.media.video import LEVELS, VideoFrames, read_video
 
 HAS_DECORD = importlib.util.find_spec("decord") is not None
 needs_decord = pytest.mark.skipif(not HAS_DECORD, reason="decord is not installed")

@@ -12,8 +12,7 @@ import pytest
 
 from tests.support.media import frame_number, make_video, numbered_frames
 from vlmrl.errors import MediaError
-from vlmrl.media.headers import read_video_info
-from vlmrl.media.video import VideoFrames, read_video
+from vlmrl.media.video import VideoFrames, read_video, read_video_info
 
 SUFFIXES = [".ts", ".mkv", ".mp4", ".avi"]
 

@@ -14,9 +14,9 @@ from PIL import Image
 
 from tests.support.media import damage, frame_number, make_audio, make_empty, make_html, make_video, numbered_frames, truncate
 from vlmrl.errors import MediaError
-from vlmrl.media import container, video
-from vlmrl.media.container import VideoInfo
-from vlmrl.media.video import Decoder, VideoFrames, probe_video, read_video, request_times
+from vlmrl.media import sampling, video
+from vlmrl.media.sampling import Decoder, VideoInfo, request_times
+from vlmrl.media.video import VideoFrames, probe_video, read_video
 
 HAS_DECORD = importlib.util.find_spec("decord") is not None
 DECODERS: list[Decoder] = ["pyav", "decord"] if HAS_DECORD else ["pyav"]
@@ -325,7 +325,7 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_video(tmp_path / "a.mp4", numbered_frames(20), fps=10)
     for name, value in (("MAX_SECONDS", 1.5), ("MAX_FRAME_PIXELS", 3000), ("MAX_DECODED_PIXELS", 60_000)):
         with monkeypatch.context() as patch:
-            patch.setattr(container, name, value)
+            patch.setattr(sampling, name, value)
             assert reason(path) == "too_large"
     monkeypatch.setattr(video, "VIDEO_BYTES", 100)
     assert reason(path) == "too_large"

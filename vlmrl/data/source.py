@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from vlmrl import fs
 from vlmrl.data.raw import Raw, raw_rows
 from vlmrl.data.row import MIXED, parse_row
 from vlmrl.errors import DataError, RowError
@@ -244,6 +243,8 @@ def write_quarantine(path: Path, bad: list[BadRow]) -> None:
     known = set(path.read_text(encoding="utf-8").splitlines()) if path.exists() else set()
     new = [line for line in lines if line not in known]
     if new:
+        from vlmrl import fs
+
         fs.append(path, "".join(line + "\n" for line in new).encode())
         fs.sync(path)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RolloutEngine
-from vlmrl.rollout.engine_fork import ForkEngine
 from vlmrl.rollout.engine_hf import KEPT_BYTES, HFEngine
 from vlmrl.rollout.in_place import SLOTS
 
@@ -17,5 +16,7 @@ def own_engine(policy: Policy, vision: VisionCache, *, max_num_seqs: int = SLOTS
         ConfigError: the model's attention is not that of its family.
     """
     if policy.subject is not None:
+        from vlmrl.rollout.engine_fork import ForkEngine
+
         return ForkEngine(policy, vision, max_num_seqs=max_num_seqs)
     return HFEngine(policy, vision, max_num_seqs=max_num_seqs, kept_bytes=kept_bytes)

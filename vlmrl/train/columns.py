@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vlmrl.config.schema import RolloutStage
+from vlmrl.protocols import reward as registry
+from vlmrl.rewards.run.place import in_worker, place
 from vlmrl.rewards.run.runner import RewardRunner
-from vlmrl.rewards.run.workers import RewardPool, WorkerSettings, place
 
 
 def reward_runner(cfg: RolloutStage, plugins: Sequence[str]) -> RewardRunner:
     """The runner of a stage. Close it when the stage is over: its workers start at the first call and end then."""
-    w = cfg.reward_workers
-    pool = RewardPool(WorkerSettings(count=w.count, deadline=w.deadline, memory=w.memory, calls=w.calls))
+    pool = None
+    if any(in_worker(registry.get(r.name), r.isolate) for r in cfg.rewards):
+        from vlmrl.rewards.run.workers import RewardPool, WorkerSettings
+
+        w = cfg.reward_workers
+        pool = RewardPool(WorkerSettings(count=w.count, deadline=w.deadline, memory=w.memory, calls=w.calls))
     columns = [(r.key, r.weight, place(r.name, r.arguments, isolate=r.isolate, pool=pool, plugins=plugins)) for r in cfg.rewards]
     return RewardRunner(columns, max_invalid=cfg.max_invalid_rewards, pool=pool, entries={r.key: r.name for r in cfg.rewards})

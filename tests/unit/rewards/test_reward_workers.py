@@ -20,10 +20,11 @@ from vlmrl.errors import ConfigError
 from vlmrl.protocols import RewardContext
 from vlmrl.registry import Entry, Registry
 from vlmrl.rewards.format import format_reward
-from vlmrl.rewards.run import workers
+from vlmrl.rewards.run import place as places
+from vlmrl.rewards.run.place import in_worker, place
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.rewards.run.wire import decode_call, encode_call
-from vlmrl.rewards.run.workers import Outcome, RewardPool, WorkerReward, WorkerSettings, in_worker, place
+from vlmrl.rewards.run.workers import Outcome, RewardPool, WorkerReward, WorkerSettings
 from vlmrl.types import Group, MediaHandle, MediaRef, Prompt, Rollout, Turn
 
 pytestmark = pytest.mark.not_fast  # starts processes
@@ -292,7 +293,7 @@ def test_a_plugin_that_calls_itself_ours_runs_in_a_worker(tmp_path):
     names = {"__name__": "vlmrl.rewards.mine", "known": known}
     exec(compile("@known('mine')\ndef mine(group, ctx):\n    'Mine.'\n", str(tmp_path / "mine.py"), "exec"), names)
     assert in_worker(known.get("mine"), None)
-    assert in_worker(workers.registry.get("format"), None) is False
+    assert in_worker(places.registry.get("format"), None) is False
 
 
 def test_place_binds_in_process_or_in_the_pool(patient, monkeypatch):
@@ -306,7 +307,7 @@ def test_place_binds_in_process_or_in_the_pool(patient, monkeypatch):
     known = Registry("reward")
     known("stub_length")(plugin)
     known("stub_imports", imports=("fractions",))(lambda_with_a_docstring)
-    monkeypatch.setattr(workers, "registry", known)
+    monkeypatch.setattr(places, "registry", known)
     here = place("stub_length", {"scale": 2.0}, isolate=False, pool=patient)
     there = place("stub_length", {"scale": 2.0}, isolate=None, pool=patient, plugins=STUBS)
     assert isinstance(there, WorkerReward)

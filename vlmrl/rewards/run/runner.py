@@ -1,7 +1,7 @@
 """The reward runner scores a group: it calls the rewards, checks what they return, and counts every fault with its reason, never as a zero.
 
 Our own rewards are pure functions of bounded text that cannot hang; they run in this process. What could hang or do harm (plug-ins,
-functions of other trainers) runs in workers under a deadline (`rewards.run.workers.place` decides), at the same time as the others.
+functions of other trainers) runs in workers under a deadline (`rewards.run.place` decides), at the same time as the others.
 A worker contains accidents, not malice: a plug-in keeps the authority of any code that its user installs.
 """
 
@@ -10,15 +10,16 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vlmrl.answers.tags import gold_text
 from vlmrl.errors import CheckpointError, ConfigError, DataError, Preempted, RemoteError, StorageError
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.run.contract import ContractError, contract_problem
-from vlmrl.rewards.run.wire import encode_call
-from vlmrl.rewards.run.workers import Outcome, RewardPool, WorkerReward
 from vlmrl.types import Group, Prompt, Rollout, Sample, ScoredGroup, Scores
+
+if TYPE_CHECKING:
+    from vlmrl.rewards.run.workers import Outcome, RewardPool
 
 WINDOW = 50
 """Steps over which the share of unjudged rewards is watched."""
@@ -98,6 +99,11 @@ class RewardRunner:
 
     def _begin(self, group: Group, ctx: RewardContext) -> dict[str, Future[Outcome]]:
         """Start the columns that run in workers; they go on while the others run here."""
+        if self.pool is None:
+            return {}
+        from vlmrl.rewards.run.wire import encode_call
+        from vlmrl.rewards.run.workers import Outcome, WorkerReward
+
         apart = [(name, function) for name, _, function in self.columns if isinstance(function, WorkerReward)]
         if not apart:
             return {}

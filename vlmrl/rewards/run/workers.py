@@ -13,15 +13,12 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from vlmrl.errors import ConfigError
 from vlmrl.protocols import RewardContext
-from vlmrl.protocols import reward as registry
-from vlmrl.registry import Entry
 from vlmrl.rewards.run.contract import contract_problem
 from vlmrl.rewards.run.process import WorkerLost, WorkerProcess
 from vlmrl.rewards.run.wire import encode_call
@@ -205,46 +202,3 @@ def _outcome(answer: Mapping[str, Any], worker: WorkerProcess, n: int) -> Outcom
     if problem is not None:
         return Outcome(reason="contract", detail=problem)
     return Outcome(values=answer["values"])
-
-
-def in_worker(entry: Entry[Any], isolate: bool | None) -> bool:
-    """Whether a reward runs in a worker: as the recipe says, else what is not ours and what is registered with `worker=True`.
-
-    A column that asks a server (`service=True`) has time limits of its own and runs in the trainer.
-
-    Raises:
-        ConfigError: such a column is to be isolated.
-    """
-    if entry.extra.get("service", False):
-        if isolate:
-            raise ConfigError(f"reward '{entry.name}' asks a server and keeps its own time limits; remove 'isolate: true'")
-        return False
-    if isolate is not None:
-        return isolate
-    return bool(entry.extra.get("worker", not entry.ours))
-
-
-def place(
-    name: str, arguments: Mapping[str, Any], *, isolate: bool | None, pool: RewardPool, plugins: Sequence[str] = ()
-) -> Callable[[Group, RewardContext], Sequence[float | None]]:
-    """A reward of a recipe, bound to its arguments: the function itself, or a column of `pool` (see `in_worker`).
-
-    `imports=("sympy",)` at registration names what the function imports when it is called: a worker does it before the first
-    call, so that the deadline is not spent on it.
-
-    Args:
-        plugins: modules of the recipe; a worker imports them, in order.
-
-    Raises:
-        ConfigError: see `in_worker`.
-        KeyError, TypeError: the reward or an argument does not exist.
-    """
-    entry = registry.get(name)
-    bound = registry.bind(name, arguments)
-    if not in_worker(entry, isolate):
-        return bound
-    home = entry.function.__module__
-    # a plug-in may register a function that lives elsewhere, and answer types that ours score; what is registered nowhere else is
-    # registered by its own module
-    modules = [home, *plugins] if entry.ours else [*plugins] or [home]
-    return pool.column(name, arguments, [*modules, *entry.extra.get("imports", ())])

@@ -14,9 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from vlmrl import fs
 from vlmrl.errors import CheckpointError, NumericsError
-from vlmrl.train.shard import adamw8bit, muon
+from vlmrl.registry import load
+from vlmrl.train.shard.base import MOMENTUM, is_8bit, is_muon
 
-_KINDS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", muon.KIND)
+_KINDS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", MOMENTUM)
 
 
 NAMED = 5
@@ -104,11 +105,11 @@ def optimizer_tensors(opt: torch.optim.Optimizer, names: Sequence[str]) -> tuple
     """
     parameters = _named(opt, names)
     tensors: dict[str, torch.Tensor] = {}
-    blocks = adamw8bit.is_8bit(opt)
+    blocks, muon = _in_blocks(opt), any(is_muon(group) for group in opt.param_groups)
     for name, parameter in parameters.items():
         state = opt.state.get(parameter, {})
-        for kind, value in (adamw8bit.saved(state) if blocks else state).items():
-            known = kind in (adamw8bit.KINDS if blocks else _KINDS) and (kind != muon.KIND or isinstance(opt, muon.Muon))
+        for kind, value in (blocks.saved(state) if blocks else state).items():
+            known = kind in (blocks.KINDS if blocks else _KINDS) and (kind != MOMENTUM or muon)
             if not known or not isinstance(value, torch.Tensor):
                 raise TypeError(f"optimizer state '{kind}' of {name}: only Adam, AdamW and Muon can be saved")
             tensors[f"{kind}/{name}"] = value
@@ -124,8 +125,8 @@ def load_optimizer(opt: torch.optim.Optimizer, names: Sequence[str], tensors: Ma
         CheckpointError: parameters, groups, tensor names or shapes differ; all differences are listed.
     """
     parameters = _named(opt, names)
-    blocks = adamw8bit.is_8bit(opt)
-    ones = {id(p) for group in opt.param_groups if muon.is_muon(group) for p in group["params"]}
+    blocks = _in_blocks(opt)
+    ones = {id(p) for group in opt.param_groups if is_muon(group) for p in group["params"]}
     mine = {name for name, p in parameters.items() if id(p) in ones}
     problems = _group_problems(opt, parameters, state) + _tensor_problems(parameters, tensors, blocks=blocks, mine=mine)
     if problems:
@@ -137,12 +138,17 @@ def load_optimizer(opt: torch.optim.Optimizer, names: Sequence[str], tensors: Ma
         loaded.setdefault(number[name], {})[kind] = value.clone()
     if blocks:
         devices = [parameter.device for parameter in parameters.values()]
-        loaded = {i: adamw8bit.restored(opt, of, devices[i]) for i, of in loaded.items()}
+        loaded = {i: blocks.restored(opt, of, devices[i]) for i, of in loaded.items()}
     groups = [
         {**{k: _like(v, now[k]) for k, v in saved.items() if k != "params"}, "params": [number[name] for name in saved["params"]]}
         for saved, now in zip(state["groups"], opt.param_groups, strict=True)
     ]
     opt.load_state_dict({"state": loaded, "param_groups": groups})
+
+
+def _in_blocks(opt: torch.optim.Optimizer) -> Any:
+    """`train.shard.adamw8bit`, which knows the state of its optimizer; None for any other."""
+    return load("vlmrl.train.shard:adamw8bit") if is_8bit(opt) else None
 
 
 def _named(opt: torch.optim.Optimizer, names: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -187,25 +193,25 @@ def _group_problems(opt: torch.optim.Optimizer, parameters: Mapping[str, torch.T
 
 
 def _tensor_problems(
-    parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], *, blocks: bool, mine: AbstractSet[str] = frozenset()
+    parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], *, blocks: Any, mine: AbstractSet[str] = frozenset()
 ) -> list[str]:
-    """`blocks`: of moments of 8 bits; `mine`: parameters that Muon trains."""
+    """`blocks`: as `_in_blocks`; `mine`: parameters that Muon trains."""
     problems: list[str] = []
     kinds: dict[str, set[str]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
-        if kind not in (adamw8bit.KINDS if blocks else _KINDS) or name not in parameters or (kind == muon.KIND) != (name in mine):
+        if kind not in (blocks.KINDS if blocks else _KINDS) or name not in parameters or (kind == MOMENTUM) != (name in mine):
             problems.append(f"unexpected tensor '{key}'")
             continue
         kinds.setdefault(name, set()).add(kind)
-        shape, dtype = adamw8bit.expected(kind, parameters[name]) if blocks else _expected(kind, parameters[name], value)
+        shape, dtype = blocks.expected(kind, parameters[name]) if blocks else _expected(kind, parameters[name], value)
         if tuple(value.shape) != shape:
             problems.append(f"tensor '{key}' has shape {tuple(value.shape)}, the parameter needs {shape}")
         elif value.dtype != dtype:
             problems.append(f"tensor '{key}' is {value.dtype}, the parameter is {dtype}")
     for name, found in kinds.items():
-        plain = {muon.KIND} if name in mine else {"step", "exp_avg", "exp_avg_sq"}
-        needed = adamw8bit.needed(parameters[name]) if blocks else plain
+        plain = {MOMENTUM} if name in mine else {"step", "exp_avg", "exp_avg_sq"}
+        needed = blocks.needed(parameters[name]) if blocks else plain
         problems += [f"missing tensor '{kind}/{name}'" for kind in sorted(needed - found)]
     return problems
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,8 +12,8 @@ import torch
 from vlmrl.config.section import OptimSection
 from vlmrl.errors import ConfigError
 from vlmrl.families.qwen_vl import part_of
-from vlmrl.train.shard import adamw8bit, muon
-from vlmrl.train.shard.base import Named
+from vlmrl.registry import Catalogue, load
+from vlmrl.train.shard.base import Made, Named, is_8bit, is_muon, names_of
 from vlmrl.types import Part
 
 PartOf = Callable[[str], Part]
@@ -45,14 +46,14 @@ def groups_of(named: Named, cfg: OptimSection, part_of: PartOf = part_of) -> lis
 @contextmanager
 def occupied(optimizer: Any) -> Iterator[None]:
     """`Updates.occupied` for an optimizer that makes its moments with the first update."""
-    parameters = [(p, 1 if muon.is_muon(group) else 2) for group in optimizer.param_groups for p in group["params"]]
+    parameters = [(p, 1 if is_muon(group) else 2) for group in optimizer.param_groups for p in group["params"]]
     held: list[torch.Tensor] = []
-    eight = adamw8bit.is_8bit(optimizer)
+    smallest = load("vlmrl.train.shard.adamw8bit:SMALLEST") if is_8bit(optimizer) else math.inf
     try:
         for p, moments in parameters:
             p.grad = torch.zeros_like(p)
             if not optimizer.state.get(p):
-                kind = torch.uint8 if eight and p.numel() >= adamw8bit.SMALLEST else p.dtype
+                kind = torch.uint8 if p.numel() >= smallest else p.dtype
                 held += [torch.empty_like(p, dtype=kind) for _ in range(moments)]
         yield
     finally:
@@ -60,9 +61,7 @@ def occupied(optimizer: Any) -> Iterator[None]:
         optimizer.zero_grad(set_to_none=True)
 
 
-def make_optimizer(
-    named: Named, cfg: OptimSection, part_of: PartOf = part_of, *, fused: bool = False
-) -> tuple[torch.optim.Optimizer, list[str]]:
+def make_optimizer(named: Named, cfg: OptimSection, part_of: PartOf = part_of, *, fused: bool = False) -> Made:
     """The optimizer, and the parameter names in its order.
 
     Args:
@@ -71,12 +70,16 @@ def make_optimizer(
     Raises:
         ConfigError: a part of `optim.parts` has nothing that trains, the package of `optim.kind` is not there, or Muon has no matrix.
     """
-    groups = groups_of(named, cfg, part_of)
-    if cfg.kind == "muon":
-        groups = muon.split(groups)
-    order = [name for group in groups for name in group.pop("names")]
-    if cfg.kind == "adamw8bit":
-        return adamw8bit.make(groups, cfg), order
-    if cfg.kind == "muon":
-        return muon.Muon(groups, cfg), order
+    return KINDS[cfg.kind](groups_of(named, cfg, part_of), cfg, fused=fused)
+
+
+def make(groups: list[dict[str, Any]], cfg: OptimSection, *, fused: bool = False) -> Made:
+    """AdamW of torch over the groups of `groups_of`."""
+    order = names_of(groups)
     return torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas, fused=fused or None), order
+
+
+KINDS: Catalogue[Callable[..., Made]] = Catalogue(
+    "optimizer", {"adamw": make}, {"adamw8bit": "vlmrl.train.shard.adamw8bit:make", "muon": "vlmrl.train.shard.muon:make"}
+)
+"""What `optim.kind` names."""

@@ -14,6 +14,7 @@ import torch
 
 from vlmrl.config.section import OptimSection
 from vlmrl.errors import ConfigError
+from vlmrl.train.shard.base import Made, names_of
 
 BLOCK = 256
 SMALLEST = 4096
@@ -22,8 +23,8 @@ KINDS = ("step", "state1", "state2", "absmax1", "absmax2")
 _TABLES = {"qmap1": "dynamic", "qmap2": "udynamic"}
 
 
-def make(groups: list[dict[str, Any]], cfg: OptimSection) -> torch.optim.Optimizer:
-    """The optimizer over parameter groups.
+def make(groups: list[dict[str, Any]], cfg: OptimSection, *, fused: bool = False) -> Made:
+    """The optimizer over the groups of `adamw.groups_of`.
 
     Raises:
         ConfigError: bitsandbytes does not load here.
@@ -36,12 +37,9 @@ def make(groups: list[dict[str, Any]], cfg: OptimSection) -> torch.optim.Optimiz
             f"optim.kind: 'adamw8bit' needs the bitsandbytes package, which does not load here ({error}); "
             "pip install 'vlmrl[bitsandbytes]', or take adamw"
         ) from error
-    return AdamW8bit(groups, lr=cfg.lr, betas=cfg.betas, min_8bit_size=SMALLEST)
-
-
-def is_8bit(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer is one of `make`."""
-    return hasattr(optimizer, "name2qmap")
+    del fused  # it always is
+    order = names_of(groups)
+    return AdamW8bit(groups, lr=cfg.lr, betas=cfg.betas, min_8bit_size=SMALLEST), order
 
 
 def saved(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ The trainer knows the two protocols here and nothing of any engine: `Engine` liv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -168,3 +168,24 @@ def open_engine(cfg: TrainSection, device: torch.device, threads: int = 0) -> En
     if cfg.offload not in OFFLOADS[cfg.sharding]:
         raise ConfigError(f"train.offload: '{cfg.offload}' is not for '{cfg.sharding}', which has {', '.join(OFFLOADS[cfg.sharding])}")
     return ENGINES[cfg.sharding](cfg, device, threads)
+
+
+Made = tuple[torch.optim.Optimizer, list[str]]
+"""An optimizer, and the names of its parameters in its order."""
+MOMENTUM = "momentum_buffer"
+"""What Muon remembers of a parameter (`shard.muon`)."""
+
+
+def is_muon(group: Mapping[str, Any]) -> bool:
+    """Whether a parameter group is Muon's: no other optimizer has that option."""
+    return "adjust_lr_fn" in group
+
+
+def is_8bit(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer is one of `shard.adamw8bit`."""
+    return hasattr(optimizer, "name2qmap")
+
+
+def names_of(groups: Sequence[dict[str, Any]]) -> list[str]:
+    """Take the names of parameters out of their groups."""
+    return [name for group in groups for name in group.pop("names")]

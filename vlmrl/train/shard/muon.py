@@ -16,10 +16,10 @@ import torch
 
 from vlmrl.config.section import OptimSection
 from vlmrl.errors import ConfigError
+from vlmrl.train.shard.base import Made, is_muon, names_of
 
-MOMENTUM = 0.95
-KIND = "momentum_buffer"
-"""What Muon remembers of a parameter."""
+DECAY = 0.95
+"""Of the running mean."""
 _APART = ("embed", "lm_head", "lora_", "router")
 """Of names of matrices that are no maps between hidden states, or that are thin by design."""
 
@@ -42,7 +42,7 @@ def split(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             members = [(name, p) for name, p in pairs if takes(name, p) is mine]
             if members:
                 cut = group | {"params": [p for _, p in members], "names": [name for name, _ in members]}
-                out.append(cut | ({"momentum": MOMENTUM, "adjust_lr_fn": "match_rms_adamw"} if mine else {}))
+                out.append(cut | ({"momentum": DECAY, "adjust_lr_fn": "match_rms_adamw"} if mine else {}))
     if not any(is_muon(group) for group in out):
         raise ConfigError(
             "optim.kind: 'muon' trains matrices inside the model, and none of them trains here (adapters are none); take adamw"
@@ -50,9 +50,16 @@ def split(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return out
 
 
-def is_muon(group: dict[str, Any]) -> bool:
-    """Whether a parameter group is Muon's."""
-    return "momentum" in group
+def make(groups: Sequence[dict[str, Any]], cfg: OptimSection, *, fused: bool = False) -> Made:
+    """The optimizer over the groups of `adamw.groups_of`.
+
+    Raises:
+        ConfigError: there is nothing for Muon.
+    """
+    del fused  # torch has no such kernel of it
+    cut = split(groups)
+    order = names_of(cut)
+    return Muon(cut, cfg), order
 
 
 class Muon(torch.optim.Optimizer):

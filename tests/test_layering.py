@@ -38,8 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": {"errors", "registry", "types", "defaults", "plugins", "paths"},
     # A rule about a neighbour may ask whether the recipe names another than the default.
     "algo": {"registry", "defaults"},
-    "metrics": {"errors", "types"},
-    "media": {"types", "registry", "errors", "fs"},
+    "metrics": {"types"},
+    "media": {"types", "registry", "errors"},
     "answers": {"types", "registry", "metrics", "errors"},
     "data": {"types", "answers", "media", "errors", "fs", "registry"},
     "prepare": {"answers", "data", "media", "errors", "fs"},
@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rewards": {"types", "answers", "metrics", "errors", "protocols", "registry", "fs", "rng", "compat"},
     # What is special about a kind of model; below the policy, which asks it.
     "families": {"types", "registry", "errors", "compat"},
-    "policy": {"types", "registry", "algo.inputs", "media", "errors", "compat", "fs", "families"},
+    "policy": {"types", "registry", "media", "errors", "compat", "fs", "families"},
     # The reference engine decodes with the policy; ground-truth rows are written by the inverse of the answer parser.
     # Episodes are played in environments, with prompts that the encoder makes. A rollout server is asked as our other servers are.
     "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "families", "answers", "envs", "data", "media", "web"},

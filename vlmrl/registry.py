@@ -14,7 +14,6 @@ import difflib
 import functools
 import importlib
 import inspect
-import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -238,6 +237,9 @@ class Registry(Generic[F]):
 
     def __call__(self, name: str, *, paper: str | None = None, **extra: Any) -> Callable[[F], F]:
         """Decorator that registers a function under `name`. Whose it is, the file says that calls this (`Entry.ours`)."""
+        frame = inspect.currentframe()
+        caller = None if frame is None else frame.f_back
+        ours = caller is not None and Path(caller.f_code.co_filename).is_relative_to(_PACKAGE)
 
         def register(function: F) -> F:
             if name in self._entries:
@@ -246,8 +248,6 @@ class Registry(Generic[F]):
                 raise ValueError(f"{self.slot} '{name}' needs a docstring")
             self._entries[name] = Entry(name, function, paper, parameters(f"{self.slot} '{name}'", function), extra, ours)
             return function
-
-        ours = Path(sys._getframe(1).f_code.co_filename).is_relative_to(_PACKAGE)
 
         return register
 

@@ -22,7 +22,7 @@ _BATCH = 256
 
 Format = Literal["jsonl", "json", "parquet", "arrow", "csv", "tsv"]
 FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
-FILES: dict[str, Format] = FORMATS | {".json": "json", ".csv": "csv", ".tsv": "tsv"}
+FILES: dict[str, Format] = {**FORMATS, ".json": "json", ".csv": "csv", ".tsv": "tsv"}
 """With those that are given by name only: in folders such files rather say something about the rows."""
 _READERS: Catalogue[Callable[[Path], Iterator[Any]]] = Catalogue(
     "format of rows",

@@ -113,10 +113,10 @@ def without_queue(root: Path) -> None:
         taken = stage.loader.next_batch(stage.state.ledger, prompts=prompts, rollouts=collector.num_generations)
         prompts_ = [(first + place, prompt) for place, _, prompt in taken]
         sizes = [planned.num_generations for _, planned, _ in taken]
+        lengths = {prompt.sample.id: stage.state.ledger.row(prompt.sample.id).mean_length or 0.0 for _, prompt in prompts_}
+        plan = {"num_generations": sizes, "expected_tokens": lengths}
         with stage.policy.shards.whole():
-            collected = dist.run_synchronized(
-                lambda: collector.collect(prompts_, step=stage.state.step, journal=journal, num_generations=sizes)
-            )
+            collected = dist.run_synchronized(lambda: collector.collect(prompts_, step=stage.state.step, journal=journal, **plan))
         return list(zip([place for place, _ in prompts_], collected.groups, strict=True)), collected
 
     Pipeline.take = take

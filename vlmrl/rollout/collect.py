@@ -61,6 +61,8 @@ class PendingGroup:
     step: int
     group: Group
     notes: Counter[str] = field(default_factory=Counter)
+    expected_tokens: float = 0.0
+    """Predicted length of an answer."""
     scored: ScoredGroup | None = None
     """Set when the group is finished."""
 
@@ -83,6 +85,8 @@ class GenerationBatch:
     journal: Journal
     known: dict[str, dict[str, Any]]
     """Group id -> its last record; without scores where only its rollouts are there."""
+    expected_tokens: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Sample id -> predicted length of an answer, as it was known when the step was planned."""
     last: bool = True
     """Of those that are collected together."""
 
@@ -119,7 +123,8 @@ class Collector:
 
     engine: RolloutEngine
     strategy: Strategy
-    score: Callable[[Group], ScoredGroup]
+    score: Callable[[Group, int], ScoredGroup]
+    """(group, step of the stage that it is of) -> the group with its rewards."""
     tokenize: Callable[[str], Sequence[int]]
     settings: GenerationSettings
     num_generations: int
@@ -128,8 +133,6 @@ class Collector:
     """Prompts that are generated together."""
     seed: int
     stage: str
-    expected_tokens: Callable[[str], float] = field(default=lambda _: 0.0)
-    """Predicted answer length of a sample, from the ledger."""
     accept_changed: bool = False
     """Sample the groups of changed rows again, instead of refusing to go on (`data.changed`)."""
     say: Callable[[str], None] = field(default=lambda _: None)
@@ -142,21 +145,29 @@ class Collector:
             name = type(self.strategy).__name__
             raise ValueError(f"strategy {name} samples again under hints: use rollout.guide.GuidedCollector, which needs `encode`")
 
-    def collect(
-        self, prompts: Sequence[tuple[int, Prompt]], *, step: int, journal: Journal, num_generations: Sequence[int] | None = None
-    ) -> Collected:
-        """Groups for `(place in the plan, prompt)`, generated or replayed. `num_generations`: rollouts of each group, where they differ.
+    def collect(self, prompts: Sequence[tuple[int, Prompt]], *, step: int, journal: Journal, **plan: Any) -> Collected:
+        """Groups for `(place in the plan, prompt)`, generated or replayed. `plan`: what else `begin` takes.
 
         Raises:
             RemoteError, Preempted: scoring could not go on; what was sampled and scored is in the journal.
             CheckpointError: rows are not those that the journal's answers were sampled and scored for.
         """
-        return self.begin(prompts, step=step, journal=journal, num_generations=num_generations).finish()
+        return self.begin(prompts, step=step, journal=journal, **plan).finish()
 
     def begin(
-        self, prompts: Sequence[tuple[int, Prompt]], *, step: int, journal: Journal, num_generations: Sequence[int] | None = None
+        self,
+        prompts: Sequence[tuple[int, Prompt]],
+        *,
+        step: int,
+        journal: Journal,
+        num_generations: Sequence[int] | None = None,
+        expected_tokens: Mapping[str, float] | None = None,
     ) -> Collection:
         """What `collect` does, before anything is generated.
+
+        Args:
+            num_generations: rollouts of each group, where they differ.
+            expected_tokens: sample id -> predicted length of an answer; where they are known, the longest begin first.
 
         Raises:
             CheckpointError: rows are not those that the journal's answers were sampled and scored for.
@@ -176,6 +187,7 @@ class Collector:
                     step=step,
                     journal=journal,
                     known=known,
+                    expected_tokens=expected_tokens or {},
                     last=start + self.generation_batch_size >= len(prompts),
                 )
             )
@@ -261,7 +273,13 @@ class Collector:
         sizes = zip(batch.prompts, batch.num_generations, strict=True)
         # the place is a coordinate too: a step that crosses an epoch may hold one sample twice
         return [
-            self._request(prompt, self.strategy.sampled(size), (batch.step, place, prompt.sample.id)) for (place, prompt), size in sizes
+            self._request(
+                prompt,
+                self.strategy.sampled(size),
+                (batch.step, place, prompt.sample.id),
+                expected_tokens=batch.expected_tokens.get(prompt.sample.id, 0.0),
+            )
+            for (place, prompt), size in sizes
         ]
 
     def _score_sampled(self, one: Scoring, thread: ThreadPoolExecutor, out: Collected) -> None:
@@ -281,12 +299,12 @@ class Collector:
 
     def _score_group(self, one: PendingGroup) -> PendingGroup:
         """Complete a group and score it."""
-        one.scored = self.score(self._complete(one.group))
+        one.scored = self.score(self._complete(one.group, one.step), one.step)
         return one
 
-    def _complete(self, group: Group) -> Group:
-        """The group with the rollouts that the strategy adds."""
-        return self.strategy.complete(group, lambda g: self.score(g).scores.total(), self.tokenize)
+    def _complete(self, group: Group, step: int) -> Group:
+        """The group of a step with the rollouts that the strategy adds."""
+        return self.strategy.complete(group, lambda g: self.score(g, step).scores.total(), self.tokenize)
 
     def keep(self, scoring: Scoring) -> None:
         """Journal what there is of a batch: groups that are scored, and the others' rollouts."""
@@ -300,7 +318,12 @@ class Collector:
 
     def _pending(self, batch: GenerationBatch, number: int, rollouts: Sequence[Rollout]) -> PendingGroup:
         place, prompt = batch.prompts[number]
-        return PendingGroup(place=place, step=batch.step, group=Group(id=batch.ids[number], prompt=prompt, rollouts=tuple(rollouts)))
+        return PendingGroup(
+            place=place,
+            step=batch.step,
+            group=Group(id=batch.ids[number], prompt=prompt, rollouts=tuple(rollouts)),
+            expected_tokens=batch.expected_tokens.get(prompt.sample.id, 0.0),
+        )
 
     def _sampled(self, batch: GenerationBatch, number: int) -> PendingGroup:
         """A group whose rollouts the journal has, and not their scores."""
@@ -320,11 +343,13 @@ class Collector:
         scored = scored_group(record, prompt)
         return PendingGroup(place=place, step=batch.step, group=scored.group, scored=scored, notes=Counter(record["notes"]))
 
-    def _request(self, prompt: Prompt, size: int, coordinates: tuple[int | str, ...], *more: int | str) -> Request:
+    def _request(
+        self, prompt: Prompt, size: int, coordinates: tuple[int | str, ...], *more: int | str, expected_tokens: float = 0.0
+    ) -> Request:
         """A request for `size` rollouts; the seed of rollout k has the coordinates (..., k, `more`)."""
         ks = tuple(range(size))
         seeds = tuple(rng.key(self.seed, "rollout", self.stage, *coordinates, k, *more) for k in ks)
-        return Request(prompt=prompt, ks=ks, seeds=seeds, expected_tokens=self.expected_tokens(prompt.sample.id))
+        return Request(prompt=prompt, ks=ks, seeds=seeds, expected_tokens=expected_tokens)
 
     def _sample(
         self, requests: Sequence[Request], submit: Callable[[int, Sequence[Rollout]], Future[T]], out: Collected

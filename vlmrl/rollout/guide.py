@@ -67,7 +67,8 @@ class GuidedCollector(Collector):
         requests: list[Request] = []
         for one, request, prompt in wanted:
             kind = "write" if request.writes else "hint"
-            requests.append(self._request(prompt, request.rows, (one.step, one.place, prompt.sample.id), kind, request.tier))
+            where = (one.step, one.place, prompt.sample.id)
+            requests.append(self._request(prompt, request.rows, where, kind, request.tier, expected_tokens=one.expected_tokens))
 
         def score(number: int, rollouts: Sequence[Rollout]) -> Future[HintRound]:
             return thread.submit(self._scored_round, *wanted[number], rollouts)
@@ -98,13 +99,13 @@ class GuidedCollector(Collector):
         guidance = Guidance(question=request.question, tier=request.tier)
         guided = tuple(replace(r, provenance="guided", guidance=guidance) for r in rollouts)
         group = replace(one.group, rollouts=guided, guided=(prompt,))
-        return HintRound(request=request, rollouts=guided, rewards=tuple(self.score(group).scores.total()), prompt=prompt)
+        return HintRound(request=request, rollouts=guided, rewards=tuple(self.score(group, one.step).scores.total()), prompt=prompt)
 
     def _score_group(self, one: PendingGroup) -> PendingGroup:
         """Score the group's own rollouts, once; ask the strategy what to sample next, and finish the group when that is nothing."""
         one = _guided(one)
         if one.unguided is None:
-            one.unguided = self.score(one.group)
+            one.unguided = self.score(one.group, one.step)
         rewards = one.unguided.scores.total()
         try:
             one.requests = self.strategy.more(one.group, rewards, one.rounds, step=one.step)
@@ -125,8 +126,8 @@ class GuidedCollector(Collector):
         group = self.strategy.merge(one.group, rewards, one.rounds)
         if group is not one.group:
             group = replace(group, guided=_used(group, one.rounds))
-        group = self._complete(group)
-        scored = unguided if group is one.group else self.score(group)
+        group = self._complete(group, one.step)
+        scored = unguided if group is one.group else self.score(group, one.step)
         if any(r.provenance == "guided" for r in group.rollouts):
             pairs = zip(rewards, one.group.rollouts, strict=True)
             scored = replace(scored, unguided=tuple((value, len(r.ids)) for value, r in pairs))
@@ -134,7 +135,7 @@ class GuidedCollector(Collector):
 
     def _pending(self, batch: GenerationBatch, number: int, rollouts: Sequence[Rollout]) -> GuidedGroup:
         plain = super()._pending(batch, number, rollouts)
-        return GuidedGroup(place=plain.place, step=plain.step, group=plain.group)
+        return GuidedGroup(place=plain.place, step=plain.step, group=plain.group, expected_tokens=plain.expected_tokens)
 
     def _replayed(self, batch: GenerationBatch, number: int) -> PendingGroup:
         one = super()._replayed(batch, number)

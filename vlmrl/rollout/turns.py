@@ -135,12 +135,10 @@ class EpisodeCollector(Collector):
     task_of: TaskOf = plain_task
     """What the environment is given of a row."""
 
-    def begin(
-        self, prompts: Sequence[tuple[int, Prompt]], *, step: int, journal: Journal, num_generations: Sequence[int] | None = None
-    ) -> Collection:
+    def begin(self, prompts: Sequence[tuple[int, Prompt]], *, step: int, journal: Journal, **plan: Any) -> Collection:
         """What `Collector.begin` does."""
         self.watch.begin(step)
-        return super().begin(prompts, step=step, journal=journal, num_generations=num_generations)
+        return super().begin(prompts, step=step, journal=journal, **plan)
 
     def measured(self, notes: Mapping[str, float], *, step: int) -> Mapping[str, float]:
         """Rates of the step's episodes. Faults are in no denominator but their own."""

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -76,8 +75,6 @@ class Rolling(Protocol):
     def journal(self, step: int | None = None) -> Journal: ...
 
     def timed_loader(self, clock: Clock, step: int | None = None) -> AbstractContextManager[None]: ...
-
-    def score(self, group: Group, *, step: int) -> ScoredGroup: ...
 
     def look_at(self, probes: Sequence[tuple[Prompt, Rollout]]) -> None: ...
 
@@ -292,10 +289,14 @@ def _begin(
     planned: Sequence[tuple[int, PlannedPrompt]],
     prompts: Sequence[tuple[int, Prompt]],
 ) -> Collection:
-    """The step's own collector: it scores with the progress of its step, and does not read what later steps write."""
-    lengths = {one.sample_id: stage.state.ledger.row(one.sample_id).mean_length or 0.0 for _, one in planned}
-    own = dataclasses.replace(collector, score=partial(stage.score, step=step), expected_tokens=lengths.__getitem__)
-    return own.begin(prompts, step=step, journal=journal, num_generations=[one.num_generations for _, one in planned])
+    """What collects a planned step. Lengths are those that the ledger has now: it does not read what later steps write."""
+    return collector.begin(
+        prompts,
+        step=step,
+        journal=journal,
+        num_generations=[one.num_generations for _, one in planned],
+        expected_tokens={one.sample_id: stage.state.ledger.row(one.sample_id).mean_length or 0.0 for _, one in planned},
+    )
 
 
 def _generating(stage: Rolling, flight: Flight, work: Callable[[], T]) -> T:

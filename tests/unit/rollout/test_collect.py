@@ -57,7 +57,7 @@ class Engine:
 def collector(engine, strategy=None, **more):
     runner = RewardRunner([("format", 1.0, format_reward)])
     settings = {
-        "score": lambda g: runner.score(g, RewardContext()),
+        "score": lambda g, step: runner.score(g, RewardContext()),
         "num_generations": 3,
         "generation_batch_size": 2,
         "seed": 1,
@@ -158,7 +158,7 @@ def right(group: Group, ctx: RewardContext) -> list[float | None]:
 
 def guided(engine, strategy, **more):
     runner = RewardRunner([("right", 1.0, right)])
-    more = {"score": lambda g: runner.score(g, RewardContext()), **more}
+    more = {"score": lambda g, step: runner.score(g, RewardContext()), **more}
     return collector(engine, strategy, **more)
 
 
@@ -305,7 +305,7 @@ def test_guided_rows_train_on_what_was_sampled(tmp_path: Path, tiny: Tiny, layou
     made = GuidedCollector(
         engine=HFEngine(tiny.policy, tiny.vision),
         strategy=scaf_grpo(warmup_steps=0),
-        score=lambda g: runner.score(g, RewardContext()),
+        score=lambda g, step: runner.score(g, RewardContext()),
         tokenize=tiny.bundle.tokenize,
         settings=GenerationSettings(max_new_tokens=5),
         num_generations=3,

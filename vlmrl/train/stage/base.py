@@ -244,7 +244,7 @@ class StageRun:
         return self.make_collector(self, cfg, engine, strategy)(
             engine=engine,
             strategy=strategy,
-            score=lambda group: self.score(group, step=self.state.step),
+            score=self.score,
             tokenize=lambda text: (*bundle.tokenize(text), bundle.end_ids[0]),
             settings=GenerationSettings(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, top_p=rollout.top_p),
             num_generations=rollout.num_generations,
@@ -253,7 +253,6 @@ class StageRun:
             stage=cfg.name,
             accept_changed=self.accept_changed,
             say=self.ui.say,
-            expected_tokens=lambda sample_id: self.state.ledger.row(sample_id).mean_length or 0.0,
         )
 
     def journal(self, step: int | None = None) -> Journal:
@@ -307,7 +306,7 @@ class StageRun:
         groups = [scored for _, scored in everyone]
         strategy.observe(groups, [by_place[place] for place, _ in everyone], version=self.policy.version + 1)
 
-    def score(self, group: Group, *, step: int) -> ScoredGroup:
+    def score(self, group: Group, step: int) -> ScoredGroup:
         """A group of a step with its rewards."""
         assert self.rewards is not None
         # what the policy saw, for rewards that look: nothing is opened a second time

@@ -1,4 +1,4 @@
-"""Our whole step, from the sampler's plan to the weight update, out of the parts that `vlmrl train` runs: `grpo_step` on a `StageRun`.
+"""Our whole step, from the sampler's plan to the weight update, out of the parts that `vlmrl train` runs: `grpo_step` on a `Stage`.
 
 The end tokens are forbidden beside the visual control tokens, so that every answer has the full length; the other side forbids the
 same ids. Everything trains, the tower included; the learning rate, the clipping, the loss and the statistics are those of a recipe.
@@ -10,6 +10,7 @@ import dataclasses
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,23 +113,21 @@ def vllm_engine(job: Job, policy: Any, store: Any, *, path: str, room: int, most
     return VllmEngine(core, policy, store)
 
 
-def open_stage(job: Job, cfg: Any, journal: Path, log: Any, *, collector: Callable[..., Any] | None = None) -> Any:
-    """A `StageRun` as `vlmrl.train.run` builds it, without what surrounds a stage: evaluation, checkpoints, trackers. It generates with the
-    reference engine, or with what the cell names as `engine`. `collector`: (stage, section, engine, strategy) -> what makes a collector;
-    None: answers to prompts."""
+def open_stage(cfg: Any) -> Any:
+    """A `Stage` as `vlmrl.train.run` opens it, without what surrounds a stage: evaluation, checkpoints, trackers."""
     from vlmrl import rng
     from vlmrl.data.source import load_source
     from vlmrl.policy.load import freeze
     from vlmrl.policy.vision import VisionCache
     from vlmrl.protocols import sampler as samplers
     from vlmrl.rewards.run.runner import RewardRunner
-    from vlmrl.rollout.engine_hf import HFEngine
-    from vlmrl.rollout.guide import collector_for
     from vlmrl.train.loader import PromptLoader
     from vlmrl.train.media import open_media
     from vlmrl.train.shard.adamw import make_optimizer
     from vlmrl.train.shard.ddp import ReplicaUpdates
-    from vlmrl.train.stage.base import StageRun
+    from vlmrl.train.stage.base import Stage
+    from vlmrl.train.stage.provide import Providers
+    from vlmrl.train.stage.rewards import Rewards
     from vlmrl.train.state import RunState
     from vlmrl.train.step import Learner
 
@@ -160,38 +159,80 @@ def open_stage(job: Job, cfg: Any, journal: Path, log: Any, *, collector: Callab
         quarantine=lambda sample, reason, message: None,
     )
 
-    def make_engine(rollout: Any) -> Any:
-        if job["cell"].get("engine", "hf") == "hf":
-            return HFEngine(policy, learner.vision, max_num_seqs=rollout.max_num_seqs, kept_bytes=rollout.kept_bytes)
-        room = len(encoder.encode(next(iter(samples.values())), TEMPLATE).ids) + rollout.max_new_tokens
-        most = rollout.prompts_per_step * rollout.num_generations
-        return vllm_engine(job, policy, store, path=cfg.model.path, room=room, most=most)
-
-    return StageRun(
+    return Stage(
         cfg=stage,
         seed=0,
         state=state,
-        policy=policy,
         learner=learner,
         loader=loader,
         store=store,
-        rewards=RewardRunner([("length", 1.0, length_reward)]),
         reference=None,
-        journal_dir=journal,
-        checkpoint_every=stage.steps + 1,
-        log=lambda values, **where: log(values),
-        save=lambda: None,
-        stop_requested=lambda: False,
-        make_engine=make_engine,
-        make_collector=collector or (lambda stage, cfg, engine, strategy: collector_for(strategy, encoder.encode)),
+        providers=Providers(),
+        rewards=Rewards(
+            runner=RewardRunner([("length", 1.0, length_reward)]), store=store, state=state, steps=stage.steps, memory=learner.memory
+        ),
     )
+
+
+def open_engine(job: Job, cfg: Any, stage: Any) -> Any:
+    """The reference engine, or what the cell names as `engine`."""
+    from vlmrl.rollout.engine_hf import HFEngine
+
+    rollout = stage.cfg.rollout
+    if job["cell"].get("engine", "hf") == "hf":
+        return HFEngine(stage.policy, stage.learner.vision, max_num_seqs=rollout.max_num_seqs, kept_bytes=rollout.kept_bytes)
+    first = next(iter(stage.loader.samples.values()))
+    room = len(stage.loader.encoder.encode(first, TEMPLATE).ids) + rollout.max_new_tokens
+    most = rollout.prompts_per_step * rollout.num_generations
+    return vllm_engine(job, stage.policy, stage.store, path=cfg.model.path, room=room, most=most)
+
+
+def open_pipeline(stage: Any, engine: Any, strategy: Any, journal: Path, make: Callable[..., Any]) -> Any:
+    """What makes the rollouts of a stage. `make`: a class of collector."""
+    from vlmrl.rollout.mismatch import Bounds
+    from vlmrl.train.pipeline import Pipeline
+    from vlmrl.train.stage.world import answer_ids, settings_of
+
+    cfg = stage.cfg
+    collector = make(
+        engine=engine,
+        strategy=strategy,
+        score=stage.rewards.score,
+        tokenize=partial(answer_ids, stage.policy.bundle),
+        settings=settings_of(cfg),
+        num_generations=cfg.rollout.num_generations,
+        generation_batch_size=cfg.rollout.generation_batch_size,
+        seed=stage.seed,
+        stage=cfg.name,
+    )
+    return Pipeline(stage, collector, journal=journal, bounds=Bounds())
+
+
+def hooks(stage: Any, engine: Any, log: Any) -> list[Any]:
+    """Of the hooks behind a step, those that count it and log what it cost."""
+    from vlmrl.train.hooks import Log, count, next_clock
+    from vlmrl.train.stage.open import counters_of
+
+    counters = counters_of(stage)
+    for name, number in engine.counts.items():
+        counters.add(name, number)
+    return [count, Log(log=lambda values, **where: log(values), counters=counters), next_clock]
+
+
+def make_step(stage: Any, pipeline: Any, algorithm: Any, after: list[Any]) -> None:
+    """One step with what happens behind it."""
+    from vlmrl.train.stage.grpo import grpo_step
+
+    result = grpo_step(stage, stage.cfg, algorithm, pipeline)
+    for hook in after:
+        hook(stage, result)
 
 
 def measure(job: Job) -> Result:
     """Seconds of each measured step and of its rollout and update, peak memory, and what was computed."""
     from vlmrl.methods import registries
-    from vlmrl.train.pipeline import Pipeline
-    from vlmrl.train.stage.grpo import Algorithm, grpo_step
+    from vlmrl.rollout.guide import collector_for
+    from vlmrl.train.stage.algorithm import Algorithm
 
     registries()
     settings, cell = job["settings"], job["cell"]
@@ -199,13 +240,16 @@ def measure(job: Job) -> Result:
     logged: list[dict[str, float]] = []
     out: dict[str, list[float]] = {"seconds": [], "cpu": [], "rollout": [], "update": []}
     with tempfile.TemporaryDirectory() as folder:
-        stage = open_stage(job, cfg, Path(folder) / "journal", logged.append)
-        algorithm = Algorithm.of(cfg.stages[0])
-        pipeline = Pipeline(stage, stage.collector(cfg.stages[0], algorithm.strategy.call()))
+        stage = open_stage(cfg)
+        algorithm, engine = Algorithm.of(cfg.stages[0]), open_engine(job, cfg, stage)
+        strategy = algorithm.strategy.call()
+        make = collector_for(strategy, stage.loader.encoder.encode)
+        pipeline = open_pipeline(stage, engine, strategy, Path(folder) / "journal", make)
+        after = hooks(stage, engine, logged.append)
         meter = Meter(settings["device"])
         began, cpu = now(settings["device"]), time.process_time()
         for step in range(cfg.stages[0].steps):
-            grpo_step(stage, cfg.stages[0], algorithm, pipeline)
+            make_step(stage, pipeline, algorithm, after)
             ended = now(settings["device"])
             if step >= settings["warmup"]:
                 out["seconds"].append(ended - began)

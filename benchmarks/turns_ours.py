@@ -1,4 +1,4 @@
-"""A whole step of episodes with our parts: `grpo_step` on a `StageRun` whose collector plays `turns_world`.
+"""A whole step of episodes with our parts: `grpo_step` on a `Stage` whose collector plays `turns_world`.
 
 Sides: `anew` reads every turn's prompt whole and trains a row per turn; `kept` keeps keys and values from turn to turn and trains chains.
 Answers cannot end, as in `ours.py`, so every answer has the full length and no attempt ends early.
@@ -16,7 +16,7 @@ from typing import Any
 
 from common import Job, Result
 from meter import Meter, now
-from ours import LEARNING_RATE, open_stage
+from ours import LEARNING_RATE, hooks, make_step, open_engine, open_pipeline, open_stage
 from workload import MAX_PIXELS, TEMPLATE, model_folder, side_of
 
 from benchmarks.turns_world import NAME
@@ -76,8 +76,7 @@ def measure(job: Job) -> Result:
     from vlmrl.envs.find import open_pool
     from vlmrl.envs.pool import PoolSettings
     from vlmrl.methods import registries
-    from vlmrl.train.pipeline import Pipeline
-    from vlmrl.train.stage.grpo import Algorithm, grpo_step
+    from vlmrl.train.stage.algorithm import Algorithm
 
     registries()
     settings, cell = job["settings"], job["cell"]
@@ -90,15 +89,15 @@ def measure(job: Job) -> Result:
         world = section.environment
         limits = PoolSettings(workers=1, deadline=60.0, start=300.0)
         with open_pool(world.name, world.arguments, plugins=(PLUGIN,), settings=limits) as pool:
-            stage = open_stage(
-                job, cfg, root / "journal", logged.append, collector=partial(_collector, pool=pool, screens=root / "screens")
-            )
-            algorithm = Algorithm.of(section)
-            pipeline = Pipeline(stage, stage.collector(section, algorithm.strategy.call()))
+            stage = open_stage(cfg)
+            algorithm, engine = Algorithm.of(section), open_engine(job, cfg, stage)
+            make = episodes(stage, engine, pool=pool, screens=root / "screens")
+            pipeline = open_pipeline(stage, engine, algorithm.strategy.call(), root / "journal", make)
+            after = hooks(stage, engine, logged.append)
             meter = Meter(settings["device"])
             began, cpu = now(settings["device"]), time.process_time()
             for step in range(section.steps):
-                grpo_step(stage, section, algorithm, pipeline)
+                make_step(stage, pipeline, algorithm, after)
                 ended = now(settings["device"])
                 if step >= settings["warmup"]:
                     out["seconds"].append(ended - began)
@@ -124,14 +123,14 @@ def measure(job: Job) -> Result:
     )
 
 
-def _collector(stage: Any, cfg: Any, engine: Any, strategy: Any, *, pool: Any, screens: Path) -> Any:
+def episodes(stage: Any, engine: Any, *, pool: Any, screens: Path) -> Any:
     """What makes a collector of episodes, as `train.stage.world` does."""
-    del strategy
     from vlmrl.data.history import History
     from vlmrl.rollout.episodes import make_table, talk_of
     from vlmrl.rollout.turns import EpisodeCollector, FaultWatch
     from vlmrl.types import GenerationSettings
 
+    cfg = stage.cfg
     table = make_table(
         stage.policy.bundle,
         stage.store,

@@ -13,7 +13,8 @@ from tests.support.documents import ROOT, inline, read
 from tests.test_glossary import is_key
 from vlmrl.config.schema import Config, GrpoSection
 from vlmrl.methods import registries
-from vlmrl.train.stage import base, grpo
+from vlmrl.train import hooks
+from vlmrl.train.stage import grpo, rewards
 
 PAGE = "docs/reading_the_curves.md"
 FOLDERS = ("train", "rollout", "rewards", "algo", "envs", "evals")
@@ -124,9 +125,9 @@ def test_a_key_that_nobody_logs_would_be_found(mark: str) -> None:
 def test_limits_are_those_of_the_code() -> None:
     text = " ".join(read(PAGE).split())
     numbers = {3: "three", 20: "20", 50: "50"}
-    assert f"{numbers[base.MAX_SKIPPED_STEPS]} updates in a row that are not finite" in text
+    assert f"{numbers[hooks.MAX_SKIPPED_STEPS]} updates in a row that are not finite" in text
     assert f"{numbers[grpo.MAX_EMPTY_STEPS]} steps in a row in which nothing is left to train" in text
-    assert f"scores nothing in {numbers[base.SILENT_STEPS]} steps" in text
+    assert f"scores nothing in {numbers[rewards.SILENT_STEPS]} steps" in text
 
 
 def test_the_curves_of_a_report_are_on_the_page() -> None:

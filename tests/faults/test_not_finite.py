@@ -21,7 +21,7 @@ from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.train.export import export
 from vlmrl.train.run import train_from
 from vlmrl.train.session import Places
-from vlmrl.train.stage.base import StageRun
+from vlmrl.train.stage.base import Stage
 from vlmrl.train.tensors import not_finite, require_finite
 from vlmrl.train.ui import Ui
 from vlmrl.types import GenerationSettings, Request
@@ -43,24 +43,24 @@ def train(config: dict[str, Any]) -> Path:
     return train_from(loaded(cfg), Places(model=cfg.model.path, data=Path(cfg.data.root)), Ui(quiet=True))
 
 
-def after_update(patch: pytest.MonkeyPatch, step: int, spoil: Callable[[StageRun], None]) -> None:
+def after_update(patch: pytest.MonkeyPatch, step: int, spoil: Callable[[Stage], None]) -> None:
     """Do something to a stage after the update of its step `step` (from 1)."""
-    real = StageRun.weights_changed
+    real = Stage.weights_changed
 
-    def changed(stage: StageRun) -> None:
+    def changed(stage: Stage) -> None:
         real(stage)
         if stage.state.step == step - 1:
             with torch.no_grad():
                 spoil(stage)
 
-    patch.setattr(StageRun, "weights_changed", changed)
+    patch.setattr(Stage, "weights_changed", changed)
 
 
-def spoil_head(stage: StageRun) -> None:
+def spoil_head(stage: Stage) -> None:
     dict(stage.learner.named)[HEAD][7, 3] = float("nan")
 
 
-def spoil_moment(stage: StageRun) -> None:
+def spoil_moment(stage: Stage) -> None:
     stage.learner.updates.optimizer.state[dict(stage.learner.named)[HEAD]]["exp_avg_sq"][0, 0] = float("inf")
 
 
@@ -136,15 +136,15 @@ def test_no_token_is_drawn_from_logits_that_are_not_finite(spoilt, settings, tin
 def test_supervised_steps_say_which_weights(tiny_files, tmp_path, monkeypatch) -> None:
     config = recipe(tiny_files, tmp_path, every=9)
     sft = runs.small_config(*tiny_files, tmp_path)["stages"][0] | {"steps": 5, "batch": 2}
-    real = StageRun.set_rate
+    real = Stage.set_rate
 
-    def set_rate(stage: StageRun) -> None:
+    def set_rate(stage: Stage) -> None:
         real(stage)
         if stage.state.step == 1:
             with torch.no_grad():
                 spoil_head(stage)
 
-    monkeypatch.setattr(StageRun, "set_rate", set_rate)
+    monkeypatch.setattr(Stage, "set_rate", set_rate)
     with pytest.raises(
         NumericsError, match=rf"not finite 3 steps in a row .* weights: 1 of \d+ tensors are not finite: {HEAD}; there is no ch"
     ):

@@ -109,7 +109,7 @@ def without_queue(root: Path) -> None:
 
     def take(self: Any, *, prompts: int, first: int = 0) -> Any:
         stage, collector = self._stage, self.collector
-        journal = stage.journal()
+        journal = self.journal(stage.state.step)
         taken = stage.loader.next_batch(stage.state.ledger, prompts=prompts, rollouts=collector.num_generations)
         prompts_ = [(first + place, prompt) for place, _, prompt in taken]
         sizes = [planned.num_generations for _, planned, _ in taken]

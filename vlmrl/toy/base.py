@@ -17,8 +17,8 @@ from vlmrl.toy.model import build_model
 from vlmrl.toy.tasks import SPLITS, Split
 from vlmrl.toy.world import MARKER, usable
 from vlmrl.train import dist
+from vlmrl.train.loop import until_line
 from vlmrl.train.run import Places, train_from
-from vlmrl.train.stage.base import until_line
 from vlmrl.train.ui import Ui
 
 _VERSION = 1

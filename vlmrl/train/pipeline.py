@@ -4,6 +4,24 @@ Steps count from 0. Step t is planned, and sampled from the weights, after t - k
 stage's starting weights. This is lock-step, not "at most": what a step samples from is a function of t, and so is every bit. With k = 0
 the queue is empty whenever a step begins, and a step is planned, sampled and scored in turn.
 
+Who waits for whom, in the order of time. What begins at a `└` is waited for at its `┘`:
+
+    k = 0      main       plan 0 ─ sample 0 ─ finish 0 ─ train 0 ─ plan 1 ─ sample 1 ─ finish 1 ─ train 1 ─ ...
+               scores                └ score 0 ────┘                          └ score 1 ────┘
+
+    k = 1      main       plan 0 ─ sample 0 ─ plan 1 ─ sample 1 ─ finish 0 ─ train 0 ─ plan 2 ─ sample 2 ─ finish 1 ─ ...
+               scores                └ score 0 ────────────────────────┘
+               scores                                    └ score 1 ─────────────────────────────────────────────┘
+
+    k = 1      main       plan 0 ─ land 0 ─ plan 1 ─ finish 0 ─ train 0 ─ land 1 ─ plan 2 ─ finish 1 ─ train 1 ─ land 2 ─ ...
+    detached   sampling      └ sample 0 ┘      └ sample 1 ───────────────────┘        └ sample 2 ───────────────────┘
+
+    plan t        waits for   train t - k - 1 (its weights), and land t - 1: an engine makes one step at a time
+    finish t      waits for   every score of step t
+    train t       waits for   finish t
+    a checkpoint  waits for   land of every step in flight, and for no score
+    a rank        waits for   the others at plan, land, finish and train, and nowhere else
+
 **At the same time.** The scores of up to k + 1 steps are asked for together, on a thread per batch, while later steps are sampled and
 earlier ones trained. An engine that generates with the policy's own weights samples between two updates. One with weights of its own
 (`protocols.DetachedEngine`) may sample in a thread while the policy trains. Neither thread ever waits for another rank: ranks meet on
@@ -21,31 +39,30 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from vlmrl import faults
-from vlmrl.config.schema import RolloutStage, StageBase
+from vlmrl.config.schema import RolloutStage
 from vlmrl.errors import CheckpointError, ConfigError, MediaError, NumericsError, RowError
-from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import Row
 from vlmrl.protocols import DetachedEngine, why_not_ahead
 from vlmrl.rollout.collect import Collected, Collection, Collector
 from vlmrl.rollout.in_place import InPlace
 from vlmrl.rollout.journal import Journal
+from vlmrl.rollout.mismatch import Bounds, gaps
 from vlmrl.train import dist
-from vlmrl.train.loader import PromptLoader
-from vlmrl.train.meter import Clock
-from vlmrl.train.state import RunState
 from vlmrl.train.step import Learner, score_rows
-from vlmrl.train.ui import Ui
 from vlmrl.types import Group, PlannedPrompt, Prompt, Rollout, ScoredGroup
+
+if TYPE_CHECKING:
+    from vlmrl.train.stage.base import Stage
 
 T = TypeVar("T")
 
@@ -54,29 +71,6 @@ IN_FLIGHT = "in_flight.rank-{rank}.json"
 REPLAY_GAP = {torch.float32: 1e-4, torch.bfloat16: 0.1}
 """Most nats by which the mean log-prob of a replayed group's tokens may differ, where the recipe does not say (`rollout.replay_gap`). On
 the CPU in float32 the gap is 0; sampling and training kernels that round otherwise have one in every step (`sampling/logp_gap`)."""
-
-
-class Rolling(Protocol):
-    """What is needed of a stage (`stage.base.StageRun`)."""
-
-    cfg: StageBase
-    state: RunState
-    policy: Policy
-    learner: Learner
-    loader: PromptLoader
-    clock: Clock
-    ui: Ui
-    beside: list[Callable[[], Mapping[str, bytes]]]
-    where_to_go_on: Callable[[], str]
-
-    @property
-    def ended(self) -> bool: ...
-
-    def journal(self, step: int | None = None) -> Journal: ...
-
-    def timed_loader(self, clock: Clock, step: int | None = None) -> AbstractContextManager[None]: ...
-
-    def look_at(self, probes: Sequence[tuple[Prompt, Rollout]]) -> None: ...
 
 
 @dataclass(kw_only=True)
@@ -95,80 +89,194 @@ class Flight:
 
 
 class Pipeline:
-    """The steps in flight of a stage; see the module docstring."""
+    """The steps in flight of a stage; see the module docstring.
 
-    def __init__(self, stage: Rolling, collector: Collector, *, staleness: int = 0, restored: Path | None = None):
-        """
-        Args:
-            staleness: k.
-            restored: checkpoint within the stage that this process goes on from.
+    Args:
+        journal: folder of what was generated since the last checkpoint.
+        bounds: on the gap between sampler and trainer, also for the engine's own probes.
+        where_to_go_on: said where numbers are not finite: which weights are not, and the last good checkpoint.
+        staleness: k.
+        restored: checkpoint within the stage that this process goes on from.
 
-        Raises:
-            ConfigError: the collector's strategy cannot be sampled ahead.
-        """
+    Raises:
+        ConfigError: the collector's strategy cannot be sampled ahead.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        collector: Collector,
+        *,
+        journal: Path,
+        bounds: Bounds | None = None,
+        where_to_go_on: Callable[[], str] = lambda: "start again from finite weights",
+        staleness: int = 0,
+        restored: Path | None = None,
+    ):
         if staleness and (why := why_not_ahead(collector.strategy)):
             raise ConfigError([why])
-        self.collector = collector
-        self._stage, self._staleness, self._restored = stage, staleness, restored
+        self.collector, self.bounds = collector, bounds or Bounds()
+        self._stage, self._journals, self._where_to_go_on = stage, journal, where_to_go_on
+        self._staleness, self._restored = staleness, restored
         self._queue: deque[Flight] = deque()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sampling")
-        if staleness:
-            stage.beside.append(self.save)
 
     def take(self, *, prompts: int, first: int = 0) -> tuple[list[tuple[int, ScoredGroup]], Collected]:
-        """(place in the plan, group) of this rank, for the step that is trained now.
+        """Give the scored groups of this rank, each with its place in the plan, for the step that is trained now.
 
         Args:
             prompts: of a step, over all ranks.
             first: with k = 0, a step may be asked for more groups; their places count from here.
         """
-        stage = self._stage
         if self._staleness and first:
             raise ValueError("a step that was sampled ahead cannot be given more groups: the weights that sampled it are gone")
         if self._restored is not None:
             path, self._restored = self._restored, None
             self._queue.extend(dist.run_synchronized(lambda: self._restore(path)))
-        step = stage.state.step
-        while (ahead := step + len(self._queue)) <= min(step + self._staleness, stage.cfg.steps - 1):
+        step = self._stage.state.step
+        while (ahead := step + len(self._queue)) <= min(step + self._staleness, self._stage.cfg.steps - 1):
             self._depart(ahead, prompts, first)
         flight = self._queue[0]
         assert flight.step == step, f"step {step} is to be trained, and the queue holds step {flight.step}"
         self._land(flight)
-        out = finish(stage, flight)
+        out = self._finish(flight)
         self._queue.popleft()
         return out
 
     def _depart(self, step: int, prompts: int, first: int) -> None:
         """Plan a step and, with k > 0, sample it from the weights as they are now."""
-        stage, engine = self._stage, self.collector.engine
+        engine = self.collector.engine
         for flight in self._queue:
             self._land(flight)  # an engine makes one step at a time, and its weights do not change under a step
-        flight = plan(stage, self.collector, step=step, prompts=prompts, first=first)
+        flight = self._plan(step, prompts, first)
         if self._staleness:
             beside = isinstance(engine, DetachedEngine) and engine.beside_training
             if beside and not any(dist.gather(flight.collection.replays)):
                 flight.sampling = self._thread.submit(flight.collection.sample)
             else:
-                sample(stage, flight)
+                self._sample(flight)
         self._queue.append(flight)
+
+    def _plan(self, step: int, prompts: int, first: int) -> Flight:
+        """Plan a step's prompts, with what ledger and sampler know now. Places count from `first`. An engine with weights of its own takes
+        those of the policy."""
+        stage, engine = self._stage, self.collector.engine
+        if isinstance(engine, DetachedEngine) and engine.version != stage.policy.version:
+            with stage.learner.memory.phase("sync"):
+                engine.sync()
+        with stage.timed_loader(step):
+            taken = stage.loader.next_batch(stage.state.ledger, prompts=prompts, rollouts=self.collector.num_generations)
+        planned = [(first + place, one) for place, one, _ in taken]
+        encoded = [(first + place, prompt) for place, _, prompt in taken]
+        journal = dist.run_synchronized(lambda: self.journal(step))
+        collection = dist.run_synchronized(lambda: self._begin(journal, step, planned, encoded))
+        return Flight(step=step, planned=planned, collection=collection)
+
+    def _begin(
+        self, journal: Journal, step: int, planned: Sequence[tuple[int, PlannedPrompt]], prompts: Sequence[tuple[int, Prompt]]
+    ) -> Collection:
+        """Begin to collect a planned step. Lengths are those that the ledger has now: it does not read what later steps write."""
+        ledger = self._stage.state.ledger
+        return self.collector.begin(
+            prompts,
+            step=step,
+            journal=journal,
+            num_generations=[one.num_generations for _, one in planned],
+            expected_tokens={one.sample_id: ledger.row(one.sample_id).mean_length or 0.0 for _, one in planned},
+        )
+
+    def journal(self, step: int) -> Journal:
+        """Open what this rank has generated of a step of the stage."""
+        state = self._stage.state
+        return Journal(self._journals, state.global_step + step - state.step, dist.rank())
+
+    def _sample(self, flight: Flight) -> None:
+        """Generate a planned step now."""
+        collection = flight.collection
+        self._generating(flight, collection.sample)
+        self._stage.clock.add("rollout", collection.out.rollout_seconds)
+        flight.sampled = True
+        faults.point("rollout.ahead")
 
     def _land(self, flight: Flight) -> None:
         """Wait for a step that is being sampled in a thread."""
         if flight.sampling is None:
             return
         began = time.perf_counter()
-        with _explained(self._stage, flight):
+        with self._explained(flight):
             dist.run_synchronized(flight.sampling.result)
         self._stage.clock.add("rollout", time.perf_counter() - began)
         flight.sampling, flight.sampled = None, True
         faults.point("rollout.ahead")
 
+    def _finish(self, flight: Flight) -> tuple[list[tuple[int, ScoredGroup]], Collected]:
+        """Wait for the scores of a step; what is not sampled yet is generated now."""
+        clock = self._stage.clock
+        if flight.sampled:
+            collected = dist.run_synchronized(flight.collection.finish)
+        else:
+            collected = self._generating(flight, flight.collection.finish)
+            clock.add("rollout", collected.rollout_seconds)
+        clock.add("score", collected.score_seconds)
+        return [(place, group) for (place, _), group in zip(flight.planned, collected.groups, strict=True)], collected
+
+    def _generating(self, flight: Flight, work: Callable[[], T]) -> T:
+        """Run what generates, on this thread. Ranks meet before and behind it and not within: none asks another for weights, and each
+        generates as many tokens as it likes. A service that is down stops every rank, and none waits for one that has gone."""
+        stage, collection = self._stage, flight.collection
+        engine, settings = self.collector.engine, self.collector.settings
+
+        def checked() -> T:
+            out = work()
+            if replayed := collection.from_journal():
+                check_replayed(stage, replayed, settings.top_p, collection.journal)
+            return out
+
+        stage.learner.vision.get_ready(stage.policy)
+        memory = stage.learner.memory
+        with ExitStack() as stack:
+            stack.enter_context(self._explained(flight))
+            if isinstance(engine, DetachedEngine):
+                stack.enter_context(stage.policy.shards.whole() if any(dist.gather(collection.replays)) else nullcontext())
+                with memory.phase("rollout"):
+                    return dist.run_synchronized(checked)
+            with memory.phase("sync"):
+                stack.enter_context(engine.ready())
+            with memory.phase("rollout"):
+                if stage.learner.rehearse_rollout and isinstance(engine, InPlace):
+                    dist.run_synchronized(lambda: rehearse(engine, collection))
+                    stage.learner.rehearse_rollout = False
+                out = dist.run_synchronized(checked)
+                self._look_at(engine.probes(settings.temperature))
+                return out
+
+    def _look_at(self, probes: Sequence[tuple[Prompt, Rollout]]) -> None:
+        """Hold answers of the engine against the trainer's log-probs, before anything else is made of its answers.
+
+        Raises:
+            EngineError: they differ by more than `rollout.max_gap.stop`.
+        """
+        if not probes:
+            return
+        name, step = self._stage.cfg.name, self._stage.state.step + 1
+        for text in self.bounds.check(probe_gaps(self._stage.learner, probes), f"stage '{name}', step {step}, fixed prompts"):
+            self.collector.say(f"warning: {name} step {step}: fixed prompts: {text}")
+
+    @contextmanager
+    def _explained(self, flight: Flight) -> Iterator[None]:
+        """Say of which step numbers are not finite, and what to do."""
+        try:
+            yield
+        except NumericsError as error:
+            where = f"stage '{self._stage.cfg.name}', step {flight.step + 1}"
+            raise NumericsError(f"{where}: {error}; {self._where_to_go_on()}") from error
+
     # ---- checkpoints ---------------------------------------------------------------------------------------------------
 
     def save(self) -> dict[str, bytes]:
-        """This rank's file of a checkpoint, once all steps in flight are sampled, with the scores that are there. All ranks call this. A
-        stage that has ended trains none of them and has no file."""
-        if self._stage.ended:
+        """Give this rank's file of a checkpoint, once all steps in flight are sampled, with the scores that are there. All ranks call
+        this. Without staleness there is none, nor at the end of a stage, which trains none of them."""
+        if not self._staleness or self._stage.ended:
             return {}
         for flight in self._queue:
             self._land(flight)
@@ -211,7 +319,7 @@ class Pipeline:
         Raises:
             CheckpointError: its rows or media are not those that it was sampled for.
         """
-        stage, journal = self._stage, self._stage.journal(step)
+        stage, journal = self._stage, self.journal(step)
         planned = [(int(group["place"]), PlannedPrompt(**group["planned"])) for group in groups]
         prompts: list[tuple[int, Prompt]] = []
         for place, one in planned:
@@ -223,7 +331,7 @@ class Pipeline:
             except (MediaError, RowError) as error:
                 raise CheckpointError(f"{_lost(step)}: {error}; put it back, or choose another run.name") from error
         journal.add_missing(group["record"] for group in groups)
-        collection = _begin(stage, self.collector, journal, step, planned, prompts)
+        collection = self._begin(journal, step, planned, prompts)
         changed = collection.missing()
         if changed:
             raise CheckpointError(f"{_lost(step)}: {', '.join(changed)} changed; put the rows back, or choose another run.name")
@@ -234,7 +342,7 @@ class Pipeline:
         """Forget the steps in flight; answers and scores that are being made are waited for."""
         self._thread.shutdown()
         if self._queue and self._stage.ended:
-            self._stage.ui.say(
+            self.collector.say(
                 f"{self._stage.cfg.name}: {len(self._queue)} steps that were sampled ahead are not trained: the stage is over"
             )
         for flight in self._queue:
@@ -242,92 +350,7 @@ class Pipeline:
         self._queue.clear()
 
 
-# ---- one step ----------------------------------------------------------------------------------------------------------
-
-
-def plan(stage: Rolling, collector: Collector, *, step: int, prompts: int, first: int = 0, journal: Journal | None = None) -> Flight:
-    """Plan a step's prompts, with what ledger and sampler know now. Places count from `first`. An engine with weights of its own takes
-    those of the policy."""
-    engine = collector.engine
-    if isinstance(engine, DetachedEngine) and engine.version != stage.policy.version:
-        with stage.learner.memory.phase("sync"):
-            engine.sync()
-    with stage.timed_loader(stage.clock, step):
-        taken = stage.loader.next_batch(stage.state.ledger, prompts=prompts, rollouts=collector.num_generations)
-    planned = [(first + place, one) for place, one, _ in taken]
-    encoded = [(first + place, prompt) for place, _, prompt in taken]
-    journal = journal or dist.run_synchronized(lambda: stage.journal(step))
-    collection = dist.run_synchronized(lambda: _begin(stage, collector, journal, step, planned, encoded))
-    return Flight(step=step, planned=planned, collection=collection)
-
-
-def sample(stage: Rolling, flight: Flight) -> None:
-    """Generate a planned step now."""
-    collection = flight.collection
-    _generating(stage, flight, collection.sample)
-    stage.clock.add("rollout", collection.out.rollout_seconds)
-    flight.sampled = True
-    faults.point("rollout.ahead")
-
-
-def finish(stage: Rolling, flight: Flight) -> tuple[list[tuple[int, ScoredGroup]], Collected]:
-    """(place in the plan, group) of a step with its scores; what is not sampled yet is generated now."""
-    if flight.sampled:
-        collected = dist.run_synchronized(flight.collection.finish)
-    else:
-        collected = _generating(stage, flight, flight.collection.finish)
-        stage.clock.add("rollout", collected.rollout_seconds)
-    stage.clock.add("score", collected.score_seconds)
-    return [(place, group) for (place, _), group in zip(flight.planned, collected.groups, strict=True)], collected
-
-
-def _begin(
-    stage: Rolling,
-    collector: Collector,
-    journal: Journal,
-    step: int,
-    planned: Sequence[tuple[int, PlannedPrompt]],
-    prompts: Sequence[tuple[int, Prompt]],
-) -> Collection:
-    """What collects a planned step. Lengths are those that the ledger has now: it does not read what later steps write."""
-    return collector.begin(
-        prompts,
-        step=step,
-        journal=journal,
-        num_generations=[one.num_generations for _, one in planned],
-        expected_tokens={one.sample_id: stage.state.ledger.row(one.sample_id).mean_length or 0.0 for _, one in planned},
-    )
-
-
-def _generating(stage: Rolling, flight: Flight, work: Callable[[], T]) -> T:
-    """Run what generates, on this thread. Ranks meet before and behind it and not within: none asks another for weights, and each
-    generates as many tokens as it likes. A service that is down stops every rank, and none waits for one that has gone."""
-    collection = flight.collection
-
-    def checked() -> T:
-        out = work()
-        if replayed := collection.from_journal():
-            check_replayed(stage, replayed, collection.collector.settings.top_p, collection.journal)
-        return out
-
-    stage.learner.vision.get_ready(stage.policy)
-    engine = collection.collector.engine
-    memory = stage.learner.memory
-    with ExitStack() as stack:
-        stack.enter_context(_explained(stage, flight))
-        if isinstance(engine, DetachedEngine):
-            stack.enter_context(stage.policy.shards.whole() if any(dist.gather(collection.replays)) else nullcontext())
-            with memory.phase("rollout"):
-                return dist.run_synchronized(checked)
-        with memory.phase("sync"):
-            stack.enter_context(engine.ready())
-        with memory.phase("rollout"):
-            if stage.learner.rehearse_rollout and isinstance(engine, InPlace):
-                dist.run_synchronized(lambda: rehearse(engine, collection))
-                stage.learner.rehearse_rollout = False
-            out = dist.run_synchronized(checked)
-            stage.look_at(engine.probes(collection.collector.settings.temperature))
-            return out
+# ---- what is held against the weights ---------------------------------------------------------------------------------
 
 
 def rehearse(engine: InPlace, collection: Collection) -> None:
@@ -351,20 +374,11 @@ def rehearse(engine: InPlace, collection: Collection) -> None:
         ) from error
 
 
-@contextmanager
-def _explained(stage: Rolling, flight: Flight) -> Iterator[None]:
-    try:
-        yield
-    except NumericsError as error:
-        where = f"stage '{stage.cfg.name}', step {flight.step + 1}"
-        raise NumericsError(f"{where}: {error}; {stage.where_to_go_on()}") from error
-
-
 def _lost(step: int) -> str:
     return f"step {step + 1} was sampled before the checkpoint, from weights that are gone, and cannot be sampled again"
 
 
-def check_replayed(stage: Rolling, groups: Sequence[Group], top_p: float, journal: Journal) -> None:
+def check_replayed(stage: Stage, groups: Sequence[Group], top_p: float, journal: Journal) -> None:
     """Hold answers of the journal against the weights that are to have sampled them: they must give them the log-probs with which
     they were sampled. Weights or pixels that changed in a way that nobody has seen show here.
 
@@ -392,3 +406,14 @@ def check_replayed(stage: Rolling, groups: Sequence[Group], top_p: float, journa
             f"sampled: {', '.join(wrong)}; at most {allowed:.3g} is rounding. Weights, pixels or kernels are not those of the process "
             "that sampled them: put them back, delete this file to sample the step again, or raise rollout.replay_gap"
         )
+
+
+def probe_gaps(learner: Learner, probes: Sequence[tuple[Prompt, Rollout]]) -> dict[str, float]:
+    """Measure the mean gap by place of answers under the policy's current weights."""
+    rows = [Row(index=n, group=n, prompt=prompt, response=rollout.ids) for n, (prompt, rollout) in enumerate(probes)]
+    logp_NT = score_rows(learner, rows)
+    sampled_NT = torch.full_like(logp_NT, float("nan"))
+    for n, (_, rollout) in enumerate(probes):
+        sampled_NT[n, : len(rollout.logprobs)] = torch.tensor(rollout.logprobs)
+    found = gaps(logp_NT, sampled_NT, [prompt for prompt, _ in probes])
+    return {name: float(number) / float(of) for name, (number, of) in found.items() if of}

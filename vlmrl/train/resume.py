@@ -169,7 +169,7 @@ def _export_again(s: Session, index: int, source: Path) -> None:
     state.load_state_dict(checkpoint.load_state(source)["run"])
     then = replace(s, state=state, restored=source, base=s.base_of(index))
     then.open_policy()
-    kinds.build(then, s.cfg.stages[index]).run()
+    kinds.run_stage(then, s.cfg.stages[index])
     folder = s.stage_folder(index)
     seal = export(then.policy, folder, about=about(then))
     dist.on_main(lambda: s.identity.made(folder, seal))

@@ -31,7 +31,7 @@ from vlmrl.train.results import check_evaluations, show_results
 from vlmrl.train.resume import lost_of_finished, reopen, verify
 from vlmrl.train.rundir import Options, open_run
 from vlmrl.train.session import Places, Session, fixed_options, open_session
-from vlmrl.train.stage import grpo, kinds, preference, sft  # noqa: F401 (registers the kinds of the package)
+from vlmrl.train.stage import build, kinds  # noqa: F401 (registers the kinds of the package)
 from vlmrl.train.stage.engines import close_engines
 from vlmrl.train.ui import Ui
 
@@ -152,7 +152,7 @@ def _stages(s: Session) -> None:
         cfg = s.cfg.stages[index]
         if s.state.stage != index:
             s.state.start_stage(index)
-        kinds.build(s, cfg).run()
+        kinds.run_stage(s, cfg)
         dist.doing(f"export of '{cfg.name}'")
         with s.clock.phase("export"):
             folder = s.stage_folder(index)

@@ -43,11 +43,10 @@ class Stage:
     def __init__(self, folder: Path, *, steps: int = 6):
         self.folder, self.said = folder, list[str]()
         self.cfg = SimpleNamespace(name="rl", steps=steps)
-        self.state = SimpleNamespace(step=0, ledger=Ledger())
+        self.state = SimpleNamespace(step=0, global_step=0, ledger=Ledger())
         self.policy = SimpleNamespace(version=0, shards=SimpleNamespace(whole=nullcontext))
         self.learner = SimpleNamespace(vision=SimpleNamespace(get_ready=lambda policy: None), memory=MemoryLedger(), rehearse_rollout=False)
-        self.clock, self.ui = Clock(), SimpleNamespace(say=self.said.append)
-        self.beside: list[Any] = []
+        self.clock = Clock()
         self.loader = SimpleNamespace(next_batch=self.next_batch, samples=SAMPLES, answer_format="", encoder=SimpleNamespace(encode=encode))
         self.planned = 0
         self.ended = False
@@ -57,18 +56,9 @@ class Stage:
         self.planned += prompts
         return [(n, PlannedPrompt(sample_id=name, num_generations=2), encode(SAMPLES[name], "")) for n, name in enumerate(names)]
 
-    def journal(self, step: int | None = None) -> Journal:
-        return Journal(self.folder, self.state.step if step is None else step, dist.rank())
-
-    def timed_loader(self, clock: Clock, step: int) -> Any:
+    def timed_loader(self, step: int) -> Any:
         self.said.append(f"plan {step} at {self.state.step}")
         return nullcontext()
-
-    def where_to_go_on(self) -> str:
-        return "go on"
-
-    def look_at(self, probes: Any) -> None:
-        assert probes == []
 
     def score(self, group: Any, *, step: int) -> ScoredGroup:
         rewards = tuple((float(step),) for _ in group.rollouts)
@@ -77,6 +67,7 @@ class Stage:
     def train(self) -> None:
         self.said.append(f"train {self.state.step}")
         self.state.step += 1
+        self.state.global_step += 1
         self.policy.version += 1
 
 
@@ -121,6 +112,7 @@ def make(stage: Stage, staleness: int, *, engine: Any = None, strategy: Any = No
         engine=engine or Engine(stage),
         strategy=strategy or plain(),
         score=lambda group, step: stage.score(group, step=step),
+        say=stage.said.append,
         tokenize=lambda text: [],
         settings=GenerationSettings(max_new_tokens=4),
         num_generations=2,
@@ -129,6 +121,7 @@ def make(stage: Stage, staleness: int, *, engine: Any = None, strategy: Any = No
         stage="rl",
         **({"encode": encode} if kind is GuidedCollector else {}),
     )
+    more = {"journal": stage.folder, "where_to_go_on": lambda: "go on"} | more
     return Pipeline(stage, collector, staleness=staleness, **more)  # pyright: ignore
 
 
@@ -163,7 +156,7 @@ def test_without_staleness_nothing_is_in_flight_between_steps(tmp_path: Path) ->
         queue.take(prompts=2)
         stage.train()
     assert stage.said == ["plan 0 at 0", "generate with 0", "train 0", "plan 1 at 1", "generate with 1", "train 1"]
-    assert stage.beside == []
+    assert queue.save() == {}
 
 
 @pytest.mark.parametrize("staleness", [1, 2])
@@ -297,7 +290,8 @@ def advanced(folder: Path, staleness: int, steps: int) -> tuple[Stage, Pipeline]
 def later(stage: Stage, folder: Path) -> Stage:
     """The stage of a process that goes on from a checkpoint."""
     out = Stage(folder)
-    out.state.step, out.policy.version, out.planned = stage.state.step, stage.policy.version, stage.planned
+    out.state.step = out.state.global_step = stage.state.step
+    out.policy.version, out.planned = stage.policy.version, stage.planned
     return out
 
 

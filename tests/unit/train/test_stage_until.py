@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from vlmrl.config.load import load
 from vlmrl.config.schema import Config, SftSection
 from vlmrl.errors import ConfigError
-from vlmrl.train.stage.base import ended, until_line
+from vlmrl.train.loop import until_line
+from vlmrl.train.stage.base import ended
 from vlmrl.train.state import RunState
 
 RECIPE = "model: {{path: m}}\nstages:\n  - {{kind: sft, name: s, source: {{path: a}}, steps: 10, until: {until}}}\n"

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,13 +15,15 @@ from vlmrl.algo import registries
 from vlmrl.algo.constraint.registry import Measured
 from vlmrl.algo.constraint.registry import constraint as constraints
 from vlmrl.algo.inputs import AdvantageInputs
-from vlmrl.config.schema import GrpoSection, Method
 from vlmrl.errors import ConfigError
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.registry import Registry
 from vlmrl.train.memory import Cell
 from vlmrl.train.stage.table import RewardTable, by_trajectory, total
 from vlmrl.types import Rollout, ScoredGroup, TurnRollout
+
+if TYPE_CHECKING:
+    from vlmrl.config.schema import GrpoSection, Method
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,27 +1,22 @@
-"""What generates in a stage (`rollout.engine`): one maker per engine, and how its answers are held against the trainer."""
+"""What generates in a stage (`rollout.engine`): one maker per engine, and how far it may be from the trainer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
-
-import torch
 
 from vlmrl.config.schema import Config, RolloutSection
 from vlmrl.config.stages import VllmSection
 from vlmrl.errors import ConfigError
-from vlmrl.policy.pack import Row
 from vlmrl.protocols import RolloutEngine
 from vlmrl.registry import Catalogue
 from vlmrl.rollout.engine_fixed import FixedEngine
-from vlmrl.rollout.mismatch import Bounds, gaps
+from vlmrl.rollout.mismatch import Bounds
 from vlmrl.rollout.own import own_engine
 from vlmrl.train import dist
 from vlmrl.train.session import Session
-from vlmrl.train.step import Learner, score_rows
-from vlmrl.types import Prompt, Rollout
 
 if TYPE_CHECKING:
     from vlmrl.rollout.vllm.engine import CoreOptions
@@ -163,14 +158,3 @@ def bounds_of(rollout: RolloutSection) -> Bounds:
         for given, known in zip((rollout.max_gap.warn, rollout.max_gap.stop), GAPS.get(rollout.engine, (None, None)), strict=True)
     )
     return Bounds(warn=None if warn is None else warn + room, stop=None if stop is None else stop + room)
-
-
-def probe_gaps(learner: Learner, probes: Sequence[tuple[Prompt, Rollout]]) -> dict[str, float]:
-    """Mean gap by place of answers under the policy's current weights."""
-    rows = [Row(index=n, group=n, prompt=prompt, response=rollout.ids) for n, (prompt, rollout) in enumerate(probes)]
-    logp_NT = score_rows(learner, rows)
-    sampled_NT = torch.full_like(logp_NT, float("nan"))
-    for n, (_, rollout) in enumerate(probes):
-        sampled_NT[n, : len(rollout.logprobs)] = torch.tensor(rollout.logprobs)
-    found = gaps(logp_NT, sampled_NT, [prompt for prompt, _ in probes])
-    return {name: float(number) / float(of) for name, (number, of) in found.items() if of}

@@ -6,78 +6,66 @@ recipe names; what these need beyond the rewards, providers fetch (`stage.provid
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from vlmrl import faults, rng
+from vlmrl.algo import segments
 from vlmrl.algo.constraint.registry import Measured
-from vlmrl.config.schema import GrpoSection
 from vlmrl.errors import NumericsError
-from vlmrl.policy.pack import Row
-from vlmrl.protocols import GuidingStrategy
+from vlmrl.protocols import GuidingStrategy, RememberingStrategy
 from vlmrl.sampling.dynamic_sampling import Refill, refill
 from vlmrl.train import dist
-from vlmrl.train.pipeline import Pipeline
-from vlmrl.train.session import Session
-from vlmrl.train.stage.algorithm import Algorithm, Batch, Selection, advantage_problem, credit_tokens
-from vlmrl.train.stage.base import StageRun
-from vlmrl.train.stage.kinds import stage_kind
+from vlmrl.train.stage.algorithm import Algorithm, Batch, Bound, Selection, advantage_problem, credit_tokens
+from vlmrl.train.stage.base import Stage, StepResult
 from vlmrl.train.stage.loss import objective_of
-from vlmrl.train.stage.open import open_rollout_stage
-from vlmrl.train.stage.table import describe, reward_table, sampler_logprobs, share_with_given_row, summed_notes
+from vlmrl.train.stage.table import RewardTable, describe, reward_table, sampler_logprobs, share_with_given_row, summed_notes
 from vlmrl.train.step import Minibatch, StepReport, optimizer_step, score_rows
 from vlmrl.types import ScoredGroup
+
+if TYPE_CHECKING:
+    from vlmrl.algo.inputs import LossInputs
+    from vlmrl.config.schema import GrpoSection
+    from vlmrl.policy.pack import Row
+    from vlmrl.train.keep import Keeper
+    from vlmrl.train.pipeline import Pipeline
+
+    See = Callable[[Sequence[Row], LossInputs], None]
 
 MAX_EMPTY_STEPS = 20
 ONCE = Refill(prompts=0, stop="exhausted", surplus=0)
 """Without dynamic sampling: the step trains on what one batch gave."""
 
 
-@stage_kind(GrpoSection)
-@dataclass(frozen=True)
-class Grpo:
-    """A GRPO stage: its parts, the recipe's methods, and what generates."""
+def grpo_step(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pipeline, keeper: Keeper | None = None) -> StepResult:
+    """Make one step: plan, roll out, score, select, credit, update.
 
-    stage: StageRun
-    cfg: GrpoSection
-    algorithm: Algorithm
-    pipeline: Pipeline
-
-    @classmethod
-    def build(cls, session: Session, cfg: GrpoSection) -> Grpo:
-        algorithm = Algorithm.of(cfg)
-        compares = cfg.beta > 0 or cfg.kl_every > 0 or bool(algorithm.acting_on("beta"))
-        stage = open_rollout_stage(session, cfg, methods=list(algorithm.methods()), reference=compares)
-        collector = stage.collector(cfg, algorithm.strategy.call())
-        restored = session.restored if session.state.step > 0 else None
-        return cls(stage, cfg, algorithm, Pipeline(stage, collector, staleness=cfg.rollout.staleness, restored=restored))
-
-    def run(self) -> None:
-        self.stage.loop(lambda: grpo_step(self.stage, self.cfg, self.algorithm, self.pipeline), within=closing(self.pipeline))
-
-
-def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pipeline) -> None:
-    """Plan, roll out, score, select, credit, update, log."""
+    Raises:
+        NumericsError: an advantage is not finite, or no row has been trainable for `MAX_EMPTY_STEPS` steps.
+    """
     state, clock = stage.state, stage.clock
+    assert stage.rewards is not None
     rng.seed_step(stage.seed, cfg.name, state.step)
     batch = gather_groups(stage, cfg, algorithm, pipeline)
     faults.point("rollout.scored")
 
     with clock.phase("algorithm"):
-        stage.observe(batch.groups)
-        batch.table = stage.provide(batch, algorithm.methods())
+        stage.rewards.observe(batch.groups)
+        batch.table = provided(stage, batch, algorithm.methods())
         adv_NT, adv_N = credit_tokens(algorithm, batch)
         if problem := advantage_problem(algorithm, batch, adv_N):
             raise NumericsError(f"stage '{cfg.name}', step {state.step + 1}: {problem}")
-        stage.remember(pipeline.collector.strategy, batch, adv_N)
-        if stage.keeper is not None:
-            stage.keeper.choose(batch, adv_NT, adv_N, step=state.step + 1, global_step=state.global_step + 1)
+        strategy = pipeline.collector.strategy
+        if isinstance(strategy, RememberingStrategy):
+            tell_strategy(strategy, batch, adv_N, version=stage.policy.version + 1)
+        if keeper is not None:
+            keeper.choose(batch, adv_NT, adv_N, step=state.step + 1, global_step=state.global_step + 1)
         values = describe(batch.groups, batch.table, adv_N, key=stage.label_key) | batch.chosen.dropped | batch.measured | algorithm.duals()
-        if algorithm.strategy.extra.get("injects_rows") and not isinstance(pipeline.collector.strategy, GuidingStrategy):
+        if algorithm.strategy.extra.get("injects_rows") and not isinstance(strategy, GuidingStrategy):
             values["rollout/given_rows"] = share_with_given_row(batch.groups)
 
     kept = batch.kept()
@@ -88,16 +76,15 @@ def grpo_step(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, pipeline:
                 f"stage '{cfg.name}': {MAX_EMPTY_STEPS} steps in a row without a trainable row; mean reward {values['reward']:.3f}; "
                 "loosen `filters`, check the rewards with `vlmrl check`, or start from a model that can sometimes solve the task"
             )
-        stage.after_update(StepReport(applied=True, grad_norm=0.0, loss=0.0), values)
-        return
+        return StepResult(report=StepReport(applied=True, grad_norm=0.0, loss=0.0), values=values)
     state.empty_in_row = 0
-    report = update(stage, cfg, algorithm, batch, kept, adv_NT)
+    report = update(stage, cfg, algorithm, batch, kept, adv_NT, see=None if keeper is None else keeper.see)
     if report.applied:
         stage.weights_changed()
-    stage.after_update(report, values | {"loss": report.loss} | report.metrics)
+    return StepResult(report=report, values=values | {"loss": report.loss} | report.metrics)
 
 
-def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pipeline) -> Batch:
+def gather_groups(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pipeline) -> Batch:
     """Generate and score groups until enough of them pass the filters or the recipe's attempts are used up (`dynamic_sampling`).
 
     Groups beyond the wanted number are left out of the update, in plan order; they count in the ledger and in the log.
@@ -115,7 +102,7 @@ def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, pipel
         with clock.phase("algorithm"):
             table = reward_table(groups, baseline=lambda i: state.ledger.row(i).mean, progress=state.step / cfg.steps)
             batch = Batch.of(groups, table)
-            batch.table = stage.provide(batch, algorithm.filters)
+            batch.table = provided(stage, batch, algorithm.filters)
             batch.chosen = Selection.of(algorithm.filters, batch.table.inputs)
         next_ = ONCE
         if cfg.dynamic_sampling.max_batches > 1:
@@ -139,9 +126,13 @@ def gather_groups(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, pipel
         ask = next_.prompts
 
 
-def update(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, batch: Batch, kept: list[int], adv_NT: torch.Tensor) -> StepReport:
-    """`cfg.updates_per_step` optimizer steps over the kept rows. Old log-probs are recomputed by the trainer, in the same layout as the
-    update, when there is more than one step; with one step the ratio is 1 by construction."""
+def update(
+    stage: Stage, cfg: GrpoSection, algorithm: Algorithm, batch: Batch, kept: list[int], adv_NT: torch.Tensor, *, see: See | None = None
+) -> StepReport:
+    """Make `cfg.updates_per_step` optimizer steps over the kept rows; `see` is shown what their forward passes give.
+
+    Old log-probs are recomputed by the trainer, in the same layout as the update, when there is more than one step; with one step the ratio
+    is 1 by construction."""
     learner, clock = stage.learner, stage.clock
     rows, rollouts = [batch.rows[n] for n in kept], [batch.rollouts[n] for n in kept]
     index, x = torch.tensor(kept, dtype=torch.int64), batch.table.inputs
@@ -168,10 +159,10 @@ def update(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, batch: Batch
             statistics_N=x.on_policy_N[mine][part],
             fields={"offpolicy_B": truth_N[part], "task_B": x.task_N[mine][part]},
             tasks=x.tasks,
-            see=None if stage.keeper is None else stage.keeper.see,
+            see=see,
         )
         with clock.phase("old_and_reference"):
-            minibatch = stage.provide_minibatch(minibatch)
+            minibatch = with_provided(stage, minibatch)
             objective = objective_of(learner, algorithm, minibatch, beta)
         stage.set_rate()
         faults.point("step.before_update")
@@ -183,6 +174,31 @@ def update(stage: StageRun, cfg: GrpoSection, algorithm: Algorithm, batch: Batch
         report.metrics["beta"] = beta
         steer.advance({"kl": Measured(report.metrics["kl"], 1)} if "kl" in report.metrics else {})
     return report
+
+
+def provided(stage: Stage, batch: Batch, methods: Iterable[Bound]) -> RewardTable:
+    """Give the batch's table with what these methods need."""
+    if not stage.providers.used:
+        return batch.table
+    needs = [name for method in methods for name in method.needs]
+    return dataclasses.replace(batch.table, inputs=stage.providers.of_rollouts(stage, batch, needs))
+
+
+def with_provided(stage: Stage, batch: Minibatch) -> Minibatch:
+    """Give the minibatch with what the recipe's methods need."""
+    if not stage.providers.used:
+        return batch
+    return dataclasses.replace(batch, fields={**batch.fields, **stage.providers.of_minibatch(stage, batch)})
+
+
+def tell_strategy(strategy: RememberingStrategy, batch: Batch, adv_N: torch.Tensor, *, version: int) -> None:
+    """Tell a strategy with a memory what the step brought, on every rank alike. `version`: of the policy that the step makes."""
+    x = batch.table.inputs
+    worth_N = segments.mean(adv_N.abs(), x.group_N, x.valid_N & x.on_policy_N)
+    by_place = dict(zip(x.group_N.tolist(), worth_N.tolist(), strict=True))
+    everyone = sorted((item for of_rank in dist.gather(batch.groups) for item in of_rank), key=lambda item: item[0])
+    groups = [scored for _, scored in everyone]
+    strategy.observe(groups, [by_place[place] for place, _ in everyone], version=version)
 
 
 def minibatch_places(rows: Sequence[Row], parts: int) -> list[list[int]]:

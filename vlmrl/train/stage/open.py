@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -19,33 +20,34 @@ from vlmrl.policy.load import freeze
 from vlmrl.policy.lora import add_adapters
 from vlmrl.policy.model import LoraSpec, Policy
 from vlmrl.policy.vision import VisionCache
+from vlmrl.protocols import RememberingStrategy, Strategy
 from vlmrl.protocols import budget as budgets
-from vlmrl.protocols import reward as rewards_registry
 from vlmrl.protocols import sampler as samplers
-from vlmrl.rewards.remote.services import services
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.sampling.info import describe
 from vlmrl.train import dist
 from vlmrl.train.admission import training_layout
 from vlmrl.train.columns import reward_runner
-from vlmrl.train.evaluate import evaluate_stage, held_out_score
 from vlmrl.train.keep import FOLDER, Keeper
 from vlmrl.train.loader import PromptLoader, cost_of
+from vlmrl.train.loop import Loop
 from vlmrl.train.memory import FILE as MEMORIES
 from vlmrl.train.memory import Memories
 from vlmrl.train.memory_plan import ledger_of
+from vlmrl.train.meter import Counters
+from vlmrl.train.pipeline import Pipeline
 from vlmrl.train.prefetch import Prefetcher
-from vlmrl.train.profile import StageProfiler
 from vlmrl.train.rows import quarantine_row
 from vlmrl.train.session import Session
 from vlmrl.train.shard.base import Updates
 from vlmrl.train.stage import providers  # noqa: F401 (registers the package's providers)
 from vlmrl.train.stage.algorithm import Bound
-from vlmrl.train.stage.base import Reference, StageRun
-from vlmrl.train.stage.engines import open_engine
+from vlmrl.train.stage.base import Reference, Stage
+from vlmrl.train.stage.engines import bounds_of, open_engine
 from vlmrl.train.stage.provide import Providers
-from vlmrl.train.stage.saves import save, settle, where_to_go_on
-from vlmrl.train.stage.world import collector_of
+from vlmrl.train.stage.rewards import Rewards
+from vlmrl.train.stage.saves import where_to_go_on
+from vlmrl.train.stage.world import open_collector
 from vlmrl.train.step import Learner
 from vlmrl.train.tensors import read_tensors
 from vlmrl.types import Sample
@@ -62,17 +64,13 @@ def open_stage(
     rewards: RewardRunner | None = None,
     temperature: float = 1.0,
     forbidden: tuple[int, ...] = (),
-    generates: bool = False,
-    asks_services: bool = False,
-) -> StageRun:
-    """Rows, learner, prompt loader and memories of a stage, restored if this process resumes inside it.
+) -> Loop:
+    """Rows, learner, prompt loader and memories of a stage, restored if this process resumes inside it, and the loop of its steps.
 
     Args:
         methods: what the stage applies: their memories are kept and what they need is provided.
         reference: keep the starting weights as a second model, also if no method asks for them.
         sampler, budget: which rows come next and how many rollouts each gets; None: the default sampler, as many for each.
-        generates: whether it samples answers; the time to the process's first such step is logged.
-        asks_services: whether a reward asks a service, whose costs are then logged.
     """
     faults.point("stage.started")
     rows = s.rows_of(cfg.source, cfg.answer_format)
@@ -93,43 +91,39 @@ def open_stage(
     policy.vision_version += int(resumed is not None)
     used = Providers.of(methods)
     compares = reference or used.reference or any("logp_ref_BT" in method.needs for method in methods)
-    beside: list[Callable[[], Mapping[str, bytes]]] = []
-    stage = StageRun(
+    stage = Stage(
         cfg=cfg,
         seed=s.cfg.run.seed,
         state=s.state,
-        policy=policy,
         learner=learner,
         loader=_loader(s, cfg, kept, budget, make_sampler),
         store=s.store,
-        rewards=rewards,
         reference=_reference(s, moves=used.moves) if compares else None,
-        memories=memories,
         providers=used,
-        journal_dir=s.run.journal,
-        checkpoint_every=cfg.checkpoint_every or s.cfg.checkpoint.every,
-        log=s.tracker.log,
-        once=s.first_rl_step if generates else {},
-        make_engine=partial(open_engine, s),
-        make_collector=partial(collector_of, s),
-        read_services=services().read if asks_services else None,
-        save=lambda: save(s, learner, memories, beside),
-        beside=beside,
-        settle=None if s.background is None else partial(settle, s),
-        where_to_go_on=partial(where_to_go_on, s),
-        stop_requested=partial(getattr, s.run, "stop_requested"),
-        ui=s.ui,
-        still_ours=s.run.still_ours,
-        accept_changed=s.cfg.data.changed == "accept",
-        evaluate=lambda clock: evaluate_stage(s, f"{cfg.name}@{s.state.step}", policy, s.vision, clock),
-        evaluate_every=s.cfg.eval.every,
-        held_out=None if cfg.until is None else partial(held_out_score, s, cfg, cfg.until, policy),
-        profiler=_profiler(s, cfg),
+        rewards=None if rewards is None else Rewards(runner=rewards, store=s.store, state=s.state, steps=cfg.steps, memory=learner.memory),
     )
-    used.start(stage)
+    used.start(stage, memories)
+    loop = Loop(session=s, stage=stage, memories=memories, counters=counters_of(stage))
     if dist.is_main():
-        stage.ends.callback(learner.memory.remember, s.cfg.run.name, s.ui.say)
-    return stage
+        loop.ends.callback(learner.memory.remember, s.cfg.run.name, s.ui.say)
+    return loop
+
+
+def counters_of(stage: Stage) -> Counters:
+    """What is counted of media and features as long as the stage lasts."""
+    store, prefetcher = stage.store, stage.loader.prefetcher
+    reference = stage.learner.vision if stage.reference is None else stage.reference.vision
+    caches = list({id(cache): cache for cache in (stage.learner.vision, reference)}.values())
+    return Counters(
+        {
+            "work/vision_patches": lambda: sum(cache.patches_encoded for cache in caches),
+            "work/media_decoded": lambda: store.stats["decoded"],
+            "cache/media_hits": lambda: store.stats["cache_hits"],
+            "cache/media_prefetched": lambda: 0 if prefetcher is None else prefetcher.fetched,
+            "cache/vision_hits": lambda: sum(cache.hits for cache in caches),
+            "cache/vision_disk_hits": lambda: sum(cache.disk_hits for cache in caches),
+        }
+    )
 
 
 def warm_up(policy: Policy) -> None:
@@ -151,11 +145,11 @@ def _keep(memories: Memories, rewards: RewardRunner | None, methods: Sequence[Bo
             memories.keep(f"{method.slot}.{method.name}", method.memory)
 
 
-def open_rollout_stage(s: Session, cfg: RolloutStage, *, methods: Sequence[Bound] = (), reference: bool = False) -> StageRun:
+def open_rollout_stage(s: Session, cfg: RolloutStage, *, methods: Sequence[Bound] = (), reference: bool = False) -> Loop:
     """`open_stage` for a stage that generates and scores answers, with what its section says of that."""
     with s.clock.phase("audit"):
         rewards = _rewards(s, cfg, s.rows_of(cfg.source, cfg.answer_format).samples)
-    stage = open_stage(
+    loop = open_stage(
         s,
         cfg,
         methods=methods,
@@ -165,17 +159,39 @@ def open_rollout_stage(s: Session, cfg: RolloutStage, *, methods: Sequence[Bound
         rewards=rewards,
         temperature=cfg.rollout.temperature,
         forbidden=s.bundle.forbidden_ids,
-        generates=True,
-        asks_services=any(rewards_registry.get(reward.name).extra.get("service", False) for reward in cfg.rewards),
     )
     if s.cfg.keep.groups_per_step:
         folder, done = s.run.path / FOLDER, s.state.global_step
-        keeper = Keeper(
+        loop.keeper = Keeper(
             folder, s.cfg.keep, stage=cfg.name, done=done, store=s.store, piece=s.bundle.piece, say=s.ui.say, table=s.tracker.table
         )
-        stage.ends.callback(keeper.close)
-        stage.keeper = keeper
-    return stage
+        loop.ends.callback(loop.keeper.close)
+    return loop
+
+
+def open_pipeline(loop: Loop, cfg: RolloutStage, strategy: Strategy) -> Pipeline:
+    """Engine, collector and queue of a stage that generates; they end with the loop.
+
+    Raises:
+        ConfigError: the engine or the environment cannot run here, or the strategy cannot be sampled ahead.
+    """
+    s, stage = loop.session, loop.stage
+    engine = open_engine(s, cfg.rollout)
+    for name, count in engine.counts.items():
+        loop.counters.add(name, count)
+    if isinstance(strategy, RememberingStrategy):
+        loop.memories.keep("strategy", strategy)
+    loop.pipeline = Pipeline(
+        stage,
+        open_collector(loop, cfg, engine, strategy),
+        journal=s.run.journal,
+        bounds=bounds_of(cfg.rollout),
+        where_to_go_on=partial(where_to_go_on, s),
+        staleness=cfg.rollout.staleness,
+        restored=s.restored if s.state.step > 0 else None,
+    )
+    loop.ends.enter_context(closing(loop.pipeline))
+    return loop.pipeline
 
 
 def _learner(
@@ -292,12 +308,6 @@ def _reference(s: Session, *, moves: bool) -> Reference:
     # the same tower on both sides: one set of features
     policy.vision_version = trained.vision_version
     return Reference(policy=policy, vision=s.vision)
-
-
-def _profiler(s: Session, cfg: StageBase) -> StageProfiler | None:
-    if not s.profile_steps:
-        return None
-    return StageProfiler(s.run.path / "profile", cfg.name, steps=s.profile_steps, device=s.policy.device, say=s.ui.say)
 
 
 def _memories(s: Session) -> Memories:

@@ -10,24 +10,22 @@ exact gradient however micro-batches cut it, and prompts shared in the forward.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from vlmrl import faults, rng
-from vlmrl.algo.registries import group_loss
 from vlmrl.answers.tags import gold_text
-from vlmrl.config.stages import PreferenceSection
 from vlmrl.errors import ConfigError
 from vlmrl.policy.pack import Row, response_mask
-from vlmrl.train.session import Session
-from vlmrl.train.stage.algorithm import Bound, bind
-from vlmrl.train.stage.base import StageRun
-from vlmrl.train.stage.kinds import stage_kind
+from vlmrl.train.stage.base import Stage, StepResult
 from vlmrl.train.stage.loss import group_objective
-from vlmrl.train.stage.open import open_stage
 from vlmrl.train.step import Minibatch, optimizer_step
-from vlmrl.types import Sample
+
+if TYPE_CHECKING:
+    from vlmrl.config.stages import PreferenceSection
+    from vlmrl.train.stage.algorithm import Bound
+    from vlmrl.types import Sample
 
 
 def pair(sample: Sample, answer_format: str) -> tuple[str, str | None]:
@@ -48,68 +46,53 @@ def pair(sample: Sample, answer_format: str) -> tuple[str, str | None]:
     return chosen, rejected
 
 
-@stage_kind(PreferenceSection)
-@dataclass(frozen=True)
-class Preference:
-    """A stage of preference pairs."""
+def check_pairs(stage: Stage, cfg: PreferenceSection) -> None:
+    """Look at every row's pair before the first step.
 
-    stage: StageRun
-    cfg: PreferenceSection
-    loss: Bound
+    Raises:
+        ConfigError: a row's pair cannot be used, or no row has one.
+    """
+    pairs = [pair(sample, cfg.answer_format) for sample in stage.loader.samples.values()]
+    if pairs and all(rejected is None for _, rejected in pairs):
+        raise ConfigError(f"stage '{cfg.name}': no row has a 'meta.rejected'; a stage of kind 'preference' needs pairs")
 
-    @classmethod
-    def build(cls, session: Session, cfg: PreferenceSection) -> Preference:
-        """
-        Raises:
-            ConfigError: a row's pair cannot be used, or no row has one.
-        """
-        loss = bind(group_loss, cfg.group_loss)
-        stage = open_stage(session, cfg, reference=True)  # what the loss needs is in the minibatch
-        pairs = [pair(sample, cfg.answer_format) for sample in stage.loader.samples.values()]
-        if pairs and all(rejected is None for _, rejected in pairs):
-            raise ConfigError(f"stage '{cfg.name}': no row has a 'meta.rejected'; a stage of kind 'preference' needs pairs")
-        return cls(stage, cfg, loss)
 
-    def run(self) -> None:
-        self.stage.loop(self.step)
+def preference_step(stage: Stage, cfg: PreferenceSection, loss: Bound) -> StepResult:
+    """Make one step: plan, encode, score under the reference, update."""
+    rng.seed_step(stage.seed, cfg.name, stage.state.step)
+    rows, sign_N = paired_rows(stage, cfg)
+    mask_NT = response_mask(rows)
+    with stage.clock.phase("old_and_reference"):
+        minibatch = Minibatch(
+            rows=rows,
+            adv_NT=sign_N[:, None] * torch.ones(mask_NT.shape),
+            mask_NT=mask_NT,
+            logp_old_NT=stage.score_reference(rows),  # the log-ratio of these losses is to the reference
+        )
+        objective = group_objective(stage.learner, loss, minibatch)
+    stage.set_rate()
+    faults.point("step.before_update")
+    with stage.clock.phase("forward_backward"):
+        report = optimizer_step(stage.learner, minibatch, objective)
+    stage.count(rows)
+    return StepResult(report=report, values={"loss": float(objective.weights.loss)})
 
-    def step(self) -> None:
-        """Plan, encode, score under the reference, update, log."""
-        stage, cfg = self.stage, self.cfg
-        rng.seed_step(stage.seed, cfg.name, stage.state.step)
-        rows, sign_N = self.rows()
-        mask_NT = response_mask(rows)
-        with stage.clock.phase("old_and_reference"):
-            minibatch = Minibatch(
-                rows=rows,
-                adv_NT=sign_N[:, None] * torch.ones(mask_NT.shape),
-                mask_NT=mask_NT,
-                logp_old_NT=stage.score_reference(rows),  # the log-ratio of these losses is to the reference
-            )
-            objective = group_objective(stage.learner, self.loss, minibatch)
-        stage.set_rate()
-        faults.point("step.before_update")
-        with stage.clock.phase("forward_backward"):
-            report = optimizer_step(stage.learner, minibatch, objective)
-        stage.count(rows)
-        stage.after_update(report, {"loss": float(objective.weights.loss)})
 
-    def rows(self) -> tuple[tuple[Row, ...], torch.Tensor]:
-        """The step's rows on this rank, chosen before rejected, and 1 or -1 for each, [N]."""
-        stage, cfg = self.stage, self.cfg
-        bundle = stage.policy.bundle
-        with stage.timed_loader(stage.clock):
-            taken = stage.loader.next_batch(stage.state.ledger, prompts=cfg.batch, rollouts=1)
-        out: list[Row] = []
-        signs: list[float] = []
-        for place, _, prompt in taken:
-            for sign, text in zip((1.0, -1.0), pair(prompt.sample, cfg.answer_format), strict=True):
-                if text is not None:
-                    ids = tuple(bundle.tokenize(text))
-                    check_plain(ids, {*bundle.forbidden_ids, *bundle.end_ids}, prompt.sample)
-                    out.append(Row(index=len(out), group=place, prompt=prompt, response=(*ids, bundle.end_ids[0])))
-                    signs.append(sign)
-        return tuple(out), torch.tensor(signs)
+def paired_rows(stage: Stage, cfg: PreferenceSection) -> tuple[tuple[Row, ...], torch.Tensor]:
+    """Plan and encode the step's rows of this rank, chosen before rejected, and 1 or -1 for each, [N]."""
+    bundle = stage.policy.bundle
+    with stage.timed_loader():
+        taken = stage.loader.next_batch(stage.state.ledger, prompts=cfg.batch, rollouts=1)
+    out: list[Row] = []
+    signs: list[float] = []
+    for place, _, prompt in taken:
+        for sign, text in zip((1.0, -1.0), pair(prompt.sample, cfg.answer_format), strict=True):
+            if text is not None:
+                ids = tuple(bundle.tokenize(text))
+                check_plain(ids, {*bundle.forbidden_ids, *bundle.end_ids}, prompt.sample)
+                out.append(Row(index=len(out), group=place, prompt=prompt, response=(*ids, bundle.end_ids[0])))
+                signs.append(sign)
+    return tuple(out), torch.tensor(signs)
 
 
 def check_plain(ids: Collection[int], control: Collection[int], sample: Sample) -> None:

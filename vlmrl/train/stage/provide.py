@@ -4,7 +4,7 @@ A method declares `needs=("entropy_NT",)`. The provider of that field is a funct
 of the recipe needs the field:
 
     @provides("gaze_N")
-    def gaze(stage: StageRun, batch: Batch, method: Bound) -> dict[str, Tensor]: ...
+    def gaze(stage: Stage, batch: Batch, method: Bound) -> dict[str, Tensor]: ...
 
 The axes in a field's name say where it goes. `_N` and `_NT` are values of this rank's rollouts (in the order of `batch.rows`) for methods
 that see `AdvantageInputs`; those of all ranks are put together. `_B` and `_BT` are values of a minibatch's rows for methods that see
@@ -32,12 +32,6 @@ from vlmrl.train.stage.algorithm import Batch, Bound
 
 Fetch = Callable[..., Mapping[str, torch.Tensor]]
 """(stage, batch, method that needs it) -> values by field."""
-
-
-class Remembering(Protocol):
-    """What providers are given a stage as (`stage.base.StageRun`)."""
-
-    memories: Memories
 
 
 class Keeper(Stateful, Protocol):
@@ -92,7 +86,7 @@ ALWAYS = {one.name for inputs in (AdvantageInputs, LossInputs) for one in datacl
 
 @dataclass(frozen=True)
 class Providers:
-    """The providers that a stage uses, each with the method that needs it."""
+    """The providers that a stage uses, each with the method that needs it. The stage itself (`stage.base.Stage`) is handed on to them."""
 
     used: Mapping[str, tuple[Provider, Bound]] = dataclasses.field(default_factory=dict[str, "tuple[Provider, Bound]"])
     """By field that is needed."""
@@ -136,13 +130,13 @@ class Providers:
         """Whether one of them changes that model."""
         return any(provider.reference and provider.keeps is not None for provider, _ in self.used.values())
 
-    def start(self, stage: Remembering) -> None:
+    def start(self, stage: object, memories: Memories) -> None:
         """Make what the providers keep; it is restored at once where the run has been going on."""
         for name, (provider, method) in self.used.items():
             if provider.keeps is not None:
-                self.keepers[name] = stage.memories.keep(name, provider.keeps(stage, method))
+                self.keepers[name] = memories.keep(name, provider.keeps(stage, method))
 
-    def of_rollouts(self, stage: Remembering, batch: Batch, names: Iterable[str]) -> AdvantageInputs:
+    def of_rollouts(self, stage: object, batch: Batch, names: Iterable[str]) -> AdvantageInputs:
         """The inputs of the methods that act on rollouts, with those of `names` that have a provider and are not there yet."""
         x = batch.table.inputs
         for name in names:
@@ -153,7 +147,7 @@ class Providers:
                 x = dataclasses.replace(x, provided={**x.provided, **values})
         return x
 
-    def of_minibatch(self, stage: Remembering, batch: Any) -> dict[str, torch.Tensor]:
+    def of_minibatch(self, stage: object, batch: Any) -> dict[str, torch.Tensor]:
         """What methods that act on a micro-batch need, for the rows of a minibatch."""
         out: dict[str, torch.Tensor] = {}
         for name, (provider, method) in self.used.items():

@@ -7,7 +7,7 @@ checkpoint begins, before the stage ends and before the run stops for a signal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from vlmrl.train import checkpoint, dist
 from vlmrl.train.background import Background
 from vlmrl.train.memory import FILE as MEMORIES
 from vlmrl.train.memory import Memories
+from vlmrl.train.pipeline import Pipeline
 from vlmrl.train.session import Session
 from vlmrl.train.shard.base import Together, Writer
 from vlmrl.train.step import Learner
@@ -40,9 +41,9 @@ def where_to_go_on(s: Session) -> str:
     return f"{text}; the last good checkpoint is {saved[-1]}, and the same command goes on from there{before}, with a lower optim.lr"
 
 
-def save(s: Session, learner: Learner, memories: Memories, beside: Sequence[Callable[[], Mapping[str, bytes]]] = ()) -> None:
-    """Write a checkpoint, or begin to. A full disk is survived a few times; the run goes on with the older one. `beside`: what each rank
-    has for files of its own, by name.
+def save(s: Session, learner: Learner, memories: Memories, pipeline: Pipeline | None = None) -> None:
+    """Write a checkpoint, or begin to. A full disk is survived a few times; the run goes on with the older one. `pipeline`: of
+    the steps in flight, each rank writes a file of its own.
 
     Raises:
         StorageError: several saves in a row failed.
@@ -58,7 +59,7 @@ def save(s: Session, learner: Learner, memories: Memories, beside: Sequence[Call
     s.state.memories = memories.state_dict()
     later = s.background is not None
     remembered = _remembered(s, memories, copy=later)
-    own = {name: raw for files in beside for name, raw in files().items()}
+    own = {} if pipeline is None else pipeline.save()
     dist.on_main(s.run.still_ours)
     write = learner.updates.writer(copy=later)
     try:

@@ -7,7 +7,7 @@ without a thought gets the empty one. Loss on the assistant turn only, its end t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,16 +15,15 @@ from vlmrl import faults, rng
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import reducer
 from vlmrl.answers.tags import gold_text
-from vlmrl.config.schema import SftSection
 from vlmrl.defaults import SFT_REDUCER
 from vlmrl.policy.pack import Row, response_mask
-from vlmrl.train.session import Session
-from vlmrl.train.stage.base import StageRun
-from vlmrl.train.stage.kinds import stage_kind
-from vlmrl.train.stage.loss import TokenObjective
-from vlmrl.train.stage.open import open_stage
+from vlmrl.train.stage.base import Stage, StepResult
+from vlmrl.train.stage.loss import Loss, TokenObjective
 from vlmrl.train.step import Minibatch, optimizer_step
-from vlmrl.types import Sample
+
+if TYPE_CHECKING:
+    from vlmrl.config.schema import SftSection
+    from vlmrl.types import Sample
 
 
 def negative_log_likelihood(x: LossInputs) -> LossOutput:
@@ -45,42 +44,32 @@ def target(cfg: SftSection, seed: int, sample: Sample, epoch: int) -> str:
     return gold_text(sample, cfg.answer_format, sample.thought)
 
 
-@stage_kind(SftSection)
-@dataclass(frozen=True)
-class Sft:
-    """A supervised stage."""
+def sft_step(stage: Stage, cfg: SftSection, loss: Loss = negative_log_likelihood, *, reduce: str = SFT_REDUCER) -> StepResult:
+    """Make one step: plan, encode, update.
 
-    stage: StageRun
-    cfg: SftSection
+    Args:
+        loss: one number per target token.
+        reduce: name of the reducer that makes a scalar of them.
+    """
+    rng.seed_step(stage.seed, cfg.name, stage.state.step)
+    rows = taught_rows(stage, cfg)
+    mask_NT = response_mask(rows)
+    stage.set_rate()
+    faults.point("step.before_update")
+    objective = TokenObjective(loss=loss, reducer=reducer.bind(reduce))
+    with stage.clock.phase("forward_backward"):
+        report = optimizer_step(stage.learner, Minibatch(rows=rows, adv_NT=torch.ones(mask_NT.shape), mask_NT=mask_NT), objective)
+    stage.count(rows)
+    return StepResult(report=report, values={"loss": report.loss, "entropy": report.metrics.get("entropy", 0.0)})
 
-    @classmethod
-    def build(cls, session: Session, cfg: SftSection) -> Sft:
-        return cls(open_stage(session, cfg), cfg)
 
-    def run(self) -> None:
-        self.stage.loop(self.step)
-
-    def step(self) -> None:
-        """Plan, encode, update, log."""
-        stage, cfg = self.stage, self.cfg
-        rng.seed_step(stage.seed, cfg.name, stage.state.step)
-        rows = self.rows()
-        mask = response_mask(rows)
-        stage.set_rate()
-        faults.point("step.before_update")
-        objective = TokenObjective(loss=negative_log_likelihood, reducer=reducer.bind(SFT_REDUCER))
-        with stage.clock.phase("forward_backward"):
-            report = optimizer_step(stage.learner, Minibatch(rows=rows, adv_NT=torch.ones(mask.shape), mask_NT=mask), objective)
-        stage.count(rows)
-        stage.after_update(report, {"loss": report.loss, "entropy": report.metrics.get("entropy", 0.0)})
-
-    def rows(self) -> tuple[Row, ...]:
-        """The step's rows on this rank, with what they teach."""
-        stage, cfg, bundle = self.stage, self.cfg, self.stage.policy.bundle
-        with stage.timed_loader(stage.clock):
-            taken = stage.loader.next_batch(stage.state.ledger, prompts=cfg.batch, rollouts=1)
-        texts = [target(cfg, stage.seed, prompt.sample, planned.epoch) for _, planned, prompt in taken]
-        return tuple(
-            Row(index=i, group=place, prompt=prompt, response=(*bundle.tokenize(text), bundle.end_ids[0]))
-            for i, ((place, _, prompt), text) in enumerate(zip(taken, texts, strict=True))
-        )
+def taught_rows(stage: Stage, cfg: SftSection) -> tuple[Row, ...]:
+    """Plan and encode the step's rows of this rank, with what they teach."""
+    bundle = stage.policy.bundle
+    with stage.timed_loader():
+        taken = stage.loader.next_batch(stage.state.ledger, prompts=cfg.batch, rollouts=1)
+    texts = [target(cfg, stage.seed, prompt.sample, planned.epoch) for _, planned, prompt in taken]
+    return tuple(
+        Row(index=i, group=place, prompt=prompt, response=(*bundle.tokenize(text), bundle.end_ids[0]))
+        for i, ((place, _, prompt), text) in enumerate(zip(taken, texts, strict=True))
+    )

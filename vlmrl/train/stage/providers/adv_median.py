@@ -8,13 +8,13 @@ import torch
 
 from vlmrl.train import dist
 from vlmrl.train.stage.algorithm import Bound
-from vlmrl.train.stage.base import StageRun
+from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 from vlmrl.train.step import Minibatch
 
 
 @provides("adv_median_B")
-def group_adv_median(stage: StageRun, batch: Minibatch, method: Bound) -> dict[str, torch.Tensor]:
+def group_adv_median(stage: Stage, batch: Minibatch, method: Bound) -> dict[str, torch.Tensor]:
     """Median over the rows of each group, of all ranks, of a row's mean advantage, [N]; between the two middle ones of an even number."""
     mean_N = torch.where(batch.mask_NT, batch.adv_NT, torch.zeros_like(batch.adv_NT)).sum(dim=1) / batch.mask_NT.sum(dim=1).clamp(min=1)
     pairs = [(row.group, value) for row, value in zip(batch.rows, mean_N.tolist(), strict=True)]

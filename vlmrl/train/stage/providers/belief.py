@@ -13,7 +13,7 @@ import torch
 
 from vlmrl.policy.pack import Row
 from vlmrl.train.stage.algorithm import Batch, Bound
-from vlmrl.train.stage.base import StageRun
+from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 from vlmrl.train.step import score_rows
 from vlmrl.types import Sample
@@ -34,7 +34,7 @@ def probe(row: Row, sample: Sample, answer_format: str, tokenize: Tokenize) -> t
     return dataclasses.replace(row, response=(*opening, *gold)), len(gold)
 
 
-def likelihoods(stage: StageRun, probes: Sequence[tuple[Row, int]]) -> torch.Tensor:
+def likelihoods(stage: Stage, probes: Sequence[tuple[Row, int]]) -> torch.Tensor:
     """Geometric mean of the probabilities of each probe's last tokens, float64; NaN for an answer without tokens."""
     logp_NT = score_rows(stage.learner, [row for row, _ in probes]).double()
     out = torch.full((len(probes),), float("nan"), dtype=torch.float64)
@@ -44,7 +44,7 @@ def likelihoods(stage: StageRun, probes: Sequence[tuple[Row, int]]) -> torch.Ten
     return out
 
 
-def _tokenizer(stage: StageRun) -> Tokenize:
+def _tokenizer(stage: Stage) -> Tokenize:
     return lambda text: list(stage.policy.bundle.tokenize(text))
 
 
@@ -54,7 +54,7 @@ def _prompts(batch: Batch) -> list[tuple[Sample, str]]:
 
 
 @provides("belief_N")
-def before_response(stage: StageRun, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def before_response(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
     """Belief before each row's response, float64 [n]: one forward of all prompts without gradient."""
     pairs = zip(batch.rows, _prompts(batch), strict=True)
     return {"belief_N": likelihoods(stage, [probe(row, sample, form, _tokenizer(stage)) for row, (sample, form) in pairs])}

@@ -7,13 +7,13 @@ import torch
 from vlmrl.algo.ratio import SCORES
 from vlmrl.train import dist
 from vlmrl.train.stage.algorithm import Bound
-from vlmrl.train.stage.base import StageRun
+from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 from vlmrl.train.step import Minibatch, loss_inputs_of, score_tokens
 
 
 @provides("score_mean_B")
-def group_score_mean(stage: StageRun, batch: Minibatch, method: Bound) -> dict[str, torch.Tensor]:
+def group_score_mean(stage: Stage, batch: Minibatch, method: Bound) -> dict[str, torch.Tensor]:
     """Mean of the row score that the loss names in its `score` extra, over the minibatch of all ranks, under current weights and without
     gradient, [N]: over the whole step, not the micro-batch, so that a split that cuts groups changes nothing.
 

@@ -9,7 +9,7 @@ import torch
 from vlmrl.errors import MediaError, RowError
 from vlmrl.policy.pack import Row
 from vlmrl.train.stage.algorithm import Batch, Bound
-from vlmrl.train.stage.base import StageRun
+from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 from vlmrl.train.step import score_tokens
 from vlmrl.types import Prompt, ScoredGroup
@@ -24,7 +24,7 @@ def shown_question(question: str, solution: str) -> str:
 
 
 @provides("sibling_logp_NT", "sibling_entropy_NT", "routed_N", arguments=("success_at",))
-def after_a_sibling(stage: StageRun, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def after_a_sibling(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
     """Log-prob of each token and entropy, float32 [n, T], under the policy and a prompt with the group's best right answer, for sampled
     rows of a reward below the method's `success_at`; 0 for all others. Which rows these are, bool [n]. A group without a right answer,
     or whose prompt would be too long with it, has none. One forward of these rows without gradient."""
@@ -49,7 +49,7 @@ def after_a_sibling(stage: StageRun, batch: Batch, method: Bound) -> dict[str, t
     return {"sibling_logp_NT": logp_NT, "sibling_entropy_NT": entropy_NT, "routed_N": routed_N}
 
 
-def _with_solution(stage: StageRun, scored: ScoredGroup, rewards: list[float], limit: float) -> Prompt | None:
+def _with_solution(stage: Stage, scored: ScoredGroup, rewards: list[float], limit: float) -> Prompt | None:
     """The group's prompt with its best sampled right answer; None without one, or where it cannot be made."""
     rollouts = scored.group.rollouts
     right = [

@@ -113,7 +113,6 @@ def calls(device: str, work: Path) -> None:
 
 def threads(device: str, work: Path) -> None:
     """What an update has of the cores where weights and moments lie in the machine's memory, and what there is before and behind it."""
-    assert engines is not None, "it registers the kinds of engines"
     opened = toy.open_toy(toy.make(work), device=device)
     rows = [row for row in toy.rows(opened, answers=2, tokens=10) if not row.prompt.media]
     engine = open_engine(TrainSection.model_validate({"sharding": "fsdp", "offload": "all"}), opened.policy.device)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -17,12 +18,15 @@ from safetensors.torch import save_file
 from benchmarks.gpu_check import __main__ as command
 from benchmarks.gpu_check import counted, environment, exactness, kernels, limits, models, profiles, ranks, sizes, toy
 from benchmarks.gpu_check.advice import advise
-from benchmarks.gpu_check.base import CHECKS, Collected, Line, Settings, at_least, at_most, equals, told
+from benchmarks.gpu_check.base import CHECKS, WORDS, Collected, Line, Settings, at_least, at_most, equals, is_of, told
 from benchmarks.gpu_check.faulty import VARIABLE
+from tests.support import kernels as emulated
 from vlmrl import doctor
-from vlmrl.policy import attention, forward, model
+from vlmrl.policy import arena, attention, forward, model, offload
+from vlmrl.policy.kernels import Operations
+from vlmrl.policy.pack import layout_of
 from vlmrl.rollout import engine_hf, grid
-from vlmrl.train import session, step
+from vlmrl.train import memory_ledger, session, step
 
 ROOT = Path(__file__).parents[3]
 
@@ -30,6 +34,16 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings(device="cpu", gpus=0, quick=True, work=tmp_path_factory.mktemp("gpu_check"))
+
+
+def test_a_line_that_no_page_tells_is_an_error() -> None:
+    report = Collected().report("attention")
+    report.skip("flash.ordered", "why")
+    for part in ("flash.other", "fish.ordered", "flash.float64", "flash.ordered.twice", "lengths"):
+        with pytest.raises(RuntimeError, match=f"no line '{part}' among those of the check 'attention'"):
+            report.skip(part, "why")
+    assert set(get_args(attention.Backend)) < set(WORDS["BACKEND"].split("|"))
+    assert set(toy.MODALITIES) == set(WORDS["TASK"].split("|"))
 
 
 @pytest.fixture(autouse=True)
@@ -48,10 +62,14 @@ def lines_of(name: str, settings: Settings) -> dict[str, Line]:
 IN_PROCESS = ("environment", "attention", "types", "lengths", "steps", "logprobs", "profile", "size", "memory")
 
 
+ELSEWHERE = {"environment": {"device-N"}, "lengths": {"rehearsed"}, "logprobs": {"TYPE"}}
+"""Lines of CUDA alone, and of parts that break as a whole."""
+
+
 @pytest.mark.parametrize("name", IN_PROCESS)
 def test_sound_code_passes(name: str, settings: Settings) -> None:
     found = lines_of(name, settings)
-    assert found
+    assert {line for line in CHECKS[name].lines if not any(is_of(part, line) for part in found)} == ELSEWHERE.get(name, set())
     assert [str(line) for line in found.values() if line.status == "FAIL"] == []
     for line in found.values():
         assert (line.status == "ok") == bool(line.numbers)
@@ -89,6 +107,32 @@ def half_a_gradient(patch: pytest.MonkeyPatch) -> None:
         return real(query, key, 0.5 * value + 0.5 * value.detach(), *rest)
 
     patch.setitem(attention._BACKENDS, "merge", half)
+
+
+class InAnyOrder(torch.autograd.Function):
+    """A gradient of 16 bits in which one number is rounded otherwise from call to call."""
+
+    calls = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        (grad,) = grads
+        if grad.dtype != torch.bfloat16:
+            return grad
+        InAnyOrder.calls += 1
+        out = grad.contiguous().clone()
+        out.view(-1)[out.abs().argmax()] *= 1 + 2**-7 * (InAnyOrder.calls % 3)
+        return out
+
+
+def any_order(patch: pytest.MonkeyPatch) -> None:
+    """The gradient of the queries is added up in any order."""
+    real = attention._BACKENDS["merge"]
+    patch.setitem(attention._BACKENDS, "merge", lambda query, *rest: real(InAnyOrder.apply(query), *rest))
 
 
 def two_types(patch: pytest.MonkeyPatch) -> None:
@@ -258,6 +302,29 @@ def other_update(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch.optim.AdamW, "zero_grad", lambda self, set_to_none=True: None)
 
 
+def cache_kept(patch: pytest.MonkeyPatch) -> None:
+    """The allocator is not told when rollout and training take turns."""
+    patch.setattr(memory_ledger, "TURNS", ())
+
+
+def rollout_kept(patch: pytest.MonkeyPatch) -> None:
+    """Keys and values outlive their rollout."""
+    kept: list[Any] = []
+    real = engine_hf.HFEngine.generate
+
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        kept.append(torch.zeros(500_000))
+        return real(self, *args, **kwargs)
+
+    patch.setattr(engine_hf.HFEngine, "generate", generate)
+
+
+def graph_kept(patch: pytest.MonkeyPatch) -> None:
+    """What waited in the machine's memory is not given back."""
+    patch.setattr(offload, "_ARENAS", {})
+    patch.setattr(arena.Arena, "give_back", lambda self: None)
+
+
 def old_version(patch: pytest.MonkeyPatch) -> None:
     problem = doctor.Finding(area="versions", item="torch", found="1.0", status="problem", advice="torch>=2.8 is needed")
     patch.setattr(doctor, "examine", lambda: [problem])
@@ -288,6 +355,7 @@ FAULTS: list[tuple[str, Fault, set[str]]] = [
     ("attention", scaled, {"two_call.float32", "two_call.bfloat16"}),
     ("attention", sees_other_answers, {"merge.float32", "merge.bfloat16"}),
     ("attention", half_a_gradient, {"merge.float32", "merge.bfloat16"}),
+    ("attention", any_order, {"merge.ordered"}),
     ("types", two_types, {"dense", "merge", "two_call"}),
     ("steps", other_logprobs_drawn, {"float32", "bfloat16"}),
     ("steps", nothing_applied, {"float32", "bfloat16"}),
@@ -307,7 +375,10 @@ FAULTS: list[tuple[str, Fault, set[str]]] = [
     ("size", not_finite, {"tower-256"}),
     ("memory", no_second_try, {"halving"}),
     ("memory", memory_kept, {"halving"}),
-    ("memory", other_update, {"halving"}),
+    ("memory", other_update, {"halving", "turns"}),  # gradients of the rehearsal are there too
+    ("memory", cache_kept, {"turns"}),
+    ("memory", rollout_kept, {"turns"}),
+    ("memory", graph_kept, {"pinned"}),
 ]
 
 
@@ -325,6 +396,30 @@ def test_a_fault_fails_its_line(name: str, fault: Fault, failing: set[str], sett
     fault(monkeypatch)
     found = lines_of(name, settings)
     assert {part for part, line in found.items() if line.status == "FAIL"} == failing
+
+
+@pytest.mark.parametrize(("asked", "status"), [(True, "ok"), (False, "FAIL")])
+def test_flash_is_asked_for_its_ordered_backward(asked: bool, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's flash backward keeps an order only where deterministic mode asks for errors, and a run asks for warnings."""
+    real = emulated.aten_backward
+
+    def backward(*args: Any, **how: Any) -> Any:
+        ordered = torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+        with kernels.mode(False):
+            dq, dk, dv = real(*args, **how)
+        return dq if ordered else InAnyOrder.backward(None, dq), dk, dv
+
+    monkeypatch.setattr(attention.kernels, "FLASH", Operations(emulated.ATEN_16.forward, backward))
+    monkeypatch.setitem(attention._BACKENDS, "flash", attention.kernels.segments)
+    if not asked:
+        monkeypatch.setattr(attention.kernels, "_in_order", contextlib.nullcontext)
+    collected = Collected()
+    layout = layout_of([(20, (7, 5))])
+    kernels._ordered("flash", "flash.ordered", layout, torch.device("cpu"), collected.report("attention"))
+    (line,) = collected.lines
+    assert line.status == status
+    assert (int(line.value("dq that differ") or 0) > 0) == (not asked)
+    assert int(line.value("dq that differ without the mode") or 0) > 0
 
 
 def test_an_installed_package_that_does_not_import_fails(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -394,16 +489,19 @@ def test_resume(fault: str, failing: set[str], settings: Settings, tmp_path: Pat
         ("asks_in_every_pass", {"calls"}),
         ("sums_in_every_pass", {"calls"}),
         ("sockets_for_every_rank", {"sockets"}),
+        ("one_thread", {"threads"}),
     ],
 )
 def test_ranks(fault: str, failing: set[str], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if fault:
         monkeypatch.setenv(VARIABLE, f"tests.support.gpu_faults:{fault}")
+    if fault == "one_thread" and len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("one core: one thread is all of them")
     if fault == "never_gives_up":
         monkeypatch.setattr(ranks, "NOTICED", 0.0)
     found = lines_of("ranks", Settings(**vars(settings) | {"work": tmp_path}))
     assert {part: str(line) for part, line in found.items() if line.status == "FAIL"}.keys() == failing
-    assert set(found) == {"sums", "text-only", "killed", "calls", "sockets"}
+    assert set(found) == {"sums", "text-only", "killed", "calls", "sockets", "threads"}
 
 
 @pytest.mark.parametrize(

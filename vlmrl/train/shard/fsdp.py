@@ -113,8 +113,8 @@ class FsdpShards:
     def run(self, fn: Callable[[], T]) -> T:
         if self._gathered:
             return fn()
-        out: Any = self.root(fn)
-        results = out if isinstance(out, tuple) else (out,)
+        out: T = self.root(fn)
+        results: Any = out if isinstance(out, tuple) else (out,)
         if not any(result.requires_grad for result in results):
             self.root.reshard()  # else the backward pass does it, which there is not where nothing that trains was used
         return out

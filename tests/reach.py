@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[1]
 
 LIMITS: dict[str, tuple[str, int, int]] = {
     "step": ("vlmrl/train/stage/grpo.py", 331, 47_651),
-    "tiny loop": ("examples/tiny_loop.py", 65, 8_971),
-    "check": ("vlmrl/train/audit.py", 208, 32_450),
+    "tiny loop": ("examples/tiny_loop.py", 65, 8_970),
+    "check": ("vlmrl/train/audit.py", 208, 32_449),
 }
 """What is measured -> its file, and the most files and lines that importing it may pull in. They only go down."""
 

@@ -50,7 +50,7 @@ def uses(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             found = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"vlmrl(\.\w+)+(:\w+)?", node.value):
-            found = [node.value.partition(":")[0]]
+            found = [node.value.replace(":", ".")]
         else:
             continue
         for name in found:

@@ -22,6 +22,7 @@ from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.pack import PositionSpec, Rule
 from vlmrl.policy.precision import keep_stream_wide, settle_types, typed
 from vlmrl.policy.root import Read
+from vlmrl.registry import load
 from vlmrl.types import Part
 
 SETTINGS = "vlmrl.json"
@@ -177,9 +178,7 @@ def load_policy(
     family: Family = bundle.family
     config = _config(path, bundle, revision)
     if is_reported(path):
-        from vlmrl.families import verdict
-
-        verdict.check(path)
+        load("vlmrl.families.verdict:check")(path)
     if getattr(config, "quantization_config", None) is not None:
         raise ConfigError(f"model.path: the weights of '{path}' are quantised already; take the original ones, and model.quantize: nf4")
     model = _empty(config, attention)

@@ -210,8 +210,7 @@ def open_pipeline(stage: Any, engine: Any, strategy: Any, journal: Path, make: C
 
 def hooks(stage: Any, engine: Any, log: Any) -> list[Any]:
     """Of the hooks behind a step, those that count it and log what it cost."""
-    from vlmrl.train.hooks import Log, count, next_clock
-    from vlmrl.train.stage.open import counters_of
+    from vlmrl.train.hooks import Log, count, counters_of, next_clock
 
     counters = counters_of(stage)
     for name, number in engine.counts.items():

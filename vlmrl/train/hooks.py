@@ -189,6 +189,23 @@ def log_hook(s: Session, stage: Stage, counters: Counters) -> Log:
     return Log(log=s.tracker.log, counters=counters, once=s.first_rl_step, read_services=services().read if asks else None)
 
 
+def counters_of(stage: Stage) -> Counters:
+    """Make the counts of media and features that the log reads."""
+    store, prefetcher = stage.store, stage.loader.prefetcher
+    reference = stage.learner.vision if stage.reference is None else stage.reference.vision
+    caches = list({id(cache): cache for cache in (stage.learner.vision, reference)}.values())
+    return Counters(
+        {
+            "work/vision_patches": lambda: sum(cache.patches_encoded for cache in caches),
+            "work/media_decoded": lambda: store.stats["decoded"],
+            "cache/media_hits": lambda: store.stats["cache_hits"],
+            "cache/media_prefetched": lambda: 0 if prefetcher is None else prefetcher.fetched,
+            "cache/vision_hits": lambda: sum(cache.hits for cache in caches),
+            "cache/vision_disk_hits": lambda: sum(cache.disk_hits for cache in caches),
+        }
+    )
+
+
 @dataclass(frozen=True)
 class Alarms:
     """Says what is wrong with the step, and with the last ones together."""

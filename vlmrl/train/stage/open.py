@@ -28,13 +28,13 @@ from vlmrl.sampling.info import describe
 from vlmrl.train import dist
 from vlmrl.train.admission import training_layout
 from vlmrl.train.columns import reward_runner
+from vlmrl.train.hooks import counters_of
 from vlmrl.train.keep import FOLDER, Keeper
 from vlmrl.train.loader import PromptLoader, cost_of
 from vlmrl.train.loop import Loop
 from vlmrl.train.memory import FILE as MEMORIES
 from vlmrl.train.memory import Memories
 from vlmrl.train.memory_plan import ledger_of
-from vlmrl.train.meter import Counters
 from vlmrl.train.pipeline import Pipeline
 from vlmrl.train.prefetch import Prefetcher
 from vlmrl.train.rows import quarantine_row
@@ -107,23 +107,6 @@ def open_stage(
     if dist.is_main():
         loop.ends.callback(learner.memory.remember, s.cfg.run.name, s.ui.say)
     return loop
-
-
-def counters_of(stage: Stage) -> Counters:
-    """What is counted of media and features as long as the stage lasts."""
-    store, prefetcher = stage.store, stage.loader.prefetcher
-    reference = stage.learner.vision if stage.reference is None else stage.reference.vision
-    caches = list({id(cache): cache for cache in (stage.learner.vision, reference)}.values())
-    return Counters(
-        {
-            "work/vision_patches": lambda: sum(cache.patches_encoded for cache in caches),
-            "work/media_decoded": lambda: store.stats["decoded"],
-            "cache/media_hits": lambda: store.stats["cache_hits"],
-            "cache/media_prefetched": lambda: 0 if prefetcher is None else prefetcher.fetched,
-            "cache/vision_hits": lambda: sum(cache.hits for cache in caches),
-            "cache/vision_disk_hits": lambda: sum(cache.disk_hits for cache in caches),
-        }
-    )
 
 
 def warm_up(policy: Policy) -> None:

@@ -22,7 +22,6 @@ from common import ROOT, machine
 from tests.support.plain_samplers import PlainPrioritized, PlainVade, PlainVas
 from vlmrl import fs, rng
 from vlmrl.protocols import sampler
-from vlmrl.sampling import prioritized, vade, vas  # noqa: F401 (registered)
 from vlmrl.sampling.ledger import Ledger
 
 PLAIN = {"vade": PlainVade, "prioritized": PlainPrioritized, "vas": PlainVas}

@@ -31,11 +31,11 @@ from vlmrl.rewards.remote.judges import Ask, ChatJudge, content
 from vlmrl.rewards.remote.material import pictures
 from vlmrl.rewards.remote.services import Services, session
 from vlmrl.rewards.remote.verdicts import Problem, finite, label_check, score_check
-from vlmrl.rewards.reward_model import reward_model
 from vlmrl.toy.model import build_tokenizer
 from vlmrl.toy.multitask import items
 from vlmrl.toy.tasks import tokenizer_corpus
 from vlmrl.types import Group, Rollout
+from vlmrl.zoo.rewards.reward_model import reward_model
 
 PYTHON = find_python()
 pytestmark = [

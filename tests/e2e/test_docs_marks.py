@@ -31,9 +31,9 @@ from vlmrl.evals.ask.suite import Suite
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.methods import registries
 from vlmrl.registry import Registry
-from vlmrl.rewards.run.foreign import Form
 from vlmrl.train.stage import providers  # noqa: F401 (registers them)
 from vlmrl.train.stage.provide import PROVIDERS, SCALARS
+from vlmrl.zoo.rewards.run.foreign import Form
 
 WRITTEN = [page for page in PAGES if page != GENERATED]
 FIELDS = {**SLOTS, "strategy": "strategy"}

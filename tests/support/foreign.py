@@ -7,11 +7,6 @@ from typing import Any
 
 import pytest
 
-import vlmrl.rewards.boxes
-import vlmrl.rewards.exact
-import vlmrl.rewards.number
-import vlmrl.rewards.points
-import vlmrl.rewards.temporal_iou  # noqa: F401 (importing registers them)
 from vlmrl.data.adapters import ADAPTERS, Importer, ImportOptions, detect
 from vlmrl.data.row import parse_row
 from vlmrl.errors import RowError

@@ -27,7 +27,6 @@ import numpy as np
 
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import FREE
-from vlmrl.data.wording import names_of, worded
 from vlmrl.errors import RowError
 from vlmrl.types import MediaHandle, MediaKind, MediaRef, Prompt, Sample
 
@@ -69,6 +68,8 @@ def messages(sample: Sample, answer_format: str, prompt: str | None = None) -> l
         out.append({"role": "assistant", "content": [{"type": "text", "text": turn.answer}]})
     ask = instruction(answer_format, sample.answer_type)
     if prompt is not None and answer_format != FREE:
+        from vlmrl.data.wording import worded  # jinja, for recipes that word their prompts themselves
+
         text = {"type": "text", "text": worded(prompt, sample, answer_format, ask)}
         return [*out, {"role": "user", "content": [text, *media] if sample.question_first else [*media, text]}]
     if sample.question_first:
@@ -343,6 +344,8 @@ class Encoder:
         shape = (kinds, turns, sample.question_first, answer_format, sample.answer_type)
         plain = dataclasses.replace(sample, question="question")
         if self.prompt is not None and answer_format != FREE:
+            from vlmrl.data.wording import names_of, worded
+
             for name in names_of(self.prompt) & {"task", "meta"}:
                 shown = json.dumps(getattr(sample, name), ensure_ascii=False, default=dict)
                 self._check_counts(sample, self._control_tokens(self.tokenize(shown)), 0, f"'{name}', which data.prompt shows,")

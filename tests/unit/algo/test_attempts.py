@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.support.attempts import DENSE, GIGPO, attempts, dense, shuffled
 from tests.support.builders import inputs
 from vlmrl.algo.advantage.gigpo import gigpo
-from vlmrl.algo.advantage.hgpo import hgpo
 from vlmrl.algo.advantage.trajectory import trajectory
-from vlmrl.algo.advantage.trajectory_loop import trajectory_loop
-from vlmrl.algo.advantage.turn_return import turn_return
 from vlmrl.algo.attempts import before, joint, returns
+from vlmrl.zoo.advantage.hgpo import hgpo
+from vlmrl.zoo.advantage.trajectory_loop import trajectory_loop
+from vlmrl.zoo.advantage.turn_return import turn_return
 
 NAN = float("nan")
 METHODS = {"trajectory_loop": trajectory_loop, "gigpo": gigpo, "hgpo": hgpo, "turn_return": turn_return}

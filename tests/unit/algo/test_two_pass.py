@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from vlmrl.algo import registries
-from vlmrl.algo.group_loss.disco import disco
 from vlmrl.algo.group_loss.two_pass import choice, pass_weights, row_terms, surrogate
 from vlmrl.algo.inputs import LossInputs
+from vlmrl.zoo.group_loss.disco import disco
 
 ROWS, WIDTH, WORDS = 10, 6, 11
 GROUPS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2, 2])

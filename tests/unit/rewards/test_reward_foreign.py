@@ -11,11 +11,11 @@ import pytest
 from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.run.contract import ContractError
-from vlmrl.rewards.run.foreign import python
 from vlmrl.rewards.run.place import place
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.rewards.run.workers import RewardPool, WorkerReward, WorkerSettings
 from vlmrl.types import MediaHandle, MediaRef, Turn
+from vlmrl.zoo.rewards.run.foreign import python
 
 CTX = RewardContext(progress=0.5)
 ROW = dataclasses.replace(

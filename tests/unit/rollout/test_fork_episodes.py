@@ -13,7 +13,6 @@ from tests.support.builders import sample
 from tests.support.tables import table_for
 from tests.support.tiny import Tiny
 from tests.unit.rollout.test_episodes import play, trained
-from vlmrl.algo.branches import Branches
 from vlmrl.envs.trajectory import Seen, Turn
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.pack import Row
@@ -22,6 +21,7 @@ from vlmrl.rollout.forks import Forks
 from vlmrl.rollout.turns import turn_rollouts
 from vlmrl.train.stage.table import by_trajectory
 from vlmrl.types import Group, Prompt, ScoredGroup, Scores
+from vlmrl.zoo.branches import Branches
 
 FORKS = Forks.of({1: 2})
 

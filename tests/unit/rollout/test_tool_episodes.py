@@ -14,7 +14,6 @@ import torch
 
 from tests.support.tables import table_for
 from tests.support.tiny import Tiny
-from vlmrl.algo.reward_shaping.tool_cost import otc
 from vlmrl.data.history import History
 from vlmrl.data.row import parse_row
 from vlmrl.envs.calls import Call
@@ -30,6 +29,7 @@ from vlmrl.rewards.tool_calls import tool_calls
 from vlmrl.rollout.episodes import anew, make_table, run_attempts
 from vlmrl.rollout.turns import turn_rollouts
 from vlmrl.types import GenerationSettings, Group, Prompt, Request, Rollout, ScoredGroup, Scores
+from vlmrl.zoo.reward_shaping.tool_cost import otc
 
 SETTINGS = GenerationSettings(max_new_tokens=64, temperature=1.0)
 TWICE = '<tool_call>{"name": "zoom", "arguments": {"box": [0, 0, 0, 0]}}</tool_call>'

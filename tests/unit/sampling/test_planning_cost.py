@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.plain_samplers import Plain, PlainPrioritized, PlainVade, PlainVas
 from vlmrl.protocols import PromptSampler, sampler
-from vlmrl.sampling import prioritized, vade, vas  # noqa: F401 (registered)
 from vlmrl.sampling.base import Powers, Writes, first_places, looked_at
 from vlmrl.sampling.ledger import Ledger, LedgerRow
 

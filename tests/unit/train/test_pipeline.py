@@ -21,12 +21,12 @@ from vlmrl.rollout.journal import Journal
 from vlmrl.rollout.strategy.hint import sage
 from vlmrl.rollout.strategy.plain import plain
 from vlmrl.sampling.ledger import Ledger
-from vlmrl.sampling.replay import replay
 from vlmrl.train import dist, pipeline
 from vlmrl.train.memory_ledger import MemoryLedger
 from vlmrl.train.meter import Clock
 from vlmrl.train.pipeline import IN_FLIGHT, Pipeline
 from vlmrl.types import GenerationSettings, PlannedPrompt, Prompt, Rollout, ScoredGroup, Scores
+from vlmrl.zoo.sampling.replay import replay
 
 PROMPT = group([], sample(id="a"), "answer_only").prompt
 SAMPLES = {f"s{n}": replace(PROMPT.sample, id=f"s{n}") for n in range(40)}

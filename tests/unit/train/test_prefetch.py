@@ -17,11 +17,11 @@ from tests.support.tiny import Tiny
 from vlmrl.errors import DataError
 from vlmrl.media.store import MediaStore
 from vlmrl.sampling.ledger import Ledger
-from vlmrl.sampling.prioritized import prioritized
 from vlmrl.sampling.uniform import uniform
 from vlmrl.train.loader import PromptLoader
 from vlmrl.train.prefetch import Prefetcher
 from vlmrl.types import PlannedPrompt, Sample
+from vlmrl.zoo.sampling.prioritized import prioritized
 
 Seen = list[tuple[str, str, str]]
 

@@ -51,12 +51,12 @@ def errands() -> list[Errand]:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the files under version control's folders, with the byte code that Python has made of them."""
+    """A copy of the files under version control's folders, without caches."""
     folder = tmp_path_factory.mktemp("tree")
     for name in PARTS:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns(".*", "runs"))
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*", "runs"))
         else:
             shutil.copy(source, folder / name)
     return folder

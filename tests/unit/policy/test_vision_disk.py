@@ -270,6 +270,7 @@ print(json.dumps(store.stats))
 """
 
 
+@pytest.mark.not_fast
 def test_two_processes_share_a_folder_while_both_evict(tmp_path: Path) -> None:
     probe = FeatureStore(tmp_path / "probe", budget_bytes=BIG)
     probe.put("key0", "w", torch.float32, Features(torch.zeros(32, 16)))

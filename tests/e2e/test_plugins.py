@@ -19,7 +19,8 @@ from vlmrl.train.tensors import read_tensors
 
 RECIPE = "examples/plugins.yaml"
 PLUGINS = ["examples.rejection_sampling", "examples.entropy_weights", "examples.anchor_loss"]
-REWARDS = [{"name": "temporal_iou"}, {"name": "format", "weight": 0.1}, {"name": "first_letter"}]
+REWARDS = [{"name": "temporal_iou"}, {"name": "format", "weight": 0.1}, {"name": "first_letter", "isolate": False}]
+"""In the trainer's process: a worker would import all three plug-ins, and the trainer with them, at every start."""
 
 
 def config_of(files: tuple[Path, Path], root: Path) -> dict[str, Any]:
@@ -34,6 +35,7 @@ def config_of(files: tuple[Path, Path], root: Path) -> dict[str, Any]:
     }
     config = runs.small_config(*files, root, **methods)
     rl = config["stages"][1]
+    rl["rewards"] = REWARDS
     rft = {key: copy.deepcopy(rl[key]) for key in ("source", "freeze", "rollout", "rewards", "optim")}
     config["stages"] = [rft | {"name": "rft", "kind": "rejection_sampling", "steps": 3, "best": 2, "min_reward": 0.0}, rl]
     config["plugins"] = ["tests.support.plugin_rewards", *PLUGINS]

@@ -311,6 +311,7 @@ def test_training_leaves_out_what_the_check_leaves_out(files, tmp_path):
     assert [json.loads(line)["reason"] for line in quarantine.read_text().splitlines()] == ["answer", "time"]
 
 
+@pytest.mark.not_fast
 def test_many_rows_are_loaded_as_few_are(files, tmp_path, monkeypatch):
     from vlmrl.policy.load import load_processor
     from vlmrl.train import audit_source

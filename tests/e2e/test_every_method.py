@@ -41,6 +41,9 @@ def rl_only(files: tuple[Path, Path], root: Path, **stage: Any) -> dict[str, Any
     config["stages"][0] |= {"steps": 2, "updates_per_step": 2, "freeze": ["vision", "projector"]}
     config["eval"] = {}
     config["checkpoint"] = {"every": 100}
+    for reward in config["stages"][0]["rewards"]:
+        if reward["name"] == "first_letter":
+            reward["isolate"] = False  # no worker is started for a function of one line
     config["stages"][0]["source"] = {"path": "steps.jsonl"}
     steps = files[1] / "steps.jsonl"
     if not steps.exists():

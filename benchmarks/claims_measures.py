@@ -149,7 +149,7 @@ def measures_of(run: Path, stage: Mapping[str, Any], start: Path | None, groups:
     Raises:
         StorageError, BenchmarkError: files are missing or damaged.
     """
-    from vlmrl.train.tracking import read_metrics
+    from vlmrl.run.tracking import read_metrics
 
     out = curve_measures(points_of(run, stage, start))
     out |= training_measures(read_metrics(run / "metrics.jsonl"), prompts=stage["rollout"]["prompts_per_step"])

@@ -4,8 +4,8 @@ import importlib
 
 for _name in (
     "vlmrl.cli",
-    "vlmrl.train.run",
-    "vlmrl.train.evaluate",
+    "vlmrl.run.start",
+    "vlmrl.run.evaluate",
     "vlmrl.toy.base",
     "vlmrl.evals.score.summary",
     "transformers.models.auto.modeling_auto",

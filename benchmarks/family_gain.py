@@ -152,7 +152,7 @@ def measured(run: Path) -> dict[str, Any]:
     from vlmrl.evals.score.values import right
     from vlmrl.metrics.stats import bootstrap_interval
     from vlmrl.rng import generator
-    from vlmrl.train.tracking import read_metrics
+    from vlmrl.run.tracking import read_metrics
 
     before, after = (sorted(read_records(run / "eval" / f"{stage}.jsonl"), key=lambda r: r.sample_id) for stage in ("sft", "rl"))
     if [r.sample_id for r in before] != [r.sample_id for r in after]:

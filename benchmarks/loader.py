@@ -183,8 +183,8 @@ def scale_job(folder: Path, path: str, act: str) -> dict[str, Any]:
     """Check a file of rows, or load it as a run does: seconds of this process's work, without its imports where a run has them anyway."""
     began = time.perf_counter()
     if act == "check":
-        from vlmrl.train.check_rows import audit_rows, rows_config
-        from vlmrl.train.ui import Ui
+        from vlmrl.run.check_rows import audit_rows, rows_config
+        from vlmrl.run.ui import Ui
 
         report = audit_rows(rows_config(Path(path), [], media_root=None, model=None), Ui(quiet=True))
         return {"seconds": time.perf_counter() - began, "good": report.sources[0].good}
@@ -192,9 +192,9 @@ def scale_job(folder: Path, path: str, act: str) -> dict[str, Any]:
     from vlmrl.data.encode import ANSWER_FORMATS, Encoder, instruction
     from vlmrl.media.store import MediaStore
     from vlmrl.policy.load import load_processor
+    from vlmrl.run.rows import load_rows
+    from vlmrl.run.ui import Ui
     from vlmrl.toy.model import build_processor, build_tokenizer
-    from vlmrl.train.rows import load_rows
-    from vlmrl.train.ui import Ui
 
     build_processor(build_tokenizer([instruction(name, "number") for name in ANSWER_FORMATS])).save_pretrained(folder / "processor")
     bundle = load_processor(str(folder / "processor"))

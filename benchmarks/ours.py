@@ -114,15 +114,15 @@ def vllm_engine(job: Job, policy: Any, store: Any, *, path: str, room: int, most
 
 
 def open_stage(cfg: Any) -> Any:
-    """A `Stage` as `vlmrl.train.run` opens it, without what surrounds a stage: evaluation, checkpoints, trackers."""
+    """A `Stage` as `vlmrl.run.start` opens it, without what surrounds a stage: evaluation, checkpoints, trackers."""
     from vlmrl import rng
     from vlmrl.data.source import load_source
     from vlmrl.policy.load import freeze
     from vlmrl.policy.vision import VisionCache
     from vlmrl.protocols import sampler as samplers
     from vlmrl.rewards.run.runner import RewardRunner
+    from vlmrl.run.media import open_media
     from vlmrl.train.loader import PromptLoader
-    from vlmrl.train.media import open_media
     from vlmrl.train.shard.adamw import make_optimizer
     from vlmrl.train.shard.ddp import ReplicaUpdates
     from vlmrl.train.stage.base import Stage
@@ -190,8 +190,8 @@ def open_engine(job: Job, cfg: Any, stage: Any) -> Any:
 def open_pipeline(stage: Any, engine: Any, strategy: Any, journal: Path, make: Callable[..., Any]) -> Any:
     """What makes the rollouts of a stage. `make`: a class of collector."""
     from vlmrl.rollout.mismatch import Bounds
+    from vlmrl.run.world import answer_ids, settings_of
     from vlmrl.train.pipeline import Pipeline
-    from vlmrl.train.stage.world import answer_ids, settings_of
 
     cfg = stage.cfg
     collector = make(
@@ -210,7 +210,7 @@ def open_pipeline(stage: Any, engine: Any, strategy: Any, journal: Path, make: C
 
 def hooks(stage: Any, engine: Any, log: Any) -> list[Any]:
     """Of the hooks behind a step, those that count it and log what it cost."""
-    from vlmrl.train.hooks import Log, count, counters_of, next_clock
+    from vlmrl.run.hooks import Log, count, counters_of, next_clock
 
     counters = counters_of(stage)
     for name, number in engine.counts.items():

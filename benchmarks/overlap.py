@@ -45,7 +45,7 @@ def recipe(files: tuple[Path, Path], root: Path, staleness: int, steps: int, sec
 def measure(made: dict[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
     """Seconds of every step and of its phases, and a digest of weights and metrics."""
     from tests.support import ahead, runs
-    from vlmrl.train.tracking import read_metrics
+    from vlmrl.run.tracking import read_metrics
 
     if ahead.run(made, *changes, timeout=3600) != 0:
         raise SystemExit(f"a run failed: see {made['run']['root']}")

@@ -67,7 +67,7 @@ def turns(job: Job) -> Result:
     import ours as step
     import torch
 
-    from vlmrl.train.media import open_media
+    from vlmrl.run.media import open_media
 
     settings, cell = job["settings"], job["cell"]
     cfg = config_of(job)

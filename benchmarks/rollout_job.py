@@ -83,7 +83,7 @@ def run_seed(seed: int, out: Path, engines: Sequence[str], extra: Sequence[str])
 
 def readings(run: Path) -> dict[str, tuple[float, float, float, int]]:
     """Place -> mean and largest mean gap of a step, mean ratio, steps of RL that had it."""
-    from vlmrl.train.tracking import read_metrics
+    from vlmrl.run.tracking import read_metrics
 
     found: dict[str, dict[str, list[float]]] = {}
     for line in read_metrics(run / "metrics.jsonl"):

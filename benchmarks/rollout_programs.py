@@ -73,7 +73,7 @@ def ours(job: Job) -> Result:
     from vlmrl import rng
     from vlmrl.policy.vision import VisionCache
     from vlmrl.rollout.engine_hf import HFEngine
-    from vlmrl.train.media import open_media
+    from vlmrl.run.media import open_media
     from vlmrl.types import GenerationSettings, Request
 
     settings, cell = job["settings"], job["cell"]

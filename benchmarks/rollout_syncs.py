@@ -75,7 +75,7 @@ def syncs(job: Job) -> Result:
 
     from tests.support import media_layouts
     from vlmrl import fs
-    from vlmrl.train.export import export
+    from vlmrl.run.export import export
 
     cell, folder = job["cell"], folder_of(job)
     if folder.exists():

@@ -27,7 +27,7 @@ from vlmrl.evals.score.levels import level_table
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import summarize
 from vlmrl.evals.score.table import level_cells, summary_cells
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 FINISHED = "FINISHED"
 PATIENCE = 3600.0

@@ -120,7 +120,7 @@ def mean(records: Sequence[Any], score: str = "success") -> float:
 
 def minutes(folder: Path) -> float:
     """Time of the steps of RL of a run, in minutes."""
-    from vlmrl.train.tracking import read_metrics
+    from vlmrl.run.tracking import read_metrics
 
     return sum(float(line.get("time/step_total", 0.0)) for line in read_metrics(folder / "metrics.jsonl")) / 60
 

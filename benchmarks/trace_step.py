@@ -49,11 +49,11 @@ DURABLE = (
     "fs.py",
     "faults.py",
     "rollout/journal.py",
-    "train/checkpoint.py",
+    "run/checkpoint.py",
     "train/tensors.py",
-    "train/tracking.py",
+    "run/tracking.py",
     "train/state.py",
-    "train/rundir.py",
+    "run/rundir.py",
     "train/keep.py",
     "kept/media.py",
     "kept/read.py",
@@ -185,9 +185,9 @@ def traced_step(**stage: Any) -> Counted:
     from vlmrl import rng
     from vlmrl.config.load import loaded
     from vlmrl.config.schema import Config
-    from vlmrl.train.run import train_from
-    from vlmrl.train.session import Places
-    from vlmrl.train.ui import Ui
+    from vlmrl.run.session import Places
+    from vlmrl.run.start import train_from
+    from vlmrl.run.ui import Ui
 
     tracer = Tracer()
     seed_step = rng.seed_step

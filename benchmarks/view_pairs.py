@@ -55,7 +55,7 @@ def cost(on_PS: np.ndarray, off_PS: np.ndarray, seed: int = 0) -> tuple[float, f
 def measure(files: tuple[Path, Path], root: Path, groups: int, steps: int) -> tuple[list[float], str]:
     """Seconds of every step of a run, and the digest of its final weights."""
     from tests.support import ahead, runs
-    from vlmrl.train.tracking import read_metrics
+    from vlmrl.run.tracking import read_metrics
 
     made = ahead.config(files, root, 0, steps=steps)
     made["stages"][0]["rollout"] |= {"num_generations": 8, "max_new_tokens": 48}

@@ -20,14 +20,14 @@ from vlmrl.algo.registries import reducer
 from vlmrl.config.schema import RolloutStage
 from vlmrl.config.section import PositiveInt
 from vlmrl.policy.pack import Row, response_mask
+from vlmrl.run.kinds import stage_kind
+from vlmrl.run.open_stage import open_pipeline, open_rollout_stage
+from vlmrl.run.session import Session
 from vlmrl.train import dist
 from vlmrl.train.pipeline import Pipeline
-from vlmrl.train.session import Session
 from vlmrl.train.stage.algorithm import bind
 from vlmrl.train.stage.base import Stage, StepResult
-from vlmrl.train.stage.kinds import stage_kind
 from vlmrl.train.stage.loss import TokenObjective
-from vlmrl.train.stage.open import open_pipeline, open_rollout_stage
 from vlmrl.train.step import Minibatch, StepReport, optimizer_step
 from vlmrl.types import ScoredGroup
 

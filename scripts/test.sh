@@ -24,7 +24,7 @@ if [ "$fast" = yes ]; then
   # tried on fewer examples.
   VLMRL_TEST_PROFILE=fast exec "$python" -m pytest -q -n 2 --dist worksteal -m "not slow and not gpu and not not_fast" tests/test_layering.py \
     tests/invariants tests/unit/algo tests/unit/answers tests/unit/config tests/unit/data tests/unit/metrics tests/unit/policy \
-    tests/unit/rewards tests/unit/rollout tests/unit/sampling tests/unit/train "$@"
+    tests/unit/rewards tests/unit/rollout tests/unit/run tests/unit/sampling tests/unit/train "$@"
 fi
 "$python" -m pyright --pythonpath "$python"
 exec "$python" -m pytest -q -n 2 --dist loadfile --durations=25 --durations-min=5 "$@"

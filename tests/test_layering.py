@@ -54,17 +54,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "families", "answers", "envs", "data", "media", "web"},
     # Episodes are played in environments.
     "evals": BELOW | {"answers", "metrics", "data", "media", "rewards", "rollout", "policy", "config", "envs"},
-    # A stage with an environment opens its processes, and holds its memory against the plan.
-    "train": BELOW
-    | {"config", "methods", "algo", "answers", "metrics", "media", "data", "sampling", "rewards", "rollout", "policy", "families", "evals"}
-    | {"envs", "kept", "plan"},
+    # The step: it knows neither how a run is opened nor what asks or shows it.
+    "train": BELOW | {"config", "algo", "answers", "media", "data", "sampling", "rewards", "rollout", "policy", "families", "kept"},
+    # The run around it. A stage with an environment opens its processes, and holds its memory against the plan.
+    "run": BELOW
+    | {"config", "methods", "algo", "media", "data", "sampling", "rewards", "rollout", "policy", "evals", "envs", "plan", "train"},
     # Kept groups: written by the trainer, read by the viewer.
     "kept": {"errors", "fs", "media", "types"},
     # Shows a run; reads what training and evaluation have written.
-    "view": {"answers", "errors", "evals.pages.overlay", "kept", "train.listing", "types", "web"},
+    "view": {"answers", "errors", "evals.pages.overlay", "kept", "run.listing", "types", "web"},
     # Who may ask a server of ours, and the port that it listens on.
     "web": {"errors"},
-    "toy": BELOW | {"config", "media", "data", "policy", "train", "envs"},
+    "toy": BELOW | {"config", "media", "data", "policy", "train", "run", "envs"},
     "methods": {"cards", "config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "data.wording", "algo"}
     | {"rewards", "sampling", "rollout.strategy", "envs"},
     "doctor": {"compat", "errors", "families"},
@@ -100,17 +101,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     # A command may use any part; what is heavy it imports when it runs.
     "cli": BELOW
     | {"api", "config", "methods", "doctor", "train", "evals", "toy", "data", "media", "policy", "families", "rollout", "envs", "plan"}
-    | {"view", "web"},
-    "api": {"config", "errors", "methods", "policy", "toy", "train", "types", "evals"},
+    | {"run", "view", "web"},
+    "api": {"config", "errors", "methods", "policy", "run", "toy", "train", "types", "evals"},
 }
 ONLY_IMPORTED_BY: dict[str, set[str]] = {
     "zoo": set(),
     "cli": {"__main__", "extras.bridge", "extras.conform", "extras.publish", "extras.serve"},
     "view": {"cli"},
     "web": {"cli", "extras.serve", "rollout", "view"},
-    "plan": {"cli", "train"},
+    "plan": {"cli", "run"},
     "toy": {"api", "cli"},
-    "methods": {"api", "cli", "train"},
+    "methods": {"api", "cli", "run"},
     "doctor": {"cli"},
 }
 """Modules that (almost) nobody imports."""
@@ -131,20 +132,20 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "evals",
     ),
     "tokenizers": ("toy.model", "families.tiny_parts"),
-    "accelerate": ("train.dist", "train.tracking"),
-    "fsspec": ("train.mirror",),
+    "accelerate": ("train.dist", "run.tracking"),
+    "fsspec": ("run.mirror",),
     "flash_attn": ("policy.attention",),
-    "safetensors": ("families.tiny", "policy", "train.tensors", "train.export"),
+    "safetensors": ("families.tiny", "policy", "train.tensors", "run.export"),
     "torchvision": ("compat", "media"),
     "pyarrow": ("data.raw", "prepare.hf_rows"),
     "openpyxl": ("extras.bridge.importers.vlmevalkit",),
     "pydantic_core": ("config",),
     "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks"),
-    "yaml": ("config", "train", "evals", "extras.bridge", "extras.publish", "methods", "cards"),  # the lists of papers and of what was read
+    "yaml": ("config", "run", "evals", "extras.bridge", "extras.publish", "methods", "cards"),  # the lists of papers and of what was read
     "typer": ("cli", "extras.serve.command", "extras.publish.command", "extras.conform.command", "extras.bridge.importers.command"),
     "starlette": ("view.app", "extras.serve.app"),
     "uvicorn": ("web.listen",),
-    "rich": ("cli", "train", "evals", "extras.conform.command"),
+    "rich": ("cli", "run", "evals", "extras.conform.command"),
     "matplotlib": ("evals",),
     "jinja2": ("data.wording", "evals", "rewards.remote"),
     "httpcore": ("rewards.remote",),
@@ -161,10 +162,10 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "math_verify": ("metrics", "rewards"),
     "sympy": ("metrics", "rewards"),
     "wandb": (),
-    "trackio": ("train.tables",),
-    "swanlab": ("train.tables",),
-    "mlflow": ("train.tables",),
-    "pandas": ("train.tables",),
+    "trackio": ("run.tables",),
+    "swanlab": ("run.tables",),
+    "mlflow": ("run.tables",),
+    "pandas": ("run.tables",),
     "peft": ("policy.lora",),
     "datasets": (),
     "scipy": ("metrics", "evals", "algo"),

@@ -12,7 +12,7 @@ import pytest
 from vlmrl.methods import registries
 
 ROOT = Path(__file__).parents[1]
-FILES = [path for part in ("train", "config") for path in sorted((ROOT / "vlmrl" / part).rglob("*.py"))]
+FILES = [path for part in ("train", "run", "config") for path in sorted((ROOT / "vlmrl" / part).rglob("*.py"))]
 NAMES = sorted({name for registry in registries().values() for name in registry.names() if registry.get(name).ours})
 
 WORDS = {

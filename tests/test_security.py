@@ -28,19 +28,19 @@ REACHES = {
     "rewards.remote": "judges, reward models, a served model that is evaluated",
     "rollout.vllm": "rollout servers",
     "envs.worlds.android_world": "device servers of an environment",
-    "train.mirror": "`checkpoint.mirror`",
-    "train.tables": "trackers of `run.trackers`",
+    "run.mirror": "`checkpoint.mirror`",
+    "run.tables": "trackers of `run.trackers`",
     "extras.publish.hub": "`vlmrl publish`",
     "train.beacon": "ranks of one job",
     "train.watchdog": "ranks of one job",
-    "train.launch": "ranks of one job",
+    "run.launch": "ranks of one job",
 }
 """Module -> how the row of the network calls what it reaches."""
 STAYS = {
-    "train.listing": "the name of this machine",
-    "train.rundir": "the name of this machine",
+    "run.listing": "the name of this machine",
+    "run.rundir": "the name of this machine",
     "media.workers": "a pair of sockets to a process of its own",
-    "train.audit_pool": "a pair of sockets to a process of its own",
+    "run.audit_pool": "a pair of sockets to a process of its own",
     "web.listen": "is asked, and asks nobody",
 }
 """Modules with sockets that reach nobody."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from vlmrl.evals.ask.question import Answered
     from vlmrl.evals.ask.run import SuiteResult
     from vlmrl.evals.score.compare import FolderComparison
-    from vlmrl.train.audit import AuditReport
-    from vlmrl.train.ui import Ui
+    from vlmrl.run.audit import AuditReport
+    from vlmrl.run.ui import Ui
     from vlmrl.types import MediaKind
 
 Recipe = Loaded | Mapping[str, Any] | str | Path
@@ -60,7 +60,7 @@ def check(recipe: Recipe, overrides: Sequence[str] = (), *, page: str | Path | N
         DataError: a file of rows is missing or cannot be read.
     """
     from vlmrl.methods import require_methods
-    from vlmrl.train.ui import Ui
+    from vlmrl.run.ui import Ui
 
     loaded = load_recipe(recipe, overrides)
     require_methods(loaded.config)
@@ -77,10 +77,10 @@ def audited(config: Config, page: Path | None, ui: Ui, *, rows: bool = False) ->
 
     from vlmrl.evals.pages.check_page import CheckRows, write_check_page
     from vlmrl.policy.load import quiet_transformers
+    from vlmrl.run.audit import audit
     from vlmrl.toy.base import world
     from vlmrl.toy.kinds import tokenizer_corpus
     from vlmrl.toy.model import build_model
-    from vlmrl.train.audit import audit
 
     quiet_transformers()
     data, model = Path(config.data.root).expanduser(), config.model.path
@@ -108,10 +108,10 @@ def train(recipe: Recipe, overrides: Sequence[str] = (), *, quiet: bool = False)
         VlmrlError: as the command; what was saved stays.
     """
     loaded = load_recipe(recipe, overrides)
+    from vlmrl.run.start import train_from
+    from vlmrl.run.ui import Ui
     from vlmrl.toy.base import prepare
     from vlmrl.train import dist
-    from vlmrl.train.run import train_from
-    from vlmrl.train.ui import Ui
 
     dist.start(loaded.config.train.patience)
     ui = Ui(quiet=quiet or not dist.is_main())
@@ -154,8 +154,8 @@ def evaluate(
     from vlmrl.evals.ask.run import Changes, evaluate_suite
     from vlmrl.evals.ask.suite import load_suite, suite_path
     from vlmrl.policy.load import quiet_transformers
+    from vlmrl.run.ui import Ui
     from vlmrl.toy.base import default_world
-    from vlmrl.train.ui import Ui
 
     quiet_transformers()
     path, model = suite_path(suite), Path(checkpoint)

@@ -18,11 +18,11 @@ from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config
 from vlmrl.policy import attention
 from vlmrl.policy.pack import Row
-from vlmrl.train.run import train_from
-from vlmrl.train.session import Places
+from vlmrl.run.session import Places
+from vlmrl.run.start import train_from
+from vlmrl.run.tracking import read_metrics
+from vlmrl.run.ui import Ui
 from vlmrl.train.step import score_rows
-from vlmrl.train.tracking import read_metrics
-from vlmrl.train.ui import Ui
 
 TYPES = ("float32", "bfloat16")
 GAP = {"float32": 1e-4, "bfloat16": 0.05}

@@ -23,10 +23,10 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
+from vlmrl.run.media import open_media
 from vlmrl.toy.kinds import GROUNDING, tokenizer_corpus
 from vlmrl.toy.model import build_model
 from vlmrl.toy.world import encode_mp4, grounding_clip
-from vlmrl.train.media import open_media
 from vlmrl.train.shard.adamw import make_optimizer
 from vlmrl.train.shard.ddp import ReplicaUpdates
 from vlmrl.train.step import Learner, Minibatch, Sums

@@ -21,10 +21,10 @@ from vlmrl.plan.memory import memory
 from vlmrl.plan.model import shape_of
 from vlmrl.plan.settings import Settings as PlanSettings
 from vlmrl.policy import offload
+from vlmrl.run import open_stage as opening
+from vlmrl.run.tracking import read_metrics
 from vlmrl.train.memory_ledger import TURNS, MemoryLedger, Reading
-from vlmrl.train.stage import open as opening
 from vlmrl.train.step import optimizer_step
-from vlmrl.train.tracking import read_metrics
 
 GIB, MIB = 2**30, 2**20
 STEPS = 3

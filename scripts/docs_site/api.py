@@ -39,8 +39,8 @@ PARTS: dict[str, tuple[str, ...]] = {
         "vlmrl.protocols.budget",
         "vlmrl.answers.base.answer_type",
         "vlmrl.train.stage.provide.provides",
-        "vlmrl.train.stage.kinds.stage_kind",
-        "vlmrl.train.stage.engines.rollout_engine",
+        "vlmrl.run.kinds.stage_kind",
+        "vlmrl.run.engines.rollout_engine",
     ),
     "Errors": ("vlmrl.errors",),
 }

@@ -37,10 +37,10 @@ from vlmrl.rollout.turns import turn_rollouts
 from vlmrl.rollout.vllm import engine as engine_module
 from vlmrl.rollout.vllm.engine import Core, VllmEngine
 from vlmrl.rollout.vllm.inputs import Answer, Version
-from vlmrl.train.run import train_from
-from vlmrl.train.session import Places
-from vlmrl.train.tracking import read_metrics
-from vlmrl.train.ui import Ui
+from vlmrl.run.session import Places
+from vlmrl.run.start import train_from
+from vlmrl.run.tracking import read_metrics
+from vlmrl.run.ui import Ui
 from vlmrl.types import GenerationSettings, TurnRollout
 
 pytestmark = pytest.mark.slow

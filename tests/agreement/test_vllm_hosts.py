@@ -24,7 +24,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed here; see docs/rollout
 from tests.support import ahead, media_layouts, runs, served
 from tests.support.host_ranks import Training, environment
 from tests.support.netns import Hosts, unavailable
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there are namespaces")]
 

@@ -26,10 +26,10 @@ from vlmrl.rollout.vllm.client import RemoteVllmEngine
 from vlmrl.rollout.vllm.fleet import Fleet, Needed
 from vlmrl.rollout.vllm.remote import Remote
 from vlmrl.rollout.vllm.secret import read_token
-from vlmrl.train.run import train_from
-from vlmrl.train.session import Places
-from vlmrl.train.tracking import read_metrics
-from vlmrl.train.ui import Ui
+from vlmrl.run.session import Places
+from vlmrl.run.start import train_from
+from vlmrl.run.tracking import read_metrics
+from vlmrl.run.ui import Ui
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 pytestmark = pytest.mark.slow

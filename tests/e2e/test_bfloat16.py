@@ -12,12 +12,12 @@ from tests.support import kernels, runs, tiny
 from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config
 from vlmrl.policy import attention
+from vlmrl.run import session
+from vlmrl.run.session import Places
+from vlmrl.run.start import train_from
+from vlmrl.run.tracking import read_metrics
+from vlmrl.run.ui import Ui
 from vlmrl.toy.model import ModelFamily
-from vlmrl.train import session
-from vlmrl.train.run import train_from
-from vlmrl.train.session import Places
-from vlmrl.train.tracking import read_metrics
-from vlmrl.train.ui import Ui
 
 LORA = {"rank": 4, "alpha": 8.0}
 GAP = 0.05

@@ -23,7 +23,7 @@ YOURS = {
     "publish": "a checkpoint, and a hub",
     "report": "a run",
     "rollout-server": "vLLM",
-    "runs": "runs; tests/unit/train/test_listing.py",
+    "runs": "runs; tests/unit/run/test_listing.py",
     "serve": "a checkpoint; tests/unit/extras/serve",
     "thoughts": "a checkpoint",
     "view": "a run; tests/e2e/test_view_browser.py",

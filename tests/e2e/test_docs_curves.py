@@ -13,7 +13,7 @@ from tests.support.documents import ROOT, inline, read
 from tests.test_glossary import is_key
 from vlmrl.config.schema import Config, GrpoSection
 from vlmrl.methods import registries
-from vlmrl.train import hooks
+from vlmrl.run import hooks
 from vlmrl.train.stage import grpo, rewards
 
 PAGE = "docs/reading_the_curves.md"

@@ -402,8 +402,8 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/python.md", "From Python"): names_from_python,
     ("docs/reading_the_curves.md", "Alarms"): alarms,
     ("docs/reading_the_curves.md", "*"): keys_of_the_log,
-    ("docs/reproduce/differences.md", "*"): "prose; tests/unit/evals/test_evals_protocol.py, tests/unit/train/test_flagship_recipes.py",
-    ("docs/reproduce/tempsamp.md", "*"): "prose; tests/unit/evals/test_evals_protocol.py, tests/unit/train/test_flagship_recipes.py",
+    ("docs/reproduce/differences.md", "*"): "prose; tests/unit/evals/test_evals_protocol.py, tests/unit/run/test_flagship_recipes.py",
+    ("docs/reproduce/tempsamp.md", "*"): "prose; tests/unit/evals/test_evals_protocol.py, tests/unit/run/test_flagship_recipes.py",
     ("docs/resume.md", "*"): "tests/faults",
     ("docs/rollout.md", "Which engine when"): "prose; tests/unit/config/test_rollout_config.py",
     ("docs/rollout.md", "Versions that work together"): "tests/agreement/test_vllm_rollout.py, tests/agreement/test_vllm_training.py, "

@@ -12,8 +12,8 @@ from tests.support import runs
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError, EvaluationError
 from vlmrl.evals.score.records import read_records
-from vlmrl.train.evaluate import eval_problems
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.evaluate import eval_problems
+from vlmrl.run.tracking import read_metrics
 
 SUITE = """
 id: watched

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import runs
 from vlmrl.methods import registries
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 SLOTS = registries()
 ADVANTAGES = [name for name in SLOTS["advantage"].names() if "node_N" not in SLOTS["advantage"].get(name).extra.get("needs", ())]

@@ -12,7 +12,7 @@ import torch
 from tests.support import runs
 from tests.support.builders import inputs
 from tests.support.command import vlmrl
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 ROOT = Path(__file__).parents[2]
 RECIPE = "examples/my_method.yaml"

@@ -17,7 +17,7 @@ from tests.support import command, runs
 from tests.support.builders import group, sample
 from vlmrl.config.load import load
 from vlmrl.protocols import RewardContext
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "examples" / "my_recipe.yaml"

@@ -18,8 +18,8 @@ import pytest
 from tests.support import runs
 from vlmrl import cli
 from vlmrl.envs.picture import png
+from vlmrl.run.tracking import read_metrics
 from vlmrl.toy import multitask
-from vlmrl.train.tracking import read_metrics
 
 STEPS, ROWS, PER_PROMPT = 2, 4, 4
 Command = Callable[..., tuple[int, str, str]]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import runs
+from vlmrl.run.tracking import read_metrics
 from vlmrl.train.meter import EARLY
-from vlmrl.train.tracking import read_metrics
 
 SHARED = {"num_generations": 4, "prompts_per_step": 2, "generation_batch_size": 2, "max_new_tokens": 6}
 REPAIRS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.test_polygon import PLUGIN, SUITE, data, vlmrl
 from tests.support import runs
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 __all__ = ["data"]
 PLUGINS = [PLUGIN, "examples.rejection_sampling", "examples.entropy_weights", "examples.anchor_loss"]

@@ -12,8 +12,8 @@ import pytest
 from tests.support import runs
 from tests.support.builders import sample
 from vlmrl.errors import ConfigError
+from vlmrl.run.tracking import read_metrics
 from vlmrl.train.stage.preference import check_plain, pair
-from vlmrl.train.tracking import read_metrics
 
 
 def config(files: tuple[Path, Path], root: Path, steps: int = 3, loss: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -13,9 +13,9 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.support import real_job
+from vlmrl.run.tracking import read_metrics
 from vlmrl.toy.model import ModelFamily
 from vlmrl.train.tensors import not_finite
-from vlmrl.train.tracking import read_metrics
 
 ROOT = Path(__file__).parents[2]
 BASH = shutil.which("bash")

@@ -24,7 +24,7 @@ from tests.support.judge_server import JudgeServer, score
 from tests.support.samples import load_dataset, unpack
 from tests.support.standins import fill
 from vlmrl.prepare.prepare import Skipped, prepare
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 ROOT = Path(__file__).parents[2]
 BASH = shutil.which("bash")

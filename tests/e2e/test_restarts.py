@@ -16,7 +16,7 @@ import pytest
 
 from tests.e2e.test_two_ranks import SCRIPT, launch
 from tests.support import runs
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 
 def ranks_of(agent: int) -> dict[int, int]:

@@ -24,7 +24,7 @@ from vlmrl.media.store import MediaStore
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.vllm.inputs import Answer
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 from vlmrl.types import GenerationSettings, Request
 
 Files = tuple[Path, Path]

@@ -27,9 +27,9 @@ from vlmrl.plan.gpus import gpu_of
 from vlmrl.plan.model import shape_of
 from vlmrl.plan.settings import Settings
 from vlmrl.plan.time import between_copies
-from vlmrl.train import checkpoint
+from vlmrl.run import checkpoint
+from vlmrl.run.tracking import read_metrics
 from vlmrl.train.shard.base import OFFLOADS
-from vlmrl.train.tracking import read_metrics
 from vlmrl.types import PARTS
 
 ROUNDING = {"float32": 2e-5, "bfloat16": 0.05}

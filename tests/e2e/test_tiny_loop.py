@@ -11,7 +11,7 @@ from examples import tiny_loop
 from tests.support import runs
 from tests.support.plugin_rewards import first_letter
 from vlmrl.config.load import load
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "examples" / "tiny_loop.yaml"

@@ -16,7 +16,7 @@ from tests.support import runs
 from tests.support.media import make_video
 from vlmrl.envs.picture import png
 from vlmrl.envs.stripes import make_stripes, paint_stripes
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 RECIPE = Path(__file__).parents[2] / "configs" / "recipes" / "toy_zoom.yaml"
 

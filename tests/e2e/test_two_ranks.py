@@ -12,7 +12,7 @@ from tests.faults.test_resume_families import small
 from tests.support import runs
 from tests.support.given import make_model, make_rows
 from tests.support.ranks import run_ranks
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 SCRIPT = """
 import json, sys

@@ -8,7 +8,7 @@ from typing import Any
 from tests.e2e.test_two_ranks import assert_same_updates, launch
 from tests.support import runs
 from tests.support.episodes import small_episodes
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 
 def played(config: dict[str, Any]) -> list[dict[str, Any]]:

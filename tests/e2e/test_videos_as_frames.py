@@ -16,8 +16,8 @@ from vlmrl.evals.pages.check_page import CheckRows, write_check_page
 from vlmrl.evals.score.records import read_records
 from vlmrl.media.video import read_video
 from vlmrl.methods import method_problems
-from vlmrl.train.audit import audit
-from vlmrl.train.ui import Ui
+from vlmrl.run.audit import audit
+from vlmrl.run.ui import Ui
 
 RATE = 4.0
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import runs
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 Whole = tuple[dict[str, Any], dict[str, Any]]
 

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support import cases, runs
-from vlmrl.train import checkpoint
-from vlmrl.train.background import Background
+from vlmrl.run import checkpoint
+from vlmrl.run.background import Background
 from vlmrl.train.shard.copies import Copies
 
 Whole = tuple[dict[str, Any], dict[str, Any]]

@@ -23,7 +23,7 @@ from tests.support import fs_ops
 from vlmrl import fs
 from vlmrl.errors import StorageError
 from vlmrl.rollout.journal import Journal
-from vlmrl.train import checkpoint
+from vlmrl.run import checkpoint
 
 
 @dataclass(eq=False)
@@ -294,7 +294,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from vlmrl import fs
-from vlmrl.train import checkpoint
+from vlmrl.run import checkpoint
 folder, steps = Path(sys.argv[1]), int(sys.argv[2])
 for leftover in folder.glob(f"{fs.TEMPORARY}*"):
     fs.remove_tree(leftover)

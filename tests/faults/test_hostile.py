@@ -203,8 +203,8 @@ def test_every_row_is_accounted_for(tmp_path: Path) -> None:
 def test_a_whole_file_of_hostile_media_leaves_the_good_rows(tiny: Tiny, corpus: tuple[Path, list[MediaCase]], tmp_path: Path) -> None:
     """Rows and audit together, as a run loads them: each row is kept or is in the quarantine with its reason."""
     from vlmrl.config.schema import DataSection, SourceSection
-    from vlmrl.train.rows import load_rows
-    from vlmrl.train.ui import Ui
+    from vlmrl.run.rows import load_rows
+    from vlmrl.run.ui import Ui
 
     root, cases = corpus
     rows = [good_row(str(n), **({"image": ...} | {case.kind: case.path})) for n, case in enumerate(cases)]

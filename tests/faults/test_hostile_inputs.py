@@ -256,7 +256,7 @@ def test_a_console_message_cannot_steer_the_terminal(text: str) -> None:
 
 @pytest.mark.parametrize("text", ESCAPES)
 def test_a_quarantine_line_is_one_line_of_plain_characters(tmp_path: Path, text: str) -> None:
-    from vlmrl.train.rows import quarantine_row
+    from vlmrl.run.rows import quarantine_row
 
     quarantine_row(tmp_path / "bad.jsonl", dataclasses.replace(sample(), id=text), "corrupt", f"{text} is broken")
     raw = (tmp_path / "bad.jsonl").read_bytes()

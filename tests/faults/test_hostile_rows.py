@@ -16,8 +16,8 @@ from tests.support.tiny import Tiny
 from vlmrl.config.schema import DataSection, SourceSection
 from vlmrl.data.encode import Encoder
 from vlmrl.errors import DataError, RowError
-from vlmrl.train.rows import Rows, load_rows
-from vlmrl.train.ui import Ui
+from vlmrl.run.rows import Rows, load_rows
+from vlmrl.run.ui import Ui
 from vlmrl.types import MediaRef, Sample
 
 PROMPTS = 4

@@ -23,7 +23,7 @@ from tests.support import runs
 from tests.support.judge_server import Act, JudgeServer, Reply, closes, hangs, html, raw, status
 from vlmrl.rewards.remote.prompts import clean
 from vlmrl.rollout.journal import Journal
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 Whole = tuple[dict[str, Any], dict[str, Any], int]
 """A config, the outcome of its undisturbed run, and how many questions that run asked."""

@@ -18,12 +18,12 @@ from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config
 from vlmrl.errors import NumericsError
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.train.export import export
-from vlmrl.train.run import train_from
-from vlmrl.train.session import Places
+from vlmrl.run.export import export
+from vlmrl.run.session import Places
+from vlmrl.run.start import train_from
+from vlmrl.run.ui import Ui
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.tensors import not_finite, require_finite
-from vlmrl.train.ui import Ui
 from vlmrl.types import GenerationSettings, Request
 
 HEAD = "lm_head.weight"

@@ -132,7 +132,7 @@ def test_full_disk_during_one_save_is_survived(uninterrupted: Whole, tmp_path: P
 
 def test_finished_groups_are_replayed_not_generated(uninterrupted: Whole, tmp_path: Path) -> None:
     """Killed after the first of two chunks of an RL step: on resume one chunk comes from the journal."""
-    from vlmrl.train.tracking import read_metrics
+    from vlmrl.run.tracking import read_metrics
 
     config, _ = uninterrupted
     mine = elsewhere(config, tmp_path)
@@ -210,7 +210,7 @@ def _reseal(folder: Path, name: str, raw: bytes, digest: str) -> None:
     """Rewrite the manifest for an edited file, as an attacker or a buggy save would."""
     import json
 
-    from vlmrl.train import checkpoint
+    from vlmrl.run import checkpoint
     from vlmrl.train.manifest import sealed
 
     manifest = json.loads((folder / "manifest.json").read_text())

@@ -15,7 +15,7 @@ from tests.support import runs
 from tests.support.browsers import needs_miniwob
 from tests.support.episodes import small_episodes
 from vlmrl import faults
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 pytestmark = [needs_miniwob, pytest.mark.slow]
 

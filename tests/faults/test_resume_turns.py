@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import runs
 from tests.support.episodes import small_episodes
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 Whole = tuple[dict[str, Any], dict[str, Any]]
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import ahead, cases, runs
 from tests.support.episodes import small_episodes
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 STALENESS = 1
 STEPS = 4

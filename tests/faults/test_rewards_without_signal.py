@@ -11,10 +11,10 @@ from tests.support import runs
 from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config
 from vlmrl.errors import DataError
-from vlmrl.train.run import train_from
-from vlmrl.train.session import Places
-from vlmrl.train.tracking import read_metrics
-from vlmrl.train.ui import Ui
+from vlmrl.run.session import Places
+from vlmrl.run.start import train_from
+from vlmrl.run.tracking import read_metrics
+from vlmrl.run.ui import Ui
 
 
 class Told(Ui):

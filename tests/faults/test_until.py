@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.test_two_ranks import launch
 from tests.support import cases, runs, tiny
 from vlmrl.evals.score.records import read_records
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 Config = dict[str, Any]
 STEPS, EVERY, SCORE = 30, 2, 0.9

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support import runs
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 STORED = Path(__file__).with_name("losses.json")
 SHARED = {"num_generations": 4, "prompts_per_step": 4, "generation_batch_size": 4, "max_new_tokens": 10}

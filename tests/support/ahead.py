@@ -126,7 +126,8 @@ def own_weights(root: Path) -> None:
     """An engine with a copy of the policy. Once it has been synchronised it waits for the next update to begin before it generates."""
     from vlmrl.policy.vision import VisionCache
     from vlmrl.rollout.engine_hf import HFEngine
-    from vlmrl.train.stage import engines, grpo
+    from vlmrl.run import engines
+    from vlmrl.train.stage import grpo
 
     updating = threading.Event()
     update = grpo.optimizer_step

@@ -174,7 +174,7 @@ class _Packet(_Proxy):
 def traced_run(config: Mapping[str, Any], out: str) -> None:
     """Body of a child: a whole run under trace. The audit of the rows, which reads headers, is a phase of its own."""
     from tests.support import runs
-    from vlmrl.train import session
+    from vlmrl.run import session
 
     trace = Trace(Path(config["data"]["root"])).install()
     load_rows = session.load_rows

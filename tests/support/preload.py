@@ -18,7 +18,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor  # noqa: E40
 from transformers.models.qwen2_5_vl import Qwen2_5_VLProcessor  # noqa: E402, F401
 
 import vlmrl.cli  # noqa: E402
-import vlmrl.train.run  # noqa: E402, F401
+import vlmrl.run.start  # noqa: E402, F401
 from vlmrl.methods import registries  # noqa: E402
 
 registries()  # every method of every slot

@@ -82,9 +82,9 @@ def _run(
     from vlmrl.config.load import loaded
     from vlmrl.config.schema import Config
     from vlmrl.errors import VlmrlError
+    from vlmrl.run.start import Places, train_from
+    from vlmrl.run.ui import Ui
     from vlmrl.train import dist
-    from vlmrl.train.run import Places, train_from
-    from vlmrl.train.ui import Ui
 
     class Written(Ui):
         """Keeps what is said in a file beside the run."""
@@ -143,7 +143,7 @@ def run_dir(config: Mapping[str, Any]) -> Path:
 
 def outcome(config: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that must be equal, to the bit, between an uninterrupted run and a resumed one."""
-    from vlmrl.train.tracking import read_metrics, without_clock
+    from vlmrl.run.tracking import read_metrics, without_clock
 
     path = run_dir(config)
     stages = [f"stages/{stage['name']}" for stage in config["stages"]]

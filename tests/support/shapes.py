@@ -18,7 +18,7 @@ from PIL import Image
 from vlmrl.config.section import SourceSection
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError
-from vlmrl.train.import_options import import_options
+from vlmrl.run.import_options import import_options
 from vlmrl.types import Sample
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"

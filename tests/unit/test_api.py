@@ -59,12 +59,12 @@ def test_names_are_the_objects_of_their_modules():
 
 
 def test_the_package_train_is_a_package_and_a_function(monkeypatch: pytest.MonkeyPatch):
-    import vlmrl.train.results
+    import vlmrl.run.results
     from vlmrl import api
 
     monkeypatch.setattr(api, "train", lambda *args, **kwargs: (args, kwargs))
     assert vlmrl.train("recipe", ["a=1"], quiet=True) == (("recipe", ["a=1"]), {"quiet": True})
-    assert vlmrl.train.results.__name__ == "vlmrl.train.results"
+    assert vlmrl.run.results.__name__ == "vlmrl.run.results"
 
 
 def test_a_mapping_is_a_recipe(tmp_path: Path):

@@ -54,8 +54,8 @@ def clean(
 
     Example: vlmrl cache clean --all --older-than 30
     """
+    from vlmrl.run.ui import Ui
     from vlmrl.toy.cached import chosen, entries, remove
-    from vlmrl.train.ui import Ui
 
     if bool(names) == everything:
         raise ConfigError("name folders (vlmrl cache list), or say --all")

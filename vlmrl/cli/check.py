@@ -16,7 +16,7 @@ from vlmrl.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from vlmrl.config.load import Loaded
     from vlmrl.config.schema import Config
-    from vlmrl.train.audit import AuditReport
+    from vlmrl.run.audit import AuditReport
 
 
 def register(app: typer.Typer) -> None:
@@ -79,8 +79,8 @@ def check(
 
 def _check_rows(rows: Path, settings: list[str], media_root: Path | None, model: str | None, html: Path | None, *, media: bool) -> None:
     """`check --rows`."""
-    from vlmrl.train.check_rows import audit_rows, rows_config, told
-    from vlmrl.train.ui import Ui
+    from vlmrl.run.check_rows import audit_rows, rows_config, told
+    from vlmrl.run.ui import Ui
 
     config = rows_config(rows, settings, media_root=media_root, model=model)
     # A page shows rows as the model sees them, in pixels and tokens, so it wants a model.
@@ -99,7 +99,7 @@ def _audit(config: Config, html: Path | None, *, rows: bool = False) -> AuditRep
     `rows` is for a file without a recipe: all gold answers are scored, and there is no table.
     """
     from vlmrl.api import audited
-    from vlmrl.train.ui import Ui
+    from vlmrl.run.ui import Ui
 
     ui = Ui()
     report = audited(config, html, ui, rows=rows)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vlmrl.evals.ask.run import Changes, EngineName
     from vlmrl.evals.ask.suite import Suite
     from vlmrl.evals.ask.tasks import Task
-    from vlmrl.train.ui import Bar, Ui
+    from vlmrl.run.ui import Bar, Ui
 
 PANEL = "What is asked otherwise than the suite says"
 JUDGE = "A judge of thoughts: consistent with the answer, true to the picture?"
@@ -91,8 +91,8 @@ def eval_(
         raise ConfigError(f"--via lmms asks as the suite says; leave out {', '.join(clash)}")
     from vlmrl.evals.ask.run import Changes
     from vlmrl.policy.load import quiet_transformers
+    from vlmrl.run.ui import Ui
     from vlmrl.train import dist
-    from vlmrl.train.ui import Ui
 
     quiet_transformers()
     dist.start()
@@ -256,7 +256,7 @@ def compare(
     from vlmrl.evals.score.compare import compare_folders
     from vlmrl.evals.score.published import beside_published
     from vlmrl.plugins import import_plugins
-    from vlmrl.train.ui import Ui
+    from vlmrl.run.ui import Ui
 
     import_plugins(plugin or (), "--plugin")
     ui = Ui()

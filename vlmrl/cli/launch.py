@@ -14,7 +14,7 @@ from vlmrl.errors import ConfigError, VlmrlError
 
 if TYPE_CHECKING:
     from vlmrl.config.load import Loaded
-    from vlmrl.train.launch import Job
+    from vlmrl.run.launch import Job
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +36,7 @@ def launch(
 
     Example: vlmrl launch toy_video --gpus 2 --run run.name=mine
     """
-    from vlmrl.train.launch import LAUNCHERS, Job, text
+    from vlmrl.run.launch import LAUNCHERS, Job, text
 
     if with_ not in LAUNCHERS:
         raise ConfigError(f"--with: expected one of {', '.join(LAUNCHERS)}, got '{with_}'")
@@ -55,8 +55,8 @@ def launch(
 def ended(error: VlmrlError) -> None:
     """A command has ended with an error: the other ranks hear of it, and the launcher, should a restart be in vain."""
     if "WORLD_SIZE" in os.environ:
+        from vlmrl.run.launch import stop_restarts
         from vlmrl.train import dist
-        from vlmrl.train.launch import stop_restarts
 
         dist.leaving(error)
         stop_restarts(error.exit_code)
@@ -65,7 +65,7 @@ def ended(error: VlmrlError) -> None:
 def _run(job: Job, loaded: Loaded) -> None:
     import torch
 
-    from vlmrl.train.launch import run
+    from vlmrl.run.launch import run
 
     there = torch.cuda.device_count()
     if there == 0:

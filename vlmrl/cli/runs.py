@@ -12,7 +12,7 @@ import typer
 from vlmrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vlmrl.train.listing import RunLine
+    from vlmrl.run.listing import RunLine
 
 COLOURS = {"finished": "green", "running": "cyan", "stopped": "yellow", "elsewhere": "yellow"}
 
@@ -30,7 +30,7 @@ def runs(
 
     Example: vlmrl runs runs
     """
-    from vlmrl.train.listing import runs_in
+    from vlmrl.run.listing import runs_in
 
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder; runs are in the recipe's run.root, which is 'runs' where it says nothing")

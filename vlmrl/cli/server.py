@@ -35,9 +35,9 @@ def rollout_server(
     """
     from vlmrl.methods import method_problems
     from vlmrl.policy.load import quiet_transformers
+    from vlmrl.run.rollout_server import serve
+    from vlmrl.run.ui import Ui
     from vlmrl.toy.base import prepare
-    from vlmrl.train.rollout_server import serve
-    from vlmrl.train.ui import Ui
 
     loaded = load_said(recipe, overrides, method_problems)
     quiet_transformers()

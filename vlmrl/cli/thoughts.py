@@ -32,9 +32,9 @@ def thoughts(
     loaded = load_said(recipe, overrides, method_problems)
     from vlmrl.methods import require_methods
     from vlmrl.policy.load import quiet_transformers
+    from vlmrl.run.thoughts import write_thoughts
+    from vlmrl.run.ui import Ui
     from vlmrl.toy.base import prepare
-    from vlmrl.train.thoughts import write_thoughts
-    from vlmrl.train.ui import Ui
 
     require_methods(loaded.config)
     quiet_transformers()

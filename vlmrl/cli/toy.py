@@ -34,9 +34,9 @@ def make(
     Example: vlmrl toy make /tmp/world --train 20 --test 5
     """
     from vlmrl.config.schema import ToyWorldSection
+    from vlmrl.run.ui import Ui
     from vlmrl.toy.kinds import PICTURES, VIDEOS, make_world
     from vlmrl.toy.tasks import SPLITS
-    from vlmrl.train.ui import Ui
 
     if kind not in (*VIDEOS, *PICTURES):
         raise ConfigError(f"--kind: unknown kind '{kind}' (known: {', '.join((*VIDEOS, *PICTURES))})")
@@ -70,8 +70,8 @@ def prepare(
         typer.echo(f"{recipe}: nothing is generated for it")
         return
     from vlmrl.policy.load import quiet_transformers
+    from vlmrl.run.ui import Ui
     from vlmrl.toy.base import prepare as make_ready
-    from vlmrl.train.ui import Ui
 
     quiet_transformers()
     places = make_ready(config, Ui())

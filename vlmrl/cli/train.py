@@ -25,8 +25,8 @@ def train(
     """
     loaded = load_said(recipe, overrides, method_problems)
     from vlmrl.methods import require_methods
+    from vlmrl.run.ui import Ui
     from vlmrl.train import dist
-    from vlmrl.train.ui import Ui
 
     dist.start(loaded.config.train.patience)
     ui = Ui(quiet=not dist.is_main())
@@ -35,14 +35,14 @@ def train(
     require_methods(loaded.config)
 
     from vlmrl.policy.load import quiet_transformers
+    from vlmrl.run.start import train_from
     from vlmrl.toy.base import prepare
-    from vlmrl.train.run import train_from
 
     quiet_transformers()
     path = train_from(loaded, prepare(loaded.config, ui), ui, profile_steps=profile)
     from rich.text import Text
 
-    from vlmrl.train.results import closing_lines
+    from vlmrl.run.results import closing_lines
 
     for line in closing_lines(path, loaded.config):
         ui.console.print(Text(line), soft_wrap=True)  # a path or a command that is broken into lines cannot be copied

@@ -1,4 +1,4 @@
-"""The stages of a recipe: a section per kind, chosen by its `kind`. A plug-in may add one (`train.stage.kinds.stage_kind`)."""
+"""The stages of a recipe: a section per kind, chosen by its `kind`. A plug-in may add one (`run.kinds.stage_kind`)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class UntilSection(Section):
 
 class StageBase(Section):
     """What every kind of stage has. A kind of its own derives from this, with `kind: Literal["..."]`, and is registered with
-    `train.stage.kinds.stage_kind`."""
+    `run.kinds.stage_kind`."""
 
     kind: Any
     """A `Literal` of one name in every section."""

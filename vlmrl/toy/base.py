@@ -11,15 +11,15 @@ from vlmrl import fs
 from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config, SftSection, ToySection, ToyWorldSection
 from vlmrl.errors import ConfigError
+from vlmrl.run.loop import until_line
+from vlmrl.run.start import Places, train_from
+from vlmrl.run.ui import Ui
 from vlmrl.toy.kinds import GROUNDING, VIDEOS, make_world, tokenizer_corpus, world_hash
 from vlmrl.toy.lock import locked
 from vlmrl.toy.model import build_model
 from vlmrl.toy.tasks import SPLITS, Split
 from vlmrl.toy.world import MARKER, usable
 from vlmrl.train import dist
-from vlmrl.train.loop import until_line
-from vlmrl.train.run import Places, train_from
-from vlmrl.train.ui import Ui
 
 _VERSION = 1
 """Raise it when the way base models are made changes without a change of the recipe."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from vlmrl import fs
 from vlmrl.errors import ConfigError
+from vlmrl.run.ui import Ui
 from vlmrl.toy.lock import locked
-from vlmrl.train.ui import Ui
 
 KINDS = {"world": "generated media and rows", "base": "pretrained base model", "rows": "what audits of rows have found"}
 """Beginning of a folder's name -> what is in it. Nothing else in the cache is listed or removed."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vlmrl.train.ui import Ui
+from vlmrl.run.ui import Ui
 
 
 @contextmanager

@@ -156,7 +156,7 @@ class MemoryLedger:
     planned: Mapping[str, int] = field(default_factory=dict[str, int])
     """Bytes of tensors that the plan says of a phase."""
     keep: Callable[[str, Measured], None] | None = None
-    """Keeps what a device's use took beyond tensors, for the next plan (`train.memory_plan`)."""
+    """Keeps what a device's use took beyond tensors, for the next plan (`run.memory_plan`)."""
     _running: Counter[str] = field(default_factory=Counter[str])
     _phases: dict[str, _Phase] = field(default_factory=dict[str, _Phase])
     _step: _Phase = field(default_factory=_Phase)

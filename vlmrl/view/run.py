@@ -11,7 +11,7 @@ from typing import Any
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.kept import media
 from vlmrl.kept.read import KeptGroups, rank_folders
-from vlmrl.train.listing import is_run, line_of
+from vlmrl.run.listing import is_run, line_of
 from vlmrl.view.follow import MetricsFollower
 
 FILES = ("run.json", "config.yaml", "LOCK", "metrics.jsonl")

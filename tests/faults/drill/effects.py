@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tests.faults.drill.result import CODES, Drill, Result, judge, run
 from tests.support import runs
 from vlmrl.data.source import read_source
-from vlmrl.train.tracking import read_metrics
+from vlmrl.run.tracking import read_metrics
 
 REWARDS, NUMBERS, LOAD = "5 rewards", "6 numbers", "7 load, leak"
 Config = dict[str, Any]

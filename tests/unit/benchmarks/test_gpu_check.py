@@ -26,7 +26,8 @@ from vlmrl.policy import arena, attention, forward, model, offload
 from vlmrl.policy.kernels import Operations
 from vlmrl.policy.pack import layout_of
 from vlmrl.rollout import engine_hf, grid
-from vlmrl.train import memory_ledger, session, step
+from vlmrl.run import session
+from vlmrl.train import memory_ledger, step
 
 ROOT = Path(__file__).parents[3]
 

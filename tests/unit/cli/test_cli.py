@@ -280,7 +280,7 @@ def test_train_checks_methods_then_prepares_then_trains(run, recipe, monkeypatch
         seen.append((loaded.config.run.seed, places, more))
         return recipe.parent
 
-    double(monkeypatch, "vlmrl.train.run", train_from=train_from)
+    double(monkeypatch, "vlmrl.run.start", train_from=train_from)
     code, out, err = run("train", str(recipe), "run.seed=5", "--profile", "3")
     assert (code, seen) == (0, [("methods", 5), "prepare", (5, "places", {"profile_steps": 3})]), err
     assert out.startswith(f"model:    {recipe.parent / 'final'}\n")
@@ -292,7 +292,7 @@ def test_train_passes_the_exit_code_on(run, recipe, monkeypatch):
 
     double(monkeypatch, "vlmrl.methods", require_methods=lambda config: {}, method_problems=lambda config: [])
     double(monkeypatch, "vlmrl.toy.base", prepare=lambda config, ui: None)
-    double(monkeypatch, "vlmrl.train.run", train_from=train_from)
+    double(monkeypatch, "vlmrl.run.start", train_from=train_from)
     assert run("train", str(recipe))[0] == 75
 
 

@@ -13,9 +13,9 @@ from vlmrl.config.names import key_problem, plain_problem, reserved_problem, sam
 from vlmrl.config.schema import Config, validate
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.suite import load_suite
-from vlmrl.train.run import train_from
-from vlmrl.train.session import Places
-from vlmrl.train.ui import Ui
+from vlmrl.run.session import Places
+from vlmrl.run.start import train_from
+from vlmrl.run.ui import Ui
 
 GOOD = ["rl", "RL", "a", "7", "sft-2", "stage_1", "v1.2", "x" * 64, "basement", "final2", "temporal", "older", "tmp", "a.b.c"]
 NO_PATH = ["", ".", "..", "a..b", "../escape", "../../out", "a/b", "/abs", "a\\b", "a b", " a", "ü", "x" * 65]

@@ -11,7 +11,7 @@ import pytest
 from tests.support import runs
 from vlmrl.config.schema import Config, validate
 from vlmrl.families.qwen_vl import LANGUAGE_TARGETS
-from vlmrl.train.session import fixed_options
+from vlmrl.run.session import fixed_options
 
 
 def _config(change: Callable[[dict[str, Any]], None]) -> Config:

@@ -13,8 +13,8 @@ from vlmrl.config.load import load
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError
 from vlmrl.methods import method_problems
-from vlmrl.train.rundir import Options, open_run
-from vlmrl.train.session import fixed_options
+from vlmrl.run.rundir import Options, open_run
+from vlmrl.run.session import fixed_options
 
 WORDS = "{{ question }} Give {{ ask }} in <answer></answer>."
 

@@ -10,9 +10,9 @@ import pytest
 from tests.support import runs
 from vlmrl.config.schema import Config, RolloutSection, RolloutStage, validate
 from vlmrl.errors import ConfigError
-from vlmrl.train.rollout_server import sections
-from vlmrl.train.session import fixed_options
-from vlmrl.train.stage.engines import ENGINES, bounds_of, longest_prompt
+from vlmrl.run.engines import ENGINES, bounds_of, longest_prompt
+from vlmrl.run.rollout_server import sections
+from vlmrl.run.session import fixed_options
 
 
 def config(model: dict[str, Any] | None = None, **rollout: Any) -> Config:

@@ -9,7 +9,7 @@ import pytest
 from vlmrl.config.combinations import contradictions, doubts
 from vlmrl.config.schema import Config, validate
 from vlmrl.methods import method_problems, registries
-from vlmrl.train.session import fixed_options
+from vlmrl.run.session import fixed_options
 
 FOUND = registries()
 EPISODES: dict[str, Any] = {

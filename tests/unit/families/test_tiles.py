@@ -22,7 +22,7 @@ from vlmrl.families import generic, tiles
 from vlmrl.families.tiny import TINY
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import load_policy, load_processor
-from vlmrl.train.session import fixed_options
+from vlmrl.run.session import fixed_options
 from vlmrl.types import MediaRef
 
 ASKED = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?"}]}]

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vlmrl.policy import flex as module
 from vlmrl.policy.attention import _BACKENDS
 from vlmrl.policy.pack import layout_of
-from vlmrl.train.stage.open import warm_up
+from vlmrl.run.open_stage import warm_up
 
 CPU = torch.device("cpu")
 GROUPS = st.lists(st.tuples(st.integers(1, 300), st.lists(st.integers(0, 200), min_size=0, max_size=4)), min_size=1, max_size=3)

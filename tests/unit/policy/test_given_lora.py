@@ -21,7 +21,7 @@ from vlmrl.policy.lora import add_adapters, fold_adapters, merged_state
 from vlmrl.policy.model import LoraSpec, Policy
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
-from vlmrl.train.export import export
+from vlmrl.run.export import export
 
 pytestmark = pytest.mark.not_fast  # builds models
 

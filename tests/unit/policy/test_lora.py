@@ -26,7 +26,7 @@ from vlmrl.policy.model import LoraSpec, Policy
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.train.export import export
+from vlmrl.run.export import export
 from vlmrl.train.shard.adamw import make_optimizer
 from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, write_tensors
 from vlmrl.types import GenerationSettings, Request

@@ -19,7 +19,7 @@ from vlmrl.policy.load import freeze, load_policy, weights_fingerprint
 from vlmrl.policy.lora import add_adapters, fold_adapters, merged_state
 from vlmrl.policy.model import LoraSpec, Policy
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.train.export import export
+from vlmrl.run.export import export
 from vlmrl.types import GenerationSettings, Request
 
 pytest.importorskip("bitsandbytes")

@@ -21,7 +21,7 @@ from vlmrl.policy.model import LoraSpec, Policy
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.train.export import export
+from vlmrl.run.export import export
 from vlmrl.types import PARTS, GenerationSettings, Part, Request
 
 pytestmark = pytest.mark.not_fast  # builds models

@@ -22,9 +22,9 @@ from vlmrl.errors import NumericsError
 from vlmrl.rollout.engine_fixed import FixedEngine
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.grid import GROW
+from vlmrl.run.start import Places, train_from
+from vlmrl.run.ui import Ui
 from vlmrl.train import pipeline
-from vlmrl.train.run import Places, train_from
-from vlmrl.train.ui import Ui
 from vlmrl.types import GenerationSettings, Prompt, Request
 
 LONG = 3 * GROW

@@ -17,13 +17,13 @@ from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError
 from vlmrl.media.image import decode_image
 from vlmrl.methods import require_methods
+from vlmrl.run.audit import audit
+from vlmrl.run.ui import Ui
 from vlmrl.toy import tasks, world
 from vlmrl.toy.kinds import PICTURES, VIDEOS, make_world, tokenizer_corpus, world_hash
 from vlmrl.toy.model import build_model, build_tokenizer
 from vlmrl.toy.shell import clip
 from vlmrl.toy.tasks import SPLITS
-from vlmrl.train.audit import audit
-from vlmrl.train.ui import Ui
 
 RECIPES = Path(__file__).parents[3] / "configs" / "recipes"
 OF_KIND = {

@@ -14,10 +14,10 @@ import pytest
 
 from vlmrl.config.schema import ToySection, ToyWorldSection
 from vlmrl.envs.picture import PAINT
+from vlmrl.run.ui import Ui
 from vlmrl.toy import base, world
 from vlmrl.toy.tasks import SPLITS, Event, Scene, make_scene
 from vlmrl.toy.world import MARKER, encode_mp4, make_world, render, world_hash
-from vlmrl.train.ui import Ui
 
 SMALL = ToyWorldSection(pretrain=2, sft=1, train=2, validation=1, test=2, seed=5)
 

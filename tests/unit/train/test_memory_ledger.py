@@ -22,8 +22,8 @@ from vlmrl.plan.gpus import gpu_of
 from vlmrl.plan.memory import memory
 from vlmrl.plan.model import shape_of
 from vlmrl.plan.settings import SLACK, Settings, settings_of
+from vlmrl.run.memory_plan import keep, planned
 from vlmrl.train.memory_ledger import MIB, CudaGauge, HostGauge, MemoryLedger, Reading, gauge_of, resident
-from vlmrl.train.memory_plan import keep, planned
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """A stage as its step sees it: the policy that learns, the rows, the rewards, and what is counted.
 
-How it is opened and restored is the run's business (`stage.open`), and so is everything that happens after an update (`train.hooks`).
+How it is opened and restored is the run's business (`run.open_stage`), and so is everything that happens after an update (`run.hooks`).
 A kind of stage is a function that makes one step with a `Stage` and gives a `StepResult`.
 """
 

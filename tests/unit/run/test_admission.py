@@ -1,0 +1,111 @@
+"""What a family without code of its own is refused, each with what to do, and which layout trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.support.runs import small_config
+from vlmrl.config.schema import Config
+from vlmrl.errors import ConfigError
+from vlmrl.run.admission import refuse_unproven, training_layout, unproven
+from vlmrl.train import dist
+
+
+def bundle(*layouts: str, own_code: bool = False) -> Any:
+    return SimpleNamespace(family=SimpleNamespace(name="gemma3", choice="generic", own_code=own_code), layouts=layouts)
+
+
+def recipe(model: dict[str, Any] | None = None, rollout: dict[str, Any] | None = None, **sections: dict[str, Any]) -> Config:
+    config = small_config(Path("m"), Path("w"), Path("r"))
+    config["model"] |= model or {}
+    config["stages"][1]["rollout"] |= rollout or {}
+    return Config.model_validate(config | sections)
+
+
+def episodes(**history: Any) -> Config:
+    config = small_config(Path("m"), Path("w"), Path("r"))
+    config["stages"][1] |= {
+        "environment": {"name": "toy_desk", "max_turns": 3},
+        "history": history,
+        "rewards": [{"name": "environment_reward"}],
+        "advantage": {"name": "trajectory"},
+    }
+    return Config.model_validate(config)
+
+
+REFUSED: list[tuple[Config, str]] = [
+    (recipe({"attention": "flash_attention_2"}), "leave it at 'sdpa'"),
+    (recipe({"prefix_backend": "merge"}), "model.prefix_backend: 'merge'"),
+    (recipe({"kernels": "liger"}), "model.kernels: 'liger'"),
+    (recipe({"positions": "grid"}), "model.positions: 'grid'"),
+    (recipe({"vision_chunk_patches": 64}), "model.vision_chunk_patches: 64"),
+    (recipe(media={"vision_cache_dir": "x"}), "media.vision_cache_dir: 'x'"),
+    (
+        recipe(train={"sharding": "fsdp"}),
+        "train.sharding: 'fsdp' is not proven with a 'gemma3' model under model.family 'generic'; take ddp",
+    ),
+    (recipe(train={"sequence": 2}), "train.sequence: 2"),
+    (recipe(rollout={"engine": "vllm"}), "stages[1].rollout.engine: 'vllm'"),
+    (recipe(rollout={"graphs": True}), "stages[1].rollout.graphs: True"),
+    (episodes(), "stages[1].environment: 'toy_desk' is not proven"),
+    (episodes(screens=1), "take a Qwen-VL model"),
+]
+
+
+@pytest.mark.parametrize(("cfg", "said"), REFUSED, ids=[said.split(":")[0] for _, said in REFUSED])
+def test_what_is_not_proven_is_refused_with_what_to_do(cfg: Config, said: str) -> None:
+    (problem,) = unproven(cfg, bundle())
+    assert said in problem
+    with pytest.raises(ConfigError):
+        refuse_unproven(cfg, bundle())
+    assert unproven(cfg, bundle(own_code=True)) == []
+
+
+@pytest.mark.parametrize("cfg", [recipe(), recipe({"lora": {"rank": 4}}), recipe({"lora": {"rank": 4, "vision": True}})])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_plain_recipes_and_adapters_are_taken_in_any_number_of_replicas(
+    cfg: Config, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist, "world", lambda: processes)
+    assert unproven(cfg, bundle()) == []
+    refuse_unproven(cfg, bundle())
+
+
+def policy(*layouts: str, own_code: bool = False) -> Any:
+    return cast(Any, SimpleNamespace(bundle=bundle(*layouts), subject=None if own_code else object()))
+
+
+@pytest.mark.parametrize(
+    ("layouts", "asked", "recomputes", "taken"),
+    [
+        ((), "repeat", False, "repeat"),
+        ((), "shared_prefix", False, "repeat"),
+        (("repeat",), "shared_prefix", False, "repeat"),
+        (("repeat", "fork"), "shared_prefix", False, "fork"),
+        (("repeat", "fork"), "shared_prefix", True, "repeat"),
+        (("repeat", "fork", "shared_prefix"), "shared_prefix", True, "shared_prefix"),
+        (("repeat", "fork", "shared_prefix"), "repeat", False, "repeat"),
+    ],
+)
+def test_the_layout_is_the_best_that_the_kit_admits(layouts: tuple[str, ...], asked: str, recomputes: bool, taken: str) -> None:
+    layout, why = training_layout(policy(*layouts), asked, recomputes=recomputes)
+    assert layout == taken
+    assert ("vlmrl conform" in why) == (layout != asked)
+
+
+@pytest.mark.parametrize("asked", ["chains", "trees"])
+def test_what_turns_share_needs_code_of_a_familys_own(asked: str) -> None:
+    layout, why = training_layout(policy("repeat", "fork", "shared_prefix"), asked, recomputes=False)
+    assert layout == "shared_prefix"
+    assert f"shared_prefix in place of {asked}" in why
+    assert training_layout(policy("repeat", "fork"), asked, recomputes=False)[0] == "fork"
+    assert training_layout(policy("repeat", "fork"), asked, recomputes=True)[0] == "repeat"
+    assert training_layout(policy(own_code=True), asked, recomputes=True) == (asked, "")
+
+
+def test_code_of_a_familys_own_trains_in_what_is_asked_for() -> None:
+    assert training_layout(policy(own_code=True), "shared_prefix", recomputes=True) == ("shared_prefix", "")

@@ -1,0 +1,85 @@
+"""What a family without code of its own may be trained with: options that are not proven there are refused, layouts as the kit admits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vlmrl.config.schema import Config, RolloutStage
+from vlmrl.errors import ConfigError
+from vlmrl.evals.score.records import REFERENCE
+from vlmrl.policy.forward import TURNS
+from vlmrl.policy.model import Policy, ProcessorBundle
+
+REPEAT = "repeat"
+SHARED = "shared_prefix"
+FORK = "fork"
+PLAIN = {"kernels": "torch"}
+"""What a default `auto` has become before a run is opened (`run.machine`)."""
+
+
+def refuse_unproven(cfg: Config, bundle: ProcessorBundle) -> None:
+    """Stop before anything is loaded.
+
+    Raises:
+        ConfigError: with everything that the recipe asks for and this family is not proven with.
+    """
+    problems = unproven(cfg, bundle)
+    if problems:
+        raise ConfigError(problems)
+
+
+def unproven(cfg: Config, bundle: ProcessorBundle) -> list[str]:
+    """What the recipe asks for and this family is not proven with, each with what to do."""
+    family = bundle.family
+    if family.own_code:
+        return []
+    who = f"a '{family.name}' model under model.family '{family.choice}'"
+    return [f"{path}: {value!r} is not proven with {who}; {remedy}" for path, value, remedy in _asked(cfg)]
+
+
+def _asked(cfg: Config) -> Iterator[tuple[str, object, str]]:
+    """(option, its value, what to do) of what needs code of a family's own."""
+    m, whole = cfg.model, type(cfg.model).model_fields
+    for name in ("attention", "prefix_backend", "kernels"):
+        value, plain = getattr(m, name), whole[name].default
+        if value not in (plain, PLAIN.get(name)):
+            yield f"model.{name}", value, f"leave it at {plain!r}: its own forward runs under its own masks"
+    if m.positions == "grid":
+        yield "model.positions", m.positions, "leave it at 'auto': positions are the model's own"
+    if m.vision_chunk_patches is not None:
+        yield "model.vision_chunk_patches", m.vision_chunk_patches, "take it out: media pass through the tower one by one"
+    if cfg.media.vision_cache_dir is not None:
+        yield "media.vision_cache_dir", cfg.media.vision_cache_dir, "take it out: features are kept in memory (media.cache_bytes)"
+    if cfg.train.sharding != "ddp":
+        yield "train.sharding", cfg.train.sharding, "take ddp"
+    if cfg.train.offload_activations:
+        yield "train.offload_activations", True, "leave it out"
+    if cfg.train.sequence != 1:
+        yield "train.sequence", cfg.train.sequence, "take 1"
+    for place, stage in enumerate(cfg.stages):
+        if isinstance(stage, RolloutStage) and stage.rollout.engine != REFERENCE:
+            yield f"stages[{place}].rollout.engine", stage.rollout.engine, f"take {REFERENCE}: the policy itself answers"
+        if isinstance(stage, RolloutStage) and stage.rollout.graphs:
+            yield f"stages[{place}].rollout.graphs", True, "leave it out: the shapes of its own caches grow"
+        if isinstance(stage, RolloutStage) and stage.environment is not None:
+            yield (
+                f"stages[{place}].environment",
+                stage.environment.name,
+                "take a Qwen-VL model: what is seen between answers is laid out there",
+            )
+
+
+def training_layout(policy: Policy, asked: str, *, recomputes: bool) -> tuple[str, str]:
+    """(the layout that trains, why it is not the one asked for or nothing). All give the same log-probs; what differs is cost.
+
+    Args:
+        recomputes: whether layers are computed again in the backward pass, under which a cache is dropped.
+    """
+    admitted = policy.bundle.layouts
+    if policy.subject is None or asked == REPEAT or asked in admitted:
+        return asked, ""
+    if asked in TURNS and SHARED in admitted:
+        return SHARED, f"forward: {SHARED} in place of {asked}, which needs the code of a family of its own"
+    taken = FORK if asked in (SHARED, *TURNS) and FORK in admitted and not recomputes else REPEAT
+    known = f"vlmrl conform admits {', '.join(admitted)}" if admitted else "no report of vlmrl conform lies beside the model"
+    return taken, f"forward: {taken} in place of {asked} ({known}; run `vlmrl conform` on the model's folder to admit more)"

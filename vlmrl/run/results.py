@@ -1,0 +1,110 @@
+"""What a finished run shows: tables of its stages, comparisons between them, where the time went; and where to find what it made."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from vlmrl.config.schema import Config
+from vlmrl.errors import EvaluationError
+from vlmrl.evals.pages.run_page import comparisons_of, headline, seed_of, write_report
+from vlmrl.evals.pages.runfiles import load_run
+from vlmrl.evals.pages.timeshare import time_cells, time_shares
+from vlmrl.evals.score.baseline import constant_baseline
+from vlmrl.evals.score.levels import level_table
+from vlmrl.evals.score.paired import Comparison
+from vlmrl.evals.score.summary import summarize
+from vlmrl.evals.score.table import Pair, comparison_cells, level_cells, part_cells, summary_cells, table
+from vlmrl.evals.score.verdict import verdict
+from vlmrl.run.ui import Ui
+
+SUITES = {"shell": "toy_video", "grounding": "toy_grounding"}
+"""Kind of generated world -> the suite that asks it."""
+SHOWN = ("miou", "r1@0.3", "r1@0.5", "r1@0.7", "parse_rate", "think_rate", "tokens")
+
+
+def show_results(path: Path, ui: Ui) -> None:
+    """Write the report and print the tables, with the numbers of the report, and last what the run has come to. Without evaluation records
+    there is nothing to compare, only time."""
+    files = load_run(path)
+    records = {name: rows for name, rows in files.records.items() if rows}
+    if records:
+        write_report(path)
+        seed = seed_of(files)
+        summaries = {name: summarize(rows, seed) for name, rows in records.items()}
+        spans = any("miou" in summary.metrics for summary in summaries.values())
+        levels = level_table(records, seed)
+        own = ("miou", "r1@0.5") if spans else headline(summaries.values())
+        columns = SHOWN if spans else None if levels is None else (*own, "parse_rate", "think_rate", "tokens")
+        ui.show(table(summary_cells(summaries, columns), "held-out questions, 95% intervals"))
+        if levels is not None:
+            ui.show(table(level_cells(levels), "by how hard questions are, 95% intervals"))
+        elif any(summary.parts for summary in summaries.values()):
+            ui.show(table(part_cells(summaries), "by task and difficulty, 95% intervals"))
+        comparisons, refused = comparisons_of(records, seed)
+        compared = (*(own if levels is None else own[:1]), "think_rate", "tokens")
+        shown = comparisons if levels is None else coarser(comparisons)
+        ui.show(table(comparison_cells(shown, compared, parts=not spans), "paired differences, 95% intervals"))
+        for line in refused:
+            ui.say(line)
+        golds = [(r.gold[0], r.gold[1]) for r in next(iter(records.values())) if r.answer_type == "time_span"]
+        if golds:
+            span, miou = constant_baseline(golds)
+            ui.say(f"constant-answer baseline ({span[0]:.1f} to {span[1]:.1f} s): mIoU {miou:.3f}")
+        first = [line["time/to_first_rl_step"] for line in files.metrics if "time/to_first_rl_step" in line]
+        if first:
+            ui.say(f"seconds from the start of the command to the first RL step: {first[0]:.1f}")
+        ui.show(table(time_cells(time_shares(files.metrics)), "where the time went"))
+        for line in verdict(records, seed, comparisons):
+            ui.say(line)
+
+
+def coarser(comparisons: Mapping[Pair, Comparison]) -> dict[Pair, Comparison]:
+    """With the categories as their only parts, or the difficulties where there are no categories."""
+    out: dict[Pair, Comparison] = {}
+    for pair, x in comparisons.items():
+        kind = "category=" if any(part.startswith("category=") for part in x.parts) else "difficulty="
+        out[pair] = dataclasses.replace(x, parts={part: own for part, own in x.parts.items() if part.startswith(kind)})
+    return out
+
+
+def check_evaluations(path: Path) -> None:
+    """Whether a finished run has all evaluations that it began; those that failed are in its metrics.
+
+    Raises:
+        EvaluationError: names the stages whose last evaluation failed.
+    """
+    failed: dict[str, float] = {}
+    for line in load_run(path).metrics:
+        if "eval/failed" in line:
+            failed[str(line.get("stage"))] = line["eval/failed"]
+    names = [name for name, count in failed.items() if count]
+    if names:
+        raise EvaluationError(
+            f"{path}: the run is finished and its weights are whole, but the evaluation of {', '.join(names)} failed: the report lacks its "
+            "numbers. The warnings above and the log say why; evaluate the weights in stages/ with `vlmrl eval`"
+        )
+
+
+def closing_lines(path: Path, cfg: Config) -> list[str]:
+    """Where the model and the report of a finished run are, and the commands that go on from here."""
+    final, report, best = path / "final", path / "report.html", path / "best"
+    out = [f"model:    {final}" + (f"   (the best evaluation: {best})" if best.exists() else "")]
+    if report.exists():
+        out.append(f"report:   {report}")
+    toy = cfg.toy.world.kind if cfg.data.root == "toy" and cfg.toy is not None else None
+    suite = cfg.eval.suite or SUITES.get(toy or "")
+    evaluate = shlex.join([*_program(), "eval", str(final), "--suite"])
+    out.append(
+        f"evaluate: {evaluate} {shlex.quote(suite)}" if suite else f"evaluate: {evaluate} NAME   (names: {shlex.join(_program())} suites)"
+    )
+    return [*out, f"look:     {shlex.join([*_program(), 'report', str(path)])}   (writes the report again)"]
+
+
+def _program() -> list[str]:
+    """How this machine calls the command line: by its name where that is on the path."""
+    return ["vlmrl"] if shutil.which("vlmrl") else [sys.executable, "-m", "vlmrl"]

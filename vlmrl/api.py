@@ -228,7 +228,7 @@ def ask(
     from vlmrl.errors import ConfigError
     from vlmrl.evals.ask.asking import asking_of, chosen
     from vlmrl.evals.ask.models import LocalModel, compute_dtype
-    from vlmrl.evals.ask.question import Asker
+    from vlmrl.evals.ask.question import QuestionModel
     from vlmrl.evals.pages.drawn import draw_answer
     from vlmrl.policy.load import quiet_transformers
 
@@ -240,7 +240,7 @@ def ask(
     asking = chosen(asking_of(path, recipe), **given, max_new_tokens=max_new_tokens)
     quiet_transformers()
     model = LocalModel.load(path, device=device, dtype=compute_dtype(device, dtype))
-    with closing(Asker(model, asking)) as asker:
+    with closing(QuestionModel(model, asking)) as asker:
         said = asker.ask(question, media, temperature=temperature, seed=seed)
     if drawn is not None:
         draw_answer(Path(drawn), said.sample, said.shown[0], said.answer)

@@ -36,7 +36,7 @@ from vlmrl.rollout.forks import NONE, Forks
 from vlmrl.rollout.turns import turn_rollouts
 from vlmrl.rollout.vllm import engine as engine_module
 from vlmrl.rollout.vllm.engine import Core, VllmEngine
-from vlmrl.rollout.vllm.inputs import Answer, Version
+from vlmrl.rollout.vllm.inputs import Completion, Version
 from vlmrl.run.session import Places
 from vlmrl.run.start import train_from
 from vlmrl.run.tracking import read_metrics
@@ -171,7 +171,7 @@ def test_a_prompt_that_grows_too_long_ends_its_attempt(world: World, tmp_path: P
 def test_a_prompt_that_comes_back_changed_is_refused(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, seen = engine_module.answer_of, []
 
-    def answer_of(output: Any) -> Answer:
+    def answer_of(output: Any) -> Completion:
         answer = real(output)
         seen.append(answer)
         return answer if len(seen) < 8 else dataclasses.replace(answer, prompt_ids=answer.prompt_ids[:-1])

@@ -27,7 +27,7 @@ from vlmrl.envs.picture import png
 from vlmrl.errors import RemoteError
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.judge import judge
-from vlmrl.rewards.remote.judges import Ask, ChatJudge, content
+from vlmrl.rewards.remote.judges import ChatJudge, JudgeQuestion, content
 from vlmrl.rewards.remote.material import pictures
 from vlmrl.rewards.remote.services import Services, session
 from vlmrl.rewards.remote.verdicts import Problem, finite, label_check, score_check
@@ -111,15 +111,17 @@ def read_score(reply: Mapping[str, Any], ident: str) -> Mapping[str, Any]:
     return {"score": finite(float(content(reply)), "score", 0.0, 1.0)}
 
 
-def guided(bench: Bench, answer: str, *, with_pictures: bool = True, **extra: Any) -> Ask:
+def guided(bench: Bench, answer: str, *, with_pictures: bool = True, **extra: Any) -> JudgeQuestion:
     group, ctx = bench.group(answer)
     values = {"question": group.prompt.sample.question, "gold": "3", "answer": answer, "instructions": ""}
     seen = pictures(group, ctx) if with_pictures else ()
     wanted = {"structured_outputs": {"choice": list(LABELS)}, **extra}
-    return Ask(template="judge", values=values, check=label_check(*LABELS), pictures=seen, read=read_label, json_reply=False, extra=wanted)
+    return JudgeQuestion(
+        template="judge", values=values, check=label_check(*LABELS), pictures=seen, read=read_label, json_reply=False, extra=wanted
+    )
 
 
-def expected_tokens(bench: Bench, chat: ChatJudge, ask: Ask) -> int:
+def expected_tokens(bench: Bench, chat: ChatJudge, ask: JudgeQuestion) -> int:
     """Prompt tokens of a question by our own tokenizer, with as many per picture as its patches make."""
     bundle = bench.tiny.bundle
     conversation = [
@@ -157,7 +159,7 @@ def test_what_a_judge_sees_decides(bench: Bench, services: Services):
     for prompt in bench.tiny.prompts(2, "answer_only"):
         group = Group(id="g", prompt=prompt, rollouts=())
         seen = pictures(group, RewardContext(media={h.key: bench.tiny.store.get_key(h.key) for h in prompt.media}))
-        ask = Ask(
+        ask = JudgeQuestion(
             template="judge",
             values={"question": "q", "gold": "3", "answer": "2", "instructions": ""},
             check=lambda reply: {"logprob": reply["logprob"]},
@@ -190,7 +192,7 @@ def test_noise_is_unjudged_by_reason_and_never_zero(bench: Bench, services: Serv
 
 def test_guided_numbers_are_read(bench: Bench, services: Services):
     group, ctx = bench.group("2")
-    ask = Ask(
+    ask = JudgeQuestion(
         template="judge",
         values={"question": "q", "gold": "3", "answer": "2", "instructions": ""},
         check=score_check(),

@@ -23,7 +23,7 @@ from vlmrl.evals.score.records import read_records
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.rollout.vllm.inputs import Answer
+from vlmrl.rollout.vllm.inputs import Completion
 from vlmrl.run.tracking import read_metrics
 from vlmrl.types import GenerationSettings, Request
 
@@ -105,7 +105,7 @@ def test_without_servers_the_run_ends_with_69_and_goes_on_from_its_journal(tiny_
         cfg = config(tiny_files, tmp_path, there)
         answered: list[int] = []
 
-        def alter(answer: Answer) -> Answer:
+        def alter(answer: Completion) -> Completion:
             answered.append(1)
             if len(answered) == 12:  # in the second half of the first step
                 for one in there:
@@ -138,7 +138,7 @@ def test_a_signal_ends_the_wait_for_servers(tiny_files: Files, tmp_path: Path, w
         cfg["checkpoint"]["every"] = 1
         answered: list[int] = []
 
-        def alter(answer: Answer) -> Answer:
+        def alter(answer: Completion) -> Completion:
             answered.append(1)
             if len(answered) == (12 if when == "answers" else 16):  # in the second half of the first step, or at its end
                 for one in there:
@@ -182,7 +182,7 @@ def test_one_server_that_dies_does_not_end_the_run(tiny_files: Files, tmp_path: 
         cfg = config(tiny_files, tmp_path, there)
         left, answered = there[1], list[int]()
 
-        def alter(answer: Answer) -> Answer:
+        def alter(answer: Completion) -> Completion:
             answered.append(1)
             if len(answered) == 1:  # of the first half of the first step
                 there[0].engine.free.clear()

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from vlmrl.rollout.vllm.host import Loop
-from vlmrl.rollout.vllm.inputs import Answer, Placed
-from vlmrl.rollout.vllm.messages import Ask
+from vlmrl.rollout.vllm.inputs import Completion, Placed
+from vlmrl.rollout.vllm.messages import GenerateRequest
 from vlmrl.rollout.vllm.server import Handler, RolloutServer
 from vlmrl.rollout.vllm.wire import decode, encode
 from vlmrl.rollout.vllm.worker import checksum
@@ -80,12 +80,12 @@ class Engine:
         self.steps = 2
         self.fails: BaseException | None = None
         """Raised by the next step."""
-        self.alter: Callable[[Answer], Answer] = lambda answer: answer
-        self.asks: list[Ask] = []
+        self.alter: Callable[[Completion], Completion] = lambda answer: answer
+        self.asks: list[GenerateRequest] = []
         self.calls: list[str] = []
         self.dropped: list[str] = []
         self._facts = {"architecture": architecture, "dtype": dtype, "max_model_len": room, "max_num_seqs": 64}
-        self._open: dict[str, tuple[Ask, int, int]] = {}
+        self._open: dict[str, tuple[GenerateRequest, int, int]] = {}
         self._named = 0
 
     def facts(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class Engine:
     def busy(self) -> bool:
         return bool(self._open)
 
-    def ask(self, ask: Ask) -> list[str]:
+    def ask(self, ask: GenerateRequest) -> list[str]:
         self.asks.append(ask)
         names: list[str] = []
         for seed in ask.seeds:
@@ -104,19 +104,19 @@ class Engine:
             self._open[names[-1]] = ask, seed, self.steps
         return names
 
-    def step(self) -> list[tuple[str, Answer]]:
+    def step(self) -> list[tuple[str, Completion]]:
         if self.fails is not None:
             raise self.fails
         if not self.free.is_set():
             time.sleep(0.01)
             return []
-        out: list[tuple[str, Answer]] = []
+        out: list[tuple[str, Completion]] = []
         for name, (ask, seed, left) in list(self._open.items()):
             self._open[name] = ask, seed, left - 1
             if left <= 1:
                 del self._open[name]
                 ids = made_up(ask.placed, dict(ask.patches), seed, ask.ends[0])
-                given = Answer(ids=ids, logprobs=(-0.5,) * len(ids), reason="stop", cached=3, prompt_ids=ask.placed.ids)
+                given = Completion(ids=ids, logprobs=(-0.5,) * len(ids), reason="stop", cached=3, prompt_ids=ask.placed.ids)
                 out.append((name, self.alter(given)))
         return out
 

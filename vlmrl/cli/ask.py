@@ -13,7 +13,7 @@ import typer
 from vlmrl.errors import ConfigError, DataError, MediaError, RowError
 
 if TYPE_CHECKING:
-    from vlmrl.evals.ask.question import Answered, Asker
+    from vlmrl.evals.ask.question import Answered, QuestionModel
     from vlmrl.types import MediaKind
 
 PANEL = "How it is asked, if not as the checkpoint's recipe says"
@@ -48,7 +48,7 @@ def ask(
     """
     from vlmrl.evals.ask.asking import asking_of, chosen
     from vlmrl.evals.ask.models import LocalModel, compute_dtype
-    from vlmrl.evals.ask.question import Asker
+    from vlmrl.evals.ask.question import QuestionModel
     from vlmrl.policy.load import quiet_transformers
 
     media: list[tuple[MediaKind, Path]] = [*(("image", path) for path in image or ()), *(("video", path) for path in video or ())]
@@ -61,7 +61,7 @@ def ask(
         typer.echo(note, err=True)
     quiet_transformers()
     model = LocalModel.load(checkpoint, device=device, dtype=compute_dtype(device, dtype))
-    with closing(Asker(model, asking)) as asker:
+    with closing(QuestionModel(model, asking)) as asker:
         for number, text in enumerate(_questions(question)):
             said = _asked(asker, text, media, temperature=temperature, seed=seed, interactive=question is None)
             if said is not None:
@@ -83,7 +83,7 @@ def _questions(given: str | None) -> Iterator[str]:
 
 
 def _asked(
-    asker: Asker, text: str, media: list[tuple[MediaKind, Path]], *, temperature: float, seed: int, interactive: bool
+    asker: QuestionModel, text: str, media: list[tuple[MediaKind, Path]], *, temperature: float, seed: int, interactive: bool
 ) -> Answered | None:
     """The answer. A question that cannot be asked ends the command, unless more of them come: then it is said, and None."""
     try:

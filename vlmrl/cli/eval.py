@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vlmrl.evals.ask.run import Changes, EngineName
     from vlmrl.evals.ask.suite import Suite
     from vlmrl.evals.ask.tasks import Task
-    from vlmrl.run.ui import Bar, Ui
+    from vlmrl.run.ui import ProgressBar, Ui
 
 PANEL = "What is asked otherwise than the suite says"
 JUDGE = "A judge of thoughts: consistent with the answer, true to the picture?"
@@ -199,7 +199,7 @@ def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes
     from vlmrl.evals.pages.replay_page import write_replay
     from vlmrl.train import dist
 
-    bars: dict[str, Bar] = {}
+    bars: dict[str, ProgressBar] = {}
     with ExitStack() as outer, ExitStack() as stack:
 
         def progress(task: str, done: int, total: int) -> None:

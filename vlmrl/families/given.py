@@ -96,7 +96,7 @@ def given(model_type: str, path: str, revision: str | None = None) -> Given:
     return Given(name=model_type, config=config, generation=generation)
 
 
-class Argued(NamedTuple):
+class ProcessorOutput(NamedTuple):
     """What a family's processor makes of one medium by itself."""
 
     arguments: Mapping[str, Any]
@@ -115,7 +115,7 @@ class Scribe:
     pads: Mapping[MediaKind, int]
     lock: threading.Lock
 
-    def argue(self, frames: np.ndarray, kind: MediaKind, times: np.ndarray | None, duration: float | None) -> Argued:
+    def argue(self, frames: np.ndarray, kind: MediaKind, times: np.ndarray | None, duration: float | None) -> ProcessorOutput:
         """The arguments of one medium. `frames`: uint8 [T, H, W, 3].
 
         Raises:
@@ -125,7 +125,7 @@ class Scribe:
         medium = medium_of(frames, kind, stamps, duration)
         arguments, shown_as, tokens = self._asked(MediaError, "processor", lambda: generic.alone(self.processor, self.pads, medium))
         held = [value for value in arguments.values() if isinstance(value, torch.Tensor)]
-        return Argued(arguments, shown_as, tokens, sum(value.numel() * value.element_size() for value in held))
+        return ProcessorOutput(arguments, shown_as, tokens, sum(value.numel() * value.element_size() for value in held))
 
     def render(self, messages: Sequence[Message]) -> str:
         """The text of a prompt, a placeholder per medium."""

@@ -12,8 +12,8 @@ from vlmrl.media.headers import Grid
 from vlmrl.types import MediaKind
 
 
-class Argued(Protocol):
-    """What a processor makes of one medium (`families.given.Argued`)."""
+class ProcessedMedium(Protocol):
+    """What a processor makes of one medium (`families.given.ProcessorOutput`)."""
 
     @property
     def arguments(self) -> Mapping[str, Any]: ...
@@ -28,7 +28,7 @@ class Argued(Protocol):
     def nbytes(self) -> int: ...
 
 
-Argue = Callable[[np.ndarray, MediaKind, np.ndarray | None, float | None], Argued]
+Argue = Callable[[np.ndarray, MediaKind, np.ndarray | None, float | None], ProcessedMedium]
 """(frames uint8 [T, h, w, 3], kind, times on screen, seconds) -> arguments. The processor may resize; frames are not sampled again."""
 
 

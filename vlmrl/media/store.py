@@ -36,7 +36,7 @@ from vlmrl.registry import load
 from vlmrl.types import MediaHandle, MediaKind, MediaRef
 
 if TYPE_CHECKING:
-    from vlmrl.media.argued import Argue, Argued, PlannedTokens, Processor
+    from vlmrl.media.argued import Argue, PlannedTokens, ProcessedMedium, Processor
     from vlmrl.media.workers import WorkerPool
 
 Patchify = Callable[[np.ndarray, MediaKind], tuple[np.ndarray, Grid]]
@@ -84,7 +84,7 @@ class ProcessedMedia:
     """(H, W) of the file's upright picture."""
     duration: float | None
     """Videos: seconds."""
-    argued: Argued | None = None
+    argued: ProcessedMedium | None = None
     """What the family's own processor makes of `frames`, in place of patches."""
 
     @property
@@ -352,7 +352,7 @@ class MediaStore:
 
     def _cut(self, kind: MediaKind, shown: DecodedMedium, key: str, name: str) -> ProcessedMedia:
         """Patches of decoded frames. `name`: of the file, for messages."""
-        argued: Argued | None = None
+        argued: ProcessedMedium | None = None
         with single_thread():
             if self.argue is None:
                 values, grid = self.patchify(shown.frames, kind)
@@ -373,7 +373,7 @@ class MediaStore:
             argued=argued,
         )
 
-    def _handle(self, kind: MediaKind, key: str, grid: Grid, timing: Timing, argued: Argued | None = None) -> MediaHandle:
+    def _handle(self, kind: MediaKind, key: str, grid: Grid, timing: Timing, argued: ProcessedMedium | None = None) -> MediaHandle:
         spacing, times, duration = timing
         tokens = grid[0] * grid[1] * grid[2] // self.merge_size**2
         if self._planned is not None:

@@ -45,7 +45,7 @@ class Subject:
         return next(self.model.parameters()).device
 
     def hand_over(self, argued: Any) -> HandedOver:
-        """Pass a medium through the tower. `argued`: what the family's processor made of it (`families.given.Argued`)."""
+        """Pass a medium through the tower. `argued`: what the family's processor made of it (`families.given.ProcessorOutput`)."""
         return HandedOver(generic.slim(generic.features(self.core, argued.arguments, argued.kind)))
 
 

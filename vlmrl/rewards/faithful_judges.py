@@ -19,7 +19,7 @@ from typing import Any
 from vlmrl.answers.tags import Parsed, parse
 from vlmrl.metrics.boxes import Box, matched_score
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.remote.judges import Ask
+from vlmrl.rewards.remote.judges import JudgeQuestion
 from vlmrl.rewards.remote.material import Picture, cited_boxes, is_trivial, pictures, sentences, spread
 from vlmrl.rewards.remote.services import judged, right_rows, services
 from vlmrl.rewards.remote.verdicts import Judged, Problem, Tally, Verdict, label_check
@@ -47,14 +47,14 @@ def consistency(
         ValueError: `correct_by` is no reward by rule.
     """
 
-    def row(parsed: Parsed, right: bool | None) -> Ask | float | None:
+    def row(parsed: Parsed, right: bool | None) -> JudgeQuestion | float | None:
         thought = _thought(parsed)
         if not right or parsed.answer is None:
             return None
         if not thought:
             return 0.0 if require_thought else None
         values = {"question": group.prompt.sample.question, "thought": thought, "answer": parsed.answer}
-        return Ask(template="consistency", values=values, check=YES_NO)
+        return JudgeQuestion(template="consistency", values=values, check=YES_NO)
 
     rows = [row(*pair) for pair in zip(_parsed(group), right_rows(group, ctx, correct_by), strict=True)]
     return judged(endpoint, "consistency", rows, lambda verdict: float(verdict["label"] == "YES"))
@@ -82,7 +82,7 @@ def semantic_grounding(
     if max_sentences < 1:
         raise ValueError(f"semantic_grounding: max_sentences must be at least 1, got {max_sentences}")
     seen = pictures(group, ctx)
-    rows: list[list[Ask] | float | None] = []
+    rows: list[list[JudgeQuestion] | float | None] = []
     for parsed, right in zip(_parsed(group), right_rows(group, ctx, correct_by), strict=True):
         thought = _thought(parsed)
         if not right or parsed.answer is None:
@@ -134,11 +134,11 @@ def _true_boxes(sample: Sample) -> list[Box]:
     return [(float(x1), float(y1), float(x2), float(y2)) for x1, y1, x2, y2 in given]
 
 
-def _sentence_asks(sample: Sample, thought: str, seen: Sequence[Picture], most: int) -> list[Ask]:
+def _sentence_asks(sample: Sample, thought: str, seen: Sequence[Picture], most: int) -> list[JudgeQuestion]:
     parts = sentences(thought)
     places = [i for i, part in enumerate(parts) if not is_trivial(part)]
     return [
-        Ask(
+        JudgeQuestion(
             template="sentence",
             values={"question": sample.question, "context": " ".join(parts[:i]) or "(none)", "sentence": parts[i]},
             check=CHECKED,
@@ -148,11 +148,11 @@ def _sentence_asks(sample: Sample, thought: str, seen: Sequence[Picture], most: 
     ]
 
 
-def _box_asks(sample: Sample, thought: str, seen: Sequence[Picture], most: int) -> list[Ask | bool]:
+def _box_asks(sample: Sample, thought: str, seen: Sequence[Picture], most: int) -> list[JudgeQuestion | bool]:
     """A question for each well-formed box; False for a malformed one."""
     frame = FRAMES.get(str(sample.meta.get("frame")))
     found = [(part, box) for part in sentences(thought) for box in cited_boxes(part)]
-    out: list[Ask | bool] = []
+    out: list[JudgeQuestion | bool] = []
     for part, (x1, y1, x2, y2) in (found[i] for i in spread(len(found), most)):
         if not (x1 < x2 and y1 < y2):
             out.append(False)
@@ -164,13 +164,13 @@ def _box_asks(sample: Sample, thought: str, seen: Sequence[Picture], most: int) 
             )
         box = f"[{x1:g}, {y1:g}, {x2:g}, {y2:g}]"
         values = {"question": sample.question, "sentence": part, "box": box, "frame": frame}
-        out.append(Ask(template="box", values=values, check=CHECKED, pictures=seen))
+        out.append(JudgeQuestion(template="box", values=values, check=CHECKED, pictures=seen))
     return out
 
 
-def _shares(endpoint: Mapping[str, Any], column: str, rows: Sequence[Sequence[Ask | bool] | float | None]) -> Judged:
+def _shares(endpoint: Mapping[str, Any], column: str, rows: Sequence[Sequence[JudgeQuestion | bool] | float | None]) -> Judged:
     """CORRECT / (CORRECT + INCORRECT) of each row's questions; a bool is a verdict that needs no judge."""
-    asks = [ask for row in rows if isinstance(row, Sequence) for ask in row if isinstance(ask, Ask)]
+    asks = [ask for row in rows if isinstance(row, Sequence) for ask in row if isinstance(ask, JudgeQuestion)]
     replies = iter(services().chat(endpoint).ask_all(column, asks) if asks else [])
     tally = Tally()
     values: list[float | None] = []
@@ -178,7 +178,7 @@ def _shares(endpoint: Mapping[str, Any], column: str, rows: Sequence[Sequence[As
         if not isinstance(row, Sequence):
             values.append(row)
             continue
-        verdicts = [next(replies) if isinstance(ask, Ask) else ask for ask in row]
+        verdicts = [next(replies) if isinstance(ask, JudgeQuestion) else ask for ask in row]
         problem = next((v for v in verdicts if isinstance(v, Problem)), None)
         values.append(_share(verdicts) if problem is None else tally.missing(problem))
     return Judged(values, tally.reasons)

@@ -11,7 +11,7 @@ from typing import Any
 from vlmrl.answers.exact_text import normalise
 from vlmrl.answers.tags import parse
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.remote.judges import Ask
+from vlmrl.rewards.remote.judges import JudgeQuestion
 from vlmrl.rewards.remote.material import pictures
 from vlmrl.rewards.remote.services import judged
 from vlmrl.rewards.remote.verdicts import score_check
@@ -44,13 +44,13 @@ def judge(
         return [None] * len(group.rollouts)
     seen = pictures(group, ctx) if with_pictures else ()
 
-    def row(text: str) -> Ask | float:
+    def row(text: str) -> JudgeQuestion | float:
         answer = parse(text, group.prompt.answer_format).answer
         if not answer:
             return 0.0
         if exact_first and normalise(answer) == normalise(sample.answer):
             return 1.0
         values = {"question": sample.question, "gold": sample.answer, "answer": answer, "instructions": instructions}
-        return Ask(template="judge", values=values, check=score_check(), pictures=seen)
+        return JudgeQuestion(template="judge", values=values, check=score_check(), pictures=seen)
 
     return judged(endpoint, "judge", [row(rollout.text) for rollout in group.rollouts], lambda verdict: verdict["score"])

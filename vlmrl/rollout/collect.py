@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 @dataclass(kw_only=True)
-class Collected:
+class RolloutBatch:
     """Scored groups in plan order, and where the time went."""
 
     groups: list[ScoredGroup] = field(default_factory=list)
@@ -145,7 +145,7 @@ class Collector:
             name = type(self.strategy).__name__
             raise ValueError(f"strategy {name} samples again under hints: use rollout.guide.GuidedCollector, which needs `encode`")
 
-    def collect(self, prompts: Sequence[tuple[int, Prompt]], *, step: int, journal: Journal, **plan: Any) -> Collected:
+    def collect(self, prompts: Sequence[tuple[int, Prompt]], *, step: int, journal: Journal, **plan: Any) -> RolloutBatch:
         """Groups for `(place in the plan, prompt)`, generated or replayed. `plan`: what else `begin` takes.
 
         Raises:
@@ -175,7 +175,7 @@ class Collector:
         sizes = num_generations or [self.num_generations] * len(prompts)
         names = [f"{self.stage}/{step}/{place}/{prompt.sample.id}" for place, prompt in prompts]
         known = self._known(journal, names, [prompt for _, prompt in prompts])
-        out = Collected(from_journal=[name for name in names if name in known and known[name]["scores"] is not None])
+        out = RolloutBatch(from_journal=[name for name in names if name in known and known[name]["scores"] is not None])
         batches: list[GenerationBatch] = []
         for start in range(0, len(prompts), self.generation_batch_size):
             part = slice(start, start + self.generation_batch_size)
@@ -218,7 +218,7 @@ class Collector:
             self.say(f"data.changed: accept: sampled again: {line}")
         return known
 
-    def start(self, batch: GenerationBatch, out: Collected) -> Scoring:
+    def start(self, batch: GenerationBatch, out: RolloutBatch) -> Scoring:
         """Generate a batch, unless the journal has its rollouts, and begin to score it."""
         if batch.in_journal(scored=True):
             out.replayed += len(batch.ids)
@@ -237,7 +237,7 @@ class Collector:
             raise
         return one
 
-    def settle(self, one: Scoring, out: Collected) -> list[PendingGroup]:
+    def settle(self, one: Scoring, out: RolloutBatch) -> list[PendingGroup]:
         """All groups of a batch with their scores, journalled."""
         batch = one.batch
         if one.thread is None:
@@ -258,7 +258,7 @@ class Collector:
         faults.point("rollout.chunk")
         return [one.pending[number] for number in range(len(batch.ids))]
 
-    def _generate(self, one: Scoring, thread: ThreadPoolExecutor, out: Collected) -> None:
+    def _generate(self, one: Scoring, thread: ThreadPoolExecutor, out: RolloutBatch) -> None:
         """Sample every prompt of a batch; a group is scored on `thread` as soon as its last rollout has ended."""
         batch = one.batch
 
@@ -282,7 +282,7 @@ class Collector:
             for (place, prompt), size in sizes
         ]
 
-    def _score_sampled(self, one: Scoring, thread: ThreadPoolExecutor, out: Collected) -> None:
+    def _score_sampled(self, one: Scoring, thread: ThreadPoolExecutor, out: RolloutBatch) -> None:
         """Score groups that were sampled before the run was stopped; those that have been scored are not scored again."""
         batch = one.batch
         for number, group_id in enumerate(batch.ids):
@@ -294,7 +294,7 @@ class Collector:
         out.replayed += len(batch.ids)
         out.from_journal += [group_id for group_id in batch.ids if batch.scored_record(group_id) is None]
 
-    def _go_on(self, one: Scoring, thread: ThreadPoolExecutor, out: Collected) -> None:
+    def _go_on(self, one: Scoring, thread: ThreadPoolExecutor, out: RolloutBatch) -> None:
         """What follows the scores of a batch's own rollouts: nothing here."""
 
     def _score_group(self, one: PendingGroup) -> PendingGroup:
@@ -352,7 +352,7 @@ class Collector:
         return Request(prompt=prompt, ks=ks, seeds=seeds, expected_tokens=expected_tokens)
 
     def _sample(
-        self, requests: Sequence[Request], submit: Callable[[int, Sequence[Rollout]], Future[T]], out: Collected
+        self, requests: Sequence[Request], submit: Callable[[int, Sequence[Rollout]], Future[T]], out: RolloutBatch
     ) -> list[Future[T]]:
         """Generate; `submit(number, rollouts)` is called as soon as all rollouts of a request are there."""
         futures: dict[int, Future[T]] = {}
@@ -373,7 +373,7 @@ class Collection:
     collector: Collector
     batches: Sequence[GenerationBatch]
     journal: Journal
-    out: Collected
+    out: RolloutBatch
     _begun: list[Scoring] = field(default_factory=list[Scoring])
 
     def sample(self) -> None:
@@ -394,7 +394,7 @@ class Collection:
         for one in self._begun:
             self.collector.keep(one)
 
-    def finish(self) -> Collected:
+    def finish(self) -> RolloutBatch:
         """Groups with their scores, journalled. What is not sampled yet is now, batch by batch.
 
         Raises:
@@ -440,7 +440,7 @@ class Collection:
                 one.thread.shutdown(cancel_futures=True)
 
 
-def results(futures: Sequence[Future[T]], out: Collected, long_wait: Callable[[], None] = lambda: None) -> list[T]:
+def results(futures: Sequence[Future[T]], out: RolloutBatch, long_wait: Callable[[], None] = lambda: None) -> list[T]:
     """Wait for scores; `long_wait` is called where they take longer than `PATIENCE`."""
     began = time.perf_counter()
     if wait(futures, timeout=PATIENCE).not_done:

@@ -18,7 +18,7 @@ from typing import ClassVar
 from vlmrl.answers.tags import FREE
 from vlmrl.errors import MediaError, RowError
 from vlmrl.protocols import GuidingStrategy, Strategy
-from vlmrl.rollout.collect import Collected, Collector, GenerationBatch, PendingGroup, Scoring, results
+from vlmrl.rollout.collect import Collector, GenerationBatch, PendingGroup, RolloutBatch, Scoring, results
 from vlmrl.types import Group, Guidance, HintRequest, HintRound, Prompt, Request, Rollout, Sample, ScoredGroup
 
 Encode = Callable[[Sample, str], Prompt]
@@ -50,13 +50,13 @@ class GuidedCollector(Collector):
 
     journals_unscored: ClassVar[bool] = False
 
-    def _go_on(self, one: Scoring, thread: ThreadPoolExecutor, out: Collected) -> None:
+    def _go_on(self, one: Scoring, thread: ThreadPoolExecutor, out: RolloutBatch) -> None:
         """The rounds of the whole batch."""
         groups = [_guided(one.pending[number]) for number in sorted(one.pending)]
         while asking := [group for group in groups if group.requests]:
             self._round(asking, thread, out)
 
-    def _round(self, asking: Sequence[GuidedGroup], thread: ThreadPoolExecutor, out: Collected) -> None:
+    def _round(self, asking: Sequence[GuidedGroup], thread: ThreadPoolExecutor, out: RolloutBatch) -> None:
         """Sample what the groups requested, score it, and let each group say whether it wants more."""
         wanted: list[tuple[GuidedGroup, HintRequest, Prompt]] = []
         for one in asking:

@@ -35,7 +35,7 @@ from vlmrl.envs.trajectory import (
     turn_seed,
 )
 from vlmrl.errors import CheckpointError, RemoteError
-from vlmrl.rollout.collect import Collected, Collection, Collector, GenerationBatch, PendingGroup, Scoring
+from vlmrl.rollout.collect import Collection, Collector, GenerationBatch, PendingGroup, RolloutBatch, Scoring
 from vlmrl.rollout.episodes import Table, run_attempts
 from vlmrl.rollout.journal import Journal, scores_from_json
 from vlmrl.types import Group, Prompt, ScoredGroup, TurnRollout
@@ -155,7 +155,7 @@ class EpisodeCollector(Collector):
         }
         return {**notes, **{f"{NOTE}{name}": value for name, value in rates.items()}}
 
-    def _generate(self, one: Scoring, thread: ThreadPoolExecutor, out: Collected) -> None:
+    def _generate(self, one: Scoring, thread: ThreadPoolExecutor, out: RolloutBatch) -> None:
         """Play every attempt of a batch; a group is scored once all of them are over."""
         batch = one.batch
         tasks = [

@@ -6,7 +6,7 @@ There is no "latest" file: the latest is the highest step whose manifest verifie
 names order across stages. Hashes detect damage, not a forger.
 
 Rank 0 makes the folder, writes the manifest and renames; in between every rank may write files of its own into it. What fails on one rank
-fails on all of them (`Collective`).
+fails on all of them (`CheckpointRanks`).
 
 What a failed save means is the caller's decision: `StorageError` says that this step was not saved, that the temporary folder is
 gone and that older checkpoints are untouched, so a loop may go on and save at the next step.
@@ -66,7 +66,7 @@ def step_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-class Collective(Protocol):
+class CheckpointRanks(Protocol):
     """The processes that save together (`train.dist`)."""
 
     def on_main(self, fn: Callable[[], T]) -> T | None:
@@ -86,7 +86,7 @@ class _Alone:
         return [value]
 
 
-ALONE: Collective = _Alone()
+ALONE: CheckpointRanks = _Alone()
 """The collective of one process."""
 
 
@@ -98,7 +98,7 @@ def save(
     state: Mapping[str, Any] | bytes,
     manifest_extra: Mapping[str, Any],
     keep: int,
-    collective: Collective = ALONE,
+    collective: CheckpointRanks = ALONE,
 ) -> Path:
     """Write `folder/<step_name>` durably, then delete all but the newest `keep` checkpoints.
 

@@ -20,7 +20,7 @@ from vlmrl.run.profile import StageProfiler
 from vlmrl.run.rundir import RunDir
 from vlmrl.run.saves import save, settle, where_to_go_on
 from vlmrl.run.session import Session
-from vlmrl.run.ui import Bar, Ui
+from vlmrl.run.ui import ProgressBar, Ui
 from vlmrl.train import dist
 from vlmrl.train.keep import Keeper
 from vlmrl.train.memory import Memories
@@ -42,7 +42,7 @@ def hooks_of(
     *,
     memories: Memories,
     counters: Counters,
-    bar: Bar,
+    bar: ProgressBar,
     profiler: StageProfiler | None,
     keeper: Keeper | None,
     pipeline: Pipeline | None,
@@ -222,7 +222,7 @@ class Alarms:
 class Progress:
     """Moves the progress bar."""
 
-    bar: Bar
+    bar: ProgressBar
 
     def __call__(self, stage: Stage, result: StepResult) -> None:
         self.bar.update(stage.state.step, {key.split("/")[-1]: result.line[key] for key in SHOWN if key in result.line})

@@ -24,7 +24,7 @@ class _Rate(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:.2g}/s")
 
 
-class Bar:
+class ProgressBar:
     """One long part. `update` takes how much is done and a few numbers to show."""
 
     def __init__(self, console: Console, title: str, total: int, progress: Progress | None, done: int):
@@ -78,11 +78,11 @@ class Ui:
         self.console.print(renderable)
 
     @contextmanager
-    def bar(self, title: str, total: int, *, done: int = 0) -> Iterator[Bar]:
+    def bar(self, title: str, total: int, *, done: int = 0) -> Iterator[ProgressBar]:
         """A progress bar for the block, below that of a block around it."""
         began = time.monotonic()
         if self._live is not None:
-            inner = Bar(self.console, title, total, self._live, done)
+            inner = ProgressBar(self.console, title, total, self._live, done)
             try:
                 yield inner
             finally:
@@ -101,10 +101,10 @@ class Ui:
             )
             with Progress(*columns, console=self.console) as self._live:
                 try:
-                    yield Bar(self.console, title, total, self._live, done)
+                    yield ProgressBar(self.console, title, total, self._live, done)
                 finally:
                     self._live = None
             return
-        bar = Bar(self.console, title, total, None, done)
+        bar = ProgressBar(self.console, title, total, None, done)
         yield bar
         self.say(f"{title}: {bar.done}/{total} in {time.monotonic() - began:.1f} s")

@@ -19,7 +19,7 @@ _NAME = re.compile(r"(world|base|rows)-[0-9a-f]+[0-9a-z-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class CacheFolder:
     """A folder of the cache."""
 
     path: Path
@@ -33,15 +33,15 @@ class Entry:
         return {"name": self.path.name, "kind": self.kind, "bytes": self.bytes, "files": self.files, "written": self.written}
 
 
-def entries(cache: Path) -> list[Entry]:
+def entries(cache: Path) -> list[CacheFolder]:
     """The folders of a cache, largest first; none where there is no cache."""
-    found: list[Entry] = []
+    found: list[CacheFolder] = []
     for folder in sorted(cache.iterdir()) if cache.is_dir() else ():
         if folder.is_symlink() or not folder.is_dir() or not (match := _NAME.fullmatch(folder.name)):
             continue
         states = [path.lstat() for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
         found.append(
-            Entry(
+            CacheFolder(
                 path=folder,
                 kind=KINDS[match[1]],
                 bytes=sum(state.st_size for state in states),
@@ -52,7 +52,7 @@ def entries(cache: Path) -> list[Entry]:
     return sorted(found, key=lambda entry: (-entry.bytes, entry.path.name))
 
 
-def chosen(found: Iterable[Entry], names: Iterable[str], *, older_than: float | None, now: float) -> list[Entry]:
+def chosen(found: Iterable[CacheFolder], names: Iterable[str], *, older_than: float | None, now: float) -> list[CacheFolder]:
     """Those with these names, or all; of them those in which nothing was written for `older_than` days.
 
     Raises:
@@ -66,7 +66,7 @@ def chosen(found: Iterable[Entry], names: Iterable[str], *, older_than: float | 
     return [known[name] for name in wanted if older_than is None or now - known[name].written > older_than * 86400]
 
 
-def remove(cache: Path, gone: Iterable[Entry], ui: Ui) -> None:
+def remove(cache: Path, gone: Iterable[CacheFolder], ui: Ui) -> None:
     """Remove folders, while nobody makes anything in the cache.
 
     Raises:

@@ -28,7 +28,7 @@ import numpy as np
 from vlmrl.envs.picture import COLORS
 from vlmrl.rng import generator, key, uniform
 from vlmrl.toy.tasks import Split
-from vlmrl.toy.world import Clip
+from vlmrl.toy.world import ToyVideo
 
 TASKS = ("shell_start", "shell_end")
 CUPS = ("red", "green", "blue")
@@ -176,10 +176,10 @@ def render(game: Game, seed: int) -> Iterator[np.ndarray]:
             yield np.clip(frame, 0, 255).astype(np.uint8)
 
 
-def clip(seed: int, split: Split, index: int) -> Clip:
+def clip(seed: int, split: Split, index: int) -> ToyVideo:
     """The video and the row at these coordinates."""
     game = make_game(seed, split, index)
-    return Clip(row=make_row(seed, game), frames=lambda: render(game, seed), rate=RATE, size=(SIDE, SIDE))
+    return ToyVideo(row=make_row(seed, game), frames=lambda: render(game, seed), rate=RATE, size=(SIDE, SIDE))
 
 
 def corpus() -> Iterator[str]:

@@ -52,7 +52,7 @@ class WorldRecipe(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clip:
+class ToyVideo:
     """One video and its row."""
 
     row: dict[str, Any]
@@ -64,10 +64,10 @@ class Clip:
     """Width, height in pixels."""
 
 
-def grounding_clip(seed: int, split: Split, index: int) -> Clip:
+def grounding_clip(seed: int, split: Split, index: int) -> ToyVideo:
     """The video and the row of the world of temporal grounding at these coordinates."""
     scene = make_scene(seed, split, index)
-    return Clip(row=make_row(seed, scene), frames=lambda: render(scene, seed), rate=scene.rate, size=scene.size)
+    return ToyVideo(row=make_row(seed, scene), frames=lambda: render(scene, seed), rate=scene.rate, size=scene.size)
 
 
 def make_world(
@@ -76,7 +76,7 @@ def make_world(
     progress: Callable[[int, int], None] | None = None,
     *,
     splits: Sequence[Split] = SPLITS,
-    clip: Callable[[int, Split, int], Clip] = grounding_clip,
+    clip: Callable[[int, Split, int], ToyVideo] = grounding_clip,
     kind: str | None = None,
 ) -> dict[str, Any]:
     """Build the world in `out`, unless it is there already; return its marker (`recipe`, `rows`, `videos`).
@@ -203,13 +203,13 @@ def _build(
     folder: Path,
     counts: dict[Split, int],
     seed: int,
-    clip: Callable[[int, Split, int], Clip],
+    clip: Callable[[int, Split, int], ToyVideo],
     progress: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
     marker: dict[str, Any] = {"format": FORMAT, "rows": {}, "videos": {}}
     done, total = 0, sum(counts.values())
 
-    def write_video(one: Clip) -> int:
+    def write_video(one: ToyVideo) -> int:
         data = encode_mp4(one.frames(), one.rate, one.size)
         # Not synced one by one: thousands of syncs cost more than drawing, and `_is_complete` finds files that a crash emptied.
         (folder / one.row["video"]).write_bytes(data)

@@ -22,7 +22,7 @@ FILE = "memories.safetensors"
 P = TypeVar("P", bound=Stateful)
 
 
-class Cell:
+class MethodMemory:
     """The memory of a method that is a pure function: a mapping that its own update replaces once per step."""
 
     def __init__(self) -> None:

@@ -53,7 +53,7 @@ from vlmrl.config.schema import RolloutStage
 from vlmrl.errors import CheckpointError, ConfigError, MediaError, NumericsError, RowError
 from vlmrl.policy.pack import Row
 from vlmrl.protocols import DetachedEngine, why_not_ahead
-from vlmrl.rollout.collect import Collected, Collection, Collector
+from vlmrl.rollout.collect import Collection, Collector, RolloutBatch
 from vlmrl.rollout.in_place import InPlace
 from vlmrl.rollout.journal import Journal
 from vlmrl.rollout.mismatch import Bounds, gaps
@@ -121,7 +121,7 @@ class Pipeline:
         self._queue: deque[Flight] = deque()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sampling")
 
-    def take(self, *, prompts: int, first: int = 0) -> tuple[list[tuple[int, ScoredGroup]], Collected]:
+    def take(self, *, prompts: int, first: int = 0) -> tuple[list[tuple[int, ScoredGroup]], RolloutBatch]:
         """Give the scored groups of this rank, each with its place in the plan, for the step that is trained now.
 
         Args:
@@ -209,7 +209,7 @@ class Pipeline:
         flight.sampling, flight.sampled = None, True
         faults.point("rollout.ahead")
 
-    def _finish(self, flight: Flight) -> tuple[list[tuple[int, ScoredGroup]], Collected]:
+    def _finish(self, flight: Flight) -> tuple[list[tuple[int, ScoredGroup]], RolloutBatch]:
         """Wait for the scores of a step; what is not sampled yet is generated now."""
         clock = self._stage.clock
         if flight.sampled:

@@ -17,7 +17,7 @@ from vlmrl.config.schema import MediaSection
 from vlmrl.errors import CheckpointError, ConfigError
 from vlmrl.evals.ask.asking import ASKED, ORIGIN, Asking, asked_by, asking_of, chosen, recipe_of
 from vlmrl.evals.ask.models import LocalModel
-from vlmrl.evals.ask.question import Asker, sample_of
+from vlmrl.evals.ask.question import QuestionModel, sample_of
 from vlmrl.evals.pages import drawn
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import MediaHandle, Sample
@@ -165,7 +165,7 @@ def test_what_cannot_be_asked_is_refused(tmp_path: Path):
 
 def test_the_prompt_is_that_of_training(tiny: Tiny):
     """The same token ids and the same pixels as the row has, and the same answer as the engine of an evaluation gives."""
-    asker = Asker(LocalModel(name="tiny", policy=tiny.policy, fingerprint="x"), ASKING)
+    asker = QuestionModel(LocalModel(name="tiny", policy=tiny.policy, fingerprint="x"), ASKING)
     row = tiny.samples[0]
     video = tiny.encoder.root(row) / row.media[0].path
     try:
@@ -183,7 +183,7 @@ def test_the_prompt_is_that_of_training(tiny: Tiny):
 
 def test_a_question_is_asked_in_the_words_of_training(tiny: Tiny):
     words = "{{ question }} Say {{ ask }} in <answer></answer>."
-    asker = Asker(LocalModel(name="tiny", policy=tiny.policy, fingerprint="x"), dataclasses.replace(ASKING, prompt=words))
+    asker = QuestionModel(LocalModel(name="tiny", policy=tiny.policy, fingerprint="x"), dataclasses.replace(ASKING, prompt=words))
     row = tiny.samples[0]
     try:
         sample, root = sample_of(row.question, [("video", tiny.encoder.root(row) / row.media[0].path)], ASKING)

@@ -21,7 +21,7 @@ from vlmrl.errors import ConfigError, Preempted, RemoteError
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.remote import prompts
 from vlmrl.rewards.remote.client import NAMES, Meters
-from vlmrl.rewards.remote.judges import Ask
+from vlmrl.rewards.remote.judges import JudgeQuestion
 from vlmrl.rewards.remote.material import Picture, encode_png, pictures
 from vlmrl.rewards.remote.services import Services, services, session
 from vlmrl.rewards.remote.transport import Endpoint, Failure
@@ -30,11 +30,11 @@ from vlmrl.rewards.run.runner import MediaOnDemand
 from vlmrl.types import MediaHandle, MediaRef
 
 VALUES = {"question": "How many?", "gold": "3", "answer": "three", "instructions": ""}
-ASK = Ask(template="judge", values=VALUES, check=score_check())
+ASK = JudgeQuestion(template="judge", values=VALUES, check=score_check())
 GOOD = {"url": "https://judge.example/v1", "model": "m"}
 
 
-def ask(number: int) -> Ask:
+def ask(number: int) -> JudgeQuestion:
     return replace(ASK, values={**VALUES, "answer": str(number)})
 
 

@@ -12,16 +12,18 @@ from hypothesis import strategies as st
 
 from tests.support.judge_server import FakeTime, Reply, closes, score, serving, status
 from vlmrl.errors import Preempted
-from vlmrl.rewards.remote.judges import Ask
+from vlmrl.rewards.remote.judges import JudgeQuestion
 from vlmrl.rewards.remote.throttle import OVERLOAD, Limit
 from vlmrl.rewards.remote.verdicts import score_check
 
-ASK = Ask(template="judge", values={"question": "How many?", "gold": "3", "answer": "three", "instructions": ""}, check=score_check())
+ASK = JudgeQuestion(
+    template="judge", values={"question": "How many?", "gold": "3", "answer": "three", "instructions": ""}, check=score_check()
+)
 PATIENCE = 30.0
 """Seconds after which a barrier that should have opened fails the test."""
 
 
-def asks(count: int) -> list[Ask]:
+def asks(count: int) -> list[JudgeQuestion]:
     return [replace(ASK, values={**ASK.values, "answer": str(number)}) for number in range(count)]
 
 

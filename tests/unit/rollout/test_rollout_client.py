@@ -21,7 +21,7 @@ from vlmrl.rollout.vllm import fleet as fleet_module
 from vlmrl.rollout.vllm import server as server_module
 from vlmrl.rollout.vllm.client import RemoteVllmEngine, Together
 from vlmrl.rollout.vllm.fleet import Fleet, Needed
-from vlmrl.rollout.vllm.inputs import Answer
+from vlmrl.rollout.vllm.inputs import Completion
 from vlmrl.rollout.vllm.remote import Remote
 from vlmrl.types import GenerationSettings, Request, Rollout
 
@@ -219,7 +219,7 @@ def test_a_server_that_began_anew_holds_no_weights_and_is_not_asked(loaded: tiny
         assert min(len(each.engine.asks) for each in (one, other)) > 0
 
 
-def shortened(answer: Answer) -> Answer:
+def shortened(answer: Completion) -> Completion:
     return dataclasses.replace(answer, ids=answer.ids[:2], logprobs=answer.logprobs[:2], reason="length")
 
 
@@ -244,7 +244,7 @@ def test_an_answer_that_ended_early_is_asked_again_and_in_the_end_an_error(loade
     ],
 )
 def test_answers_that_cannot_be_true_end_the_run(
-    loaded: tiny.Tiny, requests: list[Request], alter: Callable[[Answer], Answer], error: type[Exception], message: str
+    loaded: tiny.Tiny, requests: list[Request], alter: Callable[[Completion], Completion], error: type[Exception], message: str
 ) -> None:
     with served(loaded) as (engine, servers):
         engine.sync()

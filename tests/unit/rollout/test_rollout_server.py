@@ -19,7 +19,7 @@ from tests.support.rollout_stand_in import Served, made_up, serving
 from vlmrl.errors import ConfigError
 from vlmrl.rollout.vllm import server as server_module
 from vlmrl.rollout.vllm.inputs import Placed, PlacedMedium, Version
-from vlmrl.rollout.vllm.messages import TYPE, Ask, ask_message
+from vlmrl.rollout.vllm.messages import TYPE, GenerateRequest, ask_message
 from vlmrl.rollout.vllm.remote import Lost, Remote
 from vlmrl.rollout.vllm.secret import made_token, read_token
 from vlmrl.rollout.vllm.server import MediaMemory, RolloutServer
@@ -44,8 +44,8 @@ def remote(served: Served) -> Iterator[Remote]:
     out.close()
 
 
-def question(seeds: tuple[int, ...] = (1, 2), **changes: object) -> Ask:
-    ask = Ask(
+def question(seeds: tuple[int, ...] = (1, 2), **changes: object) -> GenerateRequest:
+    ask = GenerateRequest(
         placed=Placed(ids=(5, 6, 7)),
         version=VERSION,
         settings=GenerationSettings(max_new_tokens=8),
@@ -71,7 +71,7 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def asked(remote: Remote, ask: Ask) -> Message | Lost:
+def asked(remote: Remote, ask: GenerateRequest) -> Message | Lost:
     return remote.post("generate", ask_message(ask))
 
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tests.support import media_layouts
-from vlmrl.rollout.vllm.inputs import Answer, Placed, PlacedMedium, Version, place
-from vlmrl.rollout.vllm.messages import Ask, answers_from, answers_message, ask_from, ask_message, version_from
+from vlmrl.rollout.vllm.inputs import Completion, Placed, PlacedMedium, Version, place
+from vlmrl.rollout.vllm.messages import GenerateRequest, answers_from, answers_message, ask_from, ask_message, version_from
 from vlmrl.rollout.vllm.wire import MAGIC, WireError, decode, digest, encode, length
 from vlmrl.toy.model import ModelFamily
 from vlmrl.types import GenerationSettings
@@ -26,7 +26,7 @@ def joined(pieces: list[memoryview]) -> bytearray:
     return bytearray(b"".join(pieces))
 
 
-def question(**changes: Any) -> Ask:
+def question(**changes: Any) -> GenerateRequest:
     given: dict[str, Any] = {
         "placed": Placed(ids=(5, 151655, 151655, 151655, 7), media=(MEDIUM,), merge=2),
         "version": VERSION,
@@ -36,7 +36,7 @@ def question(**changes: Any) -> Ask:
         "forbidden": (2, 3),
         "patches": {"k": np.arange(4 * 24, dtype=np.uint8).reshape(4, 24)},
     }
-    return Ask(**(given | changes))
+    return GenerateRequest(**(given | changes))
 
 
 def test_tensors_of_every_type_come_out_bit_for_bit() -> None:
@@ -171,8 +171,8 @@ def test_ids_and_patches_have_their_types() -> None:
 def test_answers_come_out_as_they_went_in_and_know_their_prompt() -> None:
     ids = (5, 6, 7)
     given = [
-        Answer(ids=(9, 1), logprobs=(-0.1, -1e-300), reason="stop", cached=2, prompt_ids=ids),
-        Answer(ids=(), logprobs=(), reason="abort", cached=0, prompt_ids=ids),
+        Completion(ids=(9, 1), logprobs=(-0.1, -1e-300), reason="stop", cached=2, prompt_ids=ids),
+        Completion(ids=(), logprobs=(), reason="abort", cached=0, prompt_ids=ids),
     ]
     message = decode(joined(answers_message(VERSION, given)))
     assert answers_from(message, ids) == (VERSION, given)

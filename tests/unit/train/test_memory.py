@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vlmrl.errors import CheckpointError
-from vlmrl.train.memory import Cell, Memories
+from vlmrl.train.memory import Memories, MethodMemory
 
 
 class Part:
@@ -27,13 +27,13 @@ class Part:
 
 def test_numbers_and_tensors_come_back() -> None:
     before = Memories()
-    part, cell = before.keep("part", Part()), before.keep("cell", Cell())
+    part, cell = before.keep("part", Part()), before.keep("cell", MethodMemory())
     part.count, part.mean, cell.value = 3, torch.tensor([1.5, 2.0]), {"a": [0.1]}
     state = json.loads(json.dumps(before.state_dict()))
     assert state == {"cell": {"a": [0.1]}, "part": {"count": 3}}
     assert list(before.tensors()) == ["part/mean"]
     after = Memories(state, before.tensors())
-    assert after.keep("cell", Cell()).value == {"a": [0.1]}
+    assert after.keep("cell", MethodMemory()).value == {"a": [0.1]}
     with pytest.raises(CheckpointError, match="part"):
         after.complete()
     found = after.keep("part", Part())
@@ -51,6 +51,6 @@ def test_names_are_unique() -> None:
 
 def test_what_is_no_json_is_refused_with_its_part() -> None:
     memories = Memories()
-    memories.keep("cell", Cell()).value = {"deep": {"tensor": torch.ones(1)}}
+    memories.keep("cell", MethodMemory()).value = {"deep": {"tensor": torch.ones(1)}}
     with pytest.raises(TypeError, match="memory 'cell'"):
         memories.state_dict()

@@ -78,7 +78,7 @@ def asked_task(asking: Asking) -> Task:
     )
 
 
-class Asker:
+class QuestionModel:
     """A model on this machine that answers one question at a time. Close it when done."""
 
     def __init__(self, model: LocalModel, asking: Asking):

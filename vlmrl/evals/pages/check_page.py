@@ -223,7 +223,7 @@ def page(rows: CheckRows | Sequence[CheckRow]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
+class RowCard:
     """One row as the template shows it; texts are made visible."""
 
     index: int
@@ -246,7 +246,7 @@ class Card:
     truth: str
 
 
-def _card(index: int, row: CheckRow) -> Card:
+def _card(index: int, row: CheckRow) -> RowCard:
     spans = row.marks.spans
     ends = [s.end for s in spans]
     if row.frames is not None:
@@ -261,7 +261,7 @@ def _card(index: int, row: CheckRow) -> Card:
         facts.append(f"frames up to {number(max(b - a for a, b in pairwise(row.frames.times)))} s apart")
     if row.more_media:
         facts.append(f"{row.more_media} more media that are not shown")
-    return Card(
+    return RowCard(
         index=index,
         task=visible(row.source),
         place=visible(row.place),

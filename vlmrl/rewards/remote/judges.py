@@ -1,7 +1,8 @@
 """Judges (OpenAI-compatible chat) and reward models (one number per answer): questions in, checked verdicts out.
 
-Both ask each thing once, use verdicts that were kept, and ask again after a reply that cannot be read (`Asker`). A reward model takes
-`{"model", "inputs": [{"id", "question", "response", "images"}]}`, one input per request, and gives `{"scores": [{"id", "score"}, ...]}`.
+Both ask each thing once, use verdicts that were kept, and ask again after a reply that cannot be read (`ServiceClient`). A reward model
+takes `{"model", "inputs": [{"id", "question", "response", "images"}]}`, one input per request, and gives
+`{"scores": [{"id", "score"}, ...]}`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Q = TypeVar("Q")
 """A question."""
 
 
-class Asker(Generic[Q]):
+class ServiceClient(Generic[Q]):
     """Asks one service. A kind of service says how its questions and replies look: the methods without a body here."""
 
     path = ""
@@ -123,7 +124,7 @@ def read_verdict(reply: Mapping[str, Any], ident: str) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class JudgeQuestion:
     """One question to a judge."""
 
     template: str
@@ -137,26 +138,26 @@ class Ask:
     """More fields of the request."""
 
 
-class ChatJudge(Asker[Ask]):
+class ChatJudge(ServiceClient[JudgeQuestion]):
     """Asks one judge."""
 
     path = PATH
 
-    def ask_all(self, column: str, asks: Sequence[Ask]) -> list[Verdict | Problem]:
-        """One verdict per question: see `Asker.verdicts`."""
+    def ask_all(self, column: str, asks: Sequence[JudgeQuestion]) -> list[Verdict | Problem]:
+        """One verdict per question: see `ServiceClient.verdicts`."""
         return self.verdicts(column, asks)
 
-    def check(self, question: Ask, found: Mapping[str, Any]) -> Verdict:
+    def check(self, question: JudgeQuestion, found: Mapping[str, Any]) -> Verdict:
         return question.check(found)
 
-    def read(self, question: Ask, key: str, reply: Mapping[str, Any]) -> Mapping[str, Any]:
+    def read(self, question: JudgeQuestion, key: str, reply: Mapping[str, Any]) -> Mapping[str, Any]:
         return question.read(reply, prompts.ident_of(key))
 
-    def key(self, question: Ask) -> str:
+    def key(self, question: JudgeQuestion) -> str:
         rest = {"model": self.client.endpoint.model, "body": self._options(question), "seed": SEED}
         return prompts.digest(question.template, question.values, [picture.digest for picture in question.pictures], rest)
 
-    def body(self, question: Ask, key: str, wrong: tuple[Mapping[str, Any], str] | None) -> dict[str, Any]:
+    def body(self, question: JudgeQuestion, key: str, wrong: tuple[Mapping[str, Any], str] | None) -> dict[str, Any]:
         messages = self._messages(question, key)
         if wrong is not None and question.json_reply:
             messages += _complaint(*wrong)
@@ -172,7 +173,7 @@ class ChatJudge(Asker[Ask]):
         prompt, completion = (n if isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= 10**9 else 0 for n in used)
         self.client.meters.tokens(prompt, completion, price_in=e.price_in, price_out=e.price_out)
 
-    def _messages(self, ask: Ask, key: str) -> list[dict[str, Any]]:
+    def _messages(self, ask: JudgeQuestion, key: str) -> list[dict[str, Any]]:
         system, user = prompts.render(ask.template, ask.values, key)
         content: Any = user
         if ask.pictures:
@@ -180,7 +181,7 @@ class ChatJudge(Asker[Ask]):
             content = [*parts, {"type": "text", "text": user}]
         return [{"role": "system", "content": system}, {"role": "user", "content": content}]
 
-    def _options(self, ask: Ask) -> dict[str, Any]:
+    def _options(self, ask: JudgeQuestion) -> dict[str, Any]:
         e = self.client.endpoint
         options: dict[str, Any] = {"max_tokens": e.max_tokens, "temperature": TEMPERATURE, "seed": SEED}
         if e.json_mode and ask.json_reply:
@@ -232,7 +233,7 @@ class Response:
     pictures: Sequence[Picture] = ()
 
 
-class ScalarModel(Asker[Response]):
+class ScalarModel(ServiceClient[Response]):
     """Asks one service for numbers between `low` and `high`."""
 
     def __init__(self, client: Client, cache: VerdictCache | None, *, low: float, high: float):
@@ -240,7 +241,7 @@ class ScalarModel(Asker[Response]):
         self._check = score_check(low, high)
 
     def score_all(self, column: str, items: Sequence[Response]) -> list[float | Problem]:
-        """One number per item, in order: see `Asker.verdicts`."""
+        """One number per item, in order: see `ServiceClient.verdicts`."""
         return [found if isinstance(found, Problem) else found["score"] for found in self.verdicts(column, items)]
 
     def check(self, question: Response, found: Mapping[str, Any]) -> Verdict:

@@ -18,7 +18,7 @@ from vlmrl.protocols import RewardContext, reward
 from vlmrl.rewards import exact as _exact  # noqa: F401 (registers what `correct_by` is by default)
 from vlmrl.rewards.remote.cache import VerdictCache
 from vlmrl.rewards.remote.client import Client, Meters
-from vlmrl.rewards.remote.judges import Ask, ChatJudge, ScalarModel
+from vlmrl.rewards.remote.judges import ChatJudge, JudgeQuestion, ScalarModel
 from vlmrl.rewards.remote.throttle import Timing
 from vlmrl.rewards.remote.transport import Endpoint
 from vlmrl.rewards.remote.verdicts import Judged, Problem, Tally, Verdict
@@ -139,19 +139,19 @@ def right_rows(group: Group, ctx: RewardContext, by: str) -> list[bool | None]:
 
 
 def judged(
-    endpoint: Mapping[str, Any], column: str, rows: Sequence[Ask | float | None], score: Callable[[Verdict], float | None]
+    endpoint: Mapping[str, Any], column: str, rows: Sequence[JudgeQuestion | float | None], score: Callable[[Verdict], float | None]
 ) -> Judged:
     """A column from one question per row, or its score (or None) where nothing has to be asked.
 
     Raises:
         RemoteError, Preempted, ConfigError, StorageError: as the services.
     """
-    asks = [row for row in rows if isinstance(row, Ask)]
+    asks = [row for row in rows if isinstance(row, JudgeQuestion)]
     replies = iter(services().chat(endpoint).ask_all(column, asks) if asks else [])
     tally = Tally()
     values: list[float | None] = []
     for row in rows:
-        if not isinstance(row, Ask):
+        if not isinstance(row, JudgeQuestion):
             values.append(row)
             continue
         reply = next(replies)

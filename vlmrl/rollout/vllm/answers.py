@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from vlmrl.errors import ConfigError, EngineError, NumericsError
 from vlmrl.policy.model import ProcessorBundle
-from vlmrl.rollout.vllm.inputs import Answer
+from vlmrl.rollout.vllm.inputs import Completion
 from vlmrl.rollout.vllm.sync import SyncReport
 from vlmrl.types import GenerationSettings, Request, Rollout
 
@@ -46,7 +46,7 @@ class Counted:
         self.sync_seconds += report.seconds
 
 
-class Collected:
+class CompletionCollector:
     """The answers to some requests, as they come in."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Collected:
         self.open = sum(len(request.seeds) for request in requests)
         """Answers that are not there."""
 
-    def take(self, number: int, k: int, answer: Answer) -> bool:
+    def take(self, number: int, k: int, answer: Completion) -> bool:
         """Answer `k` to a request. False where it is none (`why_lost`), and has to be asked for again.
 
         Raises:
@@ -120,7 +120,7 @@ def require_room(requests: Sequence[Request], settings: GenerationSettings, most
         )
 
 
-def why_lost(answer: Answer, settings: GenerationSettings) -> str | None:
+def why_lost(answer: Completion, settings: GenerationSettings) -> str | None:
     """Why this is no answer: ended by the engine, or cut off before its end. None: it is one."""
     if answer.reason not in ("stop", "length") or not answer.ids:
         return f"ended as '{answer.reason}'"
@@ -136,7 +136,7 @@ def given_up(request: Request, why: str) -> EngineError:
     return EngineError(f"vLLM gave no answer to '{request.prompt.sample.id}', asked {ASKED} times: {why}")
 
 
-def rollout_of(answer: Answer, request: Request, number: int, bundle: ProcessorBundle, *, version: int) -> Rollout:
+def rollout_of(answer: Completion, request: Request, number: int, bundle: ProcessorBundle, *, version: int) -> Rollout:
     """The rollout of an answer that is one (`why_lost`).
 
     Raises:

@@ -27,10 +27,10 @@ import numpy as np
 from vlmrl.errors import EngineError, RemoteError
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import Pixels
-from vlmrl.rollout.vllm.answers import ASKED, Collected, Counted, Done, given_up, require_room
+from vlmrl.rollout.vllm.answers import ASKED, CompletionCollector, Counted, Done, given_up, require_room
 from vlmrl.rollout.vllm.fleet import Fleet
-from vlmrl.rollout.vllm.inputs import Answer, Inputs, Version
-from vlmrl.rollout.vllm.messages import Ask
+from vlmrl.rollout.vllm.inputs import Completion, Inputs, Version
+from vlmrl.rollout.vllm.messages import GenerateRequest
 from vlmrl.rollout.vllm.remote import Lost, Remote
 from vlmrl.rollout.vllm.sync import SyncReport, weights
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
@@ -218,7 +218,7 @@ class _Round:
     ):
         self.engine, self.version, self.requests, self.settings, self.homes = engine, version, requests, settings, homes
         self.fleet, self.bundle = engine.fleet, engine.policy.bundle
-        self.collected = Collected(requests, settings, self.bundle, engine, version=version.policy, done=done)
+        self.collected = CompletionCollector(requests, settings, self.bundle, engine, version=version.policy, done=done)
         order = sorted(range(len(requests)), key=lambda i: (-requests[i].expected_tokens, i))
         self._jobs = [
             _Job(number=n, answers=list(range(len(requests[n].seeds))), home=self._home(requests[n])) for n in order if requests[n].seeds
@@ -232,7 +232,7 @@ class _Round:
         self._why: dict[str, Lost] = {}
         self._turn = threading.Condition()
         self._probing = {remote.address: threading.Lock() for remote in self.fleet.remotes}
-        self._results: queue.SimpleQueue[tuple[_Job, Remote, list[Answer] | Lost]] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[_Job, Remote, list[Completion] | Lost]] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._began = self.fleet.now()
 
@@ -256,7 +256,7 @@ class _Round:
 
     # ---- the caller's thread -------------------------------------------------------------------------------------------
 
-    def _take(self, job: _Job, remote: Remote, outcome: list[Answer] | Lost) -> None:
+    def _take(self, job: _Job, remote: Remote, outcome: list[Completion] | Lost) -> None:
         request = self.requests[job.number]
         if isinstance(outcome, Lost):
             self._why[remote.address] = outcome
@@ -324,9 +324,9 @@ class _Round:
                 self._turn.notify_all()
             self._results.put((job, remote, outcome))
 
-    def _asked(self, remote: Remote, job: _Job) -> list[Answer] | Lost:
+    def _asked(self, remote: Remote, job: _Job) -> list[Completion] | Lost:
         request = self.requests[job.number]
-        ask = Ask(
+        ask = GenerateRequest(
             placed=self.engine.inputs.placed(request.prompt),
             version=self.version,
             settings=self.settings,

@@ -19,8 +19,8 @@ from vlmrl.errors import ConfigError, EngineError
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import Pixels
 from vlmrl.rollout.mismatch import place_of
-from vlmrl.rollout.vllm.answers import Collected, Counted, Done, require_room
-from vlmrl.rollout.vllm.inputs import Answer, Inputs, Version, answer_of, sampling_params
+from vlmrl.rollout.vllm.answers import CompletionCollector, Counted, Done, require_room
+from vlmrl.rollout.vllm.inputs import Completion, Inputs, Version, answer_of, sampling_params
 from vlmrl.rollout.vllm.sync import Sync, SyncReport
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
@@ -159,12 +159,12 @@ class Core:
         """Whether a request is open."""
         return self.engine.has_unfinished_requests()
 
-    def step(self) -> list[tuple[str, Answer]]:
+    def step(self) -> list[tuple[str, Completion]]:
         """Compute a little further; the answers that have ended."""
         with ordinary():
             return [(output.request_id, answer_of(output)) for output in self.engine.step() if output.finished]
 
-    def finished(self) -> Iterator[tuple[str, Answer]]:
+    def finished(self) -> Iterator[tuple[str, Completion]]:
         """Answers as they end, until none is left."""
         while self.busy:
             yield from self.step()
@@ -269,7 +269,7 @@ class _Run:
     def __init__(self, engine: VllmEngine, version: Version, requests: Sequence[Request], settings: GenerationSettings, done: Done | None):
         self.engine, self.version, self.requests, self.settings = engine, version, requests, settings
         self.bundle = engine.policy.bundle
-        self.collected = Collected(requests, settings, self.bundle, engine, version=version.policy, done=done)
+        self.collected = CompletionCollector(requests, settings, self.bundle, engine, version=version.policy, done=done)
         self.open: dict[str, tuple[int, int]] = {}
         """Name of a running request -> (number of ours, answer)."""
         self.inputs: dict[int, Any] = {}
@@ -296,7 +296,7 @@ class _Run:
         parameters = sampling_params(self.settings, request.seeds[answer], ends=self.bundle.end_ids, forbidden=self.bundle.forbidden_ids)
         self.open[self.engine.core.ask(self.inputs[number], parameters)] = number, answer
 
-    def _take(self, number: int, k: int, answer: Answer) -> None:
+    def _take(self, number: int, k: int, answer: Completion) -> None:
         if not self.collected.take(number, k, answer):
             self._ask(number, k)
         elif self.collected.whole(number):

@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 from vlmrl.errors import VlmrlError
 from vlmrl.rollout.vllm.engine import Core
-from vlmrl.rollout.vllm.inputs import Answer, Version, engine_input_of, sampling_params
-from vlmrl.rollout.vllm.messages import Ask
+from vlmrl.rollout.vllm.inputs import Completion, Version, engine_input_of, sampling_params
+from vlmrl.rollout.vllm.messages import GenerateRequest
 
 T = TypeVar("T")
 
@@ -44,11 +44,11 @@ class Host(Protocol):
     @property
     def busy(self) -> bool: ...
 
-    def ask(self, ask: Ask) -> list[str]:
+    def ask(self, ask: GenerateRequest) -> list[str]:
         """Put in a request for each seed; their names."""
         ...
 
-    def step(self) -> list[tuple[str, Answer]]: ...
+    def step(self) -> list[tuple[str, Completion]]: ...
 
     def drop(self, names: Sequence[str]) -> None: ...
 
@@ -69,11 +69,11 @@ class VllmHost:
     def busy(self) -> bool:
         return self.core.busy
 
-    def ask(self, ask: Ask) -> list[str]:
+    def ask(self, ask: GenerateRequest) -> list[str]:
         given = engine_input_of(ask.placed, ask.patches, ask.version)
         return [self.core.ask(given, sampling_params(ask.settings, seed, ends=ask.ends, forbidden=ask.forbidden)) for seed in ask.seeds]
 
-    def step(self) -> list[tuple[str, Answer]]:
+    def step(self) -> list[tuple[str, Completion]]:
         return self.core.step()
 
     def drop(self, names: Sequence[str]) -> None:
@@ -86,9 +86,9 @@ class VllmHost:
 class Ticket:
     """A question that is being answered."""
 
-    def __init__(self, ask: Ask):
+    def __init__(self, ask: GenerateRequest):
         self.ask = ask
-        self.answers: list[Answer | None] = [None] * len(ask.seeds)
+        self.answers: list[Completion | None] = [None] * len(ask.seeds)
         self.refusal: Refusal | None = None
         self.done = threading.Event()
 
@@ -122,7 +122,7 @@ class Loop:
         """Whether the engine gets on."""
         return not self.ended.is_set() and time.monotonic() - self._moved < STUCK
 
-    def answer(self, ask: Ask) -> Ticket:
+    def answer(self, ask: GenerateRequest) -> Ticket:
         """Have a question answered."""
         ticket = Ticket(ask)
         self.do(lambda: self._ask(ticket)).add_done_callback(lambda future: _note(ticket, future))
@@ -204,7 +204,7 @@ class Loop:
         for place, name in enumerate(self._host.ask(ticket.ask)):
             self._open[name] = ticket, place
 
-    def _landed(self, name: str, answer: Answer) -> None:
+    def _landed(self, name: str, answer: Completion) -> None:
         if name not in self._open:
             return
         ticket, place = self._open.pop(name)

@@ -56,7 +56,7 @@ class Version:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class Completion:
     """What came of one request."""
 
     ids: tuple[int, ...]
@@ -260,12 +260,12 @@ def sampling_params(settings: GenerationSettings, seed: int, *, ends: Sequence[i
     )
 
 
-def answer_of(output: Any) -> Answer:
+def answer_of(output: Any) -> Completion:
     """A finished output of vLLM's engine."""
     completion = output.outputs[0]
     ids = tuple(int(i) for i in completion.token_ids)
     logprobs = tuple(float(step[i].logprob) for i, step in zip(ids, completion.logprobs or (), strict=False))
-    return Answer(
+    return Completion(
         ids=ids,
         logprobs=logprobs,
         reason=str(completion.finish_reason),

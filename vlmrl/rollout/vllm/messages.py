@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vlmrl.rollout.vllm.inputs import Answer, Placed, PlacedMedium, Version
+from vlmrl.rollout.vllm.inputs import Completion, Placed, PlacedMedium, Version
 from vlmrl.rollout.vllm.wire import Message, WireError, digest, encode
 from vlmrl.types import GenerationSettings
 
@@ -21,7 +21,7 @@ BEAT = b"."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class GenerateRequest:
     """One prompt to answer, once for each seed."""
 
     placed: Placed
@@ -35,7 +35,7 @@ class Ask:
     """uint8, by key of the medium: those that the server may not have yet."""
 
 
-def ask_message(ask: Ask) -> list[memoryview]:
+def ask_message(ask: GenerateRequest) -> list[memoryview]:
     """The pieces of a question."""
     body = {
         "version": asdict(ask.version),
@@ -50,7 +50,7 @@ def ask_message(ask: Ask) -> list[memoryview]:
     return encode(body, [("ids", ids), *((f"patches.{key}", torch.from_numpy(of)) for key, of in ask.patches.items())])
 
 
-def ask_from(message: Message) -> Ask:
+def ask_from(message: Message) -> GenerateRequest:
     """
     Raises:
         WireError: it is no question.
@@ -67,7 +67,7 @@ def ask_from(message: Message) -> Ask:
             raise WireError("a medium stands outside of its prompt")
         if not body["seeds"]:
             raise WireError("no answer is asked for")
-        return Ask(
+        return GenerateRequest(
             placed=Placed(ids=tuple(ids.tolist()), media=media, merge=int(body["merge"])),
             version=version_from(body["version"]),
             settings=GenerationSettings(
@@ -121,7 +121,7 @@ def version_from(given: Any) -> Version:
     return Version(policy=policy, vision=vision, whole=whole)
 
 
-def answers_message(version: Version, answers: Sequence[Answer]) -> list[memoryview]:
+def answers_message(version: Version, answers: Sequence[Completion]) -> list[memoryview]:
     """The pieces of a reply. Of the prompt only the hash goes back."""
     told = [{"reason": one.reason, "cached": one.cached, "prompt": digest(one.prompt_ids)} for one in answers]
     tensors = [
@@ -135,20 +135,20 @@ def answers_message(version: Version, answers: Sequence[Answer]) -> list[memoryv
     return encode({"version": asdict(version), "answers": told}, tensors)
 
 
-def answers_from(message: Message, ids: tuple[int, ...]) -> tuple[Version, list[Answer]]:
+def answers_from(message: Message, ids: tuple[int, ...]) -> tuple[Version, list[Completion]]:
     """The version that answered, and its answers to the prompt `ids`.
 
     Raises:
         WireError: it is no reply.
     """
     try:
-        wanted, out = digest(ids), list[Answer]()
+        wanted, out = digest(ids), list[Completion]()
         for n, told in enumerate(message.body["answers"]):
             own, logprobs = message.tensors[f"ids.{n}"], message.tensors[f"logprobs.{n}"]
             if own.dtype != torch.int64 or logprobs.dtype != torch.float64 or own.ndim != 1 or logprobs.ndim != 1:
                 raise WireError("an answer is one row of ids and one of log-probs")
             out.append(
-                Answer(
+                Completion(
                     ids=tuple(own.tolist()),
                     logprobs=tuple(logprobs.tolist()),
                     reason=str(told["reason"]),

@@ -12,8 +12,8 @@ import httpx
 import numpy as np
 
 from vlmrl.errors import ConfigError
-from vlmrl.rollout.vllm.inputs import Answer, Version
-from vlmrl.rollout.vllm.messages import BEAT, PREFIX, TYPE, Ask, answers_from, ask_message, version_from
+from vlmrl.rollout.vllm.inputs import Completion, Version
+from vlmrl.rollout.vllm.messages import BEAT, PREFIX, TYPE, GenerateRequest, answers_from, ask_message, version_from
 from vlmrl.rollout.vllm.sync import Sync
 from vlmrl.rollout.vllm.wire import Message, WireError, decode, encode, length
 
@@ -164,8 +164,8 @@ class Remote:
         return message
 
     def ask(
-        self, ask: Ask, patches: Callable[[Sequence[str]], Mapping[str, np.ndarray]], *, stop: Callable[[], bool]
-    ) -> list[Answer] | Lost:
+        self, ask: GenerateRequest, patches: Callable[[Sequence[str]], Mapping[str, np.ndarray]], *, stop: Callable[[], bool]
+    ) -> list[Completion] | Lost:
         """Answers to a prompt, one for each seed, by the weights that were asked for.
 
         Args:

@@ -18,7 +18,7 @@ from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.errors import ConfigError
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.registry import Registry
-from vlmrl.train.memory import Cell
+from vlmrl.train.memory import MethodMemory
 from vlmrl.train.stage.table import RewardTable, by_trajectory, total
 from vlmrl.types import Rollout, ScoredGroup, TurnRollout
 
@@ -36,7 +36,7 @@ class Bound:
     extra: Mapping[str, Any]
     arguments: Mapping[str, Any]
     defaults: Mapping[str, Any]
-    memory: Cell = field(default_factory=Cell)
+    memory: MethodMemory = field(default_factory=MethodMemory)
 
     @property
     def needs(self) -> tuple[str, ...]:

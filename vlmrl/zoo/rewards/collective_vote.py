@@ -16,7 +16,7 @@ from typing import Any
 
 from vlmrl.answers.tags import parse
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.remote.judges import Ask
+from vlmrl.rewards.remote.judges import JudgeQuestion
 from vlmrl.rewards.remote.material import pictures
 from vlmrl.rewards.remote.services import services
 from vlmrl.rewards.remote.verdicts import Judged, Problem, Tally
@@ -51,7 +51,7 @@ def collective_vote(
     own = [plain(parse(rollout.text, group.prompt.answer_format).answer) for rollout in group.rollouts]
     seen = pictures(group, ctx) if with_pictures else ()
     asks = [
-        Ask(
+        JudgeQuestion(
             template="listener_peer",
             values={"question": group.prompt.sample.question},
             check=short_answer,

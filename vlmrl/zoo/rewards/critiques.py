@@ -19,7 +19,7 @@ from typing import Any
 from vlmrl.answers.tags import parse
 from vlmrl.protocols import RewardContext, reward
 from vlmrl.rewards.checks import IMPORTS, Check, check_of
-from vlmrl.rewards.remote.judges import Ask
+from vlmrl.rewards.remote.judges import JudgeQuestion
 from vlmrl.rewards.remote.material import pictures
 from vlmrl.rewards.remote.services import judged
 from vlmrl.rewards.remote.verdicts import Unreadable, Verdict
@@ -82,12 +82,12 @@ def critique_gain_proposed(
     problem = sample.meta.get("problem")
     question = problem if isinstance(problem, str) and problem.strip() else sample.question
 
-    def row(text: str) -> Ask | float:
+    def row(text: str) -> JudgeQuestion | float:
         critique = (parse(text, group.prompt.answer_format).thought or "").strip()
         if not critique:
             return 0.0
         values = {"question": question, "attempt": attempt_of(sample), "critique": critique}
-        return Ask(template="listener_refine", values=values, check=short_answer, pictures=seen)
+        return JudgeQuestion(template="listener_refine", values=values, check=short_answer, pictures=seen)
 
     def score(verdict: Verdict) -> float:
         return float(right_answer(verdict["answer"])) - float(before)

@@ -21,7 +21,7 @@ from vlmrl import rng
 from vlmrl.answers.exact_text import normalise
 from vlmrl.answers.tags import parse
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.remote.judges import Ask, Reader, choice_of
+from vlmrl.rewards.remote.judges import JudgeQuestion, Reader, choice_of
 from vlmrl.rewards.remote.material import Picture, pictures, without_answer
 from vlmrl.rewards.remote.services import judged
 from vlmrl.rewards.remote.verdicts import Check, Unreadable, Verdict, finite
@@ -64,7 +64,7 @@ def listener(
     seen = pictures(group, ctx)
     choices = choices_of(sample, options, shuffle=shuffle) if options else None
 
-    def row(text: str) -> Ask | float:
+    def row(text: str) -> JudgeQuestion | float:
         parsed = parse(text, group.prompt.answer_format)
         thought = without_answer(parsed.thought or "")
         if not parsed.answer:
@@ -114,9 +114,9 @@ def _true_option(sample: Sample, bare: Sequence[str]) -> int:
     raise ValueError(f"row '{sample.id}' ({sample.source}): the answer '{sample.answer}' is none of the options {list(bare)}")
 
 
-def _option_ask(choices: Choices, thought: str, seen: Sequence[Picture]) -> Ask:
+def _option_ask(choices: Choices, thought: str, seen: Sequence[Picture]) -> JudgeQuestion:
     count = len(choices.lines)
-    return Ask(
+    return JudgeQuestion(
         template="listener",
         values={"question": choices.question, "options": "\n".join(choices.lines), "thought": thought},
         check=probs_check(count),
@@ -127,7 +127,7 @@ def _option_ask(choices: Choices, thought: str, seen: Sequence[Picture]) -> Ask:
     )
 
 
-def _open_ask(sample: Sample, thought: str, seen: Sequence[Picture]) -> Ask:
+def _open_ask(sample: Sample, thought: str, seen: Sequence[Picture]) -> JudgeQuestion:
     def check(found: Mapping[str, Any]) -> Verdict:
         answer = found.get("answer")
         if isinstance(answer, int | float) and not isinstance(answer, bool):
@@ -136,7 +136,7 @@ def _open_ask(sample: Sample, thought: str, seen: Sequence[Picture]) -> Ask:
             raise Unreadable("missing", "'answer' must be a short text")
         return {"answer": answer}
 
-    return Ask(template="listener_open", values={"question": sample.question, "thought": thought}, check=check, pictures=seen)
+    return JudgeQuestion(template="listener_open", values={"question": sample.question, "thought": thought}, check=check, pictures=seen)
 
 
 def read_probs(count: int) -> Reader:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.remote.judges import Ask
+from vlmrl.rewards.remote.judges import JudgeQuestion
 from vlmrl.rewards.remote.material import pictures
 from vlmrl.rewards.remote.services import judged
 from vlmrl.rewards.remote.verdicts import items_check
@@ -56,11 +56,11 @@ def rubric(
     listed = "\n".join(f"{ident}: {item.text}" for ident, item in zip(ids, checklist, strict=True))
     total = sum(item.weight for item in checklist)
 
-    def row(text: str) -> Ask | float:
+    def row(text: str) -> JudgeQuestion | float:
         if not text.strip():
             return 0.0
         values = {"question": sample.question, "gold": sample.answer, "checklist": listed, "response": text}
-        return Ask(template="rubric", values=values, check=items_check(ids), pictures=seen)
+        return JudgeQuestion(template="rubric", values=values, check=items_check(ids), pictures=seen)
 
     def score(verdict: Mapping[str, Any]) -> float:
         return sum(item.weight * graded["score"] for item, graded in zip(checklist, verdict["items"], strict=True)) / total

@@ -14,7 +14,7 @@ from typing import Any
 
 from vlmrl.answers.tags import parse
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.remote.judges import Ask
+from vlmrl.rewards.remote.judges import JudgeQuestion
 from vlmrl.rewards.remote.material import pictures
 from vlmrl.rewards.remote.services import judged, right_rows
 from vlmrl.rewards.remote.verdicts import score_check
@@ -44,7 +44,7 @@ def thinking(
     right = [True] * len(group.rollouts) if judge_wrong else right_rows(group, ctx, correct_by)
     seen = pictures(group, ctx) if with_pictures else ()
 
-    def row(text: str, is_right: bool | None) -> Ask | float | None:
+    def row(text: str, is_right: bool | None) -> JudgeQuestion | float | None:
         parsed = parse(text, group.prompt.answer_format)
         thought = (parsed.thought or "").strip()
         if is_right is None:
@@ -52,7 +52,7 @@ def thinking(
         if not thought or not is_right:
             return 0.0
         values = {"question": group.prompt.sample.question, "thought": thought, "answer": parsed.answer or "(none)"}
-        return Ask(template="thinking", values=values, check=score_check(), pictures=seen)
+        return JudgeQuestion(template="thinking", values=values, check=score_check(), pictures=seen)
 
     rows = [row(rollout.text, ok) for rollout, ok in zip(group.rollouts, right, strict=True)]
     return judged(endpoint, "thinking", rows, lambda verdict: verdict["score"])

@@ -23,7 +23,7 @@ from vlmrl.evals.ask.asking import Asking
 from vlmrl.evals.ask.endpoint import EndpointEngine
 from vlmrl.evals.ask.engines import LocalEngine
 from vlmrl.evals.ask.models import LocalModel
-from vlmrl.evals.ask.question import Asker
+from vlmrl.evals.ask.question import QuestionModel
 from vlmrl.extras.serve.app import application
 from vlmrl.extras.serve.model import PLAIN, ServedCheckpoint
 from vlmrl.rollout.own import own_engine
@@ -107,7 +107,7 @@ def test_answers_are_those_of_ask(tiny: Tiny, local: LocalModel, live: Live, tmp
     question, video = tiny.samples[0].question, clip(tiny)
     picture = tmp_path / "p.png"
     Image.fromarray(np.arange(70 * 90 * 3, dtype=np.uint8).reshape(70, 90, 3)).save(picture)
-    asker = Asker(local, ASKING)
+    asker = QuestionModel(local, ASKING)
     try:
         said = asker.ask(question, [("video", video)])
         of_picture = asker.ask(question, [("image", picture)])

@@ -2,7 +2,7 @@
 in `vlmrl/shipped/`.
 
 `setup.py` copies the folders there when a wheel is built. A name (`toy_video`) is looked for in the working folder first, then among ours;
-`Found.line` says which file was taken.
+`ResolvedFile.line` says which file was taken.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ResolvedFile:
     """A file, and how it was asked for."""
 
     path: Path
@@ -69,7 +69,7 @@ def names(kind: str, folder: Path | None = None) -> list[str]:
     return sorted(path.stem for path in (folder or shipped(KINDS[kind])).glob("*.yaml"))
 
 
-def find(kind: str, asked: str | Path, *, folder: Path | None = None, beside: Sequence[Path] = ()) -> Found | None:
+def find(kind: str, asked: str | Path, *, folder: Path | None = None, beside: Sequence[Path] = ()) -> ResolvedFile | None:
     """The file that is meant: a path; else a name below `beside`, in the working folder (`NAME.yaml`, then the folder of the kind), or
     of ours. A path that is not there but is one of ours (`configs/recipes/toy_video.yaml`) is found as well.
 
@@ -81,15 +81,15 @@ def find(kind: str, asked: str | Path, *, folder: Path | None = None, beside: Se
     """
     text, own = str(asked), folder or shipped(KINDS[kind])
     if (path := Path(text).expanduser()).is_file():
-        return Found(path, kind, text)
+        return ResolvedFile(path, kind, text)
     if _NAME.fullmatch(text):
         file = text if text.endswith(".yaml") else f"{text}.yaml"
         here = Path.cwd()
         for place in (*beside, *([] if kind in _IN_ITS_FOLDER else [here]), here / KINDS[kind], own):
             if (place / file).is_file():
-                return Found(Path(shown(place / file)), kind, text)
+                return ResolvedFile(Path(shown(place / file)), kind, text)
     elif not path.is_absolute() and path.parent.as_posix() == KINDS[kind] and (own / path.name).is_file():
-        return Found(own / path.name, kind, text)
+        return ResolvedFile(own / path.name, kind, text)
     return None
 
 

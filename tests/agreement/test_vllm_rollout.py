@@ -27,7 +27,7 @@ from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.mismatch import Bounds, gaps
 from vlmrl.rollout.vllm import engine as engine_module
 from vlmrl.rollout.vllm.engine import Core, VllmEngine
-from vlmrl.rollout.vllm.inputs import Inputs, Version
+from vlmrl.rollout.vllm.inputs import EngineInputBuilder, Version
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 pytestmark = pytest.mark.slow
@@ -203,16 +203,16 @@ def test_control_features_of_an_older_tower_are_found_by_the_meter(pair: Pair, m
 
 @pytest.mark.parametrize("fault", ["normalised twice", "one patch"])
 def test_control_other_pixels_are_found_by_the_meter(pair: Pair, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    real = Inputs.patches
+    real = EngineInputBuilder.patches
 
-    def patches(self: Inputs, handle: Any) -> Any:
+    def patches(self: EngineInputBuilder, handle: Any) -> Any:
         if fault == "normalised twice":
             return self.bundle.pixel_values(self.pixels.get_key(handle.key).pixel_values, handle.kind).numpy()
         raw = real(self, handle).copy()
         raw[len(raw) // 2] = 255 - raw[len(raw) // 2]
         return raw
 
-    monkeypatch.setattr(Inputs, "patches", patches)
+    monkeypatch.setattr(EngineInputBuilder, "patches", patches)
     pair.moved(tower=True)
     found = pair.gaps(pair.vllm())
     assert found.pop("text") < EQUAL
@@ -229,7 +229,7 @@ def test_control_other_positions_are_found_by_the_meter(pair: Pair, monkeypatch:
         assert max(found[name] for name in ("text", "image", "images")) < EQUAL
         assert min(found[name] for name in ("video", "videos", "mixed")) > FELT, found
     with pytest.raises(ConfigError, match="vLLM knows the rule 'max' only"):
-        Inputs(pair.loaded.bundle, rule, pair.loaded.store)
+        EngineInputBuilder(pair.loaded.bundle, rule, pair.loaded.store)
 
 
 def test_probes_are_asked_of_every_place_in_turn(pair: Pair) -> None:

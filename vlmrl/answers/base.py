@@ -34,7 +34,7 @@ Draw = Callable[["Pen", Any], None]
 """Draws the value of one key of `gt`. What it cannot read is a problem of the pen, never an exception."""
 
 
-class Judged(Protocol):
+class ScoredRecord(Protocol):
     """What metrics read of a record of evaluation (`evals.score.records.Record`)."""
 
     @property
@@ -60,12 +60,12 @@ class Metric:
         return self.of(record)
 
 
-def scored(name: str) -> Callable[[Judged], float | None]:
+def scored(name: str) -> Callable[[ScoredRecord], float | None]:
     """The score of that name."""
     return lambda record: record.scores.get(name)
 
 
-def at_least(name: str, threshold: float) -> Callable[[Judged], float | None]:
+def at_least(name: str, threshold: float) -> Callable[[ScoredRecord], float | None]:
     """1 where the score of that name reaches the threshold, else 0."""
     return lambda record: None if name not in record.scores else float(record.scores[name] >= threshold)
 
@@ -136,7 +136,7 @@ ANSWER_TYPES: Catalogue[AnswerType] = Catalogue("answer type", renamed={"ocr": "
 """Every answer type by name, after `import vlmrl.answers`."""
 
 
-def _main_score(record: Judged) -> float | None:
+def _main_score(record: ScoredRecord) -> float | None:
     return record.scores.get(ANSWER_TYPES[record.answer_type].main) if record.answer_type in ANSWER_TYPES else None
 
 

@@ -36,7 +36,7 @@ def _excess(record: Any) -> float | None:
 
 
 @answer_type(EPISODE)
-class Episode(AnswerType):
+class EpisodeAnswer(AnswerType):
     """An attempt in an environment, which says whether it succeeded. Made by playing; no row has this type."""
 
     ask = "the next action"

@@ -24,7 +24,7 @@ NONSENSE = "\x00 no action"
 
 
 @dataclass
-class Found:
+class CheckItem:
     """One thing that was looked at."""
 
     what: str
@@ -48,7 +48,7 @@ class Found:
 class Checked:
     """What was found, and the times in milliseconds."""
 
-    found: dict[str, Found]
+    found: dict[str, CheckItem]
     resets: list[float] = field(default_factory=list[float])
     steps: list[float] = field(default_factory=list[float])
 
@@ -76,7 +76,7 @@ def check(pool: EnvPool, tasks: Sequence[Mapping[str, Any]], *, episodes: int = 
         "faults": "episodes without a fault",
         "recovery": "an episode whose process is killed goes on as it was",
     }
-    done = Checked(found={name: Found(what) for name, what in names.items()})
+    done = Checked(found={name: CheckItem(what) for name, what in names.items()})
     first: dict[int, Observation | None] = {}
     for n in range(episodes):
         task, of_episode = tasks[n % len(tasks)], key(seed, "environment", "check", n)

@@ -73,7 +73,7 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Features:
+class TowerOutput:
     """What the tower gives of one medium."""
 
     kind: MediaKind
@@ -201,7 +201,7 @@ def core_of(model: Any) -> Any:
     return inner if inner is not None and hasattr(inner, "get_image_features") else model
 
 
-def features(core: Any, argument: Mapping[str, Any], kind: MediaKind, copies: int = 1) -> Features:
+def features(core: Any, argument: Mapping[str, Any], kind: MediaKind, copies: int = 1) -> TowerOutput:
     """Features of one medium, which stand in the places of this kind. `argument` may hold the medium several times; one is kept."""
     call = core.get_video_features if "pixel_values_videos" in argument else core.get_image_features
     wanted = inspect.signature(call).parameters
@@ -211,7 +211,7 @@ def features(core: Any, argument: Mapping[str, Any], kind: MediaKind, copies: in
     if copies > 1:
         rows = _rows(out)
         setattr(out, _field(out), rows[: len(rows) // copies])
-    return Features(kind, out)
+    return TowerOutput(kind, out)
 
 
 def cast(value: Any, dtype: torch.dtype, device: torch.device | None = None) -> Any:
@@ -221,14 +221,14 @@ def cast(value: Any, dtype: torch.dtype, device: torch.device | None = None) -> 
     return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
 
 
-def slim(found: Features) -> Features:
+def slim(found: TowerOutput) -> TowerOutput:
     """Only what is handed over, without the other things that a tower gives."""
     names = (_field(found.output), *_LEVELS)
     kept = {name: value for name in names if (value := getattr(found.output, name, None)) is not None}
-    return Features(found.kind, type(found.output)(**kept))
+    return TowerOutput(found.kind, type(found.output)(**kept))
 
 
-def tensors(found: Features) -> list[Tensor]:
+def tensors(found: TowerOutput) -> list[Tensor]:
     """What is handed over."""
     parts = [_rows(found.output), *(getattr(found.output, name, None) or () for name in _LEVELS)]
     out: list[Tensor] = []
@@ -251,13 +251,13 @@ def _rows(output: Any) -> Any:
     return getattr(output, _field(output))
 
 
-def vectors(found: Features) -> Tensor:
+def vectors(found: TowerOutput) -> Tensor:
     """The rows of a medium one behind the other, [tokens, H]."""
     rows = _rows(found.output)
     return torch.cat([part.reshape(-1, part.shape[-1]) for part in (rows if isinstance(rows, list | tuple) else [rows])])
 
 
-def hand_over(found: Sequence[Features]) -> dict[str, Any]:
+def hand_over(found: Sequence[TowerOutput]) -> dict[str, Any]:
     """`mm_encoder_outputs` for a row with these media in this order. A fresh dict for every call: forwards write into it."""
     out: dict[str, Any] = {}
     for kind in dict.fromkeys(one.kind for one in found):

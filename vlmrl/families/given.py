@@ -25,7 +25,7 @@ _ERRORS = (ValueError, RuntimeError, TypeError, KeyError, IndexError, StopIterat
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class GenericFamily:
     """Any model type that transformers has classes for (`families.base.Family`)."""
 
     name: str
@@ -79,7 +79,7 @@ class Given:
         return probe.part_of(name)
 
 
-def given(model_type: str, path: str, revision: str | None = None) -> Given:
+def given(model_type: str, path: str, revision: str | None = None) -> GenericFamily:
     """Any model type, by what its files say. Raises ConfigError where they cannot be read."""
     from transformers import AutoConfig, GenerationConfig
     from transformers.utils.hub import cached_file
@@ -93,7 +93,7 @@ def given(model_type: str, path: str, revision: str | None = None) -> Given:
     with contextlib.suppress(OSError, ValueError):  # many folders have none; the config then says what ends an answer
         file = cached_file(where, "generation_config.json", revision=revision)
         generation = None if file is None else GenerationConfig.from_dict(read_json(Path(file)))
-    return Given(name=model_type, config=config, generation=generation)
+    return GenericFamily(name=model_type, config=config, generation=generation)
 
 
 class ProcessorOutput(NamedTuple):

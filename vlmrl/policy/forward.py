@@ -33,7 +33,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class ModelInputs:
     """What the language model gets besides positions and masks."""
 
     embeds_BSH: torch.Tensor
@@ -50,7 +50,9 @@ class Inputs:
         return out
 
 
-def embed(policy: Policy, ids_BS: torch.Tensor, prompts: Sequence[tuple[Prompt, int, int]], features: Mapping[str, Features]) -> Inputs:
+def embed(
+    policy: Policy, ids_BS: torch.Tensor, prompts: Sequence[tuple[Prompt, int, int]], features: Mapping[str, Features]
+) -> ModelInputs:
     """Token embeddings [B, S, H] with vision features in their placeholders. `ids_BS` lies on the host, where placeholders are counted.
     `prompts` gives prompts with their row and first column, in the order of rows and columns.
 
@@ -75,11 +77,11 @@ def embed(policy: Policy, ids_BS: torch.Tensor, prompts: Sequence[tuple[Prompt, 
         raise ValueError(f"{int(pads.sum())} placeholder tokens but {expected} vision features: a placeholder id outside a visual span")
     visual = to_device(pads, embeds.device)
     if not parts:
-        return Inputs(embeds, visual, [])
+        return ModelInputs(embeds, visual, [])
     index = to_device(torch.cat(flat_index), embeds.device)
     flat = embeds.reshape(-1, embeds.shape[-1])
     filled = flat.index_copy(0, index, torch.cat(parts).to(flat.dtype)).view_as(embeds)
-    return Inputs(filled, visual, [torch.cat(layer) for layer in zip(*deep, strict=True)])
+    return ModelInputs(filled, visual, [torch.cat(layer) for layer in zip(*deep, strict=True)])
 
 
 def repeat(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from vlmrl.families import generic
-from vlmrl.families.generic import Encoded, Features, Head
+from vlmrl.families.generic import Encoded, Head, TowerOutput
 from vlmrl.policy import masks, recurrent
 from vlmrl.policy.cache import fork as fork_cache
 from vlmrl.policy.cache import gradient_cache
@@ -53,7 +53,7 @@ class Subject:
 class HandedOver:
     """What a core of any family is handed over of one medium."""
 
-    features: Features
+    features: TowerOutput
 
     @property
     def nbytes(self) -> int:
@@ -75,7 +75,7 @@ class Scored:
     """A prompt with its media and the answers whose tokens are scored."""
 
     prompt: Encoded
-    media: Sequence[Features]
+    media: Sequence[TowerOutput]
     answers: Sequence[Sequence[int]]
     """At least one, none of them empty."""
 
@@ -121,7 +121,7 @@ def logprobs(logits_MV: Tensor, targets: Tensor | Sequence[int]) -> Tensor:
     return torch.log_softmax(logits_MV.to(exact), -1).gather(-1, wanted.to(logits_MV.device)[:, None])[:, 0]
 
 
-def features_of(media: Sequence[Features]) -> dict[str, Any]:
+def features_of(media: Sequence[TowerOutput]) -> dict[str, Any]:
     """The argument that hands over features; nothing for a text."""
     return {"mm_encoder_outputs": generic.hand_over(media)} if media else {}
 
@@ -210,7 +210,7 @@ def _forked(subject: Subject, group: Scored, read: Read | None) -> list[Tensor]:
     return _shared_out(_read(subject, read, torch.cat(parts), [t for answer in group.answers for t in answer]), [group])[0]
 
 
-def prefilled(subject: Subject, prompt: Encoded, media: Sequence[Features]) -> tuple[Tensor, Any]:
+def prefilled(subject: Subject, prompt: Encoded, media: Sequence[TowerOutput]) -> tuple[Tensor, Any]:
     """(what the core gives in the last column of the prompt, the cache that it left).
 
     Raises:
@@ -261,12 +261,12 @@ def shared_prefix(subject: Subject, groups: Sequence[Scored], read: Read | None 
     return _shared_out(_read(subject, read, out, [t for group in groups for answer in group.answers for t in answer]), groups)
 
 
-def laid(groups: Sequence[Scored]) -> list[masks.Group]:
+def laid(groups: Sequence[Scored]) -> list[masks.PackedGroup]:
     """Where groups stand in a packed row, one behind the other."""
-    out: list[masks.Group] = []
+    out: list[masks.PackedGroup] = []
     at = 0
     for group in groups:
-        out.append(masks.Group(at, group.prompt.length, tuple(map(len, group.answers))))
+        out.append(masks.PackedGroup(at, group.prompt.length, tuple(map(len, group.answers))))
         at += out[-1].columns
     return out
 

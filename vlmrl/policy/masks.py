@@ -25,7 +25,7 @@ NAME = "vlmrl_own_masks"
 
 
 @dataclass(frozen=True)
-class Group:
+class PackedGroup:
     """Where a prompt and its answers stand in a packed row: prompt, answer, answer, ..."""
 
     start: int
@@ -131,7 +131,7 @@ def giving(masks: Sequence[Tensor], run: Callable[[], Any]) -> Any:
     return out
 
 
-def places(group: Group) -> tuple[Tensor, Tensor]:
+def places(group: PackedGroup) -> tuple[Tensor, Tensor]:
     """(row positions, owners) of a group's columns, int64 [columns] each. Owner 0 is the prompt; answers begin behind it, each anew."""
     row = [*range(group.prompt), *(group.prompt + j for n in group.answers for j in range(n))]
     owner = [0] * group.prompt + [1 + i for i, n in enumerate(group.answers) for _ in range(n)]
@@ -144,7 +144,7 @@ def owned(row: Tensor, positions: Tensor, owners: Tensor) -> Tensor:
     return row[positions[:, None], positions[None, :]] & visible.to(row.device)
 
 
-def packed(own: Sequence[Sequence[Tensor]], groups: Sequence[Group]) -> list[Tensor]:
+def packed(own: Sequence[Sequence[Tensor]], groups: Sequence[PackedGroup]) -> list[Tensor]:
     """Masks of a packed row, bool [N, N] each. `own`: for each group the masks of its row, all in the same order."""
     size = sum(group.columns for group in groups)
     out: list[Tensor] = []

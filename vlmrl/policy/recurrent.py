@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vlmrl.policy.cache import fork_layer, gradient_cache
-from vlmrl.policy.masks import Group
+from vlmrl.policy.masks import PackedGroup
 
-_GROUPS: ContextVar[tuple[Group, ...]] = ContextVar("vlmrl_groups", default=())
+_GROUPS: ContextVar[tuple[PackedGroup, ...]] = ContextVar("vlmrl_groups", default=())
 _CACHES = ("cache_params", "past_key_values")
 
 
@@ -66,7 +66,7 @@ def _hidden(out: Any) -> Tensor:
 
 
 @contextmanager
-def heeded(model: Any, groups: Sequence[Group]) -> Iterator[None]:
+def heeded(model: Any, groups: Sequence[PackedGroup]) -> Iterator[None]:
     """Context of one forward pass of a packed row. Layers that are recomputed for the backward pass, when this context is over, find the
     same groups: they travel with what is recomputed."""
     layers = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False) and hasattr(m, "_gradient_checkpointing_func")]
@@ -82,7 +82,7 @@ def heeded(model: Any, groups: Sequence[Group]) -> Iterator[None]:
             layer._gradient_checkpointing_func = checkpoint
 
 
-def _travelling(checkpoint: Callable[..., Any], groups: tuple[Group, ...]) -> Callable[..., Any]:
+def _travelling(checkpoint: Callable[..., Any], groups: tuple[PackedGroup, ...]) -> Callable[..., Any]:
     def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         def again(*inner: Any, **more: Any) -> Any:
             token = _GROUPS.set(groups)

@@ -22,7 +22,7 @@ from vlmrl.protocols import RewardContext, reward
 from vlmrl.rewards.remote.judges import JudgeQuestion
 from vlmrl.rewards.remote.material import Picture, cited_boxes, is_trivial, pictures, sentences, spread
 from vlmrl.rewards.remote.services import judged, right_rows, services
-from vlmrl.rewards.remote.verdicts import Judged, Problem, Tally, Verdict, label_check
+from vlmrl.rewards.remote.verdicts import JudgeColumn, Problem, Tally, Verdict, label_check
 from vlmrl.types import Group, Sample
 
 YES_NO = label_check("YES", "NO")
@@ -168,7 +168,7 @@ def _box_asks(sample: Sample, thought: str, seen: Sequence[Picture], most: int) 
     return out
 
 
-def _shares(endpoint: Mapping[str, Any], column: str, rows: Sequence[Sequence[JudgeQuestion | bool] | float | None]) -> Judged:
+def _shares(endpoint: Mapping[str, Any], column: str, rows: Sequence[Sequence[JudgeQuestion | bool] | float | None]) -> JudgeColumn:
     """CORRECT / (CORRECT + INCORRECT) of each row's questions; a bool is a verdict that needs no judge."""
     asks = [ask for row in rows if isinstance(row, Sequence) for ask in row if isinstance(ask, JudgeQuestion)]
     replies = iter(services().chat(endpoint).ask_all(column, asks) if asks else [])
@@ -181,7 +181,7 @@ def _shares(endpoint: Mapping[str, Any], column: str, rows: Sequence[Sequence[Ju
         verdicts = [next(replies) if isinstance(ask, JudgeQuestion) else ask for ask in row]
         problem = next((v for v in verdicts if isinstance(v, Problem)), None)
         values.append(_share(verdicts) if problem is None else tally.missing(problem))
-    return Judged(values, tally.reasons)
+    return JudgeColumn(values, tally.reasons)
 
 
 def _share(verdicts: Sequence[Verdict | Problem | bool]) -> float | None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vlmrl.errors import NumericsError
 from vlmrl.families import generic
-from vlmrl.families.generic import Encoded, Features
+from vlmrl.families.generic import Encoded, TowerOutput
 from vlmrl.policy import cache as caches
 from vlmrl.policy import layouts
 from vlmrl.policy.given import encoded
@@ -37,7 +37,7 @@ Choose = Callable[[Tensor, Tensor, int], Tensor]
 def answers(
     subject: Subject,
     prompt: Encoded,
-    media: Sequence[Features],
+    media: Sequence[TowerOutput],
     *,
     count: int,
     choose: Choose,

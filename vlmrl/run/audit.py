@@ -23,7 +23,7 @@ from vlmrl.methods import registries
 from vlmrl.policy.load import load_processor
 from vlmrl.registry import Registry
 from vlmrl.run.admission import unproven
-from vlmrl.run.audit_leak import Hashes, HeldOut, held_out_sets, overlap, repeated_ids, told
+from vlmrl.run.audit_leak import Hashes, HeldOutRows, held_out_sets, overlap, repeated_ids, told
 from vlmrl.run.audit_report import SHOWN, AuditReport, SourceAudit
 from vlmrl.run.columns import reward_runner
 from vlmrl.run.evaluate import eval_problems
@@ -161,7 +161,7 @@ def _check_leaks(
     hashes = Hashes()
     sources = {source: list(samples.values()) for source, samples in trained.items()}
     report.problems += repeated_ids(sources, data, hashes)
-    own = [HeldOut(name=name, rows=[hashes.shown(sample, data) for sample in samples]) for name, samples in held_out]
+    own = [HeldOutRows(name=name, rows=[hashes.shown(sample, data) for sample in samples]) for name, samples in held_out]
     sets = [*own, *held_out_sets(cfg, data, hashes)]
     if not sets:
         return

@@ -85,7 +85,7 @@ class Hashes:
 
 
 @dataclass(kw_only=True)
-class HeldOut:
+class HeldOutRows:
     """Rows that nothing may be trained on, and those that could not be looked at."""
 
     name: str
@@ -141,7 +141,7 @@ def told(source: str, held_out: str, found: Overlap) -> tuple[list[str], list[st
     return problems, notes
 
 
-def held_out_sets(cfg: Config, data: Path, hashes: Hashes) -> list[HeldOut]:
+def held_out_sets(cfg: Config, data: Path, hashes: Hashes) -> list[HeldOutRows]:
     """The sets of `data.check_against` and of `eval.suite`, one per file of rows.
 
     A path that ends in .yaml or .yml, or the name of a suite of ours, is a suite; its limits are not looked at, so that all of its rows
@@ -151,7 +151,7 @@ def held_out_sets(cfg: Config, data: Path, hashes: Hashes) -> list[HeldOut]:
         ConfigError: a suite does not exist, is wrong, or does not say where its data are.
         DataError: a file of rows is missing or cannot be read.
     """
-    out: list[HeldOut] = []
+    out: list[HeldOutRows] = []
     done: set[tuple[Path, str]] = set()
     suites: list[tuple[str, Path | None]] = [(name, None) for name in cfg.data.check_against if _is_suite(name, data)]
     if cfg.eval.suite is not None:
@@ -173,9 +173,9 @@ def _is_suite(name: str, data: Path) -> bool:
     return name.endswith((".yaml", ".yml")) or ("." not in name and "/" not in name and not (data / name).exists())
 
 
-def _read(source: str, root: Path, media_root: str, name: str, hashes: Hashes) -> HeldOut:
+def _read(source: str, root: Path, media_root: str, name: str, hashes: Hashes) -> HeldOutRows:
     found = read_source(root / source, media_root=media_root, options=ImportOptions(media_dir=root / media_root))
-    out = HeldOut(name=name, bad=[str(row) for row in found.bad])
+    out = HeldOutRows(name=name, bad=[str(row) for row in found.bad])
     for sample in found.samples:
         try:
             out.rows.append(hashes.shown(sample, root))

@@ -42,7 +42,7 @@ _OLD = re.compile(r"old-(step-\d{8})-[0-9a-f]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class LatestCheckpoint:
     """What `latest` found. `notes` says which folders were set aside and why; show them to the user."""
 
     path: Path | None
@@ -145,7 +145,7 @@ def encoded(state: Mapping[str, Any]) -> bytes:
     return _json(state, "state")
 
 
-def latest(folder: Path) -> Found:
+def latest(folder: Path) -> LatestCheckpoint:
     """The highest step that verifies. Call it on rank 0 only, with the run's lock held: damaged folders are renamed to `bad-...`.
 
     Raises:
@@ -153,14 +153,14 @@ def latest(folder: Path) -> Found:
     """
     notes: list[str] = []
     if not folder.is_dir():
-        return Found(path=None)
+        return LatestCheckpoint(path=None)
     _settle_superseded(folder, notes)
     for path in reversed(steps(folder)):
         problems = verify(path)
         if not problems:
-            return Found(path=path, notes=notes)
+            return LatestCheckpoint(path=path, notes=notes)
         _set_aside(path, problems, notes)
-    return Found(path=None, notes=notes)
+    return LatestCheckpoint(path=None, notes=notes)
 
 
 def steps(folder: Path) -> list[Path]:

@@ -21,7 +21,7 @@ from vlmrl.config.stages import UntilSection
 from vlmrl.envs.rows import task_maker
 from vlmrl.errors import CheckpointError, Preempted, VlmrlError
 from vlmrl.evals.ask.engines import LocalEngine
-from vlmrl.evals.ask.episodes import Conditions, HeldOut, conditions_of, evaluate_episodes, of_rows
+from vlmrl.evals.ask.episodes import Conditions, EvalEpisode, conditions_of, evaluate_episodes, of_rows
 from vlmrl.evals.ask.evaluate import EvalOptions, evaluate
 from vlmrl.evals.ask.models import open_store
 from vlmrl.evals.ask.run import eval_options, task_episodes, task_prompts
@@ -199,7 +199,7 @@ def _episodes(
     policy: Policy,
     engine: RolloutEngine,
     store: MediaStore,
-    episodes: Sequence[HeldOut],
+    episodes: Sequence[EvalEpisode],
     conditions: Conditions,
     options: EvalOptions,
     out: Path,

@@ -22,7 +22,7 @@ from vlmrl.run.saves import save, settle, where_to_go_on
 from vlmrl.run.session import Session
 from vlmrl.run.ui import ProgressBar, Ui
 from vlmrl.train import dist
-from vlmrl.train.keep import Keeper
+from vlmrl.train.keep import GroupRecorder
 from vlmrl.train.memory import Memories
 from vlmrl.train.meter import Clock, Counters, Watch
 from vlmrl.train.pipeline import Pipeline
@@ -44,7 +44,7 @@ def hooks_of(
     counters: Counters,
     bar: ProgressBar,
     profiler: StageProfiler | None,
-    keeper: Keeper | None,
+    keeper: GroupRecorder | None,
     pipeline: Pipeline | None,
 ) -> tuple[Hook, ...]:
     """List the hooks of a stage of a run, in their order."""
@@ -147,7 +147,7 @@ def count(stage: Stage, result: StepResult) -> None:
 class KeepGroups:
     """Hands the groups that the step chose for `vlmrl view` to the thread that writes them."""
 
-    keeper: Keeper
+    keeper: GroupRecorder
 
     def __call__(self, stage: Stage, result: StepResult) -> None:
         self.keeper.write()
@@ -289,7 +289,7 @@ class Checkpoint:
     session: Session
     memories: Memories
     every: int
-    keeper: Keeper | None = None
+    keeper: GroupRecorder | None = None
     pipeline: Pipeline | None = None
 
     def __call__(self, stage: Stage, result: StepResult) -> None:

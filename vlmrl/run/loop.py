@@ -10,7 +10,7 @@ from vlmrl.run.hooks import hooks_of
 from vlmrl.run.profile import StageProfiler
 from vlmrl.run.session import Session
 from vlmrl.train import dist
-from vlmrl.train.keep import Keeper
+from vlmrl.train.keep import GroupRecorder
 from vlmrl.train.memory import Memories
 from vlmrl.train.meter import Counters
 from vlmrl.train.pipeline import Pipeline
@@ -29,7 +29,7 @@ class Loop:
     """Running counts of what the stage uses, logged with every step."""
     ends: ExitStack = field(default_factory=ExitStack)
     """Closes what was opened for the stage."""
-    keeper: Keeper | None = None
+    keeper: GroupRecorder | None = None
     """Keeps groups for `vlmrl view`; none where the recipe keeps none."""
     pipeline: Pipeline | None = None
     """Makes its rollouts, where it has any."""

@@ -36,7 +36,7 @@ from vlmrl.run.session import Session
 from vlmrl.run.world import open_collector
 from vlmrl.sampling.info import describe
 from vlmrl.train import dist
-from vlmrl.train.keep import FOLDER, Keeper
+from vlmrl.train.keep import FOLDER, GroupRecorder
 from vlmrl.train.loader import PromptLoader, cost_of
 from vlmrl.train.memory import FILE as MEMORIES
 from vlmrl.train.memory import Memories
@@ -145,7 +145,7 @@ def open_rollout_stage(s: Session, cfg: RolloutStage, *, methods: Sequence[Bound
     )
     if s.cfg.keep.groups_per_step:
         folder, done = s.run.path / FOLDER, s.state.global_step
-        loop.keeper = Keeper(
+        loop.keeper = GroupRecorder(
             folder, s.cfg.keep, stage=cfg.name, done=done, store=s.store, piece=s.bundle.piece, say=s.ui.say, table=s.tracker.table
         )
         loop.ends.callback(loop.keeper.close)

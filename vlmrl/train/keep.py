@@ -36,7 +36,7 @@ _PIECES = 1 << 18
 """Tokens whose text is remembered."""
 
 
-class Keeper:
+class GroupRecorder:
     """The kept groups of a stage on this rank.
 
     Args:

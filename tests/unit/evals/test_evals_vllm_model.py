@@ -71,7 +71,7 @@ class Reference:
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
     monkeypatch.setattr(Started, "all", [])
-    for name, value in {"Core": Started, "VllmEngine": Reference, "Inputs": Pixels, "platform": lambda: "cpu"}.items():
+    for name, value in {"Core": Started, "VllmEngine": Reference, "EngineInputBuilder": Pixels, "platform": lambda: "cpu"}.items():
         monkeypatch.setattr(vllm_model, name, value)
     return Started.all
 

@@ -13,14 +13,14 @@ import pytest
 from tests.support import media_layouts
 from vlmrl.errors import ConfigError
 from vlmrl.policy.patches import raw_patches
-from vlmrl.rollout.vllm.inputs import Inputs, Version, normalised
+from vlmrl.rollout.vllm.inputs import EngineInputBuilder, Version, normalised
 from vlmrl.toy.model import ModelFamily
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
 def test_raw_patches_are_the_processors_before_it_normalises(family: ModelFamily, tmp_path: Path) -> None:
     loaded = media_layouts.make(tmp_path, family)
-    inputs = Inputs(loaded.bundle, loaded.policy.positions, loaded.store)
+    inputs = EngineInputBuilder(loaded.bundle, loaded.policy.positions, loaded.store)
     handles = {h.key: h for prompt in media_layouts.prompts(loaded).values() for h in prompt.media}.values()
     assert {handle.kind for handle in handles} == {"image", "video"}
     for handle in handles:
@@ -39,7 +39,7 @@ def test_a_processor_that_does_more_than_to_normalise_is_refused(tmp_path: Path)
     medium = loaded.store.get_key(handle.key)
     own, _ = loaded.bundle.processed(medium.frames, "image")
     altered = dataclasses.replace(medium, pixel_values=own[::-1].copy())
-    inputs = Inputs(loaded.bundle, loaded.policy.positions, SimpleNamespace(get_key=lambda key: altered))
+    inputs = EngineInputBuilder(loaded.bundle, loaded.policy.positions, SimpleNamespace(get_key=lambda key: altered))
     with pytest.raises(ConfigError, match="image processor of this model makes patches that differ"):
         inputs.patches(handle)
 
@@ -64,7 +64,7 @@ def test_other_positions_and_two_normalisations_are_refused(tmp_path: Path) -> N
     loaded = media_layouts.make(tmp_path, "qwen2_5_vl")
     grid = dataclasses.replace(loaded.policy.positions, rule="grid")
     with pytest.raises(ConfigError, match=r"model\.positions \('grid'\): vLLM knows the rule 'max' only"):
-        Inputs(loaded.bundle, grid, loaded.store)
+        EngineInputBuilder(loaded.bundle, grid, loaded.store)
     loaded.bundle.processor.video_processor.image_mean = [0.1, 0.2, 0.3]
     with pytest.raises(ConfigError, match=r"image_mean is .* for images and"):
-        Inputs(loaded.bundle, loaded.policy.positions, loaded.store)
+        EngineInputBuilder(loaded.bundle, loaded.policy.positions, loaded.store)

@@ -45,7 +45,7 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "checkpoints"
     path = save(folder, 200, state={"step": 200, "ledger": {"a": [0.1, None]}, "third": 1 / 3})
     assert path == folder / "step-00000200"
-    assert checkpoint.latest(folder) == checkpoint.Found(path=path, notes=[])
+    assert checkpoint.latest(folder) == checkpoint.LatestCheckpoint(path=path, notes=[])
     assert checkpoint.verify(path) == []
     assert checkpoint.load_state(path) == {"step": 200, "ledger": {"a": [0.1, None]}, "third": 1 / 3}
     manifest = checkpoint.read_manifest(path)

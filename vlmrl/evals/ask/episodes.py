@@ -46,7 +46,7 @@ NOT_PLAYED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOut:
+class EvalEpisode:
     """One episode to play."""
 
     id: str
@@ -101,7 +101,7 @@ class EpisodeResult:
         return score(self.groups)
 
 
-def of_rows(samples: Sequence[Sample], seed: int, task_of: TaskOf = plain_task) -> list[HeldOut]:
+def of_rows(samples: Sequence[Sample], seed: int, task_of: TaskOf = plain_task) -> list[EvalEpisode]:
     """Rows as episodes, as in training: what stands under `environment` of a row's `meta`, or what `task_of` makes of the row.
 
     Raises:
@@ -110,7 +110,7 @@ def of_rows(samples: Sequence[Sample], seed: int, task_of: TaskOf = plain_task) 
     return [_held_out(sample.id, task_of(sample), seed, dict(labels(sample))) for sample in samples]
 
 
-def of_task(task: Task, samples: Sequence[Sample], root: Path) -> list[HeldOut]:
+def of_task(task: Task, samples: Sequence[Sample], root: Path) -> list[EvalEpisode]:
     """The rows of a task of a suite as episodes. `root`: the data root.
 
     Raises:
@@ -128,7 +128,7 @@ def of_environment(
     *,
     arguments: Mapping[str, Any] | None = None,
     answer_format: str = FREE,
-) -> list[HeldOut]:
+) -> list[EvalEpisode]:
     """So many episodes of the tasks that an environment with these arguments declares, in turn. Fewer are the first of more.
     `answer_format`: for an environment that reads answers itself.
 
@@ -144,14 +144,14 @@ def of_environment(
     return [_held_out(f"{task.get('id', name)}-{n:04d}", task, seed, {"category": str(task.get("id", name))}) for n, task in turned]
 
 
-def _held_out(name: str, task: Mapping[str, Any], seed: int, said: dict[str, Any]) -> HeldOut:
+def _held_out(name: str, task: Mapping[str, Any], seed: int, said: dict[str, Any]) -> EvalEpisode:
     known = {key: value for key, value in said.items() if value is not None}
-    return HeldOut(id=name, task=task, seed=environment_seed(seed, COORDINATE, 0, 0, name), labels=known)
+    return EvalEpisode(id=name, task=task, seed=environment_seed(seed, COORDINATE, 0, 0, name), labels=known)
 
 
 def evaluate_episodes(
     talk: Talk,
-    episodes: Sequence[HeldOut],
+    episodes: Sequence[EvalEpisode],
     conditions: Conditions,
     options: EvalOptions,
     *,
@@ -206,7 +206,7 @@ def evaluate_episodes(
         return _evaluate(one, episodes, out, collective, stop, progress)
 
 
-def _first_prompt(table: Table, episodes: Sequence[HeldOut]) -> str:
+def _first_prompt(table: Table, episodes: Sequence[EvalEpisode]) -> str:
     """Hash of the first prompt of the first episode that begins: template, tokenizer and size of screens are in it. The pool knows its
     identity then.
 
@@ -242,7 +242,7 @@ class _Playing:
     first_prompt: str
     tokenizer_len: Callable[[str], int]
 
-    def sample_hash(self, episode: HeldOut) -> str:
+    def sample_hash(self, episode: EvalEpisode) -> str:
         """Of the world, its version, its arguments, the task and the seed."""
         e = self.conditions.environment
         return digest([dict(self.table.pool.identity), e.name, e.arguments, recorded(episode.task), episode.seed])
@@ -250,13 +250,13 @@ class _Playing:
     def settings(self) -> dict[str, float | str]:
         return {**settings_json(self.options.settings, REFERENCE), **self.conditions.names()}
 
-    def keys(self, episode: HeldOut) -> list[Key]:
+    def keys(self, episode: EvalEpisode) -> list[Key]:
         """`Record.key` of the records of an episode's attempts."""
         seed = self.options.seed if self.options.settings.temperature > 0 else None
         where = self.fingerprint, self.sample_hash(episode), self.first_prompt, json.dumps(self.settings(), sort_keys=True)
         return [(*where, k, seed) for k in range(self.options.samples)]
 
-    def play(self, batch: Sequence[HeldOut]) -> list[list[Trajectory]]:
+    def play(self, batch: Sequence[EvalEpisode]) -> list[list[Trajectory]]:
         """Attempts at each episode of a batch."""
         options = self.options
 
@@ -265,7 +265,7 @@ class _Playing:
 
         return run_attempts(self.table, [(one.task, one.seed) for one in batch], options.samples, seed_of)
 
-    def record(self, episode: HeldOut, played: Trajectory) -> Record:
+    def record(self, episode: EvalEpisode, played: Trajectory) -> Record:
         """The record of an attempt without a fault."""
         turns, best = played.turns, played.optimum
         success = played.outcome == "success"
@@ -308,7 +308,7 @@ class _Playing:
 
 def _evaluate(
     one: _Playing,
-    episodes: Sequence[HeldOut],
+    episodes: Sequence[EvalEpisode],
     out: Path,
     collective: Collective,
     stop: Callable[[], bool] | None,
@@ -363,7 +363,7 @@ def _evaluate(
     return EpisodeResult(records=made, groups=[group for place in sorted(done) for group in done[place]])
 
 
-def _names(episode: HeldOut, keys: Sequence[Key]) -> list[tuple[str, int]]:
+def _names(episode: EvalEpisode, keys: Sequence[Key]) -> list[tuple[str, int]]:
     return [(episode.id, k) for k in range(len(keys))]
 
 
@@ -372,7 +372,7 @@ def _hash(record: Record) -> str:
     return hashlib.sha256(record.line()).hexdigest()[:32]
 
 
-def _lines(one: _Playing, batch: Sequence[HeldOut], groups: Sequence[Sequence[Trajectory]]) -> bytes:
+def _lines(one: _Playing, batch: Sequence[EvalEpisode], groups: Sequence[Sequence[Trajectory]]) -> bytes:
     """Lines of the episodes file."""
     rows = [
         {

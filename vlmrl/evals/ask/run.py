@@ -17,7 +17,7 @@ from vlmrl.data.encode import Encoder, Media
 from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError, DataError, MediaError, RowError
 from vlmrl.evals.ask.engines import EvalEngine, LocalEngine
-from vlmrl.evals.ask.episodes import NOT_PLAYED, HeldOut, conditions_of, evaluate_episodes, of_environment, of_task
+from vlmrl.evals.ask.episodes import NOT_PLAYED, EvalEpisode, conditions_of, evaluate_episodes, of_environment, of_task
 from vlmrl.evals.ask.evaluate import JUDGED, SINGLE_PROCESS, Collective, EvalOptions, evaluate
 from vlmrl.evals.ask.models import LocalModel, Model, open_store
 from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
@@ -395,7 +395,7 @@ def task_samples(task: Task, root: Path, out: Path | None) -> tuple[list[Sample]
     return asked, len(samples)
 
 
-def task_episodes(task: Task, root: Path, out: Path | None) -> tuple[list[HeldOut], int]:
+def task_episodes(task: Task, root: Path, out: Path | None) -> tuple[list[EvalEpisode], int]:
     """The episodes that a task plays, and how many there are in all: of its rows (as `task_samples`), or of its environment's tasks."""
     assert task.environment is not None
     if task.source:

@@ -28,7 +28,7 @@ from vlmrl.config.tree import Node
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.protocol import protocol_settings
 from vlmrl.evals.ask.tasks import RENAMED, Prepare, Published, Task, check_task, modes, with_defaults
-from vlmrl.paths import Found
+from vlmrl.paths import ResolvedFile
 from vlmrl.plugins import import_plugins
 from vlmrl.registry import nearest
 
@@ -59,7 +59,7 @@ class Suite(Section):
     plugins: tuple[str, ...] = Field(default=(), description="Python modules to import, for all tasks")
 
 
-def find_suite(name: str | Path) -> Found:
+def find_suite(name: str | Path) -> ResolvedFile:
     """The file of a suite: a path, or the name of one in the working folder or of ours.
 
     Raises:

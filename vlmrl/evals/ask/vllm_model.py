@@ -19,7 +19,7 @@ from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import load_policy, load_processor, pick_device, saved_rule
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.rollout.vllm.engine import Core, CoreOptions, VllmEngine, platform
-from vlmrl.rollout.vllm.inputs import Inputs
+from vlmrl.rollout.vllm.inputs import EngineInputBuilder
 from vlmrl.types import GenerationSettings, Prompt
 
 NAME = "vllm"
@@ -88,7 +88,7 @@ class VllmModel:
             self._core = Core(self._options(self._most(max(room, self.room))))
             self._engine = VllmEngine(self._core, self.policy, store)
         if self._engine.inputs.pixels is not store:
-            self._engine.inputs = Inputs(self.bundle, self.policy.positions, store)
+            self._engine.inputs = EngineInputBuilder(self.bundle, self.policy.positions, store)
         return self._engine
 
     def _most(self, room: int) -> int:

@@ -18,7 +18,7 @@ from vlmrl.evals.score.records import Record, prompt_ids_hash, sample_hash
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.faithful_judges import consistency, semantic_grounding, spatial_grounding
 from vlmrl.rewards.remote.services import EVERY
-from vlmrl.rewards.remote.verdicts import Judged
+from vlmrl.rewards.remote.verdicts import JudgeColumn
 from vlmrl.types import Group, Prompt, Rollout
 
 Answer = tuple[str, int]
@@ -140,7 +140,7 @@ def _judge(group: Group, columns: Mapping[Asked, Callable[[Group], Sequence[floa
     for name, column in columns.items():
         found = column(group)
         values[name] = found[0]
-        if isinstance(found, Judged):
+        if isinstance(found, JudgeColumn):
             reasons |= {f"{name}/{reason}": count for reason, count in found.reasons.items()}
     return JudgedThought(**values, reasons=reasons)
 

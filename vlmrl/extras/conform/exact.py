@@ -18,7 +18,7 @@ from vlmrl.extras.conform.check import Check, apart, broken, equal, gradients, r
 from vlmrl.extras.conform.inputs import ERRORS
 from vlmrl.extras.conform.subject import Tried, alone, own_logits
 from vlmrl.families import generic
-from vlmrl.families.generic import Features
+from vlmrl.families.generic import TowerOutput
 from vlmrl.policy import layouts, masks
 from vlmrl.policy.layouts import Scored
 from vlmrl.rollout import engine_fork
@@ -189,7 +189,7 @@ def decoded(tried: Tried) -> list[Check]:
     return out
 
 
-def _ends(tried: Tried, name: str, media: Sequence[Features], greedy: Sequence[int]) -> Check:
+def _ends(tried: Tried, name: str, media: Sequence[TowerOutput], greedy: Sequence[int]) -> Check:
     """An answer ends with the first token that ends one: with one from the middle of the greedy answer as the end, there."""
     end = greedy[len(greedy) // 2]
     until = list(greedy[: greedy.index(end) + 1])

@@ -21,7 +21,7 @@ from vlmrl.rewards.remote.client import Client, Meters
 from vlmrl.rewards.remote.judges import ChatJudge, JudgeQuestion, ScalarModel
 from vlmrl.rewards.remote.throttle import Timing
 from vlmrl.rewards.remote.transport import Endpoint
-from vlmrl.rewards.remote.verdicts import Judged, Problem, Tally, Verdict
+from vlmrl.rewards.remote.verdicts import JudgeColumn, Problem, Tally, Verdict
 from vlmrl.types import Group
 
 
@@ -140,7 +140,7 @@ def right_rows(group: Group, ctx: RewardContext, by: str) -> list[bool | None]:
 
 def judged(
     endpoint: Mapping[str, Any], column: str, rows: Sequence[JudgeQuestion | float | None], score: Callable[[Verdict], float | None]
-) -> Judged:
+) -> JudgeColumn:
     """A column from one question per row, or its score (or None) where nothing has to be asked.
 
     Raises:
@@ -156,4 +156,4 @@ def judged(
             continue
         reply = next(replies)
         values.append(tally.missing(reply) if isinstance(reply, Problem) else score(reply))
-    return Judged(values, tally.reasons)
+    return JudgeColumn(values, tally.reasons)

@@ -36,7 +36,7 @@ Check = Callable[[Mapping[str, Any]], Verdict]
 """What was read -> the fields of the verdict, and nothing else; raises `Unreadable`. Must accept its own result."""
 
 
-class Judged(list["float | None"]):
+class JudgeColumn(list["float | None"]):
     """A column with the reasons of its missing values: `reasons` says how many rollouts lack a score for which reason.
 
     A None without a reason is a row that the column is not for.

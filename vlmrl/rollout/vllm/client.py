@@ -29,7 +29,7 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import Pixels
 from vlmrl.rollout.vllm.answers import ASKED, CompletionCollector, Counted, Done, given_up, require_room
 from vlmrl.rollout.vllm.fleet import Fleet
-from vlmrl.rollout.vllm.inputs import Completion, Inputs, Version
+from vlmrl.rollout.vllm.inputs import Completion, EngineInputBuilder, Version
 from vlmrl.rollout.vllm.messages import GenerateRequest
 from vlmrl.rollout.vllm.remote import Lost, Remote
 from vlmrl.rollout.vllm.sync import SyncReport, weights
@@ -81,7 +81,7 @@ class RemoteVllmEngine(Counted):
         self.fleet, self.policy = fleet, policy
         self.together = together or Alone()
         self.at_once = at_once
-        self.inputs = Inputs(policy.bundle, policy.positions, pixels)
+        self.inputs = EngineInputBuilder(policy.bundle, policy.positions, pixels)
         self.held: Version | None = None
         """Version that the servers answer with."""
         self._whole: int | None = None

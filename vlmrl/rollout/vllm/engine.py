@@ -20,7 +20,7 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import Pixels
 from vlmrl.rollout.mismatch import place_of
 from vlmrl.rollout.vllm.answers import CompletionCollector, Counted, Done, require_room
-from vlmrl.rollout.vllm.inputs import Completion, Inputs, Version, answer_of, sampling_params
+from vlmrl.rollout.vllm.inputs import Completion, EngineInputBuilder, Version, answer_of, sampling_params
 from vlmrl.rollout.vllm.sync import Sync, SyncReport
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
@@ -189,7 +189,7 @@ class VllmEngine(Counted):
         super().__init__()
         self.core = core
         self.policy = policy
-        self.inputs = Inputs(policy.bundle, policy.positions, pixels)
+        self.inputs = EngineInputBuilder(policy.bundle, policy.positions, pixels)
         self.probe_every = probe_every
         self.held: Version | None = None
         """Version of the weights in the engine."""

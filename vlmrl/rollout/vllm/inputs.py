@@ -158,7 +158,7 @@ def _items(placed: Placed, patches: Mapping[str, np.ndarray]) -> Any:
     return MultiModalKwargsItems.from_hf_inputs(BatchFeature(features), fields)
 
 
-class Inputs:
+class EngineInputBuilder:
     """Makes engine inputs of prompts, for one model."""
 
     def __init__(self, bundle: ProcessorBundle, positions: PositionSpec, pixels: Pixels):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vlmrl.algo.inputs import LossInputs
     from vlmrl.config.schema import GrpoSection
     from vlmrl.policy.pack import Row
-    from vlmrl.train.keep import Keeper
+    from vlmrl.train.keep import GroupRecorder
     from vlmrl.train.pipeline import Pipeline
 
     See = Callable[[Sequence[Row], LossInputs], None]
@@ -41,7 +41,7 @@ ONCE = Refill(prompts=0, stop="exhausted", surplus=0)
 """Without dynamic sampling: the step trains on what one batch gave."""
 
 
-def grpo_step(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pipeline, keeper: Keeper | None = None) -> StepResult:
+def grpo_step(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pipeline, keeper: GroupRecorder | None = None) -> StepResult:
     """Make one step: plan, roll out, score, select, credit, update.
 
     Raises:

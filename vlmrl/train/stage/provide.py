@@ -34,7 +34,7 @@ Fetch = Callable[..., Mapping[str, torch.Tensor]]
 """(stage, batch, method that needs it) -> values by field."""
 
 
-class Keeper(Stateful, Protocol):
+class ProviderState(Stateful, Protocol):
     """What a provider keeps from step to step: made once per stage as `keeps(stage, method)`, saved with every checkpoint."""
 
     def after_update(self) -> None:
@@ -50,7 +50,7 @@ class Provider:
     fetch: Fetch
     reference: bool
     """Whether the stage must keep its starting weights as a second model."""
-    keeps: Callable[..., Keeper] | None
+    keeps: Callable[..., ProviderState] | None
     arguments: tuple[str, ...]
     """Arguments of the method that it goes by: methods that share the field must agree on them."""
 
@@ -60,7 +60,7 @@ PROVIDERS: dict[str, Provider] = {}
 
 
 def provides(
-    *names: str, reference: bool = False, keeps: Callable[..., Keeper] | None = None, arguments: tuple[str, ...] = ()
+    *names: str, reference: bool = False, keeps: Callable[..., ProviderState] | None = None, arguments: tuple[str, ...] = ()
 ) -> Callable[[Fetch], Fetch]:
     """Decorator that registers a function as the provider of some fields."""
 
@@ -90,7 +90,7 @@ class Providers:
 
     used: Mapping[str, tuple[Provider, Bound]] = dataclasses.field(default_factory=dict[str, "tuple[Provider, Bound]"])
     """By field that is needed."""
-    keepers: dict[str, Keeper] = dataclasses.field(default_factory=dict[str, Keeper])
+    keepers: dict[str, ProviderState] = dataclasses.field(default_factory=dict[str, ProviderState])
 
     @staticmethod
     def of(methods: Iterable[Bound]) -> Providers:

@@ -19,7 +19,7 @@ from vlmrl.protocols import RewardContext, reward
 from vlmrl.rewards.remote.judges import JudgeQuestion
 from vlmrl.rewards.remote.material import pictures
 from vlmrl.rewards.remote.services import services
-from vlmrl.rewards.remote.verdicts import Judged, Problem, Tally
+from vlmrl.rewards.remote.verdicts import JudgeColumn, Problem, Tally
 from vlmrl.types import Group
 from vlmrl.zoo.rewards.critiques import short_answer
 from vlmrl.zoo.rewards.pseudo_label import vote
@@ -68,6 +68,6 @@ def collective_vote(
             if isinstance(reply, Problem):
                 tally.missing(reply)
     if all(ballot is None for of_peer in ballots for ballot in of_peer):
-        return Judged([None] * len(own), tally.reasons)
+        return JudgeColumn([None] * len(own), tally.reasons)
     label = vote([[answer for answer, rollout in zip(own, group.rollouts, strict=True) if rollout.on_policy], *ballots])
     return [float(answer == label) for answer in own]

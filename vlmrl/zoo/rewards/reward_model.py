@@ -17,7 +17,7 @@ from vlmrl.rewards.remote.judges import Response
 from vlmrl.rewards.remote.material import pictures
 from vlmrl.rewards.remote.prompts import clean
 from vlmrl.rewards.remote.services import services
-from vlmrl.rewards.remote.verdicts import Judged, Problem, Tally, Unreadable, finite
+from vlmrl.rewards.remote.verdicts import JudgeColumn, Problem, Tally, Unreadable, finite
 from vlmrl.types import Group
 
 _loading = threading.Lock()
@@ -64,7 +64,7 @@ def reward_model(
         scores = _local(path, device, label, max_length, question, texts, low, high)
     tally = Tally()
     change: Callable[[float], float] = _sigmoid if transform == "sigmoid" else float
-    return Judged([tally.missing(s) if isinstance(s, Problem) else change(s) for s in scores], tally.reasons)
+    return JudgeColumn([tally.missing(s) if isinstance(s, Problem) else change(s) for s in scores], tally.reasons)
 
 
 def _sigmoid(x: float) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vlmrl.config.load import Loaded, load, load_mapping
+from vlmrl.config.load import ResolvedRecipe, load, load_mapping
 
 if TYPE_CHECKING:
     from vlmrl.config.schema import Config
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from vlmrl.run.ui import Ui
     from vlmrl.types import MediaKind
 
-Recipe = Loaded | Mapping[str, Any] | str | Path
+Recipe = ResolvedRecipe | Mapping[str, Any] | str | Path
 
 
-def load_recipe(recipe: Recipe, overrides: Sequence[str] = ()) -> Loaded:
+def load_recipe(recipe: Recipe, overrides: Sequence[str] = ()) -> ResolvedRecipe:
     """A checked recipe: `.config` has every value, `.text` the whole as YAML, `.hash` its digest.
 
     Args:
@@ -36,7 +36,7 @@ def load_recipe(recipe: Recipe, overrides: Sequence[str] = ()) -> Loaded:
     """
     from vlmrl.methods import method_problems
 
-    if isinstance(recipe, Loaded):
+    if isinstance(recipe, ResolvedRecipe):
         if overrides:
             raise ValueError("this recipe is loaded already; give the overrides when it is loaded")
         return recipe

@@ -23,7 +23,8 @@ from vlmrl.plan.settings import Settings as PlanSettings
 from vlmrl.policy import offload
 from vlmrl.run import open_stage as opening
 from vlmrl.run.tracking import read_metrics
-from vlmrl.train.memory_ledger import TURNS, MemoryLedger, Reading
+from vlmrl.train.memory_ledger import TURNS, MemoryLedger, MemoryReading
+from vlmrl.train.stage import open as opening
 from vlmrl.train.step import optimizer_step
 
 GIB, MIB = 2**30, 2**20
@@ -66,7 +67,7 @@ class Emptied:
     def name(self) -> str | None:
         return self.gauge.name
 
-    def read(self) -> Reading:
+    def read(self) -> MemoryReading:
         return self.gauge.read()
 
     def reset(self) -> None:

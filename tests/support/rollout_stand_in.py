@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vlmrl.rollout.vllm.host import Loop
+from vlmrl.rollout.vllm.host import EngineLoop
 from vlmrl.rollout.vllm.inputs import Completion, Placed
 from vlmrl.rollout.vllm.messages import GenerateRequest
 from vlmrl.rollout.vllm.server import Handler, RolloutServer
@@ -167,7 +167,7 @@ class Served:
 
     engine: Engine
     server: RolloutServer
-    loop: Loop
+    loop: EngineLoop
     thread: threading.Thread
     faults: list[Fault] = field(default_factory=list[Fault])
     """For the next questions, one each."""
@@ -192,7 +192,7 @@ def serving(architecture: str, *, port: int = 0, token: str | None = None, **opt
     """A rollout server on this machine."""
     engine = Engine(architecture, **options)
     server = RolloutServer(("127.0.0.1", port), token=token)
-    loop = Loop(engine)
+    loop = EngineLoop(engine)
     failed: list[BaseException] = []
 
     def run() -> None:

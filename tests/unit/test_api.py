@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import vlmrl
-from vlmrl.config.load import Loaded, load, load_mapping
+from vlmrl.config.load import ResolvedRecipe, load, load_mapping
 from vlmrl.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ def test_the_package_train_is_a_package_and_a_function(monkeypatch: pytest.Monke
 def test_a_mapping_is_a_recipe(tmp_path: Path):
     """With the config and the hash of the same recipe in a file; texts that look like other values stay texts."""
     out = vlmrl.load_recipe(MAPPING, ["run.seed=5"])
-    assert isinstance(out, Loaded)
+    assert isinstance(out, ResolvedRecipe)
     assert (out.config.run.name, out.config.run.seed, out.config.model.path) == ("yes", 5, "somewhere")
     file = tmp_path / "r.yaml"
     file.write_text(

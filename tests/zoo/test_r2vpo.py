@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.losses import coefficients, loss_inputs, metric, total
-from vlmrl.algo.constraint.registry import Measured
+from vlmrl.algo.constraint.registry import PartialMean
 from vlmrl.algo.inputs import LossOutput
 from vlmrl.zoo.constraint.ratio_variance_proposed import measure, ratio_variance_proposed, term
 from vlmrl.zoo.loss.r2vpo import r2vpo
@@ -23,12 +23,12 @@ def test_r2vpo_by_hand():
 def test_ratio_variance_proposed_moves_its_multiplier():
     start = ratio_variance_proposed({}, {})
     assert start == {"multiplier": 0.0}
-    more = ratio_variance_proposed(start, {"multiplier": Measured(0.5, 10)})
+    more = ratio_variance_proposed(start, {"multiplier": PartialMean(0.5, 10)})
     assert more == {"multiplier": pytest.approx(0.04)}
-    assert ratio_variance_proposed(more, {"multiplier": Measured(0.0, 10)}) == {"multiplier": pytest.approx(0.03)}
-    assert ratio_variance_proposed({"multiplier": 0.001}, {"multiplier": Measured(0.0, 10)}) == {"multiplier": 0.0}
+    assert ratio_variance_proposed(more, {"multiplier": PartialMean(0.0, 10)}) == {"multiplier": pytest.approx(0.03)}
+    assert ratio_variance_proposed({"multiplier": 0.001}, {"multiplier": PartialMean(0.0, 10)}) == {"multiplier": 0.0}
     assert ratio_variance_proposed(more, {}) == more, "nothing was measured"
-    assert ratio_variance_proposed({"multiplier": 9.9}, {"multiplier": Measured(9.0, 10)}) == {"multiplier": 10.0}
+    assert ratio_variance_proposed({"multiplier": 9.9}, {"multiplier": PartialMean(9.0, 10)}) == {"multiplier": 10.0}
     with pytest.raises(ValueError, match="delta"):
         ratio_variance_proposed({}, {}, delta=0.0)
 

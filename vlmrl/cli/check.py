@@ -14,7 +14,7 @@ from vlmrl.cli.names import Overrides, load_said, method_problems, printable
 from vlmrl.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from vlmrl.config.load import Loaded
+    from vlmrl.config.load import ResolvedRecipe
     from vlmrl.config.schema import Config
     from vlmrl.run.audit import AuditReport
 
@@ -108,7 +108,7 @@ def _audit(config: Config, html: Path | None, *, rows: bool = False) -> AuditRep
     return report
 
 
-def _check_methods(loaded: Loaded) -> bool:
+def _check_methods(loaded: ResolvedRecipe) -> bool:
     """Pass 2; False when torch is missing, which is said and is no error of the recipe."""
     try:
         from vlmrl.methods import method_doubts, require_methods

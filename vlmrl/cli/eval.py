@@ -195,7 +195,7 @@ def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes
     from vlmrl.evals.ask.asking import asking_of
     from vlmrl.evals.ask.run import Watch, evaluate_model
     from vlmrl.evals.ask.tasks import other_wording
-    from vlmrl.evals.pages.pictures import Pictures
+    from vlmrl.evals.pages.pictures import PictureRecorder
     from vlmrl.evals.pages.replay_page import write_replay
     from vlmrl.train import dist
 
@@ -209,7 +209,7 @@ def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes
             bars[task].update(done)
 
         model = asked.model(outer, changes.all_of(suite))
-        pictures = Pictures(folder, model.bundle.piece)
+        pictures = PictureRecorder(folder, model.bundle.piece)
         watch = Watch(progress=progress, answered=pictures.keep)
         for note in other_wording(asking_of(asked.checkpoint).prompt, suite.tasks):
             ui.say(f"note: {note}")

@@ -13,7 +13,7 @@ from vlmrl.cli.names import Overrides, Recipe, load_said, method_problems
 from vlmrl.errors import ConfigError, VlmrlError
 
 if TYPE_CHECKING:
-    from vlmrl.config.load import Loaded
+    from vlmrl.config.load import ResolvedRecipe
     from vlmrl.run.launch import Job
 
 
@@ -62,7 +62,7 @@ def ended(error: VlmrlError) -> None:
         stop_restarts(error.exit_code)
 
 
-def _run(job: Job, loaded: Loaded) -> None:
+def _run(job: Job, loaded: ResolvedRecipe) -> None:
     import torch
 
     from vlmrl.run.launch import run

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from vlmrl.config.load import Loaded
+    from vlmrl.config.load import ResolvedRecipe
     from vlmrl.config.schema import Config
 
 
@@ -26,7 +26,7 @@ Overrides = Annotated[
 Plugins = Annotated[list[str] | None, typer.Option(help="Import this module first; may be repeated", show_default=False)]
 
 
-def load_said(recipe: str | Path, overrides: list[str] | None, also: Callable[[Config], list[str]] | None = None) -> Loaded:
+def load_said(recipe: str | Path, overrides: list[str] | None, also: Callable[[Config], list[str]] | None = None) -> ResolvedRecipe:
     """`config.load.load`, and a line for each file that was found by its name."""
     from vlmrl.config.load import load
 

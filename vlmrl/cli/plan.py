@@ -12,7 +12,7 @@ from vlmrl.cli.names import load_said
 from vlmrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vlmrl.config.load import Loaded
+    from vlmrl.config.load import ResolvedRecipe
     from vlmrl.config.schema import Config, StageBase
     from vlmrl.plan.model import Shape
     from vlmrl.plan.result import Plan
@@ -174,7 +174,7 @@ def _verdict(name: str, found: Plan) -> list[str]:
     return out
 
 
-def warn(loaded: Loaded, gpu: str | None) -> None:
+def warn(loaded: ResolvedRecipe, gpu: str | None) -> None:
     """`vlmrl check`: one line where a stage does not fit a GPU. Nothing is said where neither the option nor the recipe names one."""
     wanted = gpu
     if wanted is None:

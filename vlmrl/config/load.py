@@ -31,7 +31,7 @@ from vlmrl.paths import find, missing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Loaded:
+class ResolvedRecipe:
     """A checked recipe."""
 
     config: Config
@@ -51,7 +51,7 @@ class Loaded:
         return text if self.root is None else located(text, self.root)
 
 
-def load(path: str | Path, overrides: list[str], *, also: Callable[[Config], list[str]] | None = None) -> Loaded:
+def load(path: str | Path, overrides: list[str], *, also: Callable[[Config], list[str]] | None = None) -> ResolvedRecipe:
     """Read, merge and check a recipe: a file, or the name of one in the working folder or of ours.
 
     `also` finds further problems (those of methods, which need torch); it is asked even where the recipe has other problems, about what
@@ -68,7 +68,7 @@ def load(path: str | Path, overrides: list[str], *, also: Callable[[Config], lis
 
 def load_mapping(
     recipe: Mapping[str, Any], overrides: list[str], *, also: Callable[[Config], list[str]] | None = None, name: str = "the recipe"
-) -> Loaded:
+) -> ResolvedRecipe:
     """`load` for a recipe that is a mapping of plain values in place of a file. Its `base:` is looked for as one of a file in the working
     folder. Origins are `name`, since there are no lines.
 
@@ -94,7 +94,7 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} {value!r:.80}")
 
 
-def _checked(root: Node, problems: list[str], notes: list[str], also: Callable[[Config], list[str]] | None) -> Loaded:
+def _checked(root: Node, problems: list[str], notes: list[str], also: Callable[[Config], list[str]] | None) -> ResolvedRecipe:
     """The config of a merged tree; `problems` are those of reading it."""
     config = check(root, problems)
     usable, guessed = (config, frozenset[tuple[str, str]]()) if config is not None else salvage(root)
@@ -122,10 +122,10 @@ def _file(asked: str | Path, notes: list[str]) -> Path:
     return found.path
 
 
-def loaded(config: Config, origins: dict[str, str] | None = None, root: Node | None = None) -> Loaded:
+def loaded(config: Config, origins: dict[str, str] | None = None, root: Node | None = None) -> ResolvedRecipe:
     """A config with its resolved text and hash, for configs that do not come from a file."""
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
-    return Loaded(
+    return ResolvedRecipe(
         config=config,
         origins=origins or {leaf.path: tree.DEFAULT for leaf in flat(config)},
         text=text,
@@ -188,7 +188,7 @@ def flat(config: Config) -> list[Leaf]:
     return walk(config.model_dump(mode="json"), (), ())
 
 
-def annotated(loaded: Loaded) -> Iterator[str]:
+def annotated(loaded: ResolvedRecipe) -> Iterator[str]:
     """The resolved recipe as lines of YAML, each value with its origin as a comment. Loading them gives the same config."""
 
     def walk(values: dict[str, Any], path: tuple[str, ...], indent: str) -> Iterator[str]:

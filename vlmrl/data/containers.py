@@ -24,7 +24,7 @@ from typing import Any
 
 from vlmrl import fs
 from vlmrl.data.embedded import content_of, is_embedded
-from vlmrl.data.raw import FILES, FORMATS, Container, Part
+from vlmrl.data.raw import FILES, FORMATS, Container, DataFile
 from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, check_path
 
@@ -132,11 +132,11 @@ def _suffix(data: bytes, place: str) -> str:
     return kind
 
 
-def _whole(path: Path) -> tuple[Part, ...]:
+def _whole(path: Path) -> tuple[DataFile, ...]:
     """A file, a saved data set, or a folder of shards."""
     if path.is_file():
         if path.suffix in FILES:
-            return (Part(path, FILES[path.suffix]),)
+            return (DataFile(path, FILES[path.suffix]),)
         from vlmrl.data.foreign_files import about_suffix
 
         raise DataError(about_suffix(path))
@@ -151,7 +151,7 @@ def _whole(path: Path) -> tuple[Part, ...]:
     return _same_kind(files, str(path))
 
 
-def _saved(folder: Path) -> tuple[Part, ...]:
+def _saved(folder: Path) -> tuple[DataFile, ...]:
     """`Dataset.save_to_disk`: Arrow streams that state.json lists."""
     state = _json(folder / "state.json")
     names = [item.get("filename") if isinstance(item, dict) else None for item in state.get("_data_files") or []]
@@ -159,7 +159,7 @@ def _saved(folder: Path) -> tuple[Part, ...]:
         raise DataError(f"{folder}: was saved with an index of rows by an old version of datasets; load it and save it again")
     if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
         raise DataError(f"{folder}: state.json lists no files of its own folder under '_data_files'")
-    parts = tuple(Part(folder / str(name), "arrow") for name in names)
+    parts = tuple(DataFile(folder / str(name), "arrow") for name in names)
     missing = [part.path.name for part in parts if not part.path.is_file()]
     if missing:
         raise DataError(f"{folder}: {missing[0]} is listed in state.json and is not there; copy the folder again")
@@ -173,7 +173,7 @@ def _splits(folder: Path) -> list[str]:
     return [str(name) for name in names]
 
 
-def _split(folder: Path, split: str) -> tuple[Part, ...]:
+def _split(folder: Path, split: str) -> tuple[DataFile, ...]:
     """One split of a folder, else of a data set of the Hub that is on this machine."""
     if folder.is_dir():
         return _split_of_folder(folder, split)
@@ -208,7 +208,7 @@ def _snapshot(hub: Path) -> Path:
     return folders[0]
 
 
-def _split_of_folder(folder: Path, split: str) -> tuple[Part, ...]:
+def _split_of_folder(folder: Path, split: str) -> tuple[DataFile, ...]:
     """`folder/<split>` as `save_to_disk` leaves it; or files `<split>`, `<split>-00000-of-00002` here or in `data`, or `<split>/*`."""
     if (folder / "dataset_dict.json").is_file():
         names = _splits(folder)
@@ -229,7 +229,7 @@ def _split_of_folder(folder: Path, split: str) -> tuple[Part, ...]:
     raise DataError(f"{folder}: has no split '{split}'; {listed}")
 
 
-def _split_of_cache(cache: Path, split: str) -> tuple[Part, ...]:
+def _split_of_cache(cache: Path, split: str) -> tuple[DataFile, ...]:
     """`<config>/<version>/<hash>/<name>-<split>[-shard].arrow`, as the datasets library leaves what it prepared."""
     pattern = re.compile(rf".+-{re.escape(split)}{_SHARD}")
     files = sorted(p for p in cache.glob("*/*/*/*.arrow") if pattern.fullmatch(p.stem) and not p.name.startswith("cache-"))
@@ -244,7 +244,7 @@ def _split_of_cache(cache: Path, split: str) -> tuple[Part, ...]:
     return _same_kind(files, str(folders[0]))
 
 
-def _same_kind(files: list[Path], what: str) -> tuple[Part, ...]:
+def _same_kind(files: list[Path], what: str) -> tuple[DataFile, ...]:
     kinds = sorted({p.suffix for p in files})
     if len(kinds) > 1:
         raise DataError(f"{what}: has files of several kinds ({', '.join(kinds)}), which may be the same rows twice; keep one kind")
@@ -252,7 +252,7 @@ def _same_kind(files: list[Path], what: str) -> tuple[Part, ...]:
         found = re.search(r"-(\d+)-of-(\d+)\Z", path.stem)
         if found and int(found.group(2)) != len(files):
             raise DataError(f"{what}: {path.name} is one of {int(found.group(2))} files, {len(files)} are there; get the others too")
-    return tuple(Part(path, FORMATS[path.suffix]) for path in files)
+    return tuple(DataFile(path, FORMATS[path.suffix]) for path in files)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -124,8 +124,8 @@ class Processor(Protocol):
     def writer(self) -> Writer | None: ...
 
 
-class Media(Protocol):
-    """What encoding needs of `media.store.MediaStore`."""
+class MediaSource(Protocol):
+    """Where media come from by reference: `media.store.MediaStore`, or what stands in front of one."""
 
     def get(self, ref: MediaRef, root: Path) -> Any: ...
 
@@ -140,7 +140,7 @@ class Encoder:
     """
 
     tokenizer: Any
-    media: Media
+    media: MediaSource
     data_root: Path
     pad_ids: dict[MediaKind, int]
     special_ids: frozenset[int]
@@ -153,7 +153,7 @@ class Encoder:
     """Shape of a conversation -> control tokens that its template has by itself."""
 
     @staticmethod
-    def of(processor: Processor, media: Media, data_root: Path, *, max_prompt_tokens: int, prompt: str | None = None) -> Encoder:
+    def of(processor: Processor, media: MediaSource, data_root: Path, *, max_prompt_tokens: int, prompt: str | None = None) -> Encoder:
         """The encoder of a model, from its processor."""
         return Encoder(
             tokenizer=processor.tokenizer,

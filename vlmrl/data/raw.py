@@ -36,7 +36,7 @@ _READERS: Catalogue[Callable[[Path], Iterator[Any]]] = Catalogue(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DataFile:
     """One file of rows."""
 
     path: Path
@@ -47,7 +47,7 @@ class Part:
 class Container:
     """The files that a source stands for, in order, and how many rows to draw of them together (None: all)."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[DataFile, ...]
     draw: int | None = None
 
 
@@ -58,7 +58,7 @@ def files_of(path: Path) -> Container:
         DataError: as `containers.resolve`.
     """
     if path.suffix in FILES and path.is_file():
-        return Container((Part(path, FILES[path.suffix]),))
+        return Container((DataFile(path, FILES[path.suffix]),))
     return load("vlmrl.data.containers:resolve")(path)
 
 
@@ -122,7 +122,7 @@ def raw_rows(path: Path, blank: Callable[[], None] = lambda: None) -> Iterator[t
                 yield place, raw
 
 
-def _rows(part: Part, blank: Callable[[], None]) -> Iterator[Raw]:
+def _rows(part: DataFile, blank: Callable[[], None]) -> Iterator[Raw]:
     if part.format == "json":
         return _list(part.path)
     if part.format in _READERS:
@@ -130,7 +130,7 @@ def _rows(part: Part, blank: Callable[[], None]) -> Iterator[Raw]:
     return _jsonl(part.path, blank) if part.format == "jsonl" else _table(part)
 
 
-def _count(part: Part) -> int:
+def _count(part: DataFile) -> int:
     """How many rows a file has, without parsing them."""
     if part.format == "jsonl":
         return sum(1 for _ in _jsonl(part.path, lambda: None))
@@ -166,7 +166,7 @@ def _list(path: Path) -> Iterator[Raw]:
         yield _line(str(path), number, data, True, too_long=len(data) > MAX_LINE)
 
 
-def _delimited(part: Part) -> Iterator[Raw]:
+def _delimited(part: DataFile) -> Iterator[Raw]:
     """Records of a CSV or TSV file, each at the line where it begins."""
     for number, names, cells in _READERS[part.format](part.path):
         yield Raw(str(part.path), number, "cells", (names, cells))
@@ -221,7 +221,7 @@ def _cut(data: bytes) -> str:
     return data[: 4 * EXCERPT].decode("utf-8", "replace").strip()[:EXCERPT]
 
 
-def _table(part: Part) -> Iterator[Raw]:
+def _table(part: DataFile) -> Iterator[Raw]:
     """Rows of a Parquet or Arrow file."""
     number = 0
     for _, batch in _batches(part):
@@ -230,7 +230,7 @@ def _table(part: Part) -> Iterator[Raw]:
             yield Raw(str(part.path), number, "object", obj)
 
 
-def _batches(part: Part) -> Iterator[tuple[int, Callable[[], list[dict[str, Any]]]]]:
+def _batches(part: DataFile) -> Iterator[tuple[int, Callable[[], list[dict[str, Any]]]]]:
     """(number of rows, the rows) of at most 256 rows at a time.
 
     Raises:

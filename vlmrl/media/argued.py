@@ -32,7 +32,7 @@ Argue = Callable[[np.ndarray, MediaKind, np.ndarray | None, float | None], Proce
 """(frames uint8 [T, h, w, 3], kind, times on screen, seconds) -> arguments. The processor may resize; frames are not sampled again."""
 
 
-class Processor(Protocol):
+class MediaProcessor(Protocol):
     """What a store needs to know of a model: `policy.load.ProcessorBundle` is one."""
 
     @property

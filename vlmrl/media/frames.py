@@ -46,7 +46,7 @@ class Bundle:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pictures:
+class FrameBundle:
     """The parts of a bundle."""
 
     names: list[str]
@@ -149,7 +149,7 @@ def read_bundle(ref: MediaRef, root: Path) -> Bundle:
     return Bundle(data=b"".join([_HEAD.pack(len(head)), head, *files]), digest=digest.hexdigest(), places=tuple(places))
 
 
-def pictures_of(data: bytes) -> Pictures:
+def pictures_of(data: bytes) -> FrameBundle:
     """Take apart what `read_bundle` has put together."""
     (length,) = _HEAD.unpack_from(data)
     head = json.loads(data[_HEAD.size : _HEAD.size + length])
@@ -158,7 +158,7 @@ def pictures_of(data: bytes) -> Pictures:
     for size in head["sizes"]:
         files.append(view[at : at + size])
         at += size
-    return Pictures(names=head["names"], times=np.array(head["times"], dtype=np.float64), end=float(head["end"]), files=files)
+    return FrameBundle(names=head["names"], times=np.array(head["times"], dtype=np.float64), end=float(head["end"]), files=files)
 
 
 def same_sizes(sizes: Sequence[tuple[str, tuple[int, int]]]) -> tuple[int, int]:

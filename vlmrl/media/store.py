@@ -36,7 +36,7 @@ from vlmrl.registry import load
 from vlmrl.types import MediaHandle, MediaKind, MediaRef
 
 if TYPE_CHECKING:
-    from vlmrl.media.argued import Argue, PlannedTokens, ProcessedMedium, Processor
+    from vlmrl.media.argued import Argue, MediaProcessor, PlannedTokens, ProcessedMedium
     from vlmrl.media.workers import WorkerPool
 
 Patchify = Callable[[np.ndarray, MediaKind], tuple[np.ndarray, Grid]]
@@ -161,7 +161,7 @@ class MediaStore:
         self._here = threading.local()
 
     @staticmethod
-    def of(settings: MediaSettings, processor: Processor) -> MediaStore:
+    def of(settings: MediaSettings, processor: MediaProcessor) -> MediaStore:
         """A store of media as a model's own processor cuts them."""
         return MediaStore(
             settings,

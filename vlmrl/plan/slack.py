@@ -29,7 +29,7 @@ class Slack:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class RunPeaks:
     """What a run saw at its peaks, in bytes."""
 
     slack: int
@@ -38,7 +38,7 @@ class Measured:
     run: str
 
 
-def remember(device: str, torch: str, seen: Measured, file: Path | None = None) -> None:
+def remember(device: str, torch: str, seen: RunPeaks, file: Path | None = None) -> None:
     """Keep what the last run on a device with this version of torch measured.
 
     Raises:

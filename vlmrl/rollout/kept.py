@@ -25,10 +25,10 @@ from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class CacheNode:
     """Tokens that were read together, behind those of `parent`."""
 
-    parent: Node | None
+    parent: CacheNode | None
     tokens: int
     """With those of the parents."""
     layers: tuple[Pair, ...]
@@ -38,10 +38,10 @@ class Node:
     def bytes(self) -> int:
         return sum(x.numel() * x.element_size() for pair in self.layers for x in pair)
 
-    def path(self) -> list[Node]:
+    def path(self) -> list[CacheNode]:
         """From the first to this one."""
-        out: list[Node] = []
-        node: Node | None = self
+        out: list[CacheNode] = []
+        node: CacheNode | None = self
         while node is not None:
             out.append(node)
             node = node.parent
@@ -54,7 +54,7 @@ class Past:
 
     prompt: Prompt
     response: tuple[int, ...]
-    node: Node
+    node: CacheNode
     version: int
     """Of the weights that read it."""
 
@@ -78,7 +78,7 @@ class Kept:
         self.bytes = 0
         """Of all keys and values that are kept, shared ones once."""
         self._pasts: dict[int, Past] = {}
-        self._users: Counter[Node] = Counter()
+        self._users: Counter[CacheNode] = Counter()
 
     def __len__(self) -> int:
         return len(self._pasts)
@@ -101,12 +101,12 @@ class Kept:
         """How the model reads so many new tokens behind each of these pasts."""
         return Extension([None if past is None else past.node for past in pasts], new)
 
-    def keep_prompt(self, request: Request, past: Node | None, new: Sequence[Pair], own: tuple[int, int], version: int) -> None:
+    def keep_prompt(self, request: Request, past: CacheNode | None, new: Sequence[Pair], own: tuple[int, int], version: int) -> None:
         """Keep what was read of a prompt that may go on, once for all its conversations. `new`: keys and values of several prompts,
         packed, of which the columns `own` are this one's."""
         start, end = own
         if request.goes_on and not request.prompt.owners and self.bytes + size_of(new, end - start) <= self.budget:
-            node = Node(past, len(request.prompt.ids), own_part(new, start, end))
+            node = CacheNode(past, len(request.prompt.ids), own_part(new, start, end))
             for number in request.talkers():
                 self.keep(number, Past(request.prompt, (), node, version))
 
@@ -115,7 +115,7 @@ class Kept:
         past = self._pasts.get(request.conversations[k])
         if past is None or past.prompt is not request.prompt or self.bytes + size_of(layers, len(ids)) > self.budget:
             return  # there was no room for its prompt, or there is none for it
-        node = Node(past.node, past.node.tokens + len(ids), own_part(layers, 0, len(ids)))
+        node = CacheNode(past.node, past.node.tokens + len(ids), own_part(layers, 0, len(ids)))
         for number in request.talkers(k):
             self.keep(number, Past(request.prompt, ids, node, version))
 
@@ -161,7 +161,7 @@ class KeptSession:
 class Extension:
     """New tokens of several rows behind their pasts. `attend` is called by every layer of the model, in order."""
 
-    def __init__(self, pasts: Sequence[Node | None], new: Sequence[int]):
+    def __init__(self, pasts: Sequence[CacheNode | None], new: Sequence[int]):
         """`new`: tokens of each row that are new; None: nothing stands before them."""
         self.pasts, self.new = pasts, list(new)
         self.record: list[Pair] = []
@@ -188,7 +188,7 @@ class Extension:
         return torch.cat(outs, dim=2).transpose(1, 2).contiguous()
 
 
-def _whole(x: Tensor, pasts: Sequence[Node | None], new: Sequence[int], layer: int, place: int) -> list[Tensor]:
+def _whole(x: Tensor, pasts: Sequence[CacheNode | None], new: Sequence[int], layer: int, place: int) -> list[Tensor]:
     """Keys (place 0) or values (1) of each row with its past, [1, K, P, D]."""
     own = x.split(list(new), dim=2)
     paths = [[] if past is None else past.path() for past in pasts]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vlmrl.config.load import Loaded
+from vlmrl.config.load import ResolvedRecipe
 from vlmrl.config.load import loaded as loaded_of
 from vlmrl.config.schema import ModelSection
 from vlmrl.evals.ask.models import compute_dtype
@@ -22,7 +22,7 @@ KEYS = ("dtype", "kernels", "gradient_checkpointing")
 """Keys of `model` that a recipe may leave to the machine."""
 
 
-def settled(loaded: Loaded, path: str, began: Mapping[str, Any] | None = None) -> Loaded:
+def settled(loaded: ResolvedRecipe, path: str, began: Mapping[str, Any] | None = None) -> ResolvedRecipe:
     """The recipe with the values that it leaves to the machine.
 
     Args:

@@ -14,7 +14,7 @@ from vlmrl.plan.memory import memory
 from vlmrl.plan.model import FAMILIES, shape_of
 from vlmrl.plan.settings import settings_of
 from vlmrl.policy.model import Policy
-from vlmrl.train.memory_ledger import Measured, MemoryLedger, gauge_of
+from vlmrl.train.memory_ledger import DevicePeaks, MemoryLedger, gauge_of
 
 
 def ledger_of(cfg: Config, stage: StageBase, policy: Policy, *, longest: int | None, world: int) -> MemoryLedger:
@@ -33,11 +33,11 @@ def planned(cfg: Config, stage: StageBase, policy: Policy, *, longest: int | Non
     return {phase.replace("/", "_"): size for phase, size in found.tensors.items()}
 
 
-def keep(device: str, seen: Measured) -> None:
+def keep(device: str, seen: DevicePeaks) -> None:
     """Write what was measured on a device to where the next plan looks.
 
     Raises:
         StorageError: the disk refuses.
     """
-    found = slack.Measured(slack=seen.slack, allocated=seen.allocated, reserved=seen.reserved, run=seen.run)
+    found = slack.RunPeaks(slack=seen.slack, allocated=seen.allocated, reserved=seen.reserved, run=seen.run)
     slack.remember(device, version("torch"), found)

@@ -14,7 +14,7 @@ from vlmrl.config.schema import Config, RolloutSection, RolloutStage
 from vlmrl.errors import ConfigError
 from vlmrl.policy.load import class_of, load_processor, pick_device
 from vlmrl.rollout.vllm.engine import Core
-from vlmrl.rollout.vllm.host import Loop, VllmHost
+from vlmrl.rollout.vllm.host import EngineLoop, VllmHost
 from vlmrl.rollout.vllm.secret import made_token
 from vlmrl.rollout.vllm.server import RolloutServer
 from vlmrl.run.admission import refuse_unproven
@@ -54,7 +54,7 @@ def serve(
         )
         core = Core(replace(options, max_model_len=max(options.max_model_len, needed)))
         try:
-            loop = Loop(VllmHost(core))
+            loop = EngineLoop(VllmHost(core))
             with _ending(loop):
                 server.open(loop)
                 say(f"rollout server on {server.address}: it answers once a run has sent it weights")
@@ -81,7 +81,7 @@ def sections(cfg: Config, stage: str | None) -> tuple[RolloutSection, int]:
 
 
 @contextmanager
-def _ending(loop: Loop) -> Iterator[None]:
+def _ending(loop: EngineLoop) -> Iterator[None]:
     """SIGTERM and SIGINT end the loop after the step that is being computed."""
 
     def stop(number: int, frame: Any) -> None:

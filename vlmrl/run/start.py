@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from vlmrl import faults
-from vlmrl.config.load import Loaded
+from vlmrl.config.load import ResolvedRecipe
 from vlmrl.config.schema import Config, RolloutStage, validate
 from vlmrl.errors import ConfigError, VlmrlError
 from vlmrl.methods import method_doubts, method_problems
@@ -39,7 +39,7 @@ COMPILED = Path("~/.cache/vlmrl/inductor")
 """Where torch keeps what it compiles, unless the user says otherwise."""
 
 
-def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0) -> Path:
+def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps: int = 0) -> Path:
     """Run a recipe to its end and return the run directory. The same call resumes an interrupted run.
 
     With `profile_steps`, that many steps of each stage are traced (`run.profile`); what is trained stays the same.
@@ -61,7 +61,7 @@ def train_from(loaded: Loaded, places: Places, ui: Ui, *, profile_steps: int = 0
     main = dist.is_main()
     asked, loaded = loaded, settled(loaded, places.model)
 
-    def options(of: Loaded) -> Options:
+    def options(of: ResolvedRecipe) -> Options:
         return Options(of.text, of.hash, fixed_options(of.config))
 
     mirror = None if cfg.checkpoint.mirror is None else Mirror(cfg.checkpoint.mirror, cfg.run.name)

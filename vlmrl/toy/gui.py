@@ -37,7 +37,7 @@ REACH = 41
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class Subgoal:
     """One part of a goal."""
 
     kind: str
@@ -55,14 +55,14 @@ class Part:
         }[self.kind]
 
 
-def make_goal(seed: int, split: Split, index: int) -> tuple[Part, ...]:
+def make_goal(seed: int, split: Split, index: int) -> tuple[Subgoal, ...]:
     """Two to four parts of different kinds, in order."""
 
     def draw(n: int, *names: int | str) -> int:
         return key(seed, "toy-image", "gui", split, index, *names) % n
 
     kinds = list(PARTS)
-    parts: list[Part] = []
+    parts: list[Subgoal] = []
     for i in range(2 + draw(3, "steps")):
         kind = kinds.pop(draw(len(kinds), "kind", i))
         color = list(COLORS)[draw(len(COLORS), "color", i)]
@@ -72,11 +72,11 @@ def make_goal(seed: int, split: Split, index: int) -> tuple[Part, ...]:
             "type": WORDS[draw(len(WORDS), "word", i)],
             "scroll": DIRECTIONS[draw(len(DIRECTIONS), "direction", i)],
         }[kind]
-        parts.append(Part(kind=kind, what=what))
+        parts.append(Subgoal(kind=kind, what=what))
     return tuple(parts)
 
 
-def make_screen(seed: int, split: Split, index: int, step: int, part: Part, clutter: int) -> list[Thing]:
+def make_screen(seed: int, split: Split, index: int, step: int, part: Subgoal, clutter: int) -> list[Thing]:
     """The elements of a screen: first what the part needs, then grey ones, each in a quarter of its own; a scroll bar where one scrolls."""
 
     def draw(n: int, *names: int | str) -> int:
@@ -114,7 +114,7 @@ def make_screen(seed: int, split: Split, index: int, step: int, part: Part, clut
     return things
 
 
-def true_action(part: Part, target: Thing) -> dict[str, Any]:
+def true_action(part: Subgoal, target: Thing) -> dict[str, Any]:
     """The action as it is answered: a click is at the middle of the quarter that the element stands in, which is within the element."""
     if part.kind in ("press", "open"):
         return {"action": "click", "coordinate": [FIRST + 500 * (target.box[axis] >= QUARTER) for axis in (0, 1)]}
@@ -123,11 +123,11 @@ def true_action(part: Part, target: Thing) -> dict[str, Any]:
     return {"action": "scroll", "direction": part.what}
 
 
-def goal_text(goal: tuple[Part, ...]) -> str:
+def goal_text(goal: tuple[Subgoal, ...]) -> str:
     return ", then ".join(part.text for part in goal)
 
 
-def prompt(goal: tuple[Part, ...], step: int, level: str) -> str:
+def prompt(goal: tuple[Subgoal, ...], step: int, level: str) -> str:
     """Goal and history; for the level `low` also the step."""
     done = ", ".join(part.text for part in goal[:step]) or "nothing"
     now = f" Now: {goal[step].text}." if level == "low" else ""

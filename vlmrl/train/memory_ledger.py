@@ -26,7 +26,7 @@ TURNS = ("rollout", "forward_backward")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class MemoryReading:
     """Bytes, and a running count."""
 
     allocated: int | None
@@ -45,7 +45,7 @@ class Gauge(Protocol):
         """What the device is called; None where tensors are not counted, so that no plan can be held against them."""
         ...
 
-    def read(self) -> Reading:
+    def read(self) -> MemoryReading:
         """Peaks since the last reset."""
         ...
 
@@ -70,10 +70,10 @@ class CudaGauge:
     def name(self) -> str:
         return torch.cuda.get_device_name(self.device)
 
-    def read(self) -> Reading:
+    def read(self) -> MemoryReading:
         stats = torch.cuda.memory_stats(self.device)
         peaks = (int(stats.get(f"{kind}_bytes.all.peak", 0)) for kind in ("allocated", "reserved"))
-        return Reading(allocated=next(peaks), reserved=next(peaks), retries=int(stats.get("num_alloc_retries", 0)))
+        return MemoryReading(allocated=next(peaks), reserved=next(peaks), retries=int(stats.get("num_alloc_retries", 0)))
 
     def reset(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.device)
@@ -92,8 +92,8 @@ class HostGauge:
 
     name: None = None
 
-    def read(self) -> Reading:
-        return Reading(allocated=None, reserved=resident())
+    def read(self) -> MemoryReading:
+        return MemoryReading(allocated=None, reserved=resident())
 
     def reset(self) -> None:
         """Nothing: there is no peak."""
@@ -122,7 +122,7 @@ def resident() -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class DevicePeaks:
     """What a run took of a device at its peaks, in bytes."""
 
     slack: int
@@ -141,7 +141,7 @@ class _Phase:
     reserved: int = 0
     retries: int = 0
 
-    def add(self, now: Reading, retries: int) -> None:
+    def add(self, now: MemoryReading, retries: int) -> None:
         if now.allocated is not None:
             self.allocated = max(self.allocated or 0, now.allocated)
         self.reserved = max(self.reserved, now.reserved)
@@ -155,7 +155,7 @@ class MemoryLedger:
     gauge: Gauge = field(default_factory=HostGauge)
     planned: Mapping[str, int] = field(default_factory=dict[str, int])
     """Bytes of tensors that the plan says of a phase."""
-    keep: Callable[[str, Measured], None] | None = None
+    keep: Callable[[str, DevicePeaks], None] | None = None
     """Keeps what a device's use took beyond tensors, for the next plan (`run.memory_plan`)."""
     _running: Counter[str] = field(default_factory=Counter[str])
     _phases: dict[str, _Phase] = field(default_factory=dict[str, _Phase])
@@ -222,6 +222,6 @@ class MemoryLedger:
             return
         slack = seen.reserved - seen.allocated + self._outside
         try:
-            self.keep(device, Measured(slack=slack, allocated=seen.allocated, reserved=seen.reserved, run=run))
+            self.keep(device, DevicePeaks(slack=slack, allocated=seen.allocated, reserved=seen.reserved, run=run))
         except StorageError as error:  # nothing of the run depends on it
             say(f"what memory is taken beyond tensors is not kept for the next plan: {error}")

@@ -17,12 +17,15 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from vlmrl import fs
 from vlmrl.errors import CheckpointError
 from vlmrl.sampling.ledger import Ledger
 from vlmrl.types import MediaRef
+
+if TYPE_CHECKING:
+    from vlmrl.data.encode import MediaSource
 
 
 @dataclass(kw_only=True)
@@ -96,14 +99,6 @@ _KEY = 32
 """Characters kept of a key."""
 
 
-class Media(Protocol):
-    """What is needed of `media.store.MediaStore`."""
-
-    def get(self, ref: MediaRef, root: Path) -> Any: ...
-
-    def plan(self, ref: MediaRef, root: Path) -> Any: ...
-
-
 class UsedMedia:
     """Every medium that the run has used, by the key of its content and processing (`MediaHandle.key`), each once.
 
@@ -150,7 +145,7 @@ class UsedMedia:
             if name == self.path.name and good < len(raw):
                 fs.truncate(self.path, good)
 
-    def of(self, store: Media, label: str = "") -> WatchedMedia:
+    def of(self, store: MediaSource, label: str = "") -> WatchedMedia:
         """A store whose media are compared and remembered. `label` separates stores that process the same files otherwise."""
         return WatchedMedia(self, store, label)
 
@@ -210,7 +205,7 @@ class WatchedMedia:
     """A media store that compares what it gives with what was given before."""
 
     used: UsedMedia
-    store: Media
+    store: MediaSource
     label: str
 
     def get(self, ref: MediaRef, root: Path) -> Any:

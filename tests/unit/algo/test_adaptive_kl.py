@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.algo.constraint import Measured, constraint
+from vlmrl.algo.constraint import PartialMean, constraint
 from vlmrl.algo.constraint.adaptive_kl import adaptive_kl
 
 
 def after(beta: float, kl: float, **more) -> float:
-    return adaptive_kl({"kl": beta}, {"kl": Measured(50 * kl, 50)}, target=6.0, **more)["kl"]
+    return adaptive_kl({"kl": beta}, {"kl": PartialMean(50 * kl, 50)}, target=6.0, **more)["kl"]
 
 
 def test_adaptive_kl():
@@ -27,7 +27,7 @@ def test_adaptive_kl():
 def test_start_and_steps_without_measurement():
     update = constraint.bind("adaptive_kl", {"target": 0.05, "start": 0.004})
     assert update({}, {}) == {"kl": 0.004}
-    assert update({"kl": 0.02}, {"kl": Measured(0.0, 0)}) == {"kl": 0.02}
+    assert update({"kl": 0.02}, {"kl": PartialMean(0.0, 0)}) == {"kl": 0.02}
     assert constraint.get("adaptive_kl").extra["acts_on"] == "beta"
 
 
@@ -38,7 +38,7 @@ def test_beta_stays_in_bounds_and_moves_the_right_way(beta: float, measured: lis
         new = after(beta, kl)
         assert 1e-6 <= new <= 1.0
         assert new >= beta if kl > 6 else new <= beta
-        other = adaptive_kl(json.loads(json.dumps({"kl": other})), {"kl": Measured(50 * kl, 50)}, target=6.0)["kl"]
+        other = adaptive_kl(json.loads(json.dumps({"kl": other})), {"kl": PartialMean(50 * kl, 50)}, target=6.0)["kl"]
         beta = new
         assert other == beta
 
@@ -47,7 +47,7 @@ def test_it_finds_the_coefficient_that_holds_the_target():
     """A divergence that falls with beta as 0.01 / beta meets the target 0.1 at beta 0.1."""
     beta = 0.002
     for _ in range(600):
-        beta = adaptive_kl({"kl": beta}, {"kl": Measured(0.01 / beta, 1)}, target=0.1)["kl"]
+        beta = adaptive_kl({"kl": beta}, {"kl": PartialMean(0.01 / beta, 1)}, target=0.1)["kl"]
     assert beta == pytest.approx(0.1, rel=0.01)
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vlmrl.algo.constraint import Measured, constraint, merge
+from vlmrl.algo.constraint import PartialMean, constraint, merge
 from vlmrl.algo.constraint.entropy_band import entropy_band, measure, penalty, term
 
 TASKS = ("math", "ocr", "absent", "chart")
@@ -31,7 +31,7 @@ def formula(logp: torch.Tensor, low: float, high: float, weight: float) -> torch
 
 
 def test_entropy_band():
-    seen = {"high": Measured(7.0, 10), "low": Measured(1.0, 10), "in": Measured(4.0, 10), "none": Measured(0.0, 0)}
+    seen = {"high": PartialMean(7.0, 10), "low": PartialMean(1.0, 10), "in": PartialMean(4.0, 10), "none": PartialMean(0.0, 0)}
     assert entropy_band({}, seen) == {"high": 0.02, "low": -0.02, "in": 0.0}
     assert penalty(seen) == pytest.approx(0.02 * (0.1 + 0.1))
     assert entropy_band({"high": 5.0}, {}) == {}
@@ -40,7 +40,7 @@ def test_entropy_band():
 
 
 def test_the_border_has_no_slope():
-    assert entropy_band({}, {"a": Measured(0.6, 1), "b": Measured(0.2, 1)}) == {"a": 0.0, "b": 0.0}
+    assert entropy_band({}, {"a": PartialMean(0.6, 1), "b": PartialMean(0.2, 1)}) == {"a": 0.0, "b": 0.0}
 
 
 @settings(max_examples=20, deadline=None)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.builders import inputs
 from vlmrl.algo.advantage.grpo import grpo
-from vlmrl.algo.constraint import Measured, constraint, merge
+from vlmrl.algo.constraint import PartialMean, constraint, merge
 from vlmrl.algo.constraint.lagrangian import combine, constraint_advantage, dual_step, lagrangian, measure, whiten
 from vlmrl.algo.inputs import AdvantageInputs
 
@@ -31,14 +31,14 @@ def scored(consistency: list[float], task: list[float] | None = None, groups: li
 def test_lagrangian():
     for before, tau, mean, after in ((1.0, 0.95, 0.70, 1.0125), (1.0, 0.95, 1.0, 0.9975), (4.999, 0.95, 0.0, 5.0), (0.001, 0.95, 1.0, 0.0)):
         assert dual_step(before, mean, tau, eta=0.05, high=5.0) == pytest.approx(after)
-        got = lagrangian({"c": before}, {"c": Measured(20 * mean, 20)}, thresholds={"c": tau})
+        got = lagrangian({"c": before}, {"c": PartialMean(20 * mean, 20)}, thresholds={"c": tau})
         assert got == pytest.approx({"c": after})
 
 
 def test_it_starts_at_one_and_waits_for_eight():
     assert lagrangian({}, {}, thresholds={"b": 0.5, "a": 0.9}) == {"a": 1.0, "b": 1.0}
     assert lagrangian({}, {}, thresholds=TAU, start=0.2) == {"consistency": 0.2}
-    few, enough = {"consistency": Measured(0.0, 7)}, {"consistency": Measured(0.0, 8)}
+    few, enough = {"consistency": PartialMean(0.0, 7)}, {"consistency": PartialMean(0.0, 8)}
     assert lagrangian({"consistency": 0.3}, few, thresholds=TAU) == {"consistency": 0.3}
     assert lagrangian({"consistency": 0.3}, enough, thresholds=TAU) == pytest.approx({"consistency": 0.3475})
     assert lagrangian({"consistency": 0.3}, {}, thresholds=TAU, min_applicable=0) == {"consistency": 0.3}
@@ -108,21 +108,21 @@ def test_unjudged_rollouts_get_nothing_and_move_nobody():
 
 def test_measure_is_a_masked_mean_of_sampled_rows():
     x = dataclasses.replace(scored([1.0, 0.0, 0.5, NAN, 1.0]), on_policy_N=torch.tensor([True, True, True, True, False]))
-    assert measure(x, ["consistency"]) == {"consistency": Measured(1.5, 3)}
+    assert measure(x, ["consistency"]) == {"consistency": PartialMean(1.5, 3)}
     assert measure(x, ["consistency"])["consistency"].mean == 0.5
     with pytest.raises(ValueError, match="no reward column 'grounding'"):
         measure(x, ["grounding"])
 
 
 def test_ranks_that_merge_agree():
-    parts = [{"c": Measured(1.0, 4)}, {}, {"c": Measured(5.0, 6), "g": Measured(0.0, 0)}]
-    assert merge(parts) == {"c": Measured(6.0, 10), "g": Measured(0.0, 0)}
-    assert Measured(0.0, 0).mean != Measured(0.0, 0).mean
+    parts = [{"c": PartialMean(1.0, 4)}, {}, {"c": PartialMean(5.0, 6), "g": PartialMean(0.0, 0)}]
+    assert merge(parts) == {"c": PartialMean(6.0, 10), "g": PartialMean(0.0, 0)}
+    assert PartialMean(0.0, 0).mean != PartialMean(0.0, 0).mean
 
 
 def test_the_dual_goes_through_json_and_goes_on():
     update = constraint.bind("lagrangian", {"thresholds": {"c": 0.95, "g": 0.65}})
-    seen = [{"c": Measured(float(n), 10), "g": Measured(9.0 - n, 10)} for n in range(9)]
+    seen = [{"c": PartialMean(float(n), 10), "g": PartialMean(9.0 - n, 10)} for n in range(9)]
     dual, other = update({}, {}), update({}, {})
     for n, measured in enumerate(seen):
         dual = update(dual, measured)

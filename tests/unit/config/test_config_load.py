@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.support.documents import names_sources
 from tests.support.recipes import repeated_defaults
 from vlmrl.config.explain import check
-from vlmrl.config.load import Loaded, load
+from vlmrl.config.load import ResolvedRecipe, load
 from vlmrl.config.schema import SECTIONS, Config, GrpoSection, SftSection, ToySection
 from vlmrl.config.tree import Node, parse
 from vlmrl.errors import ConfigError
@@ -61,7 +61,7 @@ def problems(path: Path, overrides: list[str] | None = None) -> list[str]:
 def test_defaults_origins_text_and_hash(write):
     path = write("model: {path: somewhere}\nstages:\n  - kind: sft\n    name: warm\n    source: {path: a}\n    steps: 5\n")
     out = load(path, ["run.seed=7"])
-    assert isinstance(out, Loaded)
+    assert isinstance(out, ResolvedRecipe)
     assert out.config.run.seed == 7
     assert out.config.stages[0].steps == 5
     assert out.origins["model.path"] == f"{path}:1"

@@ -18,7 +18,7 @@ from vlmrl import faults
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.errors import StorageError
 from vlmrl.evals.ask.engines import EvalEngine, Generation, LocalEngine, answer_seed
-from vlmrl.evals.ask.evaluate import EvalOptions, Reading, evaluate, status
+from vlmrl.evals.ask.evaluate import EvalOptions, RecordBuilder, evaluate, status
 from vlmrl.evals.score.records import Record, read_records
 from vlmrl.evals.score.summary import summarize
 from vlmrl.types import FinishReason, GenerationSettings, Prompt, Request, Rollout
@@ -160,7 +160,7 @@ def test_what_is_refused(tmp_path):
 
 def read(text: str, finish: FinishReason = "stop", **changes):
     options = EvalOptions(settings=SETTINGS, **changes)
-    reading = Reading(options=options, fingerprint="w", model="s", tokenizer_len=lambda t: len(t.split()))
+    reading = RecordBuilder(options=options, fingerprint="w", model="s", tokenizer_len=lambda t: len(t.split()))
     return reading.record(make_prompt(), Generation(text=text, n_out=7, finish=finish))
 
 

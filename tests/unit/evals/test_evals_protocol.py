@@ -14,7 +14,7 @@ from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.config.load import load as load_recipe
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.engines import Generation
-from vlmrl.evals.ask.evaluate import Reading
+from vlmrl.evals.ask.evaluate import RecordBuilder
 from vlmrl.evals.ask.protocol import FOLDER
 from vlmrl.evals.ask.run import eval_options
 from vlmrl.evals.ask.suite import DEFINITIONS, load_suite, suite_path, task_names
@@ -40,7 +40,7 @@ def load(folder: Path, tasks: str, protocol: str = OWN, head: str = "") -> tuple
 
 def record(task: Task, text: str) -> Record:
     """What `vlmrl eval` makes of an answer; the true span is 3 to 5 seconds."""
-    reading = Reading(options=eval_options(task, batch_prompts=1, seed=0), fingerprint="", model="", tokenizer_len=len)
+    reading = RecordBuilder(options=eval_options(task, batch_prompts=1, seed=0), fingerprint="", model="", tokenizer_len=len)
     prompt = Prompt(sample=sample(), ids=(1,), media=(), spans=(), answer_format=task.asked)
     return reading.record(prompt, Generation(text=text, n_out=1, finish="stop"))
 

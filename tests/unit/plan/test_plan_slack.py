@@ -13,13 +13,13 @@ from vlmrl import cli
 from vlmrl.plan import slack
 from vlmrl.plan.gpus import GPUS, gpu_of
 from vlmrl.plan.settings import SLACK
-from vlmrl.plan.slack import Measured, Slack, is_a, remember, slack_of
+from vlmrl.plan.slack import RunPeaks, Slack, is_a, remember, slack_of
 
 H100, A10 = "NVIDIA H100 80GB HBM3", "NVIDIA A10"
 
 
-def seen(size: int, run: str = "one") -> Measured:
-    return Measured(slack=size, allocated=10 * size, reserved=11 * size, run=run)
+def seen(size: int, run: str = "one") -> RunPeaks:
+    return RunPeaks(slack=size, allocated=10 * size, reserved=11 * size, run=run)
 
 
 def test_the_last_run_on_such_a_device_with_this_torch_counts(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vlmrl.config.load import Loaded
+from vlmrl.config.load import ResolvedRecipe
 from vlmrl.config.schema import Config
 from vlmrl.errors import VlmrlError
 from vlmrl.run.session import fixed_options
@@ -66,7 +66,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> list[tupl
     """The base model is not trained: its run is there at once, with these looks at the score. Returns what would have been trained."""
     asked: list[tuple[Config, Places]] = []
 
-    def train(loaded: Loaded, places: Places, ui: Ui) -> None:
+    def train(loaded: ResolvedRecipe, places: Places, ui: Ui) -> None:
         asked.append((loaded.config, places))
         run = Path(loaded.config.run.root) / "run"
         run.mkdir()
@@ -156,7 +156,7 @@ def test_an_interrupted_base_model_goes_on_whichever_splits_lie_where(tmp_path: 
     """Another recipe on the same base model, or the whole world made meanwhile, must not make its run another one."""
     seen: list[tuple[Config, Places]] = []
 
-    def interrupted(loaded: Loaded, places: Places, ui: Ui) -> None:
+    def interrupted(loaded: ResolvedRecipe, places: Places, ui: Ui) -> None:
         seen.append((loaded.config, places))
         raise VlmrlError("killed")
 

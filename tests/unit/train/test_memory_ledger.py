@@ -23,7 +23,7 @@ from vlmrl.plan.memory import memory
 from vlmrl.plan.model import shape_of
 from vlmrl.plan.settings import SLACK, Settings, settings_of
 from vlmrl.run.memory_plan import keep, planned
-from vlmrl.train.memory_ledger import MIB, CudaGauge, HostGauge, MemoryLedger, Reading, gauge_of, resident
+from vlmrl.train.memory_ledger import MIB, CudaGauge, HostGauge, MemoryLedger, MemoryReading, gauge_of, resident
 
 
 @dataclass
@@ -42,8 +42,8 @@ class Told:
         self.allocated, self.reserved = allocated * MIB, reserved * MIB
         self.most = [max(a, b) for a, b in zip(self.most, (self.allocated, self.reserved), strict=True)]
 
-    def read(self) -> Reading:
-        return Reading(allocated=self.most[0], reserved=self.most[1], retries=self.retries)
+    def read(self) -> MemoryReading:
+        return MemoryReading(allocated=self.most[0], reserved=self.most[1], retries=self.retries)
 
     def reset(self) -> None:
         self.most = [self.allocated, self.reserved]
@@ -182,8 +182,8 @@ class Storages(saved_bytes.Live):
 
     name = "the CPU"
 
-    def read(self) -> Reading:
-        return Reading(allocated=self.most, reserved=self.most)
+    def read(self) -> MemoryReading:
+        return MemoryReading(allocated=self.most, reserved=self.most)
 
     def reset(self) -> None:
         self.most = self.now
@@ -234,7 +234,7 @@ def test_what_torch_tells_of_a_cuda_device(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 12 * MIB)
     gauge = gauge_of(torch.device("cuda", 1))
     assert isinstance(gauge, CudaGauge)
-    assert gauge.read() == Reading(allocated=3 * MIB, reserved=5 * MIB, retries=4)
+    assert gauge.read() == MemoryReading(allocated=3 * MIB, reserved=5 * MIB, retries=4)
     assert gauge.outside() == 8 * MIB
     ledger = MemoryLedger(gauge=gauge, keep=keep)
     for name in ("rollout", "forward_backward"):

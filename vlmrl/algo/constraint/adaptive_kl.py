@@ -6,14 +6,14 @@ with clip 0.2 and gain 0.1 in the paper. Ours: beta stays within [low, high], an
 unit of `target` is that of the measurement: nats per token with a mean over tokens, nats per answer with a mean over answers.
 
 The trainer stores the dual {"kl": beta}, uses `dual["kl"]` as `beta` of the step, and afterwards calls the update with
-{"kl": Measured(sum, count)} of the divergence over all ranks. A reference is needed even while beta is small.
+{"kl": PartialMean(sum, count)} of the divergence over all ranks. A reference is needed even while beta is small.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vlmrl.algo.constraint.registry import Measured, constraint
+from vlmrl.algo.constraint.registry import PartialMean, constraint
 
 KEY = "kl"
 
@@ -21,7 +21,7 @@ KEY = "kl"
 @constraint("adaptive_kl", paper="arXiv:1909.08593", acts_on="beta")
 def adaptive_kl(
     dual: Mapping[str, float],
-    measured: Mapping[str, Measured],
+    measured: Mapping[str, PartialMean],
     *,
     target: float,
     start: float = 0.001,
@@ -36,7 +36,7 @@ def adaptive_kl(
             f"constraint 'adaptive_kl': needs target {target} > 0, gain {gain} * clip {clip} in [0, 1) and "
             f"0 < low {low} <= start {start} <= high {high}"
         )
-    beta, seen = dual.get(KEY, start), measured.get(KEY, Measured(0.0, 0))
+    beta, seen = dual.get(KEY, start), measured.get(KEY, PartialMean(0.0, 0))
     if seen.count == 0:
         return {KEY: beta}
     error = min(max(seen.mean / target - 1, -clip), clip)

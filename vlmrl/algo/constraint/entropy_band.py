@@ -22,23 +22,23 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from vlmrl.algo.constraint.registry import Measured, constraint
+from vlmrl.algo.constraint.registry import PartialMean, constraint
 from vlmrl.algo.inputs import LossInputs
 
 
-def measure(logp_BT: Tensor, mask_BT: Tensor, task_B: Tensor, tasks: Sequence[str]) -> dict[str, Measured]:
+def measure(logp_BT: Tensor, mask_BT: Tensor, task_B: Tensor, tasks: Sequence[str]) -> dict[str, PartialMean]:
     """Surprise of the tokens within the mask per task that has any. `task_B`: index into `tasks`."""
     surprise_B = torch.where(mask_BT, -logp_BT.detach(), torch.zeros_like(logp_BT)).double().sum(dim=1)
     tokens_B = mask_BT.sum(dim=1)
-    out: dict[str, Measured] = {}
+    out: dict[str, PartialMean] = {}
     for index, name in enumerate(tasks):
         own_B = task_B == index
         if int(tokens_B[own_B].sum()):
-            out[name] = Measured(float(surprise_B[own_B].sum()), int(tokens_B[own_B].sum()))
+            out[name] = PartialMean(float(surprise_B[own_B].sum()), int(tokens_B[own_B].sum()))
     return out
 
 
-def penalty(measured: Mapping[str, Measured], *, low: float = 0.2, high: float = 0.6, weight: float = 0.02) -> float:
+def penalty(measured: Mapping[str, PartialMean], *, low: float = 0.2, high: float = 0.6, weight: float = 0.02) -> float:
     """Value of the regulariser."""
     return weight * sum(max(0.0, m.mean - high) + max(0.0, low - m.mean) for m in measured.values() if m.count)
 
@@ -49,7 +49,7 @@ def term(
     task_B: Tensor,
     tasks: Sequence[str],
     slopes: Mapping[str, float],
-    measured: Mapping[str, Measured],
+    measured: Mapping[str, PartialMean],
 ) -> Tensor:
     """Loss per token [B, T] whose plain sum over all micro-batches and ranks has the regulariser's gradient; 0 outside the mask.
 
@@ -61,13 +61,13 @@ def term(
     return torch.where(mask_BT, -logp_BT, torch.zeros_like(logp_BT)) * scale_B[:, None]
 
 
-def measure_minibatch(x: LossInputs) -> dict[str, Measured]:
+def measure_minibatch(x: LossInputs) -> dict[str, PartialMean]:
     """`measure` of a whole minibatch of this rank, as the trainer asks for it."""
     assert x.task_B is not None
     return measure(x.logp_BT, x.mask_BT, x.task_B, x.tasks)
 
 
-def term_of(x: LossInputs, slopes: Mapping[str, float], measured: Mapping[str, Measured]) -> Tensor:
+def term_of(x: LossInputs, slopes: Mapping[str, float], measured: Mapping[str, PartialMean]) -> Tensor:
     """`term` of a micro-batch, as the trainer asks for it."""
     assert x.task_B is not None
     return term(x.logp_BT, x.mask_BT, x.task_B, x.tasks, slopes, measured)
@@ -75,7 +75,7 @@ def term_of(x: LossInputs, slopes: Mapping[str, float], measured: Mapping[str, M
 
 @constraint("entropy_band", paper="arXiv:2604.08539", acts_on="loss", measure=measure_minibatch, term=term_of)
 def entropy_band(
-    dual: Mapping[str, float], measured: Mapping[str, Measured], *, low: float = 0.2, high: float = 0.6, weight: float = 0.02
+    dual: Mapping[str, float], measured: Mapping[str, PartialMean], *, low: float = 0.2, high: float = 0.6, weight: float = 0.02
 ) -> dict[str, float]:
     """Slope of the penalty per task: `weight` above the band, -`weight` below, 0 within. Absent tasks have none; `dual` is not read."""
     if low > high or weight < 0:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from vlmrl.algo import segments
-from vlmrl.algo.constraint.registry import Measured, constraint
+from vlmrl.algo.constraint.registry import PartialMean, constraint
 from vlmrl.algo.inputs import AdvantageInputs
 
 EPSILON = 1e-6
@@ -38,13 +38,13 @@ def dual_step(value: float, satisfaction: float, threshold: float, *, eta: float
     return min(max(value + eta * (threshold - satisfaction), 0.0), high)
 
 
-def measure(x: AdvantageInputs, columns: Sequence[str]) -> dict[str, Measured]:
+def measure(x: AdvantageInputs, columns: Sequence[str]) -> dict[str, PartialMean]:
     """Sum and count of each constraint over the sampled rollouts to which it applies."""
-    out: dict[str, Measured] = {}
+    out: dict[str, PartialMean] = {}
     for name in columns:
         reward_N = _column(x, name)
         applies_N = x.on_policy_N & ~reward_N.isnan()
-        out[name] = Measured(float(reward_N[applies_N].sum()), int(applies_N.sum()))
+        out[name] = PartialMean(float(reward_N[applies_N].sum()), int(applies_N.sum()))
     return out
 
 
@@ -110,7 +110,7 @@ def _constrains_rewards_of_weight_0(arguments: Mapping[str, Any], stage: Any) ->
 )
 def lagrangian(
     dual: Mapping[str, float],
-    measured: Mapping[str, Measured],
+    measured: Mapping[str, PartialMean],
     *,
     thresholds: dict[str, float],
     start: float = 1.0,
@@ -129,7 +129,7 @@ def lagrangian(
         raise ValueError(f"constraint 'lagrangian': stored multipliers are of {sorted(dual)}, the recipe constrains {sorted(thresholds)}")
     out: dict[str, float] = {}
     for name in sorted(thresholds):
-        value, seen = dual.get(name, start), measured.get(name, Measured(0.0, 0))
+        value, seen = dual.get(name, start), measured.get(name, PartialMean(0.0, 0))
         enough = seen.count >= max(1, min_applicable)
         out[name] = dual_step(value, seen.mean, thresholds[name], eta=eta, high=high) if enough else value
     return out

@@ -15,7 +15,7 @@ from vlmrl.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PartialMean:
     """A mean that still adds up: sums over micro-batches and ranks come before the division."""
 
     total: float
@@ -27,13 +27,13 @@ class Measured:
         return self.total / self.count if self.count else float("nan")
 
 
-def merge(parts: list[Mapping[str, Measured]]) -> dict[str, Measured]:
+def merge(parts: list[Mapping[str, PartialMean]]) -> dict[str, PartialMean]:
     """Sum of measurements, name by name; every rank that merges the same parts gets the same numbers."""
-    out: dict[str, Measured] = {}
+    out: dict[str, PartialMean] = {}
     for part in parts:
         for name, value in part.items():
-            before = out.get(name, Measured(0.0, 0))
-            out[name] = Measured(before.total + value.total, before.count + value.count)
+            before = out.get(name, PartialMean(0.0, 0))
+            out[name] = PartialMean(before.total + value.total, before.count + value.count)
     return out
 
 
@@ -41,8 +41,8 @@ constraint: Registry[Callable[..., dict[str, float]]] = Registry("constraint")
 """(dual, measured) -> dual. Each entry says with `acts_on` where its dual goes, and brings the functions that this takes:
 
 * `advantage`: `apply(AdvantageInputs with the raw rewards, advantage [N], dual) -> advantage [N]`, and
-  `measure(AdvantageInputs, names of the dual) -> {name: Measured}` over all ranks;
-* `loss`: `measure(LossInputs of this rank's minibatch, without gradient) -> {name: Measured}`, added up over the ranks, then the update
+  `measure(AdvantageInputs, names of the dual) -> {name: PartialMean}` over all ranks;
+* `loss`: `measure(LossInputs of this rank's minibatch, without gradient) -> {name: PartialMean}`, added up over the ranks, then the update
   of the dual, then `term(LossInputs, dual, measured) -> [B, T]`, whose plain sum over all micro-batches is added to the loss;
 * `beta`: the dual's `kl` is the weight of the divergence, and the update is given the measured divergence under the same name.
 """

@@ -39,7 +39,7 @@ Fault = Literal["kill", "hang", "raise", "memory"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class DeskSubgoal:
     """One part of a goal."""
 
     kind: str
@@ -73,13 +73,13 @@ class Part:
 
 
 @functools.cache
-def make_goal(seed: int, length: int | None) -> tuple[Part, ...]:
+def make_goal(seed: int, length: int | None) -> tuple[DeskSubgoal, ...]:
     """The parts of an episode: `length` of them, or two to four."""
 
     def draw(n: int, *names: int | str) -> int:
         return key(seed, "toy-desk", *names) % n
 
-    kinds, parts = list(KINDS), list[Part]()
+    kinds, parts = list(KINDS), list[DeskSubgoal]()
     for i in range(2 + draw(3, "length") if length is None else length):
         kind = kinds.pop(draw(len(kinds), "kind", i))
         color = list(COLORS)[draw(len(COLORS), "color", i)]
@@ -96,7 +96,7 @@ def make_goal(seed: int, length: int | None) -> tuple[Part, ...]:
             other = ("press", "open")[draw(2, "other", i, n)]
             shape = "square" if other == "press" else ICONS[draw(2, "shape", i, n)]
             grey.append((quarters.pop(draw(len(quarters), "place", i, n)), other, shape))
-        parts.append(Part(kind=kind, what=what, quarter=quarter, grey=tuple(grey)))
+        parts.append(DeskSubgoal(kind=kind, what=what, quarter=quarter, grey=tuple(grey)))
     return tuple(parts)
 
 
@@ -116,7 +116,7 @@ def _element(quarter: int, kind: str, color: str, shape: str) -> Thing:
 
 
 @functools.lru_cache(maxsize=1024)
-def _screen(part: Part | None) -> bytes:
+def _screen(part: DeskSubgoal | None) -> bytes:
     """The screen of a part; of a wrong click where there is none."""
     if part is None:
         return png(flat([_element(0, "press", "white", "square")]))
@@ -137,7 +137,7 @@ class ToyDesk:
 
     def __init__(self, crash_share: float, fault: Fault, fault_attempts: int):
         self._crash_share, self._fault, self._fault_attempts = crash_share, fault, fault_attempts
-        self._goal: tuple[Part, ...] = ()
+        self._goal: tuple[DeskSubgoal, ...] = ()
         self._done = self._turn = 0
         self._lost = False
         self._crash_at: int | None = None

@@ -49,7 +49,7 @@ PLAIN_SAMPLING: dict[str, Any] = {
 """vLLM takes defaults from the checkpoint's `generation_config.json`; a repetition penalty there would be another distribution."""
 
 
-class Media(Protocol):
+class FrameSource(Protocol):
     """What this needs of `media.store.MediaStore`."""
 
     def get_key(self, key: str) -> Any:
@@ -68,7 +68,7 @@ class EndpointEngine:
         self,
         endpoint: Mapping[str, Any],
         *,
-        media: Media,
+        media: FrameSource,
         label: str,
         prompt: str | None = None,
         dialect: Dialect = "vllm",

@@ -120,7 +120,9 @@ def evaluate(
         StorageError: `out` is damaged or cannot be written.
     """
     _check(prompts, options)
-    reading = Reading(options=options, fingerprint=engine.fingerprint, model=model, tokenizer_len=tokenizer_len, engine=engine.engine_name)
+    reading = RecordBuilder(
+        options=options, fingerprint=engine.fingerprint, model=model, tokenizer_len=tokenizer_len, engine=engine.engine_name
+    )
     batches = [prompts[i : i + options.batch_prompts] for i in range(0, len(prompts), options.batch_prompts)]
     keys = [[reading.keys(prompt) for prompt in batch] for batch in batches]
     store = collective.run_synchronized(lambda: RecordStore(out) if collective.rank() == 0 else None)
@@ -150,7 +152,7 @@ def _generate(
     engine: EvalEngine,
     batches: Sequence[Sequence[Prompt]],
     waiting: Sequence[int],
-    reading: Reading,
+    reading: RecordBuilder,
     collective: Collective,
     stop: Callable[[], bool] | None,
 ) -> Iterator[tuple[int, list[Record]]]:
@@ -180,7 +182,7 @@ def rounds(
 
 
 def _rescored(
-    batches: Sequence[Sequence[Prompt]], keys: Sequence[Sequence[Sequence[Key]]], found: Mapping[Key, Record], reading: Reading
+    batches: Sequence[Sequence[Prompt]], keys: Sequence[Sequence[Sequence[Key]]], found: Mapping[Key, Record], reading: RecordBuilder
 ) -> dict[int, list[Record]]:
     """Batch -> its records, scored again, of the batches whose answers are all there."""
     return {
@@ -195,7 +197,7 @@ def _in_order(made: Mapping[int, list[Record]]) -> list[Record]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class RecordBuilder:
     """How the answers of one evaluation become records."""
 
     options: EvalOptions

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vlmrl import __version__, fs
 from vlmrl.data.adapters import ImportOptions
-from vlmrl.data.encode import Encoder, Media
+from vlmrl.data.encode import Encoder, MediaSource
 from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError, DataError, MediaError, RowError
 from vlmrl.evals.ask.engines import EvalEngine, LocalEngine
@@ -423,7 +423,7 @@ def _report(task: Task, count: int, problems: Sequence[str]) -> None:
         raise DataError(f"task '{task.id}': {len(problems)} of {count} rows cannot be evaluated; fix or remove them{listing}{more}")
 
 
-def task_prompts(task: Task, root: Path, store: Media, bundle: ProcessorBundle, out: Path | None) -> tuple[list[Prompt], int]:
+def task_prompts(task: Task, root: Path, store: MediaSource, bundle: ProcessorBundle, out: Path | None) -> tuple[list[Prompt], int]:
     """The rows that a task asks as prompts, and how many rows there are in all.
 
     Raises:

@@ -16,7 +16,7 @@ SHOWN = 24
 """Questions of each task whose pixels are kept."""
 
 
-class Pictures:
+class PictureRecorder:
     """Keeps the pixels of the first questions of each task below `folder`, with the prompts, and writes the report."""
 
     def __init__(self, folder: Path, piece: Piece):

@@ -18,7 +18,7 @@ from vlmrl.data.encode import messages
 from vlmrl.data.row import parse_row
 from vlmrl.errors import DataError, MediaError, VlmrlError
 from vlmrl.evals.ask.engines import Generation
-from vlmrl.evals.ask.evaluate import EvalOptions, Reading
+from vlmrl.evals.ask.evaluate import EvalOptions, RecordBuilder
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.evals.score.measures import METRICS, metrics_of
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, open_media
@@ -123,7 +123,7 @@ def measure(doc: Mapping[str, Any], text: str) -> dict[str, float]:
         RowError, ValueError: the document cannot be used.
     """
     sample, task = sample_of(doc), task_of(doc)
-    reading = Reading(
+    reading = RecordBuilder(
         options=EvalOptions(
             settings=GenerationSettings(max_new_tokens=task.max_new_tokens, temperature=0.0),
             extraction=task.extraction,

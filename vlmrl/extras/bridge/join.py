@@ -12,7 +12,7 @@ from typing import Any
 
 from vlmrl.answers.tags import answer_view, parse
 from vlmrl.errors import DataError
-from vlmrl.evals.ask.evaluate import EvalOptions, Reading, status
+from vlmrl.evals.ask.evaluate import EvalOptions, RecordBuilder, status
 from vlmrl.evals.score.paired import UPSTREAM
 from vlmrl.evals.score.records import Record, Think, prompt_ids_hash, sample_hash, settings_json
 from vlmrl.extras.bridge import functions
@@ -114,7 +114,7 @@ def _is_number(value: object) -> bool:
 def _ours(doc: Mapping[str, Any], answer: Answer, k: int, reader: Reader) -> Record:
     """The record that native evaluation makes of this answer."""
     task = functions.task_of(doc)
-    reading = Reading(
+    reading = RecordBuilder(
         options=EvalOptions(
             settings=answer.settings,
             seed=reader.seed,

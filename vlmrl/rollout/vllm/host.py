@@ -26,7 +26,7 @@ STUCK = 300.0
 """Seconds that one step of the engine may take before the server says no more that it lives."""
 
 
-class Refusal(VlmrlError):
+class RefusalError(VlmrlError):
     """A question or weights are not taken. `reason` is a short code: `version`, `load`, `refused`, `ended`."""
 
     def __init__(self, reason: str, detail: str):
@@ -89,16 +89,16 @@ class Ticket:
     def __init__(self, ask: GenerateRequest):
         self.ask = ask
         self.answers: list[Completion | None] = [None] * len(ask.seeds)
-        self.refusal: Refusal | None = None
+        self.refusal: RefusalError | None = None
         self.done = threading.Event()
 
-    def fail(self, refusal: Refusal) -> None:
+    def fail(self, refusal: RefusalError) -> None:
         """There will be no answer."""
         self.refusal = refusal
         self.done.set()
 
 
-class Loop:
+class EngineLoop:
     """Runs the engine. `run` is for the thread that owns it, everything else for any thread."""
 
     def __init__(self, host: Host):
@@ -200,7 +200,7 @@ class Loop:
 
     def _ask(self, ticket: Ticket) -> None:
         if self.held is None or ticket.ask.version != self.held:
-            raise Refusal("version", f"asked for weights {ticket.ask.version}, and this server holds {self.held}")
+            raise RefusalError("version", f"asked for weights {ticket.ask.version}, and this server holds {self.held}")
         for place, name in enumerate(self._host.ask(ticket.ask)):
             self._open[name] = ticket, place
 
@@ -221,7 +221,7 @@ class Loop:
 
     def _begin(self, load: str, language_only: bool) -> None:
         for ticket in {id(ticket): ticket for ticket, _ in self._open.values()}.values():
-            ticket.fail(Refusal("version", "other weights came before the answers"))
+            ticket.fail(RefusalError("version", "other weights came before the answers"))
         self._host.drop(list(self._open))
         self._open.clear()
         if self._load is not None:  # whoever sent these has gone; the engine must end one reload before the next
@@ -239,15 +239,15 @@ class Loop:
 
     def _require_load(self, load: str) -> None:
         if load != self._load:
-            raise Refusal("load", "other weights are coming in, or none; another trainer uses this server")
+            raise RefusalError("load", "other weights are coming in, or none; another trainer uses this server")
 
 
 def _note(ticket: Ticket, future: Future[None]) -> None:
     """A question that was not taken."""
     error = future.exception()
     if error is not None:
-        ticket.fail(error if isinstance(error, Refusal) else Refusal("refused", str(error)[:500]))
+        ticket.fail(error if isinstance(error, RefusalError) else RefusalError("refused", str(error)[:500]))
 
 
-def _ended() -> Refusal:
-    return Refusal("ended", "the engine of this server has ended")
+def _ended() -> RefusalError:
+    return RefusalError("ended", "the engine of this server has ended")

@@ -28,7 +28,7 @@ _LONGEST_PAUSE = 30.0
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lost:
     """Why there is no reply. `reason`: `connection`, `quiet`, `cut`, `damaged`, `http`, `stopped`, or the server's own
-    (`host.Refusal`): `version`, `load`, `refused`, `ended`."""
+    (`host.RefusalError`): `version`, `load`, `refused`, `ended`."""
 
     reason: str
     detail: str
@@ -208,7 +208,7 @@ class Remote:
         return _none(self.post("weights/load", pieces))
 
     def finish(self) -> Any | Lost:
-        """All are there: where each went (`worker.Loaded`)."""
+        """All are there: where each went (`worker.LoadReport`)."""
         reply = self.post("weights/finish", encode({"load": self.load}))
         if isinstance(reply, Lost):
             return reply

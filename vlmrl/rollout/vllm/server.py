@@ -10,8 +10,8 @@
 
 A reply that takes time begins with a byte per second (`messages.BEAT`) for as long as the engine gets on; so whoever waits knows within
 seconds when server or line are lost, however long an answer takes. When the asker goes, its answers are given up. Everything but `health`
-goes to the engine's thread (`host.Loop`). Without a token only this machine can ask, by its own names (`vlmrl.web`); elsewhere the server
-does not listen without one. Requests under way and their bytes have bounds: who finds no room asks elsewhere or again.
+goes to the engine's thread (`host.EngineLoop`). Without a token only this machine can ask, by its own names (`vlmrl.web`); elsewhere the
+server does not listen without one. Requests under way and their bytes have bounds: who finds no room asks elsewhere or again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from vlmrl.errors import ConfigError, VlmrlError
-from vlmrl.rollout.vllm.host import Loop, Refusal
+from vlmrl.rollout.vllm.host import EngineLoop, RefusalError
 from vlmrl.rollout.vllm.messages import BEAT, PREFIX, TYPE, answers_message, ask_from, version_from
 from vlmrl.rollout.vllm.wire import Message, WireError, decode, encode
 from vlmrl.web.guard import LOOPBACK, Room, foreign
@@ -83,7 +83,7 @@ class RolloutServer(ThreadingHTTPServer):
 
     daemon_threads = True
     request_queue_size = 256
-    loop: Loop
+    loop: EngineLoop
 
     def __init__(self, address: tuple[str, int], *, token: str | None):
         """
@@ -116,7 +116,7 @@ class RolloutServer(ThreadingHTTPServer):
         host, port = self.server_address[:2]
         return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
-    def open(self, loop: Loop) -> None:
+    def open(self, loop: EngineLoop) -> None:
         """Listen, in threads."""
         self.loop = loop
         self.server_activate()
@@ -246,10 +246,10 @@ class Handler(BaseHTTPRequestHandler):
                     return encode(told(future.result(timeout=SECOND)))
                 except NotYet:
                     self._beat()
-                except Refusal:
+                except RefusalError:
                     raise
                 except (ValueError, KeyError, VlmrlError) as error:
-                    raise Refusal("refused", str(error)[:500]) from error
+                    raise RefusalError("refused", str(error)[:500]) from error
 
         return made
 
@@ -305,7 +305,7 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             try:
                 pieces = made()
-            except Refusal as refusal:
+            except RefusalError as refusal:
                 pieces = encode({"error": {"reason": refusal.reason, "detail": refusal.detail}})
             for piece in pieces:
                 self._chunk(piece)

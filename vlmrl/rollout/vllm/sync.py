@@ -26,7 +26,7 @@ from vlmrl.families.qwen_vl import in_tower
 from vlmrl.policy.lora import merged_items
 from vlmrl.policy.model import Policy
 from vlmrl.rollout.vllm.inputs import Version
-from vlmrl.rollout.vllm.worker import Loaded, checksum
+from vlmrl.rollout.vllm.worker import LoadReport, checksum
 
 BUCKET_BYTES = 2**30
 TURNS = 16
@@ -98,7 +98,7 @@ class Sync:
         of_turn = {parameter for name in turn for parameter in self.landed[name]}
         return {name for name, parameters in self.landed.items() if of_turn.intersection(parameters)}
 
-    def check(self, loaded: Loaded, sent: Iterable[str], sums: dict[str, int]) -> int:
+    def check(self, loaded: LoadReport, sent: Iterable[str], sums: dict[str, int]) -> int:
         """Whether everything arrived; the number of parameters that were compared.
 
         Args:
@@ -113,7 +113,7 @@ class Sync:
         self.count += 1
         return compared
 
-    def _load(self, outgoing: Named, *, language_only: bool) -> Loaded:
+    def _load(self, outgoing: Named, *, language_only: bool) -> LoadReport:
         """Hand over all tensors. Whatever happens to one, all are gathered: other ranks gather with this one."""
         self.call("vlmrl_begin", language_only)
         try:
@@ -125,7 +125,7 @@ class Sync:
                 pass
             raise refused(str(error)) from error
 
-    def _require_complete(self, loaded: Loaded, sent: Iterable[str]) -> None:
+    def _require_complete(self, loaded: LoadReport, sent: Iterable[str]) -> None:
         """
         Raises:
             EngineError: a tensor went nowhere, or a parameter got nothing.

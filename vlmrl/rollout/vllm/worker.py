@@ -16,7 +16,7 @@ from typing import Any, TypedDict
 import torch
 
 
-class Loaded(TypedDict):
+class LoadReport(TypedDict):
     """What a worker says after a synchronisation."""
 
     landed: dict[str, list[str]]
@@ -85,7 +85,7 @@ class WeightReceiver:
         with torch.no_grad():
             self.model_runner.get_model().load_weights(one_by_one())
 
-    def vlmrl_finish(self) -> Loaded:
+    def vlmrl_finish(self) -> LoadReport:
         """Put the weights in place."""
         from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload  # pyright: ignore[reportMissingImports]
 

@@ -12,7 +12,7 @@ import torch
 
 from vlmrl import protocols
 from vlmrl.algo import registries
-from vlmrl.algo.constraint.registry import Measured
+from vlmrl.algo.constraint.registry import PartialMean
 from vlmrl.algo.constraint.registry import constraint as constraints
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.errors import ConfigError
@@ -70,7 +70,7 @@ class Bound:
             self.memory.value = self.call({}, {})
         return self.memory.value
 
-    def advance(self, measured: Mapping[str, Measured]) -> dict[str, float]:
+    def advance(self, measured: Mapping[str, PartialMean]) -> dict[str, float]:
         """Of a constraint: the dual after a step with these measurements."""
         self.memory.value = self.call(self.dual(), measured)
         return self.memory.value

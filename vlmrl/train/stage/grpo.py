@@ -15,7 +15,7 @@ import torch
 
 from vlmrl import faults, rng
 from vlmrl.algo import segments
-from vlmrl.algo.constraint.registry import Measured
+from vlmrl.algo.constraint.registry import PartialMean
 from vlmrl.errors import NumericsError
 from vlmrl.protocols import GuidingStrategy, RememberingStrategy
 from vlmrl.sampling.dynamic_sampling import Refill, refill
@@ -172,7 +172,7 @@ def update(
     report = merge_reports(reports)
     for steer in algorithm.acting_on("beta"):
         report.metrics["beta"] = beta
-        steer.advance({"kl": Measured(report.metrics["kl"], 1)} if "kl" in report.metrics else {})
+        steer.advance({"kl": PartialMean(report.metrics["kl"], 1)} if "kl" in report.metrics else {})
     return report
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from vlmrl.algo import ratio
-from vlmrl.algo.constraint.registry import Measured, constraint
+from vlmrl.algo.constraint.registry import PartialMean, constraint
 from vlmrl.algo.inputs import LossInputs
 
 KEY = "multiplier"
@@ -25,21 +25,21 @@ def away(x: LossInputs) -> Tensor:
     return (ratio.token_ratio(x) - 1).square()
 
 
-def measure(x: LossInputs) -> dict[str, Measured]:
+def measure(x: LossInputs) -> dict[str, PartialMean]:
     """Sum and number over the minibatch's tokens of this rank."""
-    return {KEY: Measured(float(away(x).sum()), int(x.mask_BT.sum()))}
+    return {KEY: PartialMean(float(away(x).sum()), int(x.mask_BT.sum()))}
 
 
-def term(x: LossInputs, dual: Mapping[str, float], measured: Mapping[str, Measured]) -> Tensor:
+def term(x: LossInputs, dual: Mapping[str, float], measured: Mapping[str, PartialMean]) -> Tensor:
     """The multiplier times the squared distance of each ratio, over the tokens of all ranks; its plain sum is added to the loss. [B, T]"""
-    seen = measured.get(KEY, Measured(0.0, 0))
+    seen = measured.get(KEY, PartialMean(0.0, 0))
     return away(x) * (dual[KEY] / max(1, seen.count))
 
 
 @constraint("ratio_variance_proposed", paper="arXiv:2601.03320", acts_on="loss", needs_updates_per_step=2, measure=measure, term=term)
 def ratio_variance_proposed(
     dual: Mapping[str, float],
-    measured: Mapping[str, Measured],
+    measured: Mapping[str, PartialMean],
     *,
     delta: float = 0.01,
     eta: float = 1.0,
@@ -55,5 +55,5 @@ def ratio_variance_proposed(
         raise ValueError(
             f"constraint 'ratio_variance_proposed': needs delta {delta} > 0, eta {eta} >= 0 and 0 <= start {start} <= high {high}"
         )
-    value, seen = dual.get(KEY, start), measured.get(KEY, Measured(0.0, 0))
+    value, seen = dual.get(KEY, start), measured.get(KEY, PartialMean(0.0, 0))
     return {KEY: min(max(value + eta * (seen.mean - delta), 0.0), high) if seen.count else value}

@@ -76,7 +76,7 @@ class RolloutEngine(Protocol):
     def close(self) -> None: ...
 
 
-class Session(Protocol):
+class MultiTurnSession(Protocol):
     """Conversations with one engine, turn by turn, while its weights stay as they are."""
 
     def generate(self, requests: Sequence[Request], settings: GenerationSettings) -> Sequence[Sequence[Rollout]]:
@@ -92,7 +92,7 @@ class Session(Protocol):
 class SessionEngine(RolloutEngine, Protocol):
     """An engine that keeps what conversations have read."""
 
-    def session(self) -> AbstractContextManager[Session]:
+    def session(self) -> AbstractContextManager[MultiTurnSession]:
         """All that is kept is freed at the end."""
         ...
 

@@ -24,7 +24,6 @@ from vlmrl.policy import offload
 from vlmrl.run import open_stage as opening
 from vlmrl.run.tracking import read_metrics
 from vlmrl.train.memory_ledger import TURNS, MemoryLedger, MemoryReading
-from vlmrl.train.stage import open as opening
 from vlmrl.train.step import optimizer_step
 
 GIB, MIB = 2**30, 2**20

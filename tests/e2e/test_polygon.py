@@ -188,7 +188,7 @@ def test_eval_compare_and_their_pages(data: Path, tiny_files: tuple[Path, Path],
 def test_gold_and_answer_are_drawn_as_outlines() -> None:
     from examples.polygon import Polygon
     from vlmrl.answers.base import ANSWER_TYPES
-    from vlmrl.answers.marks import Mark, Shown
+    from vlmrl.answers.marks import Mark, MarkedFrames
     from vlmrl.data.row import parse_row
     from vlmrl.errors import RowError
     from vlmrl.evals.pages.overlay import answer_marks, gold_marks, target_of
@@ -199,9 +199,9 @@ def test_gold_and_answer_are_drawn_as_outlines() -> None:
     assert sample.answer == '{"polygon": [[0, 0], [500, 0], [0, 500]]}'
     target = target_of(sample)
     gold = Mark(kind="polygon", points=((0.0, 0.0), (50.0, 0.0), (0.0, 50.0)))
-    assert gold_marks(target, Shown()).shapes == (gold,)
-    assert answer_marks(target, Shown(), sample.answer).shapes == (gold,)
-    assert answer_marks(target, Shown(), '{"polygon": [[0, 0], [1, 1]]}').shapes == ()
+    assert gold_marks(target, MarkedFrames()).shapes == (gold,)
+    assert answer_marks(target, MarkedFrames(), sample.answer).shapes == (gold,)
+    assert answer_marks(target, MarkedFrames(), '{"polygon": [[0, 0], [1, 1]]}').shapes == ()
     refused = [([[0, 0], [1, 1]], "at least 3"), ([[0, 0], [1, 1], [2, 2]], "no area"), ("x", "must be a list"), (None, "missing")]
     for polygon, told in refused:
         with pytest.raises(RowError, match=told):

@@ -20,7 +20,7 @@ import torch.distributed as torch_dist
 
 from tests.support.saved_bytes import PAD, Store, build, policy_of
 from vlmrl.policy.across import shared_columns
-from vlmrl.policy.forward import Scored, shared_prefix
+from vlmrl.policy.forward import TokenLogprobs, shared_prefix
 from vlmrl.policy.load import freeze
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import PackedBatch, Row, pack_shared
@@ -82,7 +82,7 @@ def batch_of(number: int, policy: Policy, store: Store) -> PackedBatch:
     return pack_shared(rows, policy.positions, policy.device, pad_id=0)
 
 
-def loss_of(scored: Scored, batch: PackedBatch, case: Case) -> torch.Tensor:
+def loss_of(scored: TokenLogprobs, batch: PackedBatch, case: Case) -> torch.Tensor:
     """Not a sum over tokens: the ratio of a whole answer."""
     mask = batch.mask_BT
     means = torch.where(mask, scored.logp_BT, 0).sum(1) / mask.sum(1)
@@ -108,7 +108,9 @@ class World:
         self.batches = [batch_of(number, self.policy, self.store) for number in range(count)]
         self.options: dict[str, Any] = {"temperature": 0.9, "forbidden": (0,), "train": True, "entropy_gradient": case.entropy}
 
-    def gradients(self, score: Callable[[int, VisionCache], Scored | None]) -> tuple[dict[str, torch.Tensor], dict[int, torch.Tensor]]:
+    def gradients(
+        self, score: Callable[[int, VisionCache], TokenLogprobs | None]
+    ) -> tuple[dict[str, torch.Tensor], dict[int, torch.Tensor]]:
         """(sums of gradients over all rows, log-probs) where `score` gives the log-probs of a row; None: another rank's."""
         vision, logp = VisionCache(self.store, budget_bytes=2**24), {}
         self.policy.model.zero_grad()
@@ -132,7 +134,7 @@ def differences(case: Case, ranks: Ranks) -> dict[str, float]:
     alone, logp = world.gradients(lambda number, vision: shared_prefix(world.policy, world.batches[number], vision, **world.options))
     assert all(bool(value.abs().max() > 0) for name, value in alone.items() if "k_proj.bias" not in name), "everything takes part"
 
-    def in_turn(number: int, vision: VisionCache) -> Scored | None:
+    def in_turn(number: int, vision: VisionCache) -> TokenLogprobs | None:
         batch = world.batches[number] if number == ranks.rank else None
         scored = shared_columns(world.policy, batch, vision, ranks, number, **world.options)
         if batch is not None:

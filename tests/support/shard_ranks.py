@@ -26,7 +26,7 @@ from tests.support.calls import Calls
 from vlmrl.algo.registries import reducer
 from vlmrl.config.section import OptimSection
 from vlmrl.config.train import TrainSection
-from vlmrl.policy.forward import Scored
+from vlmrl.policy.forward import TokenLogprobs
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.policy.precision import settle_types
@@ -228,7 +228,7 @@ def _without_idle_passes(control: str) -> None:
             return scored.logp_BT + sum(zeros), scored.entropy_BT
 
         logp_BT, entropy_BT = policy.shards.run(run)
-        return Scored(logp_BT=logp_BT, entropy_BT=entropy_BT)
+        return TokenLogprobs(logp_BT=logp_BT, entropy_BT=entropy_BT)
 
     lockstep.forward = forward
 

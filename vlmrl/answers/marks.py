@@ -46,7 +46,7 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shown:
+class MarkedFrames:
     """The frames that are drawn on."""
 
     indices: tuple[int, ...] = (0,)
@@ -95,7 +95,7 @@ class Pen:
     """Collects the marks of one answer."""
 
     target: Target
-    shown: Shown
+    shown: MarkedFrames
     shapes: list[Mark] = field(default_factory=list[Mark])
     spans: list[Span] = field(default_factory=list[Span])
     problems: list[str] = field(default_factory=list[str])

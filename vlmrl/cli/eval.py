@@ -193,7 +193,7 @@ def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui, p
 
 def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes, judge: dict[str, Any] | None, ui: Ui) -> None:
     from vlmrl.evals.ask.asking import asking_of
-    from vlmrl.evals.ask.run import Watch, evaluate_model
+    from vlmrl.evals.ask.run import EvalCallbacks, evaluate_model
     from vlmrl.evals.ask.tasks import other_wording
     from vlmrl.evals.pages.pictures import PictureRecorder
     from vlmrl.evals.pages.replay_page import write_replay
@@ -210,7 +210,7 @@ def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes
 
         model = asked.model(outer, changes.all_of(suite))
         pictures = PictureRecorder(folder, model.bundle.piece)
-        watch = Watch(progress=progress, answered=pictures.keep)
+        watch = EvalCallbacks(progress=progress, answered=pictures.keep)
         for note in other_wording(asking_of(asked.checkpoint).prompt, suite.tasks):
             ui.say(f"note: {note}")
         result = evaluate_model(model, suite, folder, data_root=root, changes=changes, collective=dist, judge=judge, watch=watch)

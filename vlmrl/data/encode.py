@@ -82,7 +82,7 @@ def messages(sample: Sample, answer_format: str, prompt: str | None = None) -> l
 _OPEN, _CLOSE = "<|vision_start|>", "<|vision_end|>"
 
 
-class Shown(NamedTuple):
+class PromptMedium(NamedTuple):
     """A medium on its way into a prompt."""
 
     handle: MediaHandle
@@ -105,7 +105,9 @@ class Writer(Protocol):
 
     def render(self, messages: Sequence[dict[str, Any]]) -> str: ...
 
-    def expand(self, messages: Sequence[dict[str, Any]], media: Sequence[Shown]) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]: ...
+    def expand(
+        self, messages: Sequence[dict[str, Any]], media: Sequence[PromptMedium]
+    ) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]: ...
 
 
 class Processor(Protocol):
@@ -178,9 +180,9 @@ class Encoder:
             RowError: `overlong`, `control_token` or `placeholder` (counts disagree), naming the row.
         """
         found = [self.media.get(ref, self.root(sample)) for ref in sample.media]
-        return self.encode_shown(sample, answer_format, [Shown(one.handle, one.frames) for one in found])
+        return self.encode_shown(sample, answer_format, [PromptMedium(one.handle, one.frames) for one in found])
 
-    def encode_shown(self, sample: Sample, answer_format: str, shown: Sequence[Shown]) -> Prompt:
+    def encode_shown(self, sample: Sample, answer_format: str, shown: Sequence[PromptMedium]) -> Prompt:
         """As `encode`, with media that are decoded already.
 
         Raises:
@@ -196,10 +198,10 @@ class Encoder:
         if self.writer is not None:
             from vlmrl.media.argued import blank
 
-            return self._written(self.writer, sample, answer_format, [Shown(handle, blank(handle.grid_thw)) for handle in handles])
+            return self._written(self.writer, sample, answer_format, [PromptMedium(handle, blank(handle.grid_thw)) for handle in handles])
         return self._prompt(sample, answer_format, handles)
 
-    def encode_turns(self, sample: Sample, turns: Sequence[dict[str, Any]], shown: Sequence[Shown]) -> Prompt:
+    def encode_turns(self, sample: Sample, turns: Sequence[dict[str, Any]], shown: Sequence[PromptMedium]) -> Prompt:
         """The prompt of turns in the chat template's own form, with no instruction added: for what was not made from a row.
 
         Args:
@@ -217,14 +219,14 @@ class Encoder:
             return self._written_as(self.writer, sample, FREE, turns, shown)
         return self._laid_out(sample, FREE, self._rendered(turns), found, tuple(one.handle for one in shown))
 
-    def _written(self, writer: Writer, sample: Sample, answer_format: str, media: Sequence[Shown]) -> Prompt:
+    def _written(self, writer: Writer, sample: Sample, answer_format: str, media: Sequence[PromptMedium]) -> Prompt:
         """The prompt as the family's own processor writes it, checked against what it makes of each medium by itself."""
         asked = messages(sample, answer_format, self.prompt)
         self._check_control_tokens(sample, answer_format, self.tokenize(self._rendered(asked)))
         return self._written_as(writer, sample, answer_format, asked, media)
 
     def _written_as(
-        self, writer: Writer, sample: Sample, answer_format: str, asked: Sequence[dict[str, Any]], media: Sequence[Shown]
+        self, writer: Writer, sample: Sample, answer_format: str, asked: Sequence[dict[str, Any]], media: Sequence[PromptMedium]
     ) -> Prompt:
         handles = tuple(one.handle for one in media)
         try:

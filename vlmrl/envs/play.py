@@ -12,7 +12,7 @@ from vlmrl.envs.pool import EnvPool, Episode, Reply
 from vlmrl.envs.protocol import Observation
 from vlmrl.envs.rows import recorded
 from vlmrl.envs.screens import ScreenFolder, state_of
-from vlmrl.envs.trajectory import Seen, Trajectory, Turn, environment_seed, spoilt, trajectory_to_json
+from vlmrl.envs.trajectory import StoredObservation, Trajectory, TrajectoryTurn, environment_seed, spoilt, trajectory_to_json
 from vlmrl.errors import ConfigError
 from vlmrl.rng import key
 
@@ -27,7 +27,7 @@ def play(pool: EnvPool, task: Mapping[str, Any], seed: int, *, k: int, agent: Ag
         ConfigError: the environment cannot play so.
     """
     episode = pool.episode(task, seed)
-    done: list[Turn] = []
+    done: list[TrajectoryTurn] = []
     try:
         reply = episode.reset().result()
         optimum = reply.optimum
@@ -40,7 +40,7 @@ def play(pool: EnvPool, task: Mapping[str, Any], seed: int, *, k: int, agent: Ag
             assert action.action is not None
             reply = episode.step(action.action).result()
             outcome = "turns" if not reply.done and len(done) + 1 == turns else reply.outcome
-            done.append(Turn(seen=seen, action=action.action, reward=reply.reward, outcome=outcome))  # pyright: ignore[reportArgumentType]
+            done.append(TrajectoryTurn(seen=seen, action=action.action, reward=reply.reward, outcome=outcome))  # pyright: ignore[reportArgumentType]
     finally:
         episode.close()
     fault = reply.fault
@@ -48,9 +48,11 @@ def play(pool: EnvPool, task: Mapping[str, Any], seed: int, *, k: int, agent: Ag
     return Trajectory(task=recorded(task), seed=seed, k=k, turns=kept, fault=fault, identity=dict(pool.identity), optimum=optimum)
 
 
-def keep(observation: Observation, screens: ScreenFolder) -> Seen:
+def keep(observation: Observation, screens: ScreenFolder) -> StoredObservation:
     """An observation with its screens as files."""
-    return Seen(text=observation.text, media=tuple(screens.put(data) for data in observation.screens), state=state_of(observation))
+    return StoredObservation(
+        text=observation.text, media=tuple(screens.put(data) for data in observation.screens), state=state_of(observation)
+    )
 
 
 def _action(episode: Episode, agent: Agent, n: int) -> Reply:

@@ -9,21 +9,21 @@ from vlmrl.answers.tags import FREE
 from vlmrl.data.conversation import Conversation, Segment, answer_segment, first_segment, turns
 from vlmrl.data.history import History
 from vlmrl.envs.rows import answer_type_of
-from vlmrl.envs.trajectory import Seen, Trajectory, Turn
+from vlmrl.envs.trajectory import StoredObservation, Trajectory, TrajectoryTurn
 from vlmrl.types import MediaHandle, MediaRef, Prompt, Sample
 
 Handles = Callable[[MediaRef], MediaHandle]
 
 
 def next_prompt(
-    so_far: Trajectory, seen: Seen, history: History, conversation: Conversation, handle: Handles, *, answer_format: str = FREE
+    so_far: Trajectory, seen: StoredObservation, history: History, conversation: Conversation, handle: Handles, *, answer_format: str = FREE
 ) -> Prompt:
     """The prompt of the next answer, where `seen` is what is shown now. The rows of the whole trajectory have the same (`rows`).
 
     Raises:
         RowError, MediaError: what encoding raises.
     """
-    waiting = Turn(seen=seen, action="", ids=(conversation.end,), reward=0.0)
+    waiting = TrajectoryTurn(seen=seen, action="", ids=(conversation.end,), reward=0.0)
     made = chains(dataclasses.replace(so_far, turns=(*so_far.turns, waiting)), history, conversation, handle, answer_format=answer_format)
     return rows(made[-1:])[-1][0]
 
@@ -77,5 +77,5 @@ def read(made: Sequence[tuple[Prompt, list[Segment]]]) -> tuple[int, int]:
     return total, max((len(prompt.ids) for prompt, _ in rows(made)), default=0)
 
 
-def _ids(turn: Turn, conversation: Conversation) -> tuple[int, ...]:
+def _ids(turn: TrajectoryTurn, conversation: Conversation) -> tuple[int, ...]:
     return turn.ids or (*conversation.encoder.tokenize(turn.action), conversation.end)

@@ -24,7 +24,7 @@ from vlmrl.errors import MediaError
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, read_media
 from vlmrl.media.frames import read_bundle
 from vlmrl.media.image import decode_image
-from vlmrl.media.parts import SIDE, Shown, crop, frames_at, pixel_box, video_seconds
+from vlmrl.media.parts import SIDE, DistinctFrames, crop, frames_at, pixel_box, video_seconds
 from vlmrl.types import MediaKind, MediaRef
 
 BUDGET = 512 << 20
@@ -50,7 +50,7 @@ class Originals:
         """
         return self._get("picture", (digest,), lambda: decode_image(data), lambda pixels: pixels.nbytes)
 
-    def span(self, digest: str, data: bytes, seconds: tuple[float, ...], *, bundled: bool) -> Shown:
+    def span(self, digest: str, data: bytes, seconds: tuple[float, ...], *, bundled: bool) -> DistinctFrames:
         """The frames on screen at these times.
 
         Raises:

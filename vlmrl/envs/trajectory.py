@@ -17,7 +17,7 @@ from vlmrl.types import FinishReason, MediaRef, digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class StoredObservation:
     """An observation as it is kept: its screens are files of the run's folder, named by their content."""
 
     text: str
@@ -27,10 +27,10 @@ class Seen:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
+class TrajectoryTurn:
     """One answer, what it was given to, and what came of it."""
 
-    seen: Seen
+    seen: StoredObservation
     """Before the action."""
     action: str
     ids: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ class Trajectory:
     """Of the environment: the same for all attempts of a group."""
     k: int
     """Number of the attempt within its group."""
-    turns: tuple[Turn, ...]
+    turns: tuple[TrajectoryTurn, ...]
     fault: str | None = None
     """`reason` of what ended it that was not the policy's doing."""
     identity: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -77,7 +77,7 @@ class Trajectory:
         return self.turns[-1].outcome if self.turns else ""
 
 
-def spoilt(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+def spoilt(turns: Sequence[TrajectoryTurn]) -> tuple[TrajectoryTurn, ...]:
     """The turns before a fault, without their rewards."""
     return tuple(dataclasses.replace(turn, reward=None) for turn in turns)
 
@@ -173,15 +173,15 @@ def trajectory_from_json(value: Mapping[str, Any]) -> Trajectory:
     return Trajectory(**{**rest, "turns": tuple(_turn(turn) for turn in value["turns"]), "optimum": optimum})
 
 
-def _turn(value: Mapping[str, Any]) -> Turn:
-    _strict(value, {one.name for one in fields(Turn)}, "turn")
+def _turn(value: Mapping[str, Any]) -> TrajectoryTurn:
+    _strict(value, {one.name for one in fields(TrajectoryTurn)}, "turn")
     _strict(value["seen"], {"text", "screens", "state"}, "observation")
     seen = value["seen"]
     media = tuple(MediaRef(kind="image", path=f"{name}.png", sha256=name) for name in seen["screens"])
-    return Turn(
+    return TrajectoryTurn(
         **{
             **value,
-            "seen": Seen(text=seen["text"], media=media, state=seen["state"]),
+            "seen": StoredObservation(text=seen["text"], media=media, state=seen["state"]),
             "ids": tuple(value["ids"]),
             "logprobs": tuple(float.fromhex(one) for one in value["logprobs"]),
             "reward": None if value["reward"] is None else float.fromhex(value["reward"]),

@@ -51,7 +51,7 @@ def crop(pixels: np.ndarray, box: Sequence[float]) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class DistinctFrames:
     """Frames of a video, each once."""
 
     frames: np.ndarray
@@ -69,7 +69,7 @@ def video_seconds(data: bytes, *, bundled: bool = False) -> float:
     return pictures_of(data).end if bundled else container.read_header(io.BytesIO(data)).info.duration
 
 
-def frames_at(data: bytes, seconds: Sequence[float], *, bundled: bool = False) -> Shown:
+def frames_at(data: bytes, seconds: Sequence[float], *, bundled: bool = False) -> DistinctFrames:
     """The frames on screen at these times (ascending, in seconds); a frame that is there at several is given once.
 
     The rule is that of the videos of prompts (`media.video`): a frame is on screen from its own time stamp until the next one. Decodes as
@@ -86,10 +86,10 @@ def frames_at(data: bytes, seconds: Sequence[float], *, bundled: bool = False) -
         return _of_bundle(data, requests)
     frames, times = read_frames(data, requests)
     first = np.concatenate([[True], np.diff(times) > 0])
-    return Shown(frames=frames[first], times=times[first])
+    return DistinctFrames(frames=frames[first], times=times[first])
 
 
-def _of_bundle(data: bytes, requests: np.ndarray) -> Shown:
+def _of_bundle(data: bytes, requests: np.ndarray) -> DistinctFrames:
     pictures = pictures_of(data)
     places = list(dict.fromkeys(frames_on_screen(pictures.times, requests).tolist()))
     frames: list[np.ndarray] = []
@@ -99,4 +99,4 @@ def _of_bundle(data: bytes, requests: np.ndarray) -> Shown:
         except MediaError as error:
             raise MediaError(error.reason, f"{pictures.names[place]}: {str(error).removeprefix(error.reason + ': ')}") from error
     same_sizes([(pictures.names[place], frame.shape[:2]) for place, frame in zip(places, frames, strict=True)])
-    return Shown(frames=np.stack(frames), times=pictures.times[places])
+    return DistinctFrames(frames=np.stack(frames), times=pictures.times[places])

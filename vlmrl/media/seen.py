@@ -23,7 +23,7 @@ _PATIENCE = 60.0
 """Seconds to wait while another process writes."""
 
 
-class Seen:
+class PlanCache:
     """`plan` is that of a media store, with each medium looked at once. `shared`: file of the table. One per process."""
 
     def __init__(self, look: Look, shared: Path):

@@ -39,7 +39,7 @@ FLOAT32, AUTOCAST, BFLOAT16 = Numbers(4, 4), Numbers(4, 2, casts=True), Numbers(
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PackedRow:
     """One packed row: (prompt tokens, tokens of each answer), group after group, as `policy.pack.layout_of` takes it."""
 
     groups: tuple[tuple[int, tuple[int, ...]], ...]
@@ -101,23 +101,23 @@ def decoder_layer(shape: Shape, numbers: Numbers, *, trained: bool = True, lora:
 # ---- attention over a packed row -----------------------------------------------------------------------------------------
 
 
-def attention(shape: Shape, row: Row, numbers: Numbers, backend: str) -> int:
+def attention(shape: Shape, row: PackedRow, numbers: Numbers, backend: str) -> int:
     """Bytes that one layer's attention over a packed row keeps. An unknown backend counts as `flash`."""
     return _BACKENDS.get(backend, _flash)(shape, row, numbers.compute)
 
 
-def _repeated(shape: Shape, row: Row, c: int) -> int:
+def _repeated(shape: Shape, row: PackedRow, c: int) -> int:
     """Query, key and value of all tokens, the latter two with the query's number of heads."""
     return 3 * c * shape.q * row.tokens
 
 
-def _first(shape: Shape, row: Row, c: int) -> int:
+def _first(shape: Shape, row: PackedRow, c: int) -> int:
     """Output and log-sum-exp of the causal calls: prompts, and whole groups with one answer."""
     tokens = row.tokens - sum(sum(answers) for _, answers in row.shared)
     return tokens * (c * shape.q + 4 * shape.heads)
 
 
-def _merge(shape: Shape, row: Row, c: int) -> int:
+def _merge(shape: Shape, row: PackedRow, c: int) -> int:
     total = _repeated(shape, row, c) + _first(shape, row, c)
     for prompt, answers in row.shared:
         own = sum(answers)
@@ -127,7 +127,7 @@ def _merge(shape: Shape, row: Row, c: int) -> int:
     return total
 
 
-def _two_call(shape: Shape, row: Row, c: int) -> int:
+def _two_call(shape: Shape, row: PackedRow, c: int) -> int:
     total = _repeated(shape, row, c) + _first(shape, row, c)
     for prompt, answers in row.shared:
         width = max(answers)
@@ -138,16 +138,16 @@ def _two_call(shape: Shape, row: Row, c: int) -> int:
     return total
 
 
-def _dense(shape: Shape, row: Row, c: int) -> int:
+def _dense(shape: Shape, row: PackedRow, c: int) -> int:
     return _repeated(shape, row, c) + row.tokens * (c * shape.q + 4 * shape.heads) + c * row.tokens**2
 
 
-def _flash(shape: Shape, row: Row, c: int) -> int:
+def _flash(shape: Shape, row: PackedRow, c: int) -> int:
     keys = row.tokens + sum(prompt * len(answers) for prompt, answers in row.groups)
     return row.tokens * (2 * c * shape.q + 4 * shape.heads + INDEX) + keys * (2 * c * shape.kv + INDEX)
 
 
-def query_gradients(shape: Shape, row: Row, multiprocessors: int) -> int:
+def query_gradients(shape: Shape, row: PackedRow, multiprocessors: int) -> int:
     """Bytes of the float32 sums that flash attention's backward makes the queries' gradients from, in the larger of its two calls: prompts
     against themselves, and answers against all that they see. Each sequence has 128 rows more. In a fixed order of summation every share of
     the keys has sums of its own, as many as leave no multiprocessor idle; 0 `multiprocessors`: in any order, one for all."""
@@ -161,12 +161,12 @@ def query_gradients(shape: Shape, row: Row, multiprocessors: int) -> int:
     )
 
 
-def _flex(shape: Shape, row: Row, c: int) -> int:
+def _flex(shape: Shape, row: PackedRow, c: int) -> int:
     tokens = -(-row.tokens // 128) * 128
     return tokens * (c * (2 * shape.q + 2 * shape.kv) + 4 * shape.heads)
 
 
-_BACKENDS: dict[str, Callable[[Shape, Row, int], int]] = {
+_BACKENDS: dict[str, Callable[[Shape, PackedRow, int], int]] = {
     "merge": _merge,
     "two_call": _two_call,
     "dense": _dense,
@@ -180,7 +180,7 @@ _BACKENDS: dict[str, Callable[[Shape, Row, int], int]] = {
 
 def decoder(
     shape: Shape,
-    row: Row,
+    row: PackedRow,
     numbers: Numbers,
     *,
     backend: str,
@@ -195,36 +195,36 @@ def decoder(
     return shape.layers * live, 0
 
 
-def rotary(shape: Shape, row: Row, numbers: Numbers) -> int:
+def rotary(shape: Shape, row: PackedRow, numbers: Numbers) -> int:
     """Bytes of the cosines and sines, shared by all layers. With recomputation they are arguments that each layer holds on to, which
     saved-tensor hooks do not see."""
     return 2 * shape.head_dim * numbers.residual * row.tokens
 
 
-def layer_live(shape: Shape, row: Row, numbers: Numbers, *, backend: str, trained: bool = True, lora: Lora | None = None) -> int:
+def layer_live(shape: Shape, row: PackedRow, numbers: Numbers, *, backend: str, trained: bool = True, lora: Lora | None = None) -> int:
     """Bytes that one decoder layer keeps for a row."""
     return row.tokens * decoder_layer(shape, numbers, trained=trained, lora=lora) + attention(shape, row, numbers, backend)
 
 
-def ends(shape: Shape, row: Row, numbers: Numbers, *, trained: bool = True, visual: int = 0) -> int:
+def ends(shape: Shape, row: PackedRow, numbers: Numbers, *, trained: bool = True, visual: int = 0) -> int:
     """Bytes kept outside the layers, without the head: ids, places of features, the last norm."""
     total = INDEX * row.tokens * trained + row.tokens * rms_norm(shape.hidden, numbers.residual, trained=trained)
     return total + visual * INDEX * (1 + 4 * shape.tower.deepstack)
 
 
-def head(shape: Shape, row: Row, numbers: Numbers) -> int:
+def head(shape: Shape, row: PackedRow, numbers: Numbers) -> int:
     """Bytes that the log-probs keep: hidden states of scored tokens, targets, log Z, and places; all probabilities where one chunk
     holds them (tiny vocabularies only)."""
     whole = row.scored <= CHUNK_ROWS and shape.vocab <= CHUNK_VOCAB
     return row.scored * (numbers.residual * shape.hidden + 4 * INDEX + 5 + (4 * shape.vocab if whole else 0))
 
 
-def head_forward(shape: Shape, row: Row) -> int:
+def head_forward(shape: Shape, row: PackedRow) -> int:
     """Bytes of the chunks of logits that the head's forward holds."""
     return 2 * 4 * min(row.scored, CHUNK_ROWS) * min(shape.vocab, CHUNK_VOCAB)
 
 
-def head_backward(shape: Shape, row: Row, numbers: Numbers, *, trained: bool = True, wide: bool = True) -> int:
+def head_backward(shape: Shape, row: PackedRow, numbers: Numbers, *, trained: bool = True, wide: bool = True) -> int:
     """Bytes that the head's backward holds: a chunk of logits while the next is made (in 16 bits with copies in both types), a chunk of
     the output matrix (under autocast where it is `wide`: kept in 32 bits), the gradient of the hidden states, and if the matrix trains its
     whole gradient, beside that of the micro-batches before."""
@@ -236,7 +236,7 @@ def head_backward(shape: Shape, row: Row, numbers: Numbers, *, trained: bool = T
     return chunk + 4 * row.scored * shape.hidden + (numbers.residual * shape.vocab * shape.hidden if trained else 0)
 
 
-def passing(shape: Shape, row: Row, numbers: Numbers) -> int:
+def passing(shape: Shape, row: PackedRow, numbers: Numbers) -> int:
     """Bytes of gradients on their way through one decoder layer, beside what it keeps."""
     return row.tokens * (numbers.compute * shape.mlp + numbers.residual * shape.hidden)
 

@@ -10,7 +10,7 @@ from vlmrl.config.methods import of_stage
 from vlmrl.config.schema import Config, GrpoSection, LoraSection, RolloutStage, SftSection, StageBase
 from vlmrl.config.stages import PreferenceSection
 from vlmrl.errors import ConfigError
-from vlmrl.plan.activations import AUTOCAST, BFLOAT16, FLOAT32, Numbers, Row
+from vlmrl.plan.activations import AUTOCAST, BFLOAT16, FLOAT32, Numbers, PackedRow
 from vlmrl.plan.gpus import NETWORK, Gpu
 from vlmrl.plan.model import Lora, Parameters, Part, Shape, Tensor, parameters
 
@@ -162,12 +162,12 @@ class Settings:
         """Patches of a prompt's media."""
         return self.visual_tokens * self.shape.tower.merge**2
 
-    def tower_passes(self, row: Row) -> int:
+    def tower_passes(self, row: PackedRow) -> int:
         """Passes of the tower for the media of a row."""
         return 1 if self.vision_chunk is None else max(1, -(-len(row.groups) * self.patches // self.vision_chunk))
 
     @cached_property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[PackedRow, ...]:
         """The packed rows of a step on one rank, the largest first. Of episodes a row for each turn, or for each attempt where turns are
         chained: a last prompt with its answer, of which all answers are scored. That turns have prompts in common is not counted."""
         if self.turns == 1:
@@ -191,7 +191,7 @@ class Settings:
         return self.asked.groups * (1 if self.grows else self.turns)
 
     @property
-    def row(self) -> Row:
+    def row(self) -> PackedRow:
         """The largest packed row."""
         return self.rows[0]
 
@@ -205,7 +205,7 @@ class Settings:
         return replace(self, **changes)
 
 
-def deal(groups: int, prompt: int, answers: int, answer: int, budget: int) -> tuple[Row, ...]:
+def deal(groups: int, prompt: int, answers: int, answer: int, budget: int) -> tuple[PackedRow, ...]:
     """Equal groups in packed rows of at most `budget` tokens, as `policy.pack.partition` deals them: first fit, largest first; a group over
     the budget is cut between its answers, and a single answer with its prompt may exceed it. The largest row comes first."""
     held = max(1, min(answers, (budget - prompt) // answer)) if answer else answers
@@ -224,7 +224,7 @@ def deal(groups: int, prompt: int, answers: int, answer: int, budget: int) -> tu
             place = len(rows) - 1
         rows[place].append(count)
         room[place] -= size
-    out = [Row(tuple((prompt, (answer,) * count) for count in row)) for row in rows]
+    out = [PackedRow(tuple((prompt, (answer,) * count) for count in row)) for row in rows]
     return tuple(sorted(out, key=lambda row: -row.tokens))
 
 

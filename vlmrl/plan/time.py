@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from vlmrl.plan.activations import Row
+from vlmrl.plan.activations import PackedRow
 from vlmrl.plan.generation import kv_token, running
 from vlmrl.plan.memory import Memory, tensor_parallel, vllm_groups
 from vlmrl.plan.model import decoder_layer, tensors, vision_block
@@ -65,7 +65,7 @@ class Time:
         return max(self.phases, key=lambda name: self.phases[name])
 
 
-def decoder_ops(s: Settings, row: Row) -> float:
+def decoder_ops(s: Settings, row: PackedRow) -> float:
     """Operations of one forward pass of the decoder's layers: 2 per weight and token, 4 q per layer and pair of attention."""
     weights = s.shape.layers * sum(t.count for t in decoder_layer(s.shape, 0) if t.matrix)
     return 2.0 * weights * row.tokens + 4.0 * s.shape.layers * s.shape.q * row.pairs
@@ -124,7 +124,7 @@ def prefill(s: Settings) -> float:
     if s.engine == "none":
         return 0.0
     once = s.grows and (s.engine == "vllm" or s.kept_bytes > 0)
-    one = decoder_ops(s, Row(((s.prompt, ()),))) + (tower_ops(s, s.patches) if s.vision_trains else 0.0)
+    one = decoder_ops(s, PackedRow(((s.prompt, ()),))) + (tower_ops(s, s.patches) if s.vision_trains else 0.0)
     return s.asked.groups * (1 if once else s.turns) * one / rate(s)
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from vlmrl.policy.attention import require
-from vlmrl.policy.forward import ModelInputs, Scored, embed, scored
+from vlmrl.policy.forward import ModelInputs, TokenLogprobs, embed, scored
 from vlmrl.policy.head import streaming_logprobs
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import PackedBatch, to_device
 from vlmrl.policy.sequence import Columns, Ranks
 from vlmrl.policy.tree import RowLayout
-from vlmrl.policy.vision import Seen, VisionCache
+from vlmrl.policy.vision import PassFeatures, VisionCache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class _Row:
 def shared_columns(
     policy: Policy,
     batch: PackedBatch | None,
-    vision: VisionCache | Seen,
+    vision: VisionCache | PassFeatures,
     ranks: Ranks,
     owner: int,
     *,
@@ -56,7 +56,7 @@ def shared_columns(
     forbidden: tuple[int, ...],
     train: bool,
     entropy_gradient: bool = False,
-) -> Scored:
+) -> TokenLogprobs:
     """The owner comes with its row and gets what `forward.shared_prefix` gives, to rounding; the others come with None and get empty
     tensors. Every rank makes this call, and the backward pass of what it got.
 
@@ -92,12 +92,12 @@ def shared_columns(
         )
     found = columns.collect(torch.stack([logp_m, entropy_m], dim=1), [len(place) for place in places])
     if batch is None:
-        return Scored(logp_BT=found[:, 0].clone(), entropy_BT=found[:, 1].clone())
+        return TokenLogprobs(logp_BT=found[:, 0].clone(), entropy_BT=found[:, 1].clone())
     ordered = torch.zeros_like(found).index_copy(0, to_device(torch.cat(places), found.device), found)
     return scored(batch.rows, ordered[:, 0], ordered[:, 1] if entropy_gradient else ordered[:, 1].detach())
 
 
-def _inputs(policy: Policy, batch: PackedBatch | None, vision: VisionCache | Seen, *, train: bool) -> ModelInputs:
+def _inputs(policy: Policy, batch: PackedBatch | None, vision: VisionCache | PassFeatures, *, train: bool) -> ModelInputs:
     """Of the whole row; without a row of no columns, by way of the embedding all the same: what hangs on it belongs to the graph."""
     if batch is None:
         nothing = torch.zeros(1, 0, dtype=torch.int64, device=policy.device)

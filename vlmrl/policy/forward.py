@@ -24,7 +24,7 @@ from vlmrl.types import Prompt
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scored:
+class TokenLogprobs:
     """Log-probs and entropies of response tokens, float32, zero outside the mask."""
 
     logp_BT: torch.Tensor
@@ -93,7 +93,7 @@ def repeat(
     forbidden: tuple[int, ...],
     train: bool,
     entropy_gradient: bool = False,
-) -> Scored:
+) -> TokenLogprobs:
     """One row per answer."""
     handles = [handle for row in batch.rows for handle in row.prompt.media]
     features = vision.features(policy, handles, train=train)
@@ -122,7 +122,7 @@ def shared_prefix(
     forbidden: tuple[int, ...],
     train: bool,
     entropy_gradient: bool = False,
-) -> Scored:
+) -> TokenLogprobs:
     """One packed row: every prompt and its media once, whatever the number of its answers. Same values as `repeat`, to rounding.
 
     Raises:
@@ -151,13 +151,13 @@ def shared_prefix(
     return scored(batch.rows, logp_M, entropy_M)
 
 
-def scored(rows: Sequence[Row], logp_M: torch.Tensor, entropy_M: torch.Tensor) -> Scored:
+def scored(rows: Sequence[Row], logp_M: torch.Tensor, entropy_M: torch.Tensor) -> TokenLogprobs:
     """Values of response tokens, row after row, as [B, T]. The places are those of the rows on the host: a mask of the device would have to
     be waited for."""
     mask_BT = response_mask(rows)
     where = tuple(to_device(places, logp_M.device) for places in mask_BT.nonzero(as_tuple=True))
     blank = torch.zeros(mask_BT.shape, dtype=logp_M.dtype, device=logp_M.device)
-    return Scored(logp_BT=blank.index_put(where, logp_M), entropy_BT=blank.index_put(where, entropy_M))
+    return TokenLogprobs(logp_BT=blank.index_put(where, logp_M), entropy_BT=blank.index_put(where, entropy_M))
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Layout:
     split: Callable[[Sequence[Row], int], list[list[int]]]
     """(rows, token budget) -> places of the rows of each micro-batch."""
     pack: Callable[..., Any]
-    forward: Callable[..., Scored]
+    forward: Callable[..., TokenLogprobs]
 
 
 LAYOUTS: Catalogue[Layout] = Catalogue(

@@ -24,7 +24,7 @@ from vlmrl.families.generic import Encoded
 from vlmrl.families.given import Scribe
 from vlmrl.families.verdict import admitted
 from vlmrl.policy import layouts
-from vlmrl.policy.forward import Layout, Scored, scored
+from vlmrl.policy.forward import Layout, TokenLogprobs, scored
 from vlmrl.policy.head import streaming_logprobs
 from vlmrl.policy.layouts import Read
 from vlmrl.policy.model import Policy, ProcessorBundle
@@ -175,7 +175,7 @@ def _shared(rows: Sequence[Row]) -> int:
     return sum(len(rows[places[0]].prompt.ids) for places in by_prompt(rows)) + sum(len(row.response) for row in rows)
 
 
-def _forward(name: str) -> Callable[..., Scored]:
+def _forward(name: str) -> Callable[..., TokenLogprobs]:
     def forward(
         policy: Policy,
         batch: RowsBatch,
@@ -185,14 +185,14 @@ def _forward(name: str) -> Callable[..., Scored]:
         forbidden: tuple[int, ...],
         train: bool,
         entropy_gradient: bool = False,
-    ) -> Scored:
+    ) -> TokenLogprobs:
         """Log-probs and entropies of a micro-batch."""
         assert policy.subject is not None
         groups = by_prompt(batch.rows)
         prompts = [batch.rows[places[0]].prompt for places in groups]
         features = vision.features(policy, [handle for prompt in prompts for handle in prompt.media], train=train)
         asked = [
-            layouts.Scored(
+            layouts.PromptAnswers(
                 prompt=encoded(policy, prompt, vision.pixels),
                 media=[features[handle.key].features for handle in prompt.media],
                 answers=[batch.rows[place].response for place in places],

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from vlmrl.policy.pack import to_device
-from vlmrl.policy.tree import RowLayout, Run
+from vlmrl.policy.tree import ColumnRun, RowLayout
 
 TOWER = "vlmrl_flash_varlen"
 """Name of `tower_attention` among transformers' attention functions. A name with `flash` in it gets the boundaries of the windows; for
@@ -93,7 +93,7 @@ class Segments(NamedTuple):
 def segments_of(layout: RowLayout, device: torch.device) -> Segments:
     """Runs that nothing sees from below are no part of `cross`. All layers share the tensors."""
     depths: list[int] = []
-    levels: dict[int, list[Run]] = {}
+    levels: dict[int, list[ColumnRun]] = {}
     for run in layout.runs:
         depths.append(0 if run.parent < 0 else depths[run.parent] + 1)
         if run.stop < run.end:
@@ -104,7 +104,7 @@ def segments_of(layout: RowLayout, device: torch.device) -> Segments:
     )
 
 
-def _cross(runs: Sequence[Run], tokens: int, device: torch.device) -> tuple[Lengths, Tensor]:
+def _cross(runs: Sequence[ColumnRun], tokens: int, device: torch.device) -> tuple[Lengths, Tensor]:
     """Runs of one depth with what sees them from below. All other columns are sequences without keys, and without queries."""
     pairs: list[tuple[int, int]] = []
     at = 0

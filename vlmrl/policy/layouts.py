@@ -71,7 +71,7 @@ Read = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scored:
+class PromptAnswers:
     """A prompt with its media and the answers whose tokens are scored."""
 
     prompt: Encoded
@@ -151,7 +151,7 @@ def kinds(subject: Subject, prompts: Sequence[Mapping[str, Tensor]], answers: Se
     }
 
 
-def repeat(subject: Subject, groups: Sequence[Scored], read: Read | None = None) -> list[list[Tensor]]:
+def repeat(subject: Subject, groups: Sequence[PromptAnswers], read: Read | None = None) -> list[list[Tensor]]:
     """A row per answer, padded on the right. [group][answer] -> log-probs [tokens], or what `read` makes of each column."""
     rows = [(group, list(answer)) for group in groups for answer in group.answers]
     longest = max(group.prompt.length + len(answer) for group, answer in rows)
@@ -181,7 +181,7 @@ def repeat(subject: Subject, groups: Sequence[Scored], read: Read | None = None)
     return _shared_out(_read(subject, read, out, [t for _, answer in rows for t in answer]), groups)
 
 
-def fork(subject: Subject, groups: Sequence[Scored], read: Read | None = None) -> list[list[Tensor]]:
+def fork(subject: Subject, groups: Sequence[PromptAnswers], read: Read | None = None) -> list[list[Tensor]]:
     """Each prompt once, its cache forked to the answers. Result as that of `repeat`.
 
     Raises:
@@ -190,7 +190,7 @@ def fork(subject: Subject, groups: Sequence[Scored], read: Read | None = None) -
     return [_forked(subject, group, read) for group in groups]
 
 
-def _forked(subject: Subject, group: Scored, read: Read | None) -> list[Tensor]:
+def _forked(subject: Subject, group: PromptAnswers, read: Read | None) -> list[Tensor]:
     first, cache = prefilled(subject, group.prompt, group.media)
     fork_cache(cache, len(group.answers))
     longest = max(map(len, group.answers))
@@ -236,7 +236,7 @@ def prefilled(subject: Subject, prompt: Encoded, media: Sequence[TowerOutput]) -
     return first, cache
 
 
-def shared_prefix(subject: Subject, groups: Sequence[Scored], read: Read | None = None) -> list[list[Tensor]]:
+def shared_prefix(subject: Subject, groups: Sequence[PromptAnswers], read: Read | None = None) -> list[list[Tensor]]:
     """One packed row. Result as that of `repeat`."""
     rows = laid(groups)
     ids = torch.cat([part for group in groups for part in (group.prompt.ids_P, torch.tensor([t for a in group.answers for t in a]))])
@@ -261,7 +261,7 @@ def shared_prefix(subject: Subject, groups: Sequence[Scored], read: Read | None 
     return _shared_out(_read(subject, read, out, [t for group in groups for answer in group.answers for t in answer]), groups)
 
 
-def laid(groups: Sequence[Scored]) -> list[masks.PackedGroup]:
+def laid(groups: Sequence[PromptAnswers]) -> list[masks.PackedGroup]:
     """Where groups stand in a packed row, one behind the other."""
     out: list[masks.PackedGroup] = []
     at = 0
@@ -271,7 +271,7 @@ def laid(groups: Sequence[Scored]) -> list[masks.PackedGroup]:
     return out
 
 
-def row_masks(subject: Subject, group: Scored) -> list[Tensor]:
+def row_masks(subject: Subject, group: PromptAnswers) -> list[Tensor]:
     """The model's own masks of a group's longest row, bool [S, S] each."""
     longest = max(map(len, group.answers))
     length = group.prompt.length + longest
@@ -296,7 +296,7 @@ def _read(subject: Subject, read: Read | None, found: Tensor, targets: Sequence[
     return (read or plain(subject))(found, torch.tensor(targets, dtype=torch.int64, device=found.device))
 
 
-def _shared_out(flat_M: Tensor, groups: Sequence[Scored]) -> list[list[Tensor]]:
+def _shared_out(flat_M: Tensor, groups: Sequence[PromptAnswers]) -> list[list[Tensor]]:
     """Numbers of all answers one behind the other, to their groups."""
     parts = iter(flat_M.split([len(answer) for group in groups for answer in group.answers]))
     return [[next(parts) for _ in group.answers] for group in groups]

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from vlmrl.policy.tree import RowLayout, Run
+from vlmrl.policy.tree import ColumnRun, RowLayout
 from vlmrl.types import MediaHandle, Prompt
 
 Rule = Literal["max", "grid"]
@@ -171,16 +171,16 @@ class PrefixLayout(RowLayout):
     blocks: tuple[Block, ...]
 
     @functools.cached_property
-    def runs(self) -> tuple[Run, ...]:
-        out: list[Run] = []
+    def runs(self) -> tuple[ColumnRun, ...]:
+        out: list[ColumnRun] = []
         for block in self.blocks:
             answers = [(at, n) for at, n in zip(block.suffix_starts, block.suffixes, strict=True) if n]
             if len(answers) < 2:
-                out.append(Run(block.start, block.end, block.end, -1))
+                out.append(ColumnRun(block.start, block.end, block.end, -1))
                 continue
             prompt = len(out)
-            out.append(Run(block.start, block.start + block.prefix, block.end, -1))
-            out += [Run(at, at + n, at + n, prompt) for at, n in answers]
+            out.append(ColumnRun(block.start, block.start + block.prefix, block.end, -1))
+            out += [ColumnRun(at, at + n, at + n, prompt) for at, n in answers]
         return tuple(out)
 
     @functools.cached_property

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 
 
-class Run(NamedTuple):
+class ColumnRun(NamedTuple):
     """Columns [start, stop), causal among themselves. Those of [stop, end) see all of them."""
 
     start: int
@@ -39,7 +39,7 @@ class RowLayout:
     """Who sees whom in a packed row of `tokens` columns, said by its runs. What backends need of it is made once and kept."""
 
     @functools.cached_property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[ColumnRun, ...]:
         """In the order of columns, which they cover."""
         raise NotImplementedError
 
@@ -122,12 +122,12 @@ class TreeLayout(RowLayout):
         return tuple(out)
 
     @functools.cached_property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[ColumnRun, ...]:
         children = [0] * len(self.parents)
         for parent in self.parents:
             if parent >= 0:
                 children[parent] += 1
-        out: list[Run] = []
+        out: list[ColumnRun] = []
         held: list[int] = []
         for place, parent in enumerate(self.parents):
             start, stop = self.starts[place], self.starts[place] + self.lengths[place]
@@ -136,7 +136,7 @@ class TreeLayout(RowLayout):
                 out[held[parent]] = out[held[parent]]._replace(stop=stop)
             else:
                 held.append(len(out))
-                out.append(Run(start, stop, self.subtree_ends[place], held[parent] if parent >= 0 else -1))
+                out.append(ColumnRun(start, stop, self.subtree_ends[place], held[parent] if parent >= 0 else -1))
         return tuple(out)
 
     def columns(self, path: Sequence[int]) -> torch.Tensor:

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from vlmrl.policy.attention import rows_of
 from vlmrl.policy.pack import to_device
-from vlmrl.policy.tree import RowLayout, Run
+from vlmrl.policy.tree import ColumnRun, RowLayout
 
 
-class Rows(NamedTuple):
+class PaddedRuns(NamedTuple):
     """Runs as padded rows: G of them, C columns of the longest."""
 
     columns_GC: Tensor
@@ -32,12 +32,12 @@ class Rows(NamedTuple):
     """The real columns."""
 
     @staticmethod
-    def of(runs: Sequence[Run], device: torch.device) -> Rows:
+    def of(runs: Sequence[ColumnRun], device: torch.device) -> PaddedRuns:
         lengths = torch.tensor([run.stop - run.start for run in runs])
         within = torch.arange(int(lengths.max()))[None]
         columns = torch.tensor([run.start for run in runs])[:, None] + within.minimum(lengths[:, None] - 1)
         real = within < lengths[:, None]
-        return Rows(*(to_device(x, device) for x in (columns, real.flatten().nonzero()[:, 0], columns[real])))
+        return PaddedRuns(*(to_device(x, device) for x in (columns, real.flatten().nonzero()[:, 0], columns[real])))
 
     def back(self, x: Tensor) -> Tensor:
         """[G, H, C, ...] -> [1, H, real columns, ...]."""
@@ -45,19 +45,19 @@ class Rows(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    own: tuple[Rows, ...]
+    own: tuple[PaddedRuns, ...]
     """Every run once, those of like lengths together."""
-    cross: tuple[Run, ...]
+    cross: tuple[ColumnRun, ...]
     """Runs that are seen from below."""
 
 
 @functools.lru_cache(maxsize=2)
 def _plan(layout: RowLayout, device: torch.device) -> _Plan:
-    alike: dict[int, list[Run]] = {}
+    alike: dict[int, list[ColumnRun]] = {}
     for run in layout.runs:
         alike.setdefault((run.stop - run.start).bit_length(), []).append(run)
     return _Plan(
-        own=tuple(Rows.of(runs, device) for _, runs in sorted(alike.items())),
+        own=tuple(PaddedRuns.of(runs, device) for _, runs in sorted(alike.items())),
         cross=tuple(run for run in layout.runs if run.stop < run.end),
     )
 
@@ -131,14 +131,14 @@ def two_call(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale
 
 
 @functools.lru_cache(maxsize=2)
-def _siblings(layout: RowLayout, device: torch.device) -> tuple[tuple[Rows, Tensor, Tensor], ...]:
+def _siblings(layout: RowLayout, device: torch.device) -> tuple[tuple[PaddedRuns, Tensor, Tensor], ...]:
     """(runs, columns of what they see, mask [1, 1, C, A + C] of the longest) of the children of each run; each root alone."""
     found: dict[tuple[int, int], list[int]] = {}
     for place, run in enumerate(layout.runs):
         found.setdefault((run.parent, place if run.parent < 0 else -1), []).append(place)
-    out: list[tuple[Rows, Tensor, Tensor]] = []
+    out: list[tuple[PaddedRuns, Tensor, Tensor]] = []
     for places in found.values():
-        rows = Rows.of([layout.runs[place] for place in places], device)
+        rows = PaddedRuns.of([layout.runs[place] for place in places], device)
         seen = [layout.runs[place] for place in layout.path(places[0])[:-1]]
         above = torch.cat([torch.zeros(0, dtype=torch.int64), *(torch.arange(run.start, run.stop) for run in seen)])
         width = rows.columns_GC.shape[1]

@@ -36,7 +36,7 @@ from vlmrl.types import MediaHandle, Prompt
 
 
 @dataclass(frozen=True)
-class Segment:
+class TrieSegment:
     """Columns that stand once."""
 
     ids: tuple[int, ...]
@@ -60,7 +60,7 @@ class Segment:
 class _Growing:
     """A segment while rows come in."""
 
-    segment: Segment
+    segment: TrieSegment
     parent: int
     children: list[int] = field(default_factory=list[int])
 
@@ -69,7 +69,7 @@ class _Growing:
 class Trie:
     """Segments in preorder, group after group, and the path of each row: places of its segments, which together are its columns."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[TrieSegment, ...]
     layout: TreeLayout
     paths: tuple[tuple[int, ...], ...]
     like: Prompt
@@ -125,14 +125,14 @@ def _grow(grown: list[_Growing], roots: list[int], row: Row) -> list[int]:
         done += len(grown[path[-1]].segment.ids)
     for end in (len(row.prompt.ids), len(ids)):
         if end > done:
-            grown.append(_Growing(Segment(ids[done:end], _within(visual, done, end)), path[-1] if path else -1))
+            grown.append(_Growing(TrieSegment(ids[done:end], _within(visual, done, end)), path[-1] if path else -1))
             (grown[path[-1]].children if path else roots).append(len(grown) - 1)
             path.append(len(grown) - 1)
             done = end
     return path
 
 
-def _fits(segment: Segment, ids: tuple[int, ...], visual: Sequence[VisualSpan], done: int) -> bool:
+def _fits(segment: TrieSegment, ids: tuple[int, ...], visual: Sequence[VisualSpan], done: int) -> bool:
     """Whether a row goes on with a segment: its ids, and its media in the same columns and no others."""
     end = done + len(segment.ids)
     return ids[done:end] == segment.ids and _within(visual, done, end) == segment.visual

@@ -112,7 +112,7 @@ class VisionCache:
         if self.disk is not None and policy.shards.collective and not policy.vision_trains:
             self.fingerprint(policy)
 
-    def look(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> Seen:
+    def look(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> PassFeatures:
         """What is known of these media, in memory or on disk, and what has to be encoded."""
         distinct = {handle.key: handle for handle in handles}
         if train and policy.vision_trains:
@@ -135,14 +135,14 @@ class VisionCache:
                     self.disk_hits += 1
         return self._seen(policy, known, [handle for handle in missing if handle.key not in known])
 
-    def look_ahead(self, policy: Policy, passes: Sequence[Sequence[MediaHandle]], *, train: bool) -> list[Seen]:
+    def look_ahead(self, policy: Policy, passes: Sequence[Sequence[MediaHandle]], *, train: bool) -> list[PassFeatures]:
         """`look` for several passes before the first of them is made, so that ranks can agree on all of them at once. Their features are
         asked for in this order: what one encodes is known to the later ones. Until a pass is over its features stay, whatever the budget.
         """
         if train and policy.vision_trains:
             return [self.look(policy, handles, train=True) for handles in passes]
-        out: list[Seen] = []
-        first: dict[str, Seen] = {}
+        out: list[PassFeatures] = []
+        first: dict[str, PassFeatures] = {}
         for handles in passes:
             again = {handle.key for handle in handles if handle.key in first}
             self.hits += len(again)
@@ -152,9 +152,9 @@ class VisionCache:
             first |= {handle.key: out[-1] for handle in out[-1].unknown}
         return out
 
-    def _seen(self, policy: Policy, known: dict[str, Any], unknown: Sequence[MediaHandle]) -> Seen:
+    def _seen(self, policy: Policy, known: dict[str, Any], unknown: Sequence[MediaHandle]) -> PassFeatures:
         passes = len(unknown) if policy.subject is not None else len(tower_passes(unknown, policy.vision_chunk_patches))
-        return Seen(self, known, unknown, passes)
+        return PassFeatures(self, known, unknown, passes)
 
     def encode(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> dict[str, Any]:
         """Pass media through the tower; without gradient they are kept, in memory and on disk."""
@@ -205,7 +205,7 @@ class VisionCache:
 
 
 @dataclass(frozen=True)
-class Seen:
+class PassFeatures:
     """Media of one pass: the features of those that are known, and the others."""
 
     cache: VisionCache

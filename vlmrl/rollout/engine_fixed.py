@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vlmrl.policy.attention import Pair, grid_attention
 from vlmrl.rollout.draw import sample
-from vlmrl.rollout.engine_hf import HFEngine, Run
+from vlmrl.rollout.engine_hf import GenerateCall, HFEngine
 from vlmrl.rollout.grid import GROW, places, stacked
 from vlmrl.rollout.in_place import Done
 from vlmrl.rollout.kept import Kept
@@ -123,11 +123,11 @@ class FixedGrid:
 class FixedEngine(HFEngine):
     """`HFEngine` whose steps have fixed shapes (`rollout.graphs`)."""
 
-    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: Kept | None) -> Run:
+    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: Kept | None) -> GenerateCall:
         return FixedRun(self, requests, settings, done, kept)
 
 
-class FixedRun(Run):
+class FixedRun(GenerateCall):
     """One call of `generate`. Tensors by place are changed in place alone: a recorded step knows them by their addresses."""
 
     def __init__(

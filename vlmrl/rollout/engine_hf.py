@@ -108,9 +108,9 @@ class HFEngine(InPlace):
         finally:
             kept.clear()
 
-    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: Kept | None) -> Run:
+    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: Kept | None) -> GenerateCall:
         """What one call of `generate` does."""
-        return Run(self, requests, settings, done, kept)
+        return GenerateCall(self, requests, settings, done, kept)
 
     @torch.no_grad()
     def generate(
@@ -135,7 +135,7 @@ class HFEngine(InPlace):
         vars(self).update(counted)
 
 
-class Run:
+class GenerateCall:
     """One call of `generate`."""
 
     def __init__(

@@ -13,7 +13,7 @@ import torch
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_fork import ForkEngine
-from vlmrl.rollout.engine_hf import HFEngine, Run, Running
+from vlmrl.rollout.engine_hf import GenerateCall, HFEngine, Running
 from vlmrl.rollout.in_place import Done
 from vlmrl.rollout.kept import Kept
 from vlmrl.types import GenerationSettings, Request, Rollout
@@ -27,7 +27,7 @@ class FollowedEngine(HFEngine):
 
     look: Look | None = None
 
-    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: Kept | None) -> Run:
+    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: Kept | None) -> GenerateCall:
         return FollowedRun(self, requests, settings, done, kept)
 
     def followed(self, requests: Sequence[Request], settings: GenerationSettings, look: Look) -> list[list[Rollout]]:
@@ -39,7 +39,7 @@ class FollowedEngine(HFEngine):
             self.look = None
 
 
-class FollowedRun(Run):
+class FollowedRun(GenerateCall):
     """One call of `generate` with a look."""
 
     engine: FollowedEngine

@@ -143,7 +143,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class KeptSession:
-    """Conversations with an engine in place, as `protocols.Session`. Pasts of other weights are never used."""
+    """Conversations with an engine in place, as `protocols.MultiTurnSession`. Pasts of other weights are never used."""
 
     answer: Callable[..., list[list[Rollout]]]
     """The engine's `generate`."""

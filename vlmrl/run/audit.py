@@ -50,7 +50,7 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None
     """
     bundle = load_processor(model, revision=cfg.model.revision, family=cfg.model.family, max_tiles=cfg.media.max_tiles)
     store, encoder = open_media(cfg, bundle, data)
-    shown = None if page is None else Shown(page, store, encoder)
+    shown = None if page is None else PageRows(page, store, encoder)
     report = AuditReport(problems=[*unproven(cfg, bundle), *eval_problems(cfg)])
     trained: dict[SourceSection, dict[str, Sample]] = {}
     done: dict[tuple[SourceSection, str], tuple[SourceAudit, list[Sample]]] = {}
@@ -87,7 +87,7 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None
 
 
 @dataclass(frozen=True)
-class Shown:
+class PageRows:
     """Rows on their way to a page, with the pixels of their first medium."""
 
     page: CheckRows
@@ -111,7 +111,7 @@ def _audit_source(
     data: Path,
     encoder: Encoder,
     ui: Ui,
-    shown: Shown | None,
+    shown: PageRows | None,
     *,
     all_gold: bool,
 ) -> list[Sample]:

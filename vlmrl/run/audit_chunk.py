@@ -18,7 +18,7 @@ from vlmrl.data.gold import check_answer, check_gold
 from vlmrl.data.raw import Raw
 from vlmrl.data.source import BadRow, RowReader
 from vlmrl.errors import MediaError, RowError
-from vlmrl.media.seen import Seen, to_json
+from vlmrl.media.seen import PlanCache, to_json
 from vlmrl.media.store import Grid, MediaSettings, MediaStore
 from vlmrl.run.identity import SourceRows
 from vlmrl.types import MediaKind, Prompt, Sample
@@ -114,7 +114,7 @@ class _Planner(Protocol):
 class _Mute:
     """Prompts without tokens: of their media alone."""
 
-    media: Seen | None
+    media: PlanCache | None
     root: Path
 
     def plan(self, sample: Sample, answer_format: str) -> Prompt:
@@ -131,13 +131,13 @@ class Auditor:
 
     def __init__(self, terms: Terms, shared: Path, encoder: Encoder | None = None):
         self.terms = terms
-        self._seen: Seen | None = None
+        self._seen: PlanCache | None = None
         self._store: MediaStore | None = None
         if terms.settings is not None:
             if encoder is None:
                 self._store = _bare_store(terms.settings, terms.cut)
             store: Any = self._store if encoder is None else encoder.media
-            self._seen = Seen(store.examine if terms.decode else store.plan, shared)
+            self._seen = PlanCache(store.examine if terms.decode else store.plan, shared)
         self._planner: _Planner = _Mute(self._seen, terms.root)
         words = terms.words
         if encoder is not None and self._seen is not None:

@@ -28,7 +28,7 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shown:
+class RowContent:
     """What a row shows and asks, without its answer."""
 
     id: str
@@ -78,10 +78,10 @@ class Hashes:
                 self._known[place] = digest.hexdigest()
             return self._known[place]
 
-    def shown(self, sample: Sample, root: Path) -> Shown:
+    def shown(self, sample: Sample, root: Path) -> RowContent:
         """`root`: what the sample's media root is relative to. Raises MediaError as `of`."""
         media = sorted(self.of(ref, root / sample.media_root) for ref in sample.media)
-        return Shown(id=sample.id, where=sample.source, media=tuple(media), question=plain_question(sample.asked))
+        return RowContent(id=sample.id, where=sample.source, media=tuple(media), question=plain_question(sample.asked))
 
 
 @dataclass(kw_only=True)
@@ -89,7 +89,7 @@ class HeldOutRows:
     """Rows that nothing may be trained on, and those that could not be looked at."""
 
     name: str
-    rows: list[Shown] = field(default_factory=list[Shown])
+    rows: list[RowContent] = field(default_factory=list[RowContent])
     bad: list[str] = field(default_factory=list[str])
     """`file:line: reason` of rows that cannot be read, or whose media cannot."""
 
@@ -98,9 +98,9 @@ class HeldOutRows:
 class Overlap:
     """Pairs of a training row and the first held-out row like it."""
 
-    same: list[tuple[Shown, Shown]]
+    same: list[tuple[RowContent, RowContent]]
     """The same media and the same question."""
-    media: list[tuple[Shown, Shown]]
+    media: list[tuple[RowContent, RowContent]]
     """At least one medium in common, with another question or other media beside it."""
 
 
@@ -109,16 +109,16 @@ def plain_question(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def overlap(trained: Iterable[Shown], held_out: Iterable[Shown]) -> Overlap:
+def overlap(trained: Iterable[RowContent], held_out: Iterable[RowContent]) -> Overlap:
     """Which training rows are like held-out ones. Rows without media are alike by their question alone."""
-    exact: dict[tuple[tuple[str, ...], str], Shown] = {}
-    by_medium: dict[str, Shown] = {}
+    exact: dict[tuple[tuple[str, ...], str], RowContent] = {}
+    by_medium: dict[str, RowContent] = {}
     for row in held_out:
         exact.setdefault((row.media, row.question), row)
         for digest in row.media:
             by_medium.setdefault(digest, row)
-    same: list[tuple[Shown, Shown]] = []
-    media: list[tuple[Shown, Shown]] = []
+    same: list[tuple[RowContent, RowContent]] = []
+    media: list[tuple[RowContent, RowContent]] = []
     for row in trained:
         twin = exact.get((row.media, row.question))
         near = next((by_medium[digest] for digest in row.media if digest in by_medium), None)
@@ -196,7 +196,7 @@ def repeated_ids(sources: Mapping[SourceSection, Sequence[Sample]], data: Path, 
         MediaError: a medium of such a row cannot be read.
     """
     first: dict[str, Sample] = {}
-    pairs: list[tuple[Shown, Shown]] = []
+    pairs: list[tuple[RowContent, RowContent]] = []
     for samples in sources.values():
         for sample in samples:
             other = first.setdefault(sample.id, sample)
@@ -210,6 +210,6 @@ def repeated_ids(sources: Mapping[SourceSection, Sequence[Sample]], data: Path, 
     return [f"{len(pairs)} ids stand for different rows in two sources of training rows{_pairs(pairs)}; give every row an id of its own"]
 
 
-def _pairs(pairs: Sequence[tuple[Shown, Shown]]) -> str:
+def _pairs(pairs: Sequence[tuple[RowContent, RowContent]]) -> str:
     more = f", and {len(pairs) - NAMED} more" if len(pairs) > NAMED else ""
     return ": " + ", ".join(f"{one} and {two}" for one, two in pairs[:NAMED]) + more

@@ -82,7 +82,7 @@ def terms_of(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class RowVerdict:
     """What became of one row. `reason` is None where it is good; `id` where it could not be read."""
 
     where: str
@@ -95,24 +95,24 @@ class Verdict:
     """Dropped as the same as an earlier row."""
 
 
-def verdicts(chunk: Chunk, ids: Ids) -> Iterator[Verdict]:
+def verdicts(chunk: Chunk, ids: Ids) -> Iterator[RowVerdict]:
     """Every row of a chunk in the order of the file, with repeated ids seen over all chunks of the source."""
     faults = {at: (reason, message) for at, reason, message in chunk.faults}
     unread = deque(enumerate(chunk.unread))
     for at in range(len(chunk.ids) + 1):
         while unread and unread[0][1][0] == at:
             number, (_, line, reason, message, _) = unread.popleft()
-            yield Verdict(where=f"{chunk.file}:{line}", id=None, index=number, reason=reason, message=f"{reason}: {message}")
+            yield RowVerdict(where=f"{chunk.file}:{line}", id=None, index=number, reason=reason, message=f"{reason}: {message}")
         if at == len(chunk.ids):
             return
         name, where = chunk.ids[at], f"{chunk.file}:{chunk.lines[at]}"
         try:
             new = ids.new(name, where, chunk.contents[16 * at : 16 * at + 16])
         except RowError as error:
-            yield Verdict(where=where, id=name, index=at, reason=error.reason, message=str(error))
+            yield RowVerdict(where=where, id=name, index=at, reason=error.reason, message=str(error))
             continue
         reason, message = faults.get(at, (None, ""))
-        yield Verdict(where=where, id=name, index=at, reason=reason, message=message, duplicate=not new)
+        yield RowVerdict(where=where, id=name, index=at, reason=reason, message=message, duplicate=not new)
 
 
 def tally(found: SourceAudit, reads: Iterable[Read], dedupe: Dedupe) -> None:

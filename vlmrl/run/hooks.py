@@ -24,7 +24,7 @@ from vlmrl.run.ui import ProgressBar, Ui
 from vlmrl.train import dist
 from vlmrl.train.keep import GroupRecorder
 from vlmrl.train.memory import Memories
-from vlmrl.train.meter import Clock, Counters, Watch
+from vlmrl.train.meter import AlarmMonitor, Clock, Counters
 from vlmrl.train.pipeline import Pipeline
 from vlmrl.train.stage.base import Stage, StepResult
 from vlmrl.train.step import rates
@@ -55,7 +55,7 @@ def hooks_of(
         # before the step counts: one whose answers are another policy's is not done, and must not reach a checkpoint
         None if pipeline is None else GapBounds(pipeline.bounds),
         # likewise: the third step in a row without an update raises while the last checkpoint is still that of finite weights
-        Skipped(s),
+        SkippedStepCounter(s),
         # from here on the step is done, and everything behind is about a state that says so
         count,
         # before the log: whoever reads of a step there finds its groups
@@ -114,7 +114,7 @@ class GapBounds:
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedStepCounter:
     """Counts steps whose update was refused since it was not finite.
 
     Raises (when called):
@@ -211,7 +211,7 @@ class Alarms:
     """Says what is wrong with the step, and with the last ones together."""
 
     ui: Ui
-    watch: Watch = field(default_factory=Watch)
+    watch: AlarmMonitor = field(default_factory=AlarmMonitor)
 
     def __call__(self, stage: Stage, result: StepResult) -> None:
         for text in [*result.warnings, *self.watch.see(result.line)]:

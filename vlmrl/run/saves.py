@@ -23,7 +23,7 @@ from vlmrl.train import dist
 from vlmrl.train.memory import FILE as MEMORIES
 from vlmrl.train.memory import Memories
 from vlmrl.train.pipeline import Pipeline
-from vlmrl.train.shard.base import Together, Writer
+from vlmrl.train.shard.base import JobRanks, Writer
 from vlmrl.train.step import Learner
 from vlmrl.train.tensors import listed, not_finite, write_tensors
 
@@ -139,7 +139,7 @@ def _state(s: Session) -> bytes:
 
 def _write(
     s: Session,
-    ranks: Together,
+    ranks: JobRanks,
     step: int,
     write: Writer,
     remembered: dict[str, torch.Tensor],

@@ -40,7 +40,7 @@ _NAMED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class BeaconSettings:
     """What a beacon is started with, as JSON on its command line."""
 
     rank: int
@@ -111,7 +111,7 @@ class Wire:
 
 
 @dataclass(kw_only=True)
-class Seen:
+class RankStatus:
     """What is known of a rank."""
 
     heard: float
@@ -146,11 +146,11 @@ class Seen:
 
 
 @dataclass(kw_only=True)
-class Table:
+class RankTable:
     """All ranks as rank 0's beacon knows them, and what follows from it."""
 
-    settings: Settings
-    seen: dict[int, Seen]
+    settings: BeaconSettings
+    seen: dict[int, RankStatus]
     due: float = field(init=False)
     said_of: tuple[int, int] = (-1, -1)
 
@@ -192,15 +192,15 @@ class Table:
         seen = self.seen[rank]
         return f"rank {rank} (host {seen.host}, pid {seen.pid})" if seen.known else f"rank {rank}, which has never been seen,"
 
-    def _missing(self, by: Seen, now: float) -> list[str]:
+    def _missing(self, by: RankStatus, now: float) -> list[str]:
         """The ranks that have not come to where a rank waits, or do not run any more, each with what is known of it."""
         missing = {rank: seen for rank, seen in sorted(self.seen.items()) if seen.reached < by.reached or not self._runs(seen, now)}
         return [f"{self.name(rank)}, {self._how(seen, now)}" for rank, seen in missing.items() if seen is not by]
 
-    def _runs(self, seen: Seen, now: float) -> bool:
+    def _runs(self, seen: RankStatus, now: float) -> bool:
         return not seen.gone and seen.state != "T" and now - seen.heard <= 4 * self.settings.beat
 
-    def _how(self, seen: Seen, now: float) -> str:
+    def _how(self, seen: RankStatus, now: float) -> str:
         if seen.gone:
             return f"which has left; last seen at work: {seen.doing}"
         if now - seen.heard > 4 * self.settings.beat:
@@ -209,7 +209,7 @@ class Table:
             return f"which is stopped (SIGSTOP) since {now - seen.stuck:.0f} s; last seen at work: {seen.doing}"
         return f"which is at work: {seen.doing}"
 
-    def _lost(self, seen: Seen, now: float) -> str | None:
+    def _lost(self, seen: RankStatus, now: float) -> str | None:
         """Why a rank is lost; None where it is not."""
         s = self.settings
         if seen.gone == "dead":
@@ -231,11 +231,11 @@ class Table:
 class Beacon:
     """The process beside a rank. `turn` is one round of its loop."""
 
-    def __init__(self, settings: Settings):
+    def __init__(self, settings: BeaconSettings):
         self.s = settings
         self.tick = min(0.5, settings.beat / 4)
         self.clock, self._before = 0.0, time.monotonic()
-        self.own = Seen(heard=0.0, known=True, host=settings.host, pid=settings.pid)
+        self.own = RankStatus(heard=0.0, known=True, host=settings.host, pid=settings.pid)
         self.status: Json = {"reached": 0, "waiting": "", "waited": 0.0, "doing": "start"}
         self.told = 0.0
         """When the rank's process last said what it is doing."""
@@ -259,7 +259,7 @@ class Beacon:
         self.first_left = False
         self.first_is, self.first_does = f"rank 0 (at {settings.address[0]})", "start"
         self.due = 0.0
-        self.table = Table(settings=settings, seen={rank: Seen(heard=0.0) for rank in range(settings.world)})
+        self.table = RankTable(settings=settings, seen={rank: RankStatus(heard=0.0) for rank in range(settings.world)})
         self.table.seen[settings.rank] = self.own
 
     def run(self) -> None:
@@ -442,7 +442,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)  # the rank decides what they mean; this process ends after it
     given = json.loads(sys.argv[1])
-    Beacon(Settings(**given | {"address": tuple(given["address"])})).run()
+    Beacon(BeaconSettings(**given | {"address": tuple(given["address"])})).run()
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Clock:
         return {f"time/{name}": value for name, value in self.seconds.items()} | {"time/step_total": time.perf_counter() - self._began}
 
 
-class Tokens:
+class TokenCounter:
     """Tokens of the rows that a step trains on, over all ranks."""
 
     def __init__(self) -> None:
@@ -258,7 +258,7 @@ RULES: tuple[Callable[[Window], dict[str, str]], ...] = (
 
 
 @dataclass(kw_only=True)
-class Watch:
+class AlarmMonitor:
     """Applies the rules to each step, and says an alarm again only after a window has passed."""
 
     window: list[Mapping[str, float]] = field(default_factory=list)

@@ -19,7 +19,7 @@ import torch
 from vlmrl.algo.behaviour import old_logprobs
 from vlmrl.algo.inputs import LossInputs
 from vlmrl.errors import NumericsError
-from vlmrl.policy.forward import Layout, Scored, layout_of
+from vlmrl.policy.forward import Layout, TokenLogprobs, layout_of
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, response_mask, to_device
 from vlmrl.policy.vision import VisionCache
@@ -267,7 +267,7 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
     return seen, tokens
 
 
-def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, turn: lockstep.Turn) -> Scored:
+def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, turn: lockstep.RankPass) -> TokenLogprobs:
     """The pass of a micro-batch that a backward follows."""
     with _offloaded(learner):
         return lockstep.forward(
@@ -312,7 +312,7 @@ def _backward(learner: Learner, scalar: torch.Tensor, *, last: bool, complete: C
         learner.updates.backward(scalar, last=last, complete=complete)
 
 
-def loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch, scored: Scored) -> LossInputs:
+def loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch, scored: TokenLogprobs) -> LossInputs:
     """The micro-batch's slices of the flat tensors, cut to its own width."""
     width, device = micro.mask_BT.shape[1], scored.logp_BT.device
     old = scored.logp_BT.detach() if batch.logp_old_NT is None else to_device(batch.logp_old_NT[n, :width], device)

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from vlmrl.errors import ConfigError, VlmrlError
 from vlmrl.train import beacon
-from vlmrl.train.beacon import Settings, Wire
+from vlmrl.train.beacon import BeaconSettings, Wire
 
 BEAT_SECONDS = 2.0
 """Between two signs of life; shorter where the two below are."""
@@ -71,7 +71,7 @@ class Watchdog:
         """
         self._listener, self._end = listener, end
         beat = min(BEAT_SECONDS, waits.lost / 4, waits.warn / 4)
-        self._settings = Settings(
+        self._settings = BeaconSettings(
             rank=rank,
             world=world,
             pid=os.getpid(),

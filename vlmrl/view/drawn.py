@@ -8,7 +8,7 @@ from typing import Any
 
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import parse
-from vlmrl.evals.pages.overlay import Marks, Shown, answer_marks, gold_marks, target_of
+from vlmrl.evals.pages.overlay import MarkedFrames, Marks, answer_marks, gold_marks, target_of
 from vlmrl.types import MediaRef, Sample
 
 
@@ -37,7 +37,7 @@ def drawn(record: Mapping[str, Any], infos: Sequence[Mapping[str, Any] | None]) 
     )
     target = target_of(sample, None if first is None else (int(first["original"][0]), int(first["original"][1])))
     times = None if first is None else first["times"]
-    shown = Shown(indices=(0,) if first is None else tuple(first["indices"]), times=None if times is None else tuple(times))
+    shown = MarkedFrames(indices=(0,) if first is None else tuple(first["indices"]), times=None if times is None else tuple(times))
     return {
         "gold": as_json(gold_marks(target, shown)),
         "answers": [as_json(answer_marks(target, shown, one.answer, one.thought)) for one in read],

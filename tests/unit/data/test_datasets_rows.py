@@ -13,7 +13,7 @@ from tests.support.foreign import read
 from tests.support.samples import load_dataset, unpack
 from tests.support.standins import fill
 from vlmrl.answers.base import ANSWER_TYPES
-from vlmrl.answers.marks import Shown
+from vlmrl.answers.marks import MarkedFrames
 from vlmrl.config.schema import SftSection, SourceSection
 from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.source import SourceReport, load_source, read_source
@@ -258,7 +258,7 @@ def test_onethinker_answers(tmp_path: Path) -> None:
 
 def test_the_keys_of_a_tube_are_seconds_and_those_of_a_track_are_not_said(tmp_path: Path) -> None:
     by_type = {sample.answer_type: sample for sample in prepared(BY_NAME["onethinker"], tmp_path)}
-    shown = Shown(indices=(0, 1, 2, 3), times=(0.0, 1.0, 2.0, 3.0))
+    shown = MarkedFrames(indices=(0, 1, 2, 3), times=(0.0, 1.0, 2.0, 3.0))
     tube = gold_marks(target_of(by_type["spatio_temporal"]), shown)
     assert tube.problems == ()
     # keys 1, 2, 3 are the times of the second to fourth frame; 300 of 1000 is 30 percent of the width

@@ -12,7 +12,7 @@ from vlmrl.data.adapters import tasks as task_rows_of_a_source
 from vlmrl.data.adapters.base import ImportOptions
 from vlmrl.data.row import parse_row
 from vlmrl.envs.lengths import played_lengths, read_played, task_rows
-from vlmrl.envs.trajectory import Seen, Trajectory, Turn
+from vlmrl.envs.trajectory import StoredObservation, Trajectory, TrajectoryTurn
 from vlmrl.errors import ConfigError
 from vlmrl.sampling.curriculum_gui import curriculum_gui
 from vlmrl.sampling.info import describe
@@ -20,10 +20,10 @@ from vlmrl.sampling.ledger import Ledger
 
 
 def attempt(task: str, turns: int, outcome: str, fault: str | None = None) -> Trajectory:
-    seen = Seen(text="", media=(), state="s")
+    seen = StoredObservation(text="", media=(), state="s")
     reward = None if fault else 0.0
     outcomes = [""] * (turns - 1) + [outcome]
-    every = tuple(Turn(seen=seen, action="a", reward=reward, outcome=one) for one in outcomes)  # pyright: ignore[reportArgumentType]
+    every = tuple(TrajectoryTurn(seen=seen, action="a", reward=reward, outcome=one) for one in outcomes)  # pyright: ignore[reportArgumentType]
     return Trajectory(task={"id": task}, seed=1, k=0, turns=every, fault=fault)
 
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from tests.support.pages import sample
 from vlmrl.answers.marks import MASK_SIDE, mask_rectangles
-from vlmrl.evals.pages.overlay import Mark, Shown, Span, Target, answer_marks, gold_marks, target_of
+from vlmrl.evals.pages.overlay import Mark, MarkedFrames, Span, Target, answer_marks, gold_marks, target_of
 from vlmrl.metrics.points import decode_mask
 from vlmrl.types import MediaRef
 
-STILL = Shown()
-VIDEO = Shown(indices=(0, 2, 4, 6), times=(0.0, 1.0, 2.0, 3.0))
+STILL = MarkedFrames()
+VIDEO = MarkedFrames(indices=(0, 2, 4, 6), times=(0.0, 1.0, 2.0, 3.0))
 
 
 def target(answer_type: str, gt: dict, **more) -> Target:

@@ -13,7 +13,7 @@ from rich.console import Console
 from tests.unit.evals.test_evals_records import make_prompt
 from vlmrl.errors import ConfigError, DataError, StorageError
 from vlmrl.evals.ask.models import LocalModel, RecordedModel, model_folder
-from vlmrl.evals.ask.run import Changes, Watch, count_notes, evaluate_model, evaluate_suite, subset
+from vlmrl.evals.ask.run import Changes, EvalCallbacks, count_notes, evaluate_model, evaluate_suite, subset
 from vlmrl.evals.ask.suite import load_suite
 from vlmrl.evals.score.records import read_records
 from vlmrl.policy.load import load_processor
@@ -45,7 +45,9 @@ def suite(tmp_path: Path) -> Path:
 def test_evaluate_suite_then_again_from_its_records(tiny_files, suite, tmp_path, monkeypatch):
     model, world = tiny_files
     seen: list[tuple[str, int, int]] = []
-    result = evaluate_suite(model, suite, tmp_path / "out", data_root=world, device="cpu", watch=Watch(progress=lambda *a: seen.append(a)))
+    result = evaluate_suite(
+        model, suite, tmp_path / "out", data_root=world, device="cpu", watch=EvalCallbacks(progress=lambda *a: seen.append(a))
+    )
     records = read_records(tmp_path / "out" / "grounding.jsonl")
     assert seen == [("grounding", 0, 3), ("grounding", 2, 3), ("grounding", 3, 3)]
     assert records == result.records["grounding"]

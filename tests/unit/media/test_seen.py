@@ -8,7 +8,7 @@ import pytest
 
 from vlmrl.errors import MediaError
 from vlmrl.media import seen
-from vlmrl.media.seen import Seen, from_json, state_of, to_json
+from vlmrl.media.seen import PlanCache, from_json, state_of, to_json
 from vlmrl.types import MediaHandle, MediaRef
 
 HANDLE = MediaHandle(kind="video", key="k", grid_thw=(2, 4, 4), tokens=8, seconds_per_grid=1.0, step_times=(0.1, 1.3), duration=2.5)
@@ -28,7 +28,7 @@ class Looks:
 def test_no_medium_is_looked_at_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seen, "_HELD", 2)
     looks = Looks()
-    one, two = (Seen(looks, tmp_path / "table") for _ in range(2))
+    one, two = (PlanCache(looks, tmp_path / "table") for _ in range(2))
     for each in (one, two, one, two):
         for name in ("a.mp4", "b.mp4", "c.mp4"):
             found = each.plan(MediaRef(kind="video", path=name), tmp_path)

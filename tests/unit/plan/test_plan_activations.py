@@ -33,7 +33,7 @@ WIDTHS: list[dict[str, Any]] = [
 def both(family: str, kind: str, widths: dict[str, Any], *, media: bool, **how: Any) -> tuple[int, int]:
     """(measured, predicted) bytes."""
     model = saved_bytes.build(family, **widths)
-    shape, row, numbers = shape_of(model.config.to_dict()), acts.Row(tuple(GROUPS)), TYPES[kind]
+    shape, row, numbers = shape_of(model.config.to_dict()), acts.PackedRow(tuple(GROUPS)), TYPES[kind]
     recompute, backend, lora = how.get("recompute", False), how.get("backend", "merge"), how.get("lora")
     frozen = how.pop("frozen", () if media else ("vision", "projector"))
     measured = saved_bytes.measure(
@@ -152,10 +152,10 @@ def test_sums_of_the_gradients_of_queries_by_hand() -> None:
     """One float32 [queries + 128 a sequence, heads, head size] for each share of the keys: 132 multiprocessors over 28 heads are 5."""
     shape = named_shape("qwen2.5-vl-7b")
     assert (shape.heads, shape.head_dim) == (28, 128)
-    alone = acts.Row(((35_000, (1_000,)),))
+    alone = acts.PackedRow(((35_000, (1_000,)),))
     assert acts.query_gradients(shape, alone, 132) == 5 * (36_000 + 128) * 28 * 128 * 4
     assert acts.query_gradients(shape, alone, 0) == (36_000 + 128) * 28 * 128 * 4
-    shared = acts.Row(((3_000, (500,) * 8),))  # prompts: one of 3,000, 5 shares; answers: eight, 132 over 8 * 28 is one share
+    shared = acts.PackedRow(((3_000, (500,) * 8),))  # prompts: one of 3,000, 5 shares; answers: eight, 132 over 8 * 28 is one share
     assert acts.query_gradients(shape, shared, 132) == max(5 * (3_000 + 128), 8 * (500 + 128)) * 28 * 128 * 4
     small = dataclasses.replace(shape, head_dim=40)
     assert acts.query_gradients(small, alone, 0) == (36_000 + 128) * 28 * 64 * 4, "the head's size is rounded up to 32"

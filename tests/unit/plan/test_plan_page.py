@@ -79,7 +79,7 @@ def test_attention(backend: str) -> None:
     table, s = under("docs/plan.md", "What attention keeps"), shape("qwen2_5_vl")
     formula = next(row for row in table.rows if row[0] == backend)[1].partition(",")[0]
     prompt, answers, length = 168, 4, 22
-    row = acts.Row(((prompt, (length,) * answers),))
+    row = acts.PackedRow(((prompt, (length,) * answers),))
     assert row.tokens == 256
     letters = {"c": 2, "q": s.q, "k": s.kv, "heads": s.heads, "T": 256, "P": prompt, "G": answers, "C": length, "M": answers * length}
     assert value(formula, **letters) == acts.attention(s, row, acts.BFLOAT16, backend)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vlmrl.plan import time as clock
-from vlmrl.plan.activations import Row
+from vlmrl.plan.activations import PackedRow
 from vlmrl.plan.gpus import gpu_of
 from vlmrl.plan.memory import memory
 from vlmrl.plan.model import Lora, Shape, Tower, named_shape, tensors
@@ -36,7 +36,7 @@ def settings(**changes: Any) -> Settings:
 
 
 def test_operations_of_the_decoder() -> None:
-    row = Row(((20, (5, 5, 5)),))
+    row = PackedRow(((20, (5, 5, 5)),))
     pairs = 20 * 21 // 2 + 3 * (5 * 20 + 15)
     assert clock.decoder_ops(settings(), row) == 2 * 2 * LAYER * 35 + 4 * 2 * 8 * pairs
 
@@ -50,7 +50,7 @@ def test_operations_of_the_tower() -> None:
 
 
 def test_training_is_three_forwards_and_recomputation_one_more() -> None:
-    row = Row(((20, (5, 5, 5)),))
+    row = PackedRow(((20, (5, 5, 5)),))
     s = settings(freeze=("vision", "projector"))
     one, head = clock.decoder_ops(s, row), 2 * 8 * 10 * 15
     assert clock.training_ops(s) == 2 * (3 * one + 4 * head)
@@ -61,7 +61,7 @@ def test_training_is_three_forwards_and_recomputation_one_more() -> None:
 
 def test_scoring_passes() -> None:
     s = settings(freeze=("vision", "projector"))
-    row = Row(((20, (5, 5, 5)),))
+    row = PackedRow(((20, (5, 5, 5)),))
     assert clock.scoring_ops(s) == 0
     assert clock.scoring_ops(s.changed(passes=1.5)) == 1.5 * 2 * (clock.decoder_ops(s, row) + 2 * 8 * 10 * 15)
 

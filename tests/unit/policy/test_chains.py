@@ -18,7 +18,7 @@ from tests.support.builders import sample
 from tests.support.tiny import Tiny
 from vlmrl.data.conversation import Conversation, Segment, answer_segment, first_segment, turns
 from vlmrl.policy.chains import chains_of, continues, pack_chains, split_chains
-from vlmrl.policy.forward import LAYOUTS, Scored
+from vlmrl.policy.forward import LAYOUTS, TokenLogprobs
 from vlmrl.policy.load import freeze
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import PackedBatch, PositionSpec, Row, extend, pack_shared, prompt_positions
@@ -78,7 +78,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return World(tiny=tiny, data=data, end=conversation.end, conversation=conversation)
 
 
-def scored(world: World, layout: str, rows: list[Row], *, budget: int = 10**6, backend: str | None = None) -> Scored:
+def scored(world: World, layout: str, rows: list[Row], *, budget: int = 10**6, backend: str | None = None) -> TokenLogprobs:
     how, policy = LAYOUTS[layout], world.tiny.policy
     if backend is not None:
         policy = copy.copy(policy)
@@ -93,10 +93,10 @@ def scored(world: World, layout: str, rows: list[Row], *, budget: int = 10**6, b
         at, t = torch.tensor(places), part.logp_BT.shape[1]
         logp = logp.index_put((at[:, None], torch.arange(t)[None]), part.logp_BT)
         entropy[at, :t] = part.entropy_BT
-    return Scored(logp_BT=logp, entropy_BT=entropy)
+    return TokenLogprobs(logp_BT=logp, entropy_BT=entropy)
 
 
-def gradients(policy: Policy, of: Scored) -> dict[str, torch.Tensor]:
+def gradients(policy: Policy, of: TokenLogprobs) -> dict[str, torch.Tensor]:
     policy.model.zero_grad(set_to_none=True)
     weights = torch.linspace(-1.1, 0.9, len(of.logp_BT), dtype=torch.float64)
     (of.logp_BT * weights[:, None]).sum().backward()

@@ -17,7 +17,7 @@ from vlmrl.data.encode import messages
 from vlmrl.errors import RowError
 from vlmrl.families import generic
 from vlmrl.families.given import medium_of
-from vlmrl.policy.forward import Scored, layout_of
+from vlmrl.policy.forward import TokenLogprobs, layout_of
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row
 from vlmrl.rollout.engine_fork import ForkEngine
@@ -53,7 +53,7 @@ def rows_of(requests: Sequence[Request], found: Sequence[Sequence[Rollout]]) -> 
     ]
 
 
-def scored(given: Tiny, rows: Sequence[Row], layout: str, *, train: bool = False, **more: Any) -> Scored:
+def scored(given: Tiny, rows: Sequence[Row], layout: str, *, train: bool = False, **more: Any) -> TokenLogprobs:
     how = layout_of(given.policy, layout)
     batch = how.pack(rows, given.policy.positions, given.policy.device, pad_id=given.bundle.end_ids[0])
     forbidden = given.bundle.forbidden_ids

@@ -19,7 +19,7 @@ from tests.support.tiny import Tiny
 from vlmrl import rng
 from vlmrl.config.schema import OptimSection
 from vlmrl.errors import ConfigError
-from vlmrl.policy.forward import LAYOUTS, Scored
+from vlmrl.policy.forward import LAYOUTS, TokenLogprobs
 from vlmrl.policy.load import freeze, load_policy, weights_fingerprint
 from vlmrl.policy.lora import add_adapters, fold_adapters, merged_state, save_adapter
 from vlmrl.policy.model import LoraSpec, Policy
@@ -77,7 +77,9 @@ def rows(tiny: Tiny) -> list[Row]:
     return out
 
 
-def score(policy: Policy, tiny: Tiny, layout: str = "shared_prefix", *, train: bool = False, vision: VisionCache | None = None) -> Scored:
+def score(
+    policy: Policy, tiny: Tiny, layout: str = "shared_prefix", *, train: bool = False, vision: VisionCache | None = None
+) -> TokenLogprobs:
     how = LAYOUTS[layout]
     batch = how.pack(rows(tiny), policy.positions, policy.device, pad_id=0)
     return how.forward(policy, batch, vision or cache(tiny), temperature=0.7, forbidden=(), train=train)

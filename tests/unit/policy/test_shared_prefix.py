@@ -14,7 +14,7 @@ from PIL import Image
 from tests.support import tiny as tiny_module
 from tests.support.tiny import Tiny
 from vlmrl.policy import forward
-from vlmrl.policy.forward import LAYOUTS, Scored
+from vlmrl.policy.forward import LAYOUTS, TokenLogprobs
 from vlmrl.policy.load import freeze
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import PackedBatch, Row, pack_shared, prompt_positions
@@ -84,7 +84,9 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return World(tiny=tiny, policy=tiny.policy, prompts=prompts)
 
 
-def scored(policy: Policy, layout: str, rows: list[Row], vision: VisionCache, budget: int = 10**6, temperature: float = 0.7) -> Scored:
+def scored(
+    policy: Policy, layout: str, rows: list[Row], vision: VisionCache, budget: int = 10**6, temperature: float = 0.7
+) -> TokenLogprobs:
     """Scores of all rows in their own order, over as many micro-batches as the budget makes."""
     how = LAYOUTS[layout]
     width = max(len(row.response) for row in rows)
@@ -99,10 +101,10 @@ def scored(policy: Policy, layout: str, rows: list[Row], vision: VisionCache, bu
         t = part.logp_BT.shape[1]
         logp = logp.index_put((where[:, None], torch.arange(t)[None]), part.logp_BT)
         entropy[where, :t] = part.entropy_BT
-    return Scored(logp_BT=logp, entropy_BT=entropy)
+    return TokenLogprobs(logp_BT=logp, entropy_BT=entropy)
 
 
-def gradients(policy: Policy, of: Scored) -> dict[str, torch.Tensor]:
+def gradients(policy: Policy, of: TokenLogprobs) -> dict[str, torch.Tensor]:
     """Of a policy-gradient loss with advantages 0.7, -1.1, 0.4 in each group."""
     policy.model.zero_grad(set_to_none=True)
     advantage = torch.tensor([0.7, -1.1, 0.4], dtype=torch.float64).repeat(len(of.logp_BT) // 3)

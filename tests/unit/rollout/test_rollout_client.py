@@ -19,7 +19,7 @@ from vlmrl.protocols import DetachedEngine
 from vlmrl.rollout.vllm import client as client_module
 from vlmrl.rollout.vllm import fleet as fleet_module
 from vlmrl.rollout.vllm import server as server_module
-from vlmrl.rollout.vllm.client import RemoteVllmEngine, Together
+from vlmrl.rollout.vllm.client import RemoteVllmEngine, RunRanks
 from vlmrl.rollout.vllm.fleet import Fleet, Needed
 from vlmrl.rollout.vllm.inputs import Completion
 from vlmrl.rollout.vllm.remote import Remote
@@ -55,7 +55,7 @@ def needed(loaded: tiny.Tiny, **changes: Any) -> Needed:
 
 
 def connected(
-    loaded: tiny.Tiny, addresses: Sequence[str], *, together: Together | None = None, patience: float = 5.0, at_once: int = 6
+    loaded: tiny.Tiny, addresses: Sequence[str], *, together: RunRanks | None = None, patience: float = 5.0, at_once: int = 6
 ) -> RemoteVllmEngine:
     remotes = [Remote(address, token=None, quiet=0.5) for address in addresses]
     fleet = Fleet(remotes, needed(loaded), patience=patience)
@@ -398,7 +398,7 @@ class Two:
     def __init__(self) -> None:
         self.barrier, self.said = threading.Barrier(2, timeout=20), None
 
-    def rank(self, lead: bool) -> Together:
+    def rank(self, lead: bool) -> RunRanks:
         shared = self
 
         class Rank:

@@ -12,7 +12,7 @@ import pytest
 from tests.support import tiny
 from tests.support.rollout_stand_in import Served
 from tests.unit.rollout.test_rollout_client import SETTINGS, _quick, ids, loaded, requests, served, wanted
-from vlmrl.protocols import Session, SessionEngine
+from vlmrl.protocols import MultiTurnSession, SessionEngine
 from vlmrl.types import Request
 
 __all__ = ["_quick", "loaded", "requests"]
@@ -32,7 +32,7 @@ def places(servers: Sequence[Served], number: int) -> list[set[int]]:
     return [{seed - 100 * number for ask in one.engine.asks for seed in ask.seeds if 0 <= seed - 100 * number < 100} for one in servers]
 
 
-def asked_at_once(session: Session, servers: Sequence[Served], wanted: Sequence[Request]) -> None:
+def asked_at_once(session: MultiTurnSession, servers: Sequence[Served], wanted: Sequence[Request]) -> None:
     """All of them are with a server before the first is answered, so each has its share."""
     before = sum(len(one.engine.asks) for one in servers)
     for one in servers:

@@ -11,10 +11,22 @@ from vlmrl.config.schema import SftSection
 from vlmrl.errors import EngineError, NumericsError, Preempted
 from vlmrl.rollout.mismatch import Bounds
 from vlmrl.run import hooks
-from vlmrl.run.hooks import AskToStop, Checkpoint, Evaluate, GapBounds, Log, Progress, Skipped, count, hooks_of, next_clock, stop
+from vlmrl.run.hooks import (
+    AskToStop,
+    Checkpoint,
+    Evaluate,
+    GapBounds,
+    Log,
+    Progress,
+    SkippedStepCounter,
+    count,
+    hooks_of,
+    next_clock,
+    stop,
+)
 from vlmrl.train.memory import Memories
 from vlmrl.train.memory_ledger import MemoryLedger
-from vlmrl.train.meter import Clock, Counters, Tokens
+from vlmrl.train.meter import Clock, Counters, TokenCounter
 from vlmrl.train.stage.base import StepResult, ended
 from vlmrl.train.step import StepReport
 
@@ -35,7 +47,7 @@ class Stage:
         self.learner = SimpleNamespace(
             max_tokens_per_microbatch=512, memory=MemoryLedger(), updates=SimpleNamespace(optimizer=optimizer), policy=self.policy
         )
-        self.tokens, self.clock = Tokens(), Clock()
+        self.tokens, self.clock = TokenCounter(), Clock()
 
     @property
     def ended(self) -> bool:
@@ -69,7 +81,7 @@ def test_the_order() -> None:
         pipeline=SimpleNamespace(bounds=Bounds()),  # pyright: ignore
     )
     assert [getattr(hook, "__name__", type(hook).__name__) for hook in made] == [
-        *("Lock", "GapBounds", "Skipped", "count", "KeepGroups", "Log", "Alarms", "Progress", "next_clock", "Profile"),
+        *("Lock", "GapBounds", "SkippedStepCounter", "count", "KeepGroups", "Log", "Alarms", "Progress", "next_clock", "Profile"),
         *("Evaluate", "Until", "AskToStop", "Checkpoint", "Settle", "stop"),
     ]
 
@@ -98,7 +110,7 @@ def test_a_gap_above_its_bound_stops_before_the_step_counts() -> None:
 
 def test_the_third_refused_update_in_a_row_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hooks, "where_to_go_on", lambda s: "go on from step 1")
-    hook, here = Skipped(session()), stage()
+    hook, here = SkippedStepCounter(session()), stage()
     for applied in (False, False, True, False, False):
         hook(here, result(applied=applied))
     with pytest.raises(NumericsError, match=r"'warm': .*3 steps in a row \(last: loss 0.5, gradient norm 2.0\).*; go on from step 1"):

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tests.support.builders import sample
 from vlmrl.errors import MediaError
-from vlmrl.run.audit_leak import NAMED, Hashes, Overlap, Shown, overlap, plain_question, told
+from vlmrl.run.audit_leak import NAMED, Hashes, Overlap, RowContent, overlap, plain_question, told
 from vlmrl.types import MediaRef
 
 
-def shown(ident: str, media: str, question: str = "q") -> Shown:
-    return Shown(id=ident, where=f"f:{ident}", media=tuple(sorted(media)), question=question)
+def shown(ident: str, media: str, question: str = "q") -> RowContent:
+    return RowContent(id=ident, where=f"f:{ident}", media=tuple(sorted(media)), question=question)
 
 
 def ids(found: Overlap) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -38,7 +38,7 @@ def ids(found: Overlap) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         (shown("t", "a"), shown("h", ""), False, False),
     ],
 )
-def test_pairs(trained: Shown, held: Shown, same: bool, media: bool) -> None:
+def test_pairs(trained: RowContent, held: RowContent, same: bool, media: bool) -> None:
     assert ids(overlap([trained], [held])) == ([("t", "h")] if same else [], [("t", "h")] if media else [])
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from vlmrl.train.meter import (
     RULES,
-    Watch,
+    AlarmMonitor,
     apart,
     constant_columns,
     longer,
@@ -122,11 +122,11 @@ def test_steps_without_rewards_raise_no_alarm():
 
 
 def test_an_alarm_is_said_once_per_window_and_the_input_is_kept_apart():
-    watch = Watch()
+    watch = AlarmMonitor()
     step = {"completions/clipped_ratio": 0.9}
     said = [bool(watch.see(step)) for _ in range(120)]
     assert [n for n, s in enumerate(said, 1) if s] == [10, 60, 110]
     assert len(watch.window) == 50
     step["completions/clipped_ratio"] = 0.0
     assert watch.window[-1] == {"completions/clipped_ratio": 0.9}
-    assert len(Watch().see({"completions/clipped_ratio": 1.0})) == 0
+    assert len(AlarmMonitor().see({"completions/clipped_ratio": 1.0})) == 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.builders import sample
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.pack import PositionSpec, Row
-from vlmrl.train.meter import Counters, Tokens, packed, repeated
+from vlmrl.train.meter import Counters, TokenCounter, packed, repeated
 from vlmrl.types import Prompt
 
 
@@ -24,7 +24,7 @@ def rows_of(groups: list[tuple[int, list[int]]]) -> list[Row]:
 
 
 def test_tokens_by_hand() -> None:
-    tokens = Tokens()
+    tokens = TokenCounter()
     tokens.add(rows_of([(100, [3, 5]), (40, [2])]), 1000)
     # one padded batch: three rows as long as the longest, 105
     assert tokens.read(150) == {"tokens/prompt": 140, "tokens/response": 10, "tokens/forward": 150, "tokens/saved": 3 * 105 - 150}
@@ -44,7 +44,7 @@ def test_what_layouts_of_turns_save_by_hand(name: str) -> None:
     (part,) = layout.split(rows, 1000)
     run = layout.pack([rows[n] for n in part], PositionSpec(merge_size=2, tokens_per_second=None), torch.device("cpu"), pad_id=0).tokens
     assert run == 10 + 3 + 4 + 3 + 4 + 3
-    tokens = Tokens()
+    tokens = TokenCounter()
     tokens.add(rows, 1000, layout=name)
     found = tokens.read(run)
     assert found[f"tokens/saved_by_{name}"] == (13 + 20 + 27) - run
@@ -54,7 +54,7 @@ def test_what_layouts_of_turns_save_by_hand(name: str) -> None:
 
 def test_minibatches_add_up_and_the_budget_decides_what_is_padded() -> None:
     first, second = rows_of([(100, [3, 5])]), rows_of([(40, [2])])
-    tokens = Tokens()
+    tokens = TokenCounter()
     tokens.add(first, 1000)
     tokens.add(second, 1000)
     assert tokens.read(150)["tokens/saved"] == 2 * 105 + 42 - 150
@@ -78,7 +78,7 @@ def test_counts_are_those_of_the_batches_that_would_run(groups: list[tuple[int, 
         ran[name] = sum(layout.pack(part, spec, torch.device("cpu"), pad_id=0).tokens for part in parts)
     assert repeated(rows, budget) == ran["repeat"]
     assert packed(rows, budget) == ran["shared_prefix"]
-    tokens = Tokens()
+    tokens = TokenCounter()
     tokens.add(rows, budget)
     found = tokens.read(ran["shared_prefix"])
     assert found["tokens/forward"] + found["tokens/saved"] == ran["repeat"]

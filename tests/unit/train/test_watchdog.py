@@ -16,7 +16,7 @@ import pytest
 from tests.support.ranks import Ranks, total
 from vlmrl.errors import ConfigError
 from vlmrl.train import watchdog
-from vlmrl.train.beacon import LIMIT, Seen, Settings, Table, Wire
+from vlmrl.train.beacon import LIMIT, BeaconSettings, RankStatus, RankTable, Wire
 from vlmrl.train.watchdog import seconds
 
 pytestmark = pytest.mark.not_fast  # starts processes
@@ -126,14 +126,16 @@ def test_signs_of_life_go_on_when_their_process_is_killed(job: Callable[..., Ran
 # ---- the table -----------------------------------------------------------------------------------------------------------
 
 
-def table(**seen: dict[str, Any]) -> Table:
+def table(**seen: dict[str, Any]) -> RankTable:
     """Three ranks that are at work in their second collective; `r1={...}` changes rank 1."""
     address = ("127.0.0.1", 1)
-    settings = Settings(
+    settings = BeaconSettings(
         rank=0, world=3, pid=1, host="h0", address=address, token="t", parent=0, listener=0, beat=2, warn=60, lost=10, patience=600
     )
     base: dict[str, Any] = {"heard": 100.0, "known": True, "reached": 2}
-    return Table(settings=settings, seen={n: Seen(**base | {"host": f"h{n}", "pid": n} | seen.get(f"r{n}", {})) for n in range(3)})
+    return RankTable(
+        settings=settings, seen={n: RankStatus(**base | {"host": f"h{n}", "pid": n} | seen.get(f"r{n}", {})) for n in range(3)}
+    )
 
 
 def waits(reached: int = 2, waited: float = 5.0) -> dict[str, Any]:
@@ -201,7 +203,7 @@ def test_warnings_come_at_longer_and_longer_intervals_and_name_who_has_not_come(
 
 def test_many_missing_ranks_are_one_line() -> None:
     some = table()
-    some.seen |= {n: Seen(heard=0.0, known=True) for n in range(3, 503)}
+    some.seen |= {n: RankStatus(heard=0.0, known=True) for n in range(3, 503)}
     assert "; and 492 more" in str(some.verdict(100.0))
 
 

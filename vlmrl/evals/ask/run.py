@@ -64,7 +64,7 @@ class Changes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch:
+class EvalCallbacks:
     """What is told to whom evaluates, while it goes on."""
 
     progress: Callable[[str, int, int], None] | None = None
@@ -157,7 +157,7 @@ def evaluate_suite(
     dtype: str = "float32",
     engine: EngineName = "hf",
     changes: Changes | None = None,
-    watch: Watch | None = None,
+    watch: EvalCallbacks | None = None,
 ) -> SuiteResult:
     """Evaluate a checkpoint on a suite: `vlmrl eval` from Python. Writes what `evaluate_model` writes.
 
@@ -201,7 +201,7 @@ def evaluate_model(
     changes: Changes | None = None,
     collective: Collective = SINGLE_PROCESS,
     judge: Mapping[str, Any] | None = None,
-    watch: Watch | None = None,
+    watch: EvalCallbacks | None = None,
 ) -> SuiteResult:
     """Answers of a model to every row of every task.
 
@@ -228,7 +228,7 @@ def evaluate_model(
         seed=changes.seed,
         collective=collective,
         judge=judge,
-        watch=watch or Watch(),
+        watch=watch or EvalCallbacks(),
     )
     records = {task.id: one.answers(task) for task in suite.tasks}
     result = SuiteResult(
@@ -259,7 +259,7 @@ class _Evaluation:
     seed: int
     collective: Collective
     judge: Mapping[str, Any] | None
-    watch: Watch
+    watch: EvalCallbacks
     notes: list[str] = field(default_factory=list[str])
     fingerprint: str = ""
 

@@ -13,7 +13,7 @@ from typing import Any
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import parse
 from vlmrl.evals.pages.charts import COLOURS, nice_ticks, number
-from vlmrl.evals.pages.overlay import OBJECTS, Mark, Marks, Shown, Span, Target, answer_marks, gold_marks
+from vlmrl.evals.pages.overlay import OBJECTS, Mark, MarkedFrames, Marks, Span, Target, answer_marks, gold_marks
 from vlmrl.evals.pages.prompts import Written
 from vlmrl.evals.pages.runfiles import Frames
 from vlmrl.evals.pages.step_table import StepTable, step_table
@@ -57,7 +57,7 @@ class Bar:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class OverlayShape:
     """One shape on a frame, as SVG path data in pixels of the screen."""
 
     path: str
@@ -75,7 +75,7 @@ class Layer:
 
     number: int
     colour: str
-    shapes: tuple[Shape, ...]
+    shapes: tuple[OverlayShape, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +206,7 @@ def question(
     """
     first = next(iter(answered.values()))[0]
     target = None if frames is None else frames.target
-    shown = Shown() if frames is None else frames.shown
+    shown = MarkedFrames() if frames is None else frames.shown
     gold, problems = _gold(frames, first)
     drawn = [
         (model, number, record, _said(record, target, shown))
@@ -346,7 +346,7 @@ def _gold(frames: Frames | None, record: Record) -> tuple[Marks, tuple[str, ...]
     return gold, tuple(visible(text) for text in gold.problems)
 
 
-def _said(record: Record, target: Target | None, shown: Shown) -> Marks:
+def _said(record: Record, target: Target | None, shown: MarkedFrames) -> Marks:
     """The marks of one answer; without a target its spans of time, which need no frame."""
     if target is None:
         bare = Target(answer_type=record.answer_type, gt={})
@@ -397,8 +397,8 @@ def _means(answered: Mapping[str, Sequence[Record]]) -> tuple[float, float]:
     return first, last
 
 
-def _shapes(marks: Sequence[Mark], frame: int, width: float, height: float) -> tuple[Shape, ...]:
-    out: list[Shape] = []
+def _shapes(marks: Sequence[Mark], frame: int, width: float, height: float) -> tuple[OverlayShape, ...]:
+    out: list[OverlayShape] = []
     for mark in marks:
         if mark.frame is not None and mark.frame != frame:
             continue
@@ -406,13 +406,13 @@ def _shapes(marks: Sequence[Mark], frame: int, width: float, height: float) -> t
         if mark.kind == "point":
             (x, y) = places[0]
             cross = f"M{x - 5:g} {y - 5:g}l10 10m0 -10l-10 10"
-            out.append(Shape(path=cross, odd=mark.odd) if mark.negative else Shape(path="", dot=(x, y), odd=mark.odd))
+            out.append(OverlayShape(path=cross, odd=mark.odd) if mark.negative else OverlayShape(path="", dot=(x, y), odd=mark.odd))
         elif mark.kind == "polygon":
-            out.append(Shape(path="M" + "L".join(f"{x:g} {y:g}" for x, y in places) + "Z", odd=mark.odd))
+            out.append(OverlayShape(path="M" + "L".join(f"{x:g} {y:g}" for x, y in places) + "Z", odd=mark.odd))
         else:
             corners = zip(places[::2], places[1::2], strict=True)
             path = "".join(f"M{x1:g} {y1:g}H{x2:g}V{y2:g}H{x1:g}Z" for (x1, y1), (x2, y2) in corners)
-            out.append(Shape(path=path, filled=mark.kind == "mask", odd=mark.odd))
+            out.append(OverlayShape(path=path, filled=mark.kind == "mask", odd=mark.odd))
     return tuple(out)
 
 

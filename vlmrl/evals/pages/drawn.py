@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from vlmrl import fs
-from vlmrl.answers.marks import Mark, Marks, Shown
+from vlmrl.answers.marks import Mark, MarkedFrames, Marks
 from vlmrl.errors import ConfigError
 from vlmrl.evals.pages.overlay import answer_marks, target_of
 from vlmrl.media.store import ProcessedMedia
@@ -39,11 +39,11 @@ def draw_answer(path: Path, sample: Sample, media: ProcessedMedia, answer: str |
     if kind is None:
         raise ConfigError(f"{path}: a picture is written as one of {', '.join(SUFFIXES)}")
     if media.times is None:
-        marks = answer_marks(target_of(sample, media.original_size), Shown(), answer)
+        marks = answer_marks(target_of(sample, media.original_size), MarkedFrames(), answer)
         picture = _marked(media.frames[0], marks.shapes, 0)
     else:
         times = tuple(float(t) for t in media.times)
-        marks = answer_marks(target_of(sample, media.original_size), Shown(indices=tuple(range(len(times))), times=times), answer)
+        marks = answer_marks(target_of(sample, media.original_size), MarkedFrames(indices=tuple(range(len(times))), times=times), answer)
         picture = _strip(media.frames, times, marks, media.duration)
     data = io.BytesIO()
     picture.save(data, format=kind)

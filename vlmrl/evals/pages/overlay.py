@@ -12,12 +12,12 @@ from typing import Any, get_args
 
 from vlmrl.answers.base import ANSWER_TYPES, Draw
 from vlmrl.answers.frame import frame_problem
-from vlmrl.answers.marks import Mark, Marks, Pen, Shown, Span, Target, Unit
+from vlmrl.answers.marks import Mark, MarkedFrames, Marks, Pen, Span, Target, Unit
 from vlmrl.metrics.boxes import listed, numbers
 from vlmrl.metrics.spatial import read_thought
 from vlmrl.types import CoordinateFrame, Sample
 
-__all__ = ["Mark", "Marks", "Shown", "Span", "Target", "Unit", "answer_marks", "gold_marks", "target_of"]
+__all__ = ["Mark", "MarkedFrames", "Marks", "Span", "Target", "Unit", "answer_marks", "gold_marks", "target_of"]
 
 OBJECTS = "objects"
 """Key of `gt` with true boxes by name, of rows whose thoughts name boxes."""
@@ -67,7 +67,7 @@ def target_of(sample: Sample, original: tuple[int, int] | None = None) -> Target
     )
 
 
-def gold_marks(target: Target, shown: Shown) -> Marks:
+def gold_marks(target: Target, shown: MarkedFrames) -> Marks:
     """What the row says is right. What cannot be read of it is a problem."""
     pen, gt = Pen(target, shown), target.gt
     pen.problems += target.problems
@@ -80,7 +80,7 @@ def gold_marks(target: Target, shown: Shown) -> Marks:
     return pen.marks()
 
 
-def answer_marks(target: Target, shown: Shown, answer: str | None, thought: str | None = None) -> Marks:
+def answer_marks(target: Target, shown: MarkedFrames, answer: str | None, thought: str | None = None) -> Marks:
     """What an answer says, and the boxes that its thought names where the row has true ones for them (`gt.objects`).
 
     An answer that cannot be read has no marks; that it cannot is in its record and no problem of the drawing.

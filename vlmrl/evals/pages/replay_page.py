@@ -16,7 +16,7 @@ from typing import Any
 
 from vlmrl import fs
 from vlmrl.envs.screens import screen_hash
-from vlmrl.envs.trajectory import Trajectory, Turn
+from vlmrl.envs.trajectory import Trajectory, TrajectoryTurn
 from vlmrl.evals.ask.episodes import SCREENS, SUFFIX, read_episodes
 from vlmrl.evals.pages.browser import TRUTH_COLOUR
 from vlmrl.evals.pages.page import render_page
@@ -118,7 +118,7 @@ def _episode(name: str, one: Trajectory, screens: _Screens) -> dict[str, Any]:
     }
 
 
-def _turn(number: int, turn: Turn, screens: _Screens) -> dict[str, Any]:
+def _turn(number: int, turn: TrajectoryTurn, screens: _Screens) -> dict[str, Any]:
     action = parse_action(action_of(turn.action, "think_or_not"))
     shown = [screens.of(ref.sha256 or "") for ref in turn.seen.media]
     return {

@@ -19,7 +19,7 @@ import yaml
 
 from vlmrl import fs
 from vlmrl.errors import ConfigError, StorageError
-from vlmrl.evals.pages.overlay import Shown, Target, Unit, target_of
+from vlmrl.evals.pages.overlay import MarkedFrames, Target, Unit, target_of
 from vlmrl.evals.pages.prompts import Written, read_prompts
 from vlmrl.evals.score.records import Record, read_verified
 from vlmrl.evals.score.steps import TrueStep, true_steps
@@ -57,9 +57,9 @@ class Frames:
     """Of the row's true thought, where it states them."""
 
     @property
-    def shown(self) -> Shown:
+    def shown(self) -> MarkedFrames:
         """The kept frames, for `evals.pages.overlay`."""
-        return Shown(indices=tuple(kept_frames(self.total, self.size[0] * self.size[1])), times=self.times)
+        return MarkedFrames(indices=tuple(kept_frames(self.total, self.size[0] * self.size[1])), times=self.times)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from vlmrl.extras.conform.subject import Tried, alone, own_logits
 from vlmrl.families import generic
 from vlmrl.families.generic import TowerOutput
 from vlmrl.policy import layouts, masks
-from vlmrl.policy.layouts import Scored
+from vlmrl.policy.layouts import PromptAnswers
 from vlmrl.rollout import engine_fork
 
 ANSWERS = ((40, 50, 60, 70, 80, 41, 51), (90, 41, 51), (61,), (33, 44, 55, 66))
@@ -49,7 +49,7 @@ def first_case(tried: Tried) -> str:
     return "image" if "image" in tried.prompts else next(iter(tried.prompts))
 
 
-def reference(tried: Tried, groups: Sequence[Scored]) -> list[Tensor]:
+def reference(tried: Tried, groups: Sequence[PromptAnswers]) -> list[Tensor]:
     """Every answer alone."""
     return [alone(tried, group, answer) for group in groups for answer in group.answers]
 

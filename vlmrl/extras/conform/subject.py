@@ -20,7 +20,7 @@ from vlmrl.families.packages import what_is_missing
 from vlmrl.families.shrink import shrunk
 from vlmrl.families.tiny import TINY, randomise
 from vlmrl.policy import layouts
-from vlmrl.policy.layouts import Scored, Subject
+from vlmrl.policy.layouts import PromptAnswers, Subject
 
 LARGE = 200_000_000
 """Parameters beyond which a model is tried in float32."""
@@ -55,12 +55,12 @@ class Tried:
         """Whether it runs in float64."""
         return next(self.subject.model.parameters()).dtype == torch.float64
 
-    def scored(self, name: str, answers: Sequence[Sequence[int]]) -> Scored:
+    def scored(self, name: str, answers: Sequence[Sequence[int]]) -> PromptAnswers:
         """A prompt with fresh features, which carry gradients."""
         prompt = self.prompts[name]
         pairs = zip(prompt.arguments, prompt.kinds, strict=True)
         found = [generic.features(self.subject.core, argument, kind, prompt.copies) for argument, kind in pairs]
-        return Scored(prompt=prompt, media=found, answers=answers)
+        return PromptAnswers(prompt=prompt, media=found, answers=answers)
 
 
 def picture(height: int, width: int, shift: int) -> np.ndarray:
@@ -157,7 +157,7 @@ def try_out(model: Any, processor: Any, cases: Sequence[str] = ()) -> Tried:
     return Tried(subject=subject, processor=processor, facts=found, asked=asked, prompts=prompts, failed=failed)
 
 
-def own_logits(tried: Tried, scored: Scored, answer: Sequence[int]) -> Tensor:
+def own_logits(tried: Tried, scored: PromptAnswers, answer: Sequence[int]) -> Tensor:
     """Logits of a prompt with an answer behind it through the model's own forward, head and positions, [columns, V]."""
     prompt, model = scored.prompt, tried.subject.model
     wanted = inspect.signature(tried.subject.core.forward).parameters
@@ -169,7 +169,7 @@ def own_logits(tried: Tried, scored: Scored, answer: Sequence[int]) -> Tensor:
     return model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **given, **types, **media).logits[0]
 
 
-def alone(tried: Tried, scored: Scored, answer: Sequence[int]) -> Tensor:
+def alone(tried: Tried, scored: PromptAnswers, answer: Sequence[int]) -> Tensor:
     """The reference: log-probs of an answer in a row of its own, [tokens]."""
     return layouts.logprobs(own_logits(tried, scored, answer)[scored.prompt.length - 1 : -1], answer)
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from vlmrl import fs
-from vlmrl.data.encode import Shown
+from vlmrl.data.encode import PromptMedium
 from vlmrl.errors import MediaError
 from vlmrl.evals.ask.endpoint import MAX_PIXELS, MIN_PIXELS
 from vlmrl.extras.serve.protocol import Part, Refused
@@ -49,7 +49,7 @@ class Incoming:
         self._as_they_are = bool(pixels)
         self._count = 0
 
-    def open(self, part: Part) -> Shown:
+    def open(self, part: Part) -> PromptMedium:
         """What the model sees of a picture or a video.
 
         Raises:
@@ -60,7 +60,7 @@ class Incoming:
             entry = self._sent(kind, part.value) if part.value.startswith("data:") else self._named(kind, part.value)
         except MediaError as error:
             raise Refused(f"{kind}: {error}", param="messages", code="invalid_media") from error
-        return Shown(entry.handle, entry.frames)
+        return PromptMedium(entry.handle, entry.frames)
 
     def _sent(self, kind: MediaKind, url: str) -> ProcessedMedia:
         head, _, body = url.removeprefix("data:").partition(",")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from vlmrl.data.encode import Encoder, Shown
+from vlmrl.data.encode import Encoder, PromptMedium
 from vlmrl.errors import RowError
 from vlmrl.evals.ask.asking import Asking
 from vlmrl.extras.serve.incoming import Incoming
@@ -54,7 +54,7 @@ class Prompts:
         Raises:
             Refused: see `as_trained`.
         """
-        shown: list[Shown] = []
+        shown: list[PromptMedium] = []
         turns: list[dict[str, object]] = []
         for message in chat.messages:
             content: list[dict[str, str]] = []
@@ -68,7 +68,7 @@ class Prompts:
         sample = self._sample("", shown, ())
         return self._made(lambda: self._encoder.encode_turns(sample, turns, shown))
 
-    def _sample(self, question: str, shown: Sequence[Shown], history: tuple[Turn, ...]) -> Sample:
+    def _sample(self, question: str, shown: Sequence[PromptMedium], history: tuple[Turn, ...]) -> Sample:
         frame = self._asking.frame
         return Sample(
             id="asked",

@@ -48,7 +48,7 @@ SILENT = 5.0
 """Seconds without a word of any server after which a run that was asked to stop waits no more. One at work speaks each second."""
 
 
-class Together(Protocol):
+class RunRanks(Protocol):
     """The ranks of a run."""
 
     @property
@@ -75,7 +75,7 @@ class RemoteVllmEngine(Counted):
 
     beside_training = True
 
-    def __init__(self, fleet: Fleet, policy: Policy, pixels: Pixels, *, together: Together | None = None, at_once: int = 256):
+    def __init__(self, fleet: Fleet, policy: Policy, pixels: Pixels, *, together: RunRanks | None = None, at_once: int = 256):
         """`at_once`: answers that one server may be asked for at a time, by one rank."""
         super().__init__()
         self.fleet, self.policy = fleet, policy
@@ -171,7 +171,10 @@ class RemoteVllmEngine(Counted):
 
 
 class RemoteSession:
-    """Conversations with servers (`protocols.Session`). A server's prefix cache holds what it has read, so a conversation stays with it."""
+    """Conversations with servers (`protocols.MultiTurnSession`).
+
+    A server's prefix cache holds what it has read, so a conversation stays with it.
+    """
 
     def __init__(self, engine: RemoteVllmEngine):
         self.engine = engine

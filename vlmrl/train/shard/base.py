@@ -26,7 +26,7 @@ T = TypeVar("T")
 Named = Sequence[tuple[str, torch.nn.Parameter]]
 
 
-class Together(Protocol):
+class JobRanks(Protocol):
     """The ranks of a job: `train.dist` in the main thread, `dist.Aside` in one beside it."""
 
     def control(self) -> Any:
@@ -50,7 +50,7 @@ class Together(Protocol):
         ...
 
 
-Writer = Callable[[Path, Together], "dict[str, dict[str, Any]]"]
+Writer = Callable[[Path, JobRanks], "dict[str, dict[str, Any]]"]
 """Writes into a folder that is the same on all ranks; every rank calls it. Gives what is known of the files already: path -> its entry in
 the manifest. Raises StorageError on every rank where the disk refused on one."""
 

@@ -23,7 +23,7 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.root import Read
 from vlmrl.train import dist
 from vlmrl.train.shard.adamw import make_optimizer, occupied
-from vlmrl.train.shard.base import Complete, Named, Together, Writer
+from vlmrl.train.shard.base import Complete, JobRanks, Named, Writer
 from vlmrl.train.shard.copies import Copies
 from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, require_finite, write_tensors
 
@@ -100,7 +100,7 @@ class ReplicaUpdates:
 
 def write_whole(
     folder: Path,
-    ranks: Together,
+    ranks: JobRanks,
     *,
     weights: Mapping[str, torch.Tensor],
     moments: Mapping[str, torch.Tensor],

@@ -18,7 +18,7 @@ from vlmrl import fs
 from vlmrl.errors import CheckpointError, StorageError
 from vlmrl.train import dist
 from vlmrl.train.manifest import listing
-from vlmrl.train.shard.base import Together
+from vlmrl.train.shard.base import JobRanks
 from vlmrl.train.shard.ddp import GROUPS, require_same_names
 from vlmrl.train.tensors import optimizer_tensors
 
@@ -33,7 +33,7 @@ def of(named: Parameters, optimizer: torch.optim.Optimizer, order: Sequence[str]
     return {WEIGHT + name: parameter.detach() for name, parameter in named.items()} | moments, groups
 
 
-def save(folder: Path, ranks: Together, *, tensors: Mapping[str, torch.Tensor], groups: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def save(folder: Path, ranks: JobRanks, *, tensors: Mapping[str, torch.Tensor], groups: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Write the shards of all ranks below `folder`. Returns what the manifest says of these files: path -> path, size and sha256.
 
     Raises:

@@ -20,10 +20,10 @@ from typing import Any, cast
 
 import torch
 
-from vlmrl.policy.forward import Layout, Scored
+from vlmrl.policy.forward import Layout, TokenLogprobs
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row
-from vlmrl.policy.vision import Seen, VisionCache, run_tower
+from vlmrl.policy.vision import PassFeatures, VisionCache, run_tower
 from vlmrl.train import dist
 from vlmrl.train.shard.base import Complete
 from vlmrl.types import Prompt
@@ -33,14 +33,14 @@ Numbered = tuple[torch.Tensor, list[Row]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
+class RankPass:
     """One of the passes that are made for a micro-batch: the ranks that share rows make one for each of them."""
 
     owner: int | None
     """The rank of the group whose rows are scored; None: nothing is shared."""
     own: bool
     """Whether it is this one, which then gets their log-probs; for another's rows the result is empty."""
-    media: VisionCache | Seen
+    media: VisionCache | PassFeatures
     """What knows the features of the rows' media."""
     idle: int = 0
     """Passes of the tower that other ranks make and this one has no media for."""
@@ -48,13 +48,13 @@ class Turn:
     """Whose gradients this pass is the last one to add to."""
 
 
-def agreed(policy: Policy, vision: VisionCache, own: Sequence[Numbered], *, train: bool) -> Iterator[tuple[Numbered, list[Turn]]]:
+def agreed(policy: Policy, vision: VisionCache, own: Sequence[Numbered], *, train: bool) -> Iterator[tuple[Numbered, list[RankPass]]]:
     """This rank's micro-batches, and idle ones behind them until it has as many as any rank, each with its passes in order: `forward`,
     and in training its backward pass before the next. Every rank calls it at the same place, and makes all passes."""
     ranks, shards = policy.sequence, policy.shards.collective
     of_one = [(None, True)] if ranks is None else [(owner, owner == ranks.rank) for owner in range(ranks.size)]
     turns = [(number, owner, mine) for number in range(len(own)) for owner, mine in of_one]
-    seen: list[Seen] = []
+    seen: list[PassFeatures] = []
     if shards:
         handles = [[handle for row in own[number][1] if mine for handle in row.prompt.media] for number, _, mine in turns]
         seen = vision.look_ahead(policy, handles, train=train)
@@ -63,21 +63,23 @@ def agreed(policy: Policy, vision: VisionCache, own: Sequence[Numbered], *, trai
     last_with_media = max((place for place, of_tower in enumerate(most) if of_tower), default=None)
     for number in range(len(most) // len(of_one)):
         part = own[number] if number < len(own) else (torch.zeros(0, dtype=torch.int64), [_idle_row(policy)])
-        row: list[Turn] = []
+        row: list[RankPass] = []
         for place, (owner, mine) in enumerate(of_one, start=number * len(of_one)):
             known = place < len(turns)
             # what is taken out here is kept by nobody when its pass is over
             media = (seen.pop(0) if known else vision.look(policy, (), train=train)) if shards else vision
             complete = Complete(tower=place == last_with_media, rest=place == len(most) - 1)
             idle = most[place] - (passes[place] if known else 0)
-            row.append(Turn(owner=owner, own=mine, media=media, idle=idle, complete=complete))
+            row.append(RankPass(owner=owner, own=mine, media=media, idle=idle, complete=complete))
         yield part, row
 
 
-def forward(layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, turn: Turn, *, train: bool, **options: Any) -> Scored:
+def forward(
+    layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, turn: RankPass, *, train: bool, **options: Any
+) -> TokenLogprobs:
     """`layout.forward`, together with all ranks where that is needed."""
 
-    def scores() -> Scored:
+    def scores() -> TokenLogprobs:
         if turn.owner is None or policy.sequence is None:
             return layout.forward(policy, batch, turn.media, train=train, **options)
         from vlmrl.policy.across import shared_columns  # train.sequence
@@ -96,7 +98,7 @@ def forward(layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, tur
         return scored.logp_BT, scored.entropy_BT
 
     logp_BT, entropy_BT = policy.shards.run(run)
-    return Scored(logp_BT=logp_BT, entropy_BT=entropy_BT)
+    return TokenLogprobs(logp_BT=logp_BT, entropy_BT=entropy_BT)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vlmrl.train.meter import Clock, Tokens
+from vlmrl.train.meter import Clock, TokenCounter
 from vlmrl.train.stage.table import label_key
 from vlmrl.train.step import Learner, StepReport, learning_rate, score_rows, set_rates
 
@@ -75,7 +75,7 @@ class Stage:
     """None: the stage trains on written answers."""
     clock: Clock = field(default_factory=Clock)
     """Runs from one log line to the next, so that no second of the loop is outside it."""
-    tokens: Tokens = field(default_factory=Tokens)
+    tokens: TokenCounter = field(default_factory=TokenCounter)
 
     @property
     def policy(self) -> Policy:

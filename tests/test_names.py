@@ -1,4 +1,7 @@
-"""The loop and the configuration know no method by its name: what a method needs and refuses, it declares itself."""
+"""Names: the loop and the configuration know no method by its name, and no two classes of the core have the same.
+
+What a method needs and refuses, it declares itself.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ import pytest
 from vlmrl.methods import registries
 
 ROOT = Path(__file__).parents[1]
-FILES = [path for part in ("train", "run", "config") for path in sorted((ROOT / "vlmrl" / part).rglob("*.py"))]
+PACKAGE = ROOT / "vlmrl"
+FILES = [path for part in ("train", "run", "config") for path in sorted((PACKAGE / part).rglob("*.py"))]
 NAMES = sorted({name for registry in registries().values() for name in registry.names() if registry.get(name).ours})
 
 WORDS = {
@@ -90,3 +94,27 @@ def test_every_excused_word_is_there_and_is_a_method() -> None:
 )
 def test_a_name_would_be_found(source: str) -> None:
     assert occurrences(source) - set(WORDS)
+
+
+def repeated_classes(sources: dict[str, str]) -> dict[str, list[str]]:
+    """Public top-level class -> the files that define it, of the classes that more than one file defines."""
+    places: dict[str, list[str]] = {}
+    for file, source in sources.items():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(file)
+    return {name: files for name, files in places.items() if len(files) > 1}
+
+
+def test_no_public_class_name_stands_for_two_classes() -> None:
+    """So that a name in a message, a traceback or a search says which class is meant. Methods and extras have names of their own."""
+    optional = {"zoo", "extras"}
+    sources = {str(path.relative_to(PACKAGE)): path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+    core = {file: source for file, source in sources.items() if Path(file).parts[0] not in optional}
+    assert len(core) > 100
+    assert repeated_classes(core) == {}
+
+
+def test_a_repeated_class_name_would_be_found() -> None:
+    sources = {"a.py": "class Row: ...\nclass _Row: ...", "b.py": "class Row: ...", "c.py": "class _Row: ...\ndef f():\n    class Row: ..."}
+    assert repeated_classes(sources) == {"Row": ["a.py", "b.py"]}

@@ -95,7 +95,7 @@ class DecodeGrid:
         self._moved = True
 
     def skip(self, tokens: int) -> None:
-        """Let every answer be so many tokens long, of zeros (`Run.rehearse`)."""
+        """Let every answer be so many tokens long, of zeros (`GenerateCall.rehearse`)."""
         self._ages = [tokens] * len(self._ages)
         self._moved = True
 

@@ -62,7 +62,7 @@ DURABLE = (
 )
 """Files that write or name what survives a crash. The ledger is not among them: samplers read it."""
 
-ALGORITHM = ("algo/", "rollout/", "policy/", "train/stage/", "train/step.py")
+ALGORITHM = ("algo/", "rollout/", "policy/", "train/stage/", "train/batch.py", "train/step.py")
 NO_ALGORITHM = DURABLE
 """Of those, what is durable is no algorithm."""
 

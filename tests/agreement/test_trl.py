@@ -19,7 +19,7 @@ from tests.support import trl_peer
 from vlmrl.algo import registries
 from vlmrl.algo.inputs import AdvantageInputs, LossInputs
 from vlmrl.methods import registries as load_all
-from vlmrl.train.stage.table import total
+from vlmrl.train.batch import total
 
 load_all()
 SEEDS = range(4)

@@ -30,7 +30,7 @@ from vlmrl.run.evaluate import eval_problems
 from vlmrl.run.import_options import import_options
 from vlmrl.run.media import open_media
 from vlmrl.run.ui import Ui
-from vlmrl.train.stage.table import trajectory_id
+from vlmrl.train.batch import trajectory_id
 from vlmrl.types import Prompt, Sample
 
 

@@ -26,7 +26,7 @@ from vlmrl.kept.write import KeptWriter, cut_others
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.pack import Row
 from vlmrl.train import dist
-from vlmrl.train.stage.algorithm import Batch
+from vlmrl.train.batch import StepBatch
 
 FOLDER = "groups"
 """Of a run."""
@@ -75,7 +75,7 @@ class GroupRecorder:
         self._writer = KeptWriter(folder / f"rank-{dist.rank()}", budget=budget, last_step=done)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kept-groups")
 
-    def choose(self, batch: Batch, adv_NT: torch.Tensor, adv_N: torch.Tensor, *, step: int, global_step: int) -> None:
+    def choose(self, batch: StepBatch, adv_NT: torch.Tensor, adv_N: torch.Tensor, *, step: int, global_step: int) -> None:
         """Take what is kept of a step's groups on this rank, before the update.
 
         Args:
@@ -85,7 +85,7 @@ class GroupRecorder:
         self._pending, self._wanted, self._seen = [], set(), {}
         if step % self.keep.every or self._broken:
             return
-        x, mine, baseline_N = batch.table.inputs, batch.table.mine, batch.table.baseline_N
+        x, mine, baseline_N = batch.x, batch.mine, batch.baseline_N
         judged = x.reward_N[x.valid_N & x.on_policy_N]
         usual = float(judged.mean()) if len(judged) else 0.0
         found: list[KeptGroup] = []

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.batches import batch_for
 from tests.support.builders import group
-from tests.support.tables import table_for
 from tests.support.tiny import Tiny
 from tests.unit.rollout.test_episodes import play
 from vlmrl.envs.trajectory import Trajectory, trajectory_from_json, trajectory_to_json
@@ -19,6 +19,7 @@ from vlmrl.protocols import RewardContext
 from vlmrl.rewards.environment_reward import environment_reward
 from vlmrl.rewards.run.wire import decode_call, encode_call
 from vlmrl.rollout.turns import FaultWatch, notes_of, turn_rollouts
+from vlmrl.train.statistics import worth
 from vlmrl.types import Group, ScoredGroup, Scores, TurnRollout
 
 
@@ -86,22 +87,22 @@ def turn(attempt: int, number: int, state: str, reward: float, prompt: Any, *, k
     )
 
 
-def test_the_table_knows_attempts_turns_and_states() -> None:
+def test_the_batch_knows_attempts_turns_and_states() -> None:
     prompt = group(["x"]).prompt
     rows = [turn(0, 0, "s0", 0.0, prompt, k=0), turn(0, 1, "s1", 1.0, prompt, k=1), turn(2, 0, "s0", 0.0, prompt, k=2)]
     of_task = Group(id="g", prompt=prompt, rollouts=tuple(rows))
     scores = Scores(columns=("environment",), weights=(1.0,), rewards_GK=tuple((row.reward,) for row in rows))
     one, other = (ScoredGroup(group=dataclasses.replace(of_task, id=name), scores=scores) for name in "gh")
-    made = table_for([(4, one), (6, other)], "trajectory_N", "turn_N", "state_N")
-    x = made.inputs.provided
+    made = batch_for([(4, one), (6, other)], "trajectory_N", "turn_N", "state_N")
+    x = made.x.provided
     assert x["trajectory_N"].tolist() == [0, 0, 1, 2, 2, 3]
     assert x["turn_N"].tolist() == [0, 1, 0, 0, 1, 0]
     states = x["state_N"].tolist()
     assert states[0] == states[2] != states[1]
     assert states[0] != states[3], "states of different tasks are different"
-    worth, counted = made.worth()
-    assert worth.tolist() == [1.0, 1.0, 0.0] * 2
-    assert counted.tolist() == [True, False, True] * 2
+    worth_N, counted_N = worth(made)
+    assert worth_N.tolist() == [1.0, 1.0, 0.0] * 2
+    assert counted_N.tolist() == [True, False, True] * 2
     assert one.outcomes() == [(1.0, 4), (0.0, 2)]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.batches import batch_for
 from tests.support.builders import sample
-from tests.support.tables import table_for
 from tests.support.tiny import Tiny
 from tests.unit.rollout.test_episodes import play, trained
 from vlmrl.envs.trajectory import StoredObservation, TrajectoryTurn
@@ -19,7 +19,7 @@ from vlmrl.policy.pack import Row
 from vlmrl.rollout import episodes
 from vlmrl.rollout.forks import Forks
 from vlmrl.rollout.turns import turn_rollouts
-from vlmrl.train.stage.table import by_trajectory
+from vlmrl.train.stage.algorithm import by_trajectory
 from vlmrl.types import Group, Prompt, ScoredGroup, Scores
 from vlmrl.zoo.branches import Branches
 
@@ -49,8 +49,8 @@ def test_what_attempts_share_is_asked_once_and_trained_as_one(tiny: Tiny, tmp_pa
     rollouts = turn_rollouts(table, made[0], 0)
     scores = Scores(columns=("environment",), weights=(1.0,), rewards_GK=tuple((float(n == 2),) for n in range(len(rollouts))))
     scored = ScoredGroup(group=Group(id="g", prompt=rollouts[0].prompt, rollouts=tuple(rollouts)), scores=scores)
-    table_of_step = table_for([(3, scored), (5, scored)], "trajectory_N", "turn_N", "node_N")
-    x = by_trajectory(table_of_step.inputs, table_of_step.trajectories)
+    batch = batch_for([(3, scored), (5, scored)], "trajectory_N", "turn_N", "node_N")
+    x = by_trajectory(batch.x, batch.trajectories)
     nodes = x.provided["node_N"].view(2, 4, 3)
     assert torch.equal(nodes[:, 0, 0], nodes[:, 1, 0])
     assert len(set(nodes.flatten().tolist())) == 2 * (2 + 4 + 4), "groups share nothing"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.support.tables import table_for
+from tests.support.batches import batch_for
 from tests.support.tiny import Tiny
 from vlmrl.data.history import History
 from vlmrl.data.row import parse_row
@@ -91,7 +91,7 @@ def test_a_row_is_played_with_tools(tiny: Tiny, tmp_path: Path) -> None:
     of_task = Group(id="g", prompt=single, rollouts=tuple(rows))
     columns = [environment_reward(of_task, RewardContext()), tool_calls(of_task, RewardContext())]
     scores = Scores(columns=("environment_reward", "tool_calls"), weights=(1.0, 0.0), rewards_GK=tuple(zip(*columns, strict=True)))
-    x = table_for([(0, ScoredGroup(group=of_task, scores=scores))], "trajectory_N", "sample_N").inputs
+    x = batch_for([(0, ScoredGroup(group=of_task, scores=scores))], "trajectory_N", "sample_N").x
     x = dataclasses.replace(x, memory={})
     shaped = otc(x.rewards_NK, x.valid_N, x, reward="environment_reward", calls="tool_calls")[:, 0]
     assert torch.allclose(shaped, torch.tensor([0, 1, 0, 0, math.sin(2 * math.pi / 3)], dtype=torch.float64))

@@ -13,9 +13,10 @@ from tests.support.builders import inputs
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.config.schema import GrpoSection
 from vlmrl.errors import ConfigError
+from vlmrl.methods import registries
+from vlmrl.train.batch import StepBatch
 from vlmrl.train.stage import algorithm as module
-from vlmrl.train.stage.algorithm import Algorithm, Batch, Bound, Selection, advantage_problem, credit_tokens
-from vlmrl.train.stage.table import RewardTable
+from vlmrl.train.stage.algorithm import Algorithm, Bound, advantage_problem, credit_tokens, select
 
 
 def bound(slot: str, name: str, call: Any, **extra: Any) -> Bound:
@@ -23,20 +24,26 @@ def bound(slot: str, name: str, call: Any, **extra: Any) -> Bound:
 
 
 def section() -> GrpoSection:
+    registries()  # imports the methods that it names
     return GrpoSection.model_validate({"kind": "grpo", "name": "rl", "source": {"path": "a"}, "steps": 1, "rewards": ({"name": "exact"},)})
 
 
-def batch_of(x: AdvantageInputs, mine: list[int], mask: list[list[int]]) -> Batch:
+def batch_of(x: AdvantageInputs, mine: list[int], mask: list[list[int]]) -> StepBatch:
     """This rank's rows `mine` with a token mask; the rest are other ranks'."""
-    table = RewardTable(
-        inputs=x,
-        mine=mine,
-        weights_K=torch.ones(1, dtype=torch.float64),
+    return StepBatch(
+        x=x,
         trajectories=[None] * len(x.reward_N),
+        attempt_N=None,
         baseline_N=torch.full_like(x.reward_N, float("nan")),
+        turns=False,
+        keep_N=torch.ones_like(x.valid_N),
+        counted_N=x.valid_N,
+        mine=torch.tensor(mine),
+        groups=[],
+        rows=[],
+        rollouts=[],
+        mask_NT=torch.tensor(mask, dtype=torch.bool),
     )
-    mask_NT = torch.tensor(mask, dtype=torch.bool)
-    return Batch(groups=[], rows=[], rollouts=[], mask_NT=mask_NT, table=table, chosen=Selection.of([], x))
 
 
 def test_reweighting_stands_before_and_behind_credit_and_sees_its_own_rows() -> None:
@@ -107,5 +114,15 @@ def test_an_advantage_that_is_not_finite_is_named_with_its_methods_and_rewards()
     assert text.startswith("1 of 3 advantages are not finite, the first is -inf with the rewards task 3e+11; they went through ")
     assert "advantage g" in text
     assert "reweight cubed" in text
-    dropped = dataclasses.replace(batch, chosen=dataclasses.replace(batch.chosen, keep_N=torch.tensor([True, False, True])))
+    dropped = dataclasses.replace(batch, keep_N=torch.tensor([True, False, True]))
     assert advantage_problem(algorithm, dropped, torch.tensor([1.0, -inf, nan])) is None
+
+
+def test_filters_act_in_order_and_only_some_hide_rows_from_the_advantage() -> None:
+    batch = batch_of(inputs([(1.0, 0, True), (2.0, 0, True), (3.0, 1, True), (4.0, 1, False)]), [0, 1], [[1], [1]])
+    low = bound("rollout_filter", "low", lambda x: (x.reward_N > 1, "low"))
+    middle = bound("rollout_filter", "middle", lambda x: ((x.reward_N != 1) & (x.reward_N != 2), "middle"), before_advantage=True)
+    select([low, middle], batch)
+    assert batch.keep_N.tolist() == [False, False, True, False], "a reward that nobody gave is above nothing"
+    assert batch.counted_N.tolist() == [False, False, True, False]
+    assert batch.measured == {"filter/low": 0.5, "filter/middle": 0.25}, "a row counts for the first filter that leaves it out"

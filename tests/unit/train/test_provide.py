@@ -33,7 +33,7 @@ def registered() -> Iterator[None]:
 
 def batch(rows: int = 3) -> Any:
     x = inputs([(float(n), 0, True) for n in range(rows)])
-    return SimpleNamespace(table=SimpleNamespace(inputs=x, mine=list(range(rows))))
+    return SimpleNamespace(x=x, mine=torch.arange(rows))
 
 
 def test_a_need_is_fetched_once_and_only_if_somebody_has_it(registered: None) -> None:
@@ -46,11 +46,13 @@ def test_a_need_is_fetched_once_and_only_if_somebody_has_it(registered: None) ->
         return {"gaze_N": torch.tensor([1.0, 2.0, 3.0]), "gaze_NT": torch.ones(3, 2)}
 
     of = batch()
-    plain = Providers.of([method("tasks", "progress")])
-    assert plain.of_rollouts(None, of, ["tasks", "progress"]) is of.table.inputs  # type: ignore[arg-type]
+    before, plain = of.x, method("tasks", "progress")
+    Providers.of([plain]).fill(None, of, [plain])
+    assert of.x is before
     assert asked == []
-    used = Providers.of([method("gaze_N", name="first"), method("gaze_NT", "gaze_N", name="second")])
-    x = used.of_rollouts(None, of, ["gaze_N", "gaze_NT", "gaze_N"])  # type: ignore[arg-type]
+    both = [method("gaze_N", name="first"), method("gaze_NT", "gaze_N", name="second")]
+    Providers.of(both).fill(None, of, both)
+    x = of.x
     assert asked == ["first"]
     assert need(x, "gaze_N", "advantage 'first'").tolist() == [1.0, 2.0, 3.0]
     part = x.of_rows(torch.tensor([2]), tokens=1)
@@ -81,7 +83,7 @@ def test_names_without_axes_and_names_twice_are_refused(name: str, registered: N
 
 def test_values_of_all_ranks_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 has rows 0 and 2 of two tokens, the other rank row 1 of three; tokens are padded with zeros to the longest."""
-    other = ([1], torch.tensor([[5.0, 6.0, 7.0]]))
+    other = (torch.tensor([1]), torch.tensor([[5.0, 6.0, 7.0]]))
     monkeypatch.setattr(provide.dist, "gather", lambda own: [own, other])
-    found = provide._everywhere([0, 2], torch.tensor([[1.0, 2.0], [3.0, 4.0]]), 3)
+    found = provide._everywhere(torch.tensor([0, 2]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]), 3)
     assert found.tolist() == [[1.0, 2.0, 0.0], [5.0, 6.0, 7.0], [3.0, 4.0, 0.0]]

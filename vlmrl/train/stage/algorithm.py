@@ -16,11 +16,9 @@ from vlmrl.algo.constraint.registry import PartialMean
 from vlmrl.algo.constraint.registry import constraint as constraints
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.errors import ConfigError
-from vlmrl.policy.pack import Row, response_mask
 from vlmrl.registry import Registry
+from vlmrl.train.batch import StepBatch, total
 from vlmrl.train.memory import MethodMemory
-from vlmrl.train.stage.table import RewardTable, by_trajectory, total
-from vlmrl.types import Rollout, ScoredGroup, TurnRollout
 
 if TYPE_CHECKING:
     from vlmrl.config.schema import GrpoSection, Method
@@ -172,106 +170,38 @@ class Algorithm:
         return {f"dual/{c.name}/{name}": float(value) for c in self.constraints for name, value in c.memory.value.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """Which rows train. [N] over all ranks."""
-
-    keep_N: torch.Tensor
-    counted_N: torch.Tensor
-    """Rows that the advantage may see: filters registered with `before_advantage` take rows out of its statistics too."""
-    dropped: dict[str, float]
-    """`filter/<reason>` -> share of rows."""
-
-    @staticmethod
-    def of(filters: Sequence[Bound], x: AdvantageInputs) -> Selection:
-        keep_N = torch.ones(len(x.reward_N), dtype=torch.bool)
-        counted_N = x.valid_N.clone()
-        dropped: dict[str, float] = {}
-        for rule in filters:
-            found: tuple[torch.Tensor, str] = rule.call(x)
-            keep, reason = found
-            dropped[f"filter/{reason}"] = float((keep_N & ~keep).sum()) / max(1, len(keep_N))
-            keep_N &= keep
-            if rule.extra.get("before_advantage", False):
-                counted_N &= keep
-        return Selection(keep_N=keep_N, counted_N=counted_N, dropped=dropped)
-
-    def first_groups(self, x: AdvantageInputs, count: int) -> Selection:
-        """Only the first `count` kept groups, in plan order."""
-        places = sorted(set(x.group_N[self.keep_N].tolist()))[:count]
-        within_N = torch.isin(x.group_N, torch.tensor(places))
-        return dataclasses.replace(self, keep_N=self.keep_N & within_N)
-
-    def kept_groups(self, x: AdvantageInputs) -> int:
-        return len(set(x.group_N[self.keep_N].tolist()))
+def select(filters: Sequence[Bound], batch: StepBatch) -> None:
+    """Apply the filters in order. Logged of each is the share of all rows that it is the first to leave out, as `filter/<reason>`."""
+    for rule in filters:
+        found: tuple[torch.Tensor, str] = rule.call(batch.x)
+        keep_N, reason = found
+        batch.measured[f"filter/{reason}"] = float((batch.keep_N & ~keep_N).sum()) / max(1, len(keep_N))
+        batch.keep_N = batch.keep_N & keep_N
+        if rule.extra.get("before_advantage", False):
+            batch.counted_N = batch.counted_N & keep_N
 
 
-@dataclass(kw_only=True)
-class Batch:
-    """The rollouts of a step on this rank, row by row, with the rewards of all ranks."""
-
-    groups: list[tuple[int, ScoredGroup]]
-    """(place in the plan, group)."""
-    rows: list[Row]
-    rollouts: list[Rollout]
-    mask_NT: torch.Tensor
-    """bool: the responses' tokens."""
-    table: RewardTable
-    chosen: Selection
-    measured: dict[str, float] = field(default_factory=dict[str, float])
-    """What is logged of the batch beside its rewards."""
-
-    @staticmethod
-    def of(groups: list[tuple[int, ScoredGroup]], table: RewardTable) -> Batch:
-        """All groups, before any filter."""
-        triples = [(place, scored, rollout) for place, scored in groups for rollout in scored.group.rollouts]
-        rows = [
-            Row(
-                index=n,
-                group=place,
-                prompt=scored.group.trained_under(rollout),
-                response=rollout.ids,
-                turn=rollout.turn if isinstance(rollout, TurnRollout) else None,
-            )
-            for n, (place, scored, rollout) in enumerate(triples)
-        ]
-        return Batch(
-            groups=groups,
-            rows=rows,
-            rollouts=[rollout for _, _, rollout in triples],
-            mask_NT=response_mask(rows),
-            table=table,
-            chosen=Selection.of([], table.inputs),
-        )
-
-    def kept(self) -> list[int]:
-        """This rank's rows that train, as places in `rows`: those that the filters keep, less those that `trains_N` leaves out."""
-        keep_N, trains_N = self.chosen.keep_N, self.table.inputs.provided.get("trains_N")
-        return [n for n, place in enumerate(self.table.mine) if keep_N[place] and (trains_N is None or trains_N[place])]
-
-
-def credit_tokens(algorithm: Algorithm, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def credit_tokens(algorithm: Algorithm, batch: StepBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """(advantage per token of this rank's rows [n, T], advantage per rollout of all ranks [N]).
 
     In order: shaping (which changes what the advantage sees, not what is logged), the advantage, the constraints on top of it with
     the raw rewards, reweighting per rollout, credit, reweighting per token. Memories of methods move on here, once per step.
     """
-    table, chosen = batch.table, batch.chosen
-    raw = dataclasses.replace(table.inputs, valid_N=chosen.counted_N)
-    x = shaped(algorithm, raw, table.weights_K)
+    raw = dataclasses.replace(batch.x, valid_N=batch.counted_N)
+    x = shaped(algorithm, raw)
     asked = algorithm.advantage.needs
-    seen = by_trajectory(x, table.trajectories, asked) if "trajectory_N" in asked else x
+    seen = by_trajectory(x, batch.trajectories, asked) if "trajectory_N" in asked else x
     adv_N: torch.Tensor = algorithm.advantage.call(algorithm.advantage.seeing(seen))
     algorithm.advantage.learn(seen)
     for guard in algorithm.acting_on("advantage"):
         dual = guard.dual()
         adv_N = guard.extra["apply"](raw, adv_N, dual)
-        guard.advance(guard.extra["measure"](table.inputs, list(dual)))
+        guard.advance(guard.extra["measure"](batch.x, list(dual)))
     for method in algorithm.reweight:
         if not per_token(method):
             adv_N = method.call(method.seeing(x), adv_N)
             method.learn(x)
-    mine, mask_NT = torch.tensor(table.mine, dtype=torch.int64), batch.mask_NT
+    mine, mask_NT = batch.mine, batch.mask_NT
     local = x.of_rows(mine, tokens=mask_NT.shape[1])
     adv_NT: torch.Tensor = algorithm.credit.call(algorithm.credit.seeing(local), adv_N[mine], mask_NT)
     algorithm.credit.learn(x)
@@ -283,11 +213,32 @@ def credit_tokens(algorithm: Algorithm, batch: Batch) -> tuple[torch.Tensor, tor
     return adv_NT, adv_N
 
 
-def advantage_problem(algorithm: Algorithm, batch: Batch, adv_N: torch.Tensor) -> str | None:
+def by_trajectory(x: AdvantageInputs, names: Sequence[str | None], needs: Sequence[str] = ()) -> AdvantageInputs:
+    """The same rows grouped by the trajectory that they are steps of, for methods that ask for `trajectory_N`.
+
+    Args:
+        names: trajectory of each row.
+        needs: what the method asks for.
+
+    Raises:
+        ConfigError: a row is of no trajectory, or does not say which step it is where the method asks for that.
+    """
+    if "trajectory_N" not in x.provided or any(name is None for name in names):
+        raise ConfigError("a method that needs trajectories is used on rows without `trajectory.id` in their meta; add it or use another")
+    if "turn_N" in needs and "turn_N" not in x.provided:
+        raise ConfigError(
+            "a method that needs turns is used on rows without `trajectory.step` (the number of the step, from 0) in their meta; add it or "
+            "use another"
+        )
+    known = {name: number for number, name in enumerate(sorted({str(name) for name in names}))}
+    return dataclasses.replace(x, group_N=torch.tensor([known[str(name)] for name in names]))
+
+
+def advantage_problem(algorithm: Algorithm, batch: StepBatch, adv_N: torch.Tensor) -> str | None:
     """What is wrong where a row that trains has an advantage that is not finite: the methods, and the rewards of the first. The same on
     every rank."""
-    x, keep_N = batch.table.inputs, batch.chosen.keep_N
-    bad_N = keep_N & x.valid_N & ~adv_N.isfinite()
+    x = batch.x
+    bad_N = batch.keep_N & x.valid_N & ~adv_N.isfinite()
     if not bool(bad_N.any()):
         return None
     n = int(bad_N.nonzero()[0])
@@ -304,11 +255,11 @@ def per_token(method: Bound) -> bool:
     return method.extra.get("per", "rollout") == "token"
 
 
-def shaped(algorithm: Algorithm, x: AdvantageInputs, weights_K: torch.Tensor) -> AdvantageInputs:
+def shaped(algorithm: Algorithm, x: AdvantageInputs) -> AdvantageInputs:
     """The inputs with every shaping applied to the reward columns, in order."""
     rewards_NK = x.rewards_NK
     for shaping in algorithm.reward_shaping:
         seen = dataclasses.replace(x, rewards_NK=rewards_NK)
         rewards_NK = shaping.call(rewards_NK, x.valid_N, shaping.seeing(seen))
         shaping.learn(seen)
-    return dataclasses.replace(x, rewards_NK=rewards_NK, reward_N=total(rewards_NK, weights_K))
+    return dataclasses.replace(x, rewards_NK=rewards_NK, reward_N=total(rewards_NK, x.weights_K))

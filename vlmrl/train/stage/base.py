@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from vlmrl.train.meter import Clock, TokenCounter
-from vlmrl.train.stage.table import label_key
+from vlmrl.train.statistics import label_key
 from vlmrl.train.step import Learner, StepReport, learning_rate, score_rows, set_rates
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,10 +20,11 @@ from vlmrl.errors import NumericsError
 from vlmrl.protocols import GuidingStrategy, RememberingStrategy
 from vlmrl.sampling.dynamic_sampling import Refill, refill
 from vlmrl.train import dist
-from vlmrl.train.stage.algorithm import Algorithm, Batch, Bound, Selection, advantage_problem, credit_tokens
+from vlmrl.train.batch import StepBatch, sampler_logprobs
+from vlmrl.train.stage.algorithm import Algorithm, advantage_problem, credit_tokens, select
 from vlmrl.train.stage.base import Stage, StepResult
 from vlmrl.train.stage.loss import objective_of
-from vlmrl.train.stage.table import RewardTable, describe, reward_table, sampler_logprobs, share_with_given_row, summed_notes
+from vlmrl.train.statistics import describe, share_with_given_row, summed_notes
 from vlmrl.train.step import Minibatch, StepReport, optimizer_step, score_rows
 from vlmrl.types import ScoredGroup
 
@@ -55,7 +56,7 @@ def grpo_step(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pi
 
     with clock.phase("algorithm"):
         stage.rewards.observe(batch.groups)
-        batch.table = provided(stage, batch, algorithm.methods())
+        stage.providers.fill(stage, batch, algorithm.methods())
         adv_NT, adv_N = credit_tokens(algorithm, batch)
         if problem := advantage_problem(algorithm, batch, adv_N):
             raise NumericsError(f"stage '{cfg.name}', step {state.step + 1}: {problem}")
@@ -64,12 +65,12 @@ def grpo_step(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pi
             tell_strategy(strategy, batch, adv_N, version=stage.policy.version + 1)
         if keeper is not None:
             keeper.choose(batch, adv_NT, adv_N, step=state.step + 1, global_step=state.global_step + 1)
-        values = describe(batch.groups, batch.table, adv_N, key=stage.label_key) | batch.chosen.dropped | batch.measured | algorithm.duals()
+        values = describe(batch, adv_N, key=stage.label_key) | batch.measured | algorithm.duals()
         if algorithm.strategy.extra.get("injects_rows") and not isinstance(strategy, GuidingStrategy):
             values["rollout/given_rows"] = share_with_given_row(batch.groups)
 
     kept = batch.kept()
-    if not bool(batch.chosen.keep_N.any()):
+    if not bool(batch.keep_N.any()):
         state.empty_in_row += 1
         if state.empty_in_row >= MAX_EMPTY_STEPS:
             raise NumericsError(
@@ -84,7 +85,7 @@ def grpo_step(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pi
     return StepResult(report=report, values=values | {"loss": report.loss} | report.metrics)
 
 
-def gather_groups(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pipeline) -> Batch:
+def gather_groups(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pipeline) -> StepBatch:
     """Generate and score groups until enough of them pass the filters or the recipe's attempts are used up (`dynamic_sampling`).
 
     Groups beyond the wanted number are left out of the update, in plan order; they count in the ledger and in the log.
@@ -100,15 +101,14 @@ def gather_groups(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline
         notes.update(collected.notes)
         generated, replayed, attempts = generated + ask, replayed + collected.replayed, attempts + 1
         with clock.phase("algorithm"):
-            table = reward_table(groups, baseline=lambda i: state.ledger.row(i).mean, progress=state.step / cfg.steps)
-            batch = Batch.of(groups, table)
-            batch.table = provided(stage, batch, algorithm.filters)
-            batch.chosen = Selection.of(algorithm.filters, batch.table.inputs)
+            batch = StepBatch.of(groups, baseline=lambda i: state.ledger.row(i).mean, progress=state.step / cfg.steps)
+            stage.providers.fill(stage, batch, algorithm.filters)
+            select(algorithm.filters, batch)
         next_ = ONCE
         if cfg.dynamic_sampling.max_batches > 1:
             next_ = refill(
                 wanted=wanted,
-                kept=batch.chosen.kept_groups(table.inputs),
+                kept=batch.kept_groups(),
                 generated=generated,
                 attempts=attempts,
                 max_attempts=cfg.dynamic_sampling.max_batches,
@@ -116,7 +116,7 @@ def gather_groups(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline
             )
         if next_.stop is not None:
             if next_.surplus:
-                batch.chosen = batch.chosen.first_groups(table.inputs, wanted)
+                batch.keep_first(wanted)
             batch.measured |= {"resume/replayed_groups": float(replayed), "rollout/attempts": float(attempts)}
             batch.measured |= pipeline.collector.measured(summed_notes(notes), step=state.step)
             if cfg.rollout.staleness:
@@ -127,7 +127,7 @@ def gather_groups(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline
 
 
 def update(
-    stage: Stage, cfg: GrpoSection, algorithm: Algorithm, batch: Batch, kept: list[int], adv_NT: torch.Tensor, *, see: See | None = None
+    stage: Stage, cfg: GrpoSection, algorithm: Algorithm, batch: StepBatch, kept: list[int], adv_NT: torch.Tensor, *, see: See | None = None
 ) -> StepReport:
     """Make `cfg.updates_per_step` optimizer steps over the kept rows; `see` is shown what their forward passes give.
 
@@ -135,8 +135,8 @@ def update(
     is 1 by construction."""
     learner, clock = stage.learner, stage.clock
     rows, rollouts = [batch.rows[n] for n in kept], [batch.rollouts[n] for n in kept]
-    index, x = torch.tensor(kept, dtype=torch.int64), batch.table.inputs
-    mine = torch.tensor(batch.table.mine, dtype=torch.int64)[index]
+    index, x = torch.tensor(kept, dtype=torch.int64), batch.x
+    mine = batch.mine[index]
     beta = algorithm.beta(cfg.beta)
     mask_NT, adv_NT = batch.mask_NT[index], adv_NT[index]
     sampled_NT, given_NT = sampler_logprobs(rollouts, mask_NT.shape[1])
@@ -176,14 +176,6 @@ def update(
     return report
 
 
-def provided(stage: Stage, batch: Batch, methods: Iterable[Bound]) -> RewardTable:
-    """Give the batch's table with what these methods need."""
-    if not stage.providers.used:
-        return batch.table
-    needs = [name for method in methods for name in method.needs]
-    return dataclasses.replace(batch.table, inputs=stage.providers.of_rollouts(stage, batch, needs))
-
-
 def with_provided(stage: Stage, batch: Minibatch) -> Minibatch:
     """Give the minibatch with what the recipe's methods need."""
     if not stage.providers.used:
@@ -191,9 +183,9 @@ def with_provided(stage: Stage, batch: Minibatch) -> Minibatch:
     return dataclasses.replace(batch, fields={**batch.fields, **stage.providers.of_minibatch(stage, batch)})
 
 
-def tell_strategy(strategy: RememberingStrategy, batch: Batch, adv_N: torch.Tensor, *, version: int) -> None:
+def tell_strategy(strategy: RememberingStrategy, batch: StepBatch, adv_N: torch.Tensor, *, version: int) -> None:
     """Tell a strategy with a memory what the step brought, on every rank alike. `version`: of the policy that the step makes."""
-    x = batch.table.inputs
+    x = batch.x
     worth_N = segments.mean(adv_N.abs(), x.group_N, x.valid_N & x.on_policy_N)
     by_place = dict(zip(x.group_N.tolist(), worth_N.tolist(), strict=True))
     everyone = sorted((item for of_rank in dist.gather(batch.groups) for item in of_rank), key=lambda item: item[0])

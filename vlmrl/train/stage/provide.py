@@ -4,7 +4,7 @@ A method declares `needs=("entropy_NT",)`. The provider of that field is a funct
 of the recipe needs the field:
 
     @provides("gaze_N")
-    def gaze(stage: Stage, batch: Batch, method: Bound) -> dict[str, Tensor]: ...
+    def gaze(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, Tensor]: ...
 
 The axes in a field's name say where it goes. `_N` and `_NT` are values of this rank's rollouts (in the order of `batch.rows`) for methods
 that see `AdvantageInputs`; those of all ranks are put together. `_B` and `_BT` are values of a minibatch's rows for methods that see
@@ -27,8 +27,9 @@ from vlmrl.errors import ConfigError
 from vlmrl.protocols import Stateful
 from vlmrl.registry import nearest
 from vlmrl.train import dist
+from vlmrl.train.batch import StepBatch
 from vlmrl.train.memory import Memories
-from vlmrl.train.stage.algorithm import Batch, Bound
+from vlmrl.train.stage.algorithm import Bound
 
 Fetch = Callable[..., Mapping[str, torch.Tensor]]
 """(stage, batch, method that needs it) -> values by field."""
@@ -79,7 +80,7 @@ def provides(
 
 
 SCALARS = ("progress",)
-"""In `provided` without a provider (`table.reward_table`): single numbers, the same on every rank."""
+"""In `provided` without a provider (`StepBatch.of`): single numbers, the same on every rank."""
 ALWAYS = {one.name for inputs in (AdvantageInputs, LossInputs) for one in dataclasses.fields(inputs)} | {*SCALARS}
 """What the trainer itself fills, where it can."""
 
@@ -136,16 +137,16 @@ class Providers:
             if provider.keeps is not None:
                 self.keepers[name] = memories.keep(name, provider.keeps(stage, method))
 
-    def of_rollouts(self, stage: object, batch: Batch, names: Iterable[str]) -> AdvantageInputs:
-        """The inputs of the methods that act on rollouts, with those of `names` that have a provider and are not there yet."""
-        x = batch.table.inputs
-        for name in names:
+    def fill(self, stage: object, batch: StepBatch, methods: Iterable[Bound]) -> None:
+        """Put into the batch what these methods, which act on rollouts, need: fields that have a provider and are not there yet."""
+        x = batch.x
+        for name in (name for method in methods for name in method.needs):
             if name in self.used and has_axis(name, "N") and name not in x.provided:
                 provider, method = self.used[name]
                 found = provider.fetch(stage, batch, method)
-                values = {field: _everywhere(batch.table.mine, value, len(x.reward_N)) for field, value in found.items()}
+                values = {field: _everywhere(batch.mine, value, len(x.reward_N)) for field, value in found.items()}
                 x = dataclasses.replace(x, provided={**x.provided, **values})
-        return x
+        batch.x = x
 
     def of_minibatch(self, stage: object, batch: Any) -> dict[str, torch.Tensor]:
         """What methods that act on a micro-batch need, for the rows of a minibatch."""
@@ -156,11 +157,11 @@ class Providers:
         return out
 
 
-def _everywhere(mine: list[int], values: torch.Tensor, rows: int) -> torch.Tensor:
+def _everywhere(mine: torch.Tensor, values: torch.Tensor, rows: int) -> torch.Tensor:
     """Values of all ranks' rows from those of this rank's: [n, ...] -> [N, ...]; tokens are padded with zeros to the longest."""
     parts = dist.gather((mine, values))
     tail = [max(part.shape[axis] for _, part in parts) for axis in range(1, values.ndim)]
     out = torch.zeros((rows, *tail), dtype=values.dtype)
     for places, part in parts:
-        out[(torch.tensor(places, dtype=torch.int64), *(slice(0, size) for size in part.shape[1:]))] = part
+        out[(places, *(slice(0, size) for size in part.shape[1:]))] = part
     return out

@@ -13,7 +13,8 @@ import torch
 from vlmrl.errors import ConfigError
 from vlmrl.policy.average import PREFIX, AveragedWeights, answer_likelihood
 from vlmrl.rollout.answer_span import answer_mask
-from vlmrl.train.stage.algorithm import Batch, Bound
+from vlmrl.train.batch import StepBatch
+from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 
@@ -51,7 +52,7 @@ class AveragedReference:
 
 
 @provides("consistency_N", reference=True, keeps=AveragedReference, arguments=("every", "decay"))
-def answer_consistency(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def answer_consistency(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Likelihood of each row's answer tokens under the averaged reference, float64 [n]; NaN for a row without an answer."""
     formats = [scored.group.prompt.answer_format for _, scored in batch.groups for _ in scored.group.rollouts]
     logp_NT = stage.score_reference(batch.rows)

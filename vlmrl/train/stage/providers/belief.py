@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from vlmrl.policy.pack import Row
-from vlmrl.train.stage.algorithm import Batch, Bound
+from vlmrl.train.batch import StepBatch
+from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 from vlmrl.train.step import score_rows
@@ -48,13 +49,13 @@ def _tokenizer(stage: Stage) -> Tokenize:
     return lambda text: list(stage.policy.bundle.tokenize(text))
 
 
-def _prompts(batch: Batch) -> list[tuple[Sample, str]]:
+def _prompts(batch: StepBatch) -> list[tuple[Sample, str]]:
     """Sample and answer format of each row."""
     return [(scored.group.prompt.sample, scored.group.prompt.answer_format) for _, scored in batch.groups for _ in scored.group.rollouts]
 
 
 @provides("belief_N")
-def before_response(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def before_response(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Belief before each row's response, float64 [n]: one forward of all prompts without gradient."""
     pairs = zip(batch.rows, _prompts(batch), strict=True)
     return {"belief_N": likelihoods(stage, [probe(row, sample, form, _tokenizer(stage)) for row, (sample, form) in pairs])}

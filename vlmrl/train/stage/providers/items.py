@@ -8,7 +8,8 @@ import torch
 
 from vlmrl.rewards.lists import MOST, hits
 from vlmrl.rollout.answer_span import answer_span, answer_tokens
-from vlmrl.train.stage.algorithm import Batch, Bound
+from vlmrl.train.batch import StepBatch
+from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 from vlmrl.train.step import Minibatch
@@ -37,7 +38,7 @@ def numbered(found: Sequence[tuple[str, int, int]], width: int) -> torch.Tensor:
 
 
 @provides("item_NT", "hit_NJ", arguments=("items",))
-def listed(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def listed(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Line of the answer that each token belongs to, int64 [n, T], -1 for none; and whether each of the first lines hits, float64
     [n, items], 0 for lines that are not there."""
     count, width = method.argument("items"), batch.mask_NT.shape[1]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from vlmrl.train.stage.algorithm import Batch, Bound
+from vlmrl.train.batch import StepBatch
+from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 from vlmrl.train.step import learning_rate
 
 
 @provides("logit_step_N")
-def logit_step(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def logit_step(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Learning rate of the coming update times the hidden size: that of plain gradient descent in the output matrix, for a hidden state
     whose norm has weights of 1. The same for all rows, float64 [n]."""
     optim = stage.cfg.optim

@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 
 from vlmrl.algo.segments import paragraphs
-from vlmrl.train.stage.algorithm import Batch, Bound
+from vlmrl.train.batch import StepBatch
+from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 
 
 @provides("paragraph_NT")
-def paragraph_numbers(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def paragraph_numbers(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Number of the paragraph of each response token, from 0, int64 [n, T]; paragraphs are parted by blank lines."""
     tokenizer = stage.policy.bundle.tokenizer
     known = {one: str(tokenizer.decode([one])) for one in {one for row in batch.rows for one in row.response}}

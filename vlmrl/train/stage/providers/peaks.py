@@ -6,14 +6,15 @@ import dataclasses
 
 import torch
 
-from vlmrl.train.stage.algorithm import Batch, Bound
+from vlmrl.train.batch import StepBatch
+from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 from vlmrl.train.step import score_rows
 
 
 @provides("log_p2_NT", "log_p3_NT")
-def peaks(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def peaks(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Log of the sum over the vocabulary of p^2 and of p^3, p the policy's distribution at each token, float32 [n, T].
 
     With z the logits over the temperature, sum p^k = Z(k z) / Z(z)^k and the log-prob of a token at the k-th of the temperature is

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from vlmrl.rollout.pieces import cut_places
-from vlmrl.train.stage.algorithm import Batch, Bound
+from vlmrl.train.batch import StepBatch
+from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 
@@ -27,7 +28,7 @@ def piece_numbers(ids: Sequence[int], text: str, pieces: int, decode: Callable[[
 
 
 @provides("piece_NT", arguments=("pieces",))
-def pieces_of_thoughts(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def pieces_of_thoughts(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Number of the piece of each response token, from 0, int64 [n, T]; what is behind the thought belongs to its last piece."""
     out = torch.zeros(batch.mask_NT.shape, dtype=torch.int64)
     for n, rollout in enumerate(batch.rollouts):

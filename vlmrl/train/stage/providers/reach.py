@@ -6,15 +6,15 @@ import torch
 
 from vlmrl.algo import behaviour
 from vlmrl.train import dist
-from vlmrl.train.stage.algorithm import Batch, Bound
+from vlmrl.train.batch import StepBatch, sampler_logprobs
+from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
-from vlmrl.train.stage.table import sampler_logprobs
 from vlmrl.train.step import score_rows
 
 
 @provides("trains_N")
-def within_reach(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def within_reach(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """False for kept rows of a hint whose ratio is taken against the sampler and that the policy finds too unlikely without it, bool [n].
 
     Logs `guidance/out_of_reach` and `guidance/mean_ratio`, over all ranks, where there is such a row.

@@ -6,14 +6,15 @@ import dataclasses
 
 import torch
 
-from vlmrl.train.stage.algorithm import Batch, Bound
+from vlmrl.train.batch import StepBatch
+from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 from vlmrl.train.step import score_rows
 
 
 @provides("reliance_N")
-def reliance(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def reliance(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Mean log-prob of a row's tokens under its group's own question less that under the question it was asked, float64 [n]: below 0 where
     the latter made it likelier. NaN for rows that were asked the group's own. Two forwards of the other rows without gradient."""
     groups = [scored.group for _, scored in batch.groups for _ in scored.group.rollouts]

@@ -8,7 +8,8 @@ import torch
 
 from vlmrl.errors import MediaError, RowError
 from vlmrl.policy.pack import Row
-from vlmrl.train.stage.algorithm import Batch, Bound
+from vlmrl.train.batch import StepBatch
+from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 from vlmrl.train.step import score_tokens
@@ -24,11 +25,11 @@ def shown_question(question: str, solution: str) -> str:
 
 
 @provides("sibling_logp_NT", "sibling_entropy_NT", "routed_N", arguments=("success_at",))
-def after_a_sibling(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def after_a_sibling(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Log-prob of each token and entropy, float32 [n, T], under the policy and a prompt with the group's best right answer, for sampled
     rows of a reward below the method's `success_at`; 0 for all others. Which rows these are, bool [n]. A group without a right answer,
     or whose prompt would be too long with it, has none. One forward of these rows without gradient."""
-    reward_N = batch.table.inputs.reward_N[torch.tensor(batch.table.mine, dtype=torch.int64)]
+    reward_N = batch.x.reward_N[batch.mine]
     limit: float = method.argument("success_at")
     routed: list[Row] = []
     start = 0

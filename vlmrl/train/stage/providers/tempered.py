@@ -7,14 +7,15 @@ import dataclasses
 import torch
 
 from vlmrl.train import dist
-from vlmrl.train.stage.algorithm import Batch, Bound
+from vlmrl.train.batch import StepBatch
+from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 from vlmrl.train.step import score_tokens
 
 
 @provides("tempered_NT", "batch_entropy_N", arguments=("target", "warmer", "cooler"))
-def tempered(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def tempered(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Log-prob at a factor of the temperature less that at the temperature itself, float32 [n, T], and the mean entropy of all ranks'
     response tokens, the same for every row, float64 [n]. The factor is the method's `warmer` where that mean is at most its `target`, else
     its `cooler`. Two forwards of all rows without gradient."""

@@ -5,20 +5,21 @@ from __future__ import annotations
 import torch
 
 from vlmrl.policy.pack import response_ids
-from vlmrl.train.stage.algorithm import Batch, Bound
+from vlmrl.train.batch import StepBatch
+from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 from vlmrl.train.step import score_tokens
 
 
 @provides("ids_NT")
-def response_tokens(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def response_tokens(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Token ids of each response, int64 [n, T]."""
     return {"ids_NT": response_ids(batch.rows, batch.mask_NT.shape[1])}
 
 
 @provides("logp_NT", "entropy_NT")
-def under_policy(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def under_policy(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Log-prob of each sampled token and entropy of the distribution it was drawn from, under the current policy: one forward of all
     rows without gradient. float32 [n, T], 0 outside the responses."""
     scored = score_tokens(stage.learner, batch.rows)
@@ -26,6 +27,6 @@ def under_policy(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.T
 
 
 @provides("logp_ref_NT", reference=True)
-def under_reference(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def under_reference(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Log-prob of each sampled token under the stage's starting weights, float32 [n, T]."""
     return {"logp_ref_NT": stage.score_reference(batch.rows)}

@@ -13,22 +13,22 @@ import torch
 
 from vlmrl import rng
 from vlmrl.train import dist
-from vlmrl.train.stage.algorithm import Batch, Bound
+from vlmrl.train.batch import StepBatch
+from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 from vlmrl.types import Rollout, Sample, TurnRollout, digest
 
 
 @provides("trajectory_N")
-def attempts(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def attempts(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Id of the attempt that each row is a step of, int64 [n], unique over all ranks. With an environment the group is the task that is
     attempted; else attempt k is the k-th rollout to each of the trajectory's rows."""
-    table = batch.table
-    return {} if table.attempt_N is None else {"trajectory_N": table.attempt_N[torch.tensor(table.mine, dtype=torch.int64)]}
+    return {} if batch.attempt_N is None else {"trajectory_N": batch.attempt_N[batch.mine]}
 
 
 @provides("turn_N")
-def turns(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def turns(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Number of each row's turn within its attempt, from 0, int64 [n]."""
     numbers = [row.turn if isinstance(row, TurnRollout) else _step(sample) for sample, _, row in _rows(batch)]
     known = [number for number in numbers if number is not None]
@@ -36,7 +36,7 @@ def turns(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
 
 
 @provides("state_N")
-def states(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def states(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Id of the state that each turn was taken in, int64 [n]: equal within a group where the state is.
 
     Without an environment a row's screen is the state, and all its rollouts meet it.
@@ -46,7 +46,7 @@ def states(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]
 
 
 @provides("node_N")
-def nodes(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
+def nodes(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Id of what an attempt has seen and said up to and with each turn, int64 [n]: equal where attempts of a group are one so far. Only of
     turns in an environment.
 
@@ -65,7 +65,7 @@ def nodes(stage: Stage, batch: Batch, method: Bound) -> dict[str, torch.Tensor]:
     return {"node_N": torch.tensor(out, dtype=torch.int64)}
 
 
-def _rows(batch: Batch) -> Sequence[tuple[Sample, int, Rollout]]:
+def _rows(batch: StepBatch) -> Sequence[tuple[Sample, int, Rollout]]:
     """(sample, place of the group in the plan, rollout) of each row."""
     return [(scored.group.prompt.sample, place, rollout) for place, scored in batch.groups for rollout in scored.group.rollouts]
 

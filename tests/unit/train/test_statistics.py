@@ -1,4 +1,4 @@
-"""train.stage.table: what is logged of a step's rewards and advantages, by hand and against scipy."""
+"""train.statistics: what is logged of a step's rewards and advantages, by hand and against scipy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from scipy import stats
 from tests.support.builders import group, sample
 from vlmrl.rollout.strategy.given_row import with_given_row
 from vlmrl.train import dist
-from vlmrl.train.stage.table import MOST_LABELS, advantage_moments, completions, describe, label_key, reward_table, share_with_given_row
+from vlmrl.train.batch import StepBatch
+from vlmrl.train.statistics import MOST_LABELS, advantage_moments, completions, describe, label_key, share_with_given_row
 from vlmrl.types import Group, Sample, ScoredGroup, Scores
 
 
@@ -27,7 +28,7 @@ def logged(groups: list[list[tuple[float | None, ...]]], adv: list[float]) -> di
         )
         for place, rewards in enumerate(groups)
     ]
-    return describe(scored, reward_table(scored, baseline=lambda _: None, progress=0.0), torch.tensor(adv, dtype=torch.float64))
+    return describe(StepBatch.of(scored, baseline=lambda _: None, progress=0.0), torch.tensor(adv, dtype=torch.float64))
 
 
 def test_share_of_rollouts_that_a_reward_judged() -> None:
@@ -128,10 +129,10 @@ def test_think_rates_are_those_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_step_logs_think_rates_by_label() -> None:
     scored = [answered([THOUGHT], category="easy"), answered([NONE], category="hard")]
-    table = reward_table(scored, baseline=lambda _: None, progress=0.0)
+    batch = StepBatch.of(scored, baseline=lambda _: None, progress=0.0)
     adv = torch.zeros(2, dtype=torch.float64)
-    assert describe(scored, table, adv, key="category")["completions/think_rate/easy"] == 1.0
-    assert "completions/think_rate/easy" not in describe(scored, table, adv)
+    assert describe(batch, adv, key="category")["completions/think_rate/easy"] == 1.0
+    assert "completions/think_rate/easy" not in describe(batch, adv)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 LIMITS: dict[str, tuple[str, int, int]] = {
-    "step": ("vlmrl/train/stage/grpo.py", 53, 8_292),
+    "step": ("vlmrl/train/stage/grpo.py", 53, 8_282),
     "tiny loop": ("examples/tiny_loop.py", 56, 8_933),
     "check": ("vlmrl/run/audit.py", 193, 32_389),
 }

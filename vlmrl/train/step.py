@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from vlmrl.config.section import OptimSection
 
 T = TypeVar("T")
+_FIELDS = {one.name for one in dataclasses.fields(LossInputs)}
 MAX_OOM_RETRIES = 3
 Number = float | torch.Tensor
 """Of the host, or of one element on a device that nobody has waited for."""
@@ -258,7 +259,7 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
             if not turn.own or not len(n):
                 scalar = scored.logp_BT.sum() * 0
             else:
-                x, slices = loss_inputs(batch, n, micro, scored), _slices(batch, n, micro)
+                x, slices = loss_inputs(batch, n, scored), _slices(batch, n, micro)
                 scalar, metrics = objective(x, slices, total)
                 seen.append(_counted(x, slices, micro, scalar, metrics))
                 if batch.see is not None:
@@ -312,53 +313,42 @@ def _backward(learner: Learner, scalar: torch.Tensor, *, last: bool, complete: C
         learner.updates.backward(scalar, last=last, complete=complete)
 
 
-def loss_inputs(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch, scored: TokenLogprobs) -> LossInputs:
-    """The micro-batch's slices of the flat tensors, cut to its own width."""
-    width, device = micro.mask_BT.shape[1], scored.logp_BT.device
-    old = scored.logp_BT.detach() if batch.logp_old_NT is None else to_device(batch.logp_old_NT[n, :width], device)
+def loss_inputs(batch: Minibatch, n: torch.Tensor | slice, scored: TokenLogprobs) -> LossInputs:
+    """Make the inputs of the losses for some rows of a minibatch, from what a forward pass gave for them.
+
+    Args:
+        n: places of the rows in the minibatch.
+        scored: their values; everything else is cut to the width of these and goes to their device.
+    """
+    logp_BT = scored.logp_BT
+    width, device = logp_BT.shape[1], logp_BT.device
+
+    def cut(value: torch.Tensor, *, tokens: bool = True) -> torch.Tensor:
+        return to_device(value[n, :width] if tokens else value[n], device)
+
+    old_BT = logp_BT.detach() if batch.logp_old_NT is None else cut(batch.logp_old_NT)
     if batch.given_old_NT is not None:
-        old = old_logprobs(to_device(batch.given_old_NT[n, :width], device), old)
-    fields = {name: to_device(value[n, :width] if name.endswith("T") else value[n], device) for name, value in batch.fields.items()}
-    return _inputs(
-        fields,
-        logp_BT=scored.logp_BT,
-        logp_old_BT=old,
-        logp_ref_BT=None if batch.logp_ref_NT is None else to_device(batch.logp_ref_NT[n, :width], device),
-        adv_BT=to_device(batch.adv_NT[n, :width].to(scored.logp_BT.dtype), device),
-        mask_BT=micro.mask_BT,
-        group_B=to_device(micro.group_B, device),
+        old_BT = old_logprobs(cut(batch.given_old_NT), old_BT)
+    fields = {name: cut(value, tokens=name.endswith("T")) for name, value in batch.fields.items()}
+    own = {name: value for name, value in fields.items() if name in _FIELDS}
+    return LossInputs(
+        logp_BT=logp_BT,
+        logp_old_BT=old_BT,
+        logp_ref_BT=None if batch.logp_ref_NT is None else cut(batch.logp_ref_NT),
+        adv_BT=cut(batch.adv_NT).to(logp_BT.dtype),
+        mask_BT=cut(batch.mask_NT),
+        group_B=cut(torch.tensor([row.group for row in batch.rows], dtype=torch.int64), tokens=False),
         entropy_BT=scored.entropy_BT,
         tasks=batch.tasks,
+        **own,
+        provided={name: value for name, value in fields.items() if name not in own},
     )
 
 
-def loss_inputs_of(batch: Minibatch, scores: TokenScores) -> LossInputs:
-    """A whole minibatch as loss inputs, for passes without gradient."""
-    logp_NT = scores.logp_NT
-    width = logp_NT.shape[1]
-    old = logp_NT if batch.logp_old_NT is None else batch.logp_old_NT
-    if batch.given_old_NT is not None:
-        old = old_logprobs(batch.given_old_NT[:, :width], old)
-    return _inputs(
-        {name: value[:, :width] if name.endswith("T") else value for name, value in batch.fields.items()},
-        logp_BT=logp_NT,
-        logp_old_BT=old,
-        logp_ref_BT=batch.logp_ref_NT,
-        adv_BT=batch.adv_NT[:, :width].to(logp_NT.dtype),
-        mask_BT=batch.mask_NT[:, :width],
-        group_B=torch.tensor([row.group for row in batch.rows], dtype=torch.int64),
-        entropy_BT=scores.entropy_NT,
-        tasks=batch.tasks,
-    )
-
-
-_FIELDS = {one.name for one in dataclasses.fields(LossInputs)}
-
-
-def _inputs(fields: Mapping[str, Any], **given: Any) -> LossInputs:
-    """`fields` under their names where `LossInputs` has them, else in `provided`."""
-    own = {name: value for name, value in fields.items() if name in _FIELDS}
-    return LossInputs(**given, **own, provided={name: value for name, value in fields.items() if name not in own})
+def scored_inputs(learner: Learner, batch: Minibatch) -> LossInputs:
+    """Make the inputs of a whole minibatch, with a forward pass without gradient."""
+    scores = score_tokens(learner, batch.rows)
+    return loss_inputs(batch, slice(None), Scored(logp_BT=scores.logp_NT, entropy_BT=scores.entropy_NT))
 
 
 def _slices(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch) -> MicroSlices:

@@ -18,7 +18,7 @@ from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.train.shard.ddp import ReplicaUpdates
 from vlmrl.train.stage.loss import TokenObjective
-from vlmrl.train.step import Learner, Minibatch, optimizer_step, score_rows
+from vlmrl.train.step import Learner, Minibatch, optimizer_step, score_rows, scored_inputs
 
 
 def learner(tiny: Tiny, max_tokens_per_microbatch: int = 10**6, layout: str = "shared_prefix") -> Learner:
@@ -181,3 +181,23 @@ def test_gap_to_the_sampler_is_measured_over_sampled_tokens(tiny: Tiny) -> None:
     )
     assert report.metrics["sampling/logp_gap"] == pytest.approx(0.25, abs=1e-5)
     assert report.metrics["sampling/kl"] == pytest.approx(2.718281828**0.25 - 1 - 0.25, abs=1e-5)
+
+
+def test_a_pass_over_a_whole_minibatch_is_cut_to_its_own_rows(tiny: Tiny) -> None:
+    """Tensors of a minibatch are as wide as the longest row of the step, which may be in another minibatch of the step."""
+    whole, one = batch(tiny), learner(tiny, 10_000)
+    short = [n for n, row in enumerate(whole.rows) if n % 3 == 0]
+    old_NT = score_rows(one, whole.rows)
+    part = dataclasses.replace(
+        whole,
+        rows=tuple(whole.rows[n] for n in short),
+        adv_NT=whole.adv_NT[short],
+        mask_NT=whole.mask_NT[short],
+        logp_old_NT=old_NT[short],
+        logp_ref_NT=old_NT[short] - 1,
+    )
+    x = scored_inputs(one, part)
+    assert x.logp_BT.shape[1] < old_NT.shape[1]
+    assert x.logp_old_BT.shape == x.logp_BT.shape == x.mask_BT.shape
+    assert x.logp_ref_BT is not None
+    assert torch.equal(x.logp_old_BT[x.mask_BT] - 1, x.logp_ref_BT[x.mask_BT])

@@ -15,7 +15,7 @@ from vlmrl.defaults import DEFAULTS
 from vlmrl.policy.pack import to_device
 from vlmrl.train import dist
 from vlmrl.train.stage.algorithm import Algorithm, Bound
-from vlmrl.train.step import Learner, MicroSlices, Minibatch, Objective, Sums, loss_inputs_of, masked_sum, score_tokens
+from vlmrl.train.step import Learner, MicroSlices, Minibatch, Objective, Sums, masked_sum, scored_inputs
 
 Loss = Callable[[LossInputs], LossOutput]
 Reducer = Callable[[torch.Tensor], Any]
@@ -117,7 +117,7 @@ def objective_of(learner: Learner, algorithm: Algorithm, batch: Minibatch, beta:
 
 def constrained(learner: Learner, constraint: Bound, batch: Minibatch) -> Auxiliary:
     """The term of a constraint that acts on the loss, with its dual at the weights that this update starts from."""
-    x = loss_inputs_of(batch, score_tokens(learner, batch.rows))
+    x = scored_inputs(learner, batch)
     seen = merge(dist.gather(constraint.extra["measure"](x)))
     dual = constraint.advance(seen)
 
@@ -130,7 +130,7 @@ def constrained(learner: Learner, constraint: Bound, batch: Minibatch) -> Auxili
 def group_objective(learner: Learner, loss: Bound, batch: Minibatch) -> GroupObjective:
     """First pass of a loss that compares rollouts: scores of all ranks without gradient, and the loss's derivatives by them."""
     score, divergence = choice(loss.call, "score") or "logL", choice(loss.call, "divergence")
-    x = loss_inputs_of(batch, score_tokens(learner, batch.rows))
+    x = scored_inputs(learner, batch)
     terms = row_terms(x, score=score, divergence=divergence)
     advantage = torch.where(x.mask_BT, x.adv_BT, torch.zeros_like(x.adv_BT)).sum(dim=1) / x.mask_BT.sum(dim=1).clamp(min=1)
     vectors = (terms.score_B, advantage, x.group_B, terms.kl_B, terms.tokens_B)

@@ -9,7 +9,7 @@ from vlmrl.train import dist
 from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
-from vlmrl.train.step import Minibatch, loss_inputs_of, score_tokens
+from vlmrl.train.step import Minibatch, scored_inputs
 
 
 @provides("score_mean_B")
@@ -21,7 +21,7 @@ def group_score_mean(stage: Stage, batch: Minibatch, method: Bound) -> dict[str,
     """
     if batch.logp_old_NT is None:
         return {"score_mean_B": torch.zeros(len(batch.rows))}
-    local = SCORES[method.extra["score"]](loss_inputs_of(batch, score_tokens(stage.learner, batch.rows)))
+    local = SCORES[method.extra["score"]](scored_inputs(stage.learner, batch))
     pairs = [(row.group, float(value)) for row, value in zip(batch.rows, local, strict=True)]
     sums: dict[int, list[float]] = {}
     for group, value in (pair for of_rank in dist.gather(pairs) for pair in of_rank):

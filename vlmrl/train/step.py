@@ -348,7 +348,7 @@ def loss_inputs(batch: Minibatch, n: torch.Tensor | slice, scored: TokenLogprobs
 def scored_inputs(learner: Learner, batch: Minibatch) -> LossInputs:
     """Make the inputs of a whole minibatch, with a forward pass without gradient."""
     scores = score_tokens(learner, batch.rows)
-    return loss_inputs(batch, slice(None), Scored(logp_BT=scores.logp_NT, entropy_BT=scores.entropy_NT))
+    return loss_inputs(batch, slice(None), TokenLogprobs(logp_BT=scores.logp_NT, entropy_BT=scores.entropy_NT))
 
 
 def _slices(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch) -> MicroSlices:

@@ -31,7 +31,7 @@ from vlmrl.errors import EngineError
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
-from vlmrl.rollout.episodes import EpisodeContext, run_attempts, talk_of
+from vlmrl.rollout.episodes import EnvSetup, run_attempts, talk_of
 from vlmrl.rollout.forks import NONE, Forks
 from vlmrl.rollout.turns import turn_rollouts
 from vlmrl.rollout.vllm import engine as engine_module
@@ -65,8 +65,8 @@ class World:
 
     def play(
         self, folder: Path, history: str, *, attempts: int = 3, forks: Forks = NONE, **changes: Any
-    ) -> tuple[EpisodeContext, list[list[Trajectory]]]:
-        table = EpisodeContext(
+    ) -> tuple[EnvSetup, list[list[Trajectory]]]:
+        table = EnvSetup(
             pool=self.pool,
             talk=talk_of(self.engine),
             settings=SETTINGS,

@@ -15,7 +15,7 @@ TRAINERS = {"trl": "TRL", "verl": "verl", "easyr1": "EasyR1", "swift": "ms-swift
 """Column of the table -> name of the trainer."""
 
 
-class Option(NamedTuple):
+class Key(NamedTuple):
     """One option: how it is given here, and its names elsewhere, separated by spaces."""
 
     here: str
@@ -34,159 +34,155 @@ def _under(prefix: str, *names: str) -> str:
     return " ".join(f"{prefix}.{name}" for name in names)
 
 
-ROWS: tuple[Option, ...] = (
+ROWS: tuple[Key, ...] = (
     # the model
-    Option("`model.path`", "model_name_or_path", _under(_MODEL, "path"), "worker.actor.model.model_path", "model"),
-    Option(
-        "`model.dtype`", "bf16 fp16", _under(_ACTOR, "fsdp_config.model_dtype"), "worker.actor.fsdp.torch_dtype", "torch_dtype bf16 fp16"
-    ),
-    Option("`model.attention`", "attn_implementation", "", "", "attn_impl"),
-    Option(
+    Key("`model.path`", "model_name_or_path", _under(_MODEL, "path"), "worker.actor.model.model_path", "model"),
+    Key("`model.dtype`", "bf16 fp16", _under(_ACTOR, "fsdp_config.model_dtype"), "worker.actor.fsdp.torch_dtype", "torch_dtype bf16 fp16"),
+    Key("`model.attention`", "attn_implementation", "", "", "attn_impl"),
+    Key(
         "`model.gradient_checkpointing`",
         "gradient_checkpointing",
         _under(_MODEL, "enable_gradient_checkpointing"),
         "worker.actor.model.enable_gradient_checkpointing",
         "gradient_checkpointing",
     ),
-    Option("`model.lora`", "use_peft", "", "", "tuner_type"),
-    Option("`model.lora.rank`", "lora_r", _under(_MODEL, "lora_rank"), "worker.actor.model.lora.rank", "lora_rank"),
-    Option("`model.lora.alpha`", "lora_alpha", _under(_MODEL, "lora_alpha"), "worker.actor.model.lora.alpha", "lora_alpha"),
-    Option(
+    Key("`model.lora`", "use_peft", "", "", "tuner_type"),
+    Key("`model.lora.rank`", "lora_r", _under(_MODEL, "lora_rank"), "worker.actor.model.lora.rank", "lora_rank"),
+    Key("`model.lora.alpha`", "lora_alpha", _under(_MODEL, "lora_alpha"), "worker.actor.model.lora.alpha", "lora_alpha"),
+    Key(
         "`model.lora.targets`",
         "lora_target_modules",
         _under(_MODEL, "target_modules"),
         "worker.actor.model.lora.target_modules",
         "target_modules",
     ),
-    Option(
+    Key(
         "`freeze` (a list of `vision`, `projector`, `language`)",
         "",
         _under(_ACTOR, "freeze_vision_tower"),
         "worker.actor.model.freeze_vision_tower",
         "freeze_vit freeze_aligner freeze_llm",
     ),
-    Option("`model.kernels`", "use_liger_kernel", _under(_MODEL, "use_liger"), "", "use_liger_kernel"),
-    Option("`model.revision`", "model_revision", "", "", "model_revision"),
-    Option("`train.offload_activations`", "", _under(_MODEL, "enable_activation_offload")),
-    Option("none: the model is not compiled", "torch_compile", _under(_ACTOR, "use_torch_compile"), "worker.actor.use_torch_compile"),
-    Option(
+    Key("`model.kernels`", "use_liger_kernel", _under(_MODEL, "use_liger"), "", "use_liger_kernel"),
+    Key("`model.revision`", "model_revision", "", "", "model_revision"),
+    Key("`train.offload_activations`", "", _under(_MODEL, "enable_activation_offload")),
+    Key("none: the model is not compiled", "torch_compile", _under(_ACTOR, "use_torch_compile"), "worker.actor.use_torch_compile"),
+    Key(
         "none: the chat template is the checkpoint's",
         "chat_template_kwargs",
         _under(_MODEL, "custom_chat_template"),
         "data.override_chat_template",
         "template",
     ),
-    Option("`model.quantize`", "load_in_4bit", "", "", "quant_bits quant_method"),
-    Option("none: weights are not quantised to 8 bits", "load_in_8bit", "", "", ""),
-    Option(
+    Key("`model.quantize`", "load_in_4bit", "", "", "quant_bits quant_method"),
+    Key("none: weights are not quantised to 8 bits", "load_in_8bit", "", "", ""),
+    Key(
         "none: code of a checkpoint is never run",
         "trust_remote_code",
         _under(_MODEL, "trust_remote_code"),
         "worker.actor.model.trust_remote_code",
     ),
     # the data
-    Option("`source.path`", "dataset_name", "data.train_files", "data.train_files", "dataset"),
-    Option("`eval.source.path`", "", "data.val_files", "data.val_files", "val_dataset"),
-    Option(
+    Key("`source.path`", "dataset_name", "data.train_files", "data.train_files", "dataset"),
+    Key("`eval.source.path`", "", "data.val_files", "data.val_files", "val_dataset"),
+    Key(
         "`source.columns` (rows of known shapes need none: docs/data.md)",
         "",
         "data.prompt_key data.image_key data.video_key",
         "data.prompt_key data.answer_key data.image_key",
         "columns",
     ),
-    Option("`source.media_root`", "", "", "data.image_dir"),
-    Option("`answer_format`", "", "", "", "system"),
-    Option("`data.prompt` (the text itself; 'content' is 'question' here)", "", "", "data.format_prompt"),
-    Option("`media.fps`", "", "", "data.video_fps"),
-    Option("`media.max_pixels`", "", "", "data.max_pixels", "max_pixels"),
-    Option("`media.min_pixels`", "", "", "data.min_pixels"),
-    Option("`data.max_prompt_tokens`", "", "data.max_prompt_length", "data.max_prompt_length", "max_length"),
-    Option(
+    Key("`source.media_root`", "", "", "data.image_dir"),
+    Key("`answer_format`", "", "", "", "system"),
+    Key("`data.prompt` (the text itself; 'content' is 'question' here)", "", "", "data.format_prompt"),
+    Key("`media.fps`", "", "", "data.video_fps"),
+    Key("`media.max_pixels`", "", "", "data.max_pixels", "max_pixels"),
+    Key("`media.min_pixels`", "", "", "data.min_pixels"),
+    Key("`data.max_prompt_tokens`", "", "data.max_prompt_length", "data.max_prompt_length", "max_length"),
+    Key(
         "none: longer prompts are dropped and counted, never cut",
         "",
         "data.filter_overlong_prompts data.truncation",
         "data.filter_overlong_prompts",
         "truncation_strategy",
     ),
-    Option("none: a row keeps all its columns", "remove_unused_columns"),
-    Option("`eval.limit`", "", "data.val_max_samples"),
-    Option(
-        "`eval.batch_prompts`", "per_device_eval_batch_size", "data.val_batch_size", "data.val_batch_size", "per_device_eval_batch_size"
-    ),
-    Option("`sampler`", "shuffle_dataset", "data.shuffle", "data.shuffle", "dataset_shuffle"),
+    Key("none: a row keeps all its columns", "remove_unused_columns"),
+    Key("`eval.limit`", "", "data.val_max_samples"),
+    Key("`eval.batch_prompts`", "per_device_eval_batch_size", "data.val_batch_size", "data.val_batch_size", "per_device_eval_batch_size"),
+    Key("`sampler`", "shuffle_dataset", "data.shuffle", "data.shuffle", "dataset_shuffle"),
     # rollouts
-    Option("`rollout.num_generations`", "num_generations", _under(_ROLLOUT, "n"), "worker.rollout.n", "num_generations"),
-    Option(
+    Key("`rollout.num_generations`", "num_generations", _under(_ROLLOUT, "n"), "worker.rollout.n", "num_generations"),
+    Key(
         "`rollout.prompts_per_step` (prompts; TRL and ms-swift count answers)",
         "generation_batch_size",
         "data.train_batch_size",
         "data.rollout_batch_size",
         "generation_batch_size",
     ),
-    Option(
+    Key(
         "`rollout.max_new_tokens`", "max_completion_length", "data.max_response_length", "data.max_response_length", "max_completion_length"
     ),
-    Option("`rollout.temperature`", "temperature", _under(_ROLLOUT, "temperature"), "worker.rollout.temperature", "temperature"),
-    Option("`rollout.top_p`", "top_p", _under(_ROLLOUT, "top_p"), "worker.rollout.top_p", "top_p"),
-    Option(
+    Key("`rollout.temperature`", "temperature", _under(_ROLLOUT, "temperature"), "worker.rollout.temperature", "temperature"),
+    Key("`rollout.top_p`", "top_p", _under(_ROLLOUT, "top_p"), "worker.rollout.top_p", "top_p"),
+    Key(
         "none: sampling knows `rollout.temperature` and `rollout.top_p`",
         "top_k min_p repetition_penalty",
         _under(_ROLLOUT, "top_k"),
         "",
         "top_k repetition_penalty",
     ),
-    Option("`rollout.max_num_seqs`", "", _under(_ROLLOUT, "max_num_seqs"), "", "vllm_max_num_seqs"),
-    Option("`rollout.engine`", "use_vllm", _under(_ROLLOUT, "name"), "worker.rollout.name", "use_vllm"),
-    Option(
+    Key("`rollout.max_num_seqs`", "", _under(_ROLLOUT, "max_num_seqs"), "", "vllm_max_num_seqs"),
+    Key("`rollout.engine`", "use_vllm", _under(_ROLLOUT, "name"), "worker.rollout.name", "use_vllm"),
+    Key(
         "`rollout.vllm.servers`",
         "vllm_mode vllm_server_host vllm_server_port vllm_server_base_url",
         "",
         "",
         "vllm_mode vllm_server_host vllm_server_port vllm_server_base_url",
     ),
-    Option("`rollout.vllm.patience`", "vllm_server_timeout", "", "", "vllm_server_timeout"),
-    Option(
+    Key("`rollout.vllm.patience`", "vllm_server_timeout", "", "", "vllm_server_timeout"),
+    Key(
         "`rollout.vllm.memory`",
         "vllm_gpu_memory_utilization",
         _under(_ROLLOUT, "gpu_memory_utilization"),
         "worker.rollout.gpu_memory_utilization",
         "vllm_gpu_memory_utilization",
     ),
-    Option(
+    Key(
         "`rollout.vllm.max_model_len`",
         "vllm_max_model_length",
         _under(_ROLLOUT, "max_model_len"),
         "worker.rollout.max_model_len",
         "vllm_max_model_len",
     ),
-    Option("`rollout.vllm.eager`", "", _under(_ROLLOUT, "enforce_eager"), "worker.rollout.enforce_eager", "vllm_enforce_eager"),
-    Option(
+    Key("`rollout.vllm.eager`", "", _under(_ROLLOUT, "enforce_eager"), "worker.rollout.enforce_eager", "vllm_enforce_eager"),
+    Key(
         "none: a vLLM engine generates with one device",
         "vllm_tensor_parallel_size",
         _under(_ROLLOUT, "tensor_model_parallel_size"),
         "worker.rollout.tensor_parallel_size",
         "vllm_tensor_parallel_size",
     ),
-    Option(
+    Key(
         "none: vLLM keeps its share of the memory while the policy trains",
         "vllm_enable_sleep_mode",
         _under(_ROLLOUT, "free_cache_engine"),
         "",
         "sleep_level",
     ),
-    Option(
+    Key(
         "none: the policy's own engine always batches continuously",
         "use_transformers_paged use_transformers_continuous_batching cache_implementation",
     ),
-    Option("`environment`", "", _under(_ROLLOUT, "multi_turn.enable"), "", "multi_turn_scheduler use_gym_env gym_env"),
-    Option(
+    Key("`environment`", "", _under(_ROLLOUT, "multi_turn.enable"), "", "multi_turn_scheduler use_gym_env gym_env"),
+    Key(
         "`environment.max_turns`",
         "max_tool_calling_iterations",
         _under(_ROLLOUT, "multi_turn.max_assistant_turns"),
         "",
         "max_turns",
     ),
-    Option(
+    Key(
         "`keep.table` (all kept answers: docs/view.md)",
         "log_completions",
         "trainer.log_val_generations",
@@ -194,92 +190,92 @@ ROWS: tuple[Option, ...] = (
         "log_completions",
     ),
     # rewards
-    Option(
+    Key(
         '`rewards` (a function of yours: `{name: python, function: "my.py:score"}`)',
         "reward_funcs",
         "custom_reward_function.path custom_reward_function.name",
         "worker.reward.reward_function",
         "reward_funcs",
     ),
-    Option("`weight` of an entry of `rewards`", "reward_weights", "", "", "reward_weights"),
-    Option("`reward_shaping`", "", "", "", "soft_max_length soft_cache_length"),
-    Option("`filters: [{name: overlong}]`", "mask_truncated_completions", "", "", "overlong_filter"),
-    Option(
+    Key("`weight` of an entry of `rewards`", "reward_weights", "", "", "reward_weights"),
+    Key("`reward_shaping`", "", "", "", "soft_max_length soft_cache_length"),
+    Key("`filters: [{name: overlong}]`", "mask_truncated_completions", "", "", "overlong_filter"),
+    Key(
         "`dynamic_sampling.max_batches` and `filters`",
         "",
         "algorithm.filter_groups.enable algorithm.filter_groups.max_num_gen_batches",
         "algorithm.online_filtering trainer.max_try_make_batch",
         "dynamic_sample max_resample_times",
     ),
-    Option("`low` and `high` of a filter by pass rate", "", "", "algorithm.filter_low algorithm.filter_high"),
+    Key("`low` and `high` of a filter by pass rate", "", "", "algorithm.filter_low algorithm.filter_high"),
     # advantage and loss
-    Option(
+    Key(
         "`advantage` (or a preset: `algorithm`)",
         "scale_rewards multi_objective_aggregation",
         "algorithm.adv_estimator algorithm.norm_adv_by_std_in_grpo",
         "algorithm.adv_estimator",
         "advantage_estimator scale_rewards",
     ),
-    Option("`reweight`", "top_entropy_quantile", "", "", "top_entropy_quantile"),
-    Option(
+    Key("`reweight`", "top_entropy_quantile", "", "", "top_entropy_quantile"),
+    Key(
         "`loss` and `reduce` (or a preset: `algorithm`)",
         "loss_type importance_sampling_level",
         _under(_ACTOR, "policy_loss.loss_mode"),
         "worker.actor.loss_type",
         "loss_type importance_sampling_level",
     ),
-    Option("`reduce`", "", _under(_ACTOR, "loss_agg_mode"), "worker.actor.loss_avg_mode"),
-    Option("`clip_low` of `loss`", "epsilon", _under(_ACTOR, "clip_ratio", "clip_ratio_low"), "worker.actor.clip_ratio_low", "epsilon"),
-    Option("`clip_high` of `loss`", "epsilon_high", _under(_ACTOR, "clip_ratio_high"), "worker.actor.clip_ratio_high", "epsilon_high"),
-    Option("`delta` of `loss`", "delta", "", "", "delta"),
-    Option("`dual_clip` of `loss`", "", _under(_ACTOR, "clip_ratio_c"), "worker.actor.clip_ratio_dual"),
-    Option(
+    Key("`reduce`", "", _under(_ACTOR, "loss_agg_mode"), "worker.actor.loss_avg_mode"),
+    Key("`clip_low` of `loss`", "epsilon", _under(_ACTOR, "clip_ratio", "clip_ratio_low"), "worker.actor.clip_ratio_low", "epsilon"),
+    Key("`clip_high` of `loss`", "epsilon_high", _under(_ACTOR, "clip_ratio_high"), "worker.actor.clip_ratio_high", "epsilon_high"),
+    Key("`delta` of `loss`", "delta", "", "", "delta"),
+    Key("`dual_clip` of `loss`", "", _under(_ACTOR, "clip_ratio_c"), "worker.actor.clip_ratio_dual"),
+    Key(
         "`importance_correction`",
         "vllm_importance_sampling_correction vllm_importance_sampling_mode",
         _under("algorithm.rollout_correction", "rollout_is", "rollout_rs"),
         "",
         "rollout_importance_sampling_mode",
     ),
-    Option(
+    Key(
         "`ratio_max` of `importance_correction`",
         "vllm_importance_sampling_clip_max",
         "algorithm.rollout_correction.rollout_is_threshold",
         "",
         "rollout_importance_sampling_threshold",
     ),
-    Option("`ratio_min` of `importance_correction`", "vllm_importance_sampling_clip_min"),
-    Option(
+    Key("`ratio_min` of `importance_correction`", "vllm_importance_sampling_clip_min"),
+    Key(
         "`tau_positive` and `tau_negative` of the loss `sapo`",
         "sapo_temperature_pos sapo_temperature_neg",
         _under(_ACTOR, "tau_pos", "tau_neg"),
         _under("worker.actor", "tau_positive", "tau_negative"),
         "tau_pos tau_neg",
     ),
-    Option("none: VESPO is not in", "vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg"),
-    Option("`auxiliary_losses`", "entropy_coef", _under(_ACTOR, "entropy_coeff")),
-    Option(
+    Key("none: VESPO is not in", "vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg"),
+    Key("`auxiliary_losses`", "entropy_coef", _under(_ACTOR, "entropy_coeff")),
+    Key(
         "`beta` (0 switches it off)",
         "beta",
         _under(_ACTOR, "kl_loss_coef", "use_kl_loss"),
         _under("algorithm", "kl_coef", "use_kl_loss", "disable_kl"),
         "beta",
     ),
-    Option("`kl`", "use_bias_correction_kl", _under(_ACTOR, "kl_loss_type"), "algorithm.kl_penalty"),
-    Option(
+    Key("`kl`", "use_bias_correction_kl", _under(_ACTOR, "kl_loss_type"), "algorithm.kl_penalty"),
+    Key(
         "none: the divergence (`beta`) is a term of the loss, not of the reward",
         "",
         "algorithm.use_kl_in_reward",
         "",
         "kl_in_reward",
     ),
-    Option(
+    Key(
         "`constraints`",
         "use_adaptive_entropy entropy_coef_delta entropy_coef_max entropy_coef_min",
         "algorithm.kl_ctrl.type algorithm.kl_ctrl.horizon",
         "algorithm.kl_type algorithm.kl_horizon",
     ),
-    Option("`target` of a constraint", "entropy_target", "algorithm.kl_ctrl.target_kl", "algorithm.kl_target"),
-    Option(
+    Key("`target` of a constraint", "entropy_target", "algorithm.kl_ctrl.target_kl", "algorithm.kl_target"),
+    Key(
         "none: the reference is what the stage starts from",
         "sync_ref_model ref_model_sync_steps ref_model_mixup_alpha",
         "",
@@ -287,33 +283,33 @@ ROWS: tuple[Option, ...] = (
         "sync_ref_model ref_model_sync_steps ref_model_mixup_alpha ref_model",
     ),
     # steps and batches
-    Option("`steps`", "max_steps", "trainer.total_training_steps", "trainer.max_steps", "max_steps"),
-    Option(
+    Key("`steps`", "max_steps", "trainer.total_training_steps", "trainer.max_steps", "max_steps"),
+    Key(
         "none: a stage ends after `steps`, not after epochs",
         "num_train_epochs",
         "trainer.total_epochs",
         "trainer.total_epochs",
         "num_train_epochs",
     ),
-    Option(
+    Key(
         "`updates_per_step` (verl and EasyR1: batch of prompts over mini-batch)",
         "steps_per_generation",
         _under(_ACTOR, "ppo_mini_batch_size"),
         "worker.actor.global_batch_size",
         "steps_per_generation",
     ),
-    Option(
+    Key(
         "none: each rollout is trained on once", "num_iterations", _under(_ACTOR, "ppo_epochs"), "worker.actor.ppo_epochs", "num_iterations"
     ),
-    Option(
+    Key(
         "`max_tokens_per_microbatch` (tokens, not rows)",
         "per_device_train_batch_size",
         _under(_ACTOR, "ppo_max_token_len_per_gpu", "ppo_micro_batch_size_per_gpu"),
         "worker.actor.micro_batch_size_per_device_for_update",
         "per_device_train_batch_size",
     ),
-    Option("none: it follows from `max_tokens_per_microbatch`", "gradient_accumulation_steps", "", "", "gradient_accumulation_steps"),
-    Option(
+    Key("none: it follows from `max_tokens_per_microbatch`", "gradient_accumulation_steps", "", "", "gradient_accumulation_steps"),
+    Key(
         "none: rows are always packed without padding, by tokens",
         "",
         _under(_MODEL, "use_remove_padding") + " " + _under(_ACTOR, "use_dynamic_bsz"),
@@ -321,80 +317,80 @@ ROWS: tuple[Option, ...] = (
         "padding_free packing",
     ),
     # the optimizer
-    Option("`optim.lr`", "learning_rate", _under(_ACTOR, "optim.lr"), "worker.actor.optim.lr", "learning_rate"),
-    Option("`optim.parts.vision` (the stage's schedule and warm-up; 0 freezes)", swift="vit_lr"),
-    Option("`optim.parts.projector`", swift="aligner_lr"),
-    Option(
+    Key("`optim.lr`", "learning_rate", _under(_ACTOR, "optim.lr"), "worker.actor.optim.lr", "learning_rate"),
+    Key("`optim.parts.vision` (the stage's schedule and warm-up; 0 freezes)", swift="vit_lr"),
+    Key("`optim.parts.projector`", swift="aligner_lr"),
+    Key(
         "`optim.kind` (plain AdamW, one with moments of 8 bits, or Muon)",
         "optim",
         _under(_ACTOR, "optim.optimizer"),
         "worker.actor.optim.strategy",
         "optim",
     ),
-    Option(
+    Key(
         "`optim.schedule`",
         "lr_scheduler_type",
         _under(_ACTOR, "optim.lr_scheduler_type", "optim.warmup_style"),
         "worker.actor.optim.lr_scheduler_type",
         "lr_scheduler_type",
     ),
-    Option(
+    Key(
         "`optim.warmup` (a share of the stage's steps)",
         "warmup_steps",
         _under(_ACTOR, "optim.lr_warmup_steps", "optim.lr_warmup_steps_ratio"),
         _under("worker.actor.optim", "lr_warmup_steps", "lr_warmup_ratio"),
         "warmup_ratio",
     ),
-    Option("none: a schedule ends at 0", "", _under(_ACTOR, "optim.min_lr_ratio"), "worker.actor.optim.min_lr_ratio"),
-    Option("`optim.weight_decay`", "weight_decay", _under(_ACTOR, "optim.weight_decay"), "worker.actor.optim.weight_decay", "weight_decay"),
-    Option("`optim.betas`", "adam_beta1 adam_beta2", _under(_ACTOR, "optim.betas"), "worker.actor.optim.betas", "adam_beta1 adam_beta2"),
-    Option("`optim.max_grad_norm`", "max_grad_norm", _under(_ACTOR, "grad_clip"), "worker.actor.max_grad_norm", "max_grad_norm"),
+    Key("none: a schedule ends at 0", "", _under(_ACTOR, "optim.min_lr_ratio"), "worker.actor.optim.min_lr_ratio"),
+    Key("`optim.weight_decay`", "weight_decay", _under(_ACTOR, "optim.weight_decay"), "worker.actor.optim.weight_decay", "weight_decay"),
+    Key("`optim.betas`", "adam_beta1 adam_beta2", _under(_ACTOR, "optim.betas"), "worker.actor.optim.betas", "adam_beta1 adam_beta2"),
+    Key("`optim.max_grad_norm`", "max_grad_norm", _under(_ACTOR, "grad_clip"), "worker.actor.max_grad_norm", "max_grad_norm"),
     # the run
-    Option("`run.name`", "run_name", "trainer.experiment_name", "trainer.experiment_name", "run_name"),
-    Option("`run.root`", "output_dir", "trainer.default_local_dir", "trainer.save_checkpoint_path", "output_dir"),
-    Option("`run.seed`", "seed", "data.seed", "data.seed", "seed"),
-    Option("`run.trackers`", "report_to", "trainer.logger", "trainer.logger", "report_to"),
-    Option("`checkpoint.every`", "save_steps", "trainer.save_freq", "trainer.save_freq", "save_steps"),
-    Option("`checkpoint.keep`", "save_total_limit", "trainer.max_actor_ckpt_to_keep", "trainer.save_limit", "save_total_limit"),
-    Option("`checkpoint.asynchronous`", "", _under(_ACTOR, "checkpoint.async_save")),
-    Option("none: every step is logged", "logging_steps", "", "", "logging_steps"),
-    Option("`eval.every`", "eval_steps", "trainer.test_freq", "trainer.val_freq", "eval_steps"),
-    Option("`eval.at_start`", "eval_on_start", "trainer.val_before_train", "trainer.val_before_train", "eval_on_start"),
-    Option(
+    Key("`run.name`", "run_name", "trainer.experiment_name", "trainer.experiment_name", "run_name"),
+    Key("`run.root`", "output_dir", "trainer.default_local_dir", "trainer.save_checkpoint_path", "output_dir"),
+    Key("`run.seed`", "seed", "data.seed", "data.seed", "seed"),
+    Key("`run.trackers`", "report_to", "trainer.logger", "trainer.logger", "report_to"),
+    Key("`checkpoint.every`", "save_steps", "trainer.save_freq", "trainer.save_freq", "save_steps"),
+    Key("`checkpoint.keep`", "save_total_limit", "trainer.max_actor_ckpt_to_keep", "trainer.save_limit", "save_total_limit"),
+    Key("`checkpoint.asynchronous`", "", _under(_ACTOR, "checkpoint.async_save")),
+    Key("none: every step is logged", "logging_steps", "", "", "logging_steps"),
+    Key("`eval.every`", "eval_steps", "trainer.test_freq", "trainer.val_freq", "eval_steps"),
+    Key("`eval.at_start`", "eval_on_start", "trainer.val_before_train", "trainer.val_before_train", "eval_on_start"),
+    Key(
         "none: the same command resumes",
         "resume_from_checkpoint",
         "trainer.resume_mode trainer.resume_from_path",
         "trainer.load_checkpoint_path",
         "resume_from_checkpoint",
     ),
-    Option(
+    Key(
         "none: evaluation is greedy; `vlmrl eval` has `--samples` and `--temperature`",
         "num_generations_eval",
         _under(_ROLLOUT, "val_kwargs.temperature", "val_kwargs.n"),
         "worker.rollout.val_override_config",
         "num_generations_eval",
     ),
-    Option(
+    Key(
         "none: processes are started by `vlmrl launch`",
         "",
         "trainer.n_gpus_per_node trainer.nnodes",
         "trainer.n_gpus_per_node trainer.nnodes",
     ),
-    Option(
+    Key(
         "`train.sharding`",
         "deepspeed fsdp",
         _under(_ACTOR, "strategy"),
         "worker.actor.strategy worker.actor.fsdp.enable_full_shard",
         "deepspeed fsdp",
     ),
-    Option(
+    Key(
         "`train.offload`",
         "",
         _under(_ACTOR, "fsdp_config.param_offload", "fsdp_config.optimizer_offload"),
         _under("worker.actor", "offload.offload_params", "offload.offload_optimizer", "fsdp.enable_cpu_offload"),
     ),
-    Option("`train.shard_size`", "", _under(_ACTOR, "fsdp_config.fsdp_size"), "worker.actor.fsdp.fsdp_size"),
-    Option("`train.sequence`", "", _under(_ACTOR, "ulysses_sequence_parallel_size"), "worker.actor.ulysses_size", "sequence_parallel_size"),
+    Key("`train.shard_size`", "", _under(_ACTOR, "fsdp_config.fsdp_size"), "worker.actor.fsdp.fsdp_size"),
+    Key("`train.sequence`", "", _under(_ACTOR, "ulysses_sequence_parallel_size"), "worker.actor.ulysses_size", "sequence_parallel_size"),
 )
 
 
@@ -430,7 +426,7 @@ def hint(path: Sequence[str]) -> str | None:
     return f"{owners} '{nearest[0].name}' {meant}; see {PAGE}"
 
 
-_BY_LAST_PART: dict[str, list[tuple[str, str, Option]]] = {}
+_BY_LAST_PART: dict[str, list[tuple[str, str, Key]]] = {}
 """Last part of a foreign name -> (trainer, name, row), in the order of the table."""
 for _row in ROWS:
     for _column, _trainer in TRAINERS.items():

@@ -31,6 +31,8 @@ from vlmrl.errors import RowError
 from vlmrl.types import MediaHandle, MediaKind, MediaRef, Prompt, Sample
 
 ANSWER_FORMATS = ("think", "answer_only", "think_or_not")
+Messages = Sequence[dict[str, Any]]
+"""Of a conversation, in the form that chat templates take."""
 
 _INSTRUCTION = {
     "answer_only": "Give {what} in <answer></answer>.",
@@ -103,11 +105,9 @@ class Tokenizer(Protocol):
 class Writer(Protocol):
     """A family's own processor, which makes ids from text and media together (`families.given.Scribe`)."""
 
-    def render(self, messages: Sequence[dict[str, Any]]) -> str: ...
+    def render(self, messages: Messages) -> str: ...
 
-    def expand(
-        self, messages: Sequence[dict[str, Any]], media: Sequence[PromptMedium]
-    ) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]: ...
+    def expand(self, messages: Messages, media: Sequence[PromptMedium]) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]: ...
 
 
 class Processor(Protocol):
@@ -201,7 +201,7 @@ class Encoder:
             return self._written(self.writer, sample, answer_format, [PromptMedium(handle, blank(handle.grid_thw)) for handle in handles])
         return self._prompt(sample, answer_format, handles)
 
-    def encode_turns(self, sample: Sample, turns: Sequence[dict[str, Any]], shown: Sequence[PromptMedium]) -> Prompt:
+    def encode_turns(self, sample: Sample, turns: Messages, shown: Sequence[PromptMedium]) -> Prompt:
         """The prompt of turns in the chat template's own form, with no instruction added: for what was not made from a row.
 
         Args:
@@ -225,9 +225,7 @@ class Encoder:
         self._check_control_tokens(sample, answer_format, self.tokenize(self._rendered(asked)))
         return self._written_as(writer, sample, answer_format, asked, media)
 
-    def _written_as(
-        self, writer: Writer, sample: Sample, answer_format: str, asked: Sequence[dict[str, Any]], media: Sequence[PromptMedium]
-    ) -> Prompt:
+    def _written_as(self, writer: Writer, sample: Sample, answer_format: str, asked: Messages, media: Sequence[PromptMedium]) -> Prompt:
         handles = tuple(one.handle for one in media)
         try:
             ids, kinds = writer.expand(asked, media)
@@ -254,7 +252,7 @@ class Encoder:
         self._check_length(sample, ids)
         return prompt
 
-    def _rendered(self, asked: Sequence[dict[str, Any]]) -> str:
+    def _rendered(self, asked: Messages) -> str:
         """The chat template's text, a placeholder per medium."""
         if self.writer is not None:
             return self.writer.render(asked)

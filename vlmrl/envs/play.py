@@ -12,7 +12,7 @@ from vlmrl.envs.pool import EnvPool, Episode, Reply
 from vlmrl.envs.protocol import Observation
 from vlmrl.envs.rows import recorded
 from vlmrl.envs.screens import ScreenFolder, state_of
-from vlmrl.envs.trajectory import StoredObservation, Trajectory, TrajectoryTurn, environment_seed, spoilt, trajectory_to_json
+from vlmrl.envs.trajectory import Snapshot, Trajectory, TrajectoryTurn, environment_seed, spoilt, trajectory_to_json
 from vlmrl.errors import ConfigError
 from vlmrl.rng import key
 
@@ -48,11 +48,9 @@ def play(pool: EnvPool, task: Mapping[str, Any], seed: int, *, k: int, agent: Ag
     return Trajectory(task=recorded(task), seed=seed, k=k, turns=kept, fault=fault, identity=dict(pool.identity), optimum=optimum)
 
 
-def keep(observation: Observation, screens: ScreenFolder) -> StoredObservation:
+def keep(observation: Observation, screens: ScreenFolder) -> Snapshot:
     """An observation with its screens as files."""
-    return StoredObservation(
-        text=observation.text, media=tuple(screens.put(data) for data in observation.screens), state=state_of(observation)
-    )
+    return Snapshot(text=observation.text, media=tuple(screens.put(data) for data in observation.screens), state=state_of(observation))
 
 
 def _action(episode: Episode, agent: Agent, n: int) -> Reply:

@@ -9,14 +9,14 @@ from vlmrl.answers.tags import FREE
 from vlmrl.data.conversation import Conversation, Segment, answer_segment, first_segment, turns
 from vlmrl.data.history import History
 from vlmrl.envs.rows import answer_type_of
-from vlmrl.envs.trajectory import StoredObservation, Trajectory, TrajectoryTurn
+from vlmrl.envs.trajectory import Snapshot, Trajectory, TrajectoryTurn
 from vlmrl.types import MediaHandle, MediaRef, Prompt, Sample
 
 Handles = Callable[[MediaRef], MediaHandle]
 
 
 def next_prompt(
-    so_far: Trajectory, seen: StoredObservation, history: History, conversation: Conversation, handle: Handles, *, answer_format: str = FREE
+    so_far: Trajectory, seen: Snapshot, history: History, conversation: Conversation, handle: Handles, *, answer_format: str = FREE
 ) -> Prompt:
     """The prompt of the next answer, where `seen` is what is shown now. The rows of the whole trajectory have the same (`rows`).
 

@@ -17,7 +17,7 @@ from vlmrl.types import FinishReason, MediaRef, digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StoredObservation:
+class Snapshot:
     """An observation as it is kept: its screens are files of the run's folder, named by their content."""
 
     text: str
@@ -30,7 +30,7 @@ class StoredObservation:
 class TrajectoryTurn:
     """One answer, what it was given to, and what came of it."""
 
-    seen: StoredObservation
+    seen: Snapshot
     """Before the action."""
     action: str
     ids: tuple[int, ...] = ()
@@ -181,7 +181,7 @@ def _turn(value: Mapping[str, Any]) -> TrajectoryTurn:
     return TrajectoryTurn(
         **{
             **value,
-            "seen": StoredObservation(text=seen["text"], media=media, state=seen["state"]),
+            "seen": Snapshot(text=seen["text"], media=media, state=seen["state"]),
             "ids": tuple(value["ids"]),
             "logprobs": tuple(float.fromhex(one) for one in value["logprobs"]),
             "reward": None if value["reward"] is None else float.fromhex(value["reward"]),

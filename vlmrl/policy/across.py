@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from vlmrl.policy.attention import require
-from vlmrl.policy.forward import ModelInputs, TokenLogprobs, embed, scored
+from vlmrl.policy.forward import ModelInput, TokenLogprobs, embed, scored
 from vlmrl.policy.head import streaming_logprobs
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import PackedBatch, to_device
@@ -34,7 +34,7 @@ class _Row:
     """Types of the deepstack features."""
 
     @staticmethod
-    def of(batch: PackedBatch, inputs: ModelInputs) -> _Row:
+    def of(batch: PackedBatch, inputs: ModelInput) -> _Row:
         return _Row(
             layout=replace(batch.layout),  # without the tensors that were made of it
             positions_31N=batch.positions_31N.cpu(),
@@ -97,20 +97,20 @@ def shared_columns(
     return scored(batch.rows, ordered[:, 0], ordered[:, 1] if entropy_gradient else ordered[:, 1].detach())
 
 
-def _inputs(policy: Policy, batch: PackedBatch | None, vision: VisionCache | PassFeatures, *, train: bool) -> ModelInputs:
+def _inputs(policy: Policy, batch: PackedBatch | None, vision: VisionCache | PassFeatures, *, train: bool) -> ModelInput:
     """Of the whole row; without a row of no columns, by way of the embedding all the same: what hangs on it belongs to the graph."""
     if batch is None:
         nothing = torch.zeros(1, 0, dtype=torch.int64, device=policy.device)
-        return ModelInputs(policy.core.get_input_embeddings()(nothing), nothing.bool(), [])
+        return ModelInput(policy.core.get_input_embeddings()(nothing), nothing.bool(), [])
     features = vision.features(policy, [handle for prompt, _ in batch.prompts for handle in prompt.media], train=train)
     return embed(policy, batch.ids_1N, [(prompt, 0, offset) for prompt, offset in batch.prompts], features)
 
 
-def _handed_out(policy: Policy, inputs: ModelInputs, row: _Row, columns: Columns, *, train: bool) -> ModelInputs:
+def _handed_out(policy: Policy, inputs: ModelInput, row: _Row, columns: Columns, *, train: bool) -> ModelInput:
     """This rank's columns."""
     embeds_nH = columns.hand_out(inputs.embeds_BSH[0], columns.sizes, gradient=train)
     visual = [int(part.sum()) for part in row.visual_N.split(columns.sizes)]
     width = embeds_nH.shape[1]
     deep = inputs.deepstack or [torch.zeros(0, width, dtype=dtype, device=policy.device) for dtype in row.levels]
     levels = [columns.hand_out(level, visual, gradient=train and policy.vision_trains) for level in deep]
-    return ModelInputs(embeds_nH[None], row.visual_N[columns.own][None].to(policy.device), levels)
+    return ModelInput(embeds_nH[None], row.visual_N[columns.own][None].to(policy.device), levels)

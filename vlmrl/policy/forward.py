@@ -33,7 +33,7 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True)
-class ModelInputs:
+class ModelInput:
     """What the language model gets besides positions and masks."""
 
     embeds_BSH: torch.Tensor
@@ -50,9 +50,7 @@ class ModelInputs:
         return out
 
 
-def embed(
-    policy: Policy, ids_BS: torch.Tensor, prompts: Sequence[tuple[Prompt, int, int]], features: Mapping[str, Features]
-) -> ModelInputs:
+def embed(policy: Policy, ids_BS: torch.Tensor, prompts: Sequence[tuple[Prompt, int, int]], features: Mapping[str, Features]) -> ModelInput:
     """Token embeddings [B, S, H] with vision features in their placeholders. `ids_BS` lies on the host, where placeholders are counted.
     `prompts` gives prompts with their row and first column, in the order of rows and columns.
 
@@ -77,11 +75,11 @@ def embed(
         raise ValueError(f"{int(pads.sum())} placeholder tokens but {expected} vision features: a placeholder id outside a visual span")
     visual = to_device(pads, embeds.device)
     if not parts:
-        return ModelInputs(embeds, visual, [])
+        return ModelInput(embeds, visual, [])
     index = to_device(torch.cat(flat_index), embeds.device)
     flat = embeds.reshape(-1, embeds.shape[-1])
     filled = flat.index_copy(0, index, torch.cat(parts).to(flat.dtype)).view_as(embeds)
-    return ModelInputs(filled, visual, [torch.cat(layer) for layer in zip(*deep, strict=True)])
+    return ModelInput(filled, visual, [torch.cat(layer) for layer in zip(*deep, strict=True)])
 
 
 def repeat(

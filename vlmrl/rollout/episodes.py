@@ -4,13 +4,12 @@ Prompts are built by the policy of history from what was sampled, so that each t
 Attempts at a task that wait with equal prompts are one request, which is read once. Seeds of answers belong to (attempt, turn): neither
 who else plays nor the order in which attempts end changes what is sampled, up to the last bits of batched kernels.
 
-The attempts that are played together are a session of the engine (`protocols.MultiTurnSession`): where a prompt begins with the turn
-before it, an engine may keep what it has read of it. `anew` is the reference: it reads every prompt whole. Nothing is kept of an attempt
-that is over.
+The attempts that are played together are one `protocols.MultiTurnSession`: where a prompt begins with the turn before it, an engine may
+keep what it has read of it. `anew` is the reference: it reads every prompt whole. Nothing is kept of an attempt that is over.
 
 With forks (`rollout.forks`) the attempts that have not parted yet are asked once and all act on the answer.
 
-A prompt that grows beyond `EpisodeContext.longest` ends its attempt with the outcome `context`: a limit, and no fault.
+A prompt that grows beyond `EnvSetup.longest` ends its attempt with the outcome `context`: a limit, and no fault.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from vlmrl.envs.prompts import Handles, next_prompt
 from vlmrl.envs.protocol import Optimum
 from vlmrl.envs.rows import recorded
 from vlmrl.envs.screens import ScreenFolder
-from vlmrl.envs.trajectory import StoredObservation, Trajectory, TrajectoryTurn, spoilt
+from vlmrl.envs.trajectory import Snapshot, Trajectory, TrajectoryTurn, spoilt
 from vlmrl.errors import RowError
 from vlmrl.media.store import MediaStore
 from vlmrl.protocols import MultiTurnSession, RolloutEngine, SessionEngine
@@ -69,7 +68,7 @@ def talk_of(engine: RolloutEngine) -> Talk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodeContext:
+class EnvSetup:
     """What the episodes of a run share."""
 
     pool: EnvPool
@@ -103,10 +102,10 @@ def make_table(
     longest: int | None = None,
     forks: Forks = NONE,
     whole: bool = False,
-) -> EpisodeContext:
+) -> EnvSetup:
     """A table for a model's processor, with screens as files of `folder` that `store` decodes. `longest`: tokens of a prompt; `whole`: the
     environment reads answers itself, tags and all."""
-    return EpisodeContext(
+    return EnvSetup(
         pool=pool,
         talk=talk,
         settings=settings,
@@ -137,7 +136,7 @@ class _Attempt:
     reply: Reply
     optimum: Optimum | None
     done: list[TrajectoryTurn] = field(default_factory=list[TrajectoryTurn])
-    seen: StoredObservation | None = None
+    seen: Snapshot | None = None
 
     def trajectory(self, identity: Mapping[str, str]) -> Trajectory:
         fault = self.reply.fault
@@ -148,10 +147,7 @@ class _Attempt:
 
 
 def run_attempts(
-    table: EpisodeContext,
-    tasks: Sequence[tuple[Mapping[str, Any], int]],
-    attempts: int | Sequence[int],
-    seed_of: Callable[[int, int, int], int],
+    table: EnvSetup, tasks: Sequence[tuple[Mapping[str, Any], int]], attempts: int | Sequence[int], seed_of: Callable[[int, int, int], int]
 ) -> list[list[Trajectory]]:
     """Attempts at each (task, environment's seed), the same number for all or one for each. `seed_of(place of the task, k, turn)` seeds an
     answer.
@@ -181,7 +177,7 @@ def run_attempts(
     return [made[start : start + n] for start, n in zip(starts, sizes, strict=True)]
 
 
-def _play(table: EpisodeContext, every: Sequence[_Attempt], session: MultiTurnSession, seed_of: Callable[[int, int, int], int]) -> None:
+def _play(table: EnvSetup, every: Sequence[_Attempt], session: MultiTurnSession, seed_of: Callable[[int, int, int], int]) -> None:
     """Turn after turn, until all attempts are over."""
     for turn in range(table.turns):
         waiting = [one for one in every if one.reply.observation is not None]
@@ -200,12 +196,7 @@ def _play(table: EpisodeContext, every: Sequence[_Attempt], session: MultiTurnSe
 
 
 def _answers(
-    table: EpisodeContext,
-    session: MultiTurnSession,
-    asked: Sequence[tuple[Sequence[_Attempt], Prompt]],
-    seeds: Sequence[int],
-    *,
-    goes_on: bool,
+    table: EnvSetup, session: MultiTurnSession, asked: Sequence[tuple[Sequence[_Attempt], Prompt]], seeds: Sequence[int], *, goes_on: bool
 ) -> list[Rollout]:
     """An answer to each (attempts that say the same, prompt); attempts at a task with equal prompts are asked together. `goes_on`: the
     next prompts begin with these."""
@@ -229,7 +220,7 @@ def _answers(
     return [found[n] for n in range(len(asked))]
 
 
-def _asked(table: EpisodeContext, waiting: Sequence[_Attempt], turn: int) -> list[tuple[list[_Attempt], Prompt]]:
+def _asked(table: EnvSetup, waiting: Sequence[_Attempt], turn: int) -> list[tuple[list[_Attempt], Prompt]]:
     """Attempts that say the same at this turn, with what they are asked under. One whose prompt has grown too long is over, and one that
     saw something else than those that it should be like has drifted."""
     blocks: dict[tuple[int, int], list[_Attempt]] = {}
@@ -255,7 +246,7 @@ def _asked(table: EpisodeContext, waiting: Sequence[_Attempt], turn: int) -> lis
     return out
 
 
-def _prompt(table: EpisodeContext, one: _Attempt) -> Prompt | None:
+def _prompt(table: EnvSetup, one: _Attempt) -> Prompt | None:
     """What the next answer is sampled under; None where it has grown too long."""
     assert one.seen is not None
     so_far = Trajectory(task=one.task, seed=one.seed, k=one.k, turns=tuple(one.done))

@@ -36,7 +36,7 @@ from vlmrl.envs.trajectory import (
 )
 from vlmrl.errors import CheckpointError, RemoteError
 from vlmrl.rollout.collect import Collection, Collector, GenerationBatch, PendingGroup, RolloutBatch, Scoring
-from vlmrl.rollout.episodes import EpisodeContext, run_attempts
+from vlmrl.rollout.episodes import EnvSetup, run_attempts
 from vlmrl.rollout.journal import Journal, scores_from_json
 from vlmrl.types import Group, Prompt, ScoredGroup, TurnRollout
 
@@ -130,7 +130,7 @@ class EpisodeGroup(PendingGroup):
 class EpisodeCollector(Collector):
     """A collector whose groups are episodes."""
 
-    table: EpisodeContext
+    table: EnvSetup
     watch: FaultWatch
     task_of: TaskOf = plain_task
     """What the environment is given of a row."""
@@ -208,7 +208,7 @@ class EpisodeCollector(Collector):
         return {**super()._record(one), "rollouts": [], "trajectories": trajectories, "policy_version": one.version}
 
 
-def turn_rollouts(table: EpisodeContext, played: Sequence[Trajectory], version: int) -> list[TurnRollout]:
+def turn_rollouts(table: EnvSetup, played: Sequence[Trajectory], version: int) -> list[TurnRollout]:
     """The turns of the whole attempts at a task, attempt after attempt. Turns that saw the same share their prompt.
 
     Raises:

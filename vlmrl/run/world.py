@@ -18,7 +18,7 @@ from vlmrl.envs.rows import takes_rows, task_maker
 from vlmrl.policy.model import ProcessorBundle
 from vlmrl.protocols import RolloutEngine, Strategy
 from vlmrl.rollout.collect import Collector
-from vlmrl.rollout.episodes import EpisodeContext, make_table, talk_of
+from vlmrl.rollout.episodes import EnvSetup, make_table, talk_of
 from vlmrl.rollout.forks import Forks
 from vlmrl.rollout.guide import collector_for
 from vlmrl.rollout.turns import EpisodeCollector, FaultWatch
@@ -81,7 +81,7 @@ def pool_of(environment: EnvironmentMethod, plugins: tuple[str, ...]) -> EnvPool
     return open_pool(e.name, e.arguments, plugins=plugins, settings=settings)
 
 
-def table_of(s: Session, cfg: RolloutStage, pool: EnvPool, engine: RolloutEngine) -> EpisodeContext:
+def table_of(s: Session, cfg: RolloutStage, pool: EnvPool, engine: RolloutEngine) -> EnvSetup:
     """How the stage's episodes are played."""
     assert cfg.environment is not None
     folder, h, rollout = s.run.path / SCREENS, cfg.history, cfg.rollout

@@ -6,13 +6,13 @@ import pytest
 from scipy.stats import binomtest
 
 from vlmrl.envs.score import score, wilson
-from vlmrl.envs.trajectory import StoredObservation, Trajectory, TrajectoryTurn
+from vlmrl.envs.trajectory import Snapshot, Trajectory, TrajectoryTurn
 
 
 def played(outcome: str, *, k: int = 0, turns: int = 1) -> Trajectory:
     if outcome == "timeout":
         return Trajectory(task={"id": "a"}, seed=1, k=k, turns=(), fault=outcome)
-    one = TrajectoryTurn(seen=StoredObservation(text="", media=(), state="s"), action="a", reward=0.0)
+    one = TrajectoryTurn(seen=Snapshot(text="", media=(), state="s"), action="a", reward=0.0)
     last = TrajectoryTurn(seen=one.seen, action="a", reward=1.0, outcome=outcome)  # pyright: ignore[reportArgumentType]
     return Trajectory(task={"id": "a"}, seed=1, k=k, turns=(*[one] * (turns - 1), last))
 

@@ -12,7 +12,7 @@ from vlmrl.data.adapters import tasks as task_rows_of_a_source
 from vlmrl.data.adapters.base import ImportOptions
 from vlmrl.data.row import parse_row
 from vlmrl.envs.lengths import played_lengths, read_played, task_rows
-from vlmrl.envs.trajectory import StoredObservation, Trajectory, TrajectoryTurn
+from vlmrl.envs.trajectory import Snapshot, Trajectory, TrajectoryTurn
 from vlmrl.errors import ConfigError
 from vlmrl.sampling.curriculum_gui import curriculum_gui
 from vlmrl.sampling.info import describe
@@ -20,7 +20,7 @@ from vlmrl.sampling.ledger import Ledger
 
 
 def attempt(task: str, turns: int, outcome: str, fault: str | None = None) -> Trajectory:
-    seen = StoredObservation(text="", media=(), state="s")
+    seen = Snapshot(text="", media=(), state="s")
     reward = None if fault else 0.0
     outcomes = [""] * (turns - 1) + [outcome]
     every = tuple(TrajectoryTurn(seen=seen, action="a", reward=reward, outcome=one) for one in outcomes)  # pyright: ignore[reportArgumentType]

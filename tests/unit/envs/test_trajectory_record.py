@@ -15,7 +15,7 @@ from vlmrl.envs.picture import Thing, flat, png
 from vlmrl.envs.prompts import chains, first_sample, read, rows
 from vlmrl.envs.screens import ScreenFolder
 from vlmrl.envs.trajectory import (
-    StoredObservation,
+    Snapshot,
     Trajectory,
     TrajectoryTurn,
     environment_seed,
@@ -34,7 +34,7 @@ def episode(folder: Path, turns: int, **more: object) -> Trajectory:
     made = []
     for n in range(turns):
         ref = screens.put(png(flat([Thing(color="red", shape="square", box=(n, n, n + 40, n + 40))])))
-        seen = StoredObservation(text=f"Step {n}.", media=(ref,), state=f"s{n}")
+        seen = Snapshot(text=f"Step {n}.", media=(ref,), state=f"s{n}")
         made.append(TrajectoryTurn(seen=seen, action=f"go {n}", ids=(5, n), logprobs=(-0.1, -1 / 3), reward=0.1 * n, outcome=""))
     return Trajectory(**{"task": {"id": "t"}, "seed": 2**62 + 1, "k": 1, "turns": tuple(made), "identity": {"a": "b"}} | more)
 

@@ -15,7 +15,7 @@ from vlmrl.envs.browser.process import Browser, find_browser, missing_browser
 from vlmrl.envs.picture import flat, png
 from vlmrl.envs.protocol import Optimum, Outcome
 from vlmrl.envs.screens import ScreenFolder
-from vlmrl.envs.trajectory import StoredObservation, Trajectory, TrajectoryTurn, trajectory_to_json
+from vlmrl.envs.trajectory import Snapshot, Trajectory, TrajectoryTurn, trajectory_to_json
 from vlmrl.envs.worlds.toy_desk import _element  # pyright: ignore[reportPrivateUsage]
 from vlmrl.errors import StorageError
 from vlmrl.evals.pages.replay_page import SHOWN, page, write_replay
@@ -29,7 +29,7 @@ def screen(folder: Path, color: str = "red") -> MediaRef:
 
 
 def turn(ref: MediaRef, action: str, text: str = "Task", reward: float | None = 0.0, outcome: Outcome = "") -> TrajectoryTurn:
-    return TrajectoryTurn(seen=StoredObservation(text=text, media=(ref,), state="0"), action=action, reward=reward, outcome=outcome)
+    return TrajectoryTurn(seen=Snapshot(text=text, media=(ref,), state="0"), action=action, reward=reward, outcome=outcome)
 
 
 def attempt(*turns: TrajectoryTurn, k: int = 0, **more) -> Trajectory:

@@ -25,7 +25,7 @@ from vlmrl.policy.forward import LAYOUTS, repeat
 from vlmrl.policy.pack import Row, pack
 from vlmrl.rollout import episodes
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.rollout.episodes import Anew, EpisodeContext, anew, run_attempts
+from vlmrl.rollout.episodes import Anew, EnvSetup, anew, run_attempts
 from vlmrl.rollout.forks import NONE, Forks
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
@@ -55,7 +55,7 @@ def play(
 
     encoder = dataclasses.replace(tiny.encoder, data_root=folder)
     with open_pool("toy_desk", arguments, settings=PoolSettings(workers=1, start=60.0)) as pool:
-        table = EpisodeContext(
+        table = EnvSetup(
             pool=pool,
             talk=anew(generate),
             settings=SETTINGS,
@@ -71,7 +71,7 @@ def play(
     return made, asked, table
 
 
-def trained(table: EpisodeContext, one: Trajectory) -> list[tuple[Prompt, tuple[int, ...]]]:
+def trained(table: EnvSetup, one: Trajectory) -> list[tuple[Prompt, tuple[int, ...]]]:
     return rows(chains(one, table.history, table.conversation, table.handle))
 
 

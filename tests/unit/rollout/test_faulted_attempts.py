@@ -17,7 +17,7 @@ from tests.support.builders import sample
 from vlmrl.data.history import History
 from vlmrl.envs.pool import Reply
 from vlmrl.envs.protocol import Observation
-from vlmrl.envs.trajectory import StoredObservation, Trajectory, TrajectoryTurn, trajectory_from_json, trajectory_to_json
+from vlmrl.envs.trajectory import Snapshot, Trajectory, TrajectoryTurn, trajectory_from_json, trajectory_to_json
 from vlmrl.rollout import episodes, turns
 from vlmrl.rollout.episodes import anew, run_attempts
 from vlmrl.rollout.forks import NONE
@@ -85,9 +85,9 @@ def generate(requests: Sequence[Request], settings: object) -> list[list[Rollout
     ]
 
 
-def seen(observation: object, screens: object) -> StoredObservation:
+def seen(observation: object, screens: object) -> Snapshot:
     del observation, screens
-    return StoredObservation(text="a screen", media=(), state="s")
+    return Snapshot(text="a screen", media=(), state="s")
 
 
 @given(groups=st.lists(st.lists(ATTEMPT, min_size=1, max_size=4), min_size=1, max_size=3))
@@ -146,6 +146,6 @@ def check(one: Trajectory, fault: str | None, rewards: list[float]) -> None:
 
 
 def test_a_trajectory_with_a_fault_cannot_be_given_a_reward() -> None:
-    turn = TrajectoryTurn(seen=StoredObservation(text="", media=(), state="s"), action="go", ids=(1,), logprobs=(0.0,), reward=0.0)
+    turn = TrajectoryTurn(seen=Snapshot(text="", media=(), state="s"), action="go", ids=(1,), logprobs=(0.0,), reward=0.0)
     with pytest.raises(ValueError, match="a fault takes all rewards away"):
         Trajectory(task={}, seed=0, k=0, turns=(turn,), fault="crashed")

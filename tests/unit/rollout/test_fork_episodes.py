@@ -13,7 +13,7 @@ from tests.support.batches import batch_for
 from tests.support.builders import sample
 from tests.support.tiny import Tiny
 from tests.unit.rollout.test_episodes import play, trained
-from vlmrl.envs.trajectory import StoredObservation, TrajectoryTurn
+from vlmrl.envs.trajectory import Snapshot, TrajectoryTurn
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.pack import Row
 from vlmrl.rollout import episodes
@@ -67,7 +67,7 @@ def attempt(k: int, shown: str, *, place: int = 0) -> Any:
         k=k,
         task={},
         seed=1,
-        done=[TrajectoryTurn(seen=StoredObservation(text="first", media=(), state="s"), action="a", ids=(1,), reward=0.0)],
+        done=[TrajectoryTurn(seen=Snapshot(text="first", media=(), state="s"), action="a", ids=(1,), reward=0.0)],
         reply=SimpleNamespace(observation=shown),
         seen=None,
     )
@@ -75,7 +75,7 @@ def attempt(k: int, shown: str, *, place: int = 0) -> Any:
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(episodes, "keep", lambda shown, _: StoredObservation(text=shown, media=(), state=shown))
+    monkeypatch.setattr(episodes, "keep", lambda shown, _: Snapshot(text=shown, media=(), state=shown))
     prompt = Prompt(sample=sample(), ids=(1, 2), media=(), spans=(), answer_format="free")
     monkeypatch.setattr(episodes, "_prompt", lambda table, one: None if one.seen.text == "long" else prompt)
     return SimpleNamespace(screens=None, forks=Forks.of({2: 2}))

@@ -22,7 +22,7 @@ from vlmrl.envs.screens import ScreenFolder
 from vlmrl.envs.trajectory import Trajectory
 from vlmrl.rollout.engine_fixed import FixedEngine
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.rollout.episodes import EpisodeContext, Talk, anew, run_attempts, talk_of
+from vlmrl.rollout.episodes import EnvSetup, Talk, anew, run_attempts, talk_of
 from vlmrl.rollout.forks import Forks
 from vlmrl.types import GenerationSettings, Prompt, Request
 
@@ -42,7 +42,7 @@ def play(
     settings: GenerationSettings = SAMPLED,
 ) -> list[Trajectory]:
     """Four attempts at each task; what they share is one conversation until they fork."""
-    table = EpisodeContext(
+    table = EnvSetup(
         pool=pool,
         talk=talk,
         settings=settings,

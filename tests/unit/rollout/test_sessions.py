@@ -26,7 +26,7 @@ from vlmrl.policy.load import freeze
 from vlmrl.protocols import SessionEngine
 from vlmrl.rollout.engine_fixed import FixedEngine
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.rollout.episodes import EpisodeContext, Talk, anew, run_attempts, talk_of
+from vlmrl.rollout.episodes import EnvSetup, Talk, anew, run_attempts, talk_of
 from vlmrl.rollout.kept import Kept, KeptSession
 from vlmrl.types import GenerationSettings, MediaRef, Prompt, Request, Rollout
 
@@ -47,7 +47,7 @@ def pool() -> Iterator[EnvPool]:
 def play(
     tiny: Tiny, folder: Path, pool: EnvPool, talk: Talk, history: str, *, settings: GenerationSettings = SAMPLED, turns: int = 4
 ) -> list[Trajectory]:
-    table = EpisodeContext(
+    table = EnvSetup(
         pool=pool,
         talk=talk,
         settings=settings,

@@ -33,7 +33,7 @@ from vlmrl.evals.ask.tasks import Task
 from vlmrl.evals.score.records import REFERENCE, Key, Record, RecordStore, Think, prompt_ids_hash, settings_json
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import ProcessorBundle
-from vlmrl.rollout.episodes import EpisodeContext, Talk, make_table, run_attempts
+from vlmrl.rollout.episodes import EnvSetup, Talk, make_table, run_attempts
 from vlmrl.types import Sample, digest
 
 SCREENS, SUFFIX = "screens", ".episodes.jsonl"
@@ -206,7 +206,7 @@ def evaluate_episodes(
         return _evaluate(one, episodes, out, collective, stop, progress)
 
 
-def _first_prompt(table: EpisodeContext, episodes: Sequence[EvalEpisode]) -> str:
+def _first_prompt(table: EnvSetup, episodes: Sequence[EvalEpisode]) -> str:
     """Hash of the first prompt of the first episode that begins: template, tokenizer and size of screens are in it. The pool knows its
     identity then.
 
@@ -234,7 +234,7 @@ def _first_prompt(table: EpisodeContext, episodes: Sequence[EvalEpisode]) -> str
 class _Playing:
     """How the episodes of one evaluation are played and recorded."""
 
-    table: EpisodeContext
+    table: EnvSetup
     conditions: Conditions
     options: EvalOptions
     fingerprint: str

@@ -1,8 +1,7 @@
 """Judges (OpenAI-compatible chat) and reward models (one number per answer): questions in, checked verdicts out.
 
-Both ask each thing once, use verdicts that were kept, and ask again after a reply that cannot be read (`ServiceClient`). A reward model
-takes `{"model", "inputs": [{"id", "question", "response", "images"}]}`, one input per request, and gives
-`{"scores": [{"id", "score"}, ...]}`.
+Both (`ServiceClient`) ask each thing once, use verdicts that were kept, and ask again after an unreadable reply. A reward model takes
+`{"model", "inputs": [{"id", "question", "response", "images"}]}`, one input per request, and gives `{"scores": [{"id", "score"}, ...]}`.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Hinted:
         return formed(group, rewards, best, form=self.form, train=self.train, old=self.old, success_at=self.success_at)
 
 
-class RowHints(Hinted):
+class Tiers(Hinted):
     """Hints of the row, from tier to tier; `last_only` takes the one that says most. `rows` 0: as many as the group has."""
 
     def __init__(self, *, rows: int, at_once: int, last_only: bool, **common: Any):
@@ -219,9 +219,7 @@ def sage(*, levels: int = 3, drafts: int = 2, success_at: float = 0.5, warmup_st
 
 
 @strategy("scaf_grpo", paper="arXiv:2510.19807")
-def scaf_grpo(
-    *, train: TrainedUnder = "guided", rows: int = 1, at_once: int = 1, success_at: float = 0.5, warmup_steps: int = 50
-) -> RowHints:
+def scaf_grpo(*, train: TrainedUnder = "guided", rows: int = 1, at_once: int = 1, success_at: float = 0.5, warmup_steps: int = 50) -> Tiers:
     """The last failure of a failed group gives way to the success with the lowest hint of the row's ladder.
 
     `train` "plain" is the method's switch: the row then counts as an answer to the plain prompt, old log-probs included.
@@ -232,11 +230,11 @@ def scaf_grpo(
     """
     _check("scaf_grpo", rows=rows, at_once=at_once)
     common: dict[str, Any] = {"form": "one", "train": train, "old": "policy", "success_at": success_at, "warmup_steps": warmup_steps}
-    return RowHints(rows=rows, at_once=at_once, last_only=False, **common)
+    return Tiers(rows=rows, at_once=at_once, last_only=False, **common)
 
 
 @strategy("guide", paper="arXiv:2506.13923", needs=("trains_N",), old_from_sampler=True)
-def guide(*, form: Form = "add", rows: int = 0, success_at: float = 0.5, warmup_steps: int = 0) -> RowHints:
+def guide(*, form: Form = "add", rows: int = 0, success_at: float = 0.5, warmup_steps: int = 0) -> Tiers:
     """Failed groups get rows that were sampled under guidance and train without it, against the sampler's log-probs.
 
     The guidance is the row's last hint, the one that says most. The ratio starts far below 1 where the guidance mattered: see
@@ -248,7 +246,7 @@ def guide(*, form: Form = "add", rows: int = 0, success_at: float = 0.5, warmup_
     if rows:
         _check("guide", rows=rows)
     common: dict[str, Any] = {"form": form, "train": "plain", "old": "sampler", "success_at": success_at, "warmup_steps": warmup_steps}
-    return RowHints(rows=rows, at_once=1, last_only=True, **common)
+    return Tiers(rows=rows, at_once=1, last_only=True, **common)
 
 
 def _check(name: str, **numbers: int) -> None:

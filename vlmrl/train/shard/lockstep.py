@@ -74,18 +74,16 @@ def agreed(policy: Policy, vision: VisionCache, own: Sequence[Numbered], *, trai
         yield part, row
 
 
-def forward(
-    layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, turn: RankPass, *, train: bool, **options: Any
-) -> TokenLogprobs:
+def forward(layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, turn: RankPass, *, train: bool, **more: Any) -> TokenLogprobs:
     """`layout.forward`, together with all ranks where that is needed."""
 
     def scores() -> TokenLogprobs:
         if turn.owner is None or policy.sequence is None:
-            return layout.forward(policy, batch, turn.media, train=train, **options)
+            return layout.forward(policy, batch, turn.media, train=train, **more)
         from vlmrl.policy.across import shared_columns  # train.sequence
 
         row = cast(PackedBatch, batch) if turn.own else None
-        return shared_columns(policy, row, turn.media, policy.sequence, turn.owner, train=train, **options)
+        return shared_columns(policy, row, turn.media, policy.sequence, turn.owner, train=train, **more)
 
     if not policy.shards.collective:
         return scores()

@@ -38,11 +38,11 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 PACKAGE = ROOT / "vlmrl"
 
-BOUND = 52
+BOUND = 53
 """Most files of "the rest". Three of them are the training engine, two who sees whom in a packed row, three what a GPU needs of attention,
 draws and memory, two the queue of steps and the gap between sampler and trainer, three the loop, the hooks behind a step and the rewards,
 one what the engines of rollout that generate in place have in common, one the keys and values of what decodes, one what patches are on the
-device, and one the account of memory."""
+device, one the account of memory, and one what is logged of a step."""
 
 MEDIA = ("media/",)
 DURABLE = (

@@ -306,7 +306,7 @@ def files_of_pins(table: Table) -> None:
 
 
 def mistakes_and_their_tests(table: Table) -> None:
-    code = "".join((ROOT / "tests/unit/families" / name).read_text() for name in ("test_conform.py", "test_conform_inputs.py"))
+    code = "".join((ROOT / "tests/unit/extras/conform" / name).read_text() for name in ("test_conform.py", "test_conform_inputs.py"))
     for _, promise, test in table.rows:
         _, _, body = code.partition(f"def {marks(test)[0]}(")
         assert f'"{promise}"' in body.partition("\ndef ")[0], f"{test} tries no {promise}"

@@ -125,6 +125,8 @@ def open_stage(cfg: Any) -> Any:
     from vlmrl.train.loader import PromptLoader
     from vlmrl.train.shard.adamw import make_optimizer
     from vlmrl.train.shard.ddp import ReplicaUpdates
+    from vlmrl.train.stage import providers  # noqa: F401 (registers them)
+    from vlmrl.train.stage.algorithm import Algorithm
     from vlmrl.train.stage.base import Stage
     from vlmrl.train.stage.provide import Providers
     from vlmrl.train.stage.rewards import Rewards
@@ -167,7 +169,7 @@ def open_stage(cfg: Any) -> Any:
         loader=loader,
         store=store,
         reference=None,
-        providers=Providers(),
+        providers=Providers.of(Algorithm.of(stage).methods()),
         rewards=Rewards(
             runner=RewardRunner([("length", 1.0, length_reward)]), store=store, state=state, steps=stage.steps, memory=learner.memory
         ),

@@ -106,7 +106,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         method("g2rpo", stages="group+task"),
         method("ppo_clip", clip_low=0.2, clip_high=0.3, dual_clip=3.0),
         "token_mean",
-        filters=[method("difficulty_band", reward="accuracy", low=0.01, high=0.99)],
+        filters=[method("difficulty_band", reward="accuracy", low=0.01, high=0.99, strict=True)],
         dynamic_sampling={"max_batches": 20},
     ),
     # arXiv:2509.18056, eq. 2 and 4: 0.8, 0.01, 1

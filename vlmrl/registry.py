@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, Union
 
+from vlmrl.extras import PROVIDES
+
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 _PACKAGE = Path(__file__).parent
@@ -41,8 +43,8 @@ class Catalogue(MutableMapping[str, T]):
 
         LAYOUTS: Catalogue[Layout] = Catalogue("layout", {"repeat": REPEAT}, {"chains": "vlmrl.policy.chains:CHAINS"})
 
-    What stands elsewhere is imported when it is first asked for: what most runs never use need not be read to follow one. A name that is
-    not there raises KeyError with what `problem` says.
+    What stands elsewhere is imported when it is first asked for: what most runs never use need not be read to follow one. What optional
+    parts add to this kind (`vlmrl.extras.PROVIDES`) comes last. A name that is not there raises KeyError with what `problem` says.
     """
 
     def __init__(
@@ -56,7 +58,8 @@ class Catalogue(MutableMapping[str, T]):
         """`elsewhere`: name -> `module:attribute`; a test imports all of these. `renamed`: names of earlier versions and what they are
         called now."""
         self.kind = kind
-        self._things: dict[str, Any] = {**(here or {}), **{name: _Place(place) for name, place in (elsewhere or {}).items()}}
+        places = {**(elsewhere or {}), **PROVIDES.get(kind, {})}
+        self._things: dict[str, Any] = {**(here or {}), **{name: _Place(place) for name, place in places.items()}}
         self._renamed = dict(renamed or {})
 
     def add(self, name: str, item: T) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vlmrl.registry import Catalogue, Registry
+from vlmrl.registry import Catalogue, Registry, load
 
 
 def test_a_catalogue_is_a_mapping_in_the_order_of_adding() -> None:
@@ -47,6 +47,13 @@ def test_a_lazy_thing_is_imported_when_it_is_asked_for() -> None:
     assert list(things.values()) == [2, rng.key]
     with pytest.raises(KeyError, match=r"unknown thing 'aa'; did you mean 'a'\? \(known: b, a\)"):
         things["aa"]
+
+
+def test_what_extras_add_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vlmrl.registry.PROVIDES", {"thing": {"c": "vlmrl.rng:key"}, "other": {"d": "vlmrl.rng:key"}})
+    things: Catalogue[object] = Catalogue("thing", {"b": 1}, {"a": "vlmrl.fs:nothing"})
+    assert list(things) == ["b", "a", "c"]
+    assert things["c"] is load("vlmrl.rng:key")
 
 
 def test_what_no_run_asks_for_is_not_imported() -> None:

@@ -1,0 +1,11 @@
+"""Optional parts, a folder each, and the one list of what they add to the core.
+
+The core runs without any of them and names none: a `vlmrl.registry.Catalogue` asks this table for what is not its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+PROVIDES: Mapping[str, Mapping[str, str]] = {}
+"""Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""

@@ -27,10 +27,11 @@ def trace_step() -> ModuleType:
     del sys.modules["trace_step"]
 
 
-def test_readme_and_page_give_the_same_reading_order(trace_step: ModuleType) -> None:
+def test_readme_names_ten_files_in_the_order_of_the_page(trace_step: ModuleType) -> None:
     order = trace_step.reading_order(ROOT / "docs" / "architecture.md")
-    assert len(order) > 10
-    assert trace_step.reading_order(ROOT / "README.md") == order
+    first = trace_step.reading_order(ROOT / "README.md")
+    assert len(first) == 10
+    assert first == [path for path in order if path in first]
 
 
 def test_an_order_that_names_a_missing_file_is_refused(trace_step: ModuleType, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from vlmrl.policy.forward import ModelInput, TokenLogprobs, embed, scored
 from vlmrl.policy.head import streaming_logprobs
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import PackedBatch, to_device
+from vlmrl.policy.runs import RowLayout
 from vlmrl.policy.sequence import Columns, Ranks
-from vlmrl.policy.tree import RowLayout
 from vlmrl.policy.vision import PassFeatures, VisionCache
 
 

@@ -9,7 +9,7 @@
   is installed, that package's kernel, which has the prompt's keys and values copied once per answer.
 * `flex`: torch's FlexAttention with a block mask; empty blocks are skipped. GPU.
 
-A layout of deeper trees (`policy.tree`) goes the same ways: `merge` and `two_call` by its runs (`policy.tree_attention`), `flash` with one
+A layout of deeper trees (`policy.runs`) goes the same ways: `merge` and `two_call` by its runs (`policy.tree_attention`), `flash` with one
 more call for each depth.
 
 What a layout needs on its device (indices, boundaries, masks) is made once for all layers and their recomputation.
@@ -32,7 +32,7 @@ from torch import Tensor
 from vlmrl.errors import ConfigError
 from vlmrl.policy import kernels
 from vlmrl.policy.pack import Block, PrefixLayout, to_device
-from vlmrl.policy.tree import RowLayout
+from vlmrl.policy.runs import RowLayout
 from vlmrl.registry import Catalogue
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vlmrl.policy.pack import layout_of, to_device
-from vlmrl.policy.tree import RowLayout
+from vlmrl.policy.runs import RowLayout
 
 BLOCK = 128
 COMPILED = {"cuda"}

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from vlmrl.policy.pack import to_device
-from vlmrl.policy.tree import ColumnRun, RowLayout
+from vlmrl.policy.runs import ColumnRun, RowLayout
 
 TOWER = "vlmrl_flash_varlen"
 """Name of `tower_attention` among transformers' attention functions. A name with `flash` in it gets the boundaries of the windows; for

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from vlmrl.policy.tree import ColumnRun, RowLayout
+from vlmrl.policy.runs import ColumnRun, RowLayout
 from vlmrl.types import MediaHandle, Prompt
 
 Rule = Literal["max", "grid"]

@@ -1,4 +1,4 @@
-"""Attention over the runs of a packed row (`policy.tree`): the backends `merge` and `two_call` for trees of any depth.
+"""Attention over the runs of a packed row (`policy.runs`): the backends `merge` and `two_call` for trees of any depth.
 
 `merge` computes no pair in vain and gathers no keys of ancestors. What sees a run from below is a range of columns, so every run is one
 unmasked call against that range, and one causal call against itself (runs of like lengths in one batch); a column's parts are joined by
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vlmrl.policy.attention import rows_of
 from vlmrl.policy.pack import to_device
-from vlmrl.policy.tree import ColumnRun, RowLayout
+from vlmrl.policy.runs import ColumnRun, RowLayout
 
 
 class PaddedRuns(NamedTuple):

@@ -16,7 +16,8 @@ from tests.support import tiny as tiny_module
 from vlmrl.policy import attention, flex, kernels
 from vlmrl.policy.attention import choose, prefix_attention
 from vlmrl.policy.pack import layout_of
-from vlmrl.policy.tree import RowLayout, TreeLayout
+from vlmrl.policy.runs import RowLayout
+from vlmrl.policy.tree import TreeLayout
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.draw import sample
 from vlmrl.types import GenerationSettings

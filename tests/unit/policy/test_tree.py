@@ -14,7 +14,8 @@ from tests.support import kernels as emulated
 from vlmrl.policy import flex, kernels, tree_attention
 from vlmrl.policy.attention import _BACKENDS, varlen
 from vlmrl.policy.pack import layout_of
-from vlmrl.policy.tree import RowLayout, TreeLayout, preorder
+from vlmrl.policy.runs import RowLayout
+from vlmrl.policy.tree import TreeLayout, preorder
 
 CPU = torch.device("cpu")
 

@@ -41,7 +41,7 @@ class _Place(str):
 class Catalogue(MutableMapping[str, T]):
     """Things of one kind by name, in the order in which they were added: for what is no function of a recipe (answer types, layouts).
 
-        LAYOUTS: Catalogue[Layout] = Catalogue("layout", {"repeat": REPEAT}, {"chains": "vlmrl.policy.chains:CHAINS"})
+        BACKENDS: Catalogue[Attend] = Catalogue("backend", {"dense": dense}, {"flex": "vlmrl.policy.flex:flex"})
 
     What stands elsewhere is imported when it is first asked for: what most runs never use need not be read to follow one. What optional
     parts add to this kind (`vlmrl.extras.PROVIDES`) comes last. A name that is not there raises KeyError with what `problem` says.

@@ -7,5 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-PROVIDES: Mapping[str, Mapping[str, str]] = {}
+PROVIDES: Mapping[str, Mapping[str, str]] = {
+    "layout": {"chains": "vlmrl.policy.chains:CHAINS", "trees": "vlmrl.policy.trie:TREES"},
+    "backend for trees": {"merge": "vlmrl.policy.tree_attention:merge", "two_call": "vlmrl.policy.tree_attention:two_call"},
+}
 """Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""

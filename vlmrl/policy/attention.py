@@ -390,9 +390,7 @@ _BACKENDS: Catalogue[Attend] = Catalogue(
     {"dense": _dense, "merge": _merge, "two_call": _two_call, "flash": _flash},
     {"flex": "vlmrl.policy.flex:flex"},
 )
-_OF_TREES: Catalogue[Attend] = Catalogue(
-    "backend for trees", elsewhere={"merge": "vlmrl.policy.tree_attention:merge", "two_call": "vlmrl.policy.tree_attention:two_call"}
-)
+_OF_TREES: Catalogue[Attend] = Catalogue("backend for trees")
 
 
 def grid_attention(q: Tensor, prompt: Pair, own: Pair, mask: Tensor, scale: float) -> Tensor:

@@ -11,7 +11,6 @@ Chains are found in the rows themselves, by comparing ids and media: a turn whos
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import torch
@@ -29,26 +28,11 @@ from vlmrl.policy.pack import (
     tensor_of,
     to_device,
 )
+from vlmrl.policy.past import behind, continues
 from vlmrl.types import Prompt
 
 Chain = list[int]
 """Places of rows, each the continuation of the one before it."""
-
-
-def continues(row: Row, before: Row) -> bool:
-    """Whether the prompt of a row begins with another row: its ids and response, and its media in the same columns and no others."""
-    own, past = row.prompt, before.prompt
-    start, end, media = len(past.ids), len(past.ids) + len(before.response), len(past.media)
-    return (
-        not own.owners
-        and not past.owners
-        and len(own.ids) >= end
-        and own.ids[start:end] == before.response
-        and own.ids[:start] == past.ids
-        and own.media[:media] == past.media
-        and own.spans[:media] == past.spans
-        and all(first >= end for first, _ in own.spans[media:])
-    )
 
 
 def chains_of(rows: Sequence[Row]) -> list[list[Chain]]:
@@ -119,12 +103,6 @@ def pack_chains(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *
         targets_M=tensor_of([token for row in rows for token in row.response]),
         mask_BT=to_device(response_mask(rows), device),
     )
-
-
-def behind(prompt: Prompt, tokens: int, media: int) -> Prompt:
-    """What a prompt has behind its first `tokens` and `media`, as a prompt of its own columns."""
-    spans = tuple((start - tokens, end - tokens) for start, end in prompt.spans[media:])
-    return dataclasses.replace(prompt, ids=prompt.ids[tokens:], media=prompt.media[media:], spans=spans, owners=())
 
 
 CHAINS = Layout(split_chains, pack_chains, shared_prefix)

@@ -1,7 +1,7 @@
 """Log-probabilities of answers under a policy: the training forward pass, with shared or repeated prompts.
 
 `shared_prefix` computes each prompt once for all its answers; `repeat`, the reference, gives each answer a row of its own with its
-prompt repeated. `LAYOUTS` also names those of modules that are imported when a run asks for them: `chains` is `shared_prefix` over rows in
+prompt repeated. Extras add to `LAYOUTS` what is imported when a run asks for it: `chains` is `shared_prefix` over rows in
 which consecutive turns of an episode share their past as well, and `trees` over rows in which everything that conversations of a group
 begin with in common stands once. All compute the features of each distinct medium once per micro-batch.
 """
@@ -171,7 +171,6 @@ class Layout:
 LAYOUTS: Catalogue[Layout] = Catalogue(
     "layout",
     {"shared_prefix": Layout(split_shared, pack_shared, shared_prefix), "repeat": Layout(split, pack, repeat)},
-    {"chains": "vlmrl.policy.chains:CHAINS", "trees": "vlmrl.policy.trie:TREES"},
 )
 
 TURNS = ("chains", "trees")

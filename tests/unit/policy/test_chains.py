@@ -17,11 +17,12 @@ from tests.support import tiny as tiny_module
 from tests.support.builders import sample
 from tests.support.tiny import Tiny
 from vlmrl.data.conversation import Conversation, Segment, answer_segment, first_segment, turns
-from vlmrl.policy.chains import chains_of, continues, pack_chains, split_chains
+from vlmrl.policy.chains import chains_of, pack_chains, split_chains
 from vlmrl.policy.forward import LAYOUTS, TokenLogprobs
 from vlmrl.policy.load import freeze
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import PackedBatch, PositionSpec, Row, extend, pack_shared, prompt_positions
+from vlmrl.policy.past import continues
 from vlmrl.policy.vision import VisionCache
 from vlmrl.types import MediaHandle, MediaRef, Prompt
 

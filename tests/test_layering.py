@@ -70,11 +70,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "web": {"errors"},
     "toy": BELOW | {"config", "media", "data", "policy", "train", "run", "envs"},
     "methods": {"cards", "config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "data.wording", "algo"}
-    | {"rewards", "sampling", "rollout.strategy", "envs"},
+    | {"rewards", "sampling", "rollout.strategy", "extras"},
     "doctor": {"compat", "errors", "families"},
     "plan": {"config", "errors", "fs"},
     # Actions are read as the GUI metrics read them; worker processes are those of the rewards. Tools look at media again.
-    "envs": {"rng", "types", "registry", "errors", "fs", "plugins", "metrics", "rewards.run", "data", "answers", "media"},
+    "envs": {"rng", "types", "registry", "protocols", "errors", "fs", "plugins", "metrics", "rewards.run", "data", "answers", "media"},
     # Methods that are not core, a file each; found by walking the folder, imported by nobody.
     "zoo": {
         "algo",

@@ -5,9 +5,7 @@ Imported by `cli` and `train` only; this is where torch comes in when a recipe i
 
 from __future__ import annotations
 
-import importlib
 import json
-import pkgutil
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,11 +23,12 @@ from vlmrl.config.schema import Config, RolloutStage
 from vlmrl.data.adapters import ADAPTERS
 from vlmrl.data.wording import prompt_problem
 from vlmrl.errors import ConfigError
-from vlmrl.plugins import import_plugins
+from vlmrl.extras import METHODS
+from vlmrl.plugins import import_package, import_plugins
 from vlmrl.protocols import why_not_ahead
 from vlmrl.registry import Entry, Registry, type_name
 
-PACKAGES = ("vlmrl.algo", "vlmrl.rewards", "vlmrl.sampling", "vlmrl.rollout.strategy", "vlmrl.envs.worlds", "vlmrl.zoo")
+PACKAGES = ("vlmrl.algo", "vlmrl.rewards", "vlmrl.sampling", "vlmrl.rollout.strategy", *METHODS, "vlmrl.zoo")
 """Every module in these is imported, so that adding a method is adding a file."""
 
 
@@ -40,12 +39,11 @@ def registries(plugins: Sequence[str] = ()) -> dict[str, Registry[Any]]:
         ConfigError: a plug-in cannot be imported.
     """
     for package in PACKAGES:
-        _import_all(package)
+        import_package(package)
     import_plugins(plugins)
     from vlmrl import protocols
     from vlmrl.algo import registries as algo
     from vlmrl.algo.constraint import constraint
-    from vlmrl.envs.protocol import environment
 
     found: list[Registry[Any]] = [
         algo.advantage,
@@ -64,15 +62,9 @@ def registries(plugins: Sequence[str] = ()) -> dict[str, Registry[Any]]:
         protocols.sampler,
         protocols.budget,
         protocols.strategy,
-        environment,
+        protocols.environment,
     ]
     return {registry.slot: registry for registry in found}
-
-
-def _import_all(package: str) -> None:
-    module = importlib.import_module(package)
-    for info in pkgutil.walk_packages(module.__path__, f"{package}."):
-        importlib.import_module(info.name)
 
 
 def method_problems(config: Config) -> list[str]:

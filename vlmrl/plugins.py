@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pkgutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,13 @@ def import_plugins(names: Sequence[str], where: str = "plugins") -> None:
             )
     if problems:
         raise ConfigError(problems)
+
+
+def import_package(name: str) -> None:
+    """Import every module of a package of ours, so that each registers what it holds."""
+    module = importlib.import_module(name)
+    for info in pkgutil.walk_packages(module.__path__, f"{name}."):
+        importlib.import_module(info.name)
 
 
 def _import(name: str) -> None:

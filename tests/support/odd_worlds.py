@@ -6,7 +6,8 @@ import os
 import time
 
 from examples.my_world import Lights
-from vlmrl.envs.protocol import Observation, Optimum, Transition, environment
+from vlmrl.envs.protocol import Observation, Optimum, Transition
+from vlmrl.protocols import environment
 
 
 class Odd(Lights):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vlmrl.envs.pool import EnvPool, PoolSettings
-from vlmrl.envs.protocol import Environment, environment
+from vlmrl.envs.protocol import Environment
 from vlmrl.errors import ConfigError
-from vlmrl.plugins import import_plugins
+from vlmrl.plugins import import_package, import_plugins
+from vlmrl.protocols import environment
 from vlmrl.registry import Registry
 
 WORLDS = "vlmrl.envs.worlds"
@@ -22,8 +21,7 @@ def environments(plugins: Sequence[str] = ()) -> Registry[Callable[..., Environm
     Raises:
         ConfigError: a plug-in cannot be imported.
     """
-    for info in pkgutil.iter_modules(importlib.import_module(WORLDS).__path__, f"{WORLDS}."):
-        importlib.import_module(info.name)
+    import_package(WORLDS)
     import_plugins(plugins)
     return environment
 

@@ -7,11 +7,9 @@ cut off is made again, screen by screen, and `vlmrl env check` finds where that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
-
-from vlmrl.registry import Registry
 
 Outcome = Literal["", "success", "failure", "invalid", "turns", "context"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -97,10 +95,3 @@ class Optimum:
     """Greatest return."""
     turns: int
     """Fewest actions that reach it."""
-
-
-environment: Registry[Callable[..., Environment]] = Registry("environment")
-"""(keyword arguments) -> Environment. Extras: `deterministic` (True unless said), `tasks`, the tasks that `vlmrl env` runs where none are
-given (or a function of the arguments that gives them), `rows`, that its tasks are whole rows of data (`envs.rows`), `refuses`, a rule
-about its stage (`algo.rules`), `missing`, a function that says what must be installed first, or None, and `lacking`, one that says it of
-a part that is optional."""

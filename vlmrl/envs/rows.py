@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vlmrl.envs.protocol import environment
 from vlmrl.errors import RowError
+from vlmrl.protocols import environment
 from vlmrl.types import MediaRef, Sample
 
 PLACE = "media_root"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vlmrl.envs.protocol import OUTCOMES, Environment, Explorable, Observation, Solvable, Transition
-from vlmrl.envs.protocol import environment as registry
+from vlmrl.protocols import environment as registry
 from vlmrl.rewards.run.worker import fault, lift_memory_limit, limit_cpu, limit_memory, serve
 
 FOLDER = os.getcwd()

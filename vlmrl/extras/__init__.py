@@ -5,10 +5,13 @@ The core runs without any of them and names none: a `vlmrl.registry.Catalogue` a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 PROVIDES: Mapping[str, Mapping[str, str]] = {
     "layout": {"chains": "vlmrl.policy.chains:CHAINS", "trees": "vlmrl.policy.trie:TREES"},
     "backend for trees": {"merge": "vlmrl.policy.tree_attention:merge", "two_call": "vlmrl.policy.tree_attention:two_call"},
 }
 """Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""
+
+METHODS: Sequence[str] = ("vlmrl.envs.worlds",)
+"""Packages whose modules register methods when they are imported, which `vlmrl.methods` does."""

@@ -11,7 +11,7 @@ from tests.support.documents import blocks
 from vlmrl.envs.check import Checked, check
 from vlmrl.envs.find import default_tasks, open_pool
 from vlmrl.envs.pool import PoolSettings
-from vlmrl.envs.protocol import environment
+from vlmrl.protocols import environment
 
 SETTINGS = PoolSettings(workers=2, start=60.0, deadline=20.0, retries=0)
 

@@ -27,8 +27,9 @@ from urllib.request import ProxyHandler, Request, build_opener
 import numpy as np
 
 from vlmrl.envs.picture import png
-from vlmrl.envs.protocol import Observation, Transition, environment
+from vlmrl.envs.protocol import Observation, Transition
 from vlmrl.metrics.gui import POINTING, Action, parse_action
+from vlmrl.protocols import environment
 
 VERSION = "1"
 FAMILY = "android_world"

@@ -31,8 +31,9 @@ import numpy as np
 from vlmrl.envs.browser.page import KEYS, MODIFIERS
 from vlmrl.envs.gui import pixel, read_key
 from vlmrl.envs.picture import png
-from vlmrl.envs.protocol import Observation, Transition, environment
+from vlmrl.envs.protocol import Observation, Transition
 from vlmrl.metrics.gui import Action, parse_action
+from vlmrl.protocols import environment
 
 VERSION = "1"
 PREFIX = "browsergym/"

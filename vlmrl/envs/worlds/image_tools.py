@@ -25,11 +25,12 @@ from vlmrl.answers.tags import FREE
 from vlmrl.envs import ocr
 from vlmrl.envs.calls import Call, Unusable, read_turn
 from vlmrl.envs.picture import png
-from vlmrl.envs.protocol import Observation, Optimum, Transition, environment
+from vlmrl.envs.protocol import Observation, Optimum, Transition
 from vlmrl.envs.rows import FORMAT, PLACE, ROW, sample_of
 from vlmrl.envs.stripes import BOXES, make_stripes, paint_stripes
 from vlmrl.envs.tools import TOOLS, Limits, Medium, Originals, asked, look, read_medium, times_text
 from vlmrl.media.resize import resize, smart_resize
+from vlmrl.protocols import environment
 from vlmrl.types import Sample, digest
 
 VERSION = "1"

@@ -28,9 +28,10 @@ from vlmrl.envs.browser.page import Page
 from vlmrl.envs.browser.pipe import BrowserError
 from vlmrl.envs.browser.process import INSTALL, Browser, find_browser, missing_browser, shared_browser
 from vlmrl.envs.gui import pixel, read_key
-from vlmrl.envs.protocol import Observation, Outcome, Transition, environment
+from vlmrl.envs.protocol import Observation, Outcome, Transition
 from vlmrl.errors import ConfigError
 from vlmrl.metrics.gui import Action, parse_action
+from vlmrl.protocols import environment
 from vlmrl.rng import key
 
 VERSION = "2"

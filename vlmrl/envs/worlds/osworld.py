@@ -25,8 +25,9 @@ from typing import Any
 from vlmrl.envs import osworld_driver
 from vlmrl.envs.gui import pixel
 from vlmrl.envs.picture import size_of
-from vlmrl.envs.protocol import Observation, Transition, environment
+from vlmrl.envs.protocol import Observation, Transition
 from vlmrl.metrics.gui import Action, parse_action
+from vlmrl.protocols import environment
 
 VERSION = "1"
 VARIABLE = "VLMRL_OSWORLD_PYTHON"

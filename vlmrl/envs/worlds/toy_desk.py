@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vlmrl.envs.picture import COLORS, GREY, Thing, flat, png
-from vlmrl.envs.protocol import Observation, Optimum, Transition, environment
+from vlmrl.envs.protocol import Observation, Optimum, Transition
 from vlmrl.metrics.gui import Action, parse_action
+from vlmrl.protocols import environment
 from vlmrl.rng import key, uniform
 
 KINDS = ("press", "open", "type", "scroll")

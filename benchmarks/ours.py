@@ -192,7 +192,7 @@ def open_engine(job: Job, cfg: Any, stage: Any) -> Any:
 def open_pipeline(stage: Any, engine: Any, strategy: Any, journal: Path, make: Callable[..., Any]) -> Any:
     """What makes the rollouts of a stage. `make`: a class of collector."""
     from vlmrl.rollout.mismatch import Bounds
-    from vlmrl.run.world import answer_ids, settings_of
+    from vlmrl.run.collector import answer_ids, settings_of
     from vlmrl.train.pipeline import Pipeline
 
     cfg = stage.cfg

@@ -124,7 +124,7 @@ def measure(job: Job) -> Result:
 
 
 def episodes(stage: Any, engine: Any, *, pool: Any, screens: Path) -> Any:
-    """What makes a collector of episodes, as `run.world` does."""
+    """What makes a collector of episodes, as `vlmrl.run.world` does."""
     from vlmrl.data.history import History
     from vlmrl.rollout.episodes import make_table, talk_of
     from vlmrl.rollout.turns import EpisodeCollector, FaultWatch

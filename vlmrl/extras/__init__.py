@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 PROVIDES: Mapping[str, Mapping[str, str]] = {
+    "collector": {"episodes": "vlmrl.run.world:of_episodes"},
     "layout": {"chains": "vlmrl.policy.chains:CHAINS", "trees": "vlmrl.policy.trie:TREES"},
     "backend for trees": {"merge": "vlmrl.policy.tree_attention:merge", "two_call": "vlmrl.policy.tree_attention:two_call"},
 }

@@ -13,7 +13,7 @@ are journalled without scores; the same command then asks only for the scores th
 
 Groups are scored on a second thread while others are still generated; `score_seconds` is the time that was spent waiting for scores.
 `begin` gives a `Collection` that may be sampled first and waited for later (`train.pipeline`): what it has sampled is journalled at once.
-Strategies that sample again under hints have a collector of their own: `rollout.guide`; so have episodes of several turns: `rollout.turns`.
+Strategies that sample again under hints have a collector of their own, `rollout.guide`; so have episodes of several turns.
 """
 
 from __future__ import annotations

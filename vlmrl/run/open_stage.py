@@ -25,6 +25,7 @@ from vlmrl.protocols import budget as budgets
 from vlmrl.protocols import sampler as samplers
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.run.admission import training_layout
+from vlmrl.run.collector import open_collector
 from vlmrl.run.columns import reward_runner
 from vlmrl.run.engines import bounds_of, open_engine
 from vlmrl.run.hooks import counters_of
@@ -33,7 +34,6 @@ from vlmrl.run.memory_plan import ledger_of
 from vlmrl.run.rows import quarantine_row
 from vlmrl.run.saves import where_to_go_on
 from vlmrl.run.session import Session
-from vlmrl.run.world import open_collector
 from vlmrl.sampling.info import describe
 from vlmrl.train import dist
 from vlmrl.train.keep import FOLDER, GroupRecorder

@@ -1,4 +1,4 @@
-"""What a stage collects its rollouts with: answers to prompts, or episodes in an environment. The loop sees a collector.
+"""What a stage collects episodes with.
 
 The environment's processes live as long as the stage. Its screens are files of the run, `screens/<hash>.png`: the journal names them, so a
 resumed run reads what was seen and not what would be seen now.
@@ -6,7 +6,6 @@ resumed run reads what was seen and not what would be seen now.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from vlmrl.config.schema import RolloutStage
@@ -15,63 +14,35 @@ from vlmrl.data.history import History
 from vlmrl.envs.find import open_pool
 from vlmrl.envs.pool import EnvPool, PoolSettings
 from vlmrl.envs.rows import takes_rows, task_maker
-from vlmrl.policy.model import ProcessorBundle
-from vlmrl.protocols import RolloutEngine, Strategy
+from vlmrl.protocols import RolloutEngine
 from vlmrl.rollout.collect import Collector
 from vlmrl.rollout.episodes import EnvSetup, make_table, talk_of
 from vlmrl.rollout.forks import Forks
-from vlmrl.rollout.guide import collector_for
 from vlmrl.rollout.turns import EpisodeCollector, FaultWatch
+from vlmrl.run.collector import settings_of
 from vlmrl.run.engines import longest_prompt
 from vlmrl.run.loop import Loop
 from vlmrl.run.session import Session
-from vlmrl.types import GenerationSettings
 
 SCREENS = "screens"
 
 
-def open_collector(loop: Loop, cfg: RolloutStage, engine: RolloutEngine, strategy: Strategy) -> Collector:
-    """Make the collector of a stage: of answers, of answers under hints, or of episodes.
+def of_episodes(loop: Loop, cfg: RolloutStage, parts: dict[str, Any]) -> Collector:
+    """Make the collector of a stage with an environment; `episodes` of `run.collector.COLLECTORS`.
 
     Raises:
         ConfigError: the environment cannot run here.
     """
-    s, rewards = loop.session, loop.stage.rewards
-    assert rewards is not None
-    parts: dict[str, Any] = {
-        "engine": engine,
-        "strategy": strategy,
-        "score": rewards.score,
-        "tokenize": partial(answer_ids, s.bundle),
-        "settings": settings_of(cfg),
-        "num_generations": cfg.rollout.num_generations,
-        "generation_batch_size": cfg.rollout.generation_batch_size,
-        "seed": s.cfg.run.seed,
-        "stage": cfg.name,
-        "accept_changed": s.cfg.data.changed == "accept",
-        "say": s.ui.say,
-    }
-    if cfg.environment is None:
-        return collector_for(strategy, loop.stage.loader.encoder.encode)(**parts)
+    s = loop.session
+    assert cfg.environment is not None
     pool = loop.ends.enter_context(pool_of(cfg.environment, s.cfg.plugins))
     loop.counters.add("environment/retried", lambda: float(sum(pool.retried.values())))
     return EpisodeCollector(
         **parts,
-        table=table_of(s, cfg, pool, engine),
+        table=table_of(s, cfg, pool, parts["engine"]),
         watch=loop.memories.keep("environment", FaultWatch(cfg.environment.max_faults)),
         task_of=task_maker(cfg.environment.name, root=s.places.data, answer_format=cfg.answer_format),
     )
-
-
-def answer_ids(bundle: ProcessorBundle, text: str) -> tuple[int, ...]:
-    """Ids of a whole answer, its end token included."""
-    return (*bundle.tokenize(text), bundle.end_ids[0])
-
-
-def settings_of(cfg: RolloutStage) -> GenerationSettings:
-    """How a stage samples."""
-    rollout = cfg.rollout
-    return GenerationSettings(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, top_p=rollout.top_p)
 
 
 def pool_of(environment: EnvironmentMethod, plugins: tuple[str, ...]) -> EnvPool:

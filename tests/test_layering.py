@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "protocols": {"registry", "types"},
     "fs": {"errors"},
     "defaults": set(),
-    "plugins": {"errors"},
+    "plugins": {"errors", "extras"},
     "cards": set(),
     "paths": {"errors", "registry"},
     "config": {"errors", "registry", "types", "defaults", "plugins", "paths"},

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vlmrl.errors import ConfigError
+from vlmrl.extras import METHODS
 
 
 def import_plugins(names: Sequence[str], where: str = "plugins") -> None:
@@ -32,6 +33,12 @@ def import_plugins(names: Sequence[str], where: str = "plugins") -> None:
             )
     if problems:
         raise ConfigError(problems)
+
+
+def import_methods() -> None:
+    """Import the methods of optional parts."""
+    for package in METHODS:
+        import_package(package)
 
 
 def import_package(name: str) -> None:

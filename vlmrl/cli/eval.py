@@ -194,9 +194,8 @@ def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui, p
 def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes, judge: dict[str, Any] | None, ui: Ui) -> None:
     from vlmrl.evals.ask.asking import asking_of
     from vlmrl.evals.ask.run import EvalCallbacks, evaluate_model
-    from vlmrl.evals.ask.tasks import other_wording
+    from vlmrl.evals.ask.tasks import EPISODES, other_wording
     from vlmrl.evals.pages.pictures import PictureRecorder
-    from vlmrl.evals.pages.replay_page import write_replay
     from vlmrl.train import dist
 
     bars: dict[str, ProgressBar] = {}
@@ -217,7 +216,7 @@ def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes
     if dist.is_main():
         ui.say(f"report: {pictures.write_report()}")
         for name in (task.id for task in suite.tasks if task.environment is not None):
-            ui.say(f"replay: {write_replay(folder / f'{name}.jsonl')}")
+            ui.say(f"replay: {EPISODES['replay'](folder / f'{name}.jsonl')}")
         ui.show(result)
         ui.say(str(folder))
 

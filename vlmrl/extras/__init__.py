@@ -9,6 +9,12 @@ from collections.abc import Mapping, Sequence
 
 PROVIDES: Mapping[str, Mapping[str, str]] = {
     "collector": {"episodes": "vlmrl.run.world:of_episodes"},
+    "evaluation of episodes": {
+        "task": "vlmrl.evals.ask.episode_tasks:play_task",
+        "task_of_run": "vlmrl.run.played:play_suite_task",
+        "held_out": "vlmrl.run.played:play_rows",
+        "replay": "vlmrl.evals.pages.replay_page:write_replay",
+    },
     "layout": {"chains": "vlmrl.policy.chains:CHAINS", "trees": "vlmrl.policy.trie:TREES"},
     "backend for trees": {"merge": "vlmrl.policy.tree_attention:merge", "two_call": "vlmrl.policy.tree_attention:two_call"},
 }

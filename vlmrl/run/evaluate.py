@@ -18,27 +18,22 @@ import torch
 from vlmrl import fs
 from vlmrl.config.schema import Config, RolloutStage, StageBase
 from vlmrl.config.stages import UntilSection
-from vlmrl.envs.rows import task_maker
 from vlmrl.errors import CheckpointError, Preempted, VlmrlError
 from vlmrl.evals.ask.engines import LocalEngine
-from vlmrl.evals.ask.episodes import Conditions, EvalEpisode, conditions_of, evaluate_episodes, of_rows
 from vlmrl.evals.ask.evaluate import EvalOptions, evaluate
 from vlmrl.evals.ask.models import open_store
-from vlmrl.evals.ask.run import eval_options, task_episodes, task_prompts
+from vlmrl.evals.ask.run import eval_options, task_prompts
 from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
-from vlmrl.evals.ask.tasks import other_wording
+from vlmrl.evals.ask.tasks import EPISODES, other_wording
 from vlmrl.evals.pages.prompts import keep_prompts
 from vlmrl.evals.pages.runfiles import save_media
 from vlmrl.evals.score.measures import LABELS, main_score
 from vlmrl.evals.score.records import REFERENCE, Record
 from vlmrl.evals.score.summary import summarize
-from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import weights_fingerprint
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
-from vlmrl.protocols import RolloutEngine
 from vlmrl.registry import nearest
-from vlmrl.rollout.episodes import talk_of
 from vlmrl.rollout.own import own_engine
 from vlmrl.run.about import about
 from vlmrl.run.export import export
@@ -192,93 +187,24 @@ def _answers(
         )
 
 
-def _episodes(
-    s: Session,
-    label: str,
-    name: str,
-    policy: Policy,
-    engine: RolloutEngine,
-    store: MediaStore,
-    episodes: Sequence[EvalEpisode],
-    conditions: Conditions,
-    options: EvalOptions,
-    out: Path,
-    stop: Stop,
-) -> tuple[list[Record], dict[str, float]]:
-    """Played episodes: records of those without a fault, and the share of the others."""
-    with s.ui.bar(label, len(episodes)) as bar, policy.shards.whole():
-        result = evaluate_episodes(
-            talk_of(engine),
-            episodes,
-            conditions,
-            options,
-            out=out,
-            bundle=s.bundle,
-            store=store,
-            fingerprint=weights_fingerprint(policy),
-            model=name,
-            collective=dist,
-            stop=stop,
-            progress=lambda done, total: bar.update(done),
-        )
-    faults = result.played.faults
-    if faults:
-        listed = ", ".join(f"{reason} {n}" for reason, n in sorted(faults.items()))
-        s.ui.say(f"{label}: faults, in none of its numbers: {listed}")
-    attempts = sum(map(len, result.groups))
-    return result.records, {"fault_rate": faults.total() / attempts if attempts else 0.0}
-
-
-def _played_rows(s: Session, name: str, stage: RolloutStage, policy: Policy, vision: VisionCache, stop: Stop) -> dict[str, float]:
-    """Metrics of greedy episodes of the tasks in `eval.source`, in the environment of the recipe's last stage, under `eval/`."""
-    source, environment = s.cfg.eval.source, stage.environment
-    assert source is not None
-    assert environment is not None
-    samples = list(islice(s.rows_of(source, stage.answer_format).samples.values(), s.cfg.eval.limit))
-    conditions = Conditions(
-        environment=environment,
-        history=stage.history,
-        answer_format=stage.answer_format,
-        max_prompt_tokens=s.cfg.data.max_prompt_tokens,
-        plugins=s.cfg.plugins,
-    )
-    options = EvalOptions(
-        settings=GenerationSettings(max_new_tokens=s.cfg.eval.max_new_tokens, temperature=0.0), batch_prompts=s.cfg.eval.batch_prompts
-    )
-    vision.get_ready(policy)
-    records, more = _episodes(
-        s,
-        f"evaluate {name}",
-        name,
-        policy,
-        own_engine(policy, vision),
-        s.store,
-        of_rows(samples, 0, task_maker(environment.name, root=s.places.data, answer_format=stage.answer_format)),
-        conditions,
-        options,
-        s.run.eval / f"{name}.jsonl",
-        stop,
-    )
-    dist.on_main(lambda: remember_stage(s, name))
-    values = {"rows": float(len(records))} | more
-    return {f"eval/{key}": value for key, value in values.items()} | _metrics(records, s.cfg.run.seed, "eval")
-
-
 def _held_out(s: Session, name: str, policy: Policy, vision: VisionCache, stop: Stop) -> dict[str, float]:
     """Metrics of the answers to `eval.source`, under `eval/`; of episodes where the last stage plays in an environment."""
-    last = s.cfg.stages[-1]
-    if isinstance(last, RolloutStage) and last.environment is not None:
-        return _played_rows(s, name, last, policy, vision, stop)
-    source, answer_format = s.cfg.eval.source, s.cfg.stages[-1].answer_format
+    source, last = s.cfg.eval.source, s.cfg.stages[-1]
     assert source is not None
-    samples = list(islice(s.rows_of(source, answer_format).samples.values(), s.cfg.eval.limit))
-    prompts = dist.run_synchronized(lambda: [s.encoder.encode(sample, answer_format) for sample in samples])
-    engine = LocalEngine(own_engine(policy, vision), fingerprint=weights_fingerprint(policy))
+    samples = list(islice(s.rows_of(source, last.answer_format).samples.values(), s.cfg.eval.limit))
     settings = GenerationSettings(max_new_tokens=s.cfg.eval.max_new_tokens, temperature=0.0)
     options = EvalOptions(settings=settings, batch_prompts=s.cfg.eval.batch_prompts)
-    records = _answers(s, name, f"evaluate {name}", policy, vision, engine, prompts, options, s.run.eval / f"{name}.jsonl", stop)
-    dist.on_main(lambda: _keep(s, name, prompts))
-    return {"eval/rows": float(len(records))} | _metrics(records, s.cfg.run.seed, "eval")
+    label, file = f"evaluate {name}", s.run.eval / f"{name}.jsonl"
+    if isinstance(last, RolloutStage) and last.environment is not None:
+        records, more = EPISODES["held_out"](s, label, name, last, samples, policy, vision, options, file, stop)
+        dist.on_main(lambda: remember_stage(s, name))
+    else:
+        prompts = dist.run_synchronized(lambda: [s.encoder.encode(sample, last.answer_format) for sample in samples])
+        engine = LocalEngine(own_engine(policy, vision), fingerprint=weights_fingerprint(policy))
+        records, more = _answers(s, name, label, policy, vision, engine, prompts, options, file, stop), {}
+        dist.on_main(lambda: _keep(s, name, prompts))
+    values = {"rows": float(len(records))} | more
+    return {f"eval/{key}": value for key, value in values.items()} | _metrics(records, s.cfg.run.seed, "eval")
 
 
 def held_out_score(s: Session, cfg: StageBase, until: UntilSection, policy: Policy) -> float:
@@ -316,21 +242,14 @@ def _suite(s: Session, name: str, policy: Policy, stop: Stop) -> dict[str, float
         options = eval_options(task, batch_prompts=suite.batch_prompts, seed=s.cfg.run.seed)
         label, file = f"evaluate {name}: {task.id}", folder / f"{task.id}.jsonl"
         if task.environment is not None:
+            records, more = EPISODES["task_of_run"](s, label, name, task, root, policy, store, options, file, stop)
+        else:
+            prompts, _ = dist.run_synchronized(lambda task=task, media=media: task_prompts(task, root, media, s.bundle, None))
             vision = VisionCache(store, budget_bytes=task.media.cache_bytes)
-            vision.get_ready(policy)
-            episodes, _ = dist.run_synchronized(lambda task=task: task_episodes(task, root, None))
-            engine = own_engine(policy, vision)
-            records, more = _episodes(s, label, name, policy, engine, store, episodes, conditions_of(task), options, file, stop)
-            store.close()
-            out |= {f"eval/{task.id}/{key}": value for key, value in ({"rows": float(len(records))} | more).items()}
-            out |= _metrics(records, s.cfg.run.seed, f"eval/{task.id}")
-            continue
-        prompts, _ = dist.run_synchronized(lambda task=task, media=media: task_prompts(task, root, media, s.bundle, None))
-        vision = VisionCache(store, budget_bytes=task.media.cache_bytes)
-        engine = LocalEngine(own_engine(policy, vision), fingerprint=fingerprint)
-        records = _answers(s, name, label, policy, vision, engine, prompts, options, file, stop)
+            engine = LocalEngine(own_engine(policy, vision), fingerprint=fingerprint)
+            records, more = _answers(s, name, label, policy, vision, engine, prompts, options, file, stop), {}
         store.close()
-        out[f"eval/{task.id}/rows"] = float(len(records))
+        out |= {f"eval/{task.id}/{key}": value for key, value in ({"rows": float(len(records))} | more).items()}
         out |= _metrics(records, s.cfg.run.seed, f"eval/{task.id}")
     return out
 

@@ -24,12 +24,11 @@ from vlmrl.envs.find import default_tasks, environments, open_pool
 from vlmrl.envs.play import keep
 from vlmrl.envs.pool import PoolSettings
 from vlmrl.envs.prompts import next_prompt
-from vlmrl.envs.rows import FORMAT, TaskOf, plain_task, recorded, takes_rows, task_maker
+from vlmrl.envs.rows import FORMAT, TaskOf, plain_task, recorded, takes_rows
 from vlmrl.envs.score import Played, score
 from vlmrl.envs.trajectory import Trajectory, environment_seed, trajectory_from_json, trajectory_to_json, turn_seed
 from vlmrl.errors import ConfigError, RemoteError, StorageError
 from vlmrl.evals.ask.evaluate import SINGLE_PROCESS, Collective, EvalOptions, labels, rounds
-from vlmrl.evals.ask.tasks import Task
 from vlmrl.evals.score.records import REFERENCE, Key, Record, RecordStore, Think, prompt_ids_hash, settings_json
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import ProcessorBundle
@@ -39,10 +38,6 @@ from vlmrl.types import Sample, digest
 SCREENS, SUFFIX = "screens", ".episodes.jsonl"
 COORDINATE = "held-out episodes"
 """In seeds, where those of training have the name of a stage, which has no blank."""
-
-NOT_PLAYED = (
-    "episodes are played by the reference engine in this process; ask neither a served model nor vLLM, and there is no text to score again"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,18 +70,6 @@ class Conditions:
         return {"max_turns": float(self.environment.max_turns), "history": shown}
 
 
-def conditions_of(task: Task) -> Conditions:
-    """Those of a task of a suite."""
-    assert task.environment is not None
-    return Conditions(
-        environment=task.environment,
-        history=task.history,
-        answer_format=task.asked,
-        max_prompt_tokens=task.max_prompt_tokens,
-        plugins=task.plugins,
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class EpisodeResult:
     """What was played."""
@@ -108,16 +91,6 @@ def of_rows(samples: Sequence[Sample], seed: int, task_of: TaskOf = plain_task) 
         RowError: the environment cannot be given this row.
     """
     return [_held_out(sample.id, task_of(sample), seed, dict(labels(sample))) for sample in samples]
-
-
-def of_task(task: Task, samples: Sequence[Sample], root: Path) -> list[EvalEpisode]:
-    """The rows of a task of a suite as episodes. `root`: the data root.
-
-    Raises:
-        RowError: as `of_rows`.
-    """
-    assert task.environment is not None
-    return of_rows(samples, task.episode_seed, task_maker(task.environment.name, root=root, answer_format=task.asked))
 
 
 def of_environment(

@@ -15,13 +15,11 @@ from vlmrl import __version__, fs
 from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.encode import Encoder, MediaSource
 from vlmrl.data.source import load_source
-from vlmrl.errors import ConfigError, DataError, MediaError, RowError
-from vlmrl.evals.ask.engines import EvalEngine, LocalEngine
-from vlmrl.evals.ask.episodes import NOT_PLAYED, EvalEpisode, conditions_of, evaluate_episodes, of_environment, of_task
+from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.evals.ask.evaluate import JUDGED, SINGLE_PROCESS, Collective, EvalOptions, evaluate
 from vlmrl.evals.ask.models import LocalModel, Model, open_store
 from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
-from vlmrl.evals.ask.tasks import Task
+from vlmrl.evals.ask.tasks import EPISODES, Task
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.records import Record, sha256
 from vlmrl.evals.score.summary import Interval, Summary, summarize
@@ -30,7 +28,6 @@ from vlmrl.evals.score.thoughts import answer_key, judge_thoughts, missing_verdi
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import ProcessorBundle
 from vlmrl.rewards.run.runner import MediaOnDemand
-from vlmrl.rollout.episodes import talk_of
 from vlmrl.types import GenerationSettings, Prompt, Sample
 
 if TYPE_CHECKING:
@@ -220,7 +217,7 @@ def evaluate_model(
     suite = suite.model_copy(update={"tasks": changes.all_of(suite)})
     root = data_root_of(suite, data_root)
     fs.mkdir(out)
-    one = _Evaluation(
+    one = Evaluation(
         model=model,
         out=out,
         root=root,
@@ -249,7 +246,7 @@ def evaluate_model(
 
 
 @dataclass(kw_only=True)
-class _Evaluation:
+class Evaluation:
     """One model on the tasks of a suite, one after the other."""
 
     model: Model
@@ -276,7 +273,7 @@ class _Evaluation:
         first = self.collective.rank() == 0
         engine = self.model.engine(task, store, file)
         if task.environment is not None:
-            return self._episodes(task, store, engine, file)
+            return EPISODES["task"](self, task, store, engine, file)
         prompts, whole = task_prompts(task, self.root, store, self.model.bundle, self.out if first else None)
         self.notes += count_notes(task, len(prompts), whole)
         progress = self.watch.progress
@@ -297,28 +294,6 @@ class _Evaluation:
         if self.watch.answered is not None and first:
             self.watch.answered(task, prompts, store)
         return records
-
-    def _episodes(self, task: Task, store: MediaStore, engine: EvalEngine, file: Path) -> list[Record]:
-        """The records of a task whose episodes are played."""
-        if not isinstance(engine, LocalEngine):
-            raise ConfigError(f"task '{task.id}': {NOT_PLAYED}")
-        episodes, whole = task_episodes(task, self.root, self.out if self.collective.rank() == 0 else None)
-        result = evaluate_episodes(
-            talk_of(engine.engine),
-            episodes,
-            conditions_of(task),
-            eval_options(task, batch_prompts=self.batch_prompts, seed=self.seed),
-            out=file,
-            bundle=self.model.bundle,
-            store=store,
-            fingerprint=engine.fingerprint,
-            model=self.model.name,
-            collective=self.collective,
-            progress=None if (tell := self.watch.progress) is None else lambda done, total: tell(task.id, done, total),
-        )
-        self.fingerprint = engine.fingerprint
-        self.notes += [*count_notes(task, len(episodes), whole), *(f"{task.id}: {line}" for line in result.played.lines())]
-        return result.records
 
 
 def eval_options(task: Task, *, batch_prompts: int, seed: int) -> EvalOptions:
@@ -393,16 +368,6 @@ def task_samples(task: Task, root: Path, out: Path | None) -> tuple[list[Sample]
     asked = subset(samples, task.limit)
     _report(task, len(asked), [problem for sample in asked if (problem := _misfit(task, sample))])
     return asked, len(samples)
-
-
-def task_episodes(task: Task, root: Path, out: Path | None) -> tuple[list[EvalEpisode], int]:
-    """The episodes that a task plays, and how many there are in all: of its rows (as `task_samples`), or of its environment's tasks."""
-    assert task.environment is not None
-    if task.source:
-        samples, whole = task_samples(task, root, out)
-        return of_task(task, samples, root), whole
-    e, wanted = task.environment, task.episodes if task.limit is None else min(task.limit, task.episodes)
-    return of_environment(e.name, wanted, task.episode_seed, task.plugins, arguments=e.arguments, answer_format=task.asked), task.episodes
 
 
 def _misfit(task: Task, sample: Sample) -> str | None:

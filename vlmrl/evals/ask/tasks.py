@@ -7,7 +7,7 @@ but may name modules that do.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,15 +19,20 @@ from vlmrl.config.names import PlainName, task_problem
 from vlmrl.config.schema import MediaSection, PositiveInt, Probability, Section
 from vlmrl.config.section import EnvironmentMethod, HistorySection
 from vlmrl.data.wording import prompt_problem
-from vlmrl.envs.find import environments
 from vlmrl.evals.score.extraction import Extraction
 from vlmrl.evals.score.measures import LABELS, allowed_metrics, metrics_of
 from vlmrl.paths import shipped, shown
-from vlmrl.registry import argument_problems, nearest, parameters
+from vlmrl.plugins import import_methods
+from vlmrl.protocols import environment
+from vlmrl.registry import Catalogue, argument_problems, nearest, parameters
 from vlmrl.types import CoordinateFrame
 
 AnswerFormat = Literal["think", "answer_only", "think_or_not"]
 
+
+EPISODES: Catalogue[Callable[..., Any]] = Catalogue("evaluation of episodes")
+"""What evaluates where there is an environment: `task` of a suite (`ask.run`), `task_of_run` and `held_out` rows of a run (`run.evaluate`),
+and the page `replay` of a task's records."""
 
 RENAMED = {"made": "prepare", "view": "extraction", "template": "answer_format"}
 """Key of a task before -> now. Of `view`, `tagged` is `strict` now and `view` is `lenient`."""
@@ -197,9 +202,10 @@ def _episode_problems(task: Task) -> list[str]:
     if not plays and history != HistorySection():
         out.append("history says what of an episode's turns stands in a prompt, and there is no environment")
     if task.environment is not None:
-        known, name, arguments = environments(), task.environment.name, task.environment.arguments
-        wrong = known.problems(name, arguments, "environment")
-        out += wrong or known.get(name).extra.get("refuses", lambda *_: ())(arguments, task)
+        import_methods()
+        name, arguments = task.environment.name, task.environment.arguments
+        wrong = environment.problems(name, arguments, "environment")
+        out += wrong or environment.get(name).extra.get("refuses", lambda *_: ())(arguments, task)
     if history.screens is None and (history.every != 1 or not history.actions):
         out.append("history.every and history.actions are of prompts that begin anew; give history.screens, or remove them")
     return out

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 PROVIDES: Mapping[str, Mapping[str, str]] = {
     "collector": {"episodes": "vlmrl.run.world:of_episodes"},
+    "kind of toy pictures": {"zoom": "vlmrl.toy.zoom:ZOOM"},
     "evaluation of episodes": {
         "task": "vlmrl.evals.ask.episode_tasks:play_task",
         "task_of_run": "vlmrl.run.played:play_suite_task",

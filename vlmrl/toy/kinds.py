@@ -17,7 +17,8 @@ from vlmrl import fs
 from vlmrl.data.encode import ANSWER_FORMATS, instruction
 from vlmrl.envs.picture import Item, png
 from vlmrl.errors import ConfigError
-from vlmrl.toy import gui, multitask, shell, spatial, tasks, think, world, zoom
+from vlmrl.registry import Catalogue
+from vlmrl.toy import gui, multitask, shell, spatial, tasks, think, world
 from vlmrl.toy.tasks import SPLITS, Split
 
 FORMAT = 5
@@ -44,13 +45,15 @@ class PictureKind:
     """Whose instructions the tokenizer must know."""
 
 
-PICTURES = {
-    "multitask": PictureKind(items=multitask.items, corpus=multitask.corpus, answer_types=("number", "bbox")),
-    "spatial": PictureKind(items=spatial.items, corpus=spatial.corpus, answer_types=("exact_text",)),
-    "think": PictureKind(items=think.items, corpus=think.corpus, answer_types=("exact_text",)),
-    "gui": PictureKind(items=gui.items, corpus=gui.corpus, answer_types=("action",)),
-    "zoom": PictureKind(items=zoom.items, corpus=zoom.corpus, answer_types=("exact_text",)),
-}
+PICTURES: Catalogue[PictureKind] = Catalogue(
+    "kind of toy pictures",
+    {
+        "multitask": PictureKind(items=multitask.items, corpus=multitask.corpus, answer_types=("number", "bbox")),
+        "spatial": PictureKind(items=spatial.items, corpus=spatial.corpus, answer_types=("exact_text",)),
+        "think": PictureKind(items=think.items, corpus=think.corpus, answer_types=("exact_text",)),
+        "gui": PictureKind(items=gui.items, corpus=gui.corpus, answer_types=("action",)),
+    },
+)
 
 
 def make_world(

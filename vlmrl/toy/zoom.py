@@ -17,6 +17,7 @@ from vlmrl.envs.picture import COLORS, Item
 from vlmrl.envs.stripes import BOXES, QUARTER, WAYS, Stripes, make_stripes, paint_stripes, zoom_call
 from vlmrl.envs.tools import Limits, asked, boxed
 from vlmrl.rng import key
+from vlmrl.toy.kinds import PictureKind
 from vlmrl.toy.tasks import LOOSE, Split
 
 TASK = "toy_zoom"
@@ -74,3 +75,7 @@ def corpus() -> Iterator[str]:
         for way in WAYS:
             yield f"<think>\n\n</think><answer>{way}</answer>"
             yield f"<answer>{way}</answer>"
+
+
+ZOOM = PictureKind(items=items, corpus=corpus, answer_types=("exact_text",))
+"""`zoom` of `toy.kinds.PICTURES`."""

@@ -18,10 +18,9 @@ from torch import Tensor
 
 from vlmrl.policy.attention import Pair, grid_attention
 from vlmrl.rollout.draw import sample
-from vlmrl.rollout.engine_hf import GenerateCall, HFEngine
+from vlmrl.rollout.engine_hf import GenerateCall, HFEngine, KeptTurns
 from vlmrl.rollout.grid import GROW, places, stacked
 from vlmrl.rollout.in_place import Done
-from vlmrl.rollout.kept import Kept
 from vlmrl.types import GenerationSettings, Request, Rollout
 
 LOOK = 16
@@ -123,7 +122,7 @@ class FixedGrid:
 class FixedEngine(HFEngine):
     """`HFEngine` whose steps have fixed shapes (`rollout.graphs`)."""
 
-    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: Kept | None) -> GenerateCall:
+    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: KeptTurns | None) -> GenerateCall:
         return FixedRun(self, requests, settings, done, kept)
 
 
@@ -131,7 +130,7 @@ class FixedRun(GenerateCall):
     """One call of `generate`. Tensors by place are changed in place alone: a recorded step knows them by their addresses."""
 
     def __init__(
-        self, engine: HFEngine, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: Kept | None = None
+        self, engine: HFEngine, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: KeptTurns | None = None
     ):
         super().__init__(engine, requests, settings, done, kept)
         width, longest = max(len(request.seeds) for request in requests), settings.max_new_tokens

@@ -6,7 +6,7 @@ at once, and as soon as there is room for all answers of the next prompt, it com
 first, so that no long one is left over at the end. Every draw comes from a table of uniforms that depends on the request's seed and the
 token's place alone, so an answer does not depend on what else is in the batch (up to the rounding of batched kernels).
 
-In a session (`rollout.kept`) keys and values of a conversation are kept from turn to turn, and only what is new of a prompt is prefilled.
+A session of conversations may keep keys and values from turn to turn (`KeptTurns`); then only what is new of a prompt is prefilled.
 
 Letters: N rollouts that decode now, K key heads, D head size, H hidden width.
 """
@@ -14,10 +14,9 @@ Letters: N rollouts that decode now, K key heads, D head size, H hidden width.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -33,9 +32,6 @@ from vlmrl.rollout.grid import DecodeGrid
 from vlmrl.rollout.in_place import SLOTS, Done, InPlace
 from vlmrl.types import FinishReason, GenerationSettings, Request, Rollout
 
-if TYPE_CHECKING:
-    from vlmrl.rollout.kept import Kept, KeptSession
-
 KEPT_BYTES = 2**31
 PREFILL_TOKENS = 32768
 """Prompt tokens that are prefilled in one pass; one longer prompt goes alone."""
@@ -45,6 +41,27 @@ class Grid(Decoding, Protocol):
     """Where the keys and values of prompts go."""
 
     def admit(self, slots: Sequence[int], counts: Sequence[int], lengths: Sequence[int], layers: list[Pair], /) -> None: ...
+
+
+class KeptTurns(Protocol):
+    """Keys and values that a session of conversations keeps from one call of `generate` to the next."""
+
+    def past(self, request: Request, version: int) -> Any:
+        """What is kept of a request's prompt for these weights: how many `tokens` it begins with, and what is `behind` them. Or None."""
+        ...
+
+    def extension(self, pasts: Sequence[Any], new: Sequence[int]) -> Any:
+        """How the model reads so many new tokens behind each of these pasts: `decoding` of its forward pass, which remembers keys and
+        values, as `record` those of whole rows and as `own` those of what is new."""
+        ...
+
+    def keep_prompt(self, request: Request, past: Any, new: Sequence[Pair], own: tuple[int, int], version: int) -> None:
+        """Keep what was read of a prompt behind its past. `new`: keys and values of packed prompts; the columns `own` are this one's."""
+        ...
+
+    def keep_answer(self, request: Request, k: int, ids: tuple[int, ...], layers: Sequence[Pair], version: int) -> None:
+        """Keep what was read of the answer in place `k`: these ids, with keys and values [1, K, own, D]."""
+        ...
 
 
 @dataclass
@@ -97,24 +114,13 @@ class HFEngine(InPlace):
         self.prefill_tokens = prefill_tokens
         self.kept_bytes = kept_bytes
 
-    @contextmanager
-    def session(self) -> Iterator[KeptSession]:
-        """Turns of conversations that keep the keys and values of their past."""
-        from vlmrl.rollout.kept import Kept, KeptSession  # for episodes only
-
-        kept = Kept(self.kept_bytes)
-        try:
-            yield KeptSession(self.generate, kept)
-        finally:
-            kept.clear()
-
-    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: Kept | None) -> GenerateCall:
+    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: KeptTurns | None) -> GenerateCall:
         """What one call of `generate` does."""
         return GenerateCall(self, requests, settings, done, kept)
 
     @torch.no_grad()
     def generate(
-        self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None = None, kept: Kept | None = None
+        self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None = None, kept: KeptTurns | None = None
     ) -> list[list[Rollout]]:
         """Rollouts of every request, in order: `len(request.seeds)` each. `done` is called with a request's number and rollouts as
         soon as its last answer has ended. `kept`: of the session that asks.
@@ -139,7 +145,7 @@ class GenerateCall:
     """One call of `generate`."""
 
     def __init__(
-        self, engine: HFEngine, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: Kept | None = None
+        self, engine: HFEngine, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: KeptTurns | None = None
     ):
         self.engine, self.policy, self.requests, self.settings, self.done = engine, engine.policy, requests, settings, done
         self.kept = kept
@@ -212,7 +218,7 @@ class GenerateCall:
         prompts = [self.requests[i].prompt for i in chosen]
         counts = [len(self.requests[i].seeds) for i in chosen]
         pasts = [None if self.kept is None else self.kept.past(self.requests[i], policy.version) for i in chosen]
-        starts = [0 if past is None else past.node.tokens for past in pasts]
+        starts = [0 if past is None else past.tokens for past in pasts]
         parts = [prompt if past is None else past.behind(prompt) for prompt, past in zip(prompts, pasts, strict=True)]
         layout = layout_of([(len(part.ids), ()) for part in parts])
         ids = torch.tensor([[i for part in parts for i in part.ids]])
@@ -230,7 +236,7 @@ class GenerateCall:
         if self.kept is not None:
             own = record if extension is None else extension.own
             for i, past, block in zip(chosen, pasts, layout.blocks, strict=True):
-                self.kept.keep_prompt(self.requests[i], None if past is None else past.node, own, (block.start, block.end), policy.version)
+                self.kept.keep_prompt(self.requests[i], past, own, (block.start, block.end), policy.version)
         grid.admit(chosen, counts, [len(prompt.ids) for prompt in prompts], record if extension is None else extension.record)
         self.engine.prefilled_prompts += len(prompts)
         self.engine.prefilled_tokens += layout.tokens

@@ -35,7 +35,9 @@ from vlmrl.envs.trajectory import Snapshot, Trajectory, TrajectoryTurn, spoilt
 from vlmrl.errors import RowError
 from vlmrl.media.store import MediaStore
 from vlmrl.protocols import MultiTurnSession, RolloutEngine, SessionEngine
+from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.forks import NONE, Forks
+from vlmrl.rollout.kept import session_of
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 Generate = Callable[[Sequence[Request], GenerationSettings], Sequence[Sequence[Rollout]]]
@@ -64,6 +66,8 @@ def anew(generate: Generate) -> Talk:
 
 def talk_of(engine: RolloutEngine) -> Talk:
     """Sessions of an engine; of one that keeps nothing, `anew`."""
+    if isinstance(engine, HFEngine):
+        return lambda: session_of(engine)
     return engine.session if isinstance(engine, SessionEngine) else anew(engine.generate)
 
 

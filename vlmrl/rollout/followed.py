@@ -13,9 +13,8 @@ import torch
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_fork import ForkEngine
-from vlmrl.rollout.engine_hf import GenerateCall, HFEngine, Running
+from vlmrl.rollout.engine_hf import GenerateCall, HFEngine, KeptTurns, Running
 from vlmrl.rollout.in_place import Done
-from vlmrl.rollout.kept import Kept
 from vlmrl.types import GenerationSettings, Request, Rollout
 
 Look = Callable[[int, int, int, float], bool]
@@ -27,7 +26,7 @@ class FollowedEngine(HFEngine):
 
     look: Look | None = None
 
-    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: Kept | None) -> GenerateCall:
+    def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: KeptTurns | None) -> GenerateCall:
         return FollowedRun(self, requests, settings, done, kept)
 
     def followed(self, requests: Sequence[Request], settings: GenerationSettings, look: Look) -> list[list[Rollout]]:

@@ -11,7 +11,8 @@ Letters: K key heads, D head size, N new tokens of all rows, P tokens of a row w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from vlmrl.policy.attention import Pair
 from vlmrl.policy.pack import Row
 from vlmrl.policy.past import behind, continues
+from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 
@@ -58,15 +60,20 @@ class Past:
     version: int
     """Of the weights that read it."""
 
+    @property
+    def tokens(self) -> int:
+        """Of the prompt and the answer together, as far as they were read."""
+        return self.node.tokens
+
     def begins(self, prompt: Prompt) -> bool:
         """Whether a prompt begins with it, and has something behind it."""
         nothing = Row(index=0, group=0, prompt=prompt, response=())
         before = Row(index=0, group=0, prompt=self.prompt, response=self.response)
-        return self.node.tokens < len(prompt.ids) and continues(nothing, before)
+        return self.tokens < len(prompt.ids) and continues(nothing, before)
 
     def behind(self, prompt: Prompt) -> Prompt:
         """What a prompt that begins with it has behind it, as a prompt of its own columns."""
-        return behind(prompt, self.node.tokens, len(self.prompt.media))
+        return behind(prompt, self.tokens, len(self.prompt.media))
 
 
 class Kept:
@@ -93,7 +100,7 @@ class Kept:
                 continue
             if past.version != version or not past.begins(request.prompt):
                 self.forget([number])
-            elif found is None or past.node.tokens > found.node.tokens:
+            elif found is None or past.tokens > found.tokens:
                 found = past
         return found
 
@@ -101,12 +108,12 @@ class Kept:
         """How the model reads so many new tokens behind each of these pasts."""
         return Extension([None if past is None else past.node for past in pasts], new)
 
-    def keep_prompt(self, request: Request, past: CacheNode | None, new: Sequence[Pair], own: tuple[int, int], version: int) -> None:
+    def keep_prompt(self, request: Request, past: Past | None, new: Sequence[Pair], own: tuple[int, int], version: int) -> None:
         """Keep what was read of a prompt that may go on, once for all its conversations. `new`: keys and values of several prompts,
         packed, of which the columns `own` are this one's."""
         start, end = own
         if request.goes_on and not request.prompt.owners and self.bytes + size_of(new, end - start) <= self.budget:
-            node = CacheNode(past, len(request.prompt.ids), own_part(new, start, end))
+            node = CacheNode(None if past is None else past.node, len(request.prompt.ids), own_part(new, start, end))
             for number in request.talkers():
                 self.keep(number, Past(request.prompt, (), node, version))
 
@@ -115,7 +122,7 @@ class Kept:
         past = self._pasts.get(request.conversations[k])
         if past is None or past.prompt is not request.prompt or self.bytes + size_of(layers, len(ids)) > self.budget:
             return  # there was no room for its prompt, or there is none for it
-        node = CacheNode(past.node, past.node.tokens + len(ids), own_part(layers, 0, len(ids)))
+        node = CacheNode(past.node, past.tokens + len(ids), own_part(layers, 0, len(ids)))
         for number in request.talkers(k):
             self.keep(number, Past(request.prompt, ids, node, version))
 
@@ -156,6 +163,16 @@ class KeptSession:
     def forget(self, conversations: Iterable[int]) -> None:
         """These conversations are over."""
         self.kept.forget(conversations)
+
+
+@contextmanager
+def session_of(engine: HFEngine) -> Iterator[KeptSession]:
+    """Turns of conversations with the reference engine that keep the keys and values of their past; all is freed at the end."""
+    kept = Kept(engine.kept_bytes)
+    try:
+        yield KeptSession(engine.generate, kept)
+    finally:
+        kept.clear()
 
 
 class Extension:

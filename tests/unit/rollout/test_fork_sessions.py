@@ -24,6 +24,7 @@ from vlmrl.rollout.engine_fixed import FixedEngine
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.episodes import EnvSetup, Talk, anew, run_attempts, talk_of
 from vlmrl.rollout.forks import Forks
+from vlmrl.rollout.kept import session_of
 from vlmrl.types import GenerationSettings, Prompt, Request
 
 __all__ = ["pool"]
@@ -86,7 +87,7 @@ def test_a_budget_with_forks_changes_no_answer(tiny: Tiny, tmp_path: Path, pool:
 
         @contextmanager
         def watched() -> Iterator[Watched]:
-            with engine.session() as session:
+            with session_of(engine) as session:
                 yield Watched(session, held)
 
         return play(tiny, tmp_path, pool, watched), engine.kept_tokens, max(held)

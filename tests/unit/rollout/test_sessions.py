@@ -23,11 +23,10 @@ from vlmrl.envs.screens import ScreenFolder
 from vlmrl.envs.trajectory import Trajectory
 from vlmrl.errors import NumericsError
 from vlmrl.policy.load import freeze
-from vlmrl.protocols import SessionEngine
 from vlmrl.rollout.engine_fixed import FixedEngine
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.episodes import EnvSetup, Talk, anew, run_attempts, talk_of
-from vlmrl.rollout.kept import Kept, KeptSession
+from vlmrl.rollout.kept import Kept, KeptSession, session_of
 from vlmrl.types import GenerationSettings, MediaRef, Prompt, Request, Rollout
 
 pytestmark = pytest.mark.not_fast  # builds models
@@ -93,7 +92,7 @@ def test_prompts_that_begin_anew_keep_nothing(tiny: Tiny, tmp_path: Path, pool: 
 
     @contextmanager
     def watched() -> Iterator[Watched]:
-        with engine.session() as session:
+        with session_of(engine) as session:
             yield Watched(session, held)
 
     play(tiny, tmp_path, pool, watched, "1")
@@ -181,7 +180,7 @@ def talked(world: World, engine: HFEngine, talk: Talk, *, turns: int = 4, conver
 
 def test_in_float64_samples_are_the_same(world: World) -> None:
     engine, reference = (HFEngine(world.tiny.policy, world.tiny.vision) for _ in range(2))
-    kept, whole = talked(world, engine, engine.session), talked(world, reference, anew(reference.generate))
+    kept, whole = talked(world, engine, talk_of(engine)), talked(world, reference, anew(reference.generate))
     assert [[r.ids for r in turn] for turn in kept] == [[r.ids for r in turn] for turn in whole]
     one, other = ([value for turn in of for r in turn for value in r.logprobs] for of in (kept, whole))
     gaps = [abs(a - b) for a, b in zip(one, other, strict=True)]
@@ -210,11 +209,11 @@ def test_a_kept_past_of_other_weights_is_never_used(world: World, monkeypatch: p
         return tuple(abs(a - b) for a, b in zip(next_.logprobs, fresh.logprobs, strict=False))
 
     try:
-        with engine.session() as session:
+        with session_of(engine) as session:
             assert max(second(session)) < 1e-6
             assert engine.kept_tokens == 0
         monkeypatch.setattr(Kept, "past", lambda self, request, version: self._pasts.get(request.conversations[0]))
-        with engine.session() as session:
+        with session_of(engine) as session:
             assert max(second(session)) > 1e-3, "the control uses the old weights' keys and values"
     finally:
         policy.version = version
@@ -226,10 +225,9 @@ def ask(prompt: Prompt, *, number: int = 0, seed: int = 1, goes_on: bool = False
 
 def test_what_is_kept_is_freed(world: World) -> None:
     engine = HFEngine(world.tiny.policy, world.tiny.vision)
-    assert isinstance(engine, SessionEngine)
     prompt = world.first()
     both = Request(prompt=prompt, seeds=(1, 2), ks=(0, 1), conversations=(0, 1), goes_on=True)
-    with engine.session() as session:
+    with session_of(engine) as session:
         ((one, other),) = session.generate([both], SAMPLED)
         heads, size, layers = kv_shape(world)
         token = 2 * heads * size * layers * 8
@@ -251,7 +249,7 @@ def test_an_error_frees_what_was_kept(world: World) -> None:
     before = head.detach().clone()
 
     def broken() -> None:
-        with engine.session() as session:
+        with session_of(engine) as session:
             session.generate([ask(world.first(), goes_on=True)], SAMPLED)
             seen.append((session.kept, session.kept.bytes))
             with torch.no_grad():
@@ -283,7 +281,7 @@ def test_a_budget_changes_no_answer(world: World) -> None:
 
         @contextmanager
         def watched() -> Iterator[Watched]:
-            with engine.session() as session:
+            with session_of(engine) as session:
                 yield Watched(session, held)
 
         turns = talked(world, engine, watched)

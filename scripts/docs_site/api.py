@@ -37,6 +37,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "vlmrl.protocols.reward",
         "vlmrl.protocols.sampler",
         "vlmrl.protocols.budget",
+        "vlmrl.protocols.environment",
         "vlmrl.answers.base.answer_type",
         "vlmrl.train.stage.provide.provides",
         "vlmrl.run.kinds.stage_kind",

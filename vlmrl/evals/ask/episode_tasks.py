@@ -9,7 +9,7 @@ from vlmrl.envs.rows import task_maker
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.engines import EvalEngine, LocalEngine
 from vlmrl.evals.ask.episodes import Conditions, EvalEpisode, evaluate_episodes, of_environment, of_rows
-from vlmrl.evals.ask.run import Evaluation, count_notes, eval_options, task_samples
+from vlmrl.evals.ask.run import SuiteEvaluation, count_notes, eval_options, task_samples
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.evals.score.records import Record
 from vlmrl.media.store import MediaStore
@@ -53,7 +53,7 @@ def task_episodes(task: Task, root: Path, out: Path | None) -> tuple[list[EvalEp
     return of_environment(e.name, wanted, task.episode_seed, task.plugins, arguments=e.arguments, answer_format=task.asked), task.episodes
 
 
-def play_task(one: Evaluation, task: Task, store: MediaStore, engine: EvalEngine, file: Path) -> list[Record]:
+def play_task(one: SuiteEvaluation, task: Task, store: MediaStore, engine: EvalEngine, file: Path) -> list[Record]:
     """Play the episodes of a task and give their records; `task` of `tasks.EPISODES`.
 
     Raises:

@@ -217,7 +217,7 @@ def evaluate_model(
     suite = suite.model_copy(update={"tasks": changes.all_of(suite)})
     root = data_root_of(suite, data_root)
     fs.mkdir(out)
-    one = Evaluation(
+    one = SuiteEvaluation(
         model=model,
         out=out,
         root=root,
@@ -246,7 +246,7 @@ def evaluate_model(
 
 
 @dataclass(kw_only=True)
-class Evaluation:
+class SuiteEvaluation:
     """One model on the tasks of a suite, one after the other."""
 
     model: Model

@@ -10,7 +10,7 @@ import pytest
 from vlmrl.data.adapters import ADAPTERS, Importer, ImportOptions, detect
 from vlmrl.data.row import parse_row
 from vlmrl.errors import RowError
-from vlmrl.protocols import reward
+from vlmrl.methods import registries
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.types import Sample
 
@@ -28,7 +28,7 @@ def read(row: dict[str, Any], adapter: str | None = None, place: int = 1, **opti
 def earns_full_reward(sample: Sample, name: str | None = None) -> None:
     """The gold answer gets the highest score of all, and 1, through the parser that training uses; in every answer format."""
     name = name or REWARDS.get(sample.answer_type, "exact")
-    runner = RewardRunner([(name, 1.0, reward.bind(name, {}))])
+    runner = RewardRunner([(name, 1.0, registries()["reward"].bind(name, {}))])
     for answer_format in ("think", "answer_only", "think_or_not"):
         assert runner.self_test([sample], answer_format) == []
 

@@ -18,6 +18,16 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     },
     "layout": {"chains": "vlmrl.policy.chains:CHAINS", "trees": "vlmrl.policy.trie:TREES"},
     "backend for trees": {"merge": "vlmrl.policy.tree_attention:merge", "two_call": "vlmrl.policy.tree_attention:two_call"},
+    "importer": {"rows": "vlmrl.data.adapters.foreign:ForeignRows"},
+    "adapter": {
+        "tasks": "vlmrl.data.adapters:tasks",
+        "trl": "vlmrl.data.adapters:trl",
+        "verl": "vlmrl.data.adapters:verl",
+        "easyr1": "vlmrl.data.adapters:easyr1",
+        "messages": "vlmrl.data.adapters:messages",
+        "vlm_r1": "vlmrl.data.adapters:vlm_r1",
+        "video_r1": "vlmrl.data.adapters:video_r1",
+    },
 }
 """Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""
 

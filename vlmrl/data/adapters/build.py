@@ -16,7 +16,8 @@ import re
 from typing import Any, cast
 
 from vlmrl.answers.base import ANSWER_TYPES
-from vlmrl.data.adapters.base import Found, ImportOptions, media_entry
+from vlmrl.data.adapters.base import ImportOptions
+from vlmrl.data.adapters.fields import Found, media_entry
 from vlmrl.data.adapters.gold import GoldContext
 from vlmrl.data.adapters.sizes import check_sizes
 from vlmrl.data.adapters.text import cut_instructions, has_numbers, place_media, unwrap

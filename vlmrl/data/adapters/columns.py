@@ -16,9 +16,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from vlmrl.data.adapters.base import Found, ImportOptions, id_of, is_pictures, optional_text
+from vlmrl.data.adapters.base import ImportOptions
 from vlmrl.data.adapters.build import build
 from vlmrl.data.adapters.chat import Chat, from_text, merged, read_chat, read_prompt
+from vlmrl.data.adapters.fields import Found, id_of, is_pictures, optional_text
 from vlmrl.errors import DataError, RowError
 from vlmrl.registry import nearest
 from vlmrl.types import column_problem

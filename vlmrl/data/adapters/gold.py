@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmrl.answers.coordinates import Size, convert_box, convert_point, convert_span, convert_time, plain
-from vlmrl.data.adapters.base import Found, ImportOptions, picture_size
+from vlmrl.data.adapters.base import ImportOptions
+from vlmrl.data.adapters.fields import Found, picture_size
 from vlmrl.data.adapters.sizes import contradiction
 from vlmrl.errors import RowError
 

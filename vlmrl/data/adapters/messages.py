@@ -14,9 +14,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vlmrl.data.adapters.base import Found, ImportOptions, id_of, left_over, list_of, mapping_of, media_entry, optional_text, options_of
+from vlmrl.data.adapters.base import ImportOptions
 from vlmrl.data.adapters.build import build
 from vlmrl.data.adapters.chat import Chat, merged, read_chat
+from vlmrl.data.adapters.fields import Found, id_of, left_over, list_of, mapping_of, media_entry, optional_text, options_of
 from vlmrl.data.adapters.gold import GoldContext
 from vlmrl.data.adapters.sizes import check_sizes
 from vlmrl.errors import RowError

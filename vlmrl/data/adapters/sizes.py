@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from vlmrl.answers.coordinates import Size
-from vlmrl.data.adapters.base import ImportOptions, picture_size
+from vlmrl.data.adapters.base import ImportOptions
+from vlmrl.data.adapters.fields import picture_size
 from vlmrl.errors import RowError
 
 SIZE_KEYS = (("width", "height"), ("image_width", "image_height"), ("img_width", "img_height"), ("width_list", "height_list"))

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vlmrl.data.adapters.base import ImportOptions, id_of, left_over, mapping_of, optional_text
+from vlmrl.data.adapters.base import ImportOptions
+from vlmrl.data.adapters.fields import id_of, left_over, mapping_of, optional_text
 from vlmrl.errors import RowError
 
 name = "tasks"

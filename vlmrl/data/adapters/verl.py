@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vlmrl.data.adapters.base import Found, ImportOptions, id_of, left_over, list_of, mapping_of, optional_text, options_of
+from vlmrl.data.adapters.base import ImportOptions
 from vlmrl.data.adapters.build import build
 from vlmrl.data.adapters.chat import merged, read_prompt
+from vlmrl.data.adapters.fields import Found, id_of, left_over, list_of, mapping_of, optional_text, options_of
 from vlmrl.errors import RowError
 
 name = "verl"

@@ -29,8 +29,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vlmrl.data.adapters.base import Found, ImportOptions, id_of, is_pictures, left_over, list_of, optional_text, options_of, text_of
+from vlmrl.data.adapters.base import ImportOptions
 from vlmrl.data.adapters.build import build, kind_of
+from vlmrl.data.adapters.fields import Found, id_of, is_pictures, left_over, list_of, optional_text, options_of, text_of
 from vlmrl.data.adapters.text import unwrap
 from vlmrl.errors import RowError
 

@@ -140,7 +140,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "flash_attn": ("policy.attention",),
     "safetensors": ("families.tiny", "policy", "train.tensors", "run.export"),
     "torchvision": ("compat", "media"),
-    "pyarrow": ("data.raw", "prepare.hf_rows"),
+    "pyarrow": ("data.tables", "prepare.hf_rows"),
     "openpyxl": ("extras.bridge.importers.vlmevalkit",),
     "pydantic_core": ("config",),
     "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks"),

@@ -1,135 +1,42 @@
-"""Lists the files of a source that is a folder, an archive or a hub checkout: nothing is downloaded.
+"""Lists the files of a source that is a folder, one split, or a data set of the Hub on this machine: nothing is downloaded.
 
-    rows.jsonl, rows.parquet, rows.csv      one file; also .json (one list), .arrow and .tsv
-    rows.jsonl#500                          500 of its rows, see `drawn`
-    folder                                  `save_to_disk` of the datasets library, or a folder of shards of one kind
-    folder@train                            one split of a saved `DatasetDict`, or of a folder as the Hub has them
-    org/name@train                          the same for a Hub data set that is already on this machine: below the data root, in the
-                                            Hub's cache (newest `main`), or in the cache of the datasets library
-    folder@train#500                        both
+    folder                  `save_to_disk` of the datasets library, or a folder of shards of one kind
+    folder@train            one split of a saved `DatasetDict`, or of a folder as the Hub has them
+    org/name@train          the same for a Hub data set that is already on this machine: below the data root, in the
+                            Hub's cache (newest `main`), or in the cache of the datasets library
 
-A file or folder of exactly that name comes first. Pictures inside rows (`{"bytes": ..., "path": ...}`, base64) are written once, under the
-hash of their content, to a folder that the source names (`stored`).
+A file or folder of exactly that name comes first.
 """
 
 from __future__ import annotations
 
-import hashlib
-import heapq
 import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
-from vlmrl import fs
-from vlmrl.data.embedded import content_of, is_embedded
-from vlmrl.data.raw import FILES, FORMATS, Container, DataFile
-from vlmrl.errors import DataError, MediaError, RowError
-from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, check_path
+from vlmrl.data.raw import FILES, FORMATS, DataFile
+from vlmrl.errors import DataError
 
-_DRAW = re.compile(r"(.+)#(\d{1,12})")
 _SPLIT = re.compile(r"(.+)@([A-Za-z0-9._-]+)")
 _HUB_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SHARD = r"(?:-\d+-of-\d+)?"
-_VIDEO_SUFFIX = {"mp4": ".mp4", "matroska": ".mkv", "avi": ".avi", "mpegts": ".ts"}
 
 
-def resolve(path: Path) -> Container:
+def resolve(path: Path) -> tuple[DataFile, ...]:
     """The files behind the path of a source.
 
     Raises:
         DataError: there is no such file, folder, split or data set here; says where it was looked for.
     """
     if path.exists():
-        return Container(_whole(path))
-    match = _DRAW.fullmatch(path.name)
-    if match is not None:
-        count = int(match.group(2))
-        if count < 1:
-            raise DataError(f"{path}: '#{count}' draws no row; give at least #1")
-        return Container(resolve(path.with_name(match.group(1))).parts, count)
+        return _whole(path)
     match = _SPLIT.fullmatch(path.name)
     if match is not None:
-        return Container(_split(path.with_name(match.group(1)), match.group(2)))
+        return _split(path.with_name(match.group(1)), match.group(2))
     kinds = "a .jsonl or .parquet file, a folder, or org/name@split"
     raise DataError(f"{path}: no such file; give the path of {kinds}")
-
-
-def drawn(total: int, count: int, name: str) -> frozenset[int]:
-    """Which rows `#count` takes, as numbers from 1: those whose SHA-256 of `row <number>` is smallest.
-
-    They are the same on every machine and in every run, `#100` is part of `#200`, and their order stays that of the file.
-
-    Raises:
-        DataError: the source has fewer rows.
-    """
-    if total < count:
-        raise DataError(f"{name}: #{count} rows are asked for, it has {total}")
-    key = {number: hashlib.sha256(f"row {number}".encode()).digest() for number in range(1, total + 1)}
-    return frozenset(heapq.nsmallest(count, key, key=key.__getitem__))
-
-
-def stored(value: Any, *, root: Path | None, folder: str | None, place: str = "") -> Any:
-    """A row with each `{"bytes": ..., "path": ...}`, and each text that is the content of a file (`data.embedded`), replaced by
-    `{"path": "<folder>/<hash>.<kind>", "sha256": ...}`.
-
-    The file is written below `root` unless it is there already. Bytes elsewhere are left alone, for the schema to refuse.
-
-    Raises:
-        RowError: `image_bytes` (the source names no folder), `base64`, `format`, `too_large`, or `forbidden` (of the folder).
-        StorageError: it cannot be written.
-    """
-    if isinstance(value, str) and is_embedded(value):
-        if root is None or folder is None:
-            raise RowError("image_bytes", f"'{place}' holds base64; set 'media_folder' of the source to the folder to write it to")
-        return _store(content_of(value, place), root, folder, place)
-    if isinstance(value, dict):
-        data = value.get("bytes")
-        if (isinstance(data, bytes) or (isinstance(data, str) and is_embedded(data))) and set(value) <= {"bytes", "path"}:
-            if root is None or folder is None:
-                raise RowError("image_bytes", f"'{place}' holds bytes; set 'media_folder' of the source to the folder to write them to")
-            return _store(content_of(data, place) if isinstance(data, str) else data, root, folder, place)
-        if isinstance(path := value.get("path"), str) and is_embedded(path):
-            return {**value, **stored(path, root=root, folder=folder, place=f"{place}.path".lstrip("."))}
-        return {key: stored(inner, root=root, folder=folder, place=f"{place}.{key}".lstrip(".")) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [stored(inner, root=root, folder=folder, place=f"{place}[{i}]") for i, inner in enumerate(value)]
-    return value
-
-
-def _store(data: bytes, root: Path, folder: str, place: str) -> dict[str, str]:
-    digest = hashlib.sha256(data).hexdigest()
-    name = f"{folder}/{digest[:2]}/{digest}{_suffix(data, place)}"
-    try:
-        check_path(name)
-    except MediaError as error:
-        raise RowError(error.reason, f"'{place}': {str(error).removeprefix(error.reason + ': ')}") from error
-    target = root / name
-    if fs.length(target) != len(data):
-        fs.mkdir(target.parent)
-        fs.write_bytes(target, data)
-    return {"path": name, "sha256": digest}
-
-
-def _suffix(data: bytes, place: str) -> str:
-    """File suffix of the kinds of media that are read, from their first bytes."""
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        kind, limit = ".png", IMAGE_BYTES
-    elif data.startswith(b"\xff\xd8\xff"):
-        kind, limit = ".jpg", IMAGE_BYTES
-    elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        kind, limit = ".webp", IMAGE_BYTES
-    else:
-        from vlmrl.media.container import sniff  # loads the video library
-
-        try:
-            kind, limit = _VIDEO_SUFFIX.get(sniff(data[:600]), ".video"), VIDEO_BYTES
-        except MediaError as error:
-            raise RowError("format", f"'{place}' is neither a JPEG, PNG or WebP picture nor a video that can be read") from error
-    if len(data) > limit:
-        raise RowError("too_large", f"'{place}': {len(data)} bytes, the limit is {limit}")
-    return kind
 
 
 def _whole(path: Path) -> tuple[DataFile, ...]:

@@ -9,7 +9,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmrl.errors import DataError, RowError
+from vlmrl.errors import DataError
 
 _CELL = 1 << 30
 """Characters of a cell: a column may hold pictures in base64, and the length of a row is limited elsewhere."""
@@ -59,16 +59,3 @@ def _header(path: Path, cells: list[str], line: int) -> list[str]:
     if twice:
         raise DataError(f"{path}:{line}: the column '{twice[0][:40]}' is named twice")
     return names
-
-
-def row_of(names: list[str], cells: list[str]) -> dict[str, str | None]:
-    """A record as an object. Columns without a name (pandas writes its index so) are left out.
-
-    Raises:
-        RowError: `columns`: more or fewer cells than names.
-    """
-    if len(cells) != len(names):
-        raise RowError(
-            "columns", f"the record has {len(cells)} cells, the header names {len(names)} columns; is a cell with the delimiter quoted?"
-        )
-    return {name: cell if cell.strip() else None for name, cell in zip(names, cells, strict=True) if name}

@@ -1,8 +1,16 @@
-"""Reads the files of a source row by row, unparsed, in the formats that `data.containers` knows."""
+"""Reads the files of a source row by row, unparsed.
+
+rows.jsonl, rows.parquet, rows.csv      one file; also .json (one list), .arrow and .tsv
+rows.jsonl#500                          500 of its rows, see `drawn`
+folder, folder@train, org/name@train    the files that importers find there; `#500` of them too
+"""
 
 from __future__ import annotations
 
+import hashlib
+import heapq
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,28 +18,19 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 from vlmrl.errors import DataError, RowError
-from vlmrl.registry import Catalogue, load
+from vlmrl.registry import Catalogue
 
 MAX_LINE = 4_000_000
 """Bytes of the longest row."""
 EXCERPT = 200
+_DRAW = re.compile(r"(.+)#(\d{1,12})")
 _BOM = b"\xef\xbb\xbf"
-_BATCH = 256
-"""Rows of a table that are Python objects at a time."""
-
 
 Format = Literal["jsonl", "json", "parquet", "arrow", "csv", "tsv"]
 FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
 FILES: dict[str, Format] = {**FORMATS, ".json": "json", ".csv": "csv", ".tsv": "tsv"}
 """With those that are given by name only: in folders such files rather say something about the rows."""
-_READERS: Catalogue[Callable[[Path], Iterator[Any]]] = Catalogue(
-    "format of rows",
-    elsewhere={
-        "json": "vlmrl.data.json_array:elements",
-        "csv": "vlmrl.data.delimited:records",
-        "tsv": "vlmrl.data.delimited:records",
-    },
-)
+_READERS: Catalogue[Callable[[Path], Iterator[Any]]] = Catalogue("format of rows")
 """Of files that are neither lines nor tables: path -> (line where it begins, what stands there) of each row."""
 
 
@@ -51,15 +50,39 @@ class Container:
     draw: int | None = None
 
 
+_CONTAINERS: Catalogue[Callable[[Path], tuple[DataFile, ...]]] = Catalogue("container of rows")
+"""What else a source may be: its path -> the files behind it, in order; DataError where there is nothing of that name."""
+
+
 def files_of(path: Path) -> Container:
-    """The files behind the path of a source: one file, or what `data.containers` makes of it.
+    """The files behind the path of a source, and how many rows to draw of them. A file or folder of exactly that name comes first.
 
     Raises:
-        DataError: as `containers.resolve`.
+        DataError: there is nothing of that name here; says where it was looked for.
     """
     if path.suffix in FILES and path.is_file():
         return Container((DataFile(path, FILES[path.suffix]),))
-    return load("vlmrl.data.containers:resolve")(path)
+    match = None if path.exists() else _DRAW.fullmatch(path.name)
+    if match is None:
+        return Container(_CONTAINERS["folder"](path))
+    count = int(match.group(2))
+    if count < 1:
+        raise DataError(f"{path}: '#{count}' draws no row; give at least #1")
+    return Container(files_of(path.with_name(match.group(1))).parts, count)
+
+
+def drawn(total: int, count: int, name: str) -> frozenset[int]:
+    """Which rows `#count` takes, as numbers from 1: those whose SHA-256 of `row <number>` is smallest.
+
+    They are the same on every machine and in every run, `#100` is part of `#200`, and their order stays that of the file.
+
+    Raises:
+        DataError: the source has fewer rows.
+    """
+    if total < count:
+        raise DataError(f"{name}: #{count} rows are asked for, it has {total}")
+    key = {number: hashlib.sha256(f"row {number}".encode()).digest() for number in range(1, total + 1)}
+    return frozenset(heapq.nsmallest(count, key, key=key.__getitem__))
 
 
 class Raw(NamedTuple):
@@ -81,7 +104,7 @@ class Raw(NamedTuple):
             RowError: it is no row.
         """
         if self.form == "cells":
-            return load("vlmrl.data.delimited:row_of")(*self.content)
+            return _parse_cells(*self.content)
         if self.form == "object":
             return _without_nulls(self.content)
         return _parse_line(self.content, self.form != "half", self.form == "long")
@@ -113,7 +136,7 @@ def raw_rows(path: Path, blank: Callable[[], None] = lambda: None) -> Iterator[t
     """
     container, keep = files_of(path), None
     if container.draw is not None:
-        keep = load("vlmrl.data.containers:drawn")(sum(_count(part) for part in container.parts), container.draw, str(path))
+        keep = drawn(sum(_count(part) for part in container.parts), container.draw, str(path))
     place = 0
     for part in container.parts:
         for raw in _rows(part, blank):
@@ -123,11 +146,13 @@ def raw_rows(path: Path, blank: Callable[[], None] = lambda: None) -> Iterator[t
 
 
 def _rows(part: DataFile, blank: Callable[[], None]) -> Iterator[Raw]:
-    if part.format == "json":
-        return _list(part.path)
+    if part.format == "jsonl":
+        return _jsonl(part.path, blank)
     if part.format in _READERS:
-        return _delimited(part)
-    return _jsonl(part.path, blank) if part.format == "jsonl" else _table(part)
+        return _list(part.path) if part.format == "json" else _delimited(part)
+    from vlmrl.data.tables import rows
+
+    return rows(part)
 
 
 def _count(part: DataFile) -> int:
@@ -136,7 +161,9 @@ def _count(part: DataFile) -> int:
         return sum(1 for _ in _jsonl(part.path, lambda: None))
     if part.format in _READERS:
         return sum(1 for _ in _READERS[part.format](part.path))
-    return sum(count for count, _ in _batches(part))
+    from vlmrl.data.tables import batches
+
+    return sum(count for count, _ in batches(part))
 
 
 def _jsonl(path: Path, blank: Callable[[], None]) -> Iterator[Raw]:
@@ -205,6 +232,19 @@ def _parse_line(data: bytes, whole: bool, too_long: bool) -> object:
         raise RowError("bad_value", f"a number has too many digits: {str(error)[:100]}") from error
 
 
+def _parse_cells(names: list[str], cells: list[str]) -> dict[str, str | None]:
+    """A record as an object. Columns without a name (pandas writes its index so) are left out.
+
+    Raises:
+        RowError: `columns`: more or fewer cells than names.
+    """
+    if len(cells) != len(names):
+        raise RowError(
+            "columns", f"the record has {len(cells)} cells, the header names {len(names)} columns; is a cell with the delimiter quoted?"
+        )
+    return {name: cell if cell.strip() else None for name, cell in zip(names, cells, strict=True) if name}
+
+
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     out = dict(pairs)
     if len(out) < len(pairs):
@@ -219,47 +259,6 @@ def _no_constants(name: str) -> float:
 
 def _cut(data: bytes) -> str:
     return data[: 4 * EXCERPT].decode("utf-8", "replace").strip()[:EXCERPT]
-
-
-def _table(part: DataFile) -> Iterator[Raw]:
-    """Rows of a Parquet or Arrow file."""
-    number = 0
-    for _, batch in _batches(part):
-        for obj in batch():
-            number += 1
-            yield Raw(str(part.path), number, "object", obj)
-
-
-def _batches(part: DataFile) -> Iterator[tuple[int, Callable[[], list[dict[str, Any]]]]]:
-    """(number of rows, the rows) of at most 256 rows at a time.
-
-    Raises:
-        DataError: pyarrow is not installed, or the file is damaged.
-    """
-    path, kind = part.path, "Parquet" if part.format == "parquet" else "Arrow"
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise DataError(f"{path}: reading {kind} needs pyarrow; `pip install pyarrow`, or convert the file to .jsonl") from error
-    number = 0
-    try:
-        if part.format == "parquet":
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(batch_size=_BATCH):
-                    yield batch.num_rows, batch.to_pylist
-                    number += batch.num_rows
-            return
-        with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
-            for whole in stream:
-                for start in range(0, whole.num_rows, _BATCH):
-                    batch = whole.slice(start, _BATCH)
-                    yield batch.num_rows, batch.to_pylist
-                    number += batch.num_rows
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"{path}: damaged or not {'a Parquet' if kind == 'Parquet' else 'an Arrow'} file, after row {number}: {str(error)[:200]}"
-        ) from error
 
 
 def _shown(value: object) -> str:

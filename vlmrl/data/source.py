@@ -4,7 +4,7 @@ what is fatal is too many of them.
 JSONL is read as strict UTF-8 (a byte order mark at the start is allowed), one object per line, without the liberties of Python's
 `json`: repeated keys, `NaN` and endless numbers are errors.
 
-What a source may be besides one file is in `data.containers`; rows of other trainers are converted by `data.adapters` before they
+What a source may be besides one file is in `data.raw`; rows of other trainers are converted by `data.adapters` before they
 are checked.
 """
 
@@ -135,14 +135,14 @@ class RowReader:
 
     @staticmethod
     def _converted(importer: Importer, obj: object, where: str, place: int) -> list[object]:
-        from vlmrl.data.containers import stored
+        from vlmrl.data.stored import stored
 
         media = stored(importer.opened(obj), root=importer.options.media_dir, folder=importer.options.media_folder)
         return importer.rows(media, where=where, place=place)
 
 
 def read_source(path: Path, *, media_root: str, dedupe: Dedupe = "error", options: ImportOptions | None = None) -> SourceReport:
-    """Read and check every row of a source (`containers.resolve` says what that may be). Bad content never raises; it is in the report.
+    """Read and check every row of a source (`data.raw` says what that may be). Bad content never raises; it is in the report.
 
     A repeated id is a bad row (`duplicate_id`), except that `keep_first` drops and counts repeats of the same content.
 

@@ -28,6 +28,12 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "vlm_r1": "vlmrl.data.adapters:vlm_r1",
         "video_r1": "vlmrl.data.adapters:video_r1",
     },
+    "container of rows": {"folder": "vlmrl.data.containers:resolve"},
+    "format of rows": {
+        "json": "vlmrl.data.json_array:elements",
+        "csv": "vlmrl.data.delimited:records",
+        "tsv": "vlmrl.data.delimited:records",
+    },
 }
 """Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""
 

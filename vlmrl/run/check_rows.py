@@ -36,7 +36,7 @@ def rows_config(rows: Path, settings: Sequence[str], *, media_root: Path | None,
     Raises:
         ConfigError: with every problem of the settings.
     """
-    # The name may be that of a split or a share (org/name@train, rows.jsonl#500), which `data.containers` understands.
+    # The name may be that of a split or a share (org/name@train, rows.jsonl#500), which `data.raw` understands.
     start = {
         "model": {"path": model or "toy"},
         "toy": None if model else {},

@@ -1,4 +1,6 @@
-"""data.containers: what a source may be, which rows `#N` draws, and pictures inside rows; and the way through `read_source`."""
+"""data.raw, data.containers and data.stored: what a source may be, which rows `#N` draws, pictures inside rows, and the way through
+`read_source`.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vlmrl.data.adapters import Importer, ImportOptions
-from vlmrl.data.containers import drawn, resolve, stored
+from vlmrl.data.raw import drawn, files_of
 from vlmrl.data.source import load_source, read_source
+from vlmrl.data.stored import stored
 from vlmrl.errors import DataError, RowError
 
 pa = pytest.importorskip("pyarrow")
@@ -80,13 +83,13 @@ def test_single_files(tmp_path: Path) -> None:
 def test_shards_of_a_folder(tmp_path: Path) -> None:
     parquet(tmp_path / "train-00000-of-00002.parquet", own("a"))
     with pytest.raises(DataError, match="one of 2 files, 1 are there"):
-        resolve(tmp_path)
+        files_of(tmp_path)
     second = parquet(tmp_path / "train-00001-of-00002.parquet", own("b"))
     assert ids(tmp_path) == ["a", "b"]
     assert read_source(tmp_path, media_root=".").samples[1].source == f"{second}:1"
     jsonl(tmp_path / "more.jsonl", own("c"))
     with pytest.raises(DataError, match="several kinds"):
-        resolve(tmp_path)
+        files_of(tmp_path)
 
 
 def test_ids_repeat_across_shards(tmp_path: Path) -> None:
@@ -104,12 +107,12 @@ def test_save_to_disk(tmp_path: Path) -> None:
     (tmp_path / "both" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
     assert ids(tmp_path / "both@test") == ["c", "d"]
     with pytest.raises(DataError, match="splits train, test; choose one as both@SPLIT"):
-        resolve(tmp_path / "both")
+        files_of(tmp_path / "both")
     with pytest.raises(DataError, match="no split 'val'; it has train, test"):
-        resolve(tmp_path / "both@val")
+        files_of(tmp_path / "both@val")
     (tmp_path / "one" / "data-00001-of-00002.arrow").unlink()
     with pytest.raises(DataError, match="not there; copy the folder again"):
-        resolve(tmp_path / "one")
+        files_of(tmp_path / "one")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +121,7 @@ def test_save_to_disk(tmp_path: Path) -> None:
 def test_strange_state_files(tmp_path: Path, state: Any) -> None:
     (tmp_path / "state.json").write_text(state if isinstance(state, str) else json.dumps(state))
     with pytest.raises(DataError):
-        resolve(tmp_path)
+        files_of(tmp_path)
 
 
 def test_what_the_datasets_library_saves(tmp_path: Path) -> None:
@@ -146,7 +149,7 @@ def test_drawing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="#21 rows are asked for, it has 20"):
         ids(tmp_path / "rows.jsonl#21")
     with pytest.raises(DataError, match="at least #1"):
-        resolve(tmp_path / "rows.jsonl#0")
+        files_of(tmp_path / "rows.jsonl#0")
     jsonl(tmp_path / "odd#2", own("z")).rename(tmp_path / "odd#2.jsonl")
     assert ids(tmp_path / "odd#2.jsonl") == ["z"]  # a file of that very name comes first
 
@@ -165,7 +168,7 @@ def test_hub_data_sets_come_from_this_machine_only(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     root = tmp_path / "data"
     with pytest.raises(DataError, match=r"org/set@train: this data set is not on this machine .*hf download --repo-type dataset org/set"):
-        resolve(root / "org" / "set@train")
+        files_of(root / "org" / "set@train")
 
     cache = tmp_path / "hf" / "datasets" / "org___set" / "default" / "0.0.0" / "abc"
     arrow(cache / "set-train.arrow", own("cached"))
@@ -173,26 +176,26 @@ def test_hub_data_sets_come_from_this_machine_only(tmp_path: Path, monkeypatch: 
     assert ids(root / "org" / "set@train") == ["cached"]
     arrow(cache.with_name("def") / "set-train.arrow", own("other"))
     with pytest.raises(DataError, match="is there 2 times"):
-        resolve(root / "org" / "set@train")
+        files_of(root / "org" / "set@train")
     with pytest.raises(DataError, match="its split 'test' is not"):
-        resolve(root / "org" / "set@test")
+        files_of(root / "org" / "set@test")
 
     hub = tmp_path / "hf" / "hub" / "datasets--org--set"
     parquet(hub / "snapshots" / "111" / "data" / "train-00000-of-00001.parquet", own("old"))
     parquet(hub / "snapshots" / "222" / "data" / "train-00000-of-00001.parquet", own("new"))
     with pytest.raises(DataError, match=r"2 snapshots and no usable refs/main"):
-        resolve(root / "org" / "set@train")
+        files_of(root / "org" / "set@train")
     (hub / "refs").mkdir()
     (hub / "refs" / "main").write_text("222")
     assert ids(root / "org" / "set@train") == ["new"]
     assert ids(root / "org" / "set@train#1") == ["new"]
     with pytest.raises(DataError, match="no split 'val'; it has train"):
-        resolve(root / "org" / "set@val")
+        files_of(root / "org" / "set@val")
 
     jsonl(root / "org" / "set" / "train.jsonl", own("near"))
     assert ids(root / "org" / "set@train") == ["near"]
     with pytest.raises(DataError, match="is no name of a data set"):
-        resolve(root / ".hidden" / "set@train")
+        files_of(root / ".hidden" / "set@train")
 
 
 def test_pictures_inside_rows(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""Reads Parquet and Arrow files in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from vlmrl.data.raw import DataFile, Raw
+from vlmrl.errors import DataError
+
+_BATCH = 256
+"""Rows that are Python objects at a time."""
+
+
+def rows(part: DataFile) -> Iterator[Raw]:
+    """The rows of a Parquet or Arrow file."""
+    number = 0
+    for _, batch in batches(part):
+        for obj in batch():
+            number += 1
+            yield Raw(str(part.path), number, "object", obj)
+
+
+def batches(part: DataFile) -> Iterator[tuple[int, Callable[[], list[dict[str, Any]]]]]:
+    """(number of rows, the rows) of at most 256 rows at a time.
+
+    Raises:
+        DataError: pyarrow is not installed, or the file is damaged.
+    """
+    path, kind = part.path, "Parquet" if part.format == "parquet" else "Arrow"
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise DataError(f"{path}: reading {kind} needs pyarrow; `pip install pyarrow`, or convert the file to .jsonl") from error
+    number = 0
+    try:
+        if part.format == "parquet":
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=_BATCH):
+                    yield batch.num_rows, batch.to_pylist
+                    number += batch.num_rows
+            return
+        with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
+            for whole in stream:
+                for start in range(0, whole.num_rows, _BATCH):
+                    batch = whole.slice(start, _BATCH)
+                    yield batch.num_rows, batch.to_pylist
+                    number += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path}: damaged or not {'a Parquet' if kind == 'Parquet' else 'an Arrow'} file, after row {number}: {str(error)[:200]}"
+        ) from error

@@ -152,7 +152,8 @@ def _rows(part: DataFile, blank: Callable[[], None]) -> Iterator[Raw]:
         return _list(part.path) if part.format == "json" else _delimited(part)
     from vlmrl.data.tables import rows
 
-    return rows(part)
+    objects = enumerate(rows(part.path, part.format == "parquet"), start=1)
+    return (Raw(str(part.path), number, "object", obj) for number, obj in objects)
 
 
 def _count(part: DataFile) -> int:
@@ -163,7 +164,7 @@ def _count(part: DataFile) -> int:
         return sum(1 for _ in _READERS[part.format](part.path))
     from vlmrl.data.tables import batches
 
-    return sum(count for count, _ in batches(part))
+    return sum(count for count, _ in batches(part.path, part.format == "parquet"))
 
 
 def _jsonl(path: Path, blank: Callable[[], None]) -> Iterator[Raw]:

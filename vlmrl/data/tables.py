@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from vlmrl.data.raw import DataFile, Raw
 from vlmrl.errors import DataError
 
 _BATCH = 256
 """Rows that are Python objects at a time."""
 
 
-def rows(part: DataFile) -> Iterator[Raw]:
+def rows(path: Path, parquet: bool) -> Iterator[dict[str, Any]]:
     """The rows of a Parquet or Arrow file."""
-    number = 0
-    for _, batch in batches(part):
-        for obj in batch():
-            number += 1
-            yield Raw(str(part.path), number, "object", obj)
+    for _, batch in batches(path, parquet):
+        yield from batch()
 
 
-def batches(part: DataFile) -> Iterator[tuple[int, Callable[[], list[dict[str, Any]]]]]:
+def batches(path: Path, parquet: bool) -> Iterator[tuple[int, Callable[[], list[dict[str, Any]]]]]:
     """(number of rows, the rows) of at most 256 rows at a time.
 
     Raises:
         DataError: pyarrow is not installed, or the file is damaged.
     """
-    path, kind = part.path, "Parquet" if part.format == "parquet" else "Arrow"
+    kind = "Parquet" if parquet else "Arrow"
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -35,7 +32,7 @@ def batches(part: DataFile) -> Iterator[tuple[int, Callable[[], list[dict[str, A
         raise DataError(f"{path}: reading {kind} needs pyarrow; `pip install pyarrow`, or convert the file to .jsonl") from error
     number = 0
     try:
-        if part.format == "parquet":
+        if parquet:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=_BATCH):
                     yield batch.num_rows, batch.to_pylist

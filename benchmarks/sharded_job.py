@@ -22,9 +22,9 @@ from typing import Any
 import psutil
 from common import ROOT, BenchmarkError
 
-from vlmrl.evals.pages.runfiles import load_run
 from vlmrl.evals.score.levels import level_table
 from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.runfiles import read_run
 from vlmrl.evals.score.summary import summarize
 from vlmrl.evals.score.table import level_cells, summary_cells
 from vlmrl.run.tracking import read_metrics
@@ -93,7 +93,7 @@ def killed_run(line: Sequence[str], run: Path, log: Path, steps: Sequence[int]) 
 
 
 def show(run: Path) -> dict[str, list[Record]]:
-    files = load_run(run)
+    files = read_run(run)
     records = {name: list(rows) for name, rows in files.records.items() if rows}
     levels = level_table(records, 0)
     cells = summary_cells({name: summarize(rows, 0) for name, rows in records.items()}, None) if levels is None else level_cells(levels)
@@ -104,7 +104,7 @@ def show(run: Path) -> dict[str, list[Record]]:
 
 def compare(run: Path, other: Path) -> None:
     """Print what differs between the run of one process and another."""
-    a, b = (load_run(path).records for path in (run, other))
+    a, b = (read_run(path).records for path in (run, other))
     for name in a:
         mine, theirs = ({record.sample_id: record for record in rows[name]} for rows in (a, b))
         same = sum(mine[key].text == theirs[key].text for key in mine)

@@ -75,7 +75,7 @@ def audited(config: Config, page: Path | None, ui: Ui, *, rows: bool = False) ->
     """
     import tempfile
 
-    from vlmrl.evals.pages.check_page import CheckRows, write_check_page
+    from vlmrl.evals.page import PAGES
     from vlmrl.policy.load import quiet_transformers
     from vlmrl.run.audit import audit
     from vlmrl.toy.base import world
@@ -90,10 +90,10 @@ def audited(config: Config, page: Path | None, ui: Ui, *, rows: bool = False) ->
         if config.toy is not None and config.model.path == "toy":
             model = scratch
             build_model(Path(scratch), seed=config.toy.base_seed, corpus=tokenizer_corpus(config.toy.world.kind))
-        shown = None if page is None else CheckRows(budget=config.data.max_prompt_tokens)
+        shown = None if page is None else PAGES["check"](budget=config.data.max_prompt_tokens)
         report = audit(config, model=model, data=data, ui=ui, page=shown, all_gold=rows)
     if page is not None and shown is not None:
-        ui.say(f"rows to look at: {write_check_page(page, shown)}")
+        ui.say(f"rows to look at: {shown.write(page)}")
     return report
 
 
@@ -229,7 +229,7 @@ def ask(
     from vlmrl.evals.ask.asking import asking_of, chosen
     from vlmrl.evals.ask.models import LocalModel, compute_dtype
     from vlmrl.evals.ask.question import QuestionModel
-    from vlmrl.evals.pages.drawn import draw_answer
+    from vlmrl.evals.page import PAGES
     from vlmrl.policy.load import quiet_transformers
 
     media: list[tuple[MediaKind, Path]] = [*(("image", Path(path)) for path in images), *(("video", Path(path)) for path in videos)]
@@ -243,5 +243,5 @@ def ask(
     with closing(QuestionModel(model, asking)) as asker:
         said = asker.ask(question, media, temperature=temperature, seed=seed)
     if drawn is not None:
-        draw_answer(Path(drawn), said.sample, said.shown[0], said.answer)
+        PAGES["answer"](Path(drawn), said.sample, said.shown[0], said.answer)
     return said

@@ -1,6 +1,6 @@
 """What can be drawn of an answer, and the pen that draws it: shapes in percent of the shown picture, and spans in seconds.
 
-See `evals.pages.overlay` for what is drawn of which answer.
+What is drawn of which answer, the pages say.
 """
 
 from __future__ import annotations

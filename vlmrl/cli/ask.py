@@ -103,9 +103,9 @@ def _numbered(out: Path, number: int) -> Path:
 def _show(said: Answered, out: Path | None, *, as_json: bool) -> None:
     problems: tuple[str, ...] = ()
     if out is not None:
-        from vlmrl.evals.pages.drawn import draw_answer
+        from vlmrl.evals.page import PAGES
 
-        problems = draw_answer(out, said.sample, said.shown[0], said.answer).problems
+        problems = PAGES["answer"](out, said.sample, said.shown[0], said.answer).problems
     if as_json:
         found = {"question": said.sample.question, "answer": said.answer, "thought": said.thought, "text": said.text}
         found |= {"finish": said.finish, "tokens": said.tokens, "picture": None if out is None else str(out), "not_drawn": list(problems)}

@@ -194,8 +194,8 @@ def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui, p
 def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes, judge: dict[str, Any] | None, ui: Ui) -> None:
     from vlmrl.evals.ask.asking import asking_of
     from vlmrl.evals.ask.run import EvalCallbacks, evaluate_model
-    from vlmrl.evals.ask.tasks import EPISODES, other_wording
-    from vlmrl.evals.pages.pictures import PictureRecorder
+    from vlmrl.evals.ask.tasks import other_wording
+    from vlmrl.evals.page import PAGES
     from vlmrl.train import dist
 
     bars: dict[str, ProgressBar] = {}
@@ -208,7 +208,7 @@ def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes
             bars[task].update(done)
 
         model = asked.model(outer, changes.all_of(suite))
-        pictures = PictureRecorder(folder, model.bundle.piece)
+        pictures = PAGES["evaluation"](folder, model.bundle.piece)
         watch = EvalCallbacks(progress=progress, answered=pictures.keep)
         for note in other_wording(asking_of(asked.checkpoint).prompt, suite.tasks):
             ui.say(f"note: {note}")
@@ -216,7 +216,7 @@ def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes
     if dist.is_main():
         ui.say(f"report: {pictures.write_report()}")
         for name in (task.id for task in suite.tasks if task.environment is not None):
-            ui.say(f"replay: {EPISODES['replay'](folder / f'{name}.jsonl')}")
+            ui.say(f"replay: {PAGES['replay'](folder / f'{name}.jsonl')}")
         ui.show(result)
         ui.say(str(folder))
 
@@ -251,7 +251,7 @@ def compare(
     """
     if (b is None) != published:
         raise ConfigError("compare needs a second evaluation, or --published in its place")
-    from vlmrl.evals.pages.eval_page import write_comparison
+    from vlmrl.evals.page import PAGES
     from vlmrl.evals.score.compare import compare_folders
     from vlmrl.evals.score.published import beside_published
     from vlmrl.plugins import import_plugins
@@ -270,7 +270,7 @@ def compare(
         result.write(out)
     ui.show(result)
     if out is not None and a.is_dir() and b.is_dir():
-        ui.say(f"report: {write_comparison(result, out / 'comparison.html')}")
+        ui.say(f"report: {PAGES['comparison'](result, out / 'comparison.html')}")
     if result.regressed:
         raise typer.Exit(1)
 

@@ -22,7 +22,7 @@ def report(run: Annotated[Path, typer.Argument(help="Run directory, for example 
     """
     if not run.is_dir():
         raise ConfigError(f"{run}: no such run directory")
-    from vlmrl.evals.pages.runfiles import plugins_of
+    from vlmrl.evals.score.runfiles import plugins_of
     from vlmrl.plugins import import_plugins
 
     import_plugins(plugins_of(run), f"{run / 'config.yaml'}: plugins")

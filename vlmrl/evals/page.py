@@ -1,20 +1,39 @@
-"""Renders a page from its template: one self-contained HTML file, in which all values are escaped."""
+"""Pages: who writes one of a kind, and how one is made of its template."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from vlmrl.registry import Catalogue
 
-def render_page(template: str, values: Mapping[str, Any]) -> str:
-    """A page as text. A value that the template wants and that is not there is an error of the caller.
+TRUTH_COLOUR = "#3f8467"
+
+PAGES: Catalogue[Callable[..., Any]] = Catalogue("page")
+"""What writes a page, by what it shows:
+
+    run           (folder of the run) -> path: its report
+    evaluation    (folder, piece of the tokenizer): `.keep(prompts, store)` for each task, `.write_report()` -> path
+    comparison    (`FolderComparison`, path) -> path
+    check         (budget=prompt tokens): `run.audit.RowsPage`
+    answer        (path of a picture, sample, its first medium, answer) -> `Marks`
+    replay        (records of episodes) -> path
+"""
+
+
+def render_page(module: str, template: str, values: Mapping[str, Any]) -> str:
+    """Make one self-contained HTML file, as text; all values are escaped. A value that the template lacks is an error of the caller.
 
     Args:
-        template: name of a file in `evals/pages/templates`.
+        module: beside it lies the folder `templates` with the template; what that includes may also lie in the one beside this file.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("vlmrl.evals.pages"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=ChoiceLoader([PackageLoader(module), PackageLoader("vlmrl.evals")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     return environment.get_template(template).render(**values)

@@ -14,7 +14,6 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "task": "vlmrl.evals.ask.episode_tasks:play_task",
         "task_of_run": "vlmrl.run.played:play_suite_task",
         "held_out": "vlmrl.run.played:play_rows",
-        "replay": "vlmrl.evals.pages.replay_page:write_replay",
     },
     "layout": {"chains": "vlmrl.policy.chains:CHAINS", "trees": "vlmrl.policy.trie:TREES"},
     "backend for trees": {"merge": "vlmrl.policy.tree_attention:merge", "two_call": "vlmrl.policy.tree_attention:two_call"},
@@ -33,6 +32,14 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "json": "vlmrl.data.json_array:elements",
         "csv": "vlmrl.data.delimited:records",
         "tsv": "vlmrl.data.delimited:records",
+    },
+    "page": {
+        "run": "vlmrl.evals.pages.run_page:write_report",
+        "evaluation": "vlmrl.evals.pages.pictures:PictureRecorder",
+        "comparison": "vlmrl.evals.pages.eval_page:write_comparison",
+        "check": "vlmrl.evals.pages.check_page:CheckRows",
+        "answer": "vlmrl.evals.pages.drawn:draw_answer",
+        "replay": "vlmrl.evals.pages.replay_page:write_replay",
     },
 }
 """Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""

@@ -8,17 +8,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from vlmrl.config.combinations import idle_for_rows, needing
 from vlmrl.config.schema import Config, RolloutStage, SourceSection
 from vlmrl.data.adapters import MIXED
 from vlmrl.data.encode import Encoder
 from vlmrl.data.gold import check_answer, check_gold
-from vlmrl.data.source import read_source
+from vlmrl.data.source import BadRow, read_source
 from vlmrl.errors import MediaError, RowError
-from vlmrl.evals.pages.check_page import CheckRows
-from vlmrl.media.store import MediaStore
+from vlmrl.media.store import MediaStore, ProcessedMedia
 from vlmrl.methods import registries
 from vlmrl.policy.load import load_processor
 from vlmrl.registry import Registry
@@ -34,7 +33,31 @@ from vlmrl.train.batch import trajectory_id
 from vlmrl.types import Prompt, Sample
 
 
-def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None = None, all_gold: bool = False) -> AuditReport:
+class RowsPage(Protocol):
+    """Collects rows of sources for a page that shows them."""
+
+    def wants(self, source: str) -> bool:
+        """Whether one more good row of this source would be shown; its pixels need not be fetched otherwise."""
+        ...
+
+    def add(self, source: str, prompt: Prompt, media: ProcessedMedia | None) -> None:
+        """Take a good row with its first medium, if it has any and `wants` said so."""
+        ...
+
+    def reject(self, source: str, sample: Sample, reason: str, message: str, media: ProcessedMedia | None = None) -> None:
+        """Take a row that was read and cannot be used. `media` is its first medium, where that is not the fault."""
+        ...
+
+    def reject_unread(self, source: str, bad: BadRow) -> None:
+        """Take a row that could not be read."""
+        ...
+
+    def write(self, path: Path) -> Path:
+        """Write the page."""
+        ...
+
+
+def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: RowsPage | None = None, all_gold: bool = False) -> AuditReport:
     """Check every source of the stages, of their `until` and of the evaluation.
 
     Args:
@@ -90,7 +113,7 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: CheckRows | None
 class PageRows:
     """Rows on their way to a page, with the pixels of their first medium."""
 
-    page: CheckRows
+    page: RowsPage
     store: MediaStore
     encoder: Encoder
 

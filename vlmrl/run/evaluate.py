@@ -25,8 +25,7 @@ from vlmrl.evals.ask.models import open_store
 from vlmrl.evals.ask.run import eval_options, task_prompts
 from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
 from vlmrl.evals.ask.tasks import EPISODES, other_wording
-from vlmrl.evals.pages.prompts import keep_prompts
-from vlmrl.evals.pages.runfiles import save_media
+from vlmrl.evals.page import PAGES
 from vlmrl.evals.score.measures import LABELS, main_score
 from vlmrl.evals.score.records import REFERENCE, Record
 from vlmrl.evals.score.summary import summarize
@@ -44,8 +43,6 @@ from vlmrl.types import GenerationSettings, Prompt
 
 Stop = Callable[[], bool] | None
 """Whether an evaluation has had its time."""
-FRAMES_IN_REPORT = 24
-"""Held-out questions whose frames are kept for the report."""
 
 
 def eval_problems(cfg: Config) -> list[str]:
@@ -224,10 +221,7 @@ def held_out_score(s: Session, cfg: StageBase, until: UntilSection, policy: Poli
 def _keep(s: Session, name: str, prompts: Sequence[Prompt]) -> None:
     """What the report needs besides the records."""
     remember_stage(s, name)
-    keep_prompts(s.run.eval / "frames", prompts, s.bundle.piece)
-    for prompt in prompts[:FRAMES_IN_REPORT]:
-        for handle in prompt.media[:1]:
-            save_media(s.run.eval / "frames", prompt.sample, s.store.get_key(handle.key))
+    PAGES["evaluation"](s.run.eval, s.bundle.piece).keep(prompts, s.store)
 
 
 def _suite(s: Session, name: str, policy: Policy, stop: Stop) -> dict[str, float]:

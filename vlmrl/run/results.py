@@ -11,14 +11,14 @@ from pathlib import Path
 
 from vlmrl.config.schema import Config
 from vlmrl.errors import EvaluationError
-from vlmrl.evals.pages.run_page import comparisons_of, headline, seed_of, write_report
-from vlmrl.evals.pages.runfiles import load_run
-from vlmrl.evals.pages.timeshare import time_cells, time_shares
+from vlmrl.evals.page import PAGES
 from vlmrl.evals.score.baseline import constant_baseline
 from vlmrl.evals.score.levels import level_table
-from vlmrl.evals.score.paired import Comparison
+from vlmrl.evals.score.paired import Comparison, comparisons_of
+from vlmrl.evals.score.runfiles import read_run, seed_of
 from vlmrl.evals.score.summary import summarize
-from vlmrl.evals.score.table import Pair, comparison_cells, level_cells, part_cells, summary_cells, table
+from vlmrl.evals.score.table import Pair, comparison_cells, headline, level_cells, part_cells, summary_cells, table
+from vlmrl.evals.score.timeshare import time_cells, time_shares
 from vlmrl.evals.score.verdict import verdict
 from vlmrl.run.ui import Ui
 
@@ -30,10 +30,10 @@ SHOWN = ("miou", "r1@0.3", "r1@0.5", "r1@0.7", "parse_rate", "think_rate", "toke
 def show_results(path: Path, ui: Ui) -> None:
     """Write the report and print the tables, with the numbers of the report, and last what the run has come to. Without evaluation records
     there is nothing to compare, only time."""
-    files = load_run(path)
+    files = read_run(path)
     records = {name: rows for name, rows in files.records.items() if rows}
     if records:
-        write_report(path)
+        PAGES["run"](path)
         seed = seed_of(files)
         summaries = {name: summarize(rows, seed) for name, rows in records.items()}
         spans = any("miou" in summary.metrics for summary in summaries.values())
@@ -79,7 +79,7 @@ def check_evaluations(path: Path) -> None:
         EvaluationError: names the stages whose last evaluation failed.
     """
     failed: dict[str, float] = {}
-    for line in load_run(path).metrics:
+    for line in read_run(path).metrics:
         if "eval/failed" in line:
             failed[str(line.get("stage"))] = line["eval/failed"]
     names = [name for name, count in failed.items() if count]

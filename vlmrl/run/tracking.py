@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from vlmrl import fs
 from vlmrl.errors import CheckpointError, ConfigError
-from vlmrl.evals.pages.runfiles import read_metrics as read_metrics
+from vlmrl.evals.score.runfiles import read_metrics as read_metrics
 from vlmrl.registry import nearest
 from vlmrl.run.tables import WAYS, Table
 

@@ -29,7 +29,7 @@ from vlmrl.evals.pages.charts import (
     points_of,
     spoken,
 )
-from vlmrl.evals.pages.timeshare import step_phases
+from vlmrl.evals.score.timeshare import step_phases
 
 
 def lines(values, name="reward", stage="rl"):

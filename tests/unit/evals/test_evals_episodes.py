@@ -22,11 +22,11 @@ from vlmrl.evals.ask.models import RecordedModel
 from vlmrl.evals.ask.run import Changes, evaluate_model, evaluate_suite
 from vlmrl.evals.ask.suite import data_root_of, load_suite, suite_path
 from vlmrl.evals.pages.eval_page import write_eval_report
-from vlmrl.evals.pages.run_page import headline
 from vlmrl.evals.score.compare import compare_folders
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.records import read_records
 from vlmrl.evals.score.summary import summarize
+from vlmrl.evals.score.table import headline
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_processor
 from vlmrl.rollout.episodes import anew

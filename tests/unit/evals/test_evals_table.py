@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.unit.evals.test_evals_summary import rows
-from vlmrl.evals.pages.timeshare import time_cells, time_shares
 from vlmrl.evals.score.paired import Gap, compare
 from vlmrl.evals.score.summary import Interval, summarize
 from vlmrl.evals.score.table import (
@@ -22,6 +21,7 @@ from vlmrl.evals.score.table import (
     table,
     visible,
 )
+from vlmrl.evals.score.timeshare import time_cells, time_shares
 
 
 def shown(renderable) -> str:

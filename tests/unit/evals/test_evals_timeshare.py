@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.evals.pages.timeshare import covered, time_shares
+from vlmrl.evals.score.timeshare import covered, time_shares
 
 
 def test_shares_by_hand():

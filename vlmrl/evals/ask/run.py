@@ -66,7 +66,7 @@ class EvalCallbacks:
 
     progress: Callable[[str, int, int], None] | None = None
     """Called with (task, done, total)."""
-    answered: Callable[[Task, Sequence[Prompt], MediaStore], None] | None = None
+    answered: Callable[[Sequence[Prompt], MediaStore], None] | None = None
     """Called on the first rank with each task's prompts and media once it is answered, for pictures in a report."""
 
 
@@ -292,7 +292,7 @@ class SuiteEvaluation:
             records, missing = _judged(records, prompts, store, self.judge, file, self.collective)
             self.notes += [f"{task.id}: {count} verdicts of the judge are missing ({reason})" for reason, count in missing.items()]
         if self.watch.answered is not None and first:
-            self.watch.answered(task, prompts, store)
+            self.watch.answered(prompts, store)
         return records
 
 

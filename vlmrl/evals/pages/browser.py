@@ -12,6 +12,7 @@ from typing import Any
 
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import parse
+from vlmrl.evals.page import TRUTH_COLOUR
 from vlmrl.evals.pages.charts import COLOURS, nice_ticks, number
 from vlmrl.evals.pages.overlay import OBJECTS, Mark, MarkedFrames, Marks, Span, Target, answer_marks, gold_marks
 from vlmrl.evals.pages.prompts import Written
@@ -29,7 +30,6 @@ STILL_HEIGHT, MAX_STILL_HEIGHT, MAX_STILL_WIDTH = 280, 460, 620
 """The same for a single picture."""
 FIRST_COLOUR = "#8b949c"
 """Of the model that the others are compared with."""
-TRUTH_COLOUR = "#3f8467"
 STATUS = {"no_tag": "no answer tag", "truncated": "cut off", "unparsable": "not readable"}
 TAGS = {
     "better": "last model better than the first",

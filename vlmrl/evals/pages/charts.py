@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vlmrl.evals.pages.timeshare import UNEXPLAINED, step_phases
+from vlmrl.evals.score.timeshare import UNEXPLAINED, step_phases
 
 WIDTH, HEIGHT = 380, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 22

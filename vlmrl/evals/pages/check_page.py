@@ -15,10 +15,10 @@ import numpy as np
 
 from vlmrl import fs
 from vlmrl.data.source import BadRow
-from vlmrl.evals.pages.browser import TRUTH_COLOUR, Bar, Strip, bars, spans_text, strip_of
+from vlmrl.evals.page import TRUTH_COLOUR, render_page
+from vlmrl.evals.pages.browser import Bar, Strip, bars, spans_text, strip_of
 from vlmrl.evals.pages.charts import nice_ticks, number
 from vlmrl.evals.pages.overlay import Marks, gold_marks
-from vlmrl.evals.pages.page import render_page
 from vlmrl.evals.pages.runfiles import Frames, frames_of
 from vlmrl.evals.score.table import visible
 from vlmrl.media.store import ProcessedMedia
@@ -129,6 +129,14 @@ class CheckRows:
             place = f"{bad.file}:{bad.line}"
             self.rows.append(CheckRow(source=source, place=place, question=bad.excerpt, reason=bad.reason, message=bad.message))
 
+    def write(self, path: Path) -> Path:
+        """Write the page.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        return write_check_page(path, self)
+
     def _counted(self, source: str) -> bool:
         self.rejected[source] = self.rejected.get(source, 0) + 1
         return self.rejected[source] <= self.limit
@@ -194,7 +202,7 @@ def write_check_page(path: Path, rows: CheckRows | Sequence[CheckRow]) -> Path:
     Raises:
         StorageError: it cannot be written.
     """
-    fs.write_text(path, render_page("check.html.jinja", page(rows)))
+    fs.write_text(path, render_page(__name__, "check.html.jinja", page(rows)))
     return path
 
 

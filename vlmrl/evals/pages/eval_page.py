@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import fs
-from vlmrl.evals.pages.browser import TRUTH_COLOUR, Question, by_sample, filters, layers, model_colours, question
-from vlmrl.evals.pages.page import render_page
-from vlmrl.evals.pages.run_page import figures, gap_cell, headline, mean_cell
+from vlmrl.evals.page import TRUTH_COLOUR, render_page
+from vlmrl.evals.pages.browser import Question, by_sample, filters, layers, model_colours, question
+from vlmrl.evals.pages.run_page import figures, gap_cell, mean_cell
 from vlmrl.evals.pages.runfiles import EvalFiles, Frames, load_eval
 from vlmrl.evals.score.compare import FolderComparison, TaskComparison
 from vlmrl.evals.score.measures import LABELS, present
 from vlmrl.evals.score.summary import Summary, summarize
-from vlmrl.evals.score.table import Cells, p_text, visible
+from vlmrl.evals.score.table import Cells, headline, p_text, visible
 
 WITHOUT_PIXELS = 200
 """Cards of a task of which no frames were kept."""
@@ -32,7 +32,7 @@ def write_eval_report(out: Path) -> Path:
     files = load_eval(out)
     path = out / "report.html"
     facts = [("folder", str(out.absolute())), ("suite", files.suite), (f"weights of {files.model}", files.fingerprint[:16])]
-    fs.write_text(path, render_page("eval.html.jinja", page({files.model: files}, f"{files.model}: {files.suite}", facts)))
+    fs.write_text(path, render_page(__name__, "eval.html.jinja", page({files.model: files}, f"{files.model}: {files.suite}", facts)))
     return path
 
 
@@ -57,7 +57,7 @@ def write_comparison(result: FolderComparison, out: Path) -> Path:
     facts = [(name, str(files.path.absolute())) for name, files in sides.items()]
     facts += [(f"suite of {name}", files.suite) for name, files in sides.items()]
     facts += [(f"weights of {name}", files.fingerprint[:16]) for name, files in sides.items()]
-    fs.write_text(out, render_page("eval.html.jinja", page(sides, f"{names[0]} and {names[1]}", facts, result)))
+    fs.write_text(out, render_page(__name__, "eval.html.jinja", page(sides, f"{names[0]} and {names[1]}", facts, result)))
     return out
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vlmrl.evals.ask.tasks import Task
 from vlmrl.evals.pages.eval_page import write_eval_report
 from vlmrl.evals.pages.prompts import Piece, keep_prompts
 from vlmrl.evals.pages.runfiles import save_media
@@ -17,14 +16,14 @@ SHOWN = 24
 
 
 class PictureRecorder:
-    """Keeps the pixels of the first questions of each task below `folder`, with the prompts, and writes the report."""
+    """Keeps the pixels of the first questions of each task (or stage of a run) below `folder`, with the prompts, and writes the report."""
 
     def __init__(self, folder: Path, piece: Piece):
         """`piece`: of the model's tokenizer (`ProcessorBundle.piece`)."""
         self.folder, self.piece = folder, piece
 
-    def keep(self, task: Task, prompts: Sequence[Prompt], store: MediaStore) -> None:
-        """Called with each task once it is answered."""
+    def keep(self, prompts: Sequence[Prompt], store: MediaStore) -> None:
+        """Called once with what each task or stage asks."""
         keep_prompts(self.folder / "frames", prompts, self.piece)
         for prompt in prompts[:SHOWN]:
             for handle in prompt.media[:1]:

@@ -18,8 +18,7 @@ from vlmrl import fs
 from vlmrl.envs.screens import screen_hash
 from vlmrl.envs.trajectory import Trajectory, TrajectoryTurn
 from vlmrl.evals.ask.episodes import SCREENS, SUFFIX, read_episodes
-from vlmrl.evals.pages.browser import TRUTH_COLOUR
-from vlmrl.evals.pages.page import render_page
+from vlmrl.evals.page import TRUTH_COLOUR, render_page
 from vlmrl.evals.score.table import visible
 from vlmrl.metrics.gui import Action, parse_action
 from vlmrl.rollout.episodes import action_of
@@ -70,7 +69,7 @@ def write_replay(records: Path, out: Path | None = None) -> Path:
     """
     out = out or records.with_suffix(".replay.html")
     named = [(name, played) for name, _, played in read_episodes(records.with_suffix(SUFFIX))]
-    fs.write_text(out, render_page("replay.html.jinja", page(records.stem, named, records.parent / SCREENS)))
+    fs.write_text(out, render_page(__name__, "replay.html.jinja", page(records.stem, named, records.parent / SCREENS)))
     return out
 
 
@@ -86,7 +85,7 @@ def write_played(groups: Sequence[Sequence[Trajectory]], folder: Path) -> Path:
     """
     named = [(str(one.task.get("id", one.seed)), one) for group in groups for one in group]
     out = folder / "replay.html"
-    fs.write_text(out, render_page("replay.html.jinja", page(folder.name, named, folder / SCREENS)))
+    fs.write_text(out, render_page(__name__, "replay.html.jinja", page(folder.name, named, folder / SCREENS)))
     return out
 
 

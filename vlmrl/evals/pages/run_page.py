@@ -6,26 +6,26 @@ characters spelled out besides (`table.visible`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vlmrl import fs
-from vlmrl.evals.pages.browser import TRUTH_COLOUR, by_sample, filters, layers, model_colours, question, span_text
+from vlmrl.evals.page import TRUTH_COLOUR, render_page
+from vlmrl.evals.pages.browser import by_sample, filters, layers, model_colours, question, span_text
 from vlmrl.evals.pages.charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, charts, number
-from vlmrl.evals.pages.page import render_page
 from vlmrl.evals.pages.runfiles import RunFiles, load_run
-from vlmrl.evals.pages.timeshare import time_shares
 from vlmrl.evals.score.baseline import constant_baseline
 from vlmrl.evals.score.headline import what_happened
 from vlmrl.evals.score.levels import METRICS as LEVEL_METRICS
 from vlmrl.evals.score.levels import level_table
-from vlmrl.evals.score.measures import COMMON, LABELS, present
-from vlmrl.evals.score.paired import Comparison, Gap, Incomparable, compare
+from vlmrl.evals.score.measures import LABELS, present
+from vlmrl.evals.score.paired import Comparison, Gap, comparisons_of
 from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.runfiles import seed_of
 from vlmrl.evals.score.summary import Summary, summarize
-from vlmrl.evals.score.table import UNBOUNDED, difference_text, figure, level_cell, level_labels, p_text, visible
+from vlmrl.evals.score.table import difference_text, figure, headline, level_cell, level_labels, p_text, visible
+from vlmrl.evals.score.timeshare import time_shares
 from vlmrl.evals.score.verdict import verdict
 
 MAX_CARDS = 2000
@@ -46,7 +46,7 @@ def write_report(run_dir: Path) -> Path:
 
 def render(run: RunFiles) -> str:
     """The page as text."""
-    return render_page("report.html.jinja", page(run))
+    return render_page(__name__, "report.html.jinja", page(run))
 
 
 def page(run: RunFiles) -> dict[str, Any]:
@@ -88,25 +88,6 @@ def page(run: RunFiles) -> dict[str, Any]:
     }
 
 
-def seed_of(run: RunFiles) -> int:
-    """Decides the resampling of every interval that is shown of a run."""
-    return int(_at(run.config, "run", "seed") or 0)
-
-
-def comparisons_of(records: Mapping[str, Sequence[Record]], seed: int) -> tuple[dict[tuple[str, str], Comparison], list[str]]:
-    """Each stage with the one before it, and the last with the first; and why a pair cannot be compared."""
-    names = list(records)
-    wanted = list(pairwise(names)) + ([(names[0], names[-1])] if len(names) > 2 else [])
-    out: dict[tuple[str, str], Comparison] = {}
-    refused: list[str] = []
-    for before, after in wanted:
-        try:
-            out[before, after] = compare(records[before], records[after], seed)
-        except Incomparable as error:
-            refused.append(f"{before} and {after} cannot be compared: {error}")
-    return out, refused
-
-
 def panels_of(run: RunFiles) -> list[tuple[str, list[Chart]]]:
     """Charts of the whole run, then of each stage, where there are several."""
     everything = charts(run.metrics, prefix="all")
@@ -137,11 +118,6 @@ def tiles(summaries: Mapping[str, Summary], comparisons: Mapping[tuple[str, str]
             note = f"as in {visible(names[0])}"
         out.append({"label": f"{LABELS[metric]} after {visible(names[-1])}", "value": figure(metric, value), "note": note})
     return out
-
-
-def headline(summaries: Iterable[Summary]) -> tuple[str, ...]:
-    """Metrics of the figure: the shares that depend on the type of the answers."""
-    return tuple(m for m in present(summary.metrics for summary in summaries) if m not in COMMON and m not in UNBOUNDED)
 
 
 def results(summaries: Mapping[str, Summary], colours: Mapping[str, str], constant: tuple[str, float] | None) -> dict[str, Any]:

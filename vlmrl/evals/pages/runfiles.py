@@ -1,4 +1,4 @@
-"""Reads a run directory or an evaluation folder for its page: metrics, recipe, environment, records and kept frames."""
+"""Keeps the pixels that a model saw beside the records of a run or an evaluation, and reads both for a page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,20 +14,19 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import yaml
 
 from vlmrl import fs
-from vlmrl.errors import ConfigError, StorageError
+from vlmrl.errors import StorageError
 from vlmrl.evals.pages.overlay import MarkedFrames, Target, Unit, target_of
 from vlmrl.evals.pages.prompts import Written, read_prompts
-from vlmrl.evals.score.records import Record, read_verified
+from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.runfiles import EvalResults, RunResults, read_eval, read_run
 from vlmrl.evals.score.steps import TrueStep, true_steps
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import CoordinateFrame, Sample
 
 MAX_STRIP_PIXELS = 1_500_000
 """Pixels kept of one question. Longer videos keep evenly spaced frames, at the size at which the model saw them."""
-_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,67 +61,22 @@ class Frames:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalFiles:
-    """The folder of an evaluation."""
+class EvalFiles(EvalResults):
+    """The folder of an evaluation, with what was kept for its page."""
 
-    path: Path
-    model: str
-    suite: str
-    fingerprint: str
-    records: dict[str, list[Record]]
-    """By task, in the order of the suite."""
     frames: list[Frames]
     prompts: dict[str, Written]
     """By `Record.prompt_ids_hash`."""
-    limits: dict[str, int]
-    """Tasks of which only so many rows were asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFiles:
-    """Everything that the report needs."""
+class RunFiles(RunResults):
+    """The directory of a run, with what was kept for its page."""
 
-    path: Path
-    config_text: str
-    config: dict[str, Any]
-    environment: dict[str, Any]
-    metrics: list[dict[str, Any]]
-    """Lines of metrics.jsonl, non-finite values restored."""
-    records: dict[str, list[Record]]
-    """By stage, in the order of evaluation."""
     frames: list[Frames]
     """In the order of the records."""
     prompts: dict[str, Written]
     """By `Record.prompt_ids_hash`."""
-    finished: bool
-
-    @property
-    def config_hash(self) -> str:
-        return hashlib.sha256(self.config_text.encode()).hexdigest()
-
-
-def plugins_of(path: Path) -> list[str]:
-    """The plug-ins of the recipe that a run directory keeps; its records may need them to be read. None where it keeps no recipe.
-
-    Raises:
-        StorageError: the recipe is damaged.
-    """
-    names = _recipe(path)[1].get("plugins") or [] if (path / "config.yaml").is_file() else []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise StorageError(f"{path / 'config.yaml'}: 'plugins' must be a list of module names, got {names!r:.80}")
-    return names
-
-
-def _recipe(path: Path) -> tuple[str, dict[str, Any]]:
-    """`config.yaml` of a run as text and as values."""
-    if not (path / "config.yaml").is_file():
-        raise ConfigError(f"{path}: not a run directory (no config.yaml); give the folder <run.root>/<run.name>")
-    text = (path / "config.yaml").read_text(encoding="utf-8")
-    try:
-        config = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise StorageError(f"{path / 'config.yaml'}: not YAML: {error}") from error
-    return text, config if isinstance(config, dict) else {}
 
 
 def load_run(path: Path) -> RunFiles:
@@ -133,53 +86,19 @@ def load_run(path: Path) -> RunFiles:
         ConfigError: not a run directory.
         StorageError: a file is damaged.
     """
-    text, config = _recipe(path)
-    order = _json(path / "eval" / "order.json", [])
-    records = {name: read_verified(path / "eval" / f"{name}.jsonl") for name in order}
-    frames = read_frames(path / "eval" / "frames", records.values())
-    return RunFiles(
-        path=path,
-        config_text=text,
-        config=config,
-        environment=_json(path / "environment.json", {}),
-        metrics=read_metrics(path / "metrics.jsonl") if (path / "metrics.jsonl").exists() else [],
-        records=records,
-        frames=frames,
-        prompts=read_prompts(path / "eval" / "frames"),
-        finished=(path / "FINISHED").exists(),
-    )
+    found, folder = read_run(path), path / "eval" / "frames"
+    return RunFiles(**vars(found), frames=read_frames(folder, found.records.values()), prompts=read_prompts(folder))
 
 
 def load_eval(path: Path) -> EvalFiles:
-    """Read a folder that `vlmrl eval` wrote: `summary.json`, `<task>.jsonl` and, where they were kept, `frames/*.json`.
+    """Read a folder that `vlmrl eval` wrote, with its `frames/*.json` where they were kept.
 
     Raises:
         ConfigError: no evaluation was finished there.
         StorageError: a file is damaged.
     """
-    file = path / "summary.json"
-    if not file.is_file():
-        raise ConfigError(f"{path}: no evaluation there (no summary.json); give the folder that `vlmrl eval` wrote its results to")
-    summary = _json(file, {})
-    try:
-        asked = [task["id"] for task in summary["suite"].get("tasks", [])]
-        names = [*(n for n in asked if n in summary["tasks"]), *(n for n in summary["tasks"] if n not in asked)]
-        suite = f"{summary['suite']['id']} v{summary['suite']['version']}"
-        model, fingerprint = str(summary["model"]), str(summary["fingerprint"])
-        limits = {task["id"]: int(task["limit"]) for task in summary["suite"].get("tasks", []) if task.get("limit")}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StorageError(f"{file}: not the summary of an evaluation ({error!r}); run the evaluation again") from error
-    records = {name: read_verified(path / f"{name}.jsonl") for name in names}
-    return EvalFiles(
-        path=path,
-        model=model,
-        suite=suite,
-        fingerprint=fingerprint,
-        records=records,
-        frames=read_frames(path / "frames", records.values()),
-        prompts=read_prompts(path / "frames"),
-        limits=limits,
-    )
+    found, folder = read_eval(path), path / "frames"
+    return EvalFiles(**vars(found), frames=read_frames(folder, found.records.values()), prompts=read_prompts(folder))
 
 
 def read_frames(folder: Path, records: Iterable[Sequence[Record]]) -> list[Frames]:
@@ -191,26 +110,6 @@ def read_frames(folder: Path, records: Iterable[Sequence[Record]]) -> list[Frame
     place = {record.sample_id: n for rows in records for n, record in enumerate(rows)}
     frames = [_read_frames(file) for file in sorted(folder.glob("*.json"))]
     return sorted(frames, key=lambda f: (place.get(f.sample_id, len(place)), f.sample_id))
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file. A last line without its newline was being written when the process died, and is left out.
-
-    Raises:
-        StorageError: the file is missing, or another line is not a JSON object.
-    """
-    if not path.is_file():
-        raise StorageError(f"{path}: no metrics file")
-    out: list[dict[str, Any]] = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise StorageError(f"{path}:{number}: not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise StorageError(f"{path}:{number}: not a JSON object")
-        out.append({key: _NON_FINITE.get(value, value) if isinstance(value, str) else value for key, value in row.items()})
-    return out
 
 
 def save_media(folder: Path, sample: Sample, media: ProcessedMedia) -> Path:
@@ -314,7 +213,7 @@ def _png(image: np.ndarray) -> bytes:
 
 
 def _read_frames(path: Path) -> Frames:
-    value = _json(path, None)
+    value = _json(path)
     try:
         return Frames(
             sample_id=value["sample_id"],
@@ -348,9 +247,7 @@ def _read_target(value: dict[str, Any]) -> Target:
     )
 
 
-def _json(path: Path, default: Any) -> Any:
-    if not path.exists():
-        return default
+def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:

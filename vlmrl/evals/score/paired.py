@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -255,3 +256,17 @@ def plain(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [plain(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def comparisons_of(records: Mapping[str, Sequence[Record]], seed: int) -> tuple[dict[tuple[str, str], Comparison], list[str]]:
+    """Each stage with the one before it, and the last with the first; and why a pair cannot be compared."""
+    names = list(records)
+    wanted = list(pairwise(names)) + ([(names[0], names[-1])] if len(names) > 2 else [])
+    out: dict[tuple[str, str], Comparison] = {}
+    refused: list[str] = []
+    for before, after in wanted:
+        try:
+            out[before, after] = compare(records[before], records[after], seed)
+        except Incomparable as error:
+            refused.append(f"{before} and {after} cannot be compared: {error}")
+    return out, refused

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vlmrl.evals.score.levels import METRICS as LEVEL_METRICS
 from vlmrl.evals.score.levels import LevelTable
-from vlmrl.evals.score.measures import LABELS, present
+from vlmrl.evals.score.measures import COMMON, LABELS, present
 from vlmrl.evals.score.paired import Comparison, Gap
 from vlmrl.evals.score.summary import Interval, Summary
 
@@ -130,3 +130,8 @@ def visible(text: str) -> str:
     Text of models and rows could otherwise rewrite what a terminal or a page shows.
     """
     return "".join(c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co") else f"\\u{ord(c):04x}" for c in text)
+
+
+def headline(summaries: Iterable[Summary]) -> tuple[str, ...]:
+    """Metrics of the figure: the shares that depend on the type of the answers."""
+    return tuple(m for m in present(summary.metrics for summary in summaries) if m not in COMMON and m not in UNBOUNDED)

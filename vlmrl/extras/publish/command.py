@@ -36,7 +36,7 @@ def publish(
     """
     from vlmrl.evals.ask.asking import recipe_of
     from vlmrl.evals.ask.models import model_folder
-    from vlmrl.evals.pages.runfiles import plugins_of
+    from vlmrl.evals.score.runfiles import plugins_of
     from vlmrl.extras.publish.facts import gather
     from vlmrl.extras.publish.hub import check_repo
     from vlmrl.plugins import import_plugins

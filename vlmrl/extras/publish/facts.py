@@ -12,10 +12,10 @@ import yaml
 
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.asking import ASKED, ORIGIN, recipe_of, saved_settings
-from vlmrl.evals.pages.run_page import comparisons_of, seed_of
-from vlmrl.evals.pages.runfiles import load_eval, load_run
 from vlmrl.evals.score.levels import whole_stages
+from vlmrl.evals.score.paired import comparisons_of
 from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.runfiles import read_eval, read_run, seed_of
 from vlmrl.evals.score.summary import summarize
 from vlmrl.evals.score.table import Cells, comparison_cells, summary_cells
 from vlmrl.evals.score.verdict import verdict
@@ -156,7 +156,7 @@ def _of_run(run: Path | None, stage: str) -> tuple[list[Measured], list[str], bo
     """The evaluations between the stages of a run, up to the one that made the checkpoint."""
     if run is None:
         return [], [], False
-    files = load_run(run)
+    files = read_run(run)
     names = whole_stages(name for name, rows in files.records.items() if rows)
     if stage not in names:
         return [], [], False
@@ -171,7 +171,7 @@ def _of_run(run: Path | None, stage: str) -> tuple[list[Measured], list[str], bo
 
 
 def _of_folder(path: Path) -> Measured:
-    found = load_eval(path)
+    found = read_eval(path)
     if not any(found.records.values()):
         raise ConfigError(f"{path}: an evaluation without answers; run it again")
     summaries = {task: summarize(rows, 0) for task, rows in found.records.items() if rows}

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import runs
 from vlmrl.kept import media
-from vlmrl.kept.read import KeptGroups
+from vlmrl.view.groups import KeptGroups
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,10 @@ from typing import Any
 
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.kept import media
-from vlmrl.kept.read import KeptGroups, rank_folders
+from vlmrl.kept.read import rank_folders
 from vlmrl.run.listing import is_run, line_of
 from vlmrl.view.follow import MetricsFollower
+from vlmrl.view.groups import KeptGroups
 
 FILES = ("run.json", "config.yaml", "LOCK", "metrics.jsonl")
 """What is read of a run beside its kept groups."""

@@ -100,6 +100,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "extras.publish": {"cli.names", "errors", "fs", "paths", "plugins", "evals", "train.manifest"},
     # Evaluations by lmms-eval, and results of other harnesses as records.
     "extras.bridge": BELOW | {"cli.names", "answers", "metrics", "data", "media", "rollout", "policy", "config", "evals"},
+    # Rows of other trainers, sources that are no single file, and official downloads.
+    "extras.importers": {"answers", "data", "errors", "fs", "media", "registry", "types"},
+    # Reports and the viewer: they read what training and evaluation have written.
+    "extras.pages": {"answers", "data", "errors", "evals", "fs", "kept", "media", "metrics", "plugins", "run.listing", "types", "web"},
     "__main__": {"cli"},
     # A command may use any part; what is heavy it imports when it runs.
     "cli": BELOW

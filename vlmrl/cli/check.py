@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vlmrl.cli import plan
 from vlmrl.cli.names import Overrides, load_said, method_problems, printable
 from vlmrl.errors import ConfigError, DataError
+from vlmrl.registry import Catalogue
 
 if TYPE_CHECKING:
     from vlmrl.config.load import ResolvedRecipe
     from vlmrl.config.schema import Config
     from vlmrl.run.audit import AuditReport
+
+FITS: Catalogue[Callable[[ResolvedRecipe, str], None]] = Catalogue("check of a GPU")
+"""What `--gpu` asks whether a recipe fits, by its name."""
 
 
 def register(app: typer.Typer) -> None:
@@ -65,7 +69,8 @@ def check(
         contextlib.redirect_stdout(sys.stderr) if print_ else contextlib.nullcontext()
     ):  # what is printed is a recipe: nothing else is in it
         typer.echo("recipe: ok")
-        plan.warn(loaded, gpu)
+        if gpu is not None:
+            FITS["plan"](loaded, gpu)
         if not _check_methods(loaded):
             return
         if no_data:

@@ -174,17 +174,14 @@ def _verdict(name: str, found: Plan) -> list[str]:
     return out
 
 
-def warn(loaded: ResolvedRecipe, gpu: str | None) -> None:
-    """`vlmrl check`: one line where a stage does not fit a GPU. Nothing is said where neither the option nor the recipe names one."""
-    wanted = gpu
-    if wanted is None:
-        return
+def warn(loaded: ResolvedRecipe, gpu: str) -> None:
+    """`vlmrl check --gpu`: one line where a stage does not fit the GPU."""
     from vlmrl.plan.gpus import gpu_of
     from vlmrl.plan.slack import slack_of
 
-    kind, _, number = str(wanted).partition(":")
+    kind, _, number = gpu.partition(":")
     if number and not (number.isdecimal() and int(number)):
-        raise ConfigError(f"--gpu: expected TYPE or TYPE:NUMBER, as h100:8, got '{wanted}'")
+        raise ConfigError(f"--gpu: expected TYPE or TYPE:NUMBER, as h100:8, got '{gpu}'")
     card = gpu_of(kind)
     try:
         shape = _shape(loaded.config, None)

@@ -41,6 +41,8 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "answer": "vlmrl.evals.pages.drawn:draw_answer",
         "replay": "vlmrl.evals.pages.replay_page:write_replay",
     },
+    "forecast of memory": {"plan": "vlmrl.run.memory_plan:foresee"},
+    "check of a GPU": {"plan": "vlmrl.cli.plan:warn"},
 }
 """Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""
 

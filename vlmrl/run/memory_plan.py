@@ -14,13 +14,17 @@ from vlmrl.plan.memory import memory
 from vlmrl.plan.model import FAMILIES, shape_of
 from vlmrl.plan.settings import settings_of
 from vlmrl.policy.model import Policy
-from vlmrl.train.memory_ledger import DevicePeaks, MemoryLedger, gauge_of
+from vlmrl.run.session import Session
+from vlmrl.train import dist
+from vlmrl.train.memory_ledger import DevicePeaks, MemoryLedger
 
 
-def ledger_of(cfg: Config, stage: StageBase, policy: Policy, *, longest: int | None, world: int) -> MemoryLedger:
-    """Make the ledger of a stage. `longest`: tokens of the longest prompt of its rows, in place of the most that may come."""
-    said = planned(cfg, stage, policy, longest=longest, world=world)
-    return MemoryLedger(gauge=gauge_of(policy.device), planned=said, keep=keep)
+def foresee(ledger: MemoryLedger, s: Session, cfg: StageBase) -> None:
+    """Tell a stage's ledger what the plan says of each phase, and where the next plan looks for what is measured. The longest prompt is
+    that of the stage's rows, in place of the most that may come."""
+    lengths = s.rows_of(cfg.source, cfg.answer_format).prompt_tokens
+    ledger.planned = planned(s.cfg, cfg, s.policy, longest=max(lengths.values(), default=None), world=dist.world())
+    ledger.keep = keep
 
 
 def planned(cfg: Config, stage: StageBase, policy: Policy, *, longest: int | None, world: int) -> dict[str, int]:

@@ -23,6 +23,7 @@ from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RememberingStrategy, Strategy
 from vlmrl.protocols import budget as budgets
 from vlmrl.protocols import sampler as samplers
+from vlmrl.registry import Catalogue
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.run.admission import training_layout
 from vlmrl.run.collector import open_collector
@@ -30,7 +31,6 @@ from vlmrl.run.columns import reward_runner
 from vlmrl.run.engines import bounds_of, open_engine
 from vlmrl.run.hooks import counters_of
 from vlmrl.run.loop import Loop
-from vlmrl.run.memory_plan import ledger_of
 from vlmrl.run.rows import quarantine_row
 from vlmrl.run.saves import where_to_go_on
 from vlmrl.run.session import Session
@@ -40,6 +40,7 @@ from vlmrl.train.keep import FOLDER, GroupRecorder
 from vlmrl.train.loader import PromptLoader, cost_of
 from vlmrl.train.memory import FILE as MEMORIES
 from vlmrl.train.memory import Memories
+from vlmrl.train.memory_ledger import MemoryLedger, gauge_of
 from vlmrl.train.pipeline import Pipeline
 from vlmrl.train.prefetch import Prefetcher
 from vlmrl.train.shard.base import Updates
@@ -51,6 +52,9 @@ from vlmrl.train.stage.rewards import Rewards
 from vlmrl.train.step import Learner
 from vlmrl.train.tensors import read_tensors
 from vlmrl.types import Sample
+
+FORECASTS: Catalogue[Callable[[MemoryLedger, Session, StageBase], None]] = Catalogue("forecast of memory")
+"""What says beforehand how much memory the phases of a stage take. All that are there tell a stage's ledger; a run goes without any."""
 
 
 def open_stage(
@@ -187,7 +191,6 @@ def _learner(
 ) -> Learner:
     if s.cfg.train.rehearse:
         warm_up(s.policy)
-    lengths = s.rows_of(cfg.source, cfg.answer_format).prompt_tokens
     return Learner(
         policy=s.policy,
         vision=s.vision,
@@ -202,8 +205,16 @@ def _learner(
         offload=s.cfg.train.offload_activations,
         rehearse=s.cfg.train.rehearse,
         rehearse_rollout=s.cfg.train.rehearse,
-        memory=ledger_of(s.cfg, cfg, s.policy, longest=max(lengths.values(), default=None), world=dist.world()),
+        memory=ledger_of(s, cfg),
     )
+
+
+def ledger_of(s: Session, cfg: StageBase) -> MemoryLedger:
+    """Make the ledger of a stage, which every forecast tells what to expect."""
+    ledger = MemoryLedger(gauge=gauge_of(s.policy.device))
+    for foresee in FORECASTS.values():
+        foresee(ledger, s, cfg)
+    return ledger
 
 
 def layout_told(s: Session, cfg: StageBase) -> str:

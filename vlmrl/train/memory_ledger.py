@@ -1,5 +1,5 @@
 """Keeps account of the device's memory by phase of a step (rollout, reward, forward and backward, update, sync): what was allocated, what
-was reserved, how often an allocation had to be tried again, and what `vlmrl plan` says of it.
+was reserved, how often an allocation had to be tried again, and what was planned for it.
 
 Peaks are those of the process. So phases that run at the same time, as rewards beside a rollout, all have the peak of that time.
 """
@@ -156,7 +156,7 @@ class MemoryLedger:
     planned: Mapping[str, int] = field(default_factory=dict[str, int])
     """Bytes of tensors that the plan says of a phase."""
     keep: Callable[[str, DevicePeaks], None] | None = None
-    """Keeps what a device's use took beyond tensors, for the next plan (`run.memory_plan`)."""
+    """Keeps what a device's use took beyond tensors, for the next plan."""
     _running: Counter[str] = field(default_factory=Counter[str])
     _phases: dict[str, _Phase] = field(default_factory=dict[str, _Phase])
     _step: _Phase = field(default_factory=_Phase)

@@ -22,7 +22,9 @@ from vlmrl.plan.gpus import gpu_of
 from vlmrl.plan.memory import memory
 from vlmrl.plan.model import shape_of
 from vlmrl.plan.settings import SLACK, Settings, settings_of
+from vlmrl.registry import Catalogue
 from vlmrl.run.memory_plan import keep, planned
+from vlmrl.run.open_stage import ledger_of
 from vlmrl.train.memory_ledger import MIB, CudaGauge, HostGauge, MemoryLedger, MemoryReading, gauge_of, resident
 
 
@@ -175,6 +177,13 @@ def test_what_is_planned_for_a_stage_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -
     settings = settings_of(config, stage, shape=shape_of(model.config.to_dict()), gpu=gpu_of("h100"), gpus=1, given={"prompt": 50})
     assert found["rollout"] == memory(settings).phases["rollout"] - SLACK
     assert found["rollout"] < planned(config, stage, policy, longest=100, world=1)["rollout"]
+    rows = SimpleNamespace(prompt_tokens={"a": 20, "b": 50})
+    session: Any = SimpleNamespace(cfg=config, policy=policy, rows_of=lambda source, answers: rows)
+    ledger = ledger_of(session, stage)
+    assert (ledger.planned, ledger.keep) == (found, keep), "with the longest prompt of the rows"
+    monkeypatch.setattr("vlmrl.run.open_stage.FORECASTS", Catalogue[Any]("forecast without extras"))
+    ledger = ledger_of(session, stage)
+    assert (dict(ledger.planned), ledger.keep) == ({}, None), "a run goes without"
 
 
 class Storages(saved_bytes.Live):

@@ -15,10 +15,10 @@ from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config
 from vlmrl.errors import EngineError
 from vlmrl.policy.model import Policy
-from vlmrl.rollout.vllm import engine as engine_module
 from vlmrl.rollout.vllm.engine import Core, CoreOptions
 from vlmrl.rollout.vllm.inputs import Version
 from vlmrl.rollout.vllm.sync import Sync, SyncReport
+from vlmrl.run import vllm_engine
 from vlmrl.run.session import Places
 from vlmrl.run.start import train_from
 from vlmrl.run.tracking import read_metrics
@@ -51,7 +51,7 @@ def _one_core(kept: dict[CoreOptions, Core], monkeypatch: pytest.MonkeyPatch) ->
             monkeypatch.setattr(kept[options], "close", lambda: None)
         return kept[options]
 
-    monkeypatch.setattr(engine_module, "Core", core)
+    monkeypatch.setattr(vllm_engine, "Core", core)
 
 
 def recipe(files: Files, root: Path, **rollout: Any) -> Config:

@@ -15,7 +15,7 @@ from vlmrl.errors import ConfigError, VlmrlError
 
 if TYPE_CHECKING:
     from vlmrl.evals.ask.models import Model
-    from vlmrl.evals.ask.run import Changes, EngineName
+    from vlmrl.evals.ask.run import Changes
     from vlmrl.evals.ask.suite import Suite
     from vlmrl.evals.ask.tasks import Task
     from vlmrl.run.ui import ProgressBar, Ui
@@ -153,9 +153,8 @@ class _Asked:
         from vlmrl.policy.load import load_processor
 
         if self.endpoint is None and not self.rescore:
-            engine: EngineName = "vllm" if self.engine == "vllm" else "hf"
             dtype = compute_dtype(self.device, self.dtype)
-            return stack.enter_context(loaded(self.checkpoint, engine, tasks, device=self.device, dtype=dtype))
+            return stack.enter_context(loaded(self.checkpoint, self.engine, tasks, device=self.device, dtype=dtype))
         bundle = load_processor(str(model_folder(self.checkpoint)))
         name = self.label or self.served or self.checkpoint.absolute().name
         if self.rescore:

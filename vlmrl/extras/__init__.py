@@ -43,6 +43,8 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     },
     "forecast of memory": {"plan": "vlmrl.run.memory_plan:foresee"},
     "check of a GPU": {"plan": "vlmrl.cli.plan:warn"},
+    "rollout engine": {"vllm": "vlmrl.run.vllm_engine:VLLM"},
+    "engine of evaluations": {"vllm": "vlmrl.evals.ask.vllm_model:opened"},
 }
 """Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""
 

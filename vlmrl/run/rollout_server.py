@@ -18,8 +18,8 @@ from vlmrl.rollout.vllm.host import EngineLoop, VllmHost
 from vlmrl.rollout.vllm.secret import made_token
 from vlmrl.rollout.vllm.server import RolloutServer
 from vlmrl.run.admission import refuse_unproven
-from vlmrl.run.engines import core_options, room
 from vlmrl.run.session import Places
+from vlmrl.run.vllm_engine import core_options, room
 
 
 def serve(

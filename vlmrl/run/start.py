@@ -14,7 +14,7 @@ import torch
 
 from vlmrl import faults
 from vlmrl.config.load import ResolvedRecipe
-from vlmrl.config.schema import Config, RolloutStage, validate
+from vlmrl.config.schema import Config, validate
 from vlmrl.errors import ConfigError, VlmrlError
 from vlmrl.methods import method_doubts, method_problems
 from vlmrl.policy.load import quiet_transformers
@@ -23,7 +23,7 @@ from vlmrl.rewards.remote.services import session as services_of_run
 from vlmrl.rewards.remote.throttle import Timing
 from vlmrl.run import build, kinds  # noqa: F401 (registers the kinds of the package)
 from vlmrl.run.about import about
-from vlmrl.run.engines import close_engines
+from vlmrl.run.engines import close_engines, own_allocator
 from vlmrl.run.evaluate import eval_notes, eval_problems, evaluate_stage, remember_stage
 from vlmrl.run.export import export, link
 from vlmrl.run.machine import settled, told
@@ -110,9 +110,9 @@ def set_torch(cfg: Config) -> None:
     What is compiled is kept beside the caches, for the other ranks and the next start.
 
     Segments of the device's memory that can grow: rows of every length and caches that come and go leave no holes that nothing fits into.
-    vLLM in this process brings an allocator of its own, which refuses them.
+    An engine with an allocator of its own refuses them.
     """
-    if not ({"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & set(os.environ) or vllm_within(cfg)):
+    if not ({"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & set(os.environ) or own_allocator(cfg)):
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(COMPILED.expanduser()))
     if cfg.run.threads:
@@ -122,12 +122,6 @@ def set_torch(cfg: Config) -> None:
     torch.use_deterministic_algorithms(cfg.run.deterministic, warn_only=True)
     # on by default with the former: a write to every fresh tensor, to find reads of what nobody wrote
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 (a property of the module, which has no type)
-
-
-def vllm_within(cfg: Config) -> bool:
-    """Whether a stage generates with vLLM in the trainer's process."""
-    rollouts = [stage.rollout for stage in cfg.stages if isinstance(stage, RolloutStage)]
-    return any(one.engine == "vllm" and not (one.vllm and one.vllm.servers) for one in rollouts)
 
 
 def _let_end(s: Session) -> None:

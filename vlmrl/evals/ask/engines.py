@@ -1,4 +1,4 @@
-"""Evaluation engines generate the answers: with a model in this process, from a records file, or (`evals.ask.endpoint`) from a server.
+"""Evaluation engines generate the answers: with a model in this process, from a records file, or from a server.
 
 All engines give the same thing, so that what is evaluated does not depend on where the weights are: `samples` answers per prompt, in
 the order of the prompts, and a `fingerprint` that addresses the answers (`records.Record.key`).

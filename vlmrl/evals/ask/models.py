@@ -5,7 +5,8 @@ Prompts are made here in every case, by the checkpoint's own processor, so all t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -94,6 +95,11 @@ class LocalModel:
     def engine(self, task: Task, store: MediaStore, records: Path) -> EvalEngine:
         vision = VisionCache(store, budget_bytes=task.media.cache_bytes)
         return LocalEngine(own_engine(self.policy, vision), fingerprint=self.fingerprint)
+
+
+def local(checkpoint: Path, tasks: Sequence[Task], *, device: str, dtype: str) -> AbstractContextManager[Model]:
+    """Load a checkpoint that the reference engine asks, whatever the tasks."""
+    return nullcontext(LocalModel.load(checkpoint, device=device, dtype=dtype))
 
 
 @dataclass(kw_only=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from vlmrl import __version__, fs
 from vlmrl.data.adapters import ImportOptions
@@ -17,7 +17,7 @@ from vlmrl.data.encode import Encoder, MediaSource
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.evals.ask.evaluate import JUDGED, SINGLE_PROCESS, Collective, EvalOptions, evaluate
-from vlmrl.evals.ask.models import LocalModel, Model, open_store
+from vlmrl.evals.ask.models import Model, local, open_store
 from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
 from vlmrl.evals.ask.tasks import EPISODES, Task
 from vlmrl.evals.score.measures import LABELS
@@ -27,13 +27,14 @@ from vlmrl.evals.score.table import interval_text, markdown, summary_cells, tabl
 from vlmrl.evals.score.thoughts import answer_key, judge_thoughts, missing_verdicts, with_judged
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import ProcessorBundle
+from vlmrl.registry import Catalogue
 from vlmrl.rewards.run.runner import MediaOnDemand
 from vlmrl.types import GenerationSettings, Prompt, Sample
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-EngineName = Literal["hf", "vllm"]
+ENGINES: Catalogue[Callable[..., AbstractContextManager[Model]]] = Catalogue("engine of evaluations", {"hf": local})
 JUDGED_AT_ONCE = 8
 """Records in the hands of a judge; its endpoint's `concurrency` bounds the requests."""
 _SHOWN = 5
@@ -152,7 +153,7 @@ def evaluate_suite(
     data_root: Path | None = None,
     device: str = "auto",
     dtype: str = "float32",
-    engine: EngineName = "hf",
+    engine: str = "hf",
     changes: Changes | None = None,
     watch: EvalCallbacks | None = None,
 ) -> SuiteResult:
@@ -173,20 +174,13 @@ def evaluate_suite(
         return evaluate_model(model, checked, out, data_root=data_root, changes=changes, watch=watch)
 
 
-@contextmanager
-def loaded(checkpoint: Path, engine: EngineName, tasks: Sequence[Task], *, device: str, dtype: str) -> Iterator[Model]:
-    """A checkpoint in this process, for these tasks, and released afterwards.
+def loaded(checkpoint: Path, engine: str, tasks: Sequence[Task], *, device: str, dtype: str) -> AbstractContextManager[Model]:
+    """Load a checkpoint in this process, for these tasks, and release it afterwards.
 
     Raises:
         ConfigError: there is none, or the engine cannot run it here.
     """
-    if engine == "hf":
-        yield LocalModel.load(checkpoint, device=device, dtype=dtype)
-        return
-    from vlmrl.evals.ask.vllm_model import VllmModel
-
-    with closing(VllmModel.load(checkpoint, device=device, dtype=dtype, tasks=tasks)) as model:
-        yield model
+    return ENGINES[engine](checkpoint, tasks, device=device, dtype=dtype)
 
 
 def evaluate_model(

@@ -7,7 +7,8 @@ vLLM starts with the first question that is not answered yet, and ends with the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,6 +115,13 @@ class VllmModel:
         core, self._core, self._engine = self._core, None, None
         if core is not None:
             core.close()
+
+
+@contextmanager
+def opened(checkpoint: Path, tasks: Sequence[Task], *, device: str, dtype: str) -> Iterator[VllmModel]:
+    """Load a checkpoint for these tasks, and end vLLM afterwards."""
+    with closing(VllmModel.load(checkpoint, device=device, dtype=dtype, tasks=tasks)) as model:
+        yield model
 
 
 @dataclass(frozen=True)

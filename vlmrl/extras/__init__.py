@@ -45,6 +45,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     "check of a GPU": {"plan": "vlmrl.cli.plan:warn"},
     "rollout engine": {"vllm": "vlmrl.run.vllm_engine:VLLM"},
     "engine of evaluations": {"vllm": "vlmrl.evals.ask.vllm_model:opened"},
+    "service of a run": {"judges": "vlmrl.rewards.remote.services:of_run"},
 }
 """Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""
 

@@ -6,20 +6,19 @@ one tells another stands in the `StepResult`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from vlmrl import faults
 from vlmrl.config.schema import RolloutStage
 from vlmrl.errors import NumericsError, Preempted
 from vlmrl.protocols import reward as rewards_registry
-from vlmrl.rewards.remote.services import services
 from vlmrl.rollout.mismatch import Bounds
 from vlmrl.run.evaluate import evaluate_stage, held_out_score
 from vlmrl.run.profile import StageProfiler
 from vlmrl.run.rundir import RunDir
 from vlmrl.run.saves import save, settle, where_to_go_on
-from vlmrl.run.session import Session
+from vlmrl.run.session import Service, Session
 from vlmrl.run.ui import ProgressBar, Ui
 from vlmrl.train import dist
 from vlmrl.train.keep import GroupRecorder
@@ -160,13 +159,13 @@ class Log:
     Args:
         log: `Tracker.log`: a line under the names of stage and step.
         once: what the process logs with its next step and then never again.
-        read_services: what services of rewards have cost since the last call; None where no reward asks one.
+        services: what rewards ask, which says what it has cost; none where no reward of the stage asks one.
     """
 
     log: Callable[..., None]
     counters: Counters
     once: dict[str, Callable[[], float]] = field(default_factory=dict[str, Callable[[], float]])
-    read_services: Callable[[], Mapping[str, float]] | None = None
+    services: Sequence[Service] = ()
 
     def __call__(self, stage: Stage, result: StepResult) -> None:
         faults.point("step.after_update")
@@ -175,7 +174,7 @@ class Log:
         result.line = line | stage.tokens.read(report.tokens)
         once = {name: read() for name, read in self.once.items()}
         self.once.clear()
-        cost = {} if self.read_services is None else dict(self.read_services())
+        cost = {name: value for service in self.services for name, value in service.read().items()}
         logged = result.line | self.counters.read() | learner.memory.metrics() | stage.clock.metrics() | once | cost
         self.log(logged, stage=stage.cfg.name, step=stage.state.step, global_step=stage.state.global_step)
 
@@ -186,7 +185,7 @@ def log_hook(s: Session, stage: Stage, counters: Counters) -> Log:
     if not isinstance(cfg, RolloutStage):
         return Log(log=s.tracker.log, counters=counters)
     asks = any(rewards_registry.get(reward.name).extra.get("service", False) for reward in cfg.rewards)
-    return Log(log=s.tracker.log, counters=counters, once=s.first_rl_step, read_services=services().read if asks else None)
+    return Log(log=s.tracker.log, counters=counters, once=s.first_rl_step, services=s.services if asks else ())
 
 
 def counters_of(stage: Stage) -> Counters:

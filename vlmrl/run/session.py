@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from vlmrl import STARTED
 from vlmrl.config.schema import Config, SourceSection
@@ -46,6 +46,14 @@ class Places:
     data: Path
 
 
+class Service(Protocol):
+    """What rewards ask beside the answer (`service=True`), such as judges."""
+
+    def read(self) -> Mapping[str, float]:
+        """What it cost since the last call, for a step's line."""
+        ...
+
+
 @dataclass(kw_only=True)
 class Session:
     """The parts of a run that live as long as the process. `state` is all that must outlive it."""
@@ -77,6 +85,8 @@ class Session:
     """The second place of checkpoints (`checkpoint.mirror`)."""
     rollout_engines: dict[str, Any] = field(default_factory=dict)
     """Engines that outlive a stage, by their names in recipes; each has `close` (`run.engines`)."""
+    services: list[Service] = field(default_factory=list)
+    """Open around the stages (`run.start`)."""
     failed_saves: int = 0
     clock: Clock = field(default_factory=Clock)
     rows: dict[tuple[SourceSection, str], Rows] = field(default_factory=dict)

@@ -8,6 +8,8 @@ its kind knows (`run.kinds`).
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import torch
@@ -18,9 +20,7 @@ from vlmrl.config.schema import Config, validate
 from vlmrl.errors import ConfigError, VlmrlError
 from vlmrl.methods import method_doubts, method_problems
 from vlmrl.policy.load import quiet_transformers
-from vlmrl.rewards.remote.services import Services
-from vlmrl.rewards.remote.services import session as services_of_run
-from vlmrl.rewards.remote.throttle import Timing
+from vlmrl.registry import Catalogue
 from vlmrl.run import build, kinds  # noqa: F401 (registers the kinds of the package)
 from vlmrl.run.about import about
 from vlmrl.run.engines import close_engines, own_allocator
@@ -31,12 +31,14 @@ from vlmrl.run.mirror import Mirror
 from vlmrl.run.results import check_evaluations, show_results
 from vlmrl.run.resume import lost_of_finished, reopen, verify
 from vlmrl.run.rundir import Options, open_run
-from vlmrl.run.session import Places, Session, fixed_options, open_session
+from vlmrl.run.session import Places, Service, Session, fixed_options, open_session
 from vlmrl.run.ui import Ui
 from vlmrl.train import dist
 
 COMPILED = Path("~/.cache/vlmrl/inductor")
 """Where torch keeps what it compiles, unless the user says otherwise."""
+SERVICES: Catalogue[Callable[[Path, int, Callable[[], bool]], AbstractContextManager[Service]]] = Catalogue("service of a run")
+"""What is opened around a run's stages, of its directory, the rank, and what says whether the run is asked to stop."""
 
 
 def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps: int = 0) -> Path:
@@ -89,9 +91,10 @@ def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps:
         if lost:
             reopen(session, lost)
         session.profile_steps = profile_steps
-        judges = Services(run.path / "judges", rank=dist.rank(), timing=Timing(stop=lambda: run.stop_requested))
         try:
-            with services_of_run(judges):
+            with ExitStack() as opened:
+                for service in SERVICES.values():
+                    session.services.append(opened.enter_context(service(run.path, dist.rank(), lambda: run.stop_requested)))
                 _stages(session)
         finally:
             _let_end(session)

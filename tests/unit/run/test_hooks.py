@@ -125,13 +125,20 @@ def test_a_step_counts_in_the_state() -> None:
     assert (s.step, s.global_step, s.policy_version, s.max_tokens_per_microbatch, s.without_signal) == (5, 15, 7, 512, 1)
 
 
+class Asked:
+    """A judge that was asked twice."""
+
+    def read(self) -> dict[str, float]:
+        return {"judge/calls": 2.0}
+
+
 def test_a_line_says_what_was_measured_and_what_it_cost_once_what_is_said_once() -> None:
     lines: list[tuple[dict[str, float], dict[str, Any]]] = []
     hook = Log(
         log=lambda values, **where: lines.append((values, where)),
         counters=Counters({"work/media_decoded": lambda: 0}),
         once={"time/to_first_rl_step": lambda: 9.0},
-        read_services=lambda: {"judge/calls": 2.0},
+        services=[Asked()],
     )
     here, first = stage(step=2), result({"reward": 0.5})
     here.clock.add("rollout", 1.5)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,11 @@ def session(made: Services) -> Iterator[Services]:
         with _guard:
             _current = before
         made.close()
+
+
+def of_run(folder: Path, rank: int, stop: Callable[[], bool]) -> AbstractContextManager[Services]:
+    """Open the services of a run, which keep verdicts below its directory and end a wait once the run is asked to `stop`."""
+    return session(Services(folder / "judges", rank=rank, timing=Timing(stop=stop)))
 
 
 EVERY = "every"

@@ -138,7 +138,7 @@ class RewardRunner:
         if problem is not None:
             self.first_fault.setdefault(name, f"{name} on row '{group.prompt.sample.id}': {problem}")
             return nothing, {"contract": n}
-        partial: Mapping[str, int] = getattr(returned, "reasons", {})  # rewards.remote.verdicts.JudgeColumn: some rows could not be judged
+        partial: Mapping[str, int] = getattr(returned, "reasons", {})  # a column of judges: some rows could not be judged
         for reason in partial:
             self.first_fault.setdefault(name, f"{name} on row '{group.prompt.sample.id}': {reason}")
         return [None if value is None else float(value) for value in returned], dict(partial)

@@ -16,7 +16,6 @@ if _TYPE_CHECKING:
     from vlmrl.algo.registries import advantage, policy_loss, reward_shaping, rollout_filter
     from vlmrl.answers.base import answer_type
     from vlmrl.api import ask, check, compare, evaluate, load_recipe
-    from vlmrl.evals.ask.endpoint import EndpointEngine
     from vlmrl.protocols import reward, sampler
 
 __version__ = "0.1.0"
@@ -25,7 +24,7 @@ STARTED = _time.perf_counter()
 _install_hook()  # torchvision next to a CPU-only torch: looked at only if somebody imports torchvision
 
 __all__ = [
-    "EndpointEngine",
+    "EndpointEngine",  # pyright: ignore[reportUnsupportedDunderAll] (imported by name only: it is optional)
     "__version__",
     "advantage",
     "answer_type",

@@ -148,7 +148,7 @@ class _Asked:
 
     def model(self, stack: ExitStack, tasks: Sequence[Task]) -> Model:
         """The model, released with `stack`."""
-        from vlmrl.evals.ask.models import RecordedModel, ServedModel, compute_dtype, model_folder
+        from vlmrl.evals.ask.models import SERVED, RecordedModel, compute_dtype, model_folder
         from vlmrl.evals.ask.run import loaded
         from vlmrl.policy.load import load_processor
 
@@ -159,7 +159,8 @@ class _Asked:
         name = self.label or self.served or self.checkpoint.absolute().name
         if self.rescore:
             return RecordedModel(name=name, bundle=bundle)
-        return stack.enter_context(closing(ServedModel(name=name, bundle=bundle, endpoint={"url": self.endpoint, "model": self.served})))
+        endpoint = {"url": self.endpoint, "model": self.served}
+        return stack.enter_context(closing(SERVED["endpoint"](name=name, bundle=bundle, endpoint=endpoint)))
 
 
 def known_suites() -> str:

@@ -46,6 +46,8 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     "rollout engine": {"vllm": "vlmrl.run.vllm_engine:VLLM"},
     "engine of evaluations": {"vllm": "vlmrl.evals.ask.vllm_model:opened"},
     "service of a run": {"judges": "vlmrl.rewards.remote.services:of_run"},
+    "served model": {"endpoint": "vlmrl.evals.ask.endpoint:ServedModel"},
+    "judge of answers": {"thoughts": "vlmrl.evals.score.thoughts:judged_records"},
 }
 """Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""
 

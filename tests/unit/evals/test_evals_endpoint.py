@@ -21,7 +21,7 @@ from PIL import Image
 
 from tests.support.judge_server import Act, FakeTime, JudgeServer, Reply, closes, prompt_of, raw, status
 from vlmrl.errors import ConfigError, RemoteError
-from vlmrl.evals.ask.endpoint import BAN, MAX_PIXELS, PLAIN_SAMPLING, EndpointEngine, frame_rate, read_choices
+from vlmrl.evals.ask.endpoint import BAN, PLAIN_SAMPLING, EndpointEngine, frame_rate, read_choices
 from vlmrl.evals.ask.engines import EvalEngine, Generation, answer_seed
 from vlmrl.rewards.remote.services import Services
 from vlmrl.types import GenerationSettings, MediaHandle, MediaRef, Prompt, Sample
@@ -145,7 +145,7 @@ def test_image_goes_as_lossless_png_and_the_rest_is_as_asked():
         "top_p": 0.75,
         "max_tokens": 9,
         "logit_bias": {"4": BAN, "9": BAN},
-        "mm_processor_kwargs": {"min_pixels": 1, "max_pixels": MAX_PIXELS},
+        "mm_processor_kwargs": {"min_pixels": 1, "max_pixels": 2**31},
         **PLAIN_SAMPLING,
     }
     assert body["repetition_penalty"] == 1.0  # a checkpoint's own would be the default otherwise

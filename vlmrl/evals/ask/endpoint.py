@@ -15,14 +15,19 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from vlmrl.data.encode import messages
 from vlmrl.errors import ConfigError, RemoteError
-from vlmrl.evals.ask.engines import Generation, answer_seed, check_samples
+from vlmrl.evals.ask.engines import WHOLE, EvalEngine, Generation, answer_seed, check_samples
+from vlmrl.evals.ask.tasks import Task
 from vlmrl.evals.score.records import REFERENCE
+from vlmrl.media.store import MediaStore
+from vlmrl.policy.model import ProcessorBundle
 from vlmrl.rewards.remote.material import encode_png
 from vlmrl.rewards.remote.services import Services
 from vlmrl.rewards.remote.transport import Failure
@@ -32,8 +37,6 @@ Dialect = Literal["vllm", "openai"]
 """`openai`: fields of OpenAI's own API only, so no videos, and the server decides about sizes and sampling defaults."""
 
 PATH = "chat/completions"
-MIN_PIXELS, MAX_PIXELS = 1, 2**31
-"""Limits within which every processed frame (and every video, counted whole) lies: the server's own ones would resize it."""
 TICKS = 1_000_000
 """Frame numbers per second by which the times of single frames are sent: microseconds."""
 BAN = -100.0
@@ -179,7 +182,7 @@ class EndpointEngine:
         if count > 1:
             body["return_token_ids"] = True
         if prompt.media and self._media_arguments:
-            body["mm_processor_kwargs"] = {"min_pixels": MIN_PIXELS, "max_pixels": MAX_PIXELS}
+            body["mm_processor_kwargs"] = dict(WHOLE)
         rate = self._rate(prompt)
         if rate is not None:
             body["media_io_kwargs"] = {"video": rate}
@@ -253,6 +256,34 @@ class EndpointEngine:
         if isinstance(reply, Failure):
             raise RemoteError(f"{reply.detail}; start the server, then run the same command")
         return card_of(reply, self._client.endpoint.model, url)
+
+
+@dataclass(kw_only=True)
+class ServedModel:
+    """A model behind an OpenAI-compatible endpoint (docs/serving.md). `endpoint` as for judges: url, model, key_env, concurrency."""
+
+    name: str
+    bundle: ProcessorBundle
+    """Processor of the checkpoint that is served."""
+    endpoint: Mapping[str, Any]
+    check_tokens: bool = True
+    _open: list[EndpointEngine] = field(default_factory=list)
+
+    def engine(self, task: Task, store: MediaStore, records: Path) -> EvalEngine:
+        engine = EndpointEngine(
+            self.endpoint,
+            media=store,
+            label=self.name,
+            prompt=task.prompt,
+            check_tokens=self.check_tokens,
+            forbidden_ids=self.bundle.forbidden_ids,
+        )
+        self._open.append(engine)
+        return engine
+
+    def close(self) -> None:
+        for engine in self._open:
+            engine.close()
 
 
 def frame_rate(handle: MediaHandle, times: np.ndarray) -> dict[str, Any]:

@@ -17,6 +17,9 @@ from vlmrl.evals.score.records import REFERENCE, Record, read_records, sample_ha
 from vlmrl.protocols import RolloutEngine
 from vlmrl.types import FinishReason, GenerationSettings, Prompt, Request
 
+WHOLE = {"min_pixels": 1, "max_pixels": 2**31}
+"""Limits of a processor that cut nothing: a server that is sent them takes every processed frame, and a video counted whole, as it is."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generation:

@@ -20,6 +20,7 @@ from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import parse
 from vlmrl.evals.ask.engines import EvalEngine, Generation, recorded
 from vlmrl.evals.score.extraction import Extraction, answer_of
+from vlmrl.evals.score.measures import JUDGED
 from vlmrl.evals.score.records import (
     REFERENCE,
     Key,
@@ -36,8 +37,6 @@ from vlmrl.evals.score.scorers import score
 from vlmrl.types import GenerationSettings, Prompt, Sample
 
 T = TypeVar("T")
-JUDGED = "judged_"
-"""Scores that a judge gave (`evals.score.thoughts`)."""
 _OPENED = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
 
 

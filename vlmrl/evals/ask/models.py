@@ -5,22 +5,22 @@ Prompts are made here in every case, by the checkpoint's own processor, so all t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from vlmrl.errors import ConfigError
-from vlmrl.evals.ask.endpoint import EndpointEngine
 from vlmrl.evals.ask.engines import EvalEngine, LocalEngine, ReplayEngine
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_policy, load_processor, weights_fingerprint
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.vision import VisionCache
+from vlmrl.registry import Catalogue
 from vlmrl.rollout.own import own_engine
 
 
@@ -102,32 +102,8 @@ def local(checkpoint: Path, tasks: Sequence[Task], *, device: str, dtype: str) -
     return nullcontext(LocalModel.load(checkpoint, device=device, dtype=dtype))
 
 
-@dataclass(kw_only=True)
-class ServedModel:
-    """A model behind an OpenAI-compatible endpoint (docs/serving.md). `endpoint` as for judges: url, model, key_env, concurrency."""
-
-    name: str
-    bundle: ProcessorBundle
-    """Processor of the checkpoint that is served."""
-    endpoint: Mapping[str, Any]
-    check_tokens: bool = True
-    _open: list[EndpointEngine] = field(default_factory=list)
-
-    def engine(self, task: Task, store: MediaStore, records: Path) -> EvalEngine:
-        engine = EndpointEngine(
-            self.endpoint,
-            media=store,
-            label=self.name,
-            prompt=task.prompt,
-            check_tokens=self.check_tokens,
-            forbidden_ids=self.bundle.forbidden_ids,
-        )
-        self._open.append(engine)
-        return engine
-
-    def close(self) -> None:
-        for engine in self._open:
-            engine.close()
+SERVED: Catalogue[Callable[..., Any]] = Catalogue("served model")
+"""Makes a `Model` behind an address, of its name, the processor of the checkpoint that is served, and the address; it has `close`."""
 
 
 @dataclass(kw_only=True)

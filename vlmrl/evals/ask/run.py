@@ -16,27 +16,25 @@ from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.encode import Encoder, MediaSource
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError, MediaError, RowError
-from vlmrl.evals.ask.evaluate import JUDGED, SINGLE_PROCESS, Collective, EvalOptions, evaluate
+from vlmrl.evals.ask.evaluate import SINGLE_PROCESS, Collective, EvalOptions, evaluate
 from vlmrl.evals.ask.models import Model, local, open_store
 from vlmrl.evals.ask.suite import Suite, data_root_of, load_suite, suite_path
 from vlmrl.evals.ask.tasks import EPISODES, Task
-from vlmrl.evals.score.measures import LABELS
+from vlmrl.evals.score.measures import JUDGED, LABELS
 from vlmrl.evals.score.records import Record, sha256
 from vlmrl.evals.score.summary import Interval, Summary, summarize
 from vlmrl.evals.score.table import interval_text, markdown, summary_cells, table
-from vlmrl.evals.score.thoughts import answer_key, judge_thoughts, missing_verdicts, with_judged
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import ProcessorBundle
 from vlmrl.registry import Catalogue
-from vlmrl.rewards.run.runner import MediaOnDemand
 from vlmrl.types import GenerationSettings, Prompt, Sample
 
 if TYPE_CHECKING:
     from rich.console import Group
 
 ENGINES: Catalogue[Callable[..., AbstractContextManager[Model]]] = Catalogue("engine of evaluations", {"hf": local})
-JUDGED_AT_ONCE = 8
-"""Records in the hands of a judge; its endpoint's `concurrency` bounds the requests."""
+JUDGES: Catalogue[Callable[..., tuple[list[Record], dict[str, int]]]] = Catalogue("judge of answers")
+"""Gives records verdicts among their scores (`judged_`), and says why verdicts are missing -> how many."""
 _SHOWN = 5
 _SEED = 0  # of the bootstrap
 
@@ -310,13 +308,9 @@ def _judged(
     The first rank asks."""
 
     def ask() -> tuple[list[Record], dict[str, int]]:
-        by_id = {prompt.sample.id: prompt for prompt in prompts}
-        waiting = [(by_id[r.sample_id], r) for r in records if not any(name.startswith(JUDGED) for name in r.scores)]
-        media = MediaOnDemand(tuple(handle.key for prompt, _ in waiting for handle in prompt.media), store.get_key)
-        verdicts = judge_thoughts(waiting, endpoint=judge, media=media, workers=JUDGED_AT_ONCE)
-        done = [with_judged(r, verdicts[answer_key(r)]) if answer_key(r) in verdicts else r for r in records]
+        done, missing = JUDGES["thoughts"](records, prompts, endpoint=judge, pixels=store.get_key)
         fs.write_bytes(file, b"".join(record.line() for record in done))
-        return done, missing_verdicts(verdicts)
+        return done, missing
 
     return collective.gather(collective.run_synchronized(lambda: ask() if collective.rank() == 0 else ([], {})))[0]
 

@@ -26,6 +26,8 @@ for _metric in (
 ):
     METRICS.add(_metric.name, _metric)
 
+JUDGED = "judged_"
+"""With this the scores of a record begin that a judge gave."""
 COMMON = tuple(metric.name for metric in METRICS.values() if metric.common)
 """Metrics of every answer type."""
 _GROUPED = {

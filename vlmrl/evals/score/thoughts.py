@@ -14,13 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from vlmrl.evals.score.measures import JUDGED
 from vlmrl.evals.score.records import Record, prompt_ids_hash, sample_hash
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.faithful_judges import consistency, semantic_grounding, spatial_grounding
 from vlmrl.rewards.remote.services import EVERY
 from vlmrl.rewards.remote.verdicts import JudgeColumn
+from vlmrl.rewards.run.runner import MediaOnDemand
 from vlmrl.types import Group, Prompt, Rollout
 
+JUDGED_AT_ONCE = 8
+"""Records in the hands of a judge; its endpoint's `concurrency` bounds the requests."""
 Answer = tuple[str, int]
 """(sample id, k): which answer of a set of records."""
 Asked = Literal["consistency", "grounding", "spatial"]
@@ -119,9 +123,26 @@ def judge_thoughts(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+def judged_records(
+    records: Sequence[Record], prompts: Iterable[Prompt], *, endpoint: Mapping[str, Any], pixels: Callable[[str], Any]
+) -> tuple[list[Record], dict[str, int]]:
+    """Give the records a judge's verdicts on their thoughts, and say why verdicts are missing. Those that have some are not asked again.
+
+    Args:
+        endpoint: of the judge, as in a recipe.
+        pixels: gives processed media by handle key.
+    """
+    by_id = {prompt.sample.id: prompt for prompt in prompts}
+    waiting = [(by_id[r.sample_id], r) for r in records if not any(name.startswith(JUDGED) for name in r.scores)]
+    media = MediaOnDemand(tuple(handle.key for prompt, _ in waiting for handle in prompt.media), pixels)
+    verdicts = judge_thoughts(waiting, endpoint=endpoint, media=media, workers=JUDGED_AT_ONCE)
+    done = [with_judged(r, verdicts[answer_key(r)]) if answer_key(r) in verdicts else r for r in records]
+    return done, missing_verdicts(verdicts)
+
+
 def with_judged(record: Record, judged: JudgedThought) -> Record:
     """The record with the judge's verdicts among its scores, in the place of earlier ones."""
-    kept = {name: value for name, value in record.scores.items() if not name.startswith("judged_")}
+    kept = {name: value for name, value in record.scores.items() if not name.startswith(JUDGED)}
     return dataclasses.replace(record, scores=kept | judged.scores())
 
 

@@ -1,8 +1,8 @@
 """The pictures and videos of a request: data URLs, or files below a folder that the server was told to allow.
 
 Nothing is downloaded. A video may come as frames, `data:video/jpeg;base64,<frame>,<frame>,...` (vLLM's form): with their rate in
-`media_io_kwargs.video`. With pixel limits that cut nothing (`mm_processor_kwargs`, as `evals.ask.endpoint` sends them) frames are taken as
-they are; otherwise every medium is chosen and resized as in training.
+`media_io_kwargs.video`. With pixel limits that cut nothing (`mm_processor_kwargs`, as `EndpointEngine` sends them) frames are taken as they
+are; otherwise every medium is chosen and resized as in training.
 """
 
 from __future__ import annotations
@@ -19,15 +19,12 @@ import numpy as np
 from vlmrl import fs
 from vlmrl.data.encode import PromptMedium
 from vlmrl.errors import MediaError
-from vlmrl.evals.ask.endpoint import MAX_PIXELS, MIN_PIXELS
+from vlmrl.evals.ask.engines import WHOLE
 from vlmrl.extras.serve.protocol import Part, Refused
 from vlmrl.media.access import check_path
 from vlmrl.media.image import decode_image
 from vlmrl.media.store import MediaStore, ProcessedMedia
 from vlmrl.types import MediaKind, MediaRef
-
-WHOLE = {"min_pixels": MIN_PIXELS, "max_pixels": MAX_PIXELS}
-"""Limits that cut nothing."""
 
 
 class Incoming:

@@ -73,7 +73,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "methods": {"cards", "config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "data.wording", "algo"}
     | {"extras", "rewards", "sampling", "rollout.strategy"},
     "doctor": {"compat", "errors", "families"},
-    "plan": {"config", "errors", "fs"},
+    "plan": {"config", "errors", "fs", "policy"},
     # Actions are read as the GUI metrics read them; worker processes are those of the rewards. Tools look at media again.
     "envs": {"rng", "types", "registry", "protocols", "errors", "fs", "plugins", "metrics", "rewards.run", "data", "answers", "media"},
     # Methods that are not core, a file each; found by walking the folder, imported by nobody.

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from vlmrl.config.schema import Config
     from vlmrl.run.audit import AuditReport
 
-FITS: Catalogue[Callable[[ResolvedRecipe, str], None]] = Catalogue("check of a GPU")
-"""What `--gpu` asks whether a recipe fits, by its name."""
+FITS: Catalogue[Callable[[ResolvedRecipe, str], str | None]] = Catalogue("check of a GPU")
+"""What `--gpu` asks whether a recipe fits; its answer is a line, or None where all is well."""
 
 
 def register(app: typer.Typer) -> None:
@@ -69,8 +69,8 @@ def check(
         contextlib.redirect_stdout(sys.stderr) if print_ else contextlib.nullcontext()
     ):  # what is printed is a recipe: nothing else is in it
         typer.echo("recipe: ok")
-        if gpu is not None:
-            FITS["plan"](loaded, gpu)
+        if gpu is not None and (line := FITS["plan"](loaded, gpu)) is not None:
+            typer.echo(line)
         if not _check_methods(loaded):
             return
         if no_data:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,9 +12,6 @@ from vlmrl.cli.names import load_said
 from vlmrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vlmrl.config.load import ResolvedRecipe
-    from vlmrl.config.schema import Config, StageBase
-    from vlmrl.plan.model import Shape
     from vlmrl.plan.result import Plan
     from vlmrl.plan.settings import Settings
     from vlmrl.plan.slack import Slack
@@ -52,6 +49,7 @@ def plan_(
     Example: vlmrl plan video_tempsamp_3b --gpus 8 --gpu h100
     """
     from vlmrl.plan.gpus import gpu_of
+    from vlmrl.plan.recipe import heaviest, shape_in
     from vlmrl.plan.slack import slack_of
 
     cfg = load_said(recipe, overrides).config
@@ -59,7 +57,7 @@ def plan_(
     card = gpu_of(gpu)
     slack = slack_of(card)
     given |= {"engine": engine, "prompt": prompt, "visual": visual, "answer": answer, "network": network * 1e9, "slack": slack.bytes}
-    found = _shape(cfg, shape)
+    found = shape_in(cfg, shape)
     stages = [one for one in cfg.stages if stage in (None, one.name)]
     if not stages:
         raise ConfigError(f"--stage: no stage '{stage}' (there are: {', '.join(one.name for one in cfg.stages)})")
@@ -73,65 +71,29 @@ def plan_(
     show(name, worst, slack)
 
 
-def heaviest(cfg: Config, stages: list[StageBase], **machine: Any) -> tuple[str, Plan]:
-    """The stage with the largest peak, and its plan."""
-    from vlmrl.plan.result import plan
-    from vlmrl.plan.settings import settings_of
-
-    plans = [(one.name, plan(settings_of(cfg, one, **machine))) for one in stages]
-    return max(plans, key=lambda pair: pair[1].memory.peak)
-
-
-def _shape(cfg: Config, name: str | None) -> Shape:
-    """The shape of a published model, or of the recipe's.
-
-    Raises:
-        ConfigError: the model's config.json is not on this machine.
-    """
-    from vlmrl.plan.model import known_shapes, named_shape, shape_of
-
-    if name is not None:
-        return named_shape(name)
-    path = cfg.model.path
-    folder = Path(path).expanduser()
-    if not (folder / "config.json").is_file():
-        published = {one["source"].rpartition(" ")[2]: one["config"] for one in known_shapes().values()}
-        if path in published:
-            return shape_of(published[path])
-        if path != "toy":
-            from vlmrl.policy.load import files_of
-
-            folder = files_of(path, cfg.model.revision) or folder
-    file = folder / "config.json"
-    if not file.is_file():
-        raise ConfigError(f"model.path: no config.json of '{path}' on this machine; give --shape, one of {', '.join(known_shapes())}")
-    try:
-        return shape_of(json.loads(file.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise ConfigError(f"{file}: {error}") from error
-
-
 def show(name: str, found: Plan, slack: Slack) -> None:
     """Tables and advice on the terminal."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from vlmrl.plan.recipe import gigabytes, verdict
+
     console, s, m, t = Console(), found.settings, found.memory, found.time
     console.print(Text(_title(name, s, m.shard)), soft_wrap=True)
     left = Table("memory of a rank", "GB", title="computed, not measured", title_justify="left")
     for part, size in m.parts.items():
-        left.add_row(part, _gb(size))
+        left.add_row(part, gigabytes(size))
     left.add_section()
     for phase, size in m.phases.items():
-        left.add_row(f"peak in {phase}", _gb(size), style="bold" if phase == m.worst else "")
+        left.add_row(f"peak in {phase}", gigabytes(size), style="bold" if phase == m.worst else "")
     right = Table("time of a step", "s")
     for phase, seconds in t.phases.items():
         right.add_row(phase, f"{seconds:.2f}", style="bold" if phase == t.dominates else "")
     right.add_section()
     right.add_row("step", f"{t.step:.2f}")
     console.print(left, right)
-    for line in [*_verdict(name, found), f"{_gb(slack.bytes)} GB of each phase are no tensors: {slack.source}"]:
+    for line in [*verdict(name, found), f"{gigabytes(slack.bytes)} GB of each phase are no tensors: {slack.source}"]:
         console.print(Text(line), soft_wrap=True)
 
 
@@ -143,57 +105,3 @@ def _title(name: str, s: Settings, shard: int) -> str:
         f"stage {name}: {(p.n_trained + p.n_frozen) / 1e9:.2f} B parameters, {p.n_trained / 1e9:.3g} B train; {s.gpus} x {s.gpu.name}, "
         f"{sharing}, {s.dtype}{', recomputation' if s.recompute else ''}; micro-batches of {batches} tokens"
     )
-
-
-def _verdict(name: str, found: Plan) -> list[str]:
-    """Whether it fits, what dominates, and what to change."""
-    from vlmrl.plan.advice import changes, enough_gpus, remedy
-
-    m, gpu = found.memory, found.settings.gpu
-    word = {"yes": "fits", "tight": "is tight", "no": "does not fit"}[found.fits]
-    out = [
-        f"{_gb(m.peak)} of {_gb(gpu.memory)} GB: {word}. Most memory: {found.largest_part}; most time: {found.time.dominates}; "
-        f"{found.tokens_per_second:,.0f} tokens/s per GPU"
-    ]
-    if m.host:
-        out.append(f"{_gb(m.host)} GB of the machine's memory for each rank")
-    if found.fits == "yes":
-        return out
-    out.append("each change by itself:")
-    for change in changes(found, name):
-        out.append(
-            f"  {change.what}: {_gb(change.peak)} GB, {change.after.time.step:.1f} s a step{'; fits' if change.fits == 'yes' else ''}"
-        )
-    steps = remedy(found, name)
-    if steps:
-        last = steps[-1].after
-        out.append(f"together: {' '.join(step.what for step in steps)}: {_gb(last.memory.peak)} GB, {last.time.step:.1f} s a step")
-    count = enough_gpus(found)
-    if count is not None and count > found.settings.gpus:
-        out.append(f"as it is, with train.sharding=fsdp: {count} GPUs")
-    return out
-
-
-def warn(loaded: ResolvedRecipe, gpu: str) -> None:
-    """`vlmrl check --gpu`: one line where a stage does not fit the GPU."""
-    from vlmrl.plan.gpus import gpu_of
-    from vlmrl.plan.slack import slack_of
-
-    kind, _, number = gpu.partition(":")
-    if number and not (number.isdecimal() and int(number)):
-        raise ConfigError(f"--gpu: expected TYPE or TYPE:NUMBER, as h100:8, got '{gpu}'")
-    card = gpu_of(kind)
-    try:
-        shape = _shape(loaded.config, None)
-    except ConfigError as error:
-        typer.echo(f"plan: skipped, {error}")
-        return
-    given = {"slack": slack_of(card).bytes}
-    name, found = heaviest(loaded.config, list(loaded.config.stages), shape=shape, gpu=card, gpus=int(number or 1), given=given)
-    if found.fits != "yes":
-        typer.echo(f"warning: stage '{name}' (computed, not measured): {_verdict(name, found)[0]}; vlmrl plan says what to change")
-
-
-def _gb(size: float) -> str:
-    """Decimal gigabytes."""
-    return f"{size / 1e9:.1f}"

@@ -42,7 +42,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "replay": "vlmrl.evals.pages.replay_page:write_replay",
     },
     "forecast of memory": {"plan": "vlmrl.run.memory_plan:foresee"},
-    "check of a GPU": {"plan": "vlmrl.cli.plan:warn"},
+    "check of a GPU": {"plan": "vlmrl.plan.recipe:warning"},
     "rollout engine": {"vllm": "vlmrl.run.vllm_engine:VLLM"},
     "engine of evaluations": {"vllm": "vlmrl.evals.ask.vllm_model:opened"},
     "service of a run": {"judges": "vlmrl.rewards.remote.services:of_run"},

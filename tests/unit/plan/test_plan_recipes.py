@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from vlmrl.cli.plan import _shape, heaviest
 from vlmrl.config.load import load
 from vlmrl.plan.gpus import gpu_of
 from vlmrl.plan.model import named_shape
+from vlmrl.plan.recipe import heaviest, shape_in
 
 ROOT = Path(__file__).parents[3]
 ROWS = re.findall(
@@ -25,7 +25,7 @@ def test_every_recipe_for_a_machine_is_shown() -> None:
 @pytest.mark.parametrize(("name", "gpus", "gpu", "peak", "step"), ROWS)
 def test_it_fits(name: str, gpus: str, gpu: str, peak: str, step: str) -> None:
     cfg = load(ROOT / "configs" / "recipes" / f"{name}.yaml", []).config
-    _, found = heaviest(cfg, list(cfg.stages), shape=_shape(cfg, None), gpu=gpu_of(gpu), gpus=int(gpus))
+    _, found = heaviest(cfg, list(cfg.stages), shape=shape_in(cfg, None), gpu=gpu_of(gpu), gpus=int(gpus))
     assert found.fits == "yes"
     assert f"{found.memory.peak / 1e9:.1f}" == peak
     assert f"{found.time.step:.0f}" == step

@@ -58,8 +58,8 @@ def plain(folder: Path, case: Any) -> Callable[[], Any]:
     from tests.support import shard_ranks, tiny
     from vlmrl.policy.forward import layout_of
     from vlmrl.policy.load import freeze
-    from vlmrl.policy.root import Root
     from vlmrl.train import dist
+    from vlmrl.train.shard.root import Root
 
     world = tiny.load(folder / "model", folder / "world")
     policy = world.policy

@@ -29,7 +29,6 @@ from vlmrl.plan.settings import Settings
 from vlmrl.plan.time import between_copies
 from vlmrl.run import checkpoint
 from vlmrl.run.tracking import read_metrics
-from vlmrl.train.shard.base import OFFLOADS
 from vlmrl.types import PARTS
 
 ROUNDING = {"float32": 2e-5, "bfloat16": 0.05}
@@ -107,7 +106,7 @@ def offloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "sharding"), [(c, s) for c in OFFLOADED for s in SHARDINGS if OFFLOADED[c].offload in OFFLOADS[s]])
+@pytest.mark.parametrize(("case", "sharding"), [(name, s) for name, case in OFFLOADED.items() for s in case.among(SHARDINGS)])
 def test_what_lies_in_the_machines_memory_is_trained_alike(offloaded: Path, case: str, sharding: str) -> None:
     """Several micro-batches of which the last is text, and a second update with text alone."""
     assert difference(offloaded, case, "ddp 1", f"{sharding} 2") < rounding(OFFLOADED[case])

@@ -33,7 +33,7 @@ from vlmrl.policy.precision import settle_types
 from vlmrl.train import dist
 from vlmrl.train.shard import ddp, fsdp, lockstep, zero
 from vlmrl.train.shard.adamw import PartOf, groups_of
-from vlmrl.train.shard.base import OFFLOADS, Named, open_engine
+from vlmrl.train.shard.base import ENGINES, Named, open_engine
 from vlmrl.train.shard.sequence import ranks_of, share
 from vlmrl.train.stage.loss import TokenObjective
 from vlmrl.train.stage.sft import negative_log_likelihood
@@ -71,7 +71,7 @@ class Case:
     def among(self, shardings: Sequence[str]) -> list[str]:
         """Those that can run it."""
         shardings = [name for name in shardings if name in self.engines]
-        return [name for name in shardings if self.offload in OFFLOADS[name] and (self.sequence == 1 or name in ("ddp", "fsdp"))]
+        return [name for name in shardings if self.offload in ENGINES[name].offloads and (self.sequence == 1 or name in ("ddp", "fsdp"))]
 
 
 APART = (("image", "video", "two_images", "text"), ("text",))

@@ -48,6 +48,12 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     "service of a run": {"judges": "vlmrl.rewards.remote.services:of_run"},
     "served model": {"endpoint": "vlmrl.evals.ask.endpoint:ServedModel"},
     "judge of answers": {"thoughts": "vlmrl.evals.score.thoughts:judged_records"},
+    "training engine": {
+        "fsdp": "vlmrl.train.shard.fsdp:Fsdp",
+        "zero2": "vlmrl.train.shard.zero:Zero2",
+        "zero3": "vlmrl.train.shard.zero:Zero3",
+    },
+    "optimizer": {"adamw8bit": "vlmrl.train.shard.adamw8bit:make", "muon": "vlmrl.train.shard.muon:make"},
 }
 """Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""
 

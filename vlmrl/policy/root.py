@@ -1,4 +1,4 @@
-"""How the weights of a policy lie on the ranks, as far as a forward pass sees it: whole, or in shards behind one root module."""
+"""How the weights of a policy lie on the ranks, as far as a forward pass sees it: whole, or in shards."""
 
 from __future__ import annotations
 
@@ -13,22 +13,6 @@ T = TypeVar("T")
 Read = Literal["placed", "host", "none"]
 """What loading a model gives a rank: its weights on the device; its weights in the machine's memory, for an engine that takes them to the
 device itself; or no weights, names and shapes on the meta device, for an engine that gets them from rank 0."""
-
-
-class Root(torch.nn.Module):
-    """What FSDP2 and DeepSpeed see as the outermost module: any function of the model runs inside its forward, so that their hooks fire.
-
-    The packed forward calls the parts of a transformers model one by one (tower, embeddings, decoder, output matrix) and never the whole.
-    Its own hooks would gather the weights of the whole only, and an embedding would be looked up in a shard.
-    """
-
-    def __init__(self, model: torch.nn.Module):
-        super().__init__()
-        self.model = model
-
-    def forward(self, fn: Callable[[], T]) -> T:
-        """`fn()`, which must return a tensor or a tuple of tensors: the hooks of the backward pass hang on them."""
-        return fn()
 
 
 class Shards(Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,49 @@ from safetensors.torch import load_file, save_file
 
 from vlmrl import fs
 from vlmrl.errors import CheckpointError, NumericsError
-from vlmrl.registry import load
-from vlmrl.train.shard.base import MOMENTUM, is_8bit, is_muon
-
-_KINDS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", MOMENTUM)
-
 
 NAMED = 5
 """Tensors that a message names."""
+
+
+class Moments:
+    """What Adam and AdamW remember of a parameter, on the device and in a checkpoint. An optimizer that remembers something else holds an
+    object of a subclass as its `moments`."""
+
+    def kinds(self, parameter: torch.Tensor) -> tuple[str, ...]:
+        """Kinds of tensors that a parameter may have."""
+        del parameter
+        return ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+
+    def needed(self, parameter: torch.Tensor) -> set[str]:
+        """Those of them that it has once it has been updated."""
+        del parameter
+        return {"step", "exp_avg", "exp_avg_sq"}
+
+    def expected(self, kind: str, parameter: torch.Tensor, value: torch.Tensor) -> tuple[tuple[int, ...], torch.dtype]:
+        """Shape and type that a saved tensor must have; `value` is what was saved."""
+        return ((), value.dtype) if kind == "step" else (tuple(parameter.shape), parameter.dtype)
+
+    def saved(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What of a parameter's state belongs into a checkpoint, as tensors."""
+        return state
+
+    def restored(self, opt: Any, state: dict[str, torch.Tensor], device: torch.device) -> dict[str, Any]:
+        """The state of a parameter from what `saved` gave."""
+        del opt, device
+        return state
+
+    def room(self, parameter: torch.Tensor) -> list[torch.Tensor]:
+        """As much memory as the moments of a parameter take."""
+        return [torch.empty_like(parameter) for _ in range(2)]
+
+
+ADAM = Moments()
+
+
+def moments_of(opt: Any) -> Moments:
+    """What an optimizer remembers."""
+    return getattr(opt, "moments", ADAM)
 
 
 def not_finite(tensors: Mapping[str, torch.Tensor]) -> list[str]:
@@ -98,19 +132,16 @@ def optimizer_tensors(opt: torch.optim.Optimizer, names: Sequence[str]) -> tuple
         opt: the bare optimizer, not accelerate's wrapper.
         names: one per parameter, in the order of the parameters in `opt.param_groups`.
 
-    Tensors are called `<kind>/<parameter name>` with kind `step`, `exp_avg`, `exp_avg_sq` or `max_exp_avg_sq`, `momentum_buffer` for
-    what Muon trains, with moments of 8 bits those of `train.shard.adamw8bit`; they are the live ones, so write them before the next
-    optimizer step. A parameter that never had a gradient has none. The JSON part holds the parameter groups with names in place of
-    parameters.
+    Tensors are called `<kind>/<parameter name>` with kind `step`, `exp_avg`, `exp_avg_sq` or `max_exp_avg_sq`, or those of the optimizer's
+    own `Moments`; they are the live ones, so write them before the next optimizer step. A parameter that never had a gradient has none.
+    The JSON part holds the parameter groups with names in place of parameters.
     """
     parameters = _named(opt, names)
     tensors: dict[str, torch.Tensor] = {}
-    blocks, muon = _in_blocks(opt), any(is_muon(group) for group in opt.param_groups)
+    moments = moments_of(opt)
     for name, parameter in parameters.items():
-        state = opt.state.get(parameter, {})
-        for kind, value in (blocks.saved(state) if blocks else state).items():
-            known = kind in (blocks.KINDS if blocks else _KINDS) and (kind != MOMENTUM or muon)
-            if not known or not isinstance(value, torch.Tensor):
+        for kind, value in moments.saved(opt.state.get(parameter, {})).items():
+            if kind not in moments.kinds(parameter) or not isinstance(value, torch.Tensor):
                 raise TypeError(f"optimizer state '{kind}' of {name}: only Adam, AdamW and Muon can be saved")
             tensors[f"{kind}/{name}"] = value
     of = {id(p): name for name, p in parameters.items()}
@@ -125,10 +156,8 @@ def load_optimizer(opt: torch.optim.Optimizer, names: Sequence[str], tensors: Ma
         CheckpointError: parameters, groups, tensor names or shapes differ; all differences are listed.
     """
     parameters = _named(opt, names)
-    blocks = _in_blocks(opt)
-    ones = {id(p) for group in opt.param_groups if is_muon(group) for p in group["params"]}
-    mine = {name for name, p in parameters.items() if id(p) in ones}
-    problems = _group_problems(opt, parameters, state) + _tensor_problems(parameters, tensors, blocks=blocks, mine=mine)
+    moments = moments_of(opt)
+    problems = _group_problems(opt, parameters, state) + _tensor_problems(parameters, tensors, moments)
     if problems:
         raise CheckpointError("the checkpoint's optimizer state does not fit:\n  " + "\n  ".join(problems))
     number = {name: i for i, name in enumerate(parameters)}
@@ -136,19 +165,13 @@ def load_optimizer(opt: torch.optim.Optimizer, names: Sequence[str], tensors: Ma
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
         loaded.setdefault(number[name], {})[kind] = value.clone()
-    if blocks:
-        devices = [parameter.device for parameter in parameters.values()]
-        loaded = {i: blocks.restored(opt, of, devices[i]) for i, of in loaded.items()}
+    devices = [parameter.device for parameter in parameters.values()]
+    loaded = {i: moments.restored(opt, of, devices[i]) for i, of in loaded.items()}
     groups = [
         {**{k: _like(v, now[k]) for k, v in saved.items() if k != "params"}, "params": [number[name] for name in saved["params"]]}
         for saved, now in zip(state["groups"], opt.param_groups, strict=True)
     ]
     opt.load_state_dict({"state": loaded, "param_groups": groups})
-
-
-def _in_blocks(opt: torch.optim.Optimizer) -> Any:
-    """`train.shard.adamw8bit`, which knows the state of its optimizer; None for any other."""
-    return load("vlmrl.train.shard:adamw8bit") if is_8bit(opt) else None
 
 
 def _named(opt: torch.optim.Optimizer, names: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -192,29 +215,20 @@ def _group_problems(opt: torch.optim.Optimizer, parameters: Mapping[str, torch.T
     return problems
 
 
-def _tensor_problems(
-    parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], *, blocks: Any, mine: AbstractSet[str] = frozenset()
-) -> list[str]:
-    """`blocks`: as `_in_blocks`; `mine`: parameters that Muon trains."""
+def _tensor_problems(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], moments: Moments) -> list[str]:
     problems: list[str] = []
     kinds: dict[str, set[str]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
-        if kind not in (blocks.KINDS if blocks else _KINDS) or name not in parameters or (kind == MOMENTUM) != (name in mine):
+        if name not in parameters or kind not in moments.kinds(parameters[name]):
             problems.append(f"unexpected tensor '{key}'")
             continue
         kinds.setdefault(name, set()).add(kind)
-        shape, dtype = blocks.expected(kind, parameters[name]) if blocks else _expected(kind, parameters[name], value)
+        shape, dtype = moments.expected(kind, parameters[name], value)
         if tuple(value.shape) != shape:
             problems.append(f"tensor '{key}' has shape {tuple(value.shape)}, the parameter needs {shape}")
         elif value.dtype != dtype:
             problems.append(f"tensor '{key}' is {value.dtype}, the parameter is {dtype}")
     for name, found in kinds.items():
-        plain = {MOMENTUM} if name in mine else {"step", "exp_avg", "exp_avg_sq"}
-        needed = blocks.needed(parameters[name]) if blocks else plain
-        problems += [f"missing tensor '{kind}/{name}'" for kind in sorted(needed - found)]
+        problems += [f"missing tensor '{kind}/{name}'" for kind in sorted(moments.needed(parameters[name]) - found)]
     return problems
-
-
-def _expected(kind: str, parameter: torch.Tensor, value: torch.Tensor) -> tuple[tuple[int, ...], torch.dtype]:
-    return ((), value.dtype) if kind == "step" else (tuple(parameter.shape), parameter.dtype)

@@ -75,7 +75,7 @@ def test_two_bytes_for_each_number_of_a_large_tensor() -> None:
         if name == "model.e.bias":
             assert own == {}, "it never had a gradient"
             continue
-        assert set(own) == adamw8bit.needed(p)
+        assert set(own) == adamw8bit.Blocks().needed(p)
         assert own["state1"].dtype == (torch.uint8 if name in LARGE else torch.float32)
         scales = sum(own[kind].nbytes for kind in ("absmax1", "absmax2") if kind in own)
         assert own["state1"].nbytes + own["state2"].nbytes + scales == moment_bytes(p.numel())

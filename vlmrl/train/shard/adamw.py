@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,10 +11,13 @@ import torch
 from vlmrl.config.section import OptimSection
 from vlmrl.errors import ConfigError
 from vlmrl.families.qwen_vl import part_of
-from vlmrl.registry import Catalogue, load
-from vlmrl.train.shard.base import Made, Named, is_8bit, is_muon, names_of
+from vlmrl.registry import Catalogue
+from vlmrl.train.shard.base import Named
+from vlmrl.train.tensors import moments_of
 from vlmrl.types import Part
 
+Made = tuple[torch.optim.Optimizer, list[str]]
+"""An optimizer, and the names of its parameters in its order."""
 PartOf = Callable[[str], Part]
 """Part of a parameter, by its name; the default is that of the Qwen-VL families."""
 
@@ -46,15 +48,13 @@ def groups_of(named: Named, cfg: OptimSection, part_of: PartOf = part_of) -> lis
 @contextmanager
 def occupied(optimizer: Any) -> Iterator[None]:
     """`Updates.occupied` for an optimizer that makes its moments with the first update."""
-    parameters = [(p, 1 if is_muon(group) else 2) for group in optimizer.param_groups for p in group["params"]]
     held: list[torch.Tensor] = []
-    smallest = load("vlmrl.train.shard.adamw8bit:SMALLEST") if is_8bit(optimizer) else math.inf
+    moments = moments_of(optimizer)
     try:
-        for p, moments in parameters:
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
             p.grad = torch.zeros_like(p)
             if not optimizer.state.get(p):
-                kind = torch.uint8 if p.numel() >= smallest else p.dtype
-                held += [torch.empty_like(p, dtype=kind) for _ in range(moments)]
+                held += moments.room(p)
         yield
     finally:
         held.clear()
@@ -73,13 +73,16 @@ def make_optimizer(named: Named, cfg: OptimSection, part_of: PartOf = part_of, *
     return KINDS[cfg.kind](groups_of(named, cfg, part_of), cfg, fused=fused)
 
 
+def names_of(groups: Sequence[dict[str, Any]]) -> list[str]:
+    """Take the names of parameters out of their groups."""
+    return [name for group in groups for name in group.pop("names")]
+
+
 def make(groups: list[dict[str, Any]], cfg: OptimSection, *, fused: bool = False) -> Made:
     """AdamW of torch over the groups of `groups_of`."""
     order = names_of(groups)
     return torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas, fused=fused or None), order
 
 
-KINDS: Catalogue[Callable[..., Made]] = Catalogue(
-    "optimizer", {"adamw": make}, {"adamw8bit": "vlmrl.train.shard.adamw8bit:make", "muon": "vlmrl.train.shard.muon:make"}
-)
+KINDS: Catalogue[Callable[..., Made]] = Catalogue("optimizer", {"adamw": make})
 """What `optim.kind` names."""

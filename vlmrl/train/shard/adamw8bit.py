@@ -14,7 +14,8 @@ import torch
 
 from vlmrl.config.section import OptimSection
 from vlmrl.errors import ConfigError
-from vlmrl.train.shard.base import Made, names_of
+from vlmrl.train.shard.adamw import Made, names_of
+from vlmrl.train.tensors import Moments
 
 BLOCK = 256
 SMALLEST = 4096
@@ -39,35 +40,40 @@ def make(groups: list[dict[str, Any]], cfg: OptimSection, *, fused: bool = False
         ) from error
     del fused  # it always is
     order = names_of(groups)
-    return AdamW8bit(groups, lr=cfg.lr, betas=cfg.betas, min_8bit_size=SMALLEST), order
+    optimizer: Any = AdamW8bit(groups, lr=cfg.lr, betas=cfg.betas, min_8bit_size=SMALLEST)
+    optimizer.moments = Blocks()
+    return optimizer, order
 
 
-def saved(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a parameter's state belongs into a checkpoint, as tensors."""
-    out = {kind: value for kind, value in state.items() if kind not in _TABLES}
-    return out | {"step": torch.tensor(out["step"], dtype=torch.int64)} if out else out
+class Blocks(Moments):
+    """Moments in blocks that share a scale."""
 
+    def kinds(self, parameter: torch.Tensor) -> tuple[str, ...]:
+        return KINDS
 
-def restored(optimizer: Any, state: dict[str, torch.Tensor], device: torch.device) -> dict[str, Any]:
-    """The state of a parameter from what `saved` gave."""
-    out: dict[str, Any] = {kind: int(value) if kind == "step" else value for kind, value in state.items()}
-    if "absmax1" in out:
-        tables = optimizer.name2qmap
-        for kind, name in _TABLES.items():
-            tables[name] = tables[name].to(device)
-            out[kind] = tables[name]
-    return out
+    def needed(self, parameter: torch.Tensor) -> set[str]:
+        return set(KINDS if parameter.numel() >= SMALLEST else KINDS[:3])
 
+    def expected(self, kind: str, parameter: torch.Tensor, value: torch.Tensor) -> tuple[tuple[int, ...], torch.dtype]:
+        if kind == "step":
+            return (), torch.int64
+        if kind in ("absmax1", "absmax2"):
+            return (-(-parameter.numel() // BLOCK),), torch.float32
+        return tuple(parameter.shape), torch.uint8 if parameter.numel() >= SMALLEST else torch.float32
 
-def needed(parameter: torch.Tensor) -> set[str]:
-    """The kinds of tensors that a parameter has."""
-    return set(KINDS if parameter.numel() >= SMALLEST else KINDS[:3])
+    def saved(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        out = {kind: value for kind, value in state.items() if kind not in _TABLES}
+        return out | {"step": torch.tensor(out["step"], dtype=torch.int64)} if out else out
 
+    def restored(self, opt: Any, state: dict[str, torch.Tensor], device: torch.device) -> dict[str, Any]:
+        out: dict[str, Any] = {kind: int(value) if kind == "step" else value for kind, value in state.items()}
+        if "absmax1" in out:
+            tables = opt.name2qmap
+            for kind, name in _TABLES.items():
+                tables[name] = tables[name].to(device)
+                out[kind] = tables[name]
+        return out
 
-def expected(kind: str, parameter: torch.Tensor) -> tuple[tuple[int, ...], torch.dtype]:
-    """Shape and type of a tensor of the state."""
-    if kind == "step":
-        return (), torch.int64
-    if kind in ("absmax1", "absmax2"):
-        return (-(-parameter.numel() // BLOCK),), torch.float32
-    return tuple(parameter.shape), torch.uint8 if parameter.numel() >= SMALLEST else torch.float32
+    def room(self, parameter: torch.Tensor) -> list[torch.Tensor]:
+        kind = torch.uint8 if parameter.numel() >= SMALLEST else parameter.dtype
+        return [torch.empty_like(parameter, dtype=kind) for _ in range(2)]

@@ -6,7 +6,7 @@ The trainer knows the two protocols here and nothing of any engine: `Engine` liv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -122,8 +122,17 @@ class Updates(Protocol):
 class Engine(Protocol):
     """How weights, gradients and moments lie on the ranks (`train.sharding`)."""
 
+    offloads: tuple[str, ...]
+    """What it can keep in the machine's memory (`train.offload`)."""
     per_stage: bool
     """Whether a stage needs weights that no earlier stage has trained with this engine, and so loads its own."""
+
+    def __init__(self, cfg: TrainSection, device: torch.device, threads: int):
+        """
+        Raises:
+            ConfigError: it cannot run here.
+        """
+        ...
 
     @property
     def read(self) -> Read:
@@ -139,18 +148,7 @@ class Engine(Protocol):
         ...
 
 
-OFFLOADS = {"ddp": ("none",), "fsdp": ("none", "all"), "zero2": ("none", "optimizer"), "zero3": ("none", "optimizer", "all")}
-"""What an engine can keep in the machine's memory."""
-Make = Callable[["TrainSection", torch.device, int], Engine]
-ENGINES: Catalogue[Make] = Catalogue(
-    "training engine",
-    elsewhere={
-        "ddp": "vlmrl.train.shard.ddp:Replicas",
-        "fsdp": "vlmrl.train.shard.fsdp:Fsdp",
-        "zero2": "vlmrl.train.shard.zero:Zero",
-        "zero3": "vlmrl.train.shard.zero:Zero",
-    },
-)
+ENGINES: Catalogue[type[Engine]] = Catalogue("training engine", elsewhere={"ddp": "vlmrl.train.shard.ddp:Replicas"})
 """What `train.sharding` names."""
 
 
@@ -165,27 +163,7 @@ def open_engine(cfg: TrainSection, device: torch.device, threads: int = 0) -> En
     """
     if cfg.sharding not in ENGINES:
         raise ConfigError(f"train.sharding: unknown '{cfg.sharding}'{nearest(cfg.sharding, list(ENGINES))}")
-    if cfg.offload not in OFFLOADS[cfg.sharding]:
-        raise ConfigError(f"train.offload: '{cfg.offload}' is not for '{cfg.sharding}', which has {', '.join(OFFLOADS[cfg.sharding])}")
-    return ENGINES[cfg.sharding](cfg, device, threads)
-
-
-Made = tuple[torch.optim.Optimizer, list[str]]
-"""An optimizer, and the names of its parameters in its order."""
-MOMENTUM = "momentum_buffer"
-"""What Muon remembers of a parameter (`shard.muon`)."""
-
-
-def is_muon(group: Mapping[str, Any]) -> bool:
-    """Whether a parameter group is Muon's: no other optimizer has that option."""
-    return "adjust_lr_fn" in group
-
-
-def is_8bit(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer is one of `shard.adamw8bit`."""
-    return hasattr(optimizer, "name2qmap")
-
-
-def names_of(groups: Sequence[dict[str, Any]]) -> list[str]:
-    """Take the names of parameters out of their groups."""
-    return [name for group in groups for name in group.pop("names")]
+    make = ENGINES[cfg.sharding]
+    if cfg.offload not in make.offloads:
+        raise ConfigError(f"train.offload: '{cfg.offload}' is not for '{cfg.sharding}', which has {', '.join(make.offloads)}")
+    return make(cfg, device, threads)

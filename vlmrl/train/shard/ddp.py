@@ -33,6 +33,7 @@ WEIGHTS, MOMENTS, GROUPS = "weights.safetensors", "optimizer.safetensors", "opti
 class Replicas:
     """All of it on every rank, also where there is one only."""
 
+    offloads: tuple[str, ...] = ("none",)
     per_stage = False
     read: Read = "placed"
 

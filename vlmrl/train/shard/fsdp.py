@@ -23,12 +23,13 @@ from vlmrl.config.section import OptimSection
 from vlmrl.config.train import TrainSection
 from vlmrl.errors import ConfigError
 from vlmrl.policy.model import Policy
-from vlmrl.policy.root import Read, Root
+from vlmrl.policy.root import Read
 from vlmrl.train import dist
 from vlmrl.train.shard import files
 from vlmrl.train.shard.adamw import make_optimizer, occupied
 from vlmrl.train.shard.base import Complete, Named, Writer
 from vlmrl.train.shard.copies import Copies
+from vlmrl.train.shard.root import Root
 from vlmrl.train.shard.spread import fill
 from vlmrl.train.shard.threads import spread
 from vlmrl.train.tensors import optimizer_tensors, require_finite
@@ -39,6 +40,7 @@ T = TypeVar("T")
 class Fsdp:
     """Shards over all ranks, or over groups of `train.shard_size`."""
 
+    offloads: tuple[str, ...] = ("none", "all")
     per_stage = False
 
     @property

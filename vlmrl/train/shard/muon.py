@@ -9,19 +9,27 @@ of any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from vlmrl.config.section import OptimSection
 from vlmrl.errors import ConfigError
-from vlmrl.train.shard.base import Made, is_muon, names_of
+from vlmrl.train.shard.adamw import Made, names_of
+from vlmrl.train.tensors import ADAM, Moments
 
+MOMENTUM = "momentum_buffer"
+"""What is remembered of a parameter."""
 DECAY = 0.95
 """Of the running mean."""
 _APART = ("embed", "lm_head", "lora_", "router")
 """Of names of matrices that are no maps between hidden states, or that are thin by design."""
+
+
+def is_muon(group: Mapping[str, Any]) -> bool:
+    """Whether a parameter group is Muon's: no other optimizer has that option."""
+    return "adjust_lr_fn" in group
 
 
 def takes(name: str, parameter: torch.Tensor) -> bool:
@@ -62,6 +70,23 @@ def make(groups: Sequence[dict[str, Any]], cfg: OptimSection, *, fused: bool = F
     return Muon(cut, cfg), order
 
 
+class RunningMean(Moments):
+    """The running mean of what Muon trains, and of the rest what AdamW remembers."""
+
+    def __init__(self, mine: Sequence[torch.Tensor]):
+        """`mine`: what Muon trains."""
+        self._mine = {id(parameter) for parameter in mine}
+
+    def kinds(self, parameter: torch.Tensor) -> tuple[str, ...]:
+        return (MOMENTUM,) if id(parameter) in self._mine else ADAM.kinds(parameter)
+
+    def needed(self, parameter: torch.Tensor) -> set[str]:
+        return {MOMENTUM} if id(parameter) in self._mine else ADAM.needed(parameter)
+
+    def room(self, parameter: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.empty_like(parameter)] if id(parameter) in self._mine else ADAM.room(parameter)
+
+
 class Muon(torch.optim.Optimizer):
     """Both in one. Groups are shared with the two, and so is the state."""
 
@@ -72,6 +97,11 @@ class Muon(torch.optim.Optimizer):
         self._muon = torch.optim.Muon(mine, lr=cfg.lr)
         self._adamw = torch.optim.AdamW(rest, lr=cfg.lr, betas=cfg.betas) if rest else None
         self._share()
+
+    @property
+    def moments(self) -> Moments:
+        """What is remembered of each parameter."""
+        return RunningMean([p for group in self.param_groups if is_muon(group) for p in group["params"]])
 
     def _share(self) -> None:
         self._muon.param_groups = [group for group in self.param_groups if is_muon(group)]

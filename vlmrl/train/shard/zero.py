@@ -21,23 +21,25 @@ from vlmrl.config.section import OptimSection
 from vlmrl.config.train import TrainSection
 from vlmrl.errors import ConfigError
 from vlmrl.policy.model import Policy
-from vlmrl.policy.root import Read, Root
+from vlmrl.policy.root import Read
 from vlmrl.train import dist
 from vlmrl.train.shard.adamw import make_optimizer
 from vlmrl.train.shard.base import Complete, Named, Writer
 from vlmrl.train.shard.ddp import MOMENTS, WEIGHTS, require_same_names, write_whole
 from vlmrl.train.shard.prebuilt import prebuild
+from vlmrl.train.shard.root import Root
 from vlmrl.train.shard.threads import spread
 from vlmrl.train.shard.zero_shards import ZeroShards, initialize
 from vlmrl.train.tensors import read_tensors, require_finite
 
-STAGES = {"zero2": 2, "zero3": 3}
 MOMENT = ("exp_avg", "exp_avg_sq")
 
 
 class Zero:
     """DeepSpeed's engine, over all ranks."""
 
+    stage: int
+    offloads: tuple[str, ...]
     per_stage = True
     read: Read = "placed"
 
@@ -59,16 +61,30 @@ class Zero:
             ) from error
         deepspeed.logger.setLevel("ERROR")
         prebuild()
-        self._stage, self._offload, self._threads = STAGES[cfg.sharding], cfg.offload, threads
+        self._offload, self._threads = cfg.offload, threads
 
     def wrap(self, policy: Policy) -> None:
         """Nothing yet for weights that train: DeepSpeed takes them with their optimizer. Others are cut up at once by stage 3."""
-        if self._stage == 3 and not any(p.requires_grad for p in policy.model.parameters()):
+        if self.stage == 3 and not any(p.requires_grad for p in policy.model.parameters()):
             root = Root(policy.model)
-            policy.shards = ZeroShards(initialize(root, 3, self._offload, None), root, self._stage)
+            policy.shards = ZeroShards(initialize(root, 3, self._offload, None), root, self.stage)
 
     def updates(self, policy: Policy, named: Named, cfg: OptimSection) -> ZeroUpdates:
-        return ZeroUpdates(policy, named, cfg, self._stage, self._offload, self._threads)
+        return ZeroUpdates(policy, named, cfg, self.stage, self._offload, self._threads)
+
+
+class Zero2(Zero):
+    """Moments and gradients in shards."""
+
+    stage = 2
+    offloads = ("none", "optimizer")
+
+
+class Zero3(Zero):
+    """Weights too."""
+
+    stage = 3
+    offloads = ("none", "optimizer", "all")
 
 
 class ZeroUpdates:

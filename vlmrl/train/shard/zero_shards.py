@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from vlmrl.policy.root import Root
+from vlmrl.train.shard.root import Root
 
 T = TypeVar("T")
 

@@ -53,6 +53,10 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "zero2": "vlmrl.train.shard.zero:Zero2",
         "zero3": "vlmrl.train.shard.zero:Zero3",
     },
+    "optional part of a run": {
+        "checkpoint.asynchronous": "vlmrl.run.background:Background",
+        "checkpoint.mirror": "vlmrl.run.mirror:Mirror",
+    },
     "optimizer": {"adamw8bit": "vlmrl.train.shard.adamw8bit:make", "muon": "vlmrl.train.shard.muon:make"},
 }
 """Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""

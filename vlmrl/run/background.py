@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from weakref import WeakKeyDictionary
 
 from vlmrl.train import dist
+from vlmrl.train.shard.base import Copy, Updates
+from vlmrl.train.shard.copies import Copies
 
 
 class Background:
@@ -16,6 +19,12 @@ class Background:
         self.ranks = dist.Aside()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._job: Future[None] | None = None
+        self._copies: WeakKeyDictionary[Updates, Copies] = WeakKeyDictionary()
+        """Of a stage, as long as its optimizer lives."""
+
+    def copy_of(self, updates: Updates) -> Copy:
+        """Makes the copies that the job writes from, always in the same memory."""
+        return self._copies.setdefault(updates, Copies()).take
 
     @property
     def busy(self) -> bool:
@@ -35,6 +44,17 @@ class Background:
     def ended(self) -> bool:
         """Whether the job has ended on every rank, so that `wait` does not wait. Every rank calls it."""
         return self._job is not None and all(dist.gather(self._job.done()))
+
+    def settle(self, *, wait: bool) -> bool:
+        """Whether a job has ended that was not seen to end before; with `wait` it is waited for. Every rank calls it.
+
+        Raises:
+            what the job has raised.
+        """
+        over = self.busy and (wait or self.ended())
+        if over:
+            self.wait()
+        return over
 
     def wait(self) -> None:
         """Wait for the job, if there is one.

@@ -17,7 +17,7 @@ from vlmrl import __version__, fs
 from vlmrl.errors import NumericsError, StorageError
 from vlmrl.rollout.journal import drop_before
 from vlmrl.run import checkpoint
-from vlmrl.run.background import Background
+from vlmrl.run.optional import Background
 from vlmrl.run.session import Session
 from vlmrl.train import dist
 from vlmrl.train.memory import FILE as MEMORIES
@@ -58,17 +58,17 @@ def save(s: Session, learner: Learner, memories: Memories, pipeline: Pipeline | 
     except NumericsError as error:
         raise NumericsError(f"stage '{s.cfg.stages[s.state.stage].name}', step {s.state.step}: {error}; {where_to_go_on(s)}") from error
     s.state.memories = memories.state_dict()
-    later = s.background is not None
-    remembered = _remembered(s, memories, copy=later)
+    later = s.background
+    remembered = _remembered(s, memories, copy=later is not None)
     own = {} if pipeline is None else pipeline.save()
     dist.on_main(s.run.still_ours)
-    write = learner.updates.writer(copy=later)
+    write = learner.updates.writer(copy=None if later is None else later.copy_of(learner.updates))
     try:
         state = _state(s)
-        if s.background is None:
+        if later is None:
             _write(s, dist, step, write, remembered, own, state)
         else:
-            _begin(s, s.background, partial(_write, s, s.background.ranks, step, write, remembered, own, state), step)
+            _begin(s, later, partial(_write, s, later.ranks, step, write, remembered, own, state), step)
             return
     except (StorageError, dist.RankFailed) as error:
         _failed(s, error)
@@ -96,14 +96,11 @@ def settle(s: Session, *, wait: bool) -> None:
         StorageError: several saves in a row failed.
         RunBusyError: the run's directory or its lock was replaced.
     """
-    if s.background is None or not s.background.busy or not (wait or s.background.ended()):
-        return
     try:
-        s.background.wait()
+        if s.background is not None and s.background.settle(wait=wait):
+            s.failed_saves = 0
     except (StorageError, dist.RankFailed) as error:
         _failed(s, error)
-    else:
-        s.failed_saves = 0
 
 
 def _failed(s: Session, error: Exception) -> None:

@@ -21,11 +21,10 @@ from vlmrl.policy.vision import VisionCache
 from vlmrl.policy.vision_disk import FeatureStore
 from vlmrl.run import checkpoint
 from vlmrl.run.admission import refuse_unproven
-from vlmrl.run.background import Background
 from vlmrl.run.identity import FOLDER as INPUTS
 from vlmrl.run.identity import Identity
 from vlmrl.run.media import open_media
-from vlmrl.run.mirror import Mirror
+from vlmrl.run.optional import OPTIONAL, Background, Mirror
 from vlmrl.run.rows import Rows, load_rows
 from vlmrl.run.rundir import RunDir
 from vlmrl.run.tracking import Tracker
@@ -294,7 +293,7 @@ def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui:
         used=used,
         base=places.model if state.stage == 0 else str(stage_folder(run, cfg, state.stage - 1)),
         restored=found.path,
-        background=Background() if cfg.checkpoint.asynchronous else None,
+        background=OPTIONAL["checkpoint.asynchronous"]() if cfg.checkpoint.asynchronous else None,
     )
 
 

@@ -27,7 +27,7 @@ from vlmrl.run.engines import close_engines, own_allocator
 from vlmrl.run.evaluate import eval_notes, eval_problems, evaluate_stage, remember_stage
 from vlmrl.run.export import export, link
 from vlmrl.run.machine import settled, told
-from vlmrl.run.mirror import Mirror
+from vlmrl.run.optional import OPTIONAL, Mirror
 from vlmrl.run.results import check_evaluations, show_results
 from vlmrl.run.resume import lost_of_finished, reopen, verify
 from vlmrl.run.rundir import Options, open_run
@@ -66,7 +66,9 @@ def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps:
     def options(of: ResolvedRecipe) -> Options:
         return Options(of.text, of.hash, fixed_options(of.config))
 
-    mirror = None if cfg.checkpoint.mirror is None else Mirror(cfg.checkpoint.mirror, cfg.run.name)
+    mirror: Mirror | None = None
+    if cfg.checkpoint.mirror is not None:
+        mirror = OPTIONAL["checkpoint.mirror"](cfg.checkpoint.mirror, cfg.run.name)
     with open_run(
         cfg.run.root,
         cfg.run.name,
@@ -129,9 +131,9 @@ def set_torch(cfg: Config) -> None:
 
 def _let_end(s: Session) -> None:
     """A run that stops with an error lets a checkpoint that is being written end; what that one fails with is said."""
-    if s.background is not None and s.background.busy:
+    if s.background is not None:
         try:
-            s.background.wait()
+            s.background.settle(wait=True)
         except (VlmrlError, OSError, RuntimeError) as error:  # another one is being raised
             s.ui.say(f"checkpoint not saved: {error}")
 

@@ -6,7 +6,7 @@ The trainer knows the two protocols here and nothing of any engine: `Engine` liv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -53,6 +53,9 @@ class JobRanks(Protocol):
 Writer = Callable[[Path, JobRanks], "dict[str, dict[str, Any]]"]
 """Writes into a folder that is the same on all ranks; every rank calls it. Gives what is known of the files already: path -> its entry in
 the manifest. Raises StorageError on every rank where the disk refused on one."""
+
+Copy = Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
+"""Copies what tensors hold now into the machine's memory; of tensors in shards, this rank's shards."""
 
 
 class Complete(NamedTuple):
@@ -102,11 +105,11 @@ class Updates(Protocol):
         """
         ...
 
-    def writer(self, *, copy: bool) -> Writer:
+    def writer(self, *, copy: Copy | None) -> Writer:
         """What writes weights that train and moments into a new folder. Called on every rank.
 
         Args:
-            copy: it writes what they hold now, whenever it is called; one such writer at a time. Else it writes what they hold then.
+            copy: it writes what they hold now, whenever it is called, from copies; one such writer at a time. None: what they hold then.
         """
         ...
 

@@ -23,8 +23,7 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.root import Read
 from vlmrl.train import dist
 from vlmrl.train.shard.adamw import make_optimizer, occupied
-from vlmrl.train.shard.base import Complete, JobRanks, Named, Writer
-from vlmrl.train.shard.copies import Copies
+from vlmrl.train.shard.base import Complete, Copy, JobRanks, Named, Writer
 from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, require_finite, write_tensors
 
 WEIGHTS, MOMENTS, GROUPS = "weights.safetensors", "optimizer.safetensors", "optimizer.json"
@@ -56,7 +55,6 @@ class ReplicaUpdates:
         """`order`: names of the parameters in the optimizer's order."""
         self.optimizer = optimizer
         self._named, self._order = dict(named), order
-        self._weights, self._moments = Copies(), Copies()
 
     def zero(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -80,11 +78,11 @@ class ReplicaUpdates:
         moments, _ = optimizer_tensors(self.optimizer, self._order)
         require_finite({**self._named, **moments}, what)
 
-    def writer(self, *, copy: bool) -> Writer:
+    def writer(self, *, copy: Copy | None) -> Writer:
         moments, groups = optimizer_tensors(self.optimizer, self._order)
         weights: dict[str, torch.Tensor] = dict(self._named)
-        if copy and dist.is_main():
-            weights, moments = self._weights.take(weights), self._moments.take(moments)
+        if copy is not None and dist.is_main():
+            weights, moments = copy(weights), copy(moments)
         return partial(write_whole, weights=weights, moments=moments, groups=groups)
 
     def start(self, path: Path | None) -> None:

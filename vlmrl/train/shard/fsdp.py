@@ -27,8 +27,7 @@ from vlmrl.policy.root import Read
 from vlmrl.train import dist
 from vlmrl.train.shard import files
 from vlmrl.train.shard.adamw import make_optimizer, occupied
-from vlmrl.train.shard.base import Complete, Named, Writer
-from vlmrl.train.shard.copies import Copies
+from vlmrl.train.shard.base import Complete, Copy, Named, Writer
 from vlmrl.train.shard.root import Root
 from vlmrl.train.shard.spread import fill
 from vlmrl.train.shard.threads import spread
@@ -164,7 +163,6 @@ class FsdpUpdates:
         self.optimizer = optimizer
         self._root, self._tower = root, tower
         self._named, self._order = dict(named), order
-        self._copies = Copies()
 
     def zero(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -194,9 +192,9 @@ class FsdpUpdates:
         tensors = {**self._named, **moments}
         require_finite({name: t.to_local() if isinstance(t, DTensor) else t for name, t in tensors.items()}, what)
 
-    def writer(self, *, copy: bool) -> Writer:
+    def writer(self, *, copy: Copy | None) -> Writer:
         tensors, groups = files.of(self._named, self.optimizer, self._order)
-        return partial(files.save, tensors=self._copies.take(tensors) if copy else tensors, groups=groups)
+        return partial(files.save, tensors=tensors if copy is None else copy(tensors), groups=groups)
 
     def start(self, path: Path | None) -> None:
         if path is not None:

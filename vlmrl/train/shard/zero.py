@@ -24,7 +24,7 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.root import Read
 from vlmrl.train import dist
 from vlmrl.train.shard.adamw import make_optimizer
-from vlmrl.train.shard.base import Complete, Named, Writer
+from vlmrl.train.shard.base import Complete, Copy, Named, Writer
 from vlmrl.train.shard.ddp import MOMENTS, WEIGHTS, require_same_names, write_whole
 from vlmrl.train.shard.prebuilt import prebuild
 from vlmrl.train.shard.root import Root
@@ -217,7 +217,7 @@ class ZeroUpdates:
             own |= {f"{kind} {i}": value for kind, value in self.optimizer.optimizer.state.get(flat, {}).items() if kind in MOMENT}
         require_finite(own, what)
 
-    def writer(self, *, copy: bool) -> Writer:
+    def writer(self, *, copy: Copy | None) -> Writer:
         """Of whole tensors, gathered into rank 0's memory: copies in any case."""
         del copy
         weights: dict[str, torch.Tensor] = {}

@@ -169,7 +169,7 @@ def pinned(settings: Settings, files: toy.Files, report: Report) -> None:
     answers, tokens = settings.pick(gpu=(16, 128), cpu=(4, 24), quick=(3, 12))
     rows = toy.rows(opened, answers=answers, tokens=tokens)
     learner = toy.learner(opened.policy, opened.vision, budget=10**6)
-    learner.offload = True
+    learner.around = offload.offloaded
     batch = toy.minibatch(rows)
     sizes: list[int] = []
     applied = True

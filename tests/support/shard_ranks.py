@@ -221,7 +221,7 @@ def _update(world: tiny.Tiny, case: Case, sharding: Any) -> Callable[[Sequence[S
 def _without_idle_passes(control: str) -> None:
     """Break lockstep: idle passes of the tower left out, or made behind the language model."""
 
-    def forward(layout: Any, policy: Any, batch: Any, turn: Any, *, train: bool, **options: Any) -> Any:
+    def forward(turn: Any, layout: Any, policy: Any, batch: Any, *, train: bool, **options: Any) -> Any:
         def run() -> tuple[torch.Tensor, torch.Tensor]:
             scored = layout.forward(policy, batch, turn.media, train=train, **options)
             zeros = [lockstep._idle_pass(policy, train=train) for _ in range(turn.idle)] if control == "behind" else []
@@ -230,7 +230,7 @@ def _without_idle_passes(control: str) -> None:
         logp_BT, entropy_BT = policy.shards.run(run)
         return TokenLogprobs(logp_BT=logp_BT, entropy_BT=entropy_BT)
 
-    lockstep.forward = forward
+    lockstep.RankPass.forward = forward
 
 
 def main(folder: Path, names: Sequence[str], control: str | None = None) -> None:

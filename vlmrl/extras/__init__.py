@@ -53,9 +53,12 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "zero2": "vlmrl.train.shard.zero:Zero2",
         "zero3": "vlmrl.train.shard.zero:Zero3",
     },
+    "function of several ranks": {"passes": "vlmrl.train.shard.lockstep:agreed"},
     "optional part of a run": {
         "checkpoint.asynchronous": "vlmrl.run.background:Background",
         "checkpoint.mirror": "vlmrl.run.mirror:Mirror",
+        "train.offload_activations": "vlmrl.policy.offload:offloaded",
+        "train.sequence": "vlmrl.train.shard.sequence:sharing",
     },
     "optimizer": {"adamw8bit": "vlmrl.train.shard.adamw8bit:make", "muon": "vlmrl.train.shard.muon:make"},
 }

@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -34,9 +34,6 @@ from vlmrl.policy import kernels
 from vlmrl.policy.pack import Block, PrefixLayout, to_device
 from vlmrl.policy.runs import RowLayout
 from vlmrl.registry import Catalogue
-
-if TYPE_CHECKING:
-    from vlmrl.policy.sequence import Columns
 
 Backend = Literal["dense", "merge", "two_call", "flash", "flex"]
 NAME = "vlmrl_{kernel}"
@@ -50,6 +47,14 @@ class Decoding(Protocol):
     """A running batch that keeps its own keys and values (`rollout.engine_hf`)."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor: ...
+
+
+class Columns(Protocol):
+    """This rank's columns of a row that several ranks share (`train.sequence`)."""
+
+    def to_heads(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]: ...
+
+    def to_columns(self, out: Tensor) -> Tensor: ...
 
 
 def choose(wanted: str, device: torch.device, compute: torch.dtype) -> tuple[Backend, str]:

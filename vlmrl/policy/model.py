@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from vlmrl.families.given import Scribe
     from vlmrl.media.argued import Argue
     from vlmrl.policy.layouts import Subject
-    from vlmrl.policy.sequence import Ranks
 
 ADAPTER = "default"
 """peft's name of the only adapter."""
@@ -212,8 +211,8 @@ class Policy:
     """Low-rank adapters in `model` (`policy.lora`); then they alone train."""
     adapters_on: bool = True
     """False: a view of the model under its adapters."""
-    sequence: Ranks | None = None
-    """The ranks that share packed rows (`policy.sequence`); None: every rank computes its own alone."""
+    sequence: Any = None
+    """The ranks that share packed rows (`train.sequence`); None: every rank computes its own alone."""
     subject: Subject | None = None
     """The model as `policy.layouts` runs it, for families without code of their own."""
     layouts: Mapping[str, Any] | None = None

@@ -25,7 +25,7 @@ class Shards(Protocol):
 
     @property
     def collective(self) -> bool:
-        """Whether a forward pass gathers weights: then all ranks make the same passes in the same order (`train.shard.lockstep`)."""
+        """Whether a forward pass gathers weights: then all ranks make the same passes in the same order (`train.passes`)."""
         ...
 
     @property

@@ -135,23 +135,6 @@ class VisionCache:
                     self.disk_hits += 1
         return self._seen(policy, known, [handle for handle in missing if handle.key not in known])
 
-    def look_ahead(self, policy: Policy, passes: Sequence[Sequence[MediaHandle]], *, train: bool) -> list[PassFeatures]:
-        """`look` for several passes before the first of them is made, so that ranks can agree on all of them at once. Their features are
-        asked for in this order: what one encodes is known to the later ones. Until a pass is over its features stay, whatever the budget.
-        """
-        if train and policy.vision_trains:
-            return [self.look(policy, handles, train=True) for handles in passes]
-        out: list[PassFeatures] = []
-        first: dict[str, PassFeatures] = {}
-        for handles in passes:
-            again = {handle.key for handle in handles if handle.key in first}
-            self.hits += len(again)
-            out.append(self.look(policy, [handle for handle in handles if handle.key not in again], train=train))
-            for key in again:
-                first[key].later.append((key, out[-1].known))
-            first |= {handle.key: out[-1] for handle in out[-1].unknown}
-        return out
-
     def _seen(self, policy: Policy, known: dict[str, Any], unknown: Sequence[MediaHandle]) -> PassFeatures:
         passes = len(unknown) if policy.subject is not None else len(tower_passes(unknown, policy.vision_chunk_patches))
         return PassFeatures(self, known, unknown, passes)

@@ -31,6 +31,7 @@ from vlmrl.run.columns import reward_runner
 from vlmrl.run.engines import bounds_of, open_engine
 from vlmrl.run.hooks import counters_of
 from vlmrl.run.loop import Loop
+from vlmrl.run.optional import OPTIONAL
 from vlmrl.run.rows import quarantine_row
 from vlmrl.run.saves import where_to_go_on
 from vlmrl.run.session import Session
@@ -202,7 +203,7 @@ def _learner(
         temperature=temperature,
         forbidden=forbidden,
         checkpointing=s.recomputes,
-        offload=s.cfg.train.offload_activations,
+        around=OPTIONAL["train.offload_activations"] if s.cfg.train.offload_activations else None,
         rehearse=s.cfg.train.rehearse,
         rehearse_rollout=s.cfg.train.rehearse,
         memory=ledger_of(s, cfg),

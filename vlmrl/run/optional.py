@@ -48,4 +48,4 @@ class Mirror(Protocol):
 
 
 OPTIONAL: Catalogue[Callable[..., Any]] = Catalogue("optional part of a run")
-"""What makes each."""
+"""What makes each, called with what stands beside its key in the core."""

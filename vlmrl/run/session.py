@@ -16,7 +16,6 @@ from vlmrl.policy.liger import fuse
 from vlmrl.policy.load import load_policy, load_processor, pick_device
 from vlmrl.policy.lora import fold_adapters
 from vlmrl.policy.model import Policy, ProcessorBundle
-from vlmrl.policy.sequence import Ranks
 from vlmrl.policy.vision import VisionCache
 from vlmrl.policy.vision_disk import FeatureStore
 from vlmrl.run import checkpoint
@@ -32,7 +31,6 @@ from vlmrl.run.ui import Ui
 from vlmrl.train import dist
 from vlmrl.train.meter import Clock
 from vlmrl.train.shard.base import Engine, open_engine
-from vlmrl.train.shard.sequence import ranks_of, share
 from vlmrl.train.state import RunState, UsedMedia
 from vlmrl.types import Part
 
@@ -69,8 +67,8 @@ class Session:
     state: RunState
     engine: Engine
     """How weights and moments lie on the ranks."""
-    sequence: Ranks | None
-    """The ranks that share packed rows with this one (`train.shard.sequence`)."""
+    share: Callable[[Policy], None] | None
+    """Has ranks share the packed rows of a policy (`train.sequence`)."""
     identity: Identity
     """What the run was begun with and has made; kept up on rank 0."""
     used: UsedMedia
@@ -164,7 +162,8 @@ class Session:
         )
         if m.kernels == "liger":
             fuse(policy.model, device=policy.device)
-        share(policy, self.sequence)
+        if self.share is not None:
+            self.share(policy)
         return policy
 
     def open_vision(self) -> VisionCache:
@@ -288,7 +287,7 @@ def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui:
         encoder=encoder,
         state=state,
         engine=open_engine(cfg.train, pick_device(cfg.model.device), cfg.run.threads),
-        sequence=ranks_of(cfg.train),
+        share=OPTIONAL["train.sequence"](cfg.train) if cfg.train.sequence > 1 else None,
         identity=identity,
         used=used,
         base=places.model if state.stage == 0 else str(stage_folder(run, cfg, state.stage - 1)),

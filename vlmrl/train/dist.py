@@ -28,6 +28,7 @@ import torch
 import torch.distributed as torch_dist
 
 from vlmrl.errors import VlmrlError
+from vlmrl.registry import Catalogue
 
 if TYPE_CHECKING:
     from vlmrl.train.watchdog import Waits, Watchdog
@@ -37,8 +38,10 @@ T = TypeVar("T")
 _KEY = "vlmrl/store"
 _LIMIT = timedelta(hours=24)
 """Of a collective of the control group. Whoever is lost is given up within seconds (`train.watchdog`); who lives is waited for."""
-_ROOM, _PLACES = 2048, 256
-"""Bytes of an object, and numbers, that go in one call."""
+_ROOM = 2048
+"""Bytes of an object that go in one call."""
+SEVERAL: Catalogue[Callable[..., Any]] = Catalogue("function of several ranks")
+"""What a run of one process does without, and nobody else may."""
 _control: torch_dist.ProcessGroup | None = None
 _watchdog: Watchdog | None = None
 """Of this process; None where it is the only one."""
@@ -220,23 +223,6 @@ def _all(own: torch.Tensor, group: Any) -> list[torch.Tensor]:
     everyone = list(own.new_empty(torch_dist.get_world_size(group), len(own)))
     torch_dist.all_gather(everyone, own, group=group)
     return everyone
-
-
-def largest(values: Sequence[int]) -> list[int]:
-    """The largest value at each place over all ranks, whose lists may differ in length; values are at least 0. One call, or two where a
-    list is long."""
-    if world() == 1:
-        return list(values)
-    room = _PLACES
-    while True:
-        own = torch.zeros(room, dtype=torch.int64)
-        fits = min(len(values), room - 1)
-        own[0], own[1 : 1 + fits] = len(values), torch.tensor(values[:fits], dtype=torch.int64)
-        with collective("agreement"):
-            torch_dist.all_reduce(own, op=torch_dist.ReduceOp.MAX, group=_control)
-        if (most := int(own[0])) < room:
-            return own[1 : 1 + most].tolist()
-        room = most + 1
 
 
 def run_synchronized(fn: Callable[[], T]) -> T:

@@ -26,7 +26,7 @@ from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.mismatch import gaps
 from vlmrl.train import dist
 from vlmrl.train.memory_ledger import MemoryLedger
-from vlmrl.train.shard import lockstep
+from vlmrl.train.passes import Pass, passes_of
 from vlmrl.train.shard.base import Complete, Updates
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class Learner:
     forbidden: tuple[int, ...] = ()
     checkpointing: bool = False
     """Recompute activations in backward; transformers does so only for modules in training mode."""
-    offload: bool = False
-    """Whether activations wait for backward in the machine's memory (`policy.offload`)."""
+    around: Callable[[Policy], AbstractContextManager[Any]] | None = None
+    """Context of every forward pass that a backward follows, where its activations shall wait for that elsewhere."""
     entropy_gradient: bool = False
     """Whether a loss needs entropies that it can differentiate (`entropy_BT`)."""
     rehearse: bool = False
@@ -151,11 +151,11 @@ def score_tokens(learner: Learner, rows: Sequence[Row], *, policy: Policy | None
     logp_NT, entropy_NT = (torch.zeros(response_mask(rows).shape) for _ in range(2))
     layout = layout_of(policy, learner.layout)
     own = _numbered(layout, rows, learner.max_tokens_per_microbatch)
-    for (n, part), turns in lockstep.agreed(policy, vision, own, train=False):
+    for (n, part), turns in passes_of(policy, vision, own, train=False):
         batch = layout.pack(part, policy.positions, policy.device, pad_id=policy.bundle.end_ids[0])
         how = {"temperature": learner.temperature, "forbidden": learner.forbidden, "train": False}
         for turn in turns:
-            scored = lockstep.forward(layout, policy, batch, turn, **how)
+            scored = turn.forward(layout, policy, batch, **how)
             if not turn.own or not len(n):
                 continue
             width = scored.logp_BT.shape[1]
@@ -204,7 +204,7 @@ def rehearse(learner: Learner, rows: Sequence[Row]) -> None:
     devices = [policy.device] if policy.device.type == "cuda" else []
     vision = learner.vision.twin()
     with torch.random.fork_rng(devices=devices), learner.updates.occupied():
-        for (_, part), turns in lockstep.agreed(policy, vision, [] if largest is None else [largest], train=True):
+        for (_, part), turns in passes_of(policy, vision, [] if largest is None else [largest], train=True):
             micro = layout.pack(part, policy.positions, policy.device, pad_id=pad)
             for turn in turns:
                 scored = _forward(learner, layout, micro, turn)
@@ -251,7 +251,7 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
     tokens = 0
     layout, policy = layout_of(learner.policy, learner.layout), learner.policy
     own = _numbered(layout, batch.rows, learner.max_tokens_per_microbatch)
-    for (n, part), turns in lockstep.agreed(policy, learner.vision, own, train=True):
+    for (n, part), turns in passes_of(policy, learner.vision, own, train=True):
         micro = layout.pack(part, policy.positions, policy.device, pad_id=policy.bundle.end_ids[0])
         tokens += micro.tokens
         for turn in turns:
@@ -268,28 +268,18 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
     return seen, tokens
 
 
-def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, turn: lockstep.RankPass) -> TokenLogprobs:
+def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, turn: Pass) -> TokenLogprobs:
     """The pass of a micro-batch that a backward follows."""
-    with _offloaded(learner):
-        return lockstep.forward(
+    with nullcontext() if learner.around is None else learner.around(learner.policy):
+        return turn.forward(
             layout,
             learner.policy,
             micro,
-            turn,
             temperature=learner.temperature,
             forbidden=learner.forbidden,
             train=True,
             entropy_gradient=learner.entropy_gradient,
         )
-
-
-def _offloaded(learner: Learner) -> AbstractContextManager[Any]:
-    """Context of a forward pass whose activations go where the recipe says."""
-    if not learner.offload:
-        return nullcontext()
-    from vlmrl.policy.offload import offloaded  # train.offload_activations
-
-    return offloaded(learner.policy)
 
 
 def _counted(x: LossInputs, slices: MicroSlices, micro: MicroBatch | PackedBatch, scalar: torch.Tensor, metrics: Sums) -> Sums:

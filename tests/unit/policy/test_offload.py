@@ -124,7 +124,7 @@ def test_a_step_on_another_device(tiny: Tiny) -> None:
     for on in (False, True):
         with moved(tiny) as there:
             learner, batch = there.learner(), there.batch()
-            learner.offload = on
+            learner.around = offload.offloaded if on else None
             objective = TokenObjective(loss=registries.policy_loss.bind("ppo_clip"), reducer=registries.reducer.bind("token_mean"))
             there.fake.reset()
             assert optimizer_step(learner, batch, objective).applied

@@ -10,6 +10,7 @@ import torch
 from tests.support.saved_bytes import Live, Store, build, policy_of
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache, tower_passes
+from vlmrl.train.shard.lockstep import look_ahead
 from vlmrl.types import MediaHandle, MediaKind
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
@@ -125,7 +126,7 @@ def test_passes_that_are_looked_at_ahead_are_those_that_are_made(world: World) -
         cache = VisionCache(world.store, budget_bytes=2 * max(value.nbytes for value in expected.values()))
         cache.features(world.policy, [d], train=False)
         steps = [[a, d], [a, b], [b], [c], [b, d], []]
-        seen = cache.look_ahead(world.policy, steps, train=True)
+        seen = look_ahead(cache, world.policy, steps, train=True)
         assert [one.passes for one in seen] == [1, 1, 0, 1, 0, 0]
         assert cache.hits == 5
         for one, handles in zip(seen, steps, strict=True):

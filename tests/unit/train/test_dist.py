@@ -51,13 +51,14 @@ def test_gather_sum_and_gradients(tmp_path: Path) -> None:
         assert a.grad.tolist() == [3.0] * 3 and b.grad.tolist() == [[1.0, 1.0]] * 2
         assert dist.on_main(lambda: 5) == (5 if dist.rank() == 0 else None)
         from tests.support.calls import Calls
+        from vlmrl.train.shard.lockstep import largest
         with Calls() as calls:
             assert dist.gather({{"rank": dist.rank()}}) == [{{"rank": 0}}, {{"rank": 1}}]
-            assert dist.largest([3, dist.rank()] + [5] * dist.rank()) == [3, 1, 5]
+            assert largest([3, dist.rank()] + [5] * dist.rank()) == [3, 1, 5]
         assert calls.of("control") == 2, "a call each"
         with Calls() as calls:
             assert dist.gather("x" * 3000 * (1 + dist.rank())) == ["x" * 3000, "x" * 6000]
-            assert dist.largest([2] * 700 * dist.rank()) == [2] * 700
+            assert largest([2] * 700 * dist.rank()) == [2] * 700
         assert calls.of("control") == 4, "two where it is large"
         open({str(tmp_path)!r} + f"/ok{{dist.rank()}}", "x").close()
         """,

@@ -7,8 +7,8 @@ are: collectives must agree in their order, too. Idle results enter with weight 
 
 The ranks agree on all of it once, before the first micro-batch of a step: a call over all ranks costs a round trip through each of them.
 
-Where every rank holds all weights nothing of this happens, but that ranks which share packed rows take turns with them
-(`train.shard.sequence`), and so need equal numbers of micro-batches too.
+Ranks which share packed rows take turns with them (`train.shard.sequence`), and so need equal numbers of micro-batches too, also where
+every rank holds all weights.
 """
 
 from __future__ import annotations
@@ -19,47 +19,65 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+import torch.distributed as torch_dist
 
+from vlmrl.policy.across import shared_columns
 from vlmrl.policy.forward import Layout, TokenLogprobs
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row
 from vlmrl.policy.vision import PassFeatures, VisionCache, run_tower
 from vlmrl.train import dist
+from vlmrl.train.passes import Numbered, Pass
 from vlmrl.train.shard.base import Complete
-from vlmrl.types import Prompt
+from vlmrl.types import MediaHandle, Prompt
 
-Numbered = tuple[torch.Tensor, list[Row]]
-"""The rows of a micro-batch with their places in the step; an idle one has no places."""
+_PLACES = 256
+"""Numbers that go in one call."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankPass:
-    """One of the passes that are made for a micro-batch: the ranks that share rows make one for each of them."""
+class RankPass(Pass):
+    """A pass that all ranks make together: those that share rows make one for each of them."""
 
     owner: int | None
     """The rank of the group whose rows are scored; None: nothing is shared."""
-    own: bool
-    """Whether it is this one, which then gets their log-probs; for another's rows the result is empty."""
-    media: VisionCache | PassFeatures
-    """What knows the features of the rows' media."""
     idle: int = 0
     """Passes of the tower that other ranks make and this one has no media for."""
-    complete: Complete
-    """Whose gradients this pass is the last one to add to."""
+
+    def forward(self, layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, *, train: bool, **more: Any) -> TokenLogprobs:
+        """What `layout.forward` gives, together with all ranks where that is needed."""
+        if not policy.shards.collective:
+            return self._scores(layout, policy, batch, train=train, **more)
+
+        def run() -> tuple[torch.Tensor, torch.Tensor]:
+            zero = sum(_idle_pass(policy, train=train) for _ in range(self.idle))
+            # at the place where features enter, so that the backward pass goes through the same layers as on the other ranks
+            with _added_to_embeddings(policy, zero):
+                scored = self._scores(layout, policy, batch, train=train, **more)
+            return scored.logp_BT, scored.entropy_BT
+
+        logp_BT, entropy_BT = policy.shards.run(run)
+        return TokenLogprobs(logp_BT=logp_BT, entropy_BT=entropy_BT)
+
+    def _scores(self, layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, *, train: bool, **more: Any) -> TokenLogprobs:
+        if self.owner is None or policy.sequence is None:
+            return layout.forward(policy, batch, self.media, train=train, **more)
+        row = cast(PackedBatch, batch) if self.own else None
+        return shared_columns(policy, row, self.media, policy.sequence, self.owner, train=train, **more)
 
 
 def agreed(policy: Policy, vision: VisionCache, own: Sequence[Numbered], *, train: bool) -> Iterator[tuple[Numbered, list[RankPass]]]:
-    """This rank's micro-batches, and idle ones behind them until it has as many as any rank, each with its passes in order: `forward`,
-    and in training its backward pass before the next. Every rank calls it at the same place, and makes all passes."""
+    """This rank's micro-batches, and idle ones behind them until it has as many as any rank, each with its passes in order. Every rank
+    calls it at the same place, and makes all passes."""
     ranks, shards = policy.sequence, policy.shards.collective
     of_one = [(None, True)] if ranks is None else [(owner, owner == ranks.rank) for owner in range(ranks.size)]
     turns = [(number, owner, mine) for number in range(len(own)) for owner, mine in of_one]
     seen: list[PassFeatures] = []
     if shards:
         handles = [[handle for row in own[number][1] if mine for handle in row.prompt.media] for number, _, mine in turns]
-        seen = vision.look_ahead(policy, handles, train=train)
+        seen = look_ahead(vision, policy, handles, train=train)
     passes = [one.passes for one in seen] if shards else [0] * len(turns)
-    most = dist.largest(passes) if shards or ranks is not None else passes
+    most = largest(passes)
     last_with_media = max((place for place, of_tower in enumerate(most) if of_tower), default=None)
     for number in range(len(most) // len(of_one)):
         part = own[number] if number < len(own) else (torch.zeros(0, dtype=torch.int64), [_idle_row(policy)])
@@ -74,29 +92,39 @@ def agreed(policy: Policy, vision: VisionCache, own: Sequence[Numbered], *, trai
         yield part, row
 
 
-def forward(layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, turn: RankPass, *, train: bool, **more: Any) -> TokenLogprobs:
-    """`layout.forward`, together with all ranks where that is needed."""
+def look_ahead(vision: VisionCache, policy: Policy, passes: Sequence[Sequence[MediaHandle]], *, train: bool) -> list[PassFeatures]:
+    """`VisionCache.look` for several passes before the first of them is made, so that ranks can agree on all of them at once. Their
+    features are asked for in this order: what one encodes is known to the later ones. Until a pass is over its features stay, whatever
+    the budget."""
+    if train and policy.vision_trains:
+        return [vision.look(policy, handles, train=True) for handles in passes]
+    out: list[PassFeatures] = []
+    first: dict[str, PassFeatures] = {}
+    for handles in passes:
+        again = {handle.key for handle in handles if handle.key in first}
+        vision.hits += len(again)
+        out.append(vision.look(policy, [handle for handle in handles if handle.key not in again], train=train))
+        for key in again:
+            first[key].later.append((key, out[-1].known))
+        first |= {handle.key: out[-1] for handle in out[-1].unknown}
+    return out
 
-    def scores() -> TokenLogprobs:
-        if turn.owner is None or policy.sequence is None:
-            return layout.forward(policy, batch, turn.media, train=train, **more)
-        from vlmrl.policy.across import shared_columns  # train.sequence
 
-        row = cast(PackedBatch, batch) if turn.own else None
-        return shared_columns(policy, row, turn.media, policy.sequence, turn.owner, train=train, **more)
-
-    if not policy.shards.collective:
-        return scores()
-
-    def run() -> tuple[torch.Tensor, torch.Tensor]:
-        zero = sum(_idle_pass(policy, train=train) for _ in range(turn.idle))
-        # at the place where features enter, so that the backward pass goes through the same layers as on the other ranks
-        with _added_to_embeddings(policy, zero):
-            scored = scores()
-        return scored.logp_BT, scored.entropy_BT
-
-    logp_BT, entropy_BT = policy.shards.run(run)
-    return TokenLogprobs(logp_BT=logp_BT, entropy_BT=entropy_BT)
+def largest(values: Sequence[int]) -> list[int]:
+    """The largest value at each place over all ranks, whose lists may differ in length; values are at least 0. One call, or two where a
+    list is long."""
+    if dist.world() == 1:
+        return list(values)
+    room = _PLACES
+    while True:
+        own = torch.zeros(room, dtype=torch.int64)
+        fits = min(len(values), room - 1)
+        own[0], own[1 : 1 + fits] = len(values), torch.tensor(values[:fits], dtype=torch.int64)
+        with dist.collective("agreement"):
+            torch_dist.all_reduce(own, op=torch_dist.ReduceOp.MAX, group=dist.control())
+        if (most := int(own[0])) < room:
+            return own[1 : 1 + most].tolist()
+        room = most + 1
 
 
 @contextmanager

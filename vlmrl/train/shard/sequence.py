@@ -7,7 +7,9 @@ of its own rows; what the others add to its gradient is in their weights' gradie
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import torch.distributed as torch_dist
 
@@ -16,6 +18,15 @@ from vlmrl.errors import ConfigError
 from vlmrl.policy.model import Policy
 from vlmrl.policy.sequence import Ranks, require_heads
 from vlmrl.train import dist
+
+
+def sharing(cfg: TrainSection) -> Callable[[Policy], None]:
+    """What lets the ranks of this one's group share the packed rows of a policy. Called on every rank.
+
+    Raises:
+        ConfigError: see `ranks_of`.
+    """
+    return partial(share, ranks=ranks_of(cfg))
 
 
 def ranks_of(cfg: TrainSection) -> Ranks | None:

@@ -1,0 +1,48 @@
+"""Which micro-batches this rank makes in a step, and by which passes of the model each of them.
+
+Where every rank holds all weights and its rows are its own, that is one pass for each micro-batch, whatever other ranks do. Where passes
+are calls between ranks, all must make the same ones: what several ranks do together then says which (`dist.SEVERAL`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from vlmrl.policy.forward import Layout, TokenLogprobs
+from vlmrl.policy.model import Policy
+from vlmrl.policy.pack import MicroBatch, PackedBatch, Row
+from vlmrl.policy.vision import PassFeatures, VisionCache
+from vlmrl.train import dist
+from vlmrl.train.shard.base import Complete
+
+Numbered = tuple[torch.Tensor, list[Row]]
+"""The rows of a micro-batch with their places in the step; one that is made only because another rank makes one has no places."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """One of the passes that are made for a micro-batch."""
+
+    own: bool = True
+    """Whether this rank gets the log-probs; for another's rows the result is empty."""
+    media: VisionCache | PassFeatures
+    """What knows the features of the rows' media."""
+    complete: Complete
+    """Whose gradients this pass is the last one to add to."""
+
+    def forward(self, layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, *, train: bool, **more: Any) -> TokenLogprobs:
+        """What `layout.forward` gives."""
+        return layout.forward(policy, batch, self.media, train=train, **more)
+
+
+def passes_of(policy: Policy, vision: VisionCache, own: Sequence[Numbered], *, train: bool) -> Iterator[tuple[Numbered, Sequence[Pass]]]:
+    """This rank's micro-batches, each with its passes in order: `forward`, and in training its backward pass before the next."""
+    if policy.shards.collective or policy.sequence is not None:
+        yield from dist.SEVERAL["passes"](policy, vision, own, train=train)
+        return
+    for number, part in enumerate(own, start=1):
+        yield part, [Pass(media=vision, complete=Complete(tower=False, rest=number == len(own)))]

@@ -140,7 +140,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "evals",
     ),
     "tokenizers": ("toy.model", "families.tiny_parts"),
-    "accelerate": ("train.dist", "run.tracking"),
+    "accelerate": ("train.shard.join", "run.tracking"),
     "fsspec": ("run.mirror",),
     "flash_attn": ("policy.attention",),
     "safetensors": ("families.tiny", "policy", "train.tensors", "run.export"),

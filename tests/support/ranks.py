@@ -197,10 +197,11 @@ def connected() -> None:
 
     import torch
 
+    from vlmrl.run.background import Aside
     from vlmrl.train import dist
     from vlmrl.train.shard.lockstep import largest
 
-    aside = dist.Aside()
+    aside = Aside()
     for _ in range(3):
         dist.meet("nothing")
         dist.sum_(torch.ones(3))

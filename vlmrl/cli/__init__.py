@@ -6,6 +6,7 @@ defect and keeps its traceback (exit code 1).
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Annotated
@@ -13,7 +14,7 @@ from typing import Annotated
 import typer
 
 from vlmrl import __version__
-from vlmrl.cli import eval, launch
+from vlmrl.cli import eval
 from vlmrl.cli.names import printable
 from vlmrl.errors import ConfigError, VlmrlError
 
@@ -62,7 +63,7 @@ def main() -> None:
         app()
     except VlmrlError as error:
         show_error(error)
-        launch.ended(error)
+        leave(error)
         raise SystemExit(error.exit_code) from error
     except ModuleNotFoundError as error:
         if error.name != "torch":
@@ -74,6 +75,15 @@ def main() -> None:
         if stop.code == 2 and "--suite" in sys.argv[-1:]:
             typer.echo(eval.known_suites(), err=True)
         raise SystemExit(USAGE if stop.code == 2 else stop.code) from None
+
+
+def leave(error: VlmrlError) -> None:
+    """A command has ended with an error: the other ranks hear of it, and the launcher, should a restart be in vain."""
+    if "WORLD_SIZE" in os.environ:
+        from vlmrl.train import dist
+
+        dist.leaving(error)
+        dist.SEVERAL["stop_restarts"](error.exit_code)
 
 
 def show_error(error: VlmrlError) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vlmrl.cli.names import Overrides, Recipe, load_said, method_problems
-from vlmrl.errors import ConfigError, VlmrlError
+from vlmrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from vlmrl.config.load import ResolvedRecipe
@@ -50,16 +49,6 @@ def launch(
     if nodes > 1 and not host:
         raise ConfigError("--nodes: which machine is the first? give its name or address with --host, the same on every machine")
     _run(job, loaded)
-
-
-def ended(error: VlmrlError) -> None:
-    """A command has ended with an error: the other ranks hear of it, and the launcher, should a restart be in vain."""
-    if "WORLD_SIZE" in os.environ:
-        from vlmrl.run.launch import stop_restarts
-        from vlmrl.train import dist
-
-        dist.leaving(error)
-        stop_restarts(error.exit_code)
 
 
 def _run(job: Job, loaded: ResolvedRecipe) -> None:

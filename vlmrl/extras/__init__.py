@@ -53,7 +53,11 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "zero2": "vlmrl.train.shard.zero:Zero2",
         "zero3": "vlmrl.train.shard.zero:Zero3",
     },
-    "function of several ranks": {"passes": "vlmrl.train.shard.lockstep:agreed"},
+    "function of several ranks": {
+        "join": "vlmrl.train.shard.join:join",
+        "passes": "vlmrl.train.shard.lockstep:agreed",
+        "stop_restarts": "vlmrl.run.launch:stop_restarts",
+    },
     "optional part of a run": {
         "checkpoint.asynchronous": "vlmrl.run.background:Background",
         "checkpoint.mirror": "vlmrl.run.mirror:Mirror",

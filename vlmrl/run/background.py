@@ -4,11 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
+
+import torch.distributed as torch_dist
 
 from vlmrl.train import dist
 from vlmrl.train.shard.base import Copy, Updates
 from vlmrl.train.shard.copies import Copies
+from vlmrl.train.shard.join import LIMIT
+
+T = TypeVar("T")
+
+
+class Aside:
+    """The ranks once more, for a thread beside the main one: a group of its own, so that its calls and those of the main thread
+    (`train.dist`, which are otherwise the same) cannot meet. Every rank makes it at the same place."""
+
+    def __init__(self) -> None:
+        self._group: Any = torch_dist.new_group(backend="gloo", timeout=LIMIT, group_desc="aside") if dist.world() > 1 else None
+
+    def control(self) -> torch_dist.ProcessGroup | None:
+        return self._group
+
+    def collective(self, name: str) -> AbstractContextManager[None]:
+        """Not watched: a rank that is lost is noticed by the main thread's calls, or ends this one with an error."""
+        del name
+        return nullcontext()
+
+    def gather(self, value: T) -> list[T]:
+        if self._group is None:
+            return [value]
+        return dist.gathered(value, self._group)
+
+    def run_synchronized(self, fn: Callable[[], T]) -> T:
+        return dist.agreed(fn, self.gather)
+
+    def on_main(self, fn: Callable[[], T]) -> T | None:
+        return self.run_synchronized(fn if dist.is_main() else lambda: None)
 
 
 class Background:
@@ -16,7 +50,7 @@ class Background:
     on one rank it must raise on all."""
 
     def __init__(self) -> None:
-        self.ranks = dist.Aside()
+        self.ranks = Aside()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._job: Future[None] | None = None
         self._copies: WeakKeyDictionary[Updates, Copies] = WeakKeyDictionary()

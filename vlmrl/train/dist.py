@@ -12,17 +12,11 @@ waits for a judge, a disk or a long answer within a call of the device.
 
 from __future__ import annotations
 
-import atexit
-import json
 import os
-import resource
-import secrets
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as torch_dist
@@ -30,20 +24,31 @@ import torch.distributed as torch_dist
 from vlmrl.errors import VlmrlError
 from vlmrl.registry import Catalogue
 
-if TYPE_CHECKING:
-    from vlmrl.train.watchdog import Waits, Watchdog
-
 T = TypeVar("T")
 
-_KEY = "vlmrl/store"
-_LIMIT = timedelta(hours=24)
-"""Of a collective of the control group. Whoever is lost is given up within seconds (`train.watchdog`); who lives is waited for."""
 _ROOM = 2048
 """Bytes of an object that go in one call."""
 SEVERAL: Catalogue[Callable[..., Any]] = Catalogue("function of several ranks")
 """What a run of one process does without, and nobody else may."""
+
+
+class Watch(Protocol):
+    """Watches over the ranks of a run: whom the others wait for, and who is lost."""
+
+    doing: str
+    """What this rank is at."""
+
+    def collective(self, name: str) -> AbstractContextManager[None]:
+        """Around a block in which this rank waits for the others."""
+        ...
+
+    def close(self) -> None:
+        """Say goodbye."""
+        ...
+
+
 _control: torch_dist.ProcessGroup | None = None
-_watchdog: Watchdog | None = None
+_watchdog: Watch | None = None
 """Of this process; None where it is the only one."""
 
 
@@ -62,95 +67,9 @@ def start(patience: float | None = None, *, offloads: bool = False) -> None:
         patience: seconds that a collective may take once all ranks have come to it (default: ten minutes). The environment comes first.
         offloads: whether gradients lie in the machine's memory, and are summed there.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch_dist.is_initialized():
-        from accelerate import PartialState
-
-        from vlmrl.train import watchdog  # only here: a run of one process does without
-
-        waits = watchdog.waits(patience)
-        cuda = torch.cuda.is_available()
-        if cuda and (local := int(os.environ.get("LOCAL_RANK", "0"))) < torch.cuda.device_count():
-            torch.cuda.set_device(local)
-        # a call of NCCL that takes longer than the patience ends the process, and does not hang on
-        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-        # else gloo connects each rank with each other one in every group, also where a call goes to a few of them alone
-        os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
-        raise_descriptors()
-        backend = backend_of(cuda=cuda, offloads=offloads)
-        longest = timedelta(seconds=waits.patience)
-        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            own, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-            torch_dist.init_process_group(backend, store=_fresh_store(own, longest), rank=own, world_size=count, timeout=longest)
-        else:
-            torch_dist.init_process_group(backend, timeout=longest)
-        PartialState(cpu=not cuda)  # for accelerate's trackers
-        # a process that ends with the group's threads running aborts now and then, and its exit code with it
-        atexit.register(stop)
-        _start_control(waits)
-
-
-def backend_of(*, cuda: bool, offloads: bool) -> str:
-    """Of the default group: the device's alone where only tensors of the device go through it. A backend for the CPU, and one in every
-    group that is cut out of it, costs each rank its connections."""
-    if not cuda:
-        return "gloo"
-    return "cpu:gloo,cuda:nccl" if offloads else "nccl"
-
-
-def raise_descriptors() -> None:
-    """Let this process have as many open files as its hard limit allows: connections to hundreds of ranks are more than the usual
-    soft limit of 1024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _fresh_store(number: int, patience: timedelta) -> Any:
-    """A store of this start alone, held by rank 0.
-
-    The launcher's outlives its ranks: after a restart a rank would find there where the others were before, and call at ports where nobody
-    is any more. So rank 0 opens another one and says there where. Who reads what an earlier one said finds nobody, and reads again.
-    """
-    from vlmrl.train import watchdog
-
-    library: Any = torch_dist
-    master = os.environ["MASTER_ADDR"]
-    launcher = library.TCPStore(master, int(os.environ["MASTER_PORT"]), is_master=False, timeout=patience)
-    if number == 0:
-        host, token = watchdog.address(master), secrets.token_hex(16)
-        own = library.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=patience)
-        own.set(_KEY, token)
-        launcher.set(_KEY, json.dumps([host, own.port, token]))
-        return own
-    end = time.monotonic() + patience.total_seconds()
-    while True:
-        host, port, token = json.loads(launcher.get(_KEY))
-        try:
-            own = library.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=2))
-            if own.get(_KEY).decode() == token:
-                own.set_timeout(patience)
-                return own
-        except RuntimeError:  # that rank 0 has gone; the new one has not spoken yet
-            if time.monotonic() > end:
-                raise
-        time.sleep(0.2)
-
-
-def _start_control(waits: Waits) -> None:
-    """The group of the control traffic, and who watches over the ranks."""
     global _control, _watchdog
-    from vlmrl.train import watchdog
-
-    group = torch_dist.new_group(backend="gloo", timeout=_LIMIT, group_desc="control")
-    assert not isinstance(group, int), "every rank is a member"
-    _control = group
-    listener = watchdog.listen() if is_main() else None
-    told: list[Any] = [None]
-    if listener is not None:
-        own = watchdog.address(os.environ.get("MASTER_ADDR", "localhost"))
-        told = [(own, listener.getsockname()[1], secrets.token_hex(16))]
-    torch_dist.broadcast_object_list(told, src=0, group=_control)
-    host, port, token = told[0]
-    _watchdog = watchdog.Watchdog(rank=rank(), world=world(), address=(host, port), token=token, listener=listener, waits=waits)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch_dist.is_initialized():
+        _control, _watchdog = SEVERAL["join"](patience, offloads=offloads)
 
 
 def control() -> torch_dist.ProcessGroup | None:
@@ -171,7 +90,7 @@ def leaving(error: BaseException) -> None:
 
 
 def collective(name: str) -> AbstractContextManager[None]:
-    """Around every block in which this rank waits for the others, in the same order on all ranks (`watchdog.Watchdog.collective`)."""
+    """Around every block in which this rank waits for the others, in the same order on all ranks."""
     return nullcontext() if _watchdog is None else _watchdog.collective(name)
 
 
@@ -199,11 +118,12 @@ def gather(value: T) -> list[T]:
     if world() == 1:
         return [value]
     with collective("gather"):
-        return _gathered(value, _control)
+        return gathered(value, _control)
 
 
-def _gathered(value: T, group: Any) -> list[T]:
-    """In one call where the value is small on every rank, else in two. A call is a round over all ranks, whatever its bytes are."""
+def gathered(value: T, group: Any) -> list[T]:
+    """`gather` within a group: one call where the value is small on every rank, else two. A call is a round over all ranks, whatever its
+    bytes are."""
     objects: Any = torch_dist.distributed_c10d
     own, size = objects._object_to_tensor(value, torch.device("cpu"), group)
     head = torch.zeros(_ROOM, dtype=torch.uint8)
@@ -230,10 +150,11 @@ def run_synchronized(fn: Callable[[], T]) -> T:
 
     `fn` must not contain collectives. Raises the local error where there is one, else `RankFailed` with the origin's trace.
     """
-    return _agreed(fn, gather)
+    return agreed(fn, gather)
 
 
-def _agreed(fn: Callable[[], T], gather: Callable[[Any], list[Any]]) -> T:
+def agreed(fn: Callable[[], T], gather: Callable[[Any], list[Any]]) -> T:
+    """`run_synchronized` by way of a `gather`."""
     error: BaseException | None = None
     result: Any = None
     try:
@@ -253,33 +174,6 @@ def _agreed(fn: Callable[[], T], gather: Callable[[Any], list[Any]]) -> T:
 def on_main(fn: Callable[[], T]) -> T | None:
     """Run `fn` on rank 0 only; its failure is every rank's failure."""
     return run_synchronized(fn if is_main() else lambda: None)
-
-
-class Aside:
-    """The ranks once more, for a thread beside the main one: a group of its own, so that its calls and those of the main thread (`gather`
-    and the others of this module, which are otherwise the same) cannot meet. Every rank makes it at the same place."""
-
-    def __init__(self) -> None:
-        self._group: Any = torch_dist.new_group(backend="gloo", timeout=_LIMIT, group_desc="aside") if world() > 1 else None
-
-    def control(self) -> torch_dist.ProcessGroup | None:
-        return self._group
-
-    def collective(self, name: str) -> AbstractContextManager[None]:
-        """Not watched: a rank that is lost is noticed by the main thread's calls, or ends this one with an error."""
-        del name
-        return nullcontext()
-
-    def gather(self, value: T) -> list[T]:
-        if self._group is None:
-            return [value]
-        return _gathered(value, self._group)
-
-    def run_synchronized(self, fn: Callable[[], T]) -> T:
-        return _agreed(fn, self.gather)
-
-    def on_main(self, fn: Callable[[], T]) -> T | None:
-        return self.run_synchronized(fn if is_main() else lambda: None)
 
 
 def sum_(value: torch.Tensor) -> torch.Tensor:

@@ -29,8 +29,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import vlmrl
 from vlmrl.errors import ConfigError, VlmrlError
-from vlmrl.train import beacon
+from vlmrl.train import beacon, dist
 from vlmrl.train.beacon import BeaconSettings, Wire
 
 BEAT_SECONDS = 2.0
@@ -41,8 +42,8 @@ LOST_VARIABLE, LOST_SECONDS = "VLMRL_RANK_LOST_SECONDS", 10.0
 """How long nothing may be heard of a rank, or its process be stopped, until it is given up."""
 PATIENCE_VARIABLE, PATIENCE_SECONDS = "VLMRL_RANK_PATIENCE_SECONDS", 600.0
 """How long a collective may take once all ranks have come to it."""
-_PACKAGE = str(Path(__file__).parents[1])
-_NOT_A_PLACE = {str(Path(__file__)), str(Path(__file__).with_name("dist.py"))}
+_PACKAGE = str(Path(vlmrl.__file__).parent)
+_NOT_A_PLACE = {__file__, dist.__file__}
 _RESTARTS = 3
 _OF_THE_NETWORK = re.compile(r"connection|gloo|nccl|socket|peer|timed? ?out", re.I)
 """What an error of a collective says when it is not the caller's: another rank has gone, or the network."""

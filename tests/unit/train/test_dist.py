@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.ranks import Ranks
-from vlmrl.train import dist
+from vlmrl.train.shard.join import raise_descriptors
 
 pytestmark = pytest.mark.not_fast  # starts processes
 
@@ -108,7 +108,7 @@ def test_a_rank_may_open_as_many_files_as_its_hard_limit_allows() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
-        dist.raise_descriptors()
+        raise_descriptors()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

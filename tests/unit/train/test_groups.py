@@ -13,6 +13,7 @@ import torch
 
 from tests.support.ranks import Ranks
 from vlmrl.train import dist
+from vlmrl.train.shard import join
 
 
 @pytest.mark.not_fast
@@ -44,11 +45,11 @@ def test_on_a_gpu_the_group_speaks_nccl(offloads: bool, backend: str, monkeypatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: started("device", device))
-    monkeypatch.setattr(dist.torch_dist, "init_process_group", started)
+    monkeypatch.setattr(join.torch_dist, "init_process_group", started)
     monkeypatch.setattr("accelerate.PartialState", lambda **options: started("accelerate", **options))
-    monkeypatch.setattr(dist.atexit, "register", lambda function: None)
-    monkeypatch.setattr(dist, "_start_control", lambda waits: started("control", waits.patience))
-    monkeypatch.setattr(dist, "raise_descriptors", lambda: None)
+    monkeypatch.setattr(join.atexit, "register", lambda function: None)
+    monkeypatch.setattr(join, "_start_control", lambda waits: started("control", waits.patience) or (None, None))
+    monkeypatch.setattr(join, "raise_descriptors", lambda: None)
     dist.start(patience=120.0, offloads=offloads)
     assert asked == [
         ("device", 1, {}),
@@ -58,6 +59,13 @@ def test_on_a_gpu_the_group_speaks_nccl(offloads: bool, backend: str, monkeypatc
     ]
 
 
+def test_several_ranks_do_not_start_without_what_watches_over_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delitem(dist.SEVERAL, "join")  # pyright: ignore
+    with pytest.raises(KeyError, match="unknown function of several ranks 'join'"):
+        dist.start()
+
+
 def test_a_restart_does_not_find_what_the_start_before_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The launcher's store is the same for all starts, so a rank may read there where a rank 0 listened that has gone."""
     library: Any = torch.distributed
@@ -65,19 +73,19 @@ def test_a_restart_does_not_find_what_the_start_before_it_left(monkeypatch: pyte
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(launcher.port))
     patience = timedelta(seconds=60)
-    before = dist._fresh_store(0, patience)
+    before = join._fresh_store(0, patience)
     before.set("where", "of the start before")
     del before  # its process has gone, and with it its port
     found: list[bytes] = []
 
     def other() -> None:
-        found.append(dist._fresh_store(1, patience).get("where"))
+        found.append(join._fresh_store(1, patience).get("where"))
 
     rank_1 = threading.Thread(target=other)
     rank_1.start()
     time.sleep(0.5)
     assert found == []
-    now = dist._fresh_store(0, patience)
+    now = join._fresh_store(0, patience)
     now.set("where", "here")
     rank_1.join(60)
     assert found == [b"here"]

@@ -10,16 +10,14 @@ import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from vlmrl import __version__
-
-if TYPE_CHECKING:
-    from vlmrl.families.verdict import Verdict
 
 Status = Literal["ok", "absent", "problem"]
 
@@ -74,7 +72,8 @@ def examine() -> list[Finding]:
 def examine_model(path: str) -> list[Finding]:
     """A model in a folder, from its config, the headers of its shards and the report of `vlmrl conform` beside it. No weights are read."""
     from vlmrl.errors import ConfigError, VlmrlError
-    from vlmrl.families import stored, verdict
+    from vlmrl.families import stored
+    from vlmrl.families.report import report_of
 
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file():
@@ -82,26 +81,12 @@ def examine_model(path: str) -> list[Finding]:
     try:
         kind = str(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type"))
         count, size = stored.sizes(stored.stored(folder))
-        report = verdict.read(path)
+        report = report_of(path)
     except (ConfigError, VlmrlError, ValueError, AttributeError) as error:
         return [Finding(area="model", item=path, found="-", status="problem", advice=str(error))]
     out = [Finding(area="model", item=path, found=f"{kind}, {count / 1e6:,.1f} million numbers, {size / 2**30:.2f} GiB in shards")]
-    return [*out, _report(path, report, verdict.command(path), verdict.NEEDED)]
-
-
-def _report(path: str, report: Verdict | None, command: str, needed: tuple[str, ...]) -> Finding:
-    """What the report beside a model says, and whether it is of these versions."""
-    if report is None:
-        return Finding(area="model", item="conform", found="no report", status="absent", advice=f"{command} tries it")
-    kept = [key for key, one in report.kept.items() if one]
-    tried = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    found = f"keeps {', '.join(kept) or 'nothing'}; layouts {', '.join(report.layouts) or 'none'}; {tried}"
-    wrong = [f"{key} ({report.about[key]})" for key in report.red]
-    advice = f"not kept: {', '.join(wrong)}" if wrong else ""
-    if report.older():
-        advice = "; ".join(filter(None, [advice, f"of other versions: {', '.join(report.older())}; {command} tries it anew"]))
-    status: Status = "problem" if set(report.red) & set(needed) and not report.older() else "absent" if advice else "ok"
-    return Finding(area="model", item="conform", found=found, status=status, advice=advice)
+    found, status, advice = ("no report", "absent", f"vlmrl conform {shlex.quote(path)} tries it") if report is None else report.told()
+    return [*out, Finding(area="model", item="conform", found=found, status=status, advice=advice)]
 
 
 def _python() -> list[Finding]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.errors import ConfigError
-from vlmrl.families.base import Family, is_reported
+from vlmrl.families.base import REPORT, Family, is_reported
 from vlmrl.families.qwen_vl import QwenVL
 from vlmrl.registry import Catalogue
 
@@ -56,9 +56,9 @@ def choose(wanted: str, model_type: str, path: str, revision: str | None = None)
     if wanted == AUTO:
         named = exported_as(path)
         if named is None and model_type not in FAMILIES and is_reported(path):
-            from vlmrl.families.verdict import admitted
+            from vlmrl.families.report import REPORTS
 
-            named = "generic" if REFERENCE in admitted(path) else None
+            named = "generic" if REFERENCE in REPORTS[REPORT](path).admitted() else None
         wanted = named or "qwen_vl"
     if wanted not in CHOICES:
         raise ConfigError(f"model.family: unknown '{wanted}'; known: {AUTO}, {', '.join(CHOICES)}")

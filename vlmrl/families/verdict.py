@@ -9,9 +9,10 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from vlmrl.errors import ConfigError
-from vlmrl.families.base import REPORT, is_reported
+from vlmrl.families.base import REPORT
 
 NEEDED = ("P1", "P2", "P4", "P5", "P6", "P10", "P11", "P15")
 """Promises without which no layout and no engine is right: what goes in, the reference layout, the head, parts and export."""
@@ -23,8 +24,10 @@ class ConformWarning(UserWarning):
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """A report, as far as others have to know it."""
+    """A report, as far as others have to know it (`families.report.Report`)."""
 
+    path: str
+    """Of the model."""
     model_type: str
     kept: Mapping[str, bool | None]
     """Promise -> whether it was kept; None where it was not tried."""
@@ -41,6 +44,39 @@ class Verdict:
         """What is installed here in another version than the one that was tried."""
         return [f"{name} {version}, here {now}" for name, version in self.versions.items() if (now := _installed(name)) != version]
 
+    def admitted(self) -> tuple[str, ...]:
+        """Layouts that `vlmrl conform` found exact for the model, with the version of transformers that is installed."""
+        return self.layouts if self.versions.get("transformers") == _installed("transformers") else ()
+
+    def check(self) -> None:
+        """Before the model is used: the report must not speak against that.
+
+        Raises:
+            ConfigError: a promise that is needed was not kept, with the versions that are installed here.
+        """
+        red = [f"{key} ({self.about[key]})" for key in self.red if key in NEEDED]
+        older, path = self.older(), self.path
+        if older:
+            told = f"; it says that these are not kept: {', '.join(red)}" if red else ""
+            warnings.warn(f"{path}/{REPORT} is of {', '.join(older)}{told}; run `{_command(path)}` again", ConformWarning, stacklevel=3)
+        elif red:
+            raise ConfigError(
+                f"model.path: {path}/{REPORT} says that this model does not keep {', '.join(red)}\n"
+                f"  see its `checks`; after a change run `{_command(path)}` again, or delete the file to go on without it"
+            )
+
+    def told(self) -> tuple[str, Literal["ok", "absent", "problem"], str]:
+        """(what was found and with which versions, how good that is, what to do)."""
+        kept = [key for key, one in self.kept.items() if one]
+        tried = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        found = f"keeps {', '.join(kept) or 'nothing'}; layouts {', '.join(self.layouts) or 'none'}; {tried}"
+        wrong = [f"{key} ({self.about[key]})" for key in self.red]
+        advice = f"not kept: {', '.join(wrong)}" if wrong else ""
+        older = self.older()
+        if older:
+            advice = "; ".join(filter(None, [advice, f"of other versions: {', '.join(older)}; {_command(self.path)} tries it anew"]))
+        return found, "problem" if set(self.red) & set(NEEDED) and not older else "absent" if advice else "ok", advice
+
 
 def _installed(name: str) -> str:
     try:
@@ -49,24 +85,23 @@ def _installed(name: str) -> str:
         return "none"
 
 
-def command(path: str) -> str:
+def _command(path: str) -> str:
     """The command that makes a report for a model."""
     return f"vlmrl conform {shlex.quote(path)}"
 
 
-def read(path: str) -> Verdict | None:
-    """The report beside the model in a folder; None where there is none.
+def read(path: str) -> Verdict:
+    """The report beside the model in a folder.
 
     Raises:
-        ConfigError: the report cannot be read.
+        ConfigError: it cannot be read.
     """
-    if not is_reported(path):
-        return None
     file = Path(path).expanduser() / REPORT
     try:
         body = json.loads(file.read_text(encoding="utf-8"))
         promises = body["promises"]
         return Verdict(
+            path=path,
             model_type=str(body["facts"]["model_type"]),
             kept={str(key): one["kept"] for key, one in promises.items()},
             about={str(key): str(one["about"]) for key, one in promises.items()},
@@ -74,7 +109,7 @@ def read(path: str) -> Verdict | None:
             versions={str(name): str(version) for name, version in body["versions"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{file}: no report of `vlmrl conform`: {error}\n  {command(path)} writes it anew") from error
+        raise ConfigError(f"{file}: no report of `vlmrl conform`: {error}\n  {_command(path)} writes it anew") from error
 
 
 def _texts(found: object) -> tuple[str, ...]:
@@ -85,34 +120,3 @@ def _texts(found: object) -> tuple[str, ...]:
     if not isinstance(found, list):
         raise TypeError(f"'layouts' is no list: {found!r}")
     return tuple(str(one) for one in found)
-
-
-def admitted(path: str) -> tuple[str, ...]:
-    """Layouts that `vlmrl conform` found exact for the model in this folder, with the version of transformers that is installed.
-
-    Raises:
-        ConfigError: the report cannot be read.
-    """
-    found = read(path)
-    return () if found is None or found.versions.get("transformers") != _installed("transformers") else found.layouts
-
-
-def check(path: str, needed: tuple[str, ...] = NEEDED) -> None:
-    """Before a model is used: a report beside it must not speak against that. Without a report there is nothing to say.
-
-    Raises:
-        ConfigError: a promise that is needed was not kept, with the versions that are installed here.
-    """
-    found = read(path)
-    if found is None:
-        return
-    red = [f"{key} ({found.about[key]})" for key in found.red if key in needed]
-    older = found.older()
-    if older:
-        told = f"; it says that these are not kept: {', '.join(red)}" if red else ""
-        warnings.warn(f"{path}/{REPORT} is of {', '.join(older)}{told}; run `{command(path)}` again", ConformWarning, stacklevel=3)
-    elif red:
-        raise ConfigError(
-            f"model.path: {path}/{REPORT} says that this model does not keep {', '.join(red)}\n"
-            f"  see its `checks`; after a change run `{command(path)}` again, or delete the file to go on without it"
-        )

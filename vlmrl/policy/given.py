@@ -22,7 +22,7 @@ from vlmrl.families import generic, tiles
 from vlmrl.families.base import Family
 from vlmrl.families.generic import Encoded
 from vlmrl.families.given import Scribe
-from vlmrl.families.verdict import admitted
+from vlmrl.families.report import report_of
 from vlmrl.policy import layouts
 from vlmrl.policy.forward import Layout, TokenLogprobs, scored
 from vlmrl.policy.head import streaming_logprobs
@@ -53,7 +53,7 @@ def load_given(family: Family, processor: Any, path: str) -> ProcessorBundle:
         digest.update(b"" if part is None else f"{type(part).__name__} {part.to_json_string()}".encode())
     for text in (processor.tokenizer.backend_tokenizer.to_str(), str(processor.chat_template), str(tokens)):
         digest.update(text.encode())
-    lock = threading.Lock()
+    lock, report = threading.Lock(), report_of(path)
     return ProcessorBundle(
         family=family,
         processor=processor,
@@ -69,7 +69,7 @@ def load_given(family: Family, processor: Any, path: str) -> ProcessorBundle:
         lock=lock,
         step_times=True,
         writer=Scribe(processor=processor, pads=dict(tokens.pad_ids), lock=lock),
-        layouts=admitted(path),
+        layouts=() if report is None else report.admitted(),
     )
 
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import CheckpointError, ConfigError
 from vlmrl.families import registry
-from vlmrl.families.base import Family, is_reported
+from vlmrl.families.base import REPORT, Family, is_reported
 from vlmrl.families.registry import AUTO, family_of
 from vlmrl.policy.attention import attach, choose
 from vlmrl.policy.model import Policy, ProcessorBundle
@@ -178,7 +178,7 @@ def load_policy(
     family: Family = bundle.family
     config = _config(path, bundle, revision)
     if is_reported(path):
-        load("vlmrl.families.verdict:check")(path)
+        load("vlmrl.families.report:REPORTS")[REPORT](path).check()
     if getattr(config, "quantization_config", None) is not None:
         raise ConfigError(f"model.path: the weights of '{path}' are quantised already; take the original ones, and model.quantize: nf4")
     model = _empty(config, attention)

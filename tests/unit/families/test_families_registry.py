@@ -12,7 +12,7 @@ from transformers import AutoConfig
 from tests.support.reports import HERE, written
 from vlmrl.errors import ConfigError
 from vlmrl.families.registry import CHOICES, FAMILIES, choose
-from vlmrl.families.verdict import admitted
+from vlmrl.families.verdict import read
 from vlmrl.policy.load import SETTINGS
 
 
@@ -45,12 +45,12 @@ def test_generic_takes_any_type_also_one_with_code_of_its_own(folder: Path) -> N
 
 def test_a_report_of_the_kit_admits_and_counts_for_its_version_of_transformers_only(folder: Path) -> None:
     written(folder, layouts=("repeat", "fork"))
-    assert admitted(str(folder)) == ("repeat", "fork")
+    assert read(str(folder)).admitted() == ("repeat", "fork")
     assert choose("auto", "gemma3", str(folder)).choice == "generic"
     assert choose("auto", "qwen2_5_vl", str(folder)).own_code, "a report does not take away code of a family's own"
     for layouts, versions in (((), HERE), (("repeat",), {"transformers": "4.0"})):
         written(folder, layouts=layouts, versions=versions)
-        assert admitted(str(folder)) == ()
+        assert read(str(folder)).admitted() == ()
         with pytest.raises(ConfigError, match="supported"):
             choose("auto", "gemma3", str(folder))
 

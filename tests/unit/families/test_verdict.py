@@ -15,6 +15,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.extras.conform.run import PROMISES
 from vlmrl.families import verdict
 from vlmrl.families.registry import family_of
+from vlmrl.families.report import report_of
 from vlmrl.families.verdict import ConformWarning
 from vlmrl.policy.load import load_policy
 
@@ -24,17 +25,19 @@ def test_what_needs_are_are_promises() -> None:
 
 
 def test_without_a_report_there_is_nothing_to_say(tmp_path: Path) -> None:
-    assert verdict.read(str(tmp_path)) is None
+    assert report_of(str(tmp_path)) is None
+
+
+def test_a_report_of_kept_promises_says_nothing(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        verdict.check(str(tmp_path))
-        verdict.check(str(written(tmp_path / "m")))
+        verdict.read(str(written(tmp_path))).check()
 
 
 def test_a_promise_that_is_needed_and_not_kept_is_refused(tmp_path: Path) -> None:
     folder = written(tmp_path / "a model", red=("P5", "P9"))
     with pytest.raises(ConfigError) as caught:
-        verdict.check(str(folder))
+        verdict.read(str(folder)).check()
     assert "does not keep P5 (positions are the core's)" in str(caught.value)
     assert "P9" not in str(caught.value), "decoding concerns those who decode with it"
     assert f"run `vlmrl conform '{folder}'` again" in str(caught.value)
@@ -44,7 +47,7 @@ def test_a_promise_that_is_needed_and_not_kept_is_refused(tmp_path: Path) -> Non
 def test_other_versions_are_a_warning(tmp_path: Path, red: tuple[str, ...]) -> None:
     folder = written(tmp_path / "m", red=red, versions={"transformers": "4.0.0", "torch": HERE["torch"]})
     with pytest.warns(ConformWarning, match=r"is of transformers 4\.0\.0, here ") as told:
-        verdict.check(str(folder))
+        verdict.read(str(folder)).check()
     (line,) = [str(one.message) for one in told if one.category is ConformWarning]  # others may come from what is collected meanwhile
     assert ("these are not kept: P5" in line) == bool(red)
 
@@ -52,9 +55,8 @@ def test_other_versions_are_a_warning(tmp_path: Path, red: tuple[str, ...]) -> N
 @pytest.mark.parametrize("text", ["{", "[]", '{"promises": {}}', '{"promises": [1], "facts": {}}'])
 def test_a_damaged_report_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "conform.json").write_text(text)
-    for look in (verdict.read, verdict.admitted):
-        with pytest.raises(ConfigError, match="no report of `vlmrl conform`"):
-            look(str(tmp_path))
+    with pytest.raises(ConfigError, match="no report of `vlmrl conform`"):
+        report_of(str(tmp_path))
 
 
 def test_loading_looks_at_the_report(tmp_path: Path) -> None:

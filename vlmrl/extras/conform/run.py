@@ -16,7 +16,7 @@ from vlmrl.extras.conform import company, engine, exact, headers, inputs, refuse
 from vlmrl.extras.conform.check import Check
 from vlmrl.extras.conform.float64 import throughout
 from vlmrl.extras.conform.subject import Tried
-from vlmrl.families.verdict import REPORT
+from vlmrl.families.base import REPORT
 
 Promise = Callable[[Tried], list[Check]]
 PROMISES: dict[str, tuple[str, tuple[Promise, ...], tuple[Promise, ...]]] = {

@@ -21,7 +21,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.tags import FREE
 from vlmrl.errors import RowError
 from vlmrl.types import MediaHandle, MediaKind, MediaRef, Prompt, Sample
+
+if TYPE_CHECKING:
+    from vlmrl.media.argued import Writer
 
 ANSWER_FORMATS = ("think", "answer_only", "think_or_not")
 Messages = Sequence[dict[str, Any]]
@@ -100,14 +103,6 @@ class Tokenizer(Protocol):
     def __call__(self, text: str, **kwargs: Any) -> Any: ...
 
     def convert_ids_to_tokens(self, ids: int) -> Any: ...
-
-
-class Writer(Protocol):
-    """A family's own processor, which makes ids from text and media together (`families.given.Scribe`)."""
-
-    def render(self, messages: Messages) -> str: ...
-
-    def expand(self, messages: Messages, media: Sequence[PromptMedium]) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]: ...
 
 
 class Processor(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +13,7 @@ from vlmrl.types import MediaKind
 
 
 class ProcessedMedium(Protocol):
-    """What a processor makes of one medium (`families.given.ProcessorOutput`)."""
+    """What a processor makes of one medium."""
 
     @property
     def arguments(self) -> Mapping[str, Any]: ...
@@ -30,6 +30,25 @@ class ProcessedMedium(Protocol):
 
 Argue = Callable[[np.ndarray, MediaKind, np.ndarray | None, float | None], ProcessedMedium]
 """(frames uint8 [T, h, w, 3], kind, times on screen, seconds) -> arguments. The processor may resize; frames are not sampled again."""
+
+
+class Writer(Protocol):
+    """A family's own processor, which cuts media and makes ids from text and media together."""
+
+    @property
+    def argue(self) -> Argue: ...
+
+    def render(self, messages: Sequence[dict[str, Any]]) -> str:
+        """The text of a prompt, a placeholder per medium."""
+        ...
+
+    def expand(self, messages: Sequence[dict[str, Any]], media: Sequence[Any]) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
+        """(token ids, kinds of tokens by the name of the model's argument) of a prompt. `media`: its handles with their frames.
+
+        Raises:
+            RowError: `placeholder`: the processor refuses it.
+        """
+        ...
 
 
 class MediaProcessor(Protocol):

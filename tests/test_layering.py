@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rewards": {"types", "answers", "metrics", "errors", "protocols", "registry", "fs", "rng", "compat"},
     # What is special about a kind of model; below the policy, which asks it.
     "families": {"types", "registry", "errors", "compat"},
-    "policy": {"types", "registry", "media", "errors", "compat", "fs", "families"},
+    "policy": {"types", "registry", "protocols", "media", "errors", "compat", "fs", "families"},
     # The reference engine decodes with the policy; ground-truth rows are written by the inverse of the answer parser.
     # Episodes are played in environments, with prompts that the encoder makes. A rollout server is asked as our other servers are.
     "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "families", "answers", "envs", "data", "media", "web"},
@@ -95,6 +95,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Extras are optional for the core to run, and import from it; nobody imports an extra: it is found by its name.
     # Tries a model of any family through the same functions that train it.
     "extras.conform": {"cli.names", "compat", "errors", "fs", "families", "policy", "rollout", "media.headers"},
+    # Trains such a model.
+    "extras.families": {"config", "errors", "types", "families", "policy", "rollout", "evals.score.records", "run.admission"},
     # A checkpoint behind OpenAI's protocol: prompts of the encoder, answers of the engine of evaluations.
     "extras.serve": {"cli.names", "errors", "fs", "types", "data", "media", "policy", "rollout", "evals", "web"},
     # The card quotes recipe, data cards and evaluations.

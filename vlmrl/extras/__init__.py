@@ -66,6 +66,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     },
     "optimizer": {"adamw8bit": "vlmrl.train.shard.adamw8bit:make", "muon": "vlmrl.train.shard.muon:make"},
     "report beside a model": {"conform.json": "vlmrl.families.verdict:read"},
+    "family": {"generic": "vlmrl.extras.families.family:given"},
 }
 """Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""
 

@@ -32,7 +32,7 @@ class Tokens:
 
 
 class Family(Protocol):
-    """One kind of model. What is the same for all models of transformers stands outside (`policy.layouts`, `families.generic`)."""
+    """One kind of model."""
 
     @property
     def name(self) -> str:
@@ -46,8 +46,7 @@ class Family(Protocol):
 
     @property
     def own_code(self) -> bool:
-        """Whether the trainer has kernels, positions and patches of its own for it. Else its own processor and its own forward are used
-        (`families.given`, `policy.given`), with what the recipe may ask for narrowed to what is proven there."""
+        """Whether the trainer has kernels, positions and patches of its own for it; else see `policy.foreign`."""
         ...
 
     @property

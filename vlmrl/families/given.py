@@ -1,99 +1,23 @@
-"""A family without code of ours: training knows of it what its config, its generation config and its own processor say."""
+"""A family's own processor at work: what it makes of a medium by itself, and of a prompt with its media."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
-from vlmrl.errors import ConfigError, MediaError, RowError
-from vlmrl.families import generic, probe, tiles
-from vlmrl.families.base import Tokens
+from vlmrl.errors import MediaError, RowError
+from vlmrl.families import generic
 from vlmrl.families.generic import Clip, Medium, Message
-from vlmrl.families.registry import read_json
-from vlmrl.types import MediaKind, Part
+from vlmrl.types import MediaKind
 
 T = TypeVar("T")
 _ERRORS = (ValueError, RuntimeError, TypeError, KeyError, IndexError, StopIteration, AttributeError)
 """What processors raise where text and media do not fit."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GenericFamily:
-    """Any model type that transformers has classes for (`families.base.Family`)."""
-
-    name: str
-    config: Any
-    generation: Any
-    """Its generation config; None where the folder has none."""
-    choice: str = "generic"
-    own_code: bool = False
-    time_scaled: bool = False
-    step_times: bool = True
-
-    def tokens(self, processor: Any, path: str) -> Tokens:
-        """Ids by config and processor, never by name.
-
-        Raises:
-            ConfigError: nothing says which token ends an answer, or which stands for a picture.
-        """
-        pads = generic.placeholders(self.config)
-        ends = self._ends(processor)
-        if not ends or not pads:
-            lacks = "an end of answers" if not ends else "a placeholder of pictures"
-            raise ConfigError(f"model.path: neither config nor tokenizer of '{path}' names {lacks}; vlmrl conform {path} says more")
-        forbidden = probe.forbidden_ids(processor, pads, self.config.get_text_config().vocab_size)
-        special = {int(i) for i in processor.tokenizer.all_special_ids} | set(forbidden)
-        return Tokens(
-            pad_ids=pads, special_ids=frozenset(special), forbidden_ids=tuple(i for i in forbidden if i not in ends), end_ids=ends
-        )
-
-    def _ends(self, processor: Any) -> tuple[int, ...]:
-        """Ends of an answer; first the one that the chat template writes behind an answer, which is what training teaches."""
-        ends = probe.ends_of((self.generation, self.config.get_text_config(), processor.tokenizer))
-        word = "answer"
-        asked: list[Message] = [
-            {"role": role, "content": [{"type": "text", "text": text}]} for role, text in (("user", "question"), ("assistant", word))
-        ]
-        text = str(processor.apply_chat_template(list(asked), tokenize=False))
-        behind = processor.tokenizer(text.rpartition(word)[2], add_special_tokens=False)["input_ids"]
-        first = next((int(i) for i in behind if int(i) in ends), None)
-        return ends if first is None else (first, *(i for i in ends if i != first))
-
-    def cap_tiles(self, processor: Any, most: int, path: str) -> None:
-        """By what its image processor calls it (`families.tiles`)."""
-        tiles.cap(processor, most, path)
-
-    def adaptable(self, model: Any) -> Sequence[str]:
-        """By the layers of its decoder, whatever they are called."""
-        return probe.adaptable(model)
-
-    def part_of(self, name: str) -> Part:
-        """By the names that transformers gives to modules."""
-        return probe.part_of(name)
-
-
-def given(model_type: str, path: str, revision: str | None = None) -> GenericFamily:
-    """Any model type, by what its files say. Raises ConfigError where they cannot be read."""
-    from transformers import AutoConfig, GenerationConfig
-    from transformers.utils.hub import cached_file
-
-    where = str(Path(path).expanduser()) if Path(path).expanduser().exists() else path
-    try:
-        config = AutoConfig.from_pretrained(where, revision=revision, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model.path: cannot load the config of '{path}': {str(error).strip().splitlines()[0]}") from error
-    generation: Any = None
-    with contextlib.suppress(OSError, ValueError):  # many folders have none; the config then says what ends an answer
-        file = cached_file(where, "generation_config.json", revision=revision)
-        generation = None if file is None else GenerationConfig.from_dict(read_json(Path(file)))
-    return GenericFamily(name=model_type, config=config, generation=generation)
 
 
 class ProcessorOutput(NamedTuple):

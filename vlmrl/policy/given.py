@@ -1,4 +1,4 @@
-"""A policy of any family through its own processor and its own forward: what `load` makes of it, and its layouts for training.
+"""The layouts in which a model of any family trains through its own forward.
 
 The layouts are those of `policy.layouts`. Rows are grouped by their prompts, features of media come from the cache of features, and the
 streaming head applies what the model's head does behind its matrix: bias, scale, soft cap.
@@ -8,8 +8,6 @@ Letters: M scored columns, V vocabulary, B rows, T response tokens.
 
 from __future__ import annotations
 
-import hashlib
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,77 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vlmrl.errors import ConfigError
-from vlmrl.families import generic, tiles
-from vlmrl.families.base import Family
+from vlmrl.families import generic
 from vlmrl.families.generic import Encoded
-from vlmrl.families.given import Scribe
-from vlmrl.families.report import report_of
 from vlmrl.policy import layouts
 from vlmrl.policy.forward import Layout, TokenLogprobs, scored
 from vlmrl.policy.head import streaming_logprobs
-from vlmrl.policy.layouts import Read
-from vlmrl.policy.model import Policy, ProcessorBundle
+from vlmrl.policy.layouts import Read, Subject
+from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import PositionSpec, Row, by_prompt, response_mask, split, split_shared, to_device
 from vlmrl.policy.vision import VisionCache
 from vlmrl.registry import Catalogue
 from vlmrl.types import Prompt
 
 _LOW = -1e30
-
-
-def load_given(family: Family, processor: Any, path: str) -> ProcessorBundle:
-    """What encoding needs of such a family, from its processor.
-
-    Raises:
-        ConfigError: there is no processor of pictures, the files do not say what ends an answer, or a report of `vlmrl conform` beside
-            them cannot be read.
-    """
-    if not hasattr(processor, "image_processor"):
-        raise ConfigError(f"model.path: '{path}' has no image processor; a vision-language model is needed")
-    tokens = family.tokens(processor, path)
-    digest = hashlib.sha256(f"{family.choice} {family.name} {type(processor).__name__}".encode())
-    for name in ("image_processor", "video_processor"):
-        part = getattr(processor, name, None)
-        # the class too: which one loads depends on the machine, and they round differently
-        digest.update(b"" if part is None else f"{type(part).__name__} {part.to_json_string()}".encode())
-    for text in (processor.tokenizer.backend_tokenizer.to_str(), str(processor.chat_template), str(tokens)):
-        digest.update(text.encode())
-    lock, report = threading.Lock(), report_of(path)
-    return ProcessorBundle(
-        family=family,
-        processor=processor,
-        tokenizer=processor.tokenizer,
-        patch_size=1,
-        merge_size=1,
-        temporal_patch_size=1,
-        pad_ids=dict(tokens.pad_ids),
-        special_ids=tokens.special_ids,
-        forbidden_ids=tokens.forbidden_ids,
-        end_ids=tokens.end_ids,
-        fingerprint=digest.hexdigest()[:16],
-        lock=lock,
-        step_times=True,
-        writer=Scribe(processor=processor, pads=dict(tokens.pad_ids), lock=lock),
-        layouts=() if report is None else report.admitted(),
-    )
-
-
-def given_policy(model: Any, bundle: ProcessorBundle, *, device: torch.device, compute: torch.dtype) -> Policy:
-    """A loaded model as a policy."""
-    tiles.follow(model.config, bundle.processor)
-    if hasattr(model, "set_experts_implementation"):
-        model.set_experts_implementation("eager")  # what the kit tries; the default knows fewer types
-    return Policy(
-        model=model,
-        bundle=bundle,
-        positions=PositionSpec(merge_size=1, tokens_per_second=None),
-        device=device,
-        compute=compute,
-        prefix_reason="the model's own masks",
-        subject=layouts.prepare(model),
-        layouts=LAYOUTS,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +46,7 @@ class RowsBatch:
 
 def encoded(policy: Policy, prompt: Prompt, pixels: Any) -> Encoded:
     """A prompt as the layouts take it, with its positions. `pixels`: the media store."""
-    assert policy.subject is not None
+    subject: Subject = policy.subject
     argued = [pixels.get_key(handle.key).argued for handle in prompt.media]
     names = dict.fromkeys(name for one in argued for name in one.arguments if not name.startswith("pixel_"))
     inputs = {name: _joined([one.arguments[name] for one in argued if name in one.arguments]) for name in names}
@@ -118,7 +58,7 @@ def encoded(policy: Policy, prompt: Prompt, pixels: Any) -> Encoded:
         kinds=tuple(one.kind for one in argued),
         counts=tuple(one.tokens for one in argued),
     )
-    return replace(made, places=generic.positions(policy.subject.core, made))
+    return replace(made, places=generic.positions(subject.core, made))
 
 
 def _joined(parts: Sequence[Any]) -> Any:
@@ -130,8 +70,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 def reading(policy: Policy, *, temperature: float, forbidden: tuple[int, ...], entropy_gradient: bool) -> Read:
     """(log-prob, entropy) of each scored column, [M, 2]."""
-    subject = policy.subject
-    assert subject is not None
+    subject: Subject = policy.subject
     head = subject.head
 
     def whole(found: Tensor, targets: Tensor) -> Tensor:
@@ -187,7 +126,6 @@ def _forward(name: str) -> Callable[..., TokenLogprobs]:
         entropy_gradient: bool = False,
     ) -> TokenLogprobs:
         """Log-probs and entropies of a micro-batch."""
-        assert policy.subject is not None
         groups = by_prompt(batch.rows)
         prompts = [batch.rows[places[0]].prompt for places in groups]
         features = vision.features(policy, [handle for prompt in prompts for handle in prompt.media], train=train)

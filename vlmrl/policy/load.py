@@ -90,9 +90,9 @@ def load_processor(path: str, *, revision: str | None = None, family: str = AUTO
         given = _load(AutoProcessor, path, "processor", revision=revision)
         if max_tiles is not None and hasattr(given, "image_processor"):
             chosen.cap_tiles(given, max_tiles, path)
-        from vlmrl.policy.given import load_given  # for families without code of their own
+        from vlmrl.policy.foreign import foreign
 
-        return load_given(chosen, given, path)
+        return foreign(chosen).bundle(given, path)
     processor = _load(AutoProcessor, path, "processor", revision=revision)
     if not hasattr(processor, "image_processor") or not hasattr(processor, "video_processor"):
         raise ConfigError(f"model.path: '{path}' has no image and video processor; a Qwen-VL-class model is needed")
@@ -201,9 +201,9 @@ def load_policy(
         keep_stream_wide(model)
     model.eval()
     if not family.own_code:
-        from vlmrl.policy.given import given_policy
+        from vlmrl.policy.foreign import foreign
 
-        return given_policy(model, bundle, device=where, compute=compute)
+        return foreign(family).policy(model, bundle, device=where, compute=compute)
     attach(model, attention, device=where, compute=compute)
     backend, reason = choose(prefix_backend, where, compute)
     return Policy(

@@ -22,9 +22,7 @@ from vlmrl.policy.root import Shards, Unsharded
 from vlmrl.types import MediaKind
 
 if TYPE_CHECKING:
-    from vlmrl.families.given import Scribe
-    from vlmrl.media.argued import Argue
-    from vlmrl.policy.layouts import Subject
+    from vlmrl.media.argued import Argue, Writer
 
 ADAPTER = "default"
 """peft's name of the only adapter."""
@@ -53,7 +51,7 @@ class ProcessorBundle:
     """The tokenizer is not for several threads at once, and answers are scored while others are still generated."""
     step_times: bool = False
     """Whether the model reads the time of each temporal step of a video as text (`MediaStore(step_times=...)`)."""
-    writer: Scribe | None = None
+    writer: Writer | None = None
     """The family's own processor, where it cuts media and writes prompts; None: `patchify` and `data.encode` do."""
     layouts: tuple[str, ...] = ()
     """Layouts that `vlmrl conform` admitted for such a family, beside the reference."""
@@ -213,10 +211,10 @@ class Policy:
     """False: a view of the model under its adapters."""
     sequence: Any = None
     """The ranks that share packed rows (`train.sequence`); None: every rank computes its own alone."""
-    subject: Subject | None = None
-    """The model as `policy.layouts` runs it, for families without code of their own."""
+    subject: Any = None
+    """For families without code of their own (`policy.foreign`): the model as they run it, with its `core`; can `hand_over` a medium."""
     layouts: Mapping[str, Any] | None = None
-    """The layouts of such a family (`policy.given`); None: those of `policy.forward`."""
+    """The layouts of such a family; None: those of `policy.forward`."""
     shards: Shards = field(default_factory=Unsharded)
     """Where the weights are; a training engine puts them there (`train.shard`)."""
 

@@ -158,8 +158,7 @@ class ForkEngine(InPlace):
         self, prompt: Prompt, ks: Sequence[int], seeds: Sequence[int], settings: GenerationSettings, look: Look | None
     ) -> list[Rollout]:
         policy = self.policy
-        subject = policy.subject
-        assert subject is not None
+        subject: Subject = policy.subject
         with policy.autocast():
             features = self.vision.features(policy, prompt.media, train=False)
             media = [features[handle.key].features for handle in prompt.media]

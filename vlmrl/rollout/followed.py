@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from vlmrl.policy.foreign import ForeignEngine, foreign
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
-from vlmrl.rollout.engine_fork import ForkEngine
 from vlmrl.rollout.engine_hf import GenerateCall, HFEngine, KeptTurns, Running
-from vlmrl.rollout.in_place import Done
+from vlmrl.rollout.in_place import SLOTS, Done
 from vlmrl.types import GenerationSettings, Request, Rollout
 
 Look = Callable[[int, int, int, float], bool]
@@ -65,10 +65,11 @@ class FollowedRun(GenerateCall):
         return left.select(going), token[torch.tensor(going, device=token.device)]
 
 
-def followed_engine(policy: Policy, vision: VisionCache) -> FollowedEngine | ForkEngine:
+def followed_engine(policy: Policy, vision: VisionCache) -> FollowedEngine | ForeignEngine:
     """The engine that generates with a policy in place (`own.own_engine`), with `followed` beside `generate`.
 
     Raises:
         ConfigError: the model's attention is not that of its family.
     """
-    return FollowedEngine(policy, vision) if policy.subject is None else ForkEngine(policy, vision)
+    family = policy.bundle.family
+    return FollowedEngine(policy, vision) if family.own_code else foreign(family).engine(policy, vision, max_num_seqs=SLOTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vlmrl.policy.foreign import foreign
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RolloutEngine
@@ -15,8 +16,6 @@ def own_engine(policy: Policy, vision: VisionCache, *, max_num_seqs: int = SLOTS
     Raises:
         ConfigError: the model's attention is not that of its family.
     """
-    if policy.subject is not None:
-        from vlmrl.rollout.engine_fork import ForkEngine
-
-        return ForkEngine(policy, vision, max_num_seqs=max_num_seqs)
+    if not policy.bundle.family.own_code:
+        return foreign(policy.bundle.family).engine(policy, vision, max_num_seqs=max_num_seqs)
     return HFEngine(policy, vision, max_num_seqs=max_num_seqs, kept_bytes=kept_bytes)

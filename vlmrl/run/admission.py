@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vlmrl.config.schema import Config, RolloutStage
-from vlmrl.errors import ConfigError
 from vlmrl.evals.score.records import REFERENCE
 from vlmrl.policy.forward import TURNS
-from vlmrl.policy.model import Policy, ProcessorBundle
+from vlmrl.policy.model import Policy
 
 REPEAT = "repeat"
 SHARED = "shared_prefix"
@@ -17,23 +16,9 @@ PLAIN = {"kernels": "torch"}
 """What a default `auto` has become before a run is opened (`run.machine`)."""
 
 
-def refuse_unproven(cfg: Config, bundle: ProcessorBundle) -> None:
-    """Stop before anything is loaded.
-
-    Raises:
-        ConfigError: with everything that the recipe asks for and this family is not proven with.
-    """
-    problems = unproven(cfg, bundle)
-    if problems:
-        raise ConfigError(problems)
-
-
-def unproven(cfg: Config, bundle: ProcessorBundle) -> list[str]:
+def unproven(cfg: Config, *, name: str, choice: str) -> list[str]:
     """What the recipe asks for and this family is not proven with, each with what to do."""
-    family = bundle.family
-    if family.own_code:
-        return []
-    who = f"a '{family.name}' model under model.family '{family.choice}'"
+    who = f"a '{name}' model under model.family '{choice}'"
     return [f"{path}: {value!r} is not proven with {who}; {remedy}" for path, value, remedy in _asked(cfg)]
 
 
@@ -76,7 +61,7 @@ def training_layout(policy: Policy, asked: str, *, recomputes: bool) -> tuple[st
         recomputes: whether layers are computed again in the backward pass, under which a cache is dropped.
     """
     admitted = policy.bundle.layouts
-    if policy.subject is None or asked == REPEAT or asked in admitted:
+    if asked == REPEAT or asked in admitted:
         return asked, ""
     if asked in TURNS and SHARED in admitted:
         return SHARED, f"forward: {SHARED} in place of {asked}, which needs the code of a family of its own"

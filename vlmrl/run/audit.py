@@ -19,9 +19,9 @@ from vlmrl.data.source import BadRow, read_source
 from vlmrl.errors import MediaError, RowError
 from vlmrl.media.store import MediaStore, ProcessedMedia
 from vlmrl.methods import registries
+from vlmrl.policy.foreign import unproven
 from vlmrl.policy.load import load_processor
 from vlmrl.registry import Registry
-from vlmrl.run.admission import unproven
 from vlmrl.run.audit_leak import Hashes, HeldOutRows, held_out_sets, overlap, repeated_ids, told
 from vlmrl.run.audit_report import SHOWN, AuditReport, SourceAudit
 from vlmrl.run.columns import reward_runner
@@ -74,7 +74,7 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: RowsPage | None 
     bundle = load_processor(model, revision=cfg.model.revision, family=cfg.model.family, max_tiles=cfg.media.max_tiles)
     store, encoder = open_media(cfg, bundle, data)
     shown = None if page is None else PageRows(page, store, encoder)
-    report = AuditReport(problems=[*unproven(cfg, bundle), *eval_problems(cfg)])
+    report = AuditReport(problems=[*unproven(bundle.family, cfg), *eval_problems(cfg)])
     trained: dict[SourceSection, dict[str, Sample]] = {}
     done: dict[tuple[SourceSection, str], tuple[SourceAudit, list[Sample]]] = {}
 

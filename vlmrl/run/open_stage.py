@@ -16,6 +16,7 @@ from vlmrl.config.section import default
 from vlmrl.errors import ConfigError
 from vlmrl.policy import flex
 from vlmrl.policy.attention import require
+from vlmrl.policy.foreign import foreign
 from vlmrl.policy.load import freeze
 from vlmrl.policy.lora import add_adapters
 from vlmrl.policy.model import LoraSpec, Policy
@@ -25,7 +26,6 @@ from vlmrl.protocols import budget as budgets
 from vlmrl.protocols import sampler as samplers
 from vlmrl.registry import Catalogue
 from vlmrl.rewards.run.runner import RewardRunner
-from vlmrl.run.admission import training_layout
 from vlmrl.run.collector import open_collector
 from vlmrl.run.columns import reward_runner
 from vlmrl.run.engines import bounds_of, open_engine
@@ -220,7 +220,10 @@ def ledger_of(s: Session, cfg: StageBase) -> MemoryLedger:
 
 def layout_told(s: Session, cfg: StageBase) -> str:
     """The layout of a stage's forward passes; where it is not the one that the recipe asks for, that is said."""
-    layout, why = training_layout(s.policy, cfg.forward, recomputes=s.recomputes)
+    family = s.policy.bundle.family
+    if family.own_code:
+        return cfg.forward
+    layout, why = foreign(family).training_layout(s.policy, cfg.forward, recomputes=s.recomputes)
     if why:
         s.ui.say(f"stage '{cfg.name}': {why}")
     return layout

@@ -12,12 +12,12 @@ from typing import Any
 from vlmrl.config.addresses import address_of
 from vlmrl.config.schema import Config, RolloutSection, RolloutStage
 from vlmrl.errors import ConfigError
+from vlmrl.policy.foreign import unproven
 from vlmrl.policy.load import class_of, load_processor, pick_device
 from vlmrl.rollout.vllm.engine import Core
 from vlmrl.rollout.vllm.host import EngineLoop, VllmHost
 from vlmrl.rollout.vllm.secret import made_token
 from vlmrl.rollout.vllm.server import RolloutServer
-from vlmrl.run.admission import refuse_unproven
 from vlmrl.run.session import Places
 from vlmrl.run.vllm_engine import core_options, room
 
@@ -44,7 +44,8 @@ def serve(
     try:
         path = places().model
         bundle = load_processor(path, revision=cfg.model.revision, family=cfg.model.family, max_tiles=cfg.media.max_tiles)
-        refuse_unproven(cfg, bundle)
+        if problems := unproven(bundle.family, cfg):
+            raise ConfigError(problems)
         options = core_options(
             cfg,
             rollout,

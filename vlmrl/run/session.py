@@ -11,7 +11,9 @@ from typing import Any, Protocol
 from vlmrl import STARTED
 from vlmrl.config.schema import Config, SourceSection
 from vlmrl.data.encode import Encoder
+from vlmrl.errors import ConfigError
 from vlmrl.media.store import MediaStore
+from vlmrl.policy.foreign import unproven
 from vlmrl.policy.liger import fuse
 from vlmrl.policy.load import load_policy, load_processor, pick_device
 from vlmrl.policy.lora import fold_adapters
@@ -19,7 +21,6 @@ from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.vision import VisionCache
 from vlmrl.policy.vision_disk import FeatureStore
 from vlmrl.run import checkpoint
-from vlmrl.run.admission import refuse_unproven
 from vlmrl.run.identity import FOLDER as INPUTS
 from vlmrl.run.identity import Identity
 from vlmrl.run.media import open_media
@@ -241,7 +242,8 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
 def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui: Ui) -> Session:
     """Processor, media, state and tracker; restores the newest valid checkpoint when there is one."""
     bundle = load_processor(places.model, revision=cfg.model.revision, family=cfg.model.family, max_tiles=cfg.media.max_tiles)
-    refuse_unproven(cfg, bundle)
+    if problems := unproven(bundle.family, cfg):
+        raise ConfigError(problems)
     store, encoder = open_media(cfg, bundle, places.data)
     state, tracker = RunState(), Tracker(run.path, cfg.run.trackers, dist.is_main())
     found = dist.gather(dist.on_main(lambda: checkpoint.latest(run.checkpoints)))[0]

@@ -10,13 +10,14 @@ import pytest
 
 from tests.support.runs import small_config
 from vlmrl.config.schema import Config
-from vlmrl.errors import ConfigError
-from vlmrl.run.admission import refuse_unproven, training_layout, unproven
+from vlmrl.extras.families.family import GenericFamily
+from vlmrl.families.registry import FAMILIES
+from vlmrl.policy.foreign import unproven
+from vlmrl.run.open_stage import layout_told
 from vlmrl.train import dist
 
-
-def bundle(*layouts: str, own_code: bool = False) -> Any:
-    return SimpleNamespace(family=SimpleNamespace(name="gemma3", choice="generic", own_code=own_code), layouts=layouts)
+GENERIC = GenericFamily(name="gemma3", config=None, generation=None)
+OWN = FAMILIES["qwen2_5_vl"]
 
 
 def recipe(model: dict[str, Any] | None = None, rollout: dict[str, Any] | None = None, **sections: dict[str, Any]) -> Config:
@@ -58,11 +59,9 @@ REFUSED: list[tuple[Config, str]] = [
 
 @pytest.mark.parametrize(("cfg", "said"), REFUSED, ids=[said.split(":")[0] for _, said in REFUSED])
 def test_what_is_not_proven_is_refused_with_what_to_do(cfg: Config, said: str) -> None:
-    (problem,) = unproven(cfg, bundle())
+    (problem,) = unproven(GENERIC, cfg)
     assert said in problem
-    with pytest.raises(ConfigError):
-        refuse_unproven(cfg, bundle())
-    assert unproven(cfg, bundle(own_code=True)) == []
+    assert unproven(OWN, cfg) == []
 
 
 @pytest.mark.parametrize("cfg", [recipe(), recipe({"lora": {"rank": 4}}), recipe({"lora": {"rank": 4, "vision": True}})])
@@ -71,12 +70,16 @@ def test_plain_recipes_and_adapters_are_taken_in_any_number_of_replicas(
     cfg: Config, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dist, "world", lambda: processes)
-    assert unproven(cfg, bundle()) == []
-    refuse_unproven(cfg, bundle())
+    assert unproven(GENERIC, cfg) == []
 
 
-def policy(*layouts: str, own_code: bool = False) -> Any:
-    return cast(Any, SimpleNamespace(bundle=bundle(*layouts), subject=None if own_code else object()))
+def chosen(asked: str, *layouts: str, recomputes: bool = False, family: Any = GENERIC) -> tuple[str, str]:
+    """(the layout of a stage, what was said of it)."""
+    said: list[str] = []
+    policy = SimpleNamespace(bundle=SimpleNamespace(family=family, layouts=layouts))
+    session = SimpleNamespace(policy=policy, recomputes=recomputes, ui=SimpleNamespace(say=said.append))
+    taken = layout_told(cast(Any, session), cast(Any, SimpleNamespace(name="rl", forward=asked)))
+    return taken, "".join(said)
 
 
 @pytest.mark.parametrize(
@@ -92,20 +95,20 @@ def policy(*layouts: str, own_code: bool = False) -> Any:
     ],
 )
 def test_the_layout_is_the_best_that_the_kit_admits(layouts: tuple[str, ...], asked: str, recomputes: bool, taken: str) -> None:
-    layout, why = training_layout(policy(*layouts), asked, recomputes=recomputes)
+    layout, why = chosen(asked, *layouts, recomputes=recomputes)
     assert layout == taken
     assert ("vlmrl conform" in why) == (layout != asked)
 
 
 @pytest.mark.parametrize("asked", ["chains", "trees"])
 def test_what_turns_share_needs_code_of_a_familys_own(asked: str) -> None:
-    layout, why = training_layout(policy("repeat", "fork", "shared_prefix"), asked, recomputes=False)
+    layout, why = chosen(asked, "repeat", "fork", "shared_prefix")
     assert layout == "shared_prefix"
     assert f"shared_prefix in place of {asked}" in why
-    assert training_layout(policy("repeat", "fork"), asked, recomputes=False)[0] == "fork"
-    assert training_layout(policy("repeat", "fork"), asked, recomputes=True)[0] == "repeat"
-    assert training_layout(policy(own_code=True), asked, recomputes=True) == (asked, "")
+    assert chosen(asked, "repeat", "fork")[0] == "fork"
+    assert chosen(asked, "repeat", "fork", recomputes=True)[0] == "repeat"
+    assert chosen(asked, recomputes=True, family=OWN) == (asked, "")
 
 
 def test_code_of_a_familys_own_trains_in_what_is_asked_for() -> None:
-    assert training_layout(policy(own_code=True), "shared_prefix", recomputes=True) == ("shared_prefix", "")
+    assert chosen("shared_prefix", recomputes=True, family=OWN) == ("shared_prefix", "")

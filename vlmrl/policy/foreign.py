@@ -1,0 +1,68 @@
+"""What a family without code of its own here is asked for. An optional part trains it through its own processor and its own forward, and
+what a recipe may ask for is narrowed to what is proven there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+import torch
+
+from vlmrl.families.base import Family
+from vlmrl.policy.model import Policy, ProcessorBundle
+from vlmrl.policy.vision import VisionCache
+from vlmrl.protocols import RolloutEngine
+from vlmrl.types import GenerationSettings, Request, Rollout
+
+
+class ForeignEngine(RolloutEngine, Protocol):
+    """Generates with the policy in place."""
+
+    def followed(
+        self, requests: Sequence[Request], settings: GenerationSettings, look: Callable[[int, int, int, float], bool]
+    ) -> list[list[Rollout]]:
+        """As `generate`. `look(request, place of the answer, token, log-prob)` is asked after each token whether the answer goes on."""
+        ...
+
+
+class ForeignFamily(Family, Protocol):
+    """A family whose `own_code` is False."""
+
+    def bundle(self, processor: Any, path: str) -> ProcessorBundle:
+        """What encoding needs of the family, from the processor that was found at `path`.
+
+        Raises:
+            ConfigError: the processor does not say enough.
+        """
+        ...
+
+    def policy(self, model: Any, bundle: ProcessorBundle, *, device: torch.device, compute: torch.dtype) -> Policy:
+        """A loaded model as a policy, with a `subject` and layouts of its own."""
+        ...
+
+    def engine(self, policy: Policy, vision: VisionCache, *, max_num_seqs: int) -> ForeignEngine:
+        """The engine that generates with such a policy. `max_num_seqs`: most answers that decode at a time."""
+        ...
+
+    def unproven(self, cfg: Any) -> list[str]:
+        """What a recipe asks for and the family is not proven with, each with what to do."""
+        ...
+
+    def training_layout(self, policy: Policy, asked: str, *, recomputes: bool) -> tuple[str, str]:
+        """(the layout that trains, why it is not the one asked for or nothing). All give the same log-probs; what differs is cost.
+
+        Args:
+            recomputes: whether layers are computed again in the backward pass, under which a cache is dropped.
+        """
+        ...
+
+
+def foreign(family: Family) -> ForeignFamily:
+    """A family without code of its own, as what it is."""
+    assert not family.own_code
+    return cast(ForeignFamily, family)
+
+
+def unproven(family: Family, cfg: Any) -> list[str]:
+    """What a recipe asks for and the family is not proven with, each with what to do; nothing for one with code of its own."""
+    return [] if family.own_code else foreign(family).unproven(cfg)

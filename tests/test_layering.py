@@ -275,6 +275,11 @@ def test_importing_it_pulls_in_no_more_than_before(name: str):
     assert all(found <= most for found, most in zip(reach.size(ROOT / start), (files, lines), strict=True)), reach.size(ROOT / start)
 
 
+def test_what_explains_the_code_is_no_line_of_code():
+    body = '"""Of the file,\nin two lines."""\n\nx = 1  # one\n# two\ndef f():\n    """Of f."""\n    return """a\nb"""\n'
+    assert reach.code_lines(body) == 4
+
+
 def test_reach_follows_what_importing_runs(tmp_path: Path):
     """At the top of a module, in its conditions and its try; not in functions, types or scripts."""
     body = """

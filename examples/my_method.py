@@ -18,10 +18,13 @@ from vlmrl.algo.registries import advantage
 
 @advantage("win_margin")
 def win_margin(x: AdvantageInputs, *, scale: float = 1.0, tie: float = 1e-6) -> Tensor:
-    """Share of the group that a rollout beats, minus the share that beats it. One number per rollout, [N].
+    """Subtract the share of the group that beats a rollout from the share that it beats.
 
     `tie`: rewards tie when they differ by at most this, relative to the larger magnitude (or to 1). Sums of reward columns differ in
     the last bit where they should be equal, so 0 would find winners among equals.
+
+    Returns:
+        [N] float64, `scale` times the difference; 0 for unjudged rollouts.
 
     Raises:
         ValueError: scale not above 0, or tie below 0.

@@ -19,7 +19,11 @@ from vlmrl.algo.needs import need
 
 
 def joint(*ids_N: Tensor) -> Tensor:
-    """One id, int64 [N], that is equal where all the given ids are equal."""
+    """Give each combination of ids one id.
+
+    Returns:
+        [N] int64; equal where all the given ids are equal.
+    """
     stacked = torch.stack(ids_N, dim=1)
     # torch.unique has no types of its own
     return cast("tuple[Tensor, Tensor]", torch.unique(stacked, dim=0, return_inverse=True))[1]  # pyright: ignore[reportUnknownMemberType]
@@ -58,16 +62,27 @@ class Attempts:
         return Attempts(trajectory_N, whole_N, first_N, steps_N)
 
     def totals(self, reward_N: Tensor) -> Tensor:
-        """Sum of the rewards of each row's attempt; 0 for those that are not whole."""
+        """Sum the rewards of each row's attempt.
+
+        Returns:
+            [N] float64; 0 for the rows of attempts that are not whole.
+        """
         return segments.mean(reward_N, self.trajectory_N, self.whole_N) * self.steps_N
 
     def spread(self, value_N: Tensor) -> Tensor:
-        """What stands at each whole attempt's first row, on all of its rows; 0 elsewhere."""
+        """Copy what stands at each whole attempt's first row to all of its rows.
+
+        Returns:
+            [N] float64; 0 for the rows of attempts that are not whole.
+        """
         return torch.where(self.whole_N, segments.mean(value_N, self.trajectory_N, self.first_N), torch.zeros_like(value_N))
 
 
 def before(trajectory_N: Tensor, turn_N: Tensor, method: str) -> list[int]:
-    """Place of the row of the turn before, for each row; -1 for first turns. Turns that are not there are passed over.
+    """Find the row of the turn before each row. Turns that are not there are passed over.
+
+    Returns:
+        Places of these rows; -1 for first turns.
 
     Raises:
         ValueError: two rows of an attempt are the same turn.
@@ -83,7 +98,11 @@ def before(trajectory_N: Tensor, turn_N: Tensor, method: str) -> list[int]:
 
 
 def returns(reward_N: Tensor, before_N: Sequence[int], gamma: float) -> Tensor:
-    """Discounted sum of the rewards from each turn on, float64 [N]: Q_t = r_t + gamma * Q_(t+1). NaN spreads backwards."""
+    """Sum the rewards from each turn on, with a discount: Q_t = r_t + gamma * Q_(t+1).
+
+    Returns:
+        [N] float64; NaN spreads backwards.
+    """
     out = [float(r) for r in reward_N.detach()]
     follows = {one for one in before_N if one >= 0}
     ends = [n for n in range(len(out)) if n not in follows]
@@ -95,8 +114,11 @@ def returns(reward_N: Tensor, before_N: Sequence[int], gamma: float) -> Tensor:
 
 
 def regrouped(value_N: Tensor, key_N: Tensor, counted_N: Tensor, *, ddof: int | None = None, epsilon: float = 0.0) -> Tensor:
-    """Value minus the mean of the rows with the same key, over their deviation where `ddof` is given; exactly 0 for rows that are alone,
-    all the same, or not counted."""
+    """Subtract the mean of the rows with the same key, and divide by their deviation where `ddof` is given.
+
+    Returns:
+        [N] float64; exactly 0 for rows that are alone, all the same, or not counted.
+    """
     centred_N = value_N - segments.mean(value_N, key_N, counted_N)
     if ddof is not None:
         centred_N = centred_N / (segments.std(value_N, key_N, counted_N, ddof=ddof) + epsilon)

@@ -14,27 +14,41 @@ MAX_LOG_RATIO = 20.0
 
 
 def old_logprobs(given_NT: Tensor, logp_NT: Tensor) -> Tensor:
-    """`given` where it is finite, elsewhere `logp` without gradient: that of the current policy in the first update of a batch, else
-    what was recomputed before it. [N, T]"""
+    """Take the log-probs that were given with the rows where they are finite, elsewhere `logp` without gradient.
+
+    Returns:
+        [N, T] in the type of `logp`: that of the current policy in the first update of a batch, else what was recomputed before it.
+    """
     return torch.where(given_NT.isfinite(), given_NT.to(logp_NT.dtype), logp_NT.detach())
 
 
 def mean_log_ratio(logp_NT: Tensor, old_NT: Tensor, mask_NT: Tensor) -> Tensor:
-    """Mean of logp - old over each row's tokens, float64 [N]; 0 for a row without tokens."""
+    """Average logp - old over each row's tokens.
+
+    Returns:
+        [N] float64, in nats; 0 for a row without tokens.
+    """
     gap_NT = torch.where(mask_NT, logp_NT.detach().double() - old_NT.double(), torch.zeros_like(logp_NT, dtype=torch.float64))
     return gap_NT.sum(dim=1) / mask_NT.sum(dim=1).clamp(min=1)
 
 
 def mean_ratio(logp_NT: Tensor, old_NT: Tensor, mask_NT: Tensor) -> Tensor:
-    """Mean of rho over each row's tokens, float64 [N]; 0 for a row without tokens. Log-ratios are cut at 20."""
+    """Average rho over each row's tokens. Log-ratios are cut at 20.
+
+    Returns:
+        [N] float64; 0 for a row without tokens.
+    """
     gap_NT = torch.where(mask_NT, logp_NT.detach().double() - old_NT.double(), torch.zeros_like(logp_NT, dtype=torch.float64))
     rho_NT = torch.where(mask_NT, gap_NT.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp(), torch.zeros_like(gap_NT))
     return rho_NT.sum(dim=1) / mask_NT.sum(dim=1).clamp(min=1)
 
 
 def out_of_reach(logp_NT: Tensor, old_NT: Tensor, mask_NT: Tensor, given_N: Tensor, *, least: float = -2.0) -> Tensor:
-    """Rows among `given_N` that the policy finds too unlikely without help to learn from: mean log-ratio below `least`. bool [N]
+    """Find rows among `given_N` that the policy finds too unlikely without help to learn from: mean log-ratio below `least`.
 
     Ours, with the bound: such a row's tokens have next to no gradient, or all of it in a few.
+
+    Returns:
+        [N] bool.
     """
     return given_N & (mean_log_ratio(logp_NT, old_NT, mask_NT) < least)

@@ -69,7 +69,7 @@ class AdvantageInputs(Inputs):
     `algo.needs`. Names end in axes, like those of fields."""
 
     def of_rows(self, index_n: Tensor, *, tokens: int | None = None) -> AdvantageInputs:
-        """The inputs of some rollouts only: every field with an axis N is cut, and with `tokens` the axis T to so many."""
+        """Cut the inputs to some rollouts: every field with an axis N, and with `tokens` the axis T to so many."""
 
         def cut(name: str, value: Tensor) -> Tensor:
             part = value[index_n]
@@ -109,7 +109,10 @@ class LossInputs(Inputs):
     """What else the methods of the recipe need, by name, each value from its provider: `x.need("segment_BT", "mine")`."""
 
     def need(self, field: str, loss: str) -> Tensor:
-        """An optional field or what a provider gave, for a loss that declares it in its `needs` extra.
+        """Look up an optional field or what a provider gave, for a loss that declares it in its `needs` extra.
+
+        Returns:
+            The value, with the axes that the field's name ends in.
 
         Raises:
             ValueError: it is None.

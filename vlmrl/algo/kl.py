@@ -22,19 +22,31 @@ def _gap(logp_BT: Tensor, logp_ref_BT: Tensor) -> Tensor:
 
 @kl_estimator("k1", paper=_PAPER)
 def k1(logp_BT: Tensor, logp_ref_BT: Tensor) -> Tensor:
-    """d: unbiased, useless as a loss."""
+    """Estimate the divergence by d: unbiased, useless as a loss.
+
+    Returns:
+        [B, T], in nats.
+    """
     return _gap(logp_BT, logp_ref_BT)
 
 
 @kl_estimator("k2", paper=_PAPER)
 def k2(logp_BT: Tensor, logp_ref_BT: Tensor) -> Tensor:
-    """d squared over 2: biased to second order, right gradient."""
+    """Estimate the divergence by d squared over 2: biased to second order, right gradient.
+
+    Returns:
+        [B, T], in nats.
+    """
     return _gap(logp_BT, logp_ref_BT).square() / 2
 
 
 @kl_estimator("k3", paper=_PAPER)
 def k3(logp_BT: Tensor, logp_ref_BT: Tensor) -> Tensor:
-    """exp(-d) + d - 1, at most 10: unbiased and never negative; what GRPO uses."""
+    """Estimate the divergence by exp(-d) + d - 1, at most 10: unbiased and never negative; what GRPO uses.
+
+    Returns:
+        [B, T], in nats.
+    """
     d_BT = _gap(logp_BT, logp_ref_BT)
     # expm1: near 0 the value is d squared over 2, which the difference of exp(-d) and 1 would drown in rounding in float32
     return (torch.expm1(-d_BT) + d_BT).clamp(max=10.0)
@@ -42,7 +54,11 @@ def k3(logp_BT: Tensor, logp_ref_BT: Tensor) -> Tensor:
 
 @kl_estimator("unbiased", paper="arXiv:2512.02556", needs=("logp_old_BT",))
 def unbiased(logp_BT: Tensor, logp_ref_BT: Tensor, logp_old_BT: Tensor | None = None) -> Tensor:
-    """rho * k3 with the gradient through rho too: value and gradient of the reverse KL, also for answers of an older policy."""
+    """Estimate by rho * k3 with the gradient through rho too: value and gradient of the reverse KL, also for answers of an older policy.
+
+    Returns:
+        [B, T], in nats.
+    """
     d_BT = _gap(logp_BT, logp_ref_BT)
     old_BT = logp_BT.detach() if logp_old_BT is None else logp_old_BT
     rho_BT = (logp_BT - old_BT).clamp(-20.0, 20.0).exp().detach()

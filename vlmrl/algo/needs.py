@@ -28,10 +28,13 @@ WHAT = {
 
 
 def need(x: AdvantageInputs, field: str, method: str) -> Tensor:
-    """What a provider gave, or an optional field of the inputs.
+    """Look up what a provider gave, or an optional field of the inputs.
 
     Args:
         method: how the message calls the one that asks, e.g. "advantage 'spo'".
+
+    Returns:
+        The value, with the axes that the field's name ends in.
 
     Raises:
         ValueError: this run does not provide the field.
@@ -44,7 +47,7 @@ def need(x: AdvantageInputs, field: str, method: str) -> Tensor:
 
 
 def column_index(x: AdvantageInputs, name: str, slot: str = "reward_shaping") -> int:
-    """Place of a reward column.
+    """Find the place of a reward column.
 
     Raises:
         ValueError: there is no such column.
@@ -55,7 +58,11 @@ def column_index(x: AdvantageInputs, name: str, slot: str = "reward_shaping") ->
 
 
 def with_column(rewards_NK: Tensor, k: int, column_N: Tensor) -> Tensor:
-    """A copy with column k replaced where it was judged; what was NaN stays NaN."""
+    """Replace column k where it was judged.
+
+    Returns:
+        [N, K], a copy; what was NaN stays NaN.
+    """
     out_NK = rewards_NK.clone()
     out_NK[:, k] = torch.where(rewards_NK[:, k].isnan(), rewards_NK[:, k], column_N.to(rewards_NK.dtype))
     return out_NK

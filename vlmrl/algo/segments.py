@@ -27,38 +27,61 @@ def _sum(x_N: Tensor, ids_N: Tensor, valid_N: Tensor) -> Tensor:
 
 
 def count(ids_N: Tensor, valid_N: Tensor) -> Tensor:
-    """Valid members of each rollout's group, float64 [N]."""
+    """Count the valid members of each rollout's group.
+
+    Returns:
+        [N] float64.
+    """
     return _sum(torch.ones(ids_N.shape, dtype=torch.float64), ids_N, valid_N)
 
 
 def mean(x_N: Tensor, ids_N: Tensor, valid_N: Tensor) -> Tensor:
-    """Mean of the valid members; 0 for a group without any."""
+    """Average the valid members of each group.
+
+    Returns:
+        [N] float64; 0 for a group without valid members.
+    """
     return _sum(x_N, ids_N, valid_N) / count(ids_N, valid_N).clamp(min=1)
 
 
 def std(x_N: Tensor, ids_N: Tensor, valid_N: Tensor, *, ddof: int) -> Tensor:
-    """Standard deviation of the valid members with divisor n - ddof; 0 where n <= ddof."""
+    """Compute the standard deviation of the valid members of each group, with divisor n - ddof.
+
+    Returns:
+        [N] float64; 0 where n <= ddof.
+    """
     centred_N = x_N - mean(x_N, ids_N, valid_N)
     divisor_N = count(ids_N, valid_N) - ddof
     return (_sum(centred_N.square(), ids_N, valid_N) / divisor_N.clamp(min=1)).sqrt() * (divisor_N > 0)
 
 
 def minimum(x_N: Tensor, ids_N: Tensor, valid_N: Tensor) -> Tensor:
-    """Smallest valid member; +inf for a group without any."""
+    """Find the smallest valid member of each group.
+
+    Returns:
+        [N] in the type of `x_N`; +inf for a group without valid members.
+    """
     return -maximum(-x_N, ids_N, valid_N)
 
 
 def maximum(x_N: Tensor, ids_N: Tensor, valid_N: Tensor) -> Tensor:
-    """Largest valid member; -inf for a group without any."""
+    """Find the largest valid member of each group.
+
+    Returns:
+        [N] in the type of `x_N`; -inf for a group without valid members.
+    """
     index_N, n = _compact(ids_N)
     safe_N = torch.where(valid_N, x_N, torch.full_like(x_N, float("-inf")))
     return torch.full((n,), float("-inf"), dtype=x_N.dtype).scatter_reduce(0, index_N, safe_N, "amax")[index_N]
 
 
 def flat(x_N: Tensor, ids_N: Tensor, valid_N: Tensor) -> Tensor:
-    """Whether the group carries no signal: max - min <= 1e-6 * max(1, largest magnitude), or fewer than two valid members.
+    """Tell whether the group carries no signal: max - min <= 1e-6 * max(1, largest magnitude), or fewer than two valid members.
 
     The range is tested and not the deviation: rounding leaves a deviation that a division by std + epsilon would blow up.
+
+    Returns:
+        [N] bool.
     """
     top_N, bottom_N = maximum(x_N, ids_N, valid_N), minimum(x_N, ids_N, valid_N)
     size_N = torch.maximum(top_N.abs(), bottom_N.abs()).clamp(min=1)
@@ -66,7 +89,7 @@ def flat(x_N: Tensor, ids_N: Tensor, valid_N: Tensor) -> Tensor:
 
 
 def paragraphs(pieces: list[str]) -> list[int]:
-    """Number of the paragraph of each token, from the texts of the tokens; one that is blank goes on."""
+    """Number the paragraph of each token, from the texts of the tokens; one that is blank goes on."""
     out: list[int] = []
     number, text = 0, ""
     for piece in pieces:

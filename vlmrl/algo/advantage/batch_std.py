@@ -20,5 +20,9 @@ from vlmrl.algo.registries import advantage
 
 @advantage("batch_std", paper="arXiv:2508.08221", scale="deviation")
 def batch_std(x: AdvantageInputs, *, epsilon: float = 1e-4, ddof: Literal[0, 1] = 1) -> Tensor:
-    """Reward minus group mean, over the deviation of the batch's rewards."""
+    """Divide reward minus group mean by the deviation of the batch's rewards.
+
+    Returns:
+        [N] float64, without gradient.
+    """
     return centre.centre_scale(x, scale_N=centre.batch_std(x.reward_N, x.valid_N, ddof=ddof), epsilon=epsilon)

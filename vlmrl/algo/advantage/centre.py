@@ -14,12 +14,20 @@ from vlmrl.algo.inputs import AdvantageInputs
 
 
 def live(x: AdvantageInputs) -> Tensor:
-    """Judged rollouts whose group has signal in the summed reward, bool [N]."""
+    """Find the judged rollouts whose group has signal in the summed reward.
+
+    Returns:
+        [N] bool.
+    """
     return x.valid_N & ~segments.flat(x.reward_N, x.group_N, x.valid_N)
 
 
 def only(value_N: Tensor, live_N: Tensor) -> Tensor:
-    """The values where `live_N`, exactly 0 elsewhere whatever stands there, without gradient."""
+    """Keep the values where `live_N`.
+
+    Returns:
+        [N], without gradient; exactly 0 elsewhere, whatever stands there.
+    """
     return torch.where(live_N, value_N, torch.zeros_like(value_N)).detach()
 
 
@@ -31,9 +39,12 @@ def centre_scale(
     phi_N: Tensor | None = None,
     epsilon: float = 0.0,
 ) -> Tensor:
-    """phi * (r - b) / (s + epsilon) where the group has signal, 0 elsewhere; float64 [N].
+    """Compute phi * (r - b) / (s + epsilon) where the group has signal.
 
     Without `baseline_N` the group mean, without `scale_N` no division, without `phi_N` 1. Each holds one value per rollout.
+
+    Returns:
+        [N] float64, without gradient; 0 elsewhere.
     """
     centred_N = x.reward_N - (segments.mean(x.reward_N, x.group_N, x.valid_N) if baseline_N is None else baseline_N)
     if scale_N is not None:
@@ -42,14 +53,21 @@ def centre_scale(
 
 
 def batch_std(value_N: Tensor, counted_N: Tensor, *, ddof: int) -> Tensor:
-    """Standard deviation of the counted values of the whole batch, the same number for every rollout, [N]."""
+    """Compute the standard deviation of the counted values of the whole batch.
+
+    Returns:
+        [N] float64, the same number for every rollout.
+    """
     return segments.std(value_N, torch.zeros_like(counted_N, dtype=torch.int64), counted_N, ddof=ddof)
 
 
 def weighted_moments(value_N: Tensor, weight_N: Tensor, counted_N: Tensor, *, ddof: int) -> tuple[Tensor, Tensor]:
-    """Mean and variance (divisor: sum of weights - ddof) of the counted values as float64 scalars, both 0 where nothing counts.
+    """Compute mean and variance (divisor: sum of weights - ddof) of the counted values.
 
     With `weight_N` the lengths it is what whitening over all tokens of the batch uses when a rollout's tokens share one value.
+
+    Returns:
+        (mean, variance), float64 scalars; both 0 where nothing counts.
     """
     weight_N = torch.where(counted_N, weight_N.double(), torch.zeros_like(weight_N, dtype=torch.float64))
     safe_N = torch.where(counted_N, value_N, torch.zeros_like(value_N))
@@ -60,7 +78,11 @@ def weighted_moments(value_N: Tensor, weight_N: Tensor, counted_N: Tensor, *, dd
 
 
 def median(value_N: Tensor, ids_N: Tensor, counted_N: Tensor) -> Tensor:
-    """Lower median of the counted members of each rollout's group, [N]; 0 for a group without any."""
+    """Find the lower median of the counted members of each rollout's group.
+
+    Returns:
+        [N] in the type of `value_N`; 0 for a group without any.
+    """
     out_N = torch.zeros_like(value_N)
     for one in sorted({int(i) for i in ids_N[counted_N]}):
         member_N = ids_N == one

@@ -21,5 +21,9 @@ from vlmrl.algo.registries import advantage
     wants_why="a mean over each answer's own tokens brings back the length bias that the paper removes",
 )
 def dr_grpo(x: AdvantageInputs) -> Tensor:
-    """Reward minus group mean."""
+    """Subtract the group mean from the reward.
+
+    Returns:
+        [N] float64, without gradient.
+    """
     return centre_scale(x)

@@ -28,10 +28,12 @@ ROUNDING = 1e-12
 
 
 def psi(score_N: Tensor, *, tie_tol: float = 0.0) -> Tensor:
-    """Quantile map of one set of finite scores, float64 [n] -> float64 [n].
+    """Map one set of finite scores to normal quantiles of their ranks.
 
     Neighbours in order tie when they are within `tie_tol`, or within rounding (1e-12, relative above 1): 0.1 + 0.2 ties with 0.3.
-    If all tie, the result is exactly 0.
+
+    Returns:
+        [n] float64, for float64 [n]; exactly 0 if all tie.
     """
     n = score_N.numel()
     if n <= 1:
@@ -63,7 +65,11 @@ def _moves_signs(arguments: Mapping[str, Any]) -> bool:
 
 @advantage("g2rpo", paper="arXiv:2604.08539", scale="deviation", ranks_only="sum", moves_signs=_moves_signs)
 def g2rpo(x: AdvantageInputs, *, stages: Literal["group+task", "group", "task"] = "group+task", tie_tol: float = 0.0) -> Tensor:
-    """Normal quantiles of the ranks within group, then within task."""
+    """Replace rewards by normal quantiles of their ranks within group, then within task.
+
+    Returns:
+        [N] float64, without gradient.
+    """
     score_N = x.reward_N.double()
     live_N = x.valid_N & ~segments.flat(score_N, x.group_N, x.valid_N)
     if stages == "task":

@@ -25,7 +25,10 @@ from vlmrl.algo.registries import advantage
 
 
 def weights(x: AdvantageInputs, method: str) -> Tensor:
-    """The weights of the reward columns, float64 [K]; 1 each where the inputs have none.
+    """Read the weights of the reward columns.
+
+    Returns:
+        [K] float64; 1 each where the inputs have none.
 
     Raises:
         ValueError: not one per column.
@@ -44,7 +47,11 @@ def weights(x: AdvantageInputs, method: str) -> Tensor:
 def gdpo(
     x: AdvantageInputs, *, post: Literal["batch", "token", "none"] = "batch", epsilon: float = 1e-4, ddof: Literal[0, 1] = 1
 ) -> Tensor:
-    """Weighted sum of the columns' z-scores within the group, normalised over the batch."""
+    """Sum the columns' z-scores within the group by their weights, and normalise over the batch.
+
+    Returns:
+        [N] float64, without gradient.
+    """
     sum_N = torch.zeros(x.valid_N.shape, dtype=torch.float64)
     for column_N, weight in zip(x.rewards_NK.double().unbind(dim=1), weights(x, "gdpo"), strict=True):
         judged_N = x.valid_N & ~column_N.isnan()

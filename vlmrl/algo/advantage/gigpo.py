@@ -34,7 +34,10 @@ def gigpo(
     mean_over: Literal["attempts", "turns"] = "attempts",
     epsilon: float = 1e-6,
 ) -> Tensor:
-    """Advantage of the attempt, plus w times that of the turn among the turns of the group at the same state.
+    """Add to the attempt's advantage w times that of the turn among the turns of the group at the same state.
+
+    Returns:
+        [N] float64, without gradient.
 
     Raises:
         ValueError: gamma outside [0, 1], a need that is missing, two rows of one turn, or an attempt in several groups.

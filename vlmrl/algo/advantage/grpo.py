@@ -18,7 +18,11 @@ from vlmrl.algo.registries import advantage
 
 @advantage("grpo", paper="arXiv:2402.03300", scale="deviation")
 def grpo(x: AdvantageInputs, *, epsilon: float = 1e-4, ddof: Literal[0, 1] = 1) -> Tensor:
-    """Reward minus group mean, over group deviation."""
+    """Divide reward minus group mean by the group deviation.
+
+    Returns:
+        [N] float64, without gradient.
+    """
     centred_N = x.reward_N - segments.mean(x.reward_N, x.group_N, x.valid_N)
     scaled_N = centred_N / (segments.std(x.reward_N, x.group_N, x.valid_N, ddof=ddof) + epsilon)
     live_N = x.valid_N & ~segments.flat(x.reward_N, x.group_N, x.valid_N)

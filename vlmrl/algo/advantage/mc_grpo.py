@@ -32,7 +32,11 @@ def _trains_on_its_pivot(arguments: Mapping[str, Any], stage: Any) -> Iterator[s
 
 @advantage("mc_grpo", paper="arXiv:2601.22582", scale="deviation", doubts=_trains_on_its_pivot)
 def mc_grpo(x: AdvantageInputs, *, epsilon: float = 1e-3) -> Tensor:
-    """Reward minus group median, over the median absolute deviation."""
+    """Divide reward minus group median by the median absolute deviation.
+
+    Returns:
+        [N] float64, without gradient.
+    """
     median_N = centre.median(x.reward_N, x.group_N, x.valid_N)
     distance_N = (x.reward_N - median_N).abs()
     largest_N = segments.maximum(x.reward_N.abs(), x.group_N, x.valid_N).clamp(min=1)
@@ -44,7 +48,11 @@ def mc_grpo(x: AdvantageInputs, *, epsilon: float = 1e-3) -> Tensor:
 
 
 def pivot(x: AdvantageInputs) -> Tensor:
-    """The one rollout per group whose reward is the group's lower median, the first where several are; bool [N]."""
+    """Find the one rollout per group whose reward is the group's lower median, the first where several are.
+
+    Returns:
+        [N] bool.
+    """
     at_N = x.valid_N & (x.reward_N == centre.median(x.reward_N, x.group_N, x.valid_N))
     place_N = torch.arange(len(at_N), dtype=torch.float64)
     return at_N & (segments.minimum(place_N, x.group_N, at_N) == place_N)
@@ -52,5 +60,9 @@ def pivot(x: AdvantageInputs) -> Tensor:
 
 @rollout_filter("mc_grpo_pivot", paper="arXiv:2601.22582", unit="rollout")
 def mc_grpo_pivot(x: AdvantageInputs) -> tuple[Tensor, str]:
-    """Leave the median rollout of each group out of the update."""
+    """Leave the median rollout of each group out of the update.
+
+    Returns:
+        (rows to keep [N] bool, reason).
+    """
     return ~pivot(x), "mc_grpo_pivot"

@@ -18,7 +18,11 @@ from vlmrl.algo.registries import advantage
 
 
 def token_mean(value_N: Tensor, x: AdvantageInputs) -> Tensor:
-    """Mean over the tokens of the judged rollouts of each rollout's group, float64 [N]; 0 for a group without tokens."""
+    """Average over the tokens of the judged rollouts of each rollout's group.
+
+    Returns:
+        [N] float64; 0 for a group without tokens.
+    """
     length_N = x.length_N.double()
     tokens_N = segments.mean(length_N, x.group_N, x.valid_N)
     # the mean of L * r over that of L: both have the same count
@@ -27,5 +31,9 @@ def token_mean(value_N: Tensor, x: AdvantageInputs) -> Tensor:
 
 @advantage("opo", paper="arXiv:2505.23585", wants={"reduce": ("token_mean", "seq_sum", "fixed_length")})
 def opo(x: AdvantageInputs) -> Tensor:
-    """Reward minus the group's mean weighted by length."""
+    """Subtract the group's mean weighted by length from the reward.
+
+    Returns:
+        [N] float64, without gradient.
+    """
     return centre_scale(x, baseline_N=token_mean(x.reward_N, x))

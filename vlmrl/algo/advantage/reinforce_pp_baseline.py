@@ -23,7 +23,11 @@ from vlmrl.algo.registries import advantage
 
 @advantage("reinforce_pp_baseline", paper="arXiv:2501.03262", scale="deviation", moves_signs=True)
 def reinforce_pp_baseline(x: AdvantageInputs, *, epsilon: float = 1e-8, ddof: Literal[0, 1] = 1) -> Tensor:
-    """Reward minus group mean, whitened over the tokens of the batch."""
+    """Subtract the group mean from the reward, and whiten over the tokens of the batch.
+
+    Returns:
+        [N] float64, without gradient.
+    """
     centred_N = centre.centre_scale(x)
     counted_N = x.valid_N & (segments.count(x.group_N, x.valid_N) > 1)
     mean, variance = centre.weighted_moments(centred_N, x.length_N, counted_N, ddof=ddof)

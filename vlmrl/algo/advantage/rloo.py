@@ -19,6 +19,10 @@ from vlmrl.algo.registries import advantage
 
 @advantage("rloo", paper="arXiv:2402.14740")
 def rloo(x: AdvantageInputs) -> Tensor:
-    """Reward minus the mean of the others in the group."""
+    """Subtract the mean of the others in the group from the reward.
+
+    Returns:
+        [N] float64, without gradient.
+    """
     n_N = segments.count(x.group_N, x.valid_N)
     return centre_scale(x, phi_N=n_N / (n_N - 1).clamp(min=1))

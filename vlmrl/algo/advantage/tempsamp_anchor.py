@@ -22,9 +22,12 @@ from vlmrl.algo.registries import advantage
 
 
 def anchored(adv_N: Tensor, group_N: Tensor, own_N: Tensor, other_N: Tensor, *, scale: float, floor: float) -> Tensor:
-    """`adv_N` where `own_N`; `scale` times the group's largest own advantage, at least `floor`, where `other_N`; else 0.
+    """Put rows of others at `scale` times the group's largest own advantage, at least `floor`; leave own rows as they are.
 
     A group without own rows has no anchor: its others get 0.
+
+    Returns:
+        [N]; 0 for rows that are neither `own_N` nor `other_N`.
     """
     top_N = segments.maximum(adv_N, group_N, own_N)
     anchor_N = torch.where(top_N.isfinite(), (scale * top_N).clamp(min=floor), torch.zeros_like(adv_N))
@@ -35,7 +38,10 @@ def anchored(adv_N: Tensor, group_N: Tensor, own_N: Tensor, other_N: Tensor, *, 
 def tempsamp_anchor(
     x: AdvantageInputs, *, scale: float = 1.2, floor: float = 0.0, epsilon: float = 1e-4, ddof: Literal[0, 1] = 1
 ) -> Tensor:
-    """GRPO among the sampled rows; the others at `scale` times the best of them.
+    """Take GRPO's advantage among the sampled rows, and put the others at `scale` times the best of them.
+
+    Returns:
+        [N] float64, without gradient.
 
     Raises:
         ValueError: `scale` or `floor` is negative.

@@ -27,7 +27,10 @@ from vlmrl.algo.registries import advantage
 
 @advantage("trajectory", paper="arXiv:2508.15144", needs=("trajectory_N",))
 def trajectory(x: AdvantageInputs, *, combine: Literal["sum", "mean"] = "sum", epsilon: float = 1e-4, ddof: Literal[0, 1] = 1) -> Tensor:
-    """Z-score of the trajectory's reward among its group's trajectories, on each of its steps.
+    """Give each step the z-score of its trajectory's reward among its group's trajectories.
+
+    Returns:
+        [N] float64, without gradient.
 
     Raises:
         ValueError: no `trajectory_N`, or a trajectory whose steps are in several groups.

@@ -14,5 +14,9 @@ from vlmrl.algo.registries import auxiliary_loss
 
 @auxiliary_loss("entropy_bonus", paper="arXiv:1602.01783", needs=("entropy_BT",))
 def entropy_bonus(x: LossInputs) -> LossOutput:
-    """Minus the entropy of the policy at each token, with gradient."""
+    """Subtract the entropy of the policy at each token from the loss.
+
+    Returns:
+        Loss [B, T], in nats, with gradient.
+    """
     return LossOutput(-x.need("entropy_BT", "entropy_bonus"))

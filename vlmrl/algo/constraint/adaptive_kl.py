@@ -30,7 +30,11 @@ def adaptive_kl(
     low: float = 1e-6,
     high: float = 1.0,
 ) -> dict[str, float]:
-    """The KL coefficient after a step: larger where the divergence is above its target, smaller below."""
+    """Raise the KL coefficient where the divergence is above its target, lower it below.
+
+    Returns:
+        {"kl": the coefficient after the step}.
+    """
     if target <= 0 or gain < 0 or clip < 0 or gain * clip >= 1 or not 0 < low <= start <= high:
         raise ValueError(
             f"constraint 'adaptive_kl': needs target {target} > 0, gain {gain} * clip {clip} in [0, 1) and "

@@ -27,7 +27,11 @@ from vlmrl.algo.inputs import LossInputs
 
 
 def measure(logp_BT: Tensor, mask_BT: Tensor, task_B: Tensor, tasks: Sequence[str]) -> dict[str, PartialMean]:
-    """Surprise of the tokens within the mask per task that has any. `task_B`: index into `tasks`."""
+    """Sum the surprise of the tokens within the mask, task by task. `task_B`: index into `tasks`.
+
+    Returns:
+        Sum in nats and count by task, of those that have any.
+    """
     surprise_B = torch.where(mask_BT, -logp_BT.detach(), torch.zeros_like(logp_BT)).double().sum(dim=1)
     tokens_B = mask_BT.sum(dim=1)
     out: dict[str, PartialMean] = {}
@@ -39,7 +43,7 @@ def measure(logp_BT: Tensor, mask_BT: Tensor, task_B: Tensor, tasks: Sequence[st
 
 
 def penalty(measured: Mapping[str, PartialMean], *, low: float = 0.2, high: float = 0.6, weight: float = 0.02) -> float:
-    """Value of the regulariser."""
+    """Compute the value of the regulariser."""
     return weight * sum(max(0.0, m.mean - high) + max(0.0, low - m.mean) for m in measured.values() if m.count)
 
 
@@ -51,10 +55,13 @@ def term(
     slopes: Mapping[str, float],
     measured: Mapping[str, PartialMean],
 ) -> Tensor:
-    """Loss per token [B, T] whose plain sum over all micro-batches and ranks has the regulariser's gradient; 0 outside the mask.
+    """Compute a loss whose plain sum over all micro-batches and ranks has the regulariser's gradient.
 
     Each token of a task contributes -slope * logp / (tokens of the task in the whole minibatch). Not to be divided again by a reducer;
     where gradients are averaged over ranks, multiply by their number.
+
+    Returns:
+        [B, T] loss; 0 outside the mask.
     """
     scale = [slopes.get(name, 0.0) / measured[name].count if name in measured and measured[name].count else 0.0 for name in tasks]
     scale_B = torch.tensor(scale, dtype=logp_BT.dtype, device=logp_BT.device)[task_B]
@@ -62,13 +69,17 @@ def term(
 
 
 def measure_minibatch(x: LossInputs) -> dict[str, PartialMean]:
-    """`measure` of a whole minibatch of this rank, as the trainer asks for it."""
+    """Call `measure` on a whole minibatch of this rank, as the trainer asks for it."""
     assert x.task_B is not None
     return measure(x.logp_BT, x.mask_BT, x.task_B, x.tasks)
 
 
 def term_of(x: LossInputs, slopes: Mapping[str, float], measured: Mapping[str, PartialMean]) -> Tensor:
-    """`term` of a micro-batch, as the trainer asks for it."""
+    """Call `term` on a micro-batch, as the trainer asks for it.
+
+    Returns:
+        [B, T] loss; 0 outside the mask.
+    """
     assert x.task_B is not None
     return term(x.logp_BT, x.mask_BT, x.task_B, x.tasks, slopes, measured)
 
@@ -77,7 +88,11 @@ def term_of(x: LossInputs, slopes: Mapping[str, float], measured: Mapping[str, P
 def entropy_band(
     dual: Mapping[str, float], measured: Mapping[str, PartialMean], *, low: float = 0.2, high: float = 0.6, weight: float = 0.02
 ) -> dict[str, float]:
-    """Slope of the penalty per task: `weight` above the band, -`weight` below, 0 within. Absent tasks have none; `dual` is not read."""
+    """Keep each task's surprise within a band: slopes of `weight` above it, -`weight` below, 0 within. `dual` is not read.
+
+    Returns:
+        Slope of the penalty by task; absent tasks have none.
+    """
     if low > high or weight < 0:
         raise ValueError(f"constraint 'entropy_band': needs low {low} <= high {high} and weight {weight} >= 0")
     return {name: weight * ((m.mean > high) - (m.mean < low)) for name, m in sorted(measured.items()) if m.count}

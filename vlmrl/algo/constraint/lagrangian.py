@@ -34,12 +34,16 @@ EPSILON = 1e-6
 
 
 def dual_step(value: float, satisfaction: float, threshold: float, *, eta: float, high: float) -> float:
-    """clip(value + eta * (threshold - satisfaction), 0, high): rises where the constraint is violated."""
+    """Move a multiplier to clip(value + eta * (threshold - satisfaction), 0, high): it rises where the constraint is violated."""
     return min(max(value + eta * (threshold - satisfaction), 0.0), high)
 
 
 def measure(x: AdvantageInputs, columns: Sequence[str]) -> dict[str, PartialMean]:
-    """Sum and count of each constraint over the sampled rollouts to which it applies."""
+    """Add up each constraint over the sampled rollouts to which it applies.
+
+    Returns:
+        Sum and count by column.
+    """
     out: dict[str, PartialMean] = {}
     for name in columns:
         reward_N = _column(x, name)
@@ -49,7 +53,11 @@ def measure(x: AdvantageInputs, columns: Sequence[str]) -> dict[str, PartialMean
 
 
 def constraint_advantage(x: AdvantageInputs, column: str) -> Tensor:
-    """Group z-scores of one column, sample deviation, over the rollouts that it judged; 0 elsewhere and in flat groups, [N]."""
+    """Compute group z-scores of one column, with the sample deviation, over the rollouts that it judged.
+
+    Returns:
+        [N] float64; 0 elsewhere and in flat groups.
+    """
     reward_N = _column(x, column)
     applies_N = ~reward_N.isnan()
     live_N = applies_N & ~segments.flat(reward_N, x.group_N, applies_N)
@@ -59,9 +67,12 @@ def constraint_advantage(x: AdvantageInputs, column: str) -> Tensor:
 
 
 def combine(x: AdvantageInputs, task_N: Tensor, dual: Mapping[str, float]) -> Tensor:
-    """Whitened sum of the task's advantage [N] and the constraints' by their multipliers, [N] float64, without gradient.
+    """Add the constraints' advantages by their multipliers to the task's [N], and whiten the sum.
 
     Rollouts that nothing judged get 0 and move nobody. With all multipliers 0 this is the whitened task advantage.
+
+    Returns:
+        [N] float64, without gradient.
     """
     total_N = task_N.double()
     for name in sorted(dual):
@@ -70,7 +81,11 @@ def combine(x: AdvantageInputs, task_N: Tensor, dual: Mapping[str, float]) -> Te
 
 
 def whiten(adv_N: Tensor, counted_N: Tensor) -> Tensor:
-    """(A - mean) / (std + 1e-6) over the counted rows, sample deviation; 0 for the others, and for all where there is no spread."""
+    """Compute (A - mean) / (std + 1e-6) over the counted rows, with the sample deviation.
+
+    Returns:
+        [N]; 0 for rows that do not count, and for all where there is no spread.
+    """
     everyone_N = torch.zeros_like(counted_N, dtype=torch.int64)
     mean_N = segments.mean(adv_N, everyone_N, counted_N)
     spread_N = segments.std(adv_N, everyone_N, counted_N, ddof=1)
@@ -118,7 +133,10 @@ def lagrangian(
     high: float = 5.0,
     min_applicable: int = 8,
 ) -> dict[str, float]:
-    """Multipliers per reward column after a step; `thresholds` maps each constrained column to the mean that it must reach.
+    """Move a multiplier per reward column; `thresholds` maps each constrained column to the mean that it must reach.
+
+    Returns:
+        Multipliers after the step, by column.
 
     Raises:
         ValueError: the stored multipliers are of other constraints, or an argument is out of range.

@@ -28,7 +28,7 @@ class PartialMean:
 
 
 def merge(parts: list[Mapping[str, PartialMean]]) -> dict[str, PartialMean]:
-    """Sum of measurements, name by name; every rank that merges the same parts gets the same numbers."""
+    """Add up measurements, name by name; every rank that merges the same parts gets the same numbers."""
     out: dict[str, PartialMean] = {}
     for part in parts:
         for name, value in part.items():

@@ -11,5 +11,9 @@ from vlmrl.algo.registries import credit
 
 @credit("broadcast", paper="arXiv:2402.03300")
 def broadcast(x: AdvantageInputs, adv_N: Tensor, mask_NT: Tensor) -> Tensor:
-    """The same advantage on every response token, zero outside the mask."""
+    """Give every response token the advantage of its rollout.
+
+    Returns:
+        [N, T]; 0 outside the mask.
+    """
     return torch.where(mask_NT, adv_N[:, None], torch.zeros_like(adv_N[:, None]))

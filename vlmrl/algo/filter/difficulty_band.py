@@ -30,7 +30,11 @@ def difficulty_band(
     pass_at: float | None = None,
     strict: bool = False,
 ) -> tuple[Tensor, str]:
-    """Keep groups whose mean score lies in [low, high], with `strict` in (low, high)."""
+    """Keep groups whose mean score lies in [low, high], with `strict` in (low, high).
+
+    Returns:
+        (rows to keep [N] bool, reason).
+    """
     if low > high:
         raise ValueError(f"filter 'difficulty_band': low {low} is above high {high}")
     score_N, counted_N = metric(x, reward, "difficulty_band")
@@ -43,7 +47,10 @@ def difficulty_band(
 
 
 def metric(x: AdvantageInputs, reward: str | None, method: str) -> tuple[Tensor, Tensor]:
-    """(score [N], counted [N] bool): the reward, or one column of it, of the sampled rows that have one.
+    """Take the reward, or one column of it, of the sampled rows that have one.
+
+    Returns:
+        (score [N] float64, counted [N] bool).
 
     Raises:
         ValueError: there is no such column.

@@ -19,7 +19,11 @@ from vlmrl.algo.registries import rollout_filter
 
 @rollout_filter("overlong", paper="arXiv:2503.14476", needs=("truncated_N",))
 def overlong(x: AdvantageInputs, *, max_share: float = 1.0) -> tuple[Tensor, str]:
-    """Drop rows that were cut off, and groups with too many of them."""
+    """Drop rows that were cut off, and groups with too many of them.
+
+    Returns:
+        (rows to keep [N] bool, reason).
+    """
     if not 0 <= max_share <= 1:
         raise ValueError(f"filter 'overlong': max_share {max_share} must lie in [0, 1]")
     truncated_N = x.provided.get("truncated_N")

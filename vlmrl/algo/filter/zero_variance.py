@@ -15,6 +15,10 @@ from vlmrl.algo.registries import rollout_filter
 
 @rollout_filter("zero_variance", paper="arXiv:2503.14476", drops_flat_groups=True, sampled_rows_only=True)
 def zero_variance(x: AdvantageInputs) -> tuple[Tensor, str]:
-    """Keep groups with at least two different on-policy rewards."""
+    """Keep groups with at least two different on-policy rewards.
+
+    Returns:
+        (rows to keep [N] bool, reason).
+    """
     counted_N = x.valid_N & x.on_policy_N
     return ~segments.flat(x.reward_N, x.group_N, counted_N), "zero_variance"

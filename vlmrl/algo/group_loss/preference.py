@@ -32,13 +32,21 @@ Score = Literal["log_ratio_total", "log_ratio"]
 
 
 def pairs_of(advantage_N: Tensor, group_N: Tensor, live_N: Tensor) -> Tensor:
-    """Whether the first is the better one of two answers to one question, bool [N, N]."""
+    """Find the pairs of answers to one question of which the first is the better one.
+
+    Returns:
+        [N, N] bool.
+    """
     better_NN = (group_N[:, None] == group_N[None, :]) & (advantage_N[:, None] > advantage_N[None, :] + TIE)
     return better_NN & live_N[:, None] & live_N[None, :]
 
 
 def mean_over(value: Tensor, where: Tensor) -> Tensor:
-    """Mean of the values where `where`; 0 without any."""
+    """Average the values where `where`.
+
+    Returns:
+        Scalar; 0 without any.
+    """
     return torch.where(where, value, torch.zeros_like(value)).sum() / where.sum().clamp(min=1)
 
 
@@ -61,7 +69,10 @@ def dpo(
     beta: float = 0.1,
     score: Score = "log_ratio_total",
 ) -> Tensor:
-    """Direct preference optimization over all pairs of the step. All vectors [N].
+    """Optimize preferences directly (DPO), over all pairs of the step. All vectors [N].
+
+    Returns:
+        Scalar: mean over the pairs, 0 without any.
 
     Raises:
         ValueError: beta not above 0.
@@ -85,7 +96,10 @@ def mpo_proposed(
     generation: float = 1.0,
     score: Literal["log_ratio_total"] = "log_ratio_total",
 ) -> Tensor:
-    """Mixed preference optimization: which is better, how good each is, and how to write the better one. All vectors [N].
+    """Mix three losses of preference (MPO): which answer is better, how good each is, and how to write the better one. All vectors [N].
+
+    Returns:
+        Scalar: mean over the pairs, 0 without any.
 
     Raises:
         ValueError: beta not above 0, a negative weight, or no `tokens_N`.
@@ -119,7 +133,10 @@ def c3po_proposed(
     imitate: float = 0.1,
     score: Literal["log_ratio_total"] = "log_ratio_total",
 ) -> Tensor:
-    """DPO on pairs, and the likelihood of good answers without a partner. All vectors [N].
+    """Apply DPO to pairs, and raise the likelihood of good answers without a partner. All vectors [N].
+
+    Returns:
+        Scalar: mean over the pairs, less `imitate` times the mean score per token of answers without a partner; 0 without either.
 
     Raises:
         ValueError: beta not above 0, a negative weight, or no `tokens_N`.

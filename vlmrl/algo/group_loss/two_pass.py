@@ -38,13 +38,16 @@ class PassWeights(NamedTuple):
 
 
 def choice(loss: Callable[..., Tensor], name: str) -> str | None:
-    """The value of a keyword argument of a bound group loss (`score`, `divergence`), or its default; None where it has none."""
+    """Read a keyword argument of a bound group loss (`score`, `divergence`), or its default; None where it has none."""
     parameter = inspect.signature(loss).parameters.get(name)
     return parameter.default if parameter is not None and isinstance(parameter.default, str) else None
 
 
 def row_terms(x: LossInputs, *, score: str = "logL", divergence: str | None = "kl") -> RowTerms:
-    """Score, divergence and length of each row. `score` is a name in `ratio.SCORES`; `divergence` is `kl`, `low_variance` or None.
+    """Compute what a group loss sees of each row. `score` is a name in `ratio.SCORES`; `divergence` is `kl`, `low_variance` or None.
+
+    Returns:
+        Score, divergence and length, [B] each.
 
     Raises:
         ValueError: an unknown name.
@@ -71,7 +74,10 @@ def pass_weights(
     kl_N: Tensor | None = None,
     tokens_N: Tensor | None = None,
 ) -> PassWeights:
-    """dL/ds_i and dL/dk_i of a bound group loss at the scores of a whole step, [N] each.
+    """Differentiate a bound group loss by the scores and divergences of a whole step.
+
+    Returns:
+        The loss, dL/ds_i [N] and dL/dk_i [N], without gradient.
 
     Raises:
         ValueError: a score or divergence that is not finite (its row is named), or vectors of different lengths.
@@ -94,6 +100,10 @@ def pass_weights(
 
 
 def surrogate(terms: RowTerms, score_weight_B: Tensor, kl_weight_B: Tensor | None = None) -> Tensor:
-    """Scalar whose gradient is this micro-batch's share of the step's gradient; its value means nothing. Weights are those of its rows."""
+    """Compute a number with this micro-batch's share of the step's gradient. Weights are those of its rows.
+
+    Returns:
+        Scalar, whose value means nothing.
+    """
     value = (score_weight_B.detach() * terms.score_B).sum()
     return value if kl_weight_B is None else value + (kl_weight_B.detach() * terms.kl_B).sum()

@@ -62,7 +62,11 @@ def _check(name: str, low: float, high: float) -> None:
 
 @importance_correction("none")
 def none(logp_old_BT: Tensor, logp_sampled_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Metrics]:
-    """Weight 1 everywhere."""
+    """Weigh every token by 1.
+
+    Returns:
+        (weight [B, T], no metrics).
+    """
     return torch.ones_like(logp_old_BT).detach(), {}
 
 
@@ -70,7 +74,10 @@ def none(logp_old_BT: Tensor, logp_sampled_BT: Tensor, mask_BT: Tensor) -> tuple
 def tis(
     logp_old_BT: Tensor, logp_sampled_BT: Tensor, mask_BT: Tensor, *, ratio_min: float = 0.0, ratio_max: float = 2.0
 ) -> tuple[Tensor, Metrics]:
-    """Each token by its own ratio, clipped to [ratio_min, ratio_max].
+    """Weigh each token by its own ratio, clipped to [ratio_min, ratio_max].
+
+    Returns:
+        (weight [B, T], metrics).
 
     Raises:
         ValueError: not 0 <= ratio_min <= 1 <= ratio_max.
@@ -84,7 +91,10 @@ def tis(
 def sequence(
     logp_old_BT: Tensor, logp_sampled_BT: Tensor, mask_BT: Tensor, *, ratio_min: float = 0.0, ratio_max: float = 3.0
 ) -> tuple[Tensor, Metrics]:
-    """Every token by the ratio of its whole answer, clipped to [ratio_min, ratio_max]. Explodes with length; see the module.
+    """Weigh every token by the ratio of its whole answer, clipped to [ratio_min, ratio_max]. Explodes with length; see the module.
+
+    Returns:
+        (weight [B, T], metrics).
 
     Raises:
         ValueError: not 0 <= ratio_min <= 1 <= ratio_max.
@@ -104,7 +114,10 @@ def mis(
     ratio_min: float = 0.0,
     ratio_max: float = 3.0,
 ) -> tuple[Tensor, Metrics]:
-    """The ratio where it lies within the bounds, else 0: what is too far off is dropped, not cut. Defaults as in TRL.
+    """Weigh by the ratio where it lies within the bounds, else by 0: what is too far off is dropped, not cut. Defaults as in TRL.
+
+    Returns:
+        (weight [B, T], metrics).
 
     Raises:
         ValueError: not 0 <= ratio_min <= 1 <= ratio_max.
@@ -118,7 +131,10 @@ def mis(
 def icepop(
     logp_old_BT: Tensor, logp_sampled_BT: Tensor, mask_BT: Tensor, *, alpha: float = 0.5, beta: float = 2.0
 ) -> tuple[Tensor, Metrics]:
-    """Each token by its own ratio within [alpha, beta], else 0: masked importance sampling at token level. The bounds are our choice.
+    """Weigh each token by its ratio within [alpha, beta], else by 0: masked importance sampling at token level. The bounds are our choice.
+
+    Returns:
+        (weight [B, T], metrics).
 
     Raises:
         ValueError: not 0 <= alpha <= 1 <= beta.

@@ -15,7 +15,10 @@ from vlmrl.algo.registries import policy_loss
 
 @policy_loss("cispo", paper="arXiv:2506.13585", needs_updates_per_step=2, wants={"reduce": ("token_mean",)})
 def cispo(x: LossInputs, *, ratio_min: float = 0.0, ratio_max: float = 5.0) -> LossOutput:
-    """Policy gradient weighted by the clipped ratio. [B, T]
+    """Weigh the policy gradient by the clipped ratio.
+
+    Returns:
+        Loss [B, T], with metrics.
 
     Raises:
         ValueError: not 0 <= ratio_min <= 1 <= ratio_max.

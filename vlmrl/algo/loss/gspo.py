@@ -16,7 +16,11 @@ from vlmrl.algo.registries import policy_loss
 
 @policy_loss("gspo", paper="arXiv:2507.18071", needs_updates_per_step=2, wants={"reduce": ("seq_mean", "seq_sum")})
 def gspo(x: LossInputs, *, clip_low: float = 3e-4, clip_high: float = 4e-4) -> LossOutput:
-    """Clipped surrogate with a length-normalised ratio of the whole answer. [B, T]; metrics count tokens."""
+    """Clip the policy gradient at a length-normalised ratio of the whole answer.
+
+    Returns:
+        Loss [B, T]; metrics count tokens.
+    """
     adv_BT = ratio.inside(x.adv_BT, x.mask_BT)
     ratio_BT = ratio.sequence_ratio(x)
     low, high = 1 - clip_low, 1 + clip_high

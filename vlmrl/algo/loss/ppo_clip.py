@@ -16,7 +16,11 @@ from vlmrl.algo.registries import policy_loss
 def ppo_clip(
     x: LossInputs, *, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None, delta: float | None = None
 ) -> LossOutput:
-    """Clipped importance-weighted policy gradient."""
+    """Clip the importance-weighted policy gradient.
+
+    Returns:
+        Loss [B, T], with metrics.
+    """
     adv_BT = ratio.inside(x.adv_BT, x.mask_BT)
     ratio_BT = ratio.token_ratio(x)
     low, high = 1 - clip_low, 1 + clip_high

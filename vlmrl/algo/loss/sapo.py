@@ -14,7 +14,10 @@ from vlmrl.algo.registries import policy_loss
 
 @policy_loss("sapo", paper="arXiv:2511.20347", needs_updates_per_step=2)
 def sapo(x: LossInputs, *, tau_positive: float = 1.0, tau_negative: float = 1.05) -> LossOutput:
-    """Policy gradient under a sigmoid gate. [B, T]
+    """Gate the policy gradient by a sigmoid of the ratio.
+
+    Returns:
+        Loss [B, T], with metrics.
 
     Raises:
         ValueError: a temperature that is not positive.

@@ -33,7 +33,11 @@ BANDS: dict[str, tuple[int, int, int, int]] = {
 
 
 def envelope(length: Tensor, *, l_min: int, l_low: int, l_high: int, l_max: int) -> Tensor:
-    """Eq. 9, elementwise, float64 in [0, 1]."""
+    """Compute E(L) of eq. 9, elementwise.
+
+    Returns:
+        float64 in [0, 1], of the shape of `length`.
+    """
     length = length.double()
     rising = (length - l_min) / max(l_low - l_min, 1)
     falling = (l_max - length) / max(l_max - l_high, 1)
@@ -65,6 +69,9 @@ def length_envelope(
     bands: dict[str, list[int]] | None = None,
 ) -> Tensor:
     """Add `weight` times the envelope of the rollout's task to a column. `bands`: task to [L_min, L_low, L_high, L_max], in tokens.
+
+    Returns:
+        Rewards [N, K].
 
     Raises:
         ValueError: the names of the tasks are missing, or a band does not increase.

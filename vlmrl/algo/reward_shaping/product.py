@@ -24,6 +24,9 @@ from vlmrl.algo.registries import reward_shaping
 def product(rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, reward: str, factor: str) -> Tensor:
     """Multiply the column `reward` by the column `factor`.
 
+    Returns:
+        Rewards [N, K].
+
     Raises:
         ValueError: there is no such column.
     """

@@ -21,7 +21,11 @@ MAXIMUM, BUFFER = 20480, 4096
 
 
 def penalty(length: Tensor, *, maximum: int, buffer: int, factor: float) -> Tensor:
-    """Elementwise, float64 in [-factor, 0], for lengths in tokens."""
+    """Compute the punishment of each length in tokens, elementwise.
+
+    Returns:
+        float64 in [-factor, 0], of the shape of `length`.
+    """
     over = (length.double() - (maximum - buffer)) / buffer
     return -factor * over.clamp(min=0, max=1)
 
@@ -46,7 +50,11 @@ def soft_overlong(
     buffer: int = BUFFER,
     factor: float = 1.0,
 ) -> Tensor:
-    """Punish responses that come within `buffer` tokens of `maximum`."""
+    """Punish responses that come within `buffer` tokens of `maximum`.
+
+    Returns:
+        Rewards [N, K].
+    """
     if not 0 < buffer <= maximum or factor < 0:
         raise ValueError(
             f"reward_shaping 'soft_overlong': maximum {maximum}, buffer {buffer}, factor {factor}; "

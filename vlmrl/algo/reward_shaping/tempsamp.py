@@ -15,8 +15,11 @@ from vlmrl.algo.registries import reward_shaping
 
 
 def nonlinear(reward: Tensor, *, tau: float, alpha_hi: float, alpha_lo: float) -> Tensor:
-    """Eq. 4, elementwise: tau + alpha_hi * ln(r - tau + 1) from tau on, tau - (exp(alpha_lo (tau - r)) - 1) / (exp(alpha_lo) - 1)
-    below. The limit alpha_lo -> 0 is r itself below tau."""
+    """Bend rewards by eq. 4, elementwise. The limit alpha_lo -> 0 is r itself below tau.
+
+    Returns:
+        tau + alpha_hi * ln(r - tau + 1) from tau on, tau - (exp(alpha_lo (tau - r)) - 1) / (exp(alpha_lo) - 1) below.
+    """
     above = tau + alpha_hi * (reward - tau).clamp(min=0).log1p()
     gap = (tau - reward).clamp(min=0)
     below = tau - (gap if alpha_lo == 0 else torch.expm1(alpha_lo * gap) / math.expm1(alpha_lo))
@@ -33,7 +36,11 @@ def _column(x: AdvantageInputs, name: str) -> int:
 def tempsamp_nonlinear(
     rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, reward: str, tau: float = 0.8, alpha_hi: float = 0.01, alpha_lo: float = 1.0
 ) -> Tensor:
-    """Compress a column above tau and stretch it below, for every row."""
+    """Compress a column above tau and stretch it below, for every row.
+
+    Returns:
+        Rewards [N, K].
+    """
     k = _column(x, reward)
     out_NK = rewards_NK.clone()
     out_NK[:, k] = nonlinear(rewards_NK[:, k], tau=tau, alpha_hi=alpha_hi, alpha_lo=alpha_lo)
@@ -44,7 +51,11 @@ def tempsamp_nonlinear(
 def tempsamp_downscale(
     rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, reward: str, factor: float = 0.8, maximum: float = 1.0
 ) -> Tensor:
-    """Give rows that were not sampled `factor` times the column's maximum."""
+    """Give rows that were not sampled `factor` times the column's maximum.
+
+    Returns:
+        Rewards [N, K].
+    """
     k = _column(x, reward)
     out_NK = rewards_NK.clone()
     out_NK[:, k] = torch.where(

@@ -20,7 +20,10 @@ from vlmrl.algo.registries import reweight
 
 @reweight("high_entropy", paper="arXiv:2506.01939", needs=("entropy_NT",), per="token")
 def high_entropy(x: AdvantageInputs, adv_NT: Tensor, *, share: float = 0.2) -> Tensor:
-    """Token advantages where the policy's entropy is among the highest `share` of the batch, 0 elsewhere. [n, T]
+    """Keep token advantages where the policy's entropy is among the highest `share` of the batch.
+
+    Returns:
+        [n, T]; 0 elsewhere.
 
     Raises:
         ValueError: a share outside (0, 1], or no entropies.

@@ -32,7 +32,10 @@ def _needs_token_mean(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]
 
 @reweight("trajectory_mean", needs=("trajectory_N",), refuses=_needs_token_mean)
 def trajectory_mean(x: AdvantageInputs, adv_N: Tensor) -> Tensor:
-    """Advantages weighed so that with `token_mean` every attempt counts the same. One number per turn, [N].
+    """Weigh advantages so that with `token_mean` every attempt counts the same.
+
+    Returns:
+        One number per turn, [N].
 
     Raises:
         ValueError: no `trajectory_N`.

@@ -152,7 +152,8 @@ def rows_of(x: AdvantageInputs, group: int) -> list[Row]:
 def packing_calls(rows: Sequence[Row]) -> list[tuple[str, str, Callable[[], object]]]:
     """Splitting a step into micro-batches and making their tensors, one at a time as the update does."""
     from vlmrl.policy.forward import LAYOUTS
-    from vlmrl.policy.pack import PositionSpec, response_ids, response_mask
+    from vlmrl.policy.pack import PositionSpec, response_mask
+    from vlmrl.train.stage.providers.tokens import response_ids
 
     cpu = torch.device("cpu")
     spec = PositionSpec(merge_size=2, tokens_per_second=2.0, rule="max")

@@ -15,6 +15,7 @@ videos only: docs/design/002-visual-contract.md).
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -51,7 +52,7 @@ class VisualSpan(NamedTuple):
 
 
 def visual_index(prompt: Prompt) -> list[VisualSpan]:
-    """Which feature rows of which medium stand in which columns of a prompt, in the order of columns.
+    """Find which feature rows of which medium stand in which columns of a prompt, in the order of columns.
 
     Raises:
         ValueError: spans overlap, are out of order, or do not hold exactly the tokens of their media.
@@ -98,7 +99,10 @@ def _block(start: int, span: VisualSpan, spec: PositionSpec) -> torch.Tensor:
 def mrope_positions(
     length: int, spans: Sequence[tuple[int, int]], media: Sequence[MediaHandle], spec: PositionSpec, owners: Sequence[int] = ()
 ) -> torch.Tensor:
-    """Positions of a prompt of `length` tokens, [3, length] int64 (rows: time, height, width). `owners` as in `Prompt`.
+    """Lay out the positions of a prompt of `length` tokens. `owners` as in `Prompt`.
+
+    Returns:
+        [3, length] int64 (rows: time, height, width).
 
     Raises:
         ValueError: as `visual_index`, or a span is not as long as the model lays out its medium.
@@ -111,30 +115,38 @@ def mrope_positions(
         position += text
         block = _block(position, span, spec)
         out.append(block)
-        if spec.rule == "max":
-            position = int(block.max()) + 1
-        else:
-            position += max(span.handle.grid_thw[1], span.handle.grid_thw[2]) // spec.merge_size
+        position = int(block.max()) + 1 if spec.rule == "max" else position + max(span.handle.grid_thw[1:]) // spec.merge_size
         done = span.end
     out.append((torch.arange(length - done) + position).expand(3, -1))
     return torch.cat(out, dim=1)
 
 
 def prompt_positions(prompt: Prompt, spec: PositionSpec) -> torch.Tensor:
-    """`mrope_positions` of a prompt, [3, len(prompt.ids)]."""
+    """Lay out the positions of a prompt (`mrope_positions`).
+
+    Returns:
+        [3, len(prompt.ids)] int64.
+    """
     return mrope_positions(len(prompt.ids), prompt.spans, prompt.media, spec, prompt.owners)
 
 
 def extend(positions: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Prompt positions followed by those of `tokens` text tokens, [3, P + tokens].
+    """Append to prompt positions those of `tokens` text tokens.
 
     A chat template ends every prompt with text, so the last prompt position is the same on the three rows.
+
+    Returns:
+        [3, P + tokens] int64.
     """
     return torch.cat([positions, following(positions, tokens)], dim=1)
 
 
 def following(positions: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Only those of the text tokens behind the prompt, [3, tokens]."""
+    """Lay out only those of the text tokens behind the prompt, which must not end inside a visual block.
+
+    Returns:
+        [3, tokens] int64.
+    """
     last = positions[:, -1:]
     if not bool((last == last[0]).all()):
         raise ValueError("the prompt ends inside a visual block; a response cannot follow it")
@@ -156,12 +168,7 @@ class Block:
     @property
     def suffix_starts(self) -> tuple[int, ...]:
         """First column of each answer."""
-        out: list[int] = []
-        at = self.start + self.prefix
-        for length in self.suffixes:
-            out.append(at)
-            at += length
-        return tuple(out)
+        return tuple(itertools.accumulate(self.suffixes, initial=self.start + self.prefix))[:-1]
 
 
 @dataclass(frozen=True)
@@ -199,12 +206,12 @@ class PrefixLayout(RowLayout):
 
 
 def attention_pairs(prefix: int, suffixes: Sequence[int]) -> int:
-    """Pairs of one group under the shared prefix."""
+    """Count the pairs of one group under the shared prefix."""
     return prefix * (prefix + 1) // 2 + sum(c * prefix + c * (c + 1) // 2 for c in suffixes)
 
 
 def layout_of(groups: Sequence[tuple[int, Sequence[int]]]) -> PrefixLayout:
-    """Layout of (prompt length, answer lengths), group after group.
+    """Lay out (prompt length, answer lengths), group after group.
 
     Raises:
         ValueError: a prompt without tokens: there would be nothing to predict the first token of an answer from.
@@ -241,15 +248,14 @@ def partition(groups: Sequence[tuple[int, Sequence[int]]], budget: int) -> list[
 
 
 def first_fit(sizes: Sequence[int], budget: int) -> list[list[int]]:
-    """Places of parts in packed rows of at most `budget` tokens, largest first. A part over the budget has a row of its own."""
+    """Deal parts into packed rows of at most `budget` tokens, as places, largest first. A part over the budget has a row of its own."""
     rows: list[list[int]] = []
     room: list[int] = []
     for place in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
-        at = next((r for r, left in enumerate(room) if left >= sizes[place]), None)
-        if at is None:
+        at = next((r for r, left in enumerate(room) if left >= sizes[place]), len(rows))
+        if at == len(rows):
             rows.append([])
             room.append(budget)
-            at = len(rows) - 1
         rows[at].append(place)
         room[at] -= sizes[place]
     return rows
@@ -284,10 +290,6 @@ class MicroBatch:
     """True on response tokens."""
 
     @property
-    def index_B(self) -> torch.Tensor:
-        return torch.tensor([row.index for row in self.rows])
-
-    @property
     def group_B(self) -> torch.Tensor:
         return torch.tensor([row.group for row in self.rows])
 
@@ -298,8 +300,9 @@ class MicroBatch:
 
 
 def split(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
-    """Places of consecutive rows with `rows * longest <= max_tokens`; a single row may exceed the budget. Order is kept, so the rows
-    of a group stay together and their media are encoded once."""
+    """Cut rows, in their order, into micro-batches with `rows * longest <= max_tokens`; a single row may exceed the budget. So the rows of
+    a group stay together and their media are encoded once. Returns places.
+    """
     out: list[list[int]] = []
     longest = 0
     for place, row in enumerate(rows):
@@ -314,7 +317,7 @@ def split(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
 
 
 def pack(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *, pad_id: int) -> MicroBatch:
-    """Tensors of one micro-batch."""
+    """Make the tensors of one micro-batch."""
     lengths = [len(row.prompt.ids) + len(row.response) for row in rows]
     width, count = max(lengths), len(rows)
     ids = torch.full((count, width), pad_id, dtype=torch.int64)
@@ -371,7 +374,7 @@ class PackedBatch:
 
 
 def by_prompt(rows: Sequence[Row]) -> list[list[int]]:
-    """Places of the rows that share a prompt: same group and the same prompt object, wherever they stand."""
+    """Group the places of rows that share a prompt: same group and the same prompt object, wherever they stand."""
     found: dict[tuple[int, int], list[int]] = {}
     for place, row in enumerate(rows):
         found.setdefault((row.group, id(row.prompt)), []).append(place)
@@ -379,14 +382,14 @@ def by_prompt(rows: Sequence[Row]) -> list[list[int]]:
 
 
 def split_shared(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
-    """Places of the rows of each packed row, groups whole where they fit (`prefix.partition`)."""
+    """Deal rows into packed rows, as places, groups whole where they fit (`partition`)."""
     groups = by_prompt(rows)
     sizes = [(len(rows[g[0]].prompt.ids), [len(rows[place].response) for place in g]) for g in groups]
     return [[groups[g][i] for g, held in part for i in held] for part in partition(sizes, max_tokens)]
 
 
 def pack_shared(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *, pad_id: int) -> PackedBatch:
-    """One packed row of all given rows. Positions start anew with every group; each answer continues its prompt's positions."""
+    """Pack all given rows into one. Positions start anew with every group; each answer continues its prompt's positions."""
     groups = by_prompt(rows)
     layout = layout_of([(len(rows[g[0]].prompt.ids), [len(rows[place].response) for place in g]) for g in groups])
     ids: list[int] = []
@@ -417,26 +420,30 @@ def pack_shared(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *
 
 
 def response_mask(rows: Sequence[Row]) -> torch.Tensor:
-    """True on the response tokens of each row, [N, T]."""
+    """Mark the response tokens of each row.
+
+    Returns:
+        [N, T] bool.
+    """
     lengths = torch.tensor([len(row.response) for row in rows], dtype=torch.int64)
     width = int(lengths.max()) if rows else 0
     return torch.arange(width)[None] < lengths[:, None]
 
 
-def response_ids(rows: Sequence[Row], width: int) -> torch.Tensor:
-    """Token ids of the answers, [N, width], 0 behind their ends."""
-    out = torch.zeros((len(rows), width), dtype=torch.int64)
-    for n, row in enumerate(rows):
-        out[n, : len(row.response)] = tensor_of(row.response)
-    return out
-
-
 def tensor_of(ids: Sequence[int]) -> torch.Tensor:
-    """int64 [len(ids)]; by way of numpy, which reads a long sequence several times faster."""
+    """Make a tensor of ids by way of numpy, which reads a long sequence several times faster.
+
+    Returns:
+        [len(ids)] int64, on the host.
+    """
     return torch.from_numpy(np.fromiter(ids, dtype=np.int64, count=len(ids)))
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor of the host on a device, without waiting for what runs there: a copy from page-locked memory goes into the queue behind it,
-    any other makes the host wait until the queue is empty."""
+    """Copy a tensor of the host to a device without waiting for what runs there: a copy from page-locked memory goes into the queue behind
+    it, any other makes the host wait until the queue is empty.
+
+    Returns:
+        The tensor on `device`, itself where that is the CPU.
+    """
     return tensor.to(device) if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

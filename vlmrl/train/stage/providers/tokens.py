@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from vlmrl.policy.pack import response_ids
+from vlmrl.policy.pack import Row, tensor_of
 from vlmrl.train.batch import StepBatch
 from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Stage
@@ -16,6 +18,18 @@ from vlmrl.train.step import score_tokens
 def response_tokens(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
     """Token ids of each response, int64 [n, T]."""
     return {"ids_NT": response_ids(batch.rows, batch.mask_NT.shape[1])}
+
+
+def response_ids(rows: Sequence[Row], width: int) -> torch.Tensor:
+    """Lay out the token ids of the answers.
+
+    Returns:
+        [N, width] int64; 0 behind the ends of the answers.
+    """
+    out = torch.zeros((len(rows), width), dtype=torch.int64)
+    for n, row in enumerate(rows):
+        out[n, : len(row.response)] = tensor_of(row.response)
+    return out
 
 
 @provides("logp_NT", "entropy_NT")

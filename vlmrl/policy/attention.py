@@ -58,7 +58,10 @@ class Columns(Protocol):
 
 
 def choose(wanted: str, device: torch.device, compute: torch.dtype) -> tuple[Backend, str]:
-    """(backend, why). `auto`: CPU `merge`; CUDA `flash` in 16 bits where the GPU or a package has it, else `flex`.
+    """Choose a backend. `auto`: CPU `merge`; CUDA `flash` in 16 bits where the GPU or a package has it, else `flex`.
+
+    Returns:
+        (backend, why).
 
     Raises:
         ConfigError: a backend that cannot run here.
@@ -131,8 +134,9 @@ def attach(model: Any, kernel: str, *, device: torch.device, compute: torch.dtyp
 
 
 def tower_kernel(kernel: str, device: torch.device, compute: torch.dtype) -> str:
-    """transformers' name of the vision tower's attention. `sdpa` is one call for each window, some thousand for a long video; on CUDA in
-    16 bits all windows go through torch's own flash attention at once, and on the CPU all windows of a length do."""
+    """Choose the vision tower's attention, by transformers' name. `sdpa` is one call for each window, some thousand for a long video; on
+    CUDA in 16 bits all windows go through torch's own flash attention at once, and on the CPU all windows of a length do.
+    """
     if kernel == "sdpa" and device.type == "cuda" and compute == torch.bfloat16 and kernels.lacks(device) is None:
         return kernels.TOWER
     return kernels.WINDOWS if kernel == "sdpa" and device.type == "cpu" else kernel
@@ -155,7 +159,7 @@ def prefix_attention(
     decoding: Decoding | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """transformers' attention function. query [1, Hq, N, D], key and value [1, Hkv, N, D] -> ([1, N, Hq, D], None).
+    """Attend as transformers' attention functions do. query [1, Hq, N, D], key and value [1, Hkv, N, D].
 
     All three are brought to one type first, the autocast type where autocast is on: rotary embeddings multiply query and key by
     float32 and leave them so, and most kernels take one type only. Done here and once, so that training, prefill and decoding
@@ -164,6 +168,9 @@ def prefix_attention(
     With `prefix_columns` N are this rank's columns of a row that several ranks share.
 
     `record` collects every layer's keys and values (prefill). With `decoding` the N tokens are one new token of N running answers.
+
+    Returns:
+        ([1, N, Hq, D], None).
 
     Raises:
         RuntimeError: a mask, a cache or dropout came along with a layout: the packed row would not mean what it says.
@@ -190,7 +197,11 @@ def prefix_attention(
 
 
 def rows_of(x: Tensor, columns_GC: Tensor) -> Tensor:
-    """[1, H, N, D] -> [G, H, C, D]."""
+    """Gather columns of a packed row, [1, H, N, D], as padded rows.
+
+    Returns:
+        [G, H, C, D]
+    """
     return x[0, :, columns_GC].transpose(0, 1).contiguous()
 
 
@@ -349,8 +360,12 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: 
 
 
 def varlen(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float, kernel: Callable[..., Tensor]) -> Tensor:
-    """The grouped attention through a variable-length kernel with flash-attn's signature: call A roots (prompts) against themselves,
-    call B every other run against [what it sees; itself], causal and aligned at the bottom right."""
+    """Attend through a variable-length kernel with flash-attn's signature: call A roots (prompts) against themselves, call B every other
+    run against [what it sees; itself], causal and aligned at the bottom right.
+
+    Returns:
+        [1, Hq, N, D]
+    """
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     out = torch.empty_like(q)
     results: list[tuple[Tensor, Tensor]] = []
@@ -399,8 +414,12 @@ _OF_TREES: Catalogue[Attend] = Catalogue("backend for trees")
 
 
 def grid_attention(q: Tensor, prompt: Pair, own: Pair, mask: Tensor, scale: float) -> Tensor:
-    """Attention of q [A, K, G, R, D] to keys and values of the prompts [A, K, P, D] and of the answers [A, K, G, T, D] -> [A*G, K*R, D].
-    `mask` [A, 1, 1, P + T] is added to the scores."""
+    """Attend from q [A, K, G, R, D] to keys and values of the prompts [A, K, P, D] and of the answers [A, K, G, T, D].
+    `mask` [A, 1, 1, P + T] is added to the scores.
+
+    Returns:
+        [A*G, K*R, D]
+    """
     prompts, heads, width, shared, size = q.shape
     to_prompt = _products(q.reshape(prompts, heads, width * shared, size), prompt[0])
     score = torch.cat([to_prompt, _products(q, own[0]).flatten(2, 3)], dim=3)

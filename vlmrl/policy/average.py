@@ -20,7 +20,11 @@ PREFIX = "average/"
 
 
 def blend(average: Tensor, weights: Tensor, decay: float) -> Tensor:
-    """decay * average + (1 - decay) * weights."""
+    """Compute decay * average + (1 - decay) * weights.
+
+    Returns:
+        A tensor in the type of `average`, on its device, without gradient of the weights.
+    """
     return average * decay + weights.detach().to(average.device, average.dtype) * (1 - decay)
 
 
@@ -107,11 +111,14 @@ def _same(what: str, given: Mapping[str, Tensor], average: Mapping[str, Tensor])
 
 
 def answer_likelihood(logp_NT: Tensor, answer_NT: Tensor) -> Tensor:
-    """exp(mean of `logp_NT` over the answer's tokens), float64 [N]: the need `consistency_N`. NaN for a row without an answer.
+    """Compute exp(mean of `logp_NT` over the answer's tokens): the need `consistency_N`.
 
     Args:
         logp_NT: log-probs of the response tokens under the averaged weights; anything outside the mask.
         answer_NT: bool, the answer's tokens (`rollout.answer_span.answer_mask`).
+
+    Returns:
+        [N] float64; NaN for a row without an answer.
     """
     count_N = answer_NT.sum(dim=1)
     total_N = torch.where(answer_NT, logp_NT.double(), torch.zeros_like(logp_NT, dtype=torch.float64)).sum(dim=1)

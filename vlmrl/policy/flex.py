@@ -18,7 +18,11 @@ COMPILED = {"cuda"}
 
 
 def flex(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float) -> Tensor:
-    """[1, Hq, N, D] and twice [1, Hkv, N, D] -> [1, Hq, N, D], padded to whole blocks on the way."""
+    """Attend over a packed row, padded to whole blocks on the way. query [1, Hq, N, D], key and value [1, Hkv, N, D].
+
+    Returns:
+        [1, Hq, N, D]
+    """
     from torch.nn.attention.flex_attention import flex_attention
 
     n = layout.tokens
@@ -53,7 +57,7 @@ def _compiled() -> Any:
 
 @functools.lru_cache(maxsize=8)
 def block_mask(layout: RowLayout, device: torch.device) -> Any:
-    """Block mask of a layout; all layers of a forward and its recomputation share it. Padding is a run of its own.
+    """Make the block mask of a layout; all layers of a forward and its recomputation share it. Padding is a run of its own.
 
     The same as torch's `create_block_mask` of `allow`, which asks about all N x N pairs to find out which blocks have any.
     """

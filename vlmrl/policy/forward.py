@@ -51,8 +51,11 @@ class ModelInput:
 
 
 def embed(policy: Policy, ids_BS: torch.Tensor, prompts: Sequence[tuple[Prompt, int, int]], features: Mapping[str, Features]) -> ModelInput:
-    """Token embeddings [B, S, H] with vision features in their placeholders. `ids_BS` lies on the host, where placeholders are counted.
+    """Embed token ids, and put vision features in their placeholders. `ids_BS` lies on the host, where placeholders are counted.
     `prompts` gives prompts with their row and first column, in the order of rows and columns.
+
+    Returns:
+        Embeddings [B, S, H] with the columns that hold features.
 
     Raises:
         ValueError: a row has placeholder ids outside the visual spans of its prompt (a sampled one, for example).
@@ -92,7 +95,11 @@ def repeat(
     train: bool,
     entropy_gradient: bool = False,
 ) -> TokenLogprobs:
-    """One row per answer."""
+    """Run the model on one row per answer, each with its prompt.
+
+    Returns:
+        Log-probs and entropies [B, T] float32, in nats.
+    """
     handles = [handle for row in batch.rows for handle in row.prompt.media]
     features = vision.features(policy, handles, train=train)
     inputs = embed(policy, batch.ids_BS, [(row.prompt, b, 0) for b, row in enumerate(batch.rows)], features)
@@ -121,7 +128,10 @@ def shared_prefix(
     train: bool,
     entropy_gradient: bool = False,
 ) -> TokenLogprobs:
-    """One packed row: every prompt and its media once, whatever the number of its answers. Same values as `repeat`, to rounding.
+    """Run the model on one packed row: every prompt and its media once, whatever the number of its answers.
+
+    Returns:
+        Log-probs and entropies [B, T] float32, in nats: the values of `repeat`, to rounding.
 
     Raises:
         ConfigError: the model cannot run packed rows.
@@ -150,8 +160,12 @@ def shared_prefix(
 
 
 def scored(rows: Sequence[Row], logp_M: torch.Tensor, entropy_M: torch.Tensor) -> TokenLogprobs:
-    """Values of response tokens, row after row, as [B, T]. The places are those of the rows on the host: a mask of the device would have to
-    be waited for."""
+    """Put values of response tokens, given row after row, in their places. The places are those of the rows on the host: a mask of the
+    device would have to be waited for.
+
+    Returns:
+        Log-probs and entropies [B, T]; 0 outside the responses.
+    """
     mask_BT = response_mask(rows)
     where = tuple(to_device(places, logp_M.device) for places in mask_BT.nonzero(as_tuple=True))
     blank = torch.zeros(mask_BT.shape, dtype=logp_M.dtype, device=logp_M.device)
@@ -178,7 +192,7 @@ TURNS = ("chains", "trees")
 
 
 def layout_of(policy: Policy, name: str) -> Layout:
-    """A layout as this policy's family runs it.
+    """Find a layout as this policy's family runs it.
 
     Raises:
         KeyError: the family has no such layout.

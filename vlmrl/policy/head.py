@@ -52,13 +52,16 @@ def streaming_logprobs(
     bias: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(log-prob [M] with gradient, entropy [M]) of softmax((hidden @ head.T + bias) / temperature) without the forbidden ids. The entropy
-    has a gradient only with `entropy_gradient`. `cap`: logits l are bent to cap tanh(l / cap) before the temperature.
+    """Compute log-probs and entropies of softmax((hidden @ head.T + bias) / temperature) without the forbidden ids. The entropy has a
+    gradient only with `entropy_gradient`. `cap`: logits l are bent to cap tanh(l / cap) before the temperature.
 
-    Both are float32, or float64 for float64 input. Products run in the autocast type where autocast is on, as `hidden @ head.T` does.
+    Products run in the autocast type where autocast is on, as `hidden @ head.T` does.
     `targets_M` may lie on the host: they are looked at there, and nothing waits for the device.
     A forbidden target has log-prob -inf. With `entropy=False` the second result is NaN, so that nobody takes it for a measurement.
     No rows give empty results that take part in backward with gradients of zero. Backward can run once, not twice differentiated.
+
+    Returns:
+        (log-prob [M] with gradient, entropy [M]) in nats; both float32, or float64 for float64 input.
 
     Raises:
         ValueError: shapes or types that do not match, a target or forbidden id outside the vocabulary, nothing left to sample,

@@ -56,14 +56,14 @@ class Lengths(NamedTuple):
 
     @staticmethod
     def of(pairs: Sequence[tuple[int, int]], *, causal: bool, device: torch.device) -> Lengths:
-        """From (number of queries, number of keys) of each sequence; one copy to the device."""
+        """Make it from (number of queries, number of keys) of each sequence; one copy to the device."""
         ends = to_device(torch.tensor([(0, 0), *pairs]).cumsum(0).T.to(torch.int32).contiguous(), device)
         # of single queries the kernel makes a batch of its own, in another layout: told that there may be two, it does not
         return Lengths(ends[0], ends[1], max(2, *(q for q, _ in pairs)), max(k for _, k in pairs), causal)
 
 
 def lacks(device: torch.device) -> str | None:
-    """Why torch's own flash attention cannot run on a CUDA device; None where it can."""
+    """Say why torch's own flash attention cannot run on a CUDA device; None where it can."""
     if not torch.backends.cuda.is_flash_attention_available() or torch.version.hip:
         return "this torch has no flash attention of CUDA"
     if torch.cuda.get_device_capability(device) < (8, 0):
@@ -72,7 +72,11 @@ def lacks(device: torch.device) -> str | None:
 
 
 def one_type(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The three in the autocast type where autocast is on, else in that of `value`, which no rotary embedding has touched."""
+    """Bring the three to the autocast type where autocast is on, else to that of `value`, which no rotary embedding has touched.
+
+    Returns:
+        (query, key, value), shapes unchanged.
+    """
     kind = value.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
     return query.to(dtype), key.to(dtype), value.to(dtype)
@@ -91,7 +95,7 @@ class Segments(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def segments_of(layout: RowLayout, device: torch.device) -> Segments:
-    """Runs that nothing sees from below are no part of `cross`. All layers share the tensors."""
+    """Plan the calls of a layout. Runs that nothing sees from below are no part of `cross`. All layers share the tensors."""
     depths: list[int] = []
     levels: dict[int, list[ColumnRun]] = {}
     for run in layout.runs:
@@ -118,7 +122,11 @@ def _cross(runs: Sequence[ColumnRun], tokens: int, device: torch.device) -> tupl
 
 
 def segments(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float) -> Tensor:
-    """The grouped attention of a packed row: query [1, Hq, N, D], key and value [1, Hkv, N, D] -> [1, Hq, N, D]."""
+    """Attend over a packed row. query [1, Hq, N, D], key and value [1, Hkv, N, D].
+
+    Returns:
+        [1, Hq, N, D]
+    """
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     out: Any = _Segments.apply(q, k, v, segments_of(layout, query.device), scale)
     return out.transpose(0, 1)[None]
@@ -175,7 +183,10 @@ def tower_attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention function of a vision tower: all its windows in one call. [1, H, N, D] each -> ([1, N, H, D], None).
+    """Attend as transformers' attention functions do, in a vision tower: all its windows in one call. [1, H, N, D] each.
+
+    Returns:
+        ([1, N, H, D], None).
 
     Raises:
         RuntimeError: a mask or dropout, which a tower of the supported families does not have.
@@ -200,8 +211,12 @@ def window_attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """The same without flash attention: one call for all windows of a length, each a row of its batch. [1, H, N, D] each ->
-    ([1, N, H, D], None). On the CPU the rows of a batch do not meet, so the numbers are those of a call for each window, to the last bit.
+    """Attend as `tower_attention`, without flash attention: one call for all windows of a length, each a row of its batch.
+
+    On the CPU the rows of a batch do not meet, so the numbers are those of a call for each window, to the last bit.
+
+    Returns:
+        ([1, N, H, D], None), for [1, H, N, D] each.
 
     Raises:
         RuntimeError: as `tower_attention`.
@@ -224,7 +239,11 @@ def window_attention(
 
 @functools.lru_cache(maxsize=8)
 def columns_by_length(lengths: tuple[int, ...], device: torch.device) -> dict[int, Tensor]:
-    """Length -> columns of the windows of that length, in their order; windows without a column are left out."""
+    """Sort the columns of windows by the length of their window, each in its order; windows without a column are left out.
+
+    Returns:
+        Length -> columns, int64.
+    """
     out: dict[int, list[int]] = {}
     at = 0
     for length in lengths:

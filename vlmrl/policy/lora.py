@@ -80,11 +80,14 @@ def add_adapters(policy: Policy, spec: LoraSpec, *, seed_of: Callable[[str], int
 
 
 def merged_items(policy: Policy, wanted: Callable[[str], bool] = lambda _: True) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and whole tensor of the model as one without adapters, by its own names, with the adapters added to the weights they belong to.
+    """Yield name and whole tensor of the model as one without adapters, with the adapters added to the weights they belong to.
 
-    The live model is left as it is. Tensors without an adapter are the live ones, the others fresh. Weights in shards are gathered one by
-    one, on every rank in the same order. `wanted` is asked with names in the live model; what it does not want is not gathered. Weights in
-    4 bits come as the layers compute with them, in float32.
+    The live model is left as it is. Weights in shards are gathered one by one, on every rank in the same order. `wanted` is asked with
+    names in the live model; what it does not want is not gathered.
+
+    Yields:
+        (name in the model without adapters, tensor). Tensors without an adapter are the live ones, the others fresh; weights in 4 bits
+        come as the layers compute with them, in float32.
     """
     lora = policy.lora
     quantised = nf4.layers(policy.model)
@@ -104,8 +107,11 @@ def merged_items(policy: Policy, wanted: Callable[[str], bool] = lambda _: True)
 
 
 def merged_state(policy: Policy, *, keep: bool = True) -> dict[str, torch.Tensor]:
-    """All of `merged_items`. Tensors without an adapter are the live ones, the others and those in 4 bits fresh and on the CPU; with `keep`
-    those that were gathered from shards are on the CPU too, without it nothing is kept.
+    """Collect all of `merged_items`.
+
+    Returns:
+        Tensors by name. Those without an adapter are the live ones, the others and those in 4 bits fresh and on the CPU; with `keep` those
+        that were gathered from shards are on the CPU too, without it nothing is kept.
     """
     out: dict[str, torch.Tensor] = {}
     adapted = set() if policy.lora is None else {f"{layer}.weight" for layer in policy.lora.layers}
@@ -138,7 +144,11 @@ def fold_adapters(policy: Policy) -> None:
 
 
 def adapter_state(policy: Policy) -> dict[str, torch.Tensor]:
-    """Whole tensors of the adapters by name, empty without any. Every rank calls it where weights lie in shards."""
+    """Gather the tensors of the adapters. Every rank calls it where weights lie in shards.
+
+    Returns:
+        Whole tensors by name; empty without any.
+    """
     if policy.lora is None:
         return {}
     named = dict(policy.model.named_parameters())

@@ -97,7 +97,10 @@ def _mask(*args: Any, **kwargs: Any) -> Any:
 
 
 def own_masks(run: Callable[[], Any]) -> list[Tensor]:
-    """The masks that a model makes while `run` computes one row [1, S]: bool [S, S] each, in the order in which they are made.
+    """Keep the masks that a model makes while `run` computes one row [1, S].
+
+    Returns:
+        [S, S] bool each, in the order in which they are made.
 
     Raises:
         RuntimeError: the row ran to its end without an attention call that goes through here.
@@ -115,7 +118,7 @@ def own_masks(run: Callable[[], Any]) -> list[Tensor]:
 
 
 def giving(masks: Sequence[Tensor], run: Callable[[], Any]) -> Any:
-    """`run()` in which the model gets these masks where it asks for its own.
+    """Call `run`, in which the model gets these masks where it asks for its own.
 
     Raises:
         RuntimeError: it asked for fewer or more masks than these.
@@ -132,20 +135,32 @@ def giving(masks: Sequence[Tensor], run: Callable[[], Any]) -> Any:
 
 
 def places(group: PackedGroup) -> tuple[Tensor, Tensor]:
-    """(row positions, owners) of a group's columns, int64 [columns] each. Owner 0 is the prompt; answers begin behind it, each anew."""
+    """List the row positions and owners of a group's columns. Owner 0 is the prompt; answers begin behind it, each anew.
+
+    Returns:
+        (row positions, owners), int64 [columns] each.
+    """
     row = [*range(group.prompt), *(group.prompt + j for n in group.answers for j in range(n))]
     owner = [0] * group.prompt + [1 + i for i, n in enumerate(group.answers) for _ in range(n)]
     return torch.tensor(row), torch.tensor(owner)
 
 
 def owned(row: Tensor, positions: Tensor, owners: Tensor) -> Tensor:
-    """The mask of a group, bool [columns, columns], from that of its longest row."""
+    """Cut the mask of a group out of that of its longest row.
+
+    Returns:
+        [columns, columns] bool.
+    """
     visible = (owners[None, :] == 0) | (owners[None, :] == owners[:, None])
     return row[positions[:, None], positions[None, :]] & visible.to(row.device)
 
 
 def packed(own: Sequence[Sequence[Tensor]], groups: Sequence[PackedGroup]) -> list[Tensor]:
-    """Masks of a packed row, bool [N, N] each. `own`: for each group the masks of its row, all in the same order."""
+    """Put the masks of a packed row together. `own`: for each group the masks of its row, all in the same order.
+
+    Returns:
+        [N, N] bool each.
+    """
     size = sum(group.columns for group in groups)
     out: list[Tensor] = []
     for kind in zip(*own, strict=True):

@@ -92,7 +92,11 @@ class ProcessorBundle:
         return out
 
     def pixel_values(self, patches: np.ndarray, kind: MediaKind) -> torch.Tensor:
-        """Patches as the tower sees them, float32 [n, dim] on the CPU."""
+        """Turn patches into what the tower sees.
+
+        Returns:
+            [n, dim] float32, on the CPU.
+        """
         values = torch.from_numpy(patches)
         return self.scales[kind](values) if values.dtype == torch.uint8 else values
 
@@ -168,8 +172,12 @@ class Adapters:
                 parameter.requires_grad_(flag)
 
     def merged(self, name: str, full: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor) -> torch.Tensor:
-        """W + (alpha / rank) B A of one layer, [out, in], a fresh tensor; summed in float64. `full` gathers shards. Float32 where W has 16
-        bits or 4, which would round most updates away; a layer in 4 bits (`policy.nf4`) says itself what it computes with."""
+        """Add the adapter of one layer to its weight: W + (alpha / rank) B A, summed in float64. `full` gathers shards.
+
+        Returns:
+            [out, in], a fresh tensor; float32 where W has 16 bits or 4, which would round most updates away. A layer in 4 bits
+            (`policy.nf4`) says itself what it computes with.
+        """
         layer = self.layers[name]
         base = layer.get_base_layer()
         dense = getattr(base, "dense", None)
@@ -238,9 +246,12 @@ class Policy:
         return replace(self, adapters_on=False, vision_trains=False)
 
     def state(self, *, ordered: bool = False, wanted: Callable[[str], bool] = lambda _: True) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and whole tensor of everything that the model's `state_dict` holds, in its order or by name; tied ones are one tensor.
+        """Yield everything that the model's `state_dict` holds, in its order or by name.
 
         Where weights lie in shards they are gathered one by one: every rank goes through all of them that are `wanted`.
+
+        Yields:
+            (name, whole tensor); tied ones are one tensor.
         """
         parameters = dict(self.model.named_parameters(remove_duplicate=False))
         uses = Counter(map(id, parameters.values()))

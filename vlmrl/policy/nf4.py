@@ -61,7 +61,11 @@ def settle(model: Any) -> None:
 
 
 def layers(model: Any) -> dict[str, Any]:
-    """Name in the model -> layer in 4 bits, in the order of the model."""
+    """Find the layers in 4 bits.
+
+    Returns:
+        Name in the model -> layer, in the order of the model.
+    """
     return {name: module for name, module in model.named_modules() if is_quantised(module)}
 
 
@@ -71,7 +75,11 @@ def is_quantised(layer: Any) -> bool:
 
 
 def dense(layer: Any) -> torch.Tensor:
-    """The weight that the layer computes with, float32 [out, in], fresh."""
+    """Dequantise the weight that the layer computes with.
+
+    Returns:
+        [out, in] float32, fresh.
+    """
     from bitsandbytes.functional import dequantize_4bit  # pyright: ignore[reportMissingImports]
 
     return dequantize_4bit(layer.weight.data, layer.weight.quant_state)

@@ -17,9 +17,12 @@ from vlmrl.policy.pack import to_device
 
 
 def raw_patches(frames: np.ndarray, *, patch: int, merge: int, temporal: int) -> np.ndarray:
-    """uint8 frames [T, H, W, 3] as patches [(T / temporal) * (H / patch) * (W / patch), 3 * temporal * patch * patch].
+    """Cut uint8 frames [T, H, W, 3] into patches.
 
     In the order of Qwen's processors: the patches of a merged token stand together. The last frame is repeated to a full temporal patch.
+
+    Returns:
+        uint8 [(T / temporal) * (H / patch) * (W / patch), 3 * temporal * patch * patch].
     """
     missing = -len(frames) % temporal
     if missing:
@@ -41,12 +44,18 @@ class Scale:
 
     @staticmethod
     def of(processor: Any) -> Scale:
-        """As transformers joins the two steps: mean and deviation are divided by the factor, not the pixels multiplied."""
+        """Read it from a processor, as transformers joins the two steps: mean and deviation are divided by the factor, not the pixels
+        multiplied.
+        """
         unit = 1.0 / processor.rescale_factor
         return Scale(torch.tensor(processor.image_mean) * unit, torch.tensor(processor.image_std) * unit)
 
     def __call__(self, raw: torch.Tensor) -> torch.Tensor:
-        """uint8 patches [n, dim] -> float32 of the same shape, on the same device."""
+        """Scale uint8 patches [n, dim].
+
+        Returns:
+            float32 of the same shape, on the same device.
+        """
         mean_C, std_C = (x if raw.device == x.device else to_device(x, raw.device) for x in (self.mean_C, self.std_C))
         x = raw.float().view(len(raw), len(mean_C), -1)
         return x.sub_(mean_C[:, None]).div_(std_C[:, None]).view(raw.shape)

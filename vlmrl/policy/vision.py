@@ -44,11 +44,11 @@ class Features:
         return sum(part.numel() * part.element_size() for part in (self.merged, *self.deepstack))
 
     def to(self, device: torch.device) -> Features:
-        """The same features on a device."""
+        """Copy the features to a device."""
         return Features(to_device(self.merged, device), tuple(to_device(layer, device) for layer in self.deepstack))
 
     def owned(self) -> Features:
-        """The same features in memory of their own: a slice of a batch would keep the whole batch alive."""
+        """Give the features memory of their own: a slice of a batch would keep the whole batch alive."""
         return Features(_own(self.merged), tuple(_own(layer) for layer in self.deepstack))
 
 
@@ -92,14 +92,16 @@ class VisionCache:
         self._fingerprints: WeakKeyDictionary[torch.nn.Module, tuple[int, str]] = WeakKeyDictionary()
 
     def twin(self) -> VisionCache:
-        """A cache that knows the same features in memory. What is looked up there leaves this one as it is, and its counters."""
+        """Make a cache that knows the same features in memory. What is looked up there leaves this one as it is, and its counters."""
         out = VisionCache(_Quiet(self.pixels), budget_bytes=self.budget)
         out._version, out._features, out._bytes = self._version, OrderedDict(self._features), self._bytes
         return out
 
     def features(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> Mapping[str, Any]:
-        """Features of every distinct medium: `Features`, or `layouts.HandedOver` of families without code of their own. With `train` and
-        a tower that trains they carry gradient and are not cached.
+        """Give the features of every distinct medium. With `train` and a tower that trains they carry gradient and are not cached.
+
+        Returns:
+            By key: `Features`, or `layouts.HandedOver` of families without code of their own.
 
         Raises:
             RuntimeError: a medium has more or fewer features than placeholder tokens.
@@ -113,7 +115,7 @@ class VisionCache:
             self.fingerprint(policy)
 
     def look(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> PassFeatures:
-        """What is known of these media, in memory or on disk, and what has to be encoded."""
+        """Look up what is known of these media, in memory or on disk, and what has to be encoded."""
         distinct = {handle.key: handle for handle in handles}
         if train and policy.vision_trains:
             return self._seen(policy, {}, list(distinct.values()))
@@ -200,7 +202,7 @@ class PassFeatures:
     """What `features` encodes for later passes: (key, what such a pass knows)."""
 
     def features(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> Mapping[str, Any]:
-        """As the cache's, for the media that were looked at."""
+        """Give the features as the cache does, for the media that were looked at."""
         encoded = self.cache.encode(policy, self.unknown, train=train)
         for key, known in self.later:
             known[key] = encoded[key]
@@ -233,7 +235,7 @@ class Piece(NamedTuple):
 
 
 def tower_passes(handles: Sequence[MediaHandle], bound: int | None) -> list[list[Piece]]:
-    """What goes through the tower in each pass: all media of a kind, or with a bound of patches pieces of them, in their order.
+    """Plan what goes through the tower in each pass: all media of a kind, or with a bound of patches pieces of them, in their order.
 
     Each medium attends only to itself, so batching does not mix them. Attention of the Qwen-VL towers never crosses a temporal step,
     positions along time do not enter it, and a merger joins patches of one step: the features of a video are those of its steps, computed
@@ -285,10 +287,13 @@ def _encode_pieces(policy: Policy, pieces: Sequence[Piece], pixels: Pixels, *, t
 def run_tower(
     policy: Policy, kind: MediaKind, values: Callable[[], torch.Tensor], grids: Sequence[tuple[int, int, int]], *, train: bool
 ) -> Parts:
-    """One pass of the tower over the patches that `values` gives: the parts of the first medium, then those of the second, and so on.
+    """Run one pass of the tower over the patches that `values` gives.
 
     Chunks that train are recomputed in backward: until then only pixels of the host and the features are kept. Recomputation ends with the
     last tensor that is needed, before the hooks that under ZeRO-3 would take away the weights of the module whose gradient comes next.
+
+    Returns:
+        The parts of the first medium, then those of the second, and so on; [tokens, H] each.
     """
     call = policy.core.get_image_features if kind == "image" else policy.core.get_video_features
 
@@ -350,7 +355,7 @@ def _parts(encoded: Any, count: int) -> Parts:
 
 
 def tower_fingerprint(policy: Policy) -> str:
-    """Hash of all that turns pixels into features: the tower's weights with its mergers, its settings, its code and where it runs.
+    """Hash all that turns pixels into features: the tower's weights with its mergers, its settings, its code and where it runs.
 
     Kernels of another device or attention implementation round differently, and another version of transformers may compute
     something else, so these count as other features. Every rank calls it where weights lie in shards.

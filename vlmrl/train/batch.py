@@ -179,24 +179,31 @@ def _attempts(steps: Sequence[tuple[str | None, int]]) -> torch.Tensor | None:
 
 
 def trajectory_id(sample: Sample) -> str | None:
-    """The trajectory that a sample is a step of: `trajectory.id` of its row's meta."""
+    """Read the trajectory that a sample is a step of: `trajectory.id` of its row's meta."""
     trajectory: Any = sample.meta.get("trajectory")
     found = trajectory.get("id") if isinstance(trajectory, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     return None if found is None else str(found)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def total(rewards_NK: torch.Tensor, weights_K: torch.Tensor | None) -> torch.Tensor:
-    """Weighted sum over the judged columns, [N], with a weight of 1 each where None is given; NaN where none was judged."""
+    """Sum the judged columns by their weights, with a weight of 1 each where None is given.
+
+    Returns:
+        [N]; NaN where none was judged.
+    """
     judged = ~rewards_NK.isnan()
     out = torch.where(judged, rewards_NK if weights_K is None else rewards_NK * weights_K, torch.zeros_like(rewards_NK)).sum(dim=1)
     return torch.where(judged.any(dim=1), out, torch.full_like(out, float("nan")))
 
 
 def sampler_logprobs(rollouts: Sequence[Rollout], width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the sampler reported, [N, width] each, NaN elsewhere: (of rows that train under the prompt and policy that sampled them,
-    of rows whose ratio is taken against it).
+    """Split what the sampler reported into that of rows that train under the prompt and policy that sampled them, and that of rows whose
+    ratio is taken against it.
 
     A row that was sampled under a hint and trains without it, or was sampled long ago, has no log-prob to compare with the trainer's.
+
+    Returns:
+        (of the first, of the second), [N, width] each, in nats; NaN elsewhere.
     """
     sampled, given = (torch.full((len(rollouts), width), float("nan")) for _ in range(2))
     for n, rollout in enumerate(rollouts):

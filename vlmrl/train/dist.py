@@ -177,7 +177,11 @@ def on_main(fn: Callable[[], T]) -> T | None:
 
 
 def sum_(value: torch.Tensor) -> torch.Tensor:
-    """Sum of a small tensor over ranks, in place; on the CPU, wherever the tensor is."""
+    """Sum a small tensor over ranks, in place; on the CPU, wherever the tensor is.
+
+    Returns:
+        The same tensor.
+    """
     if world() > 1:
         here = value.cpu()
         with collective("sum"):

@@ -21,7 +21,7 @@ MOST_LABELS = 6
 
 
 def summed_notes(notes: Mapping[str, int]) -> dict[str, float]:
-    """Counts of all ranks."""
+    """Add up the counts of all ranks."""
     out: dict[str, float] = {}
     for of_rank in dist.gather(dict(notes)):
         for name, number in of_rank.items():
@@ -30,7 +30,7 @@ def summed_notes(notes: Mapping[str, int]) -> dict[str, float]:
 
 
 def unaided(groups: Sequence[tuple[int, ScoredGroup]]) -> dict[str, float]:
-    """Reward and length of what the policy did without help, where guided rows took the place of some of it; {} elsewhere."""
+    """Average reward and length of what the policy did without help, where guided rows took the place of some of it; {} elsewhere."""
     helped = any(dist.gather(any(scored.unguided is not None for _, scored in groups)))
     if not helped:
         return {}
@@ -45,15 +45,16 @@ def unaided(groups: Sequence[tuple[int, ScoredGroup]]) -> dict[str, float]:
 
 
 def share_with_given_row(groups: Sequence[tuple[int, ScoredGroup]]) -> float:
-    """Share of the groups of all ranks that hold a row which nobody sampled (ground truth, demonstration); 0 without groups."""
+    """Compute the share of the groups of all ranks that hold a row which nobody sampled (ground truth, demonstration); 0 without groups."""
     mine = [any(rollout.provenance == "ground_truth" for rollout in scored.group.rollouts) for _, scored in groups]
     everyone = [given for of_rank in dist.gather(mine) for given in of_rank]
     return sum(everyone) / max(1, len(everyone))
 
 
 def advantage_moments(adv_N: torch.Tensor, task_N: torch.Tensor, tasks: Sequence[str]) -> dict[str, float]:
-    """Skewness and kurtosis (3 for a normal law) of the advantages, of all and, where there are several, of each task's; 0 where they
-    are all equal."""
+    """Compute skewness and kurtosis (3 for a normal law) of the advantages, of all and, where there are several, of each task's; 0 where
+    they are all equal.
+    """
     out: dict[str, float] = {}
     parts = [("", adv_N), *((f"/{task}", adv_N[task_N == k]) for k, task in enumerate(tasks) if len(tasks) > 1)]
     for suffix, values in parts:
@@ -65,7 +66,7 @@ def advantage_moments(adv_N: torch.Tensor, task_N: torch.Tensor, tasks: Sequence
 
 
 def label_key(samples: Iterable[Sample]) -> str | None:
-    """The key of `LABEL_KEYS` with 2 to `MOST_LABELS` values in the rows of a stage; None where there is none."""
+    """Find the key of `LABEL_KEYS` with 2 to `MOST_LABELS` values in the rows of a stage; None where there is none."""
     seen: dict[str, set[str]] = {key: set() for key in LABEL_KEYS}
     for sample in samples:
         for key, values in seen.items():
@@ -75,14 +76,15 @@ def label_key(samples: Iterable[Sample]) -> str | None:
 
 
 def label_of(sample: Sample, key: str | None) -> str | None:
-    """What a row says in that key of its meta, as text."""
+    """Read what a row says in that key of its meta, as text."""
     value = None if key is None else sample.meta.get(key)
     return None if value is None else str(value)
 
 
 def completions(groups: Sequence[tuple[int, ScoredGroup]], key: str | None) -> dict[str, float]:
-    """Shares of the on-policy completions of all ranks; of those with a thought also by what rows say in `key`, as
-    `completions/think_rate/<label>`."""
+    """Compute shares of the on-policy completions of all ranks; of those with a thought also by what rows say in `key`, as
+    `completions/think_rate/<label>`.
+    """
     counts: dict[str | None, list[float]] = {None: [0.0] * 5}
     for _, scored in groups:
         label = label_of(scored.group.prompt.sample, key)
@@ -102,8 +104,12 @@ def completions(groups: Sequence[tuple[int, ScoredGroup]], key: str | None) -> d
 
 
 def worth(batch: StepBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """(what each row is worth, the rows that statistics count): its reward, and all of them; of turns the sum over the attempt, and one
-    turn of each. [N] both."""
+    """Say what each row is worth, and which rows statistics count: its reward, and all of them; of turns the sum over the attempt, and
+    one turn of each.
+
+    Returns:
+        (worth [N] float64, counted [N] bool).
+    """
     x = batch.x
     if not batch.turns:
         return x.reward_N, torch.ones_like(x.valid_N)
@@ -113,7 +119,7 @@ def worth(batch: StepBatch) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def describe(batch: StepBatch, adv_N: torch.Tensor, *, key: str | None = None) -> dict[str, float]:
-    """Statistics over the on-policy rows of all ranks.
+    """Compute statistics over the on-policy rows of all ranks.
 
     Args:
         adv_N: advantages of all rollouts of all ranks.

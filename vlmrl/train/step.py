@@ -146,7 +146,7 @@ class TokenScores:
 
 @torch.no_grad()
 def score_tokens(learner: Learner, rows: Sequence[Row], *, policy: Policy | None = None, vision: VisionCache | None = None) -> TokenScores:
-    """Log-probs and entropies of all rows: under the policy, or under another one that is given."""
+    """Compute log-probs and entropies of all rows: under the policy, or under another one that is given."""
     policy, vision = policy or learner.policy, vision or learner.vision
     logp_NT, entropy_NT = (torch.zeros(response_mask(rows).shape) for _ in range(2))
     layout = layout_of(policy, learner.layout)
@@ -164,7 +164,11 @@ def score_tokens(learner: Learner, rows: Sequence[Row], *, policy: Policy | None
 
 
 def score_rows(learner: Learner, rows: Sequence[Row], *, policy: Policy | None = None, vision: VisionCache | None = None) -> torch.Tensor:
-    """Log-probs of all rows without gradient, [N, T]: old log-probs, or the reference's when its policy is given."""
+    """Compute log-probs of all rows without gradient: old log-probs, or the reference's when its policy is given.
+
+    Returns:
+        [N, T] float32, in nats, on the CPU; 0 outside the responses.
+    """
     return score_tokens(learner, rows, policy=policy, vision=vision).logp_NT
 
 
@@ -357,7 +361,7 @@ def _gap(logp_BT: torch.Tensor, sampled_BT: torch.Tensor) -> Sums:
 
 
 def read(numbers: Sequence[Number]) -> list[float]:
-    """Numbers as floats, in their order, with one wait for the device however many are there. Nothing is rounded or added up before."""
+    """Turn numbers into floats, in order, with one wait for the device however many there are. Nothing is rounded or added up before."""
     there = [x.detach().reshape(()).double() for x in numbers if isinstance(x, torch.Tensor) and x.device.type != "cpu"]
     waited = iter(torch.stack(there).tolist() if there else [])
     return [next(waited) if isinstance(x, torch.Tensor) and x.device.type != "cpu" else float(x) for x in numbers]
@@ -392,12 +396,16 @@ def _apply(learner: Learner, seen: Sequence[Sums], tokens: int) -> StepReport:
 
 
 def masked_sum(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(sum, count) over a mask, without gradient."""
+    """Sum over a mask, without gradient.
+
+    Returns:
+        (sum, count), scalars on the device of the values.
+    """
     return torch.where(mask_BT, value_BT.detach(), torch.zeros_like(value_BT)).sum(), mask_BT.sum()
 
 
 def learning_rate(step: int, total: int, *, peak: float, schedule: Literal["constant", "linear", "cosine"], warmup: float) -> float:
-    """Rate of the update that follows `step` finished updates: linear warm-up over `warmup * total`, then the schedule to zero."""
+    """Give the rate of the update that follows `step` finished updates: linear warm-up over `warmup * total`, then the schedule to zero."""
     rising = round(warmup * total)
     if step < rising:
         return peak * (step + 1) / rising
@@ -414,6 +422,6 @@ def set_rates(optimizer: Any, cfg: OptimSection, shape: Callable[[float], float]
 
 
 def rates(optimizer: Any) -> dict[str, float]:
-    """Learning rates for the log: `lr`, and `lr/<part>` of parts with one of their own."""
+    """Read the learning rates for the log: `lr`, and `lr/<part>` of parts with one of their own."""
     groups = optimizer.param_groups
     return {"lr": float(groups[0]["lr"])} | {f"lr/{group['part']}": float(group["lr"]) for group in groups if "part" in group}

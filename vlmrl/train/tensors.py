@@ -114,7 +114,10 @@ def system_error(error: SafetensorError) -> OSError | None:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Tensors of a safetensors file, on the CPU. Nothing but safetensors is read: a pickle is refused, not run.
+    """Read the tensors of a safetensors file. Nothing but safetensors is read: a pickle is refused, not run.
+
+    Returns:
+        Tensors by name, on the CPU.
 
     Raises:
         CheckpointError: missing, or not a well-formed safetensors file.
@@ -126,15 +129,17 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def optimizer_tensors(opt: torch.optim.Optimizer, names: Sequence[str]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The state of an Adam or AdamW as (tensors, json).
+    """Take the state of an Adam or AdamW apart into tensors and JSON values.
 
     Args:
         opt: the bare optimizer, not accelerate's wrapper.
         names: one per parameter, in the order of the parameters in `opt.param_groups`.
 
     Tensors are called `<kind>/<parameter name>` with kind `step`, `exp_avg`, `exp_avg_sq` or `max_exp_avg_sq`, or those of the optimizer's
-    own `Moments`; they are the live ones, so write them before the next optimizer step. A parameter that never had a gradient has none.
-    The JSON part holds the parameter groups with names in place of parameters.
+    own `Moments`. A parameter that never had a gradient has none. The JSON part holds the parameter groups with names in place of parameters.
+
+    Returns:
+        (tensors, json). The tensors are the live ones, so write them before the next optimizer step.
     """
     parameters = _named(opt, names)
     tensors: dict[str, torch.Tensor] = {}

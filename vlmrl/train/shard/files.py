@@ -28,7 +28,11 @@ Parameters = Mapping[str, torch.nn.Parameter]
 
 
 def of(named: Parameters, optimizer: torch.optim.Optimizer, order: Sequence[str]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Live weights and moments under their names in a checkpoint, and the parameter groups as JSON values."""
+    """Name live weights and moments as a checkpoint does.
+
+    Returns:
+        (tensors by name, the parameter groups as JSON values).
+    """
     moments, groups = optimizer_tensors(optimizer, order)
     return {WEIGHT + name: parameter.detach() for name, parameter in named.items()} | moments, groups
 

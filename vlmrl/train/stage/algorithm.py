@@ -46,11 +46,11 @@ class Bound:
         return "remembers" in self.extra or "acts_on" in self.extra
 
     def argument(self, name: str) -> Any:
-        """An argument of the recipe, or the method's default."""
+        """Read an argument of the recipe, or the method's default."""
         return self.arguments[name] if name in self.arguments else self.defaults[name]
 
     def seeing(self, x: AdvantageInputs) -> AdvantageInputs:
-        """The inputs as this method sees them: with its memory, if it has one."""
+        """Give the inputs as this method sees them: with its memory, if it has one."""
         if "remembers" not in self.extra:
             return x
         return dataclasses.replace(x, memory={name: _tensor(value) for name, value in self.memory.value.items()})
@@ -63,13 +63,13 @@ class Bound:
             self.memory.value = update(self.memory.value, x, **{k: v for k, v in self.arguments.items() if k in known})
 
     def dual(self) -> dict[str, float]:
-        """Of a constraint: the stored dual, or the starting one."""
+        """Give a constraint's stored dual, or the starting one."""
         if not self.memory.value:
             self.memory.value = self.call({}, {})
         return self.memory.value
 
     def advance(self, measured: Mapping[str, PartialMean]) -> dict[str, float]:
-        """Of a constraint: the dual after a step with these measurements."""
+        """Move a constraint's dual on by a step's measurements, and give it."""
         self.memory.value = self.call(self.dual(), measured)
         return self.memory.value
 
@@ -79,7 +79,7 @@ def _tensor(value: Any) -> torch.Tensor:
 
 
 def bind(registry: Registry[Any], method: Method) -> Bound:
-    """A recipe's method of a slot."""
+    """Bind a recipe's method of a slot to its arguments."""
     entry = registry.get(method.name)
     return Bound(
         slot=registry.slot,
@@ -116,7 +116,7 @@ class Algorithm:
 
     @staticmethod
     def of(cfg: GrpoSection) -> Algorithm:
-        """The methods that a section names.
+        """Bind the methods that a section names.
 
         Raises:
             ConfigError: one is registered with a memory in a slot whose methods are not called once per step.
@@ -146,7 +146,7 @@ class Algorithm:
         return out
 
     def methods(self) -> Iterator[Bound]:
-        """All of them, in the order in which they act. (A group loss is given what it needs by the two passes themselves.)"""
+        """Yield all of them, in the order in which they act. (A group loss is given what it needs by the two passes themselves.)"""
         yield from (self.strategy, *self.filters, *self.reward_shaping, self.advantage, *self.reweight, self.credit)
         if self.group_loss is None:
             yield from (self.loss, self.kl)
@@ -154,7 +154,7 @@ class Algorithm:
         yield from self.constraints
 
     def acting_on(self, what: str) -> list[Bound]:
-        """The constraints whose dual goes to `advantage`, `loss` or `beta`."""
+        """Find the constraints whose dual goes to `advantage`, `loss` or `beta`."""
         return [c for c in self.constraints if c.extra["acts_on"] == what]
 
     def needs(self, name: str) -> bool:
@@ -162,11 +162,11 @@ class Algorithm:
         return any(name in method.needs for method in self.methods())
 
     def beta(self, recipe: float) -> float:
-        """Weight of the divergence in this step: the recipe's, or the one that a constraint steers."""
+        """Give the weight of the divergence in this step: the recipe's, or the one that a constraint steers."""
         return next((c.dual()["kl"] for c in self.acting_on("beta")), recipe)
 
     def duals(self) -> dict[str, float]:
-        """For the log: `dual/<constraint>/<name>`."""
+        """Name the duals for the log: `dual/<constraint>/<name>`."""
         return {f"dual/{c.name}/{name}": float(value) for c in self.constraints for name, value in c.memory.value.items()}
 
 
@@ -182,10 +182,13 @@ def select(filters: Sequence[Bound], batch: StepBatch) -> None:
 
 
 def credit_tokens(algorithm: Algorithm, batch: StepBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """(advantage per token of this rank's rows [n, T], advantage per rollout of all ranks [N]).
+    """Turn rewards into advantages per token.
 
     In order: shaping (which changes what the advantage sees, not what is logged), the advantage, the constraints on top of it with
     the raw rewards, reweighting per rollout, credit, reweighting per token. Memories of methods move on here, once per step.
+
+    Returns:
+        (advantage per token of this rank's rows [n, T], advantage per rollout of all ranks [N]); 0 outside the responses.
     """
     raw = dataclasses.replace(batch.x, valid_N=batch.counted_N)
     x = shaped(algorithm, raw)
@@ -214,7 +217,7 @@ def credit_tokens(algorithm: Algorithm, batch: StepBatch) -> tuple[torch.Tensor,
 
 
 def by_trajectory(x: AdvantageInputs, names: Sequence[str | None], needs: Sequence[str] = ()) -> AdvantageInputs:
-    """The same rows grouped by the trajectory that they are steps of, for methods that ask for `trajectory_N`.
+    """Group the same rows by the trajectory that they are steps of, for methods that ask for `trajectory_N`.
 
     Args:
         names: trajectory of each row.
@@ -235,8 +238,9 @@ def by_trajectory(x: AdvantageInputs, names: Sequence[str | None], needs: Sequen
 
 
 def advantage_problem(algorithm: Algorithm, batch: StepBatch, adv_N: torch.Tensor) -> str | None:
-    """What is wrong where a row that trains has an advantage that is not finite: the methods, and the rewards of the first. The same on
-    every rank."""
+    """Say what is wrong where a row that trains has an advantage that is not finite: the methods, and the rewards of the first. The same
+    on every rank.
+    """
     x = batch.x
     bad_N = batch.keep_N & x.valid_N & ~adv_N.isfinite()
     if not bool(bad_N.any()):
@@ -256,7 +260,7 @@ def per_token(method: Bound) -> bool:
 
 
 def shaped(algorithm: Algorithm, x: AdvantageInputs) -> AdvantageInputs:
-    """The inputs with every shaping applied to the reward columns, in order."""
+    """Apply every shaping to the reward columns, in order, and sum them anew."""
     rewards_NK = x.rewards_NK
     for shaping in algorithm.reward_shaping:
         seen = dataclasses.replace(x, rewards_NK=rewards_NK)

@@ -108,7 +108,11 @@ class Stage:
             keeper.after_update()
 
     def score_reference(self, rows: Sequence[Row]) -> torch.Tensor:
-        """Compute log-probs of rows under the stage's starting weights, [N, T]."""
+        """Compute log-probs of rows under the stage's starting weights.
+
+        Returns:
+            [N, T] float32, in nats, on the CPU; 0 outside the responses.
+        """
         assert self.reference is not None
         return score_rows(self.learner, rows, policy=self.reference.policy, vision=self.reference.vision)
 

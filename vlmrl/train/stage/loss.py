@@ -95,7 +95,7 @@ class GroupObjective:
 
 
 def objective_of(learner: Learner, algorithm: Algorithm, batch: Minibatch, beta: float) -> Objective:
-    """The objective of one update. What needs to see the whole minibatch first gets its pass without gradient here."""
+    """Make the objective of one update. What needs to see the whole minibatch first gets its pass without gradient here."""
     if algorithm.group_loss is not None:
         return group_objective(learner, algorithm.group_loss, batch)
     regularisers = [
@@ -116,7 +116,7 @@ def objective_of(learner: Learner, algorithm: Algorithm, batch: Minibatch, beta:
 
 
 def constrained(learner: Learner, constraint: Bound, batch: Minibatch) -> Auxiliary:
-    """The term of a constraint that acts on the loss, with its dual at the weights that this update starts from."""
+    """Make the term of a constraint that acts on the loss, with its dual at the weights that this update starts from."""
     x = scored_inputs(learner, batch)
     seen = merge(dist.gather(constraint.extra["measure"](x)))
     dual = constraint.advance(seen)
@@ -128,7 +128,7 @@ def constrained(learner: Learner, constraint: Bound, batch: Minibatch) -> Auxili
 
 
 def group_objective(learner: Learner, loss: Bound, batch: Minibatch) -> GroupObjective:
-    """First pass of a loss that compares rollouts: scores of all ranks without gradient, and the loss's derivatives by them."""
+    """Make the first pass of a loss that compares rollouts: scores of all ranks without gradient, and the loss's derivatives by them."""
     score, divergence = choice(loss.call, "score") or "logL", choice(loss.call, "divergence")
     x = scored_inputs(learner, batch)
     terms = row_terms(x, score=score, divergence=divergence)

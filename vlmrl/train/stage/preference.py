@@ -79,7 +79,11 @@ def preference_step(stage: Stage, cfg: PreferenceSection, loss: Bound) -> StepRe
 
 
 def paired_rows(stage: Stage, cfg: PreferenceSection) -> tuple[tuple[Row, ...], torch.Tensor]:
-    """Plan and encode the step's rows of this rank, chosen before rejected, and 1 or -1 for each, [N]."""
+    """Plan and encode the step's rows of this rank, chosen before rejected.
+
+    Returns:
+        (rows, sign [N]: 1 of a chosen one, -1 of a rejected one).
+    """
     bundle = stage.policy.bundle
     with stage.timed_loader():
         taken = stage.loader.next_batch(stage.state.ledger, prompts=cfg.batch, rollouts=1)

@@ -20,7 +20,7 @@ Decode = Callable[[Sequence[int]], str]
 
 
 def answer_span(text: str, answer_format: str) -> tuple[int, int] | None:
-    """Characters [start, end) of the answer that `answers.tags.parse` finds; None without one, or if it is blank."""
+    """Find the characters [start, end) of the answer that `answers.tags.parse` finds; None without one, or if it is blank."""
     answer = parse(text, answer_format).answer
     if not answer:
         return None
@@ -30,7 +30,7 @@ def answer_span(text: str, answer_format: str) -> tuple[int, int] | None:
 
 
 def answer_tokens(ids: Sequence[int], text: str, span: tuple[int, int], decode: Decode) -> tuple[int, int]:
-    """Tokens [start, end) that hold any character of `span`. `text` is what `ids` decode to.
+    """Find the tokens [start, end) that hold any character of `span`. `text` is what `ids` decode to.
 
     Prefixes are decoded at the places of a binary search: a decoded prefix is never longer than a longer one.
     """
@@ -48,7 +48,11 @@ def answer_tokens(ids: Sequence[int], text: str, span: tuple[int, int], decode: 
 
 
 def answer_mask(rollouts: Sequence[Rollout], answer_formats: Sequence[str], decode: Decode) -> torch.Tensor:
-    """True on the answer's tokens, bool [N, T], T the longest rollout; a row without an answer is all False."""
+    """Mark the answer's tokens.
+
+    Returns:
+        [N, T] bool, T the longest rollout; a row without an answer is all False.
+    """
     width = max((len(r.ids) for r in rollouts), default=0)
     mask = torch.zeros((len(rollouts), width), dtype=torch.bool)
     for n, (rollout, answer_format) in enumerate(zip(rollouts, answer_formats, strict=True)):

@@ -20,14 +20,21 @@ PIECE = 64
 
 
 def uniforms(seeds: Sequence[int], tokens: int) -> np.ndarray:
-    """The draws of each rollout, float64 [len(seeds), tokens] in [0, 1)."""
+    """Draw the uniforms of each rollout.
+
+    Returns:
+        float64 [len(seeds), tokens] in [0, 1).
+    """
     return np.stack([np.random.Generator(np.random.Philox(seed)).random(tokens) for seed in seeds])
 
 
 def sample(logits_NV: Tensor, draws_N: Tensor, settings: GenerationSettings) -> tuple[Tensor, Tensor]:
-    """(token [N], its log-prob [N] under the distribution it was drawn from). Greedy takes the first of equal maxima.
+    """Draw a token of each row. Greedy takes the first of equal maxima.
 
     Nucleus: the smallest set of most likely tokens whose mass reaches `top_p`, renormalised.
+
+    Returns:
+        (token [N], its log-prob [N] in nats, under the distribution it was drawn from).
     """
     if settings.temperature == 0:
         logp_NV = torch.log_softmax(logits_NV, dim=-1)
@@ -59,8 +66,11 @@ def _place(p_NV: Tensor, draws_N: Tensor) -> Tensor:
 
 
 def first_over(p_NV: Tensor, threshold_N: Tensor, *, reached: bool = False) -> Tensor:
-    """First place at which the running sum of numbers >= 0 is above the threshold (with `reached`, at least it), int64 [N]; where none
-    is, the last place with a number above 0. Every sum is over at most PIECE numbers and in the same order whatever the device does.
+    """Find the first place at which the running sum of numbers >= 0 is above the threshold (with `reached`, at least it). Every sum is over
+    at most PIECE numbers and in the same order whatever the device does.
+
+    Returns:
+        [N] int64; where the sum never gets there, the last place with a number above 0.
     """
     rows = p_NV.shape[0]
     levels = [p_NV]

@@ -131,7 +131,11 @@ class DecodeGrid:
         self._age_A = self._age_A + 1
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """Attention of the new tokens: query [1, K*R, N, D], key and value [1, K, N, D] -> [1, N, K*R, D]. Stores key and value."""
+        """Attend from the new tokens: query [1, K*R, N, D], key and value [1, K, N, D]. Stores key and value.
+
+        Returns:
+            [1, N, K*R, D]
+        """
         own = self._answer[layer]
         prompts, heads, width, _, size = own[0].shape
         for kept, x in zip(own, (key, value), strict=True):
@@ -151,7 +155,11 @@ class DecodeGrid:
         return x.contiguous() if self._row_AG is None else x.index_select(0, self._row_AG)
 
     def own(self, slot: int, k: int, tokens: int) -> list[Pair]:
-        """The keys and values of the first tokens of an answer to the prompt with the caller's number, [1, K, tokens, D]: views."""
+        """Show the keys and values of the first tokens of an answer to the prompt with the caller's number.
+
+        Returns:
+            By layer, [1, K, tokens, D] each: views.
+        """
         a = self.slots.index(slot)
         return [(keys[a, :, k, :tokens][None], values[a, :, k, :tokens][None]) for keys, values in self._answer]
 
@@ -172,7 +180,11 @@ class DecodeGrid:
 
 
 def stacked(x: Tensor, lengths: Sequence[int], width: int) -> Tensor:
-    """Packed [1, K, sum of lengths, D] -> [A, K, width, D], padded with zeros behind."""
+    """Unpack [1, K, sum of lengths, D] into a row for each prompt.
+
+    Returns:
+        [A, K, width, D], padded with zeros behind.
+    """
     out = x.new_zeros(len(lengths), x.shape[1], width, x.shape[3])
     at = 0
     for i, n in enumerate(lengths):
@@ -182,7 +194,11 @@ def stacked(x: Tensor, lengths: Sequence[int], width: int) -> Tensor:
 
 
 def places(kept: Tensor, at_A: Tensor) -> Tensor:
-    """Where the column `at_A` of each prompt's answers stands in keys or values [A, K, G, T, D] whose places are one dimension, [A*K*G]."""
+    """Find where the column `at_A` of each prompt's answers stands in keys or values [A, K, G, T, D] whose places are one dimension.
+
+    Returns:
+        [A*K*G] int64.
+    """
     prompts, heads, width, room, _ = kept.shape
     first = torch.arange(prompts * heads * width, device=kept.device).view(prompts, heads * width) * room
     return (first + at_A[:, None]).view(-1)

@@ -26,7 +26,7 @@ Encode = Callable[[Sample, str], Prompt]
 
 
 def collector_for(strategy: Strategy, encode: Encode) -> Callable[..., Collector]:
-    """The class of collector that a strategy needs; `encode` makes the prompts with hints."""
+    """Choose the class of collector that a strategy needs; `encode` makes the prompts with hints."""
     return partial(GuidedCollector, encode=encode) if isinstance(strategy, GuidingStrategy) else Collector
 
 
@@ -43,7 +43,7 @@ class GuidedGroup(PendingGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class GuidedCollector(Collector):
-    """A collector for a strategy that samples again under hints."""
+    """Collect for a strategy that samples again under hints."""
 
     strategy: GuidingStrategy
     encode: Encode

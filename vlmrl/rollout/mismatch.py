@@ -23,7 +23,7 @@ TURNS = 16
 
 
 def place_of(prompt: Prompt) -> str:
-    """Which media a prompt holds, one of `PLACES`."""
+    """Say which media a prompt holds, as one of `PLACES`."""
     kinds = [handle.kind for handle in prompt.media]
     if not kinds:
         return "text"
@@ -33,19 +33,22 @@ def place_of(prompt: Prompt) -> str:
 
 
 def turn_of(turn: int) -> str:
-    """The name under which a turn is reported: its number, and one name for the last of long episodes."""
+    """Name a turn as it is reported: by its number, and with one name for the last of long episodes."""
     return str(turn) if turn < TURNS else f"{TURNS}_on"
 
 
 def gaps(
     logp_BT: torch.Tensor, sampled_BT: torch.Tensor, prompts: Sequence[Prompt], turns: Sequence[int | None] = ()
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Sums and counts over the sampled tokens of each place: `sampling/logp_gap/<place>`, |trainer - sampler|, and
-    `sampling/ratio/<place>`, trainer's probability / sampler's. `sampled_BT` is not finite where nothing was sampled; a count may be 0.
-    All are on the device of the log-probs: the host has waited for none.
+    """Sum over the sampled tokens of each place how far the trainer's log-probs are from the sampler's. `sampled_BT` is not finite where
+    nothing was sampled. All sums are on the device of the log-probs: the host has waited for none.
 
-    `turns`: of the rows that are turns of episodes; the first of these is then given for each turn as well, `sampling/turn_gap/<turn>`. A
-    sampler that keeps what it has read is right about first turns whatever it does with what it keeps.
+    `turns`: of the rows that are turns of episodes; the first of the metrics is then given for each turn as well,
+    `sampling/turn_gap/<turn>`. A sampler that keeps what it has read is right about first turns whatever it does with what it keeps.
+
+    Returns:
+        (sum, count) of `sampling/logp_gap/<place>`, |trainer - sampler| in nats, and `sampling/ratio/<place>`, trainer's probability /
+        sampler's; a count may be 0.
     """
     known_BT = sampled_BT.isfinite()
     gap_BT = torch.where(known_BT, logp_BT.detach() - sampled_BT, torch.zeros_like(sampled_BT))
@@ -77,7 +80,10 @@ class Bounds:
     stop: float | None = None
 
     def check(self, metrics: Mapping[str, float], where: str) -> list[str]:
-        """Warnings about a step's gaps by place.
+        """Warn about a step's gaps by place.
+
+        Returns:
+            The warnings.
 
         Raises:
             EngineError: one is above `stop`, or not a number.

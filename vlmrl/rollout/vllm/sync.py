@@ -165,7 +165,8 @@ def refused(detail: str) -> EngineError:
 
 
 def weights(policy: Policy, *, tower: bool) -> Named:
-    """The policy's weights as a model without adapters, by name, each tied one once. With `tower` off, those outside the vision tower."""
+    """Yield the policy's weights as a model without adapters, by name, each tied one once. With `tower` off, those outside the vision
+    tower."""
     parameters = dict(policy.model.named_parameters(remove_duplicate=False))
     seen: set[int] = set()
     aliases: set[str] = set()
@@ -177,7 +178,11 @@ def weights(policy: Policy, *, tower: bool) -> Named:
 
 
 def buckets(named: Named, most: int) -> Iterator[list[tuple[str, torch.Tensor]]]:
-    """Consecutive tensors of at most `most` bytes together; a larger one is alone."""
+    """Cut tensors, in their order, into buckets of at most `most` bytes; a larger one is alone.
+
+    Yields:
+        [(name, tensor), ...]
+    """
     out: list[tuple[str, torch.Tensor]] = []
     size = 0
     for name, tensor in named:

@@ -118,3 +118,38 @@ def test_no_public_class_name_stands_for_two_classes() -> None:
 def test_a_repeated_class_name_would_be_found() -> None:
     sources = {"a.py": "class Row: ...\nclass _Row: ...", "b.py": "class Row: ...", "c.py": "class _Row: ...\ndef f():\n    class Row: ..."}
     assert repeated_classes(sources) == {"Row": ["a.py", "b.py"]}
+
+
+TENSORS = ("algo", "policy", "train", "rollout")
+"""Folders whose public functions say in `Returns:` (a generator in `Yields:`) what tensors they give: axes, type, edge cases."""
+SILENT = ("policy/layouts.py", "policy/offload.py", "policy/tree_attention.py", "train/stage/providers")
+"""Files and folders that do not say so yet. A new one does not come in, and one that is done goes out."""
+
+
+def silent_functions(source: str) -> list[str]:
+    """Name the public top-level functions that return tensors and have no section that says which."""
+    return [
+        node.name
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("_")
+        and node.returns is not None
+        and re.search(r"\bTensor\b", ast.unparse(node.returns))
+        and not re.search(r"^(Returns|Yields):$", ast.get_docstring(node) or "", re.M)
+    ]
+
+
+def test_functions_say_what_tensors_they_return() -> None:
+    files = [path for part in TENSORS for path in sorted((PACKAGE / part).rglob("*.py"))]
+    silent = {str(path.relative_to(PACKAGE)): names for path in files if (names := silent_functions(path.read_text("utf-8")))}
+    excused = {file: next((one for one in SILENT if file == one or file.startswith(f"{one}/")), None) for file in silent}
+    wrong = [f"{file}: {', '.join(names)}" for file, names in silent.items() if excused[file] is None]
+    assert not wrong, "a docstring wants `Returns:` with the axes of the tensors: " + "; ".join(wrong)
+    assert sorted({*SILENT} - {*excused.values()}) == [], "these say all of it: take them out of SILENT"
+
+
+def test_a_silent_function_would_be_found() -> None:
+    said = 'def f(x) -> dict[str, torch.Tensor]:\n    """Do.\n\n    Returns:\n        [N]\n    """\n'
+    assert silent_functions(said) == []
+    assert silent_functions(said.replace("Returns:", "It returns:")) == ["f"]
+    assert silent_functions("def f() -> int: ...\ndef _g() -> Tensor: ...\nclass A:\n    def h(self) -> Tensor: ...\n") == []

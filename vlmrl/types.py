@@ -137,6 +137,7 @@ class MediaHandle:
     step_times: tuple[float, ...] | None = None
     """Video, for a model that reads the time as text (Qwen3-VL): seconds from the first frame of the file for each temporal step,
     the mean of when its first and its last frame come on screen. Each step then has a span of its own in the prompt."""
+    # no part of equality: headers and packets may disagree about a medium that is the same
     duration: float | None = field(default=None, compare=False)
     """Video: seconds, as its headers say (when planned) or its packets (when decoded)."""
 
@@ -172,6 +173,7 @@ class Prompt:
 
 def gold_of(sample: Sample) -> list[Any]:
     """What a row says about its answer: everything of it but the question and the media."""
+    # the question and the media are compared by entries of their own (`Prompt.inputs`)
     return [sample.task, sample.answer_type, sample.answer, sample.gt, sample.thought, sample.meta]
 
 
@@ -297,6 +299,7 @@ class Scores:
         out: list[float | None] = []
         for row in self.rewards_GK:
             judged = [w * r for w, r in zip(self.weights, row, strict=True) if r is not None]
+            # None and not 0: what nothing judged is no failure, and must enter no mean
             out.append(sum(judged) if judged else None)
         return out
 
@@ -318,8 +321,10 @@ class ScoredGroup:
         out: dict[tuple[int, ...], tuple[float | None, int]] = {}
         for n, (value, rollout) in enumerate(zip(self.scores.total(), self.group.rollouts, strict=True)):
             if rollout.on_policy:
+                # turns of an attempt share a key; an answer has one of its own
                 one = (rollout.attempt,) if isinstance(rollout, TurnRollout) else (-1, n)
                 before, tokens = out.get(one, (0.0, 0))
+                # an attempt with a turn that nothing judged has no reward: what is left of the sum would pass for all of it
                 out[one] = (None if value is None or before is None else before + value, tokens + len(rollout.ids))
         return list(out.values())
 

@@ -73,6 +73,7 @@ def embed(policy: Policy, ids_BS: torch.Tensor, prompts: Sequence[tuple[Prompt, 
             flat_index.append(torch.arange(span.start, span.end) + b * ids_BS.shape[1] + offset)
             parts.append(found.merged[span.first : span.last])
             deep.append([layer[span.first : span.last] for layer in found.deepstack])
+    # deepstack layers count their features along this mask: one placeholder that was sampled would move all behind it
     expected = sum(int(index.numel()) for index in flat_index)
     if int(pads.sum()) != expected:
         raise ValueError(f"{int(pads.sum())} placeholder tokens but {expected} vision features: a placeholder id outside a visual span")
@@ -82,6 +83,7 @@ def embed(policy: Policy, ids_BS: torch.Tensor, prompts: Sequence[tuple[Prompt, 
     index = to_device(torch.cat(flat_index), embeds.device)
     flat = embeds.reshape(-1, embeds.shape[-1])
     filled = flat.index_copy(0, index, torch.cat(parts).to(flat.dtype)).view_as(embeds)
+    # from layers of each span to spans of each layer, as the model adds them
     return ModelInput(filled, visual, [torch.cat(layer) for layer in zip(*deep, strict=True)])
 
 
@@ -108,7 +110,7 @@ def repeat(
             **inputs.arguments(), attention_mask=batch.attention_BS, position_ids=batch.positions_3BS, use_cache=False
         ).last_hidden_state
         logp_M, entropy_M = streaming_logprobs(
-            hidden_BSH.flatten(0, 1)[batch.score_M],
+            hidden_BSH.flatten(0, 1)[batch.score_M],  # of prompts nobody needs logits
             policy.head,
             batch.targets_M,
             temperature=temperature,
@@ -136,12 +138,14 @@ def shared_prefix(
     Raises:
         ConfigError: the model cannot run packed rows.
     """
+    # a model that ignored the layout would read the packed row as one long text, without an error
     require(policy.model.config.get_text_config())
     features = vision.features(policy, [handle for prompt, _ in batch.prompts for handle in prompt.media], train=train)
     inputs = embed(policy, batch.ids_1N, [(prompt, 0, offset) for prompt, offset in batch.prompts], features)
     with policy.autocast():
         hidden_NH = policy.core.language_model(
             **inputs.arguments(),
+            # the layout says who sees whom
             attention_mask=None,
             position_ids=batch.positions_31N,
             use_cache=False,

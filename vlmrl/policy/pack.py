@@ -182,7 +182,7 @@ class PrefixLayout(RowLayout):
         out: list[ColumnRun] = []
         for block in self.blocks:
             answers = [(at, n) for at, n in zip(block.suffix_starts, block.suffixes, strict=True) if n]
-            if len(answers) < 2:
+            if len(answers) < 2:  # nothing is shared: an ordinary causal row
                 out.append(ColumnRun(block.start, block.end, block.end, -1))
                 continue
             prompt = len(out)
@@ -328,13 +328,13 @@ def pack(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *, pad_i
     for b, row in enumerate(rows):
         start, n = len(row.prompt.ids), len(row.response)
         response = tensor_of(row.response)
-        if id(row.prompt) not in cached:
+        if id(row.prompt) not in cached:  # the rows of a group have one prompt
             cached[id(row.prompt)] = tensor_of(row.prompt.ids), prompt_positions(row.prompt, spec)
         prompt_ids, prompt_at = cached[id(row.prompt)]
         ids[b, :start], ids[b, start : start + n] = prompt_ids, response
         attention[b, : start + n] = 1
         positions[:, b, : start + n] = extend(prompt_at, n)
-        scored.append(torch.arange(n) + (b * width + start - 1))
+        scored.append(torch.arange(n) + (b * width + start - 1))  # a token is predicted by the state before it
     return MicroBatch(
         rows=tuple(rows),
         ids_BS=ids,

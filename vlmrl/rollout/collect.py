@@ -177,7 +177,7 @@ class Collector:
         known = self._known(journal, names, [prompt for _, prompt in prompts])
         out = RolloutBatch(from_journal=[name for name in names if name in known and known[name]["scores"] is not None])
         batches: list[GenerationBatch] = []
-        for start in range(0, len(prompts), self.generation_batch_size):
+        for start in range(0, len(prompts), self.generation_batch_size):  # the unit of replay: see the top
             part = slice(start, start + self.generation_batch_size)
             batches.append(
                 GenerationBatch(
@@ -312,7 +312,7 @@ class Collector:
         for number in sorted(scoring.pending):
             one = scoring.pending[number]
             unwritten = batch.scored_record(one.group.id) is None if one.scored is not None else one.group.id not in batch.known
-            if unwritten and (one.scored is not None or self.journals_unscored):
+            if unwritten and (one.scored is not None or self.journals_unscored):  # at most twice: without and with scores
                 batch.write(self._record(one))
         batch.journal.sync()
 
@@ -403,7 +403,7 @@ class Collection:
         notes: Counter[str] = Counter()
         for number, batch in enumerate(self.batches):
             if number == len(self._begun):
-                self._begun.append(self.collector.start(batch, self.out))
+                self._begun.append(self.collector.start(batch, self.out))  # not sampled ahead
             for one in self.collector.settle(self._begun[number], self.out):
                 self.out.groups.append(one.finished())
                 notes.update(one.notes)

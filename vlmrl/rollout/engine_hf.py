@@ -138,7 +138,7 @@ class HFEngine(InPlace):
         counted = dict(vars(self))
         with self.policy.autocast():
             self.begin(requests, settings, None, None).rehearse()
-        vars(self).update(counted)
+        vars(self).update(counted)  # what was thrown away is no work of the run
 
 
 class GenerateCall:
@@ -199,6 +199,7 @@ class GenerateCall:
             while self.queue:
                 request = self.requests[self.queue[0]]
                 size = len(request.prompt.ids)
+                # an empty grid takes any prompt: one with more answers than fit decodes alone, instead of never
                 full = alive > 0 and alive + len(request.seeds) > self.engine.max_num_seqs
                 if full or (chosen and tokens + size > self.engine.prefill_tokens):
                     break
@@ -220,6 +221,7 @@ class GenerateCall:
         pasts = [None if self.kept is None else self.kept.past(self.requests[i], policy.version) for i in chosen]
         starts = [0 if past is None else past.tokens for past in pasts]
         parts = [prompt if past is None else past.behind(prompt) for prompt, past in zip(prompts, pasts, strict=True)]
+        # groups without an answer: the prompts stand one behind another in one row, and none sees another
         layout = layout_of([(len(part.ids), ()) for part in parts])
         ids = torch.tensor([[i for part in parts for i in part.ids]])
         places = [prompt_positions(prompt, policy.positions)[:, start:] for prompt, start in zip(prompts, starts, strict=True)]
@@ -241,6 +243,7 @@ class GenerateCall:
         self.engine.prefilled_prompts += len(prompts)
         self.engine.prefilled_tokens += layout.tokens
         self.engine.kept_tokens += sum(starts)
+        # each answer starts from its prompt's last state; text ends every prompt, so the first axis is the position on all three
         last = torch.tensor([block.end - 1 for block in layout.blocks], device=device)
         owner = torch.repeat_interleave(torch.arange(len(chosen)), torch.tensor(counts)).to(device)
         rows = [self.first[i] + k for i, n in zip(chosen, counts, strict=True) for k in range(n)]
@@ -267,6 +270,7 @@ class GenerateCall:
         self.ids[rows.row_N, rows.t_N] = token
         self.logps[rows.row_N, rows.t_N] = logp
         rows.t_N = rows.t_N + 1
+        # counted on the host as well: to ask the device would be one more wait in every token
         for row in rows.rows:
             self.lengths[row] += 1
         ended = [stop or self.lengths[row] >= self.settings.max_new_tokens for row, stop in zip(rows.rows, stopped, strict=True)]
@@ -283,6 +287,7 @@ class GenerateCall:
 
     def _pick(self, rows: Running) -> tuple[Tensor, Tensor]:
         """The next token of every row, and its log-prob."""
+        # training log-probs leave these ids out too: both sides have one distribution
         logits = (rows.hidden_NH @ self.head.T).float().index_fill(1, self.forbidden, float("-inf"))
         return sample(logits, self.draws[rows.row_N, rows.t_N], self.settings)
 
@@ -295,6 +300,7 @@ class GenerateCall:
 
     def retire(self, row: int, stopped: bool) -> None:
         self.stopped[row] = stopped
+        # an answer's last token was drawn and never read, so there are no keys and values of it
         i, read = self.owner[row], self.lengths[row] - 1
         if self.kept is not None and self.requests[i].goes_on and read:
             k = row - self.first[i]
@@ -331,6 +337,7 @@ class GenerateCall:
         return self.policy.core.language_model(
             inputs_embeds=self.policy.core.get_input_embeddings()(token_N[None]),
             attention_mask=None,
+            # an answer is text: the three axes of M-RoPE move as one
             position_ids=position_N.view(1, 1, -1).expand(3, -1, -1),
             use_cache=False,
             decoding=grid,

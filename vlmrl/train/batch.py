@@ -58,6 +58,7 @@ class StepBatch:
             progress: share of the stage that is done.
         """
         local = [_record(place, scored, baseline) for place, scored in groups]
+        # in plan order, whichever rank has a group: every rank computes the same, however many there are
         everything = sorted((record for of_rank in dist.gather(local) for record in of_rank), key=lambda record: record.place)
         x = _columns(everything, progress)
         owners = [(record, k, attempt) for record in everything for k, attempt in enumerate(record.attempts)]
@@ -126,6 +127,7 @@ def _record(place: int, scored: ScoredGroup, baseline: Callable[[str], float | N
         columns=scored.scores.columns,
         weights=scored.scores.weights,
         baseline=float("nan") if value is None else value,
+        # by the place and not by the row: a step that crosses an epoch may hold a task twice
         trajectory=f"attempts at {place}" if plays else trajectory_id(prompt.sample),
         rewards=scored.scores.rewards_GK,
         on_policy=tuple(rollout.on_policy for rollout in rollouts),
@@ -136,8 +138,11 @@ def _record(place: int, scored: ScoredGroup, baseline: Callable[[str], float | N
 
 def _columns(records: Sequence[_Record], progress: float) -> AdvantageInputs:
     """The inputs of the methods, from the groups of all ranks in plan order."""
+    # of the first: all groups of a stage are scored by the same rewards
     columns, weights_K = records[0].columns, torch.tensor(records[0].weights, dtype=torch.float64)
+    # sorted: a set of texts has another order in every process, and the ids must be those of all ranks
     tasks = sorted({record.task for record in records})
+    # None, a reward that could not judge, is no 0: NaN marks it
     rewards = [[float("nan") if r is None else r for r in row] for record in records for row in record.rewards]
     rewards_NK = torch.tensor(rewards, dtype=torch.float64).view(len(rewards), len(columns))
     return AdvantageInputs(

@@ -204,9 +204,11 @@ def rehearse(learner: Learner, rows: Sequence[Row]) -> None:
     layout, policy = layout_of(learner.policy, learner.layout), learner.policy
     own = _numbered(layout, rows, learner.max_tokens_per_microbatch)
     cpu, pad = torch.device("cpu"), policy.bundle.end_ids[0]
+    # packed on the host to be counted: what a layout makes of rows, it alone knows
     largest = max(own, key=lambda part: layout.pack(part[1], policy.positions, cpu, pad_id=pad).tokens, default=None)
     devices = [policy.device] if policy.device.type == "cuda" else []
     vision = learner.vision.twin()
+    # so that dropout draws in the step what it would have drawn without the rehearsal
     with torch.random.fork_rng(devices=devices), learner.updates.occupied():
         for (_, part), turns in passes_of(policy, vision, [] if largest is None else [largest], train=True):
             micro = layout.pack(part, policy.positions, policy.device, pad_id=pad)
@@ -261,6 +263,7 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
         for turn in turns:
             scored = _forward(learner, layout, micro, turn)
             if not turn.own or not len(n):
+                # rows of another rank, or none: their backward pass is made of collectives, so every rank runs one
                 scalar = scored.logp_BT.sum() * 0
             else:
                 x, slices = loss_inputs(batch, n, scored), _slices(batch, n, micro)
@@ -384,6 +387,7 @@ def _apply(learner: Learner, seen: Sequence[Sums], tokens: int) -> StepReport:
     mine = _summed([dict(zip(sums, pairs, strict=False)) for sums in seen])
     ranks = dist.gather((mine, math.isfinite(norm)))
     merged = _summed([of_rank for of_rank, _ in ranks])
+    # a sum and no mean: every micro-batch has divided by the denominator of the whole step
     loss = merged.pop("loss", (0.0, 0.0))[0]  # on every rank the same
     metrics = {name: number / of for name, (number, of) in merged.items() if of > 0}
     finite = math.isfinite(loss) and all(finite for _, finite in ranks)
@@ -408,7 +412,7 @@ def learning_rate(step: int, total: int, *, peak: float, schedule: Literal["cons
     """Give the rate of the update that follows `step` finished updates: linear warm-up over `warmup * total`, then the schedule to zero."""
     rising = round(warmup * total)
     if step < rising:
-        return peak * (step + 1) / rising
+        return peak * (step + 1) / rising  # + 1: an update at rate 0 would be one for nothing
     if schedule == "constant":
         return peak
     done = (step - rising) / max(1, total - rising)

@@ -26,4 +26,5 @@ def grpo(x: AdvantageInputs, *, epsilon: float = 1e-4, ddof: Literal[0, 1] = 1) 
     centred_N = x.reward_N - segments.mean(x.reward_N, x.group_N, x.valid_N)
     scaled_N = centred_N / (segments.std(x.reward_N, x.group_N, x.valid_N, ddof=ddof) + epsilon)
     live_N = x.valid_N & ~segments.flat(x.reward_N, x.group_N, x.valid_N)
+    # no product with the mask: an unjudged reward is NaN, and 0 * NaN is NaN
     return torch.where(live_N, scaled_N, torch.zeros_like(scaled_N)).detach()

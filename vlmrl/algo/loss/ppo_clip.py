@@ -21,6 +21,7 @@ def ppo_clip(
     Returns:
         Loss [B, T], with metrics.
     """
+    # whatever stands outside the mask, NaN included, must reach neither value nor gradient
     adv_BT = ratio.inside(x.adv_BT, x.mask_BT)
     ratio_BT = ratio.token_ratio(x)
     low, high = 1 - clip_low, 1 + clip_high

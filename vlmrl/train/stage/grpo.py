@@ -50,11 +50,13 @@ def grpo_step(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pi
     """
     state, clock = stage.state, stage.clock
     assert stage.rewards is not None
+    # for dropout in modules of third parties; everything of ours draws by coordinates, whatever was drawn before
     rng.seed_step(stage.seed, cfg.name, state.step)
     batch = gather_groups(stage, cfg, algorithm, pipeline)
     faults.point("rollout.scored")
 
     with clock.phase("algorithm"):
+        # behind the making of the batch, whose `baseline_N` is each prompt's value before this step
         stage.rewards.observe(batch.groups)
         stage.providers.fill(stage, batch, algorithm.methods())
         adv_NT, adv_N = credit_tokens(algorithm, batch)
@@ -70,6 +72,7 @@ def grpo_step(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pi
             values["rollout/given_rows"] = share_with_given_row(batch.groups)
 
     kept = batch.kept()
+    # of all ranks: one without a row of its own still takes part in the others' update
     if not bool(batch.keep_N.any()):
         state.empty_in_row += 1
         if state.empty_in_row >= MAX_EMPTY_STEPS:
@@ -77,6 +80,7 @@ def grpo_step(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pi
                 f"stage '{cfg.name}': {MAX_EMPTY_STEPS} steps in a row without a trainable row; mean reward {values['reward']:.3f}; "
                 "loosen `filters`, check the rewards with `vlmrl check`, or start from a model that can sometimes solve the task"
             )
+        # applied: nothing to learn from is no update that went wrong, and those in a row end the run
         return StepResult(report=StepReport(applied=True, grad_norm=0.0, loss=0.0), values=values)
     state.empty_in_row = 0
     report = update(stage, cfg, algorithm, batch, kept, adv_NT, see=None if keeper is None else keeper.see)
@@ -101,6 +105,7 @@ def gather_groups(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline
         notes.update(collected.notes)
         generated, replayed, attempts = generated + ask, replayed + collected.replayed, attempts + 1
         with clock.phase("algorithm"):
+            # of all groups so far and not of the new ones alone: a filter may look across the whole batch
             batch = StepBatch.of(groups, baseline=lambda i: state.ledger.row(i).mean, progress=state.step / cfg.steps)
             stage.providers.fill(stage, batch, algorithm.filters)
             select(algorithm.filters, batch)
@@ -112,7 +117,7 @@ def gather_groups(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline
                 generated=generated,
                 attempts=attempts,
                 max_attempts=cfg.dynamic_sampling.max_batches,
-                multiple=dist.world(),
+                multiple=dist.world(),  # else some ranks would get a prompt more than others
             )
         if next_.stop is not None:
             if next_.surplus:
@@ -143,6 +148,7 @@ def update(
     truth_N = torch.tensor([rollout.provenance == "ground_truth" for rollout in rollouts], dtype=torch.bool)
     with clock.phase("old_and_reference"):
         old_NT = score_rows(learner, rows) if cfg.updates_per_step > 1 else None
+        # with `beta` 0 the reference is asked now and then all the same, for the curve
         measured = cfg.kl_every > 0 and stage.state.step % cfg.kl_every == 0
         compared = stage.reference is not None and (beta > 0 or measured or algorithm.needs("logp_ref_BT"))
         ref_NT = stage.score_reference(rows) if compared else None
@@ -162,6 +168,7 @@ def update(
             see=see,
         )
         with clock.phase("old_and_reference"):
+            # here and not before the loop: losses need values under the weights that this update starts from
             minibatch = with_provided(stage, minibatch)
             objective = objective_of(learner, algorithm, minibatch, beta)
         stage.set_rate()
@@ -198,6 +205,7 @@ def minibatch_places(rows: Sequence[Row], parts: int) -> list[list[int]]:
     groups = sorted({row.group for row in rows})
     size = -(-len(groups) // parts)
     chunks = [set(groups[i : i + size]) for i in range(0, len(groups), size)]
+    # an update is made by all ranks together, so a rank with fewer groups makes as many, of nothing
     chunks += [set() for _ in range(parts - len(chunks))]
     return [[n for n, row in enumerate(rows) if row.group in chunk] for chunk in chunks]
 

@@ -55,17 +55,19 @@ class RolloutEngine(Protocol):
     def generate(
         self, requests: Sequence[Request], settings: GenerationSettings, done: Callable[[int, list[Rollout]], None] | None = None
     ) -> list[list[Rollout]]:
-        """Rollouts of every request, in order. `done(number, rollouts)` is called as soon as a request's last answer has ended."""
+        """Make the rollouts of every request, in order. `done(number, rollouts)` is called as soon as a request's last answer has ended."""
         ...
 
     def ready(self) -> AbstractContextManager[None]:
-        """Context in which `generate` may be called while the policy trains: the engine generates with its current weights. Every rank
-        enters and leaves it."""
+        """Give the context in which `generate` may be called while the policy trains: the engine generates with its current weights. Every
+        rank enters and leaves it.
+        """
         ...
 
     def probes(self, temperature: float) -> list[tuple[Prompt, Rollout]]:
-        """Answers to hold against the trainer's log-probs, where it is time to look at them; nothing where the weights are the trainer's
-        own. Called within `ready`."""
+        """Give answers to hold against the trainer's log-probs, where it is time to look at them; nothing where the weights are the
+        trainer's own. Called within `ready`.
+        """
         ...
 
     @property
@@ -80,11 +82,11 @@ class MultiTurnSession(Protocol):
     """Conversations with one engine, turn by turn, while its weights stay as they are."""
 
     def generate(self, requests: Sequence[Request], settings: GenerationSettings) -> Sequence[Sequence[Rollout]]:
-        """The next turns, as those of `RolloutEngine.generate`. What their conversations have read before need not be read again."""
+        """Make the next turns, as `RolloutEngine.generate` does. What their conversations have read before need not be read again."""
         ...
 
     def forget(self, conversations: Iterable[int]) -> None:
-        """These conversations are over: free what is kept of them."""
+        """Free what is kept of conversations that are over."""
         ...
 
 
@@ -93,7 +95,7 @@ class SessionEngine(RolloutEngine, Protocol):
     """An engine that keeps what conversations have read."""
 
     def session(self) -> AbstractContextManager[MultiTurnSession]:
-        """All that is kept is freed at the end."""
+        """Open a session. All that it keeps is freed at its end."""
         ...
 
 
@@ -115,11 +117,11 @@ class Strategy(Protocol):
     """How the rollouts of one prompt are completed after on-policy sampling (for example by adding a ground-truth row)."""
 
     def sampled(self, rollouts: int) -> int:
-        """How many of a group's `rollouts` rows are sampled from the policy."""
+        """Say how many of a group's `rollouts` rows are sampled from the policy."""
         ...
 
     def complete(self, group: Group, score: Callable[[Group], Sequence[float | None]], tokenize: Callable[[str], Sequence[int]]) -> Group:
-        """The group with its extra rows."""
+        """Add the strategy's own rows to the group."""
         ...
 
 
@@ -132,7 +134,7 @@ class GuidingStrategy(Strategy, Protocol):
     """
 
     def more(self, group: Group, rewards: Sequence[float | None], rounds: Sequence[HintRound], *, step: int) -> list[HintRequest]:
-        """What to sample next; nothing ends the rounds. `rewards` are the totals of the group's own rows, `step` that of the stage.
+        """Say what to sample next; nothing ends the rounds. `rewards` are the totals of the group's own rows, `step` that of the stage.
 
         Raises:
             RowError: the row's hints cannot be used; the group goes on without guidance, and the reason is counted.
@@ -140,7 +142,7 @@ class GuidingStrategy(Strategy, Protocol):
         ...
 
     def merge(self, group: Group, rewards: Sequence[float | None], rounds: Sequence[HintRound]) -> Group:
-        """The group that goes on. Rows keep their place as `k`."""
+        """Form the group that goes on. Rows keep their place as `k`."""
         ...
 
 
@@ -155,7 +157,7 @@ class RememberingStrategy(Strategy, Stateful, Protocol):
 
 
 def why_not_ahead(strategy: Strategy) -> str | None:
-    """Why the answers of a strategy cannot be sampled some updates before they are trained (`rollout.staleness`); None: they can."""
+    """Say why the answers of a strategy cannot be sampled some updates before they are trained (`rollout.staleness`); None: they can."""
     name = type(strategy).__name__
     if isinstance(strategy, GuidingStrategy):
         return (

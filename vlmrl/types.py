@@ -33,7 +33,7 @@ _SEVERAL = ("prompt", "question", "image", "images", "video", "videos", "options
 
 
 def column_problem(columns: Mapping[str, str | Sequence[str]]) -> str | None:
-    """What is wrong with `columns` of a source; None if nothing is."""
+    """Say what is wrong with `columns` of a source; None if nothing is."""
     for key, value in columns.items():
         if key not in COLUMN_KEYS and not (key.startswith("meta.") and len(key) > len("meta.")):
             close = difflib.get_close_matches(key, COLUMN_KEYS, n=1, cutoff=0.6)
@@ -160,9 +160,10 @@ class Prompt:
     """What kind of token stands in each column, by the name of the model's argument, where its own processor says so."""
 
     def inputs(self) -> dict[str, Any]:
-        """What an answer and its rewards depend on beside the weights: the `media` (keys of content and processing), and hashes of the
-        `question`, of the `prompt` (its token ids) and of the `gold` (what else a reward may read). JSON values, to be kept with what
-        was sampled."""
+        """Collect what an answer and its rewards depend on beside the weights: the `media` (keys of content and processing), and hashes of
+        the `question`, of the `prompt` (its token ids) and of the `gold` (what else a reward may read). JSON values, to be kept with what
+        was sampled.
+        """
         return {
             "media": [handle.key for handle in self.media],
             "question": digest(self.sample.question),
@@ -172,13 +173,13 @@ class Prompt:
 
 
 def gold_of(sample: Sample) -> list[Any]:
-    """What a row says about its answer: everything of it but the question and the media."""
+    """Collect what a row says about its answer: everything of it but the question and the media."""
     # the question and the media are compared by entries of their own (`Prompt.inputs`)
     return [sample.task, sample.answer_type, sample.answer, sample.gt, sample.thought, sample.meta]
 
 
 def digest(value: Any) -> str:
-    """Hash of a JSON value, in hexadecimal; mappings of any type count as objects."""
+    """Hash a JSON value, in hexadecimal; mappings of any type count as objects."""
     text = json.dumps(value, sort_keys=True, default=dict, separators=(",", ":"))
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -258,7 +259,7 @@ class Group:
     """The prompts with hints that guided rows were sampled under, each once."""
 
     def sampled_under(self, rollout: Rollout) -> Prompt:
-        """The prompt that the sampler saw.
+        """Find the prompt that the sampler saw.
 
         Raises:
             ValueError: the row's prompt with a hint is not among `guided`.
@@ -273,7 +274,7 @@ class Group:
         raise ValueError(f"group '{self.id}': rollout {rollout.k} is guided, but its prompt with the hint is not among the group's")
 
     def trained_under(self, rollout: Rollout) -> Prompt:
-        """The prompt that the loss conditions on: the group's own, or the one with the hint. The same object for all rows that share it.
+        """Find the prompt that the loss conditions on: the group's own, or the one with the hint. One object for all rows that share it.
 
         Raises:
             ValueError: see `sampled_under`.
@@ -295,7 +296,7 @@ class Scores:
     """`column/reason` -> how many rollouts; nothing that failed is silently a zero."""
 
     def total(self) -> list[float | None]:
-        """Weighted sum over the finite columns of each rollout; None where no column judged it."""
+        """Sum the finite columns of each rollout by their weights; None where no column judged it."""
         out: list[float | None] = []
         for row in self.rewards_GK:
             judged = [w * r for w, r in zip(self.weights, row, strict=True) if r is not None]
@@ -314,8 +315,9 @@ class ScoredGroup:
     """(total reward, tokens) of every row that was sampled without a hint, where some of them gave way to guided ones."""
 
     def outcomes(self) -> list[tuple[float | None, int]]:
-        """(total reward, tokens) of what the policy did without help: for the ledger and for logged statistics. Of turns those of each
-        attempt, summed; None where nothing judged a turn."""
+        """List (total reward, tokens) of what the policy did without help: for the ledger and for logged statistics. Of turns those of each
+        attempt, summed; None where nothing judged a turn.
+        """
         if self.unguided is not None:
             return list(self.unguided)
         out: dict[tuple[int, ...], tuple[float | None, int]] = {}
@@ -388,7 +390,7 @@ class Request:
     """Whether the next turn's prompt may begin with this one and its answer."""
 
     def talkers(self, place: int | None = None) -> tuple[int, ...]:
-        """All conversations that the rollout in a place is a turn of; without a place those of all rollouts."""
+        """List all conversations that the rollout in a place is a turn of; without a place those of all rollouts."""
         places = range(len(self.conversations)) if place is None else (place,)
         return tuple(n for k in places for n in (self.conversations[k], *(self.alike[k] if self.alike else ())))
 

@@ -146,7 +146,7 @@ class Collector:
             raise ValueError(f"strategy {name} samples again under hints: use rollout.guide.GuidedCollector, which needs `encode`")
 
     def collect(self, prompts: Sequence[tuple[int, Prompt]], *, step: int, journal: Journal, **plan: Any) -> RolloutBatch:
-        """Groups for `(place in the plan, prompt)`, generated or replayed. `plan`: what else `begin` takes.
+        """Make the groups of `(place in the plan, prompt)`, generated or replayed. `plan`: what else `begin` takes.
 
         Raises:
             RemoteError, Preempted: scoring could not go on; what was sampled and scored is in the journal.
@@ -163,7 +163,7 @@ class Collector:
         num_generations: Sequence[int] | None = None,
         expected_tokens: Mapping[str, float] | None = None,
     ) -> Collection:
-        """What `collect` does, before anything is generated.
+        """Prepare what `collect` does; nothing is generated yet.
 
         Args:
             num_generations: rollouts of each group, where they differ.
@@ -238,7 +238,7 @@ class Collector:
         return one
 
     def settle(self, one: Scoring, out: RolloutBatch) -> list[PendingGroup]:
-        """All groups of a batch with their scores, journalled."""
+        """Wait for the scores of all groups of a batch, and journal them."""
         batch = one.batch
         if one.thread is None:
             return [one.pending[number] for number in range(len(batch.ids))]
@@ -269,7 +269,7 @@ class Collector:
         one.futures = self._sample(self.requests(batch), score, out)
 
     def requests(self, batch: GenerationBatch) -> list[Request]:
-        """What a batch asks the engine for."""
+        """Make what a batch asks the engine for."""
         sizes = zip(batch.prompts, batch.num_generations, strict=True)
         # the place is a coordinate too: a step that crosses an epoch may hold one sample twice
         return [
@@ -334,7 +334,7 @@ class Collector:
         return sampled_record(one.group) if one.scored is None else scored_record(one.scored, one.notes)
 
     def measured(self, notes: Mapping[str, float], *, step: int) -> Mapping[str, float]:
-        """What is logged of a finished step, from the notes of all ranks. Called once per step, in order, on every rank alike."""
+        """Say what is logged of a finished step, from the notes of all ranks. Called once per step, in order, on every rank alike."""
         return notes
 
     def _replayed(self, batch: GenerationBatch, number: int) -> PendingGroup:
@@ -384,7 +384,7 @@ class Collection:
             self.collector.keep(one)
 
     def largest(self) -> list[Request]:
-        """What the batch with the longest prompts will ask for; nothing where the journal has everything."""
+        """List what the batch with the longest prompts will ask for; nothing where the journal has everything."""
         asked = [batch for batch in self.batches if not batch.in_journal(scored=False)]
         longest = max(asked, key=lambda batch: sum(len(prompt.ids) for _, prompt in batch.prompts), default=None)
         return [] if longest is None else [request for request in self.collector.requests(longest) if request.seeds]
@@ -395,7 +395,7 @@ class Collection:
             self.collector.keep(one)
 
     def finish(self) -> RolloutBatch:
-        """Groups with their scores, journalled. What is not sampled yet is now, batch by batch.
+        """Finish the groups: scored, and journalled. What is not sampled yet is now, batch by batch.
 
         Raises:
             RemoteError, Preempted: scoring could not go on; what was sampled and scored is in the journal.
@@ -417,16 +417,16 @@ class Collection:
         return any(group_id in batch.known for batch in self.batches for group_id in batch.ids)
 
     def missing(self) -> list[str]:
-        """The groups that would have to be generated."""
+        """List the groups that would have to be generated."""
         return [group_id for batch in self.batches for group_id in batch.ids if group_id not in batch.known]
 
     def from_journal(self) -> list[Group]:
-        """The groups whose answers were not sampled by this process, of the batches that have begun."""
+        """List the groups whose answers were not sampled by this process, of the batches that have begun."""
         names = set(self.out.from_journal)
         return [one.group for scoring in self._begun for one in scoring.pending.values() if one.group.id in names]
 
     def records(self) -> list[dict[str, Any]]:
-        """The last record of every group, with its scores if it has them already.
+        """List the last record of every group, with its scores if it has them already.
 
         Raises:
             KeyError: a group is not sampled yet.

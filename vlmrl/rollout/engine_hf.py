@@ -80,7 +80,7 @@ class Running:
     """Tokens drawn so far."""
 
     def select(self, which: Sequence[int]) -> Running:
-        """These places. By numbers and not by a mask, whose count the host would have to wait for."""
+        """Select rows by their places, and not by a mask, whose count the host would have to wait for."""
         index = torch.tensor(which, dtype=torch.int64, device=self.row_N.device)
         rows = [self.rows[n] for n in which]
         return Running(rows, self.row_N[index], self.hidden_NH[index], self.position_N[index], self.t_N[index])
@@ -115,14 +115,14 @@ class HFEngine(InPlace):
         self.kept_bytes = kept_bytes
 
     def begin(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: KeptTurns | None) -> GenerateCall:
-        """What one call of `generate` does."""
+        """Prepare one call of `generate`."""
         return GenerateCall(self, requests, settings, done, kept)
 
     @torch.no_grad()
     def generate(
         self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None = None, kept: KeptTurns | None = None
     ) -> list[list[Rollout]]:
-        """Rollouts of every request, in order: `len(request.seeds)` each. `done` is called with a request's number and rollouts as
+        """Make the rollouts of every request, in order: `len(request.seeds)` each. `done` is called with a request's number and rollouts as
         soon as its last answer has ended. `kept`: of the session that asks.
 
         Raises:
@@ -214,7 +214,7 @@ class GenerateCall:
         return rows
 
     def prefill(self, chosen: Sequence[int], grid: Grid) -> Running:
-        """One pass over what is not kept of the prompts, packed; the keys and values of all of them go into the grid."""
+        """Read what is not kept of the prompts in one packed pass; the keys and values of all of them go into the grid."""
         policy, device = self.policy, self.policy.device
         prompts = [self.requests[i].prompt for i in chosen]
         counts = [len(self.requests[i].seeds) for i in chosen]
@@ -251,7 +251,11 @@ class GenerateCall:
         return Running(rows, row_N, hidden[last][owner], positions[0, 0, last][owner] + 1, torch.zeros_like(row_N))
 
     def answer(self, request: int, k: int, tokens: int) -> list[Pair]:
-        """The keys and values of the first tokens of a running answer, [1, K, tokens, D]: views."""
+        """Show the keys and values of the first tokens of a running answer.
+
+        Returns:
+            By layer, [1, K, tokens, D] each: views.
+        """
         return self.grid.own(request, k, tokens)
 
     def _draw(self, rows: Running) -> tuple[Running | None, torch.Tensor]:
@@ -333,7 +337,11 @@ class GenerateCall:
         return Running(rows.rows, rows.row_N, hidden, rows.position_N + 1, rows.t_N)
 
     def forward(self, token_N: Tensor, position_N: Tensor, grid: Grid) -> Tensor:
-        """The language model over one token of every row: the states that their next tokens are drawn from [N, H]."""
+        """Run the language model over one token of every row.
+
+        Returns:
+            [N, H], the states that the next tokens are drawn from.
+        """
         return self.policy.core.language_model(
             inputs_embeds=self.policy.core.get_input_embeddings()(token_N[None]),
             attention_mask=None,

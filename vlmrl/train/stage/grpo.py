@@ -211,7 +211,7 @@ def minibatch_places(rows: Sequence[Row], parts: int) -> list[list[int]]:
 
 
 def merge_reports(reports: Sequence[StepReport]) -> StepReport:
-    """Means over the minibatches of a step."""
+    """Average the reports of a step's minibatches."""
     names = {name for report in reports for name in report.metrics}
     return StepReport(
         applied=all(report.applied for report in reports),

@@ -136,7 +136,8 @@ def optimizer_tensors(opt: torch.optim.Optimizer, names: Sequence[str]) -> tuple
         names: one per parameter, in the order of the parameters in `opt.param_groups`.
 
     Tensors are called `<kind>/<parameter name>` with kind `step`, `exp_avg`, `exp_avg_sq` or `max_exp_avg_sq`, or those of the optimizer's
-    own `Moments`. A parameter that never had a gradient has none. The JSON part holds the parameter groups with names in place of parameters.
+    own `Moments`. A parameter that never had a gradient has none. The JSON part holds the parameter groups with names in place of
+    parameters.
 
     Returns:
         (tensors, json). The tensors are the live ones, so write them before the next optimizer step.

@@ -60,9 +60,9 @@ def recipes() -> dict[Method, set[str]]:
 
 def claims() -> tuple[set[Method], dict[Method, dict[str, str]]]:
     """Methods of the arms of claims, and method -> {claim that is about it: verdict}."""
-    from benchmarks.claims_cells import Plan, arm_stage, stages_of
-    from benchmarks.claims_regimes import REGIMES
-    from benchmarks.claims_table import CLAIMS
+    from benchmarks.claims.cells import Plan, arm_stage, stages_of
+    from benchmarks.claims.regimes import REGIMES
+    from benchmarks.claims.table import CLAIMS
 
     results = json.loads((ROOT / "docs" / "benchmarks" / "claims.json").read_text(encoding="utf-8"))["claims"]
     about: dict[Method, dict[str, str]] = defaultdict(dict)

@@ -66,7 +66,7 @@ def open_model(folder: Path, settings: Settings) -> Any:
 
 
 def _workload() -> Any:
-    """`benchmarks/workload.py`, which is written to be imported from its own folder."""
+    """`benchmarks/step/workload.py`, which is written to be imported from its own folder."""
     own = str(Path(__file__).resolve().parents[1])
     if own not in sys.path:
         sys.path.append(own)

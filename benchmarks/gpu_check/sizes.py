@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.flops import decoder_flops, model_shape, tower_flops, update_flops
+from benchmarks.step.flops import decoder_flops, model_shape, tower_flops, update_flops
 from benchmarks.gpu_check import toy
 from benchmarks.gpu_check.base import Number, Report, Settings, at_least, at_most, equals, first_line, told
 from benchmarks.gpu_check.kernels import mode

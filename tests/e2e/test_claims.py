@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import claims
-from benchmarks.claims_cells import Plan, cells_for, groups_file
-from benchmarks.claims_regimes import REGIMES
-from benchmarks.claims_table import CLAIMS
+from benchmarks.claims.__main__ import __main__ as claims
+from benchmarks.claims.cells import Plan, cells_for, groups_file
+from benchmarks.claims.regimes import REGIMES
+from benchmarks.claims.table import CLAIMS
 
 
 def settings(name: str, root: Path, **changes: Any) -> argparse.Namespace:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import toy_video
+from benchmarks.learning import toy_video
 from tests.support import runs
 from vlmrl.config.load import load
 from vlmrl.config.schema import ToyWorldSection

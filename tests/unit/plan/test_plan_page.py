@@ -97,7 +97,7 @@ def test_the_table_has_every_case(scaling_table: ModuleType) -> None:
 
 
 def test_the_page_of_small_cards_is_what_a_plan_computes() -> None:
-    from benchmarks import small_cards
+    from benchmarks.memory import small_cards
 
     assert small_cards.PAGE.read_text(encoding="utf-8") == small_cards.rendered()
     peaks = [small_cards.peak("qwen2.5-vl-3b", way, small_cards.SIZES["pictures (512 + 256 tokens)"]) for way in small_cards.WAYS.values()]

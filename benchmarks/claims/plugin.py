@@ -1,0 +1,9 @@
+"""Plug-in of the claims benchmark: `reward_shaping` `claims_recorder` (`claims_recorder.py`).
+
+Importing it registers the method, so only recipes of the benchmark name it.
+"""
+
+from benchmarks.claims.recorder import claims_recorder
+from vlmrl.algo.registries import reward_shaping
+
+reward_shaping("claims_recorder", needs=("progress",), monotone=True)(claims_recorder)

@@ -1,0 +1,316 @@
+"""The claims of papers that are decided here: what each says, its premises, and the one condition that decides it.
+
+Deltas, gates and seeds are fixed in docs/benchmarks/claims_plan.md before anything is run; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from benchmarks.claims.spec import Claim, Gate, Primary, Secondary, Spread
+
+_EARLIER = "the earlier page, five seeds, last evaluation"
+_ACCURACY = Spread(sd=0.0537, n=5, source=f"accuracy, FGRPO - GRPO ({_EARLIER})")
+_ACCURACY_THERE = replace(_ACCURACY, source=f"{_ACCURACY.source}; another world")
+_MIOU = Spread(sd=0.0433, n=5, source=f"mIoU, TempSamp-R1 - unrepaired ({_EARLIER})")
+_LEAST = Spread(sd=0.0602, n=5, source=f"least gain, G2RPO - GRPO ({_EARLIER})")
+_CONSISTENCY = Spread(sd=0.1325, n=5, source=f"consistency, FGRPO - GRPO ({_EARLIER})")
+_SKIPS = Spread(sd=0.0253, n=5, source=f"skips easy - hard ({_EARLIER}); another world")
+_ENTROPY = Spread(sd=0.2, n=None, source="assumed: entropies of runs differ by a fifth")
+_FLIPS = Spread(sd=0.01, n=None, source="assumed: one flip in a hundred rows")
+
+_ROOM = Gate(text="room: hard questions before RL", arm="uniform", measure="start accuracy hard", high=0.7)
+_MIXED = Gate(text="groups with a signal in the control, mean over steps", arm="uniform", measure="mixed groups", low=0.3)
+
+
+def _clipped(text: str, arm: str) -> Gate:
+    return Gate(text=text, arm=arm, measure="clipped above", low=0.001)
+
+
+CLAIMS: dict[str, Claim] = {
+    claim.id: claim
+    for claim in (
+        Claim(
+            id="g2rpo",
+            title="G2RPO leaves no task behind",
+            paper="arXiv:2604.08539",
+            methods=("advantage g2rpo",),
+            says="Over tasks whose rewards are sparse, dense and heavy-tailed, advantages that are mapped to a normal law give "
+            "each task its due where z-scores let some tasks dominate, so that one run improves all of them.",
+            regime="pictures",
+            gates=(
+                Gate(text="mixed groups in the control", arm="grpo", measure="mixed groups", low=0.3),
+                Gate(text="z-scores pull unevenly over tasks", arm="grpo", measure="unevenness over tasks, GRPO", low=0.05),
+                Gate(text="no task at its ceiling: the control's best task at the end", arm="grpo", measure="end best task", high=0.95),
+            ),
+            primary=Primary(
+                text="area under the curve of the task that gains least",
+                arm="g2rpo",
+                than="grpo",
+                measure="auc least gain",
+                delta=0.05,
+                spread=_LEAST,
+            ),
+            secondary=(
+                Secondary(text="mean score over tasks", arm="g2rpo", than="grpo", measure="auc score", margin=0.02),
+                Secondary(text="the task stage alone: least gain", arm="g2rpo_task", than="grpo", measure="auc least gain"),
+                Secondary(text="same groups: evenness over tasks", arm="grpo", than=None, measure="unevenness over tasks, GRPO - G2RPO"),
+                Secondary(text="same groups: nearness to a normal law", arm="grpo", than=None, measure="distance to normal, GRPO - G2RPO"),
+            ),
+            shown=("good rows pushed down, GRPO", "good rows pushed down, G2RPO", "good rows pushed down, G2RPO task"),
+        ),
+        Claim(
+            id="fgrpo",
+            title="Faithful GRPO keeps thoughts consistent at no loss of accuracy",
+            paper="arXiv:2604.08476",
+            methods=("constraint lagrangian",),
+            says="RL for right answers makes thoughts less consistent with the answers; consistency as a constraint with a "
+            "Lagrange multiplier keeps it, at no loss of accuracy, and does so better than the same term added or multiplied into "
+            "the reward.",
+            regime="spatial",
+            gates=(Gate(text="the control's right answers contradict their thoughts", arm="right", measure="end inconsistent", low=0.1),),
+            primary=Primary(
+                text="inconsistent thoughts of right answers, less than in the control",
+                arm="fgrpo",
+                than="right",
+                measure="end inconsistent",
+                sign=-1,
+                delta=0.1,
+                spread=_CONSISTENCY,
+            ),
+            secondary=(
+                Secondary(text="accuracy", arm="fgrpo", than="right", measure="auc accuracy", margin=0.03),
+                Secondary(
+                    text="inconsistent, less than multiplied", arm="fgrpo", than="multiplicative", measure="end inconsistent", sign=-1
+                ),
+                Secondary(text="inconsistent, less than added", arm="fgrpo", than="additive", measure="end inconsistent", sign=-1),
+                Secondary(text="right and consistent", arm="fgrpo", than="right", measure="end right and consistent"),
+            ),
+            shown=("start inconsistent", "end accuracy", "end tokens"),
+        ),
+        Claim(
+            id="ton",
+            title="TON skips thoughts where they are not needed",
+            paper="arXiv:2505.16854",
+            methods=("stage sft.thought_dropout",),
+            says="After thought dropout in fine-tuning, GRPO without any reward for length learns when to think: it skips on easy "
+            "questions more often than on hard ones, and writes less at equal accuracy.",
+            regime="shell",
+            gates=(
+                Gate(
+                    text="thoughts pay: RL on hard questions with thoughts minus answers alone",
+                    arm="thinking",
+                    than="answers",
+                    measure="end accuracy hard",
+                    low=0.2,
+                ),
+                Gate(
+                    text="both ways are sampled before RL: think rate",
+                    arm="ton",
+                    measure="sampled thoughts, first steps",
+                    low=0.1,
+                    high=0.9,
+                ),
+            ),
+            primary=Primary(
+                text="thoughts skipped, easy minus hard questions, after RL",
+                arm="ton",
+                than=None,
+                measure="end skips easy - hard",
+                delta=0.2,
+                spread=_SKIPS,
+            ),
+            secondary=(
+                Secondary(text="tokens, fewer than with all thoughts", arm="ton", than="thinking", measure="end tokens", sign=-1),
+                Secondary(text="accuracy", arm="ton", than="thinking", measure="end accuracy", margin=0.02),
+            ),
+            shown=("end thinks easy", "end thinks hard", "end accuracy hard"),
+        ),
+        Claim(
+            id="tempsamp",
+            title="TempSamp-R1: shaping repairs a group with a ground-truth row",
+            paper="arXiv:2509.18056",
+            methods=("strategy offpolicy_gt", "reward_shaping tempsamp_nonlinear"),
+            says="A ground-truth answer in each group guides a policy whose own answers seldom fit; its reward stands out, so "
+            "that good answers of the policy get negative advantages, and non-linear shaping of the rewards repairs that and "
+            "gives better localisation.",
+            regime="grounding",
+            gates=(
+                Gate(text="sampled spans hit", arm="plain", measure="sampled temporal_iou, first steps", low=0.2, high=0.4),
+                Gate(text="but seldom fit: share above 0.8", arm="plain", measure="sampled temporal_iou > 0.8, first steps", high=0.05),
+                Gate(text="the row pushes good answers down", arm="ground_truth", measure="good rows pushed down, raw", low=0.2),
+            ),
+            primary=Primary(
+                text="area under the curve of mIoU, with shaping minus without",
+                arm="tempsamp",
+                than="ground_truth",
+                measure="auc miou",
+                delta=0.03,
+                spread=_MIOU,
+            ),
+            secondary=(
+                Secondary(text="mIoU, better than GRPO", arm="tempsamp", than="plain", measure="auc miou"),
+                Secondary(
+                    text="same groups: fewer good answers pushed down",
+                    arm="ground_truth",
+                    than=None,
+                    measure="good rows pushed down, raw - shaped",
+                ),
+                Secondary(text="same groups: less |skewness|", arm="ground_truth", than=None, measure="|skewness|, raw - shaped"),
+            ),
+            shown=("end miou", "good rows pushed down, raw", "good rows pushed down, shaped"),
+        ),
+        Claim(
+            id="curriculum",
+            title="A curriculum from short to long",
+            paper="arXiv:2508.11360",
+            methods=("sampler curriculum_gui",),
+            says="Training on short tasks before long ones gets further on long ones than uniform sampling. (The paper's method "
+            "could not be read: the sampler is ours, and so is this claim in its precise form.)",
+            regime="shell",
+            gates=(
+                _ROOM,
+                Gate(text="levels differ: easy minus hard before RL", arm="uniform", measure="start easy - hard", low=0.2),
+            ),
+            primary=Primary(
+                text="area under the curve of accuracy on hard questions",
+                arm="curriculum",
+                than="uniform",
+                measure="auc accuracy hard",
+                delta=0.05,
+                spread=_ACCURACY_THERE,
+            ),
+            secondary=(
+                Secondary(text="better than long before short", arm="curriculum", than="reversed", measure="auc accuracy hard"),
+                Secondary(
+                    text="accuracy on all questions at the end", arm="curriculum", than="uniform", measure="end accuracy", margin=0.02
+                ),
+            ),
+            shown=("start accuracy hard", "end accuracy hard"),
+        ),
+        Claim(
+            id="gdpo",
+            title="GDPO serves several rewards at once",
+            paper="arXiv:2601.05242",
+            methods=("advantage gdpo",),
+            says="With several rewards, z-scores of their sum make different combinations alike; normalising each reward by "
+            "itself keeps them apart and reaches more of all of them.",
+            regime="spatial",
+            gates=(
+                Gate(
+                    text="the second reward is not had for nothing: inconsistent without it",
+                    arm="right",
+                    measure="end inconsistent",
+                    low=0.1,
+                ),
+            ),
+            primary=Primary(
+                text="area under the curve of right and consistent answers",
+                arm="gdpo",
+                than="additive",
+                measure="auc right and consistent",
+                delta=0.05,
+                spread=_ACCURACY,
+            ),
+            secondary=(Secondary(text="accuracy", arm="gdpo", than="additive", measure="auc accuracy", margin=0.03),),
+            shown=("end right and consistent", "end inconsistent"),
+        ),
+        Claim(
+            id="clip_higher",
+            title="Clip-higher keeps the entropy up",
+            paper="arXiv:2503.14476",
+            methods=("policy_loss ppo_clip",),
+            says="A clip range that is wider above than below lets unlikely tokens gain probability, and keeps the policy's "
+            "entropy from collapsing at no loss of accuracy (DAPO).",
+            regime="shell",
+            gates=(
+                _clipped("the control's upper bound cuts tokens", "clip_low"),
+                Gate(
+                    text="entropy falls in the control: end over start, as a logarithm",
+                    arm="clip_low",
+                    measure="log entropy fall",
+                    high=-0.5,
+                ),
+            ),
+            primary=Primary(
+                text="logarithm of the mean entropy of the last third of the steps",
+                arm="clip_high",
+                than="clip_low",
+                measure="log entropy end",
+                delta=0.2,
+                spread=_ENTROPY,
+            ),
+            secondary=(Secondary(text="accuracy", arm="clip_high", than="clip_low", measure="auc accuracy", margin=0.03),),
+            shown=("clipped above", "entropy end", "end accuracy"),
+        ),
+        Claim(
+            id="gspo",
+            title="GSPO learns faster than token ratios",
+            paper="arXiv:2507.18071",
+            methods=("policy_loss gspo",),
+            says="One importance ratio per answer, clipped as a whole, trains more efficiently than a ratio per token when a "
+            "batch is used for several updates.",
+            regime="shell",
+            gates=(_ROOM, _clipped("the control's bounds cut tokens", "clip_low")),
+            primary=Primary(
+                text="area under the curve of accuracy",
+                arm="gspo",
+                than="clip_low",
+                measure="auc accuracy",
+                delta=0.05,
+                spread=_ACCURACY_THERE,
+            ),
+            secondary=(Secondary(text="accuracy on hard questions at the end", arm="gspo", than="clip_low", measure="end accuracy hard"),),
+            shown=("clipped above", "end accuracy"),
+        ),
+        Claim(
+            id="dynamic_sampling",
+            title="Dynamic sampling needs fewer steps",
+            paper="arXiv:2503.14476",
+            methods=("filter zero_variance",),
+            says="Groups whose answers are all right or all wrong teach nothing; drawing others in their place reaches the same "
+            "score in fewer steps (DAPO). It generates more per step; that is shown, and not held against it.",
+            regime="shell",
+            gates=(_ROOM, Gate(text="groups without a signal in the control", arm="uniform", measure="mixed groups", high=0.7)),
+            primary=Primary(
+                text="area under the curve of accuracy, over steps",
+                arm="dynamic",
+                than="uniform",
+                measure="auc accuracy",
+                delta=0.05,
+                spread=_ACCURACY_THERE,
+            ),
+            secondary=(
+                Secondary(text="accuracy on hard questions at the end", arm="dynamic", than="uniform", measure="end accuracy hard"),
+            ),
+            shown=("mixed groups", "batches per step"),
+        ),
+        Claim(
+            id="mc_grpo",
+            title="A median baseline flips fewer signs in small groups",
+            paper="arXiv:2601.22582",
+            methods=("advantage mc_grpo", "filter mc_grpo_pivot"),
+            says="In small groups the mean is a noisy baseline, and many rollouts get an advantage of the wrong sign; the median "
+            "of one rollout more, which then does not train, flips fewer.",
+            regime="pictures",
+            gates=(
+                Gate(text="mixed groups", arm="grpo", measure="mixed groups", low=0.3),
+                Gate(text="the mean of four flips signs", arm="grpo", measure="flipped signs, mean", low=0.03),
+            ),
+            primary=Primary(
+                text="same groups: flipped signs, mean of four minus median of five",
+                arm="grpo",
+                than=None,
+                measure="flipped signs, mean - median",
+                delta=0.02,
+                spread=_FLIPS,
+            ),
+            secondary=(
+                Secondary(
+                    text="same groups: against the mean of five", arm="grpo", than=None, measure="flipped signs, mean of one more - median"
+                ),
+            ),
+            shown=("flipped signs, mean", "flipped signs, mean of one more", "flipped signs, median"),
+        ),
+    )
+}

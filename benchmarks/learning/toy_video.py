@@ -1,0 +1,262 @@
+"""What RL teaches in the shell game, over seeds, beside controls of equal budget.
+
+    python benchmarks/learning/toy_video.py --seeds 0 1 2 3 4 --write docs/benchmarks/toy_video.md
+
+For each seed (weights, order of rows, sampling): the recipe `configs/recipes/toy_video.yaml` (base -> SFT -> RL); then, with the steps and
+rollouts of its RL: RL without the reward for a right answer without a thought, RL with a cost on length that every answer pays, the same
+under ranks (G2RPO), and, from the base on, SFT and RL on answers alone. The world has another seed than the recipe's, so no choice was made
+on its videos. Finished runs are kept, so it can be stopped and goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SLOTS = threading.Semaphore(2)
+"""Runs at a time."""
+RECIPE = ROOT / "configs/recipes/toy_video.yaml"
+WORLD_SEED = 1
+Stages = list[dict[str, Any]]
+
+
+def without_reward(stages: Stages) -> Stages:
+    """RL for right answers in the right form, and nothing more."""
+    rl = copy.deepcopy(stages[1])
+    rl["rewards"] = [reward for reward in rl["rewards"] if reward["name"] != "right_without_thought"]
+    return [rl]
+
+
+def with_length(stages: Stages) -> Stages:
+    """The reward in question replaced by one for few tokens, of the same weight, which every answer gets."""
+    rl = copy.deepcopy(stages[1])
+    (place,) = [i for i, reward in enumerate(rl["rewards"]) if reward["name"] == "right_without_thought"]
+    rl["rewards"][place] |= {"name": "length", "low": 0, "high": 7, "maximum": 40}
+    return [rl]
+
+
+def with_ranks(stages: Stages) -> Stages:
+    """The same under an advantage of ranks."""
+    (rl,) = with_length(stages)
+    return [rl | {"advantage": {"name": "g2rpo"}}]
+
+
+def answers_only(stages: Stages) -> Stages:
+    """Both stages without thoughts: fine-tuning on the careless answers, then RL for right ones."""
+    sft = copy.deepcopy(stages[0]) | {"answer_format": "answer_only", "thought_dropout": 0.0}
+    return [sft, without_reward(stages)[0] | {"answer_format": "answer_only"}]
+
+
+CONTROLS: dict[str, tuple[str, Callable[[Stages], Stages]]] = {
+    "without": ("without the reward", without_reward),
+    "length": ("cost on every length", with_length),
+    "ranks": ("the same, G2RPO", with_ranks),
+    "answers": ("answers only", answers_only),
+}
+FROM_BASE = ("answers",)
+"""Controls that start where SFT starts; the others start from the recipe's own SFT."""
+
+
+def command(seed: int, out: Path, name: str, extra: Sequence[str]) -> list[str]:
+    seeds = [f"run.seed={seed}", f"toy.base_seed={seed}", f"toy.world.seed={WORLD_SEED}", f"toy.cache={out / f'cache-{seed}'}"]
+    return [sys.executable, "-m", "vlmrl", "train", str(RECIPE), *seeds, f"run.name={name}", f"run.root={out}", "run.trackers=[]", *extra]
+
+
+def share_world(seeds: Sequence[int], out: Path, extra: Sequence[str]) -> None:
+    """One world for all seeds, each of which has a cache of its own: a cache is locked while a base model is trained in it."""
+    from vlmrl.config.load import load
+    from vlmrl.toy.kinds import make_world, world_hash
+
+    toy = load(RECIPE, [f"toy.world.seed={WORLD_SEED}", *extra]).config.toy
+    assert toy is not None
+    name = f"world-{world_hash(toy.world)}"
+    make_world(out / name, toy.world)
+    for seed in seeds:
+        cache = out / f"cache-{seed}"
+        cache.mkdir(exist_ok=True)
+        if not (cache / name).exists():
+            (cache / name).symlink_to(out / name)
+
+
+def run_seed(seed: int, out: Path, controls: Sequence[str], pool: ThreadPoolExecutor, extra: list[str]) -> None:
+    """The recipe with a seed, then its controls (which may run side by side)."""
+    from vlmrl.config.load import load
+
+    main = out / f"main-{seed}"
+    run(command(seed, out, main.name, extra), main)
+    stages = load(RECIPE, extra).config.model_dump(mode="json")["stages"]
+    waiting = []
+    for name in controls:
+        start = [] if name in FROM_BASE else [f"model.path={main / 'stages' / 'sft'}"]
+        settings = [*extra, *start, "eval.at_start=false", f"stages={json.dumps(CONTROLS[name][1](stages))}"]
+        waiting.append(pool.submit(run, command(seed, out, f"{name}-{seed}", settings), out / f"{name}-{seed}"))
+    for one in waiting:
+        one.result()
+
+
+def run(arguments: list[str], folder: Path) -> None:
+    if (folder / "FINISHED").exists():
+        return
+    with SLOTS:
+        print(f"{folder.name}: running", flush=True)
+        log = folder.parent / f"{folder.name}.log"
+        with log.open("ab") as file:
+            subprocess.run(arguments, check=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=file, stderr=file)
+
+
+# ---- tables ------------------------------------------------------------------------------------------------------------
+
+Part = Callable[[Any], bool]
+PARTS: dict[str, Part] = {"easy": lambda r: r.category == "easy", "hard": lambda r: r.category == "hard"}
+
+
+def mean(records: Sequence[Any], value: Callable[[Any], float]) -> float:
+    return sum(map(value, records)) / len(records)
+
+
+def right(record: Any) -> float:
+    return float(record.scores["exact"])
+
+
+def thinks(record: Any) -> float:
+    return float(record.think.has)
+
+
+def gap(before: Sequence[Any], after: Sequence[Any], name: str) -> tuple[float, float, float]:
+    """Mean of after - before on the same questions, each with a video of its own, and its 95% bootstrap interval."""
+    from vlmrl.metrics.stats import bootstrap_interval
+    from vlmrl.rng import generator
+
+    assert [r.sample_id for r in before] == [r.sample_id for r in after]
+    differences = [right(b) - right(a) for a, b in zip(before, after, strict=True)]
+    low, high = bootstrap_interval(differences, generator(0, "bench", name))
+    return sum(differences) / len(differences), low, high
+
+
+def shown(value: tuple[float, float, float]) -> str:
+    return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*value)
+
+
+def base_line(log: Path) -> str:
+    """Steps of pretraining and the held-out score it ended with, as the run said."""
+    said = [line for line in log.read_text(encoding="utf-8").splitlines() if "pretrain: held-out score" in line]
+    words = said[0].split("held-out score ")[1].split() if said else []
+    return f"{words[0]} after {words[2]}" if words else "-"
+
+
+def document(of: Mapping[int, Mapping[str, list[Any]]], bases: Mapping[int, str], arguments: str) -> str:
+    """The tables as Markdown. `of`: seed -> name of an evaluation -> its records."""
+    import torch
+    import transformers
+
+    from vlmrl.evals.score.table import markdown
+
+    def part(seed: int, name: str, which: str) -> list[Any]:
+        return sorted((r for r in of[seed][name] if PARTS[which](r)), key=lambda r: r.sample_id)
+
+    main: list[list[str]] = [
+        [
+            "seed",
+            "base: score, steps",
+            "hard: SFT",
+            "RL",
+            "RL - SFT",
+            "thinks: SFT",
+            "RL",
+            "easy: SFT",
+            "RL",
+            "RL - SFT",
+            "thinks: SFT",
+            "RL",
+        ]
+    ]
+    controls: list[list[str]] = [["seed", "control", "hard", "control - RL", "thinks on hard", "easy", "thinks on easy"]]
+    rates: dict[str, list[float]] = {"hard": [], "easy": []}
+    lows: list[float] = []
+    for seed in of:
+        row = [str(seed), bases[seed]]
+        for which in ("hard", "easy"):
+            before, after = part(seed, "sft", which), part(seed, "rl", which)
+            change = gap(before, after, f"{which}-{seed}")
+            row += [f"{mean(before, right):.3f}", f"{mean(after, right):.3f}", shown(change)]
+            row += [f"{mean(before, thinks):.2f}", f"{mean(after, thinks):.2f}"]
+            rates[which].append(mean(after, thinks))
+            if which == "hard":
+                lows.append(change[1])
+        main.append(row)
+        for name, (label, _) in CONTROLS.items():
+            if name in of[seed]:
+                hard, easy = part(seed, name, "hard"), part(seed, name, "easy")
+                change = gap(part(seed, "rl", "hard"), hard, f"{name}-{seed}")
+                cells = [f"{mean(hard, right):.3f}", shown(change), f"{mean(hard, thinks):.2f}", f"{mean(easy, right):.3f}"]
+                controls.append([str(seed), label, *cells, f"{mean(easy, thinks):.2f}"])
+    first = next(iter(of))
+    counts = {which: len(part(first, "rl", which)) for which in PARTS}
+    lines = [
+        "# What RL teaches in the shell game",
+        "",
+        f"Held-out videos that no choice was made on: {len(of[first]['rl'])}, of them {counts['easy']} easy (where was the ball at the "
+        f"start?) and {counts['hard']} hard (where is it after four to eight exchanges?). Greedy answers; chance is 1/3. Differences are "
+        "paired, with 95% percentile bootstrap intervals over questions.",
+        "",
+        markdown(main),
+        f"Think rate after RL, mean over seeds: {sum(rates['hard']) / len(of):.3f} on hard, {sum(rates['easy']) / len(of):.3f} on easy. "
+        f"Lowest end of an interval of RL - SFT on hard: {min(lows):+.3f}.",
+        "",
+        "## Controls with the same steps and rollouts",
+        "",
+        markdown(controls),
+        "## How it was measured",
+        "",
+        f"* command: `{arguments}`",
+        f"* machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, no GPU; one thread a run",
+        f"* versions: Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}",
+        f"* recipe: `configs/recipes/toy_video.yaml` with `toy.world.seed={WORLD_SEED}`; `run.seed` and `toy.base_seed` as in the tables",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/bench"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--controls", nargs="*", choices=list(CONTROLS), default=list(CONTROLS))
+    parser.add_argument("--set", nargs="*", default=["run.threads=1"], help="overrides for every run (default: one thread each)")
+    parser.add_argument("--write", type=Path)
+    args = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    from vlmrl import fs
+    from vlmrl.evals.score.records import read_records
+
+    out = args.out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    share_world(args.seeds, out, args.set)
+    with ThreadPoolExecutor() as controls, ThreadPoolExecutor() as mains:
+        for one in [mains.submit(run_seed, seed, out, args.controls, controls, args.set) for seed in args.seeds]:
+            one.result()
+    of: dict[int, dict[str, list[Any]]] = {}
+    for seed in args.seeds:
+        of[seed] = {name: list(read_records(out / f"main-{seed}/eval/{name}.jsonl")) for name in ("base", "sft", "rl")}
+        of[seed] |= {name: list(read_records(out / f"{name}-{seed}/eval/rl.jsonl")) for name in args.controls}
+    bases = {seed: base_line(out / f"main-{seed}.log") for seed in args.seeds}
+    text = document(of, bases, f"python benchmarks/learning/toy_video.py --seeds {' '.join(map(str, args.seeds))}")
+    if args.write is not None:
+        fs.mkdir(args.write.parent)
+        fs.write_text(args.write, text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+"""Many synchronisations of weights, the vision tower's among them: is every answer that of the new weights, and does memory stay?
+
+    python benchmarks/rollout/rollout_syncs.py                                  200 of them, in the trainer's process and over a rollout server
+    python benchmarks/rollout/rollout_syncs.py --syncs 20 --warmup 5 --where process
+
+A tiny model in float32. Before each synchronisation all its weights change by a twentieth of their spread. Then one prompt of each place
+(text, an image, images, a video, videos, image and video) is answered greedily by vLLM and by a reference engine that is new each time
+and holds nothing of before. After the last one, some of the versions (`--fresh`) are answered once more by a vLLM in a process of its own
+that has read them from files, without our synchronisation. Memory is what the process has resident after each; a line is fitted to it.
+`--warmup` more go before: each brings new keys into vLLM's caches, which let go of nothing until they are full. Writes
+docs/benchmarks/rollout_syncs.md and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from common import (
+    BenchmarkError,
+    Job,
+    Result,
+    Store,
+    common_settings,
+    console,
+    fit,
+    median_range,
+    need,
+    provenance,
+    publish,
+    run_all,
+    run_script,
+    show,
+)
+from meter import resident
+
+TOKENS = 12
+"""Of an answer."""
+SPREAD = 0.05
+"""By how much of its own spread each weight tensor changes."""
+CACHE_BYTES = 2**24
+"""Of vLLM's keys and values: so few that they have all been used soon. Its cache of features cannot be made smaller: about 130 turns."""
+ROOM = 1024
+MIB = 2**20
+Answers = list[list[list[float]]]
+"""[ids, log-probs] of the answer to each prompt."""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--syncs", dest="steps", type=int, help="synchronisations (as --steps)")
+    parser.add_argument("--where", nargs="+", choices=("process", "server"), default=["process", "server"], help="where vLLM runs")
+    parser.add_argument("--families", nargs="+", choices=("qwen2_5_vl", "qwen3_vl"), default=["qwen2_5_vl"])
+    parser.add_argument("--fresh", type=int, default=4, help="versions that a new vLLM answers too")
+    parser.set_defaults(steps=200, warmup=350, repeats=1)
+
+
+def worker(job: Job) -> Result:
+    return {"syncs": syncs, "fresh": fresh}[job["side"]](job)
+
+
+def folder_of(job: Job) -> Path:
+    from workload import work
+
+    return work(job["settings"]) / f"syncs-{job['cell']['family']}-{job['cell']['where']}"
+
+
+def syncs(job: Job) -> Result:
+    """All synchronisations of one cell."""
+    import torch
+
+    from tests.support import media_layouts
+    from vlmrl import fs
+    from vlmrl.run.export import export
+
+    cell, folder = job["cell"], folder_of(job)
+    if folder.exists():
+        fs.remove_tree(folder)
+    fs.mkdir(folder)
+    loaded = media_layouts.make(folder, cell["family"])
+    policy = loaded.policy
+    policy.vision_trains = True
+    generator = torch.Generator().manual_seed(0)
+    warmup, kept = job["settings"]["warmup"], kept_of(cell)
+    out: dict[str, Any] = {"seconds": [], "nbytes": [], "gap": [], "moved": [], "other": [], "memory": {}, "kept": {}}
+    before: Answers | None = None
+    engines = {"process": in_process, "server": on_server}[cell["where"]]
+    with engines(folder, loaded) as (engine, memory):
+        for n in range(-warmup, cell["syncs"]):
+            with torch.no_grad():
+                for parameter in policy.model.parameters():
+                    noise = torch.randn(parameter.shape, generator=generator)
+                    parameter.add_(SPREAD * parameter.std(correction=0) * noise)
+            policy.version += 1
+            policy.vision_version += 1
+            began = time.perf_counter()
+            report = engine.sync()
+            out["seconds"].append(time.perf_counter() - began)
+            out["nbytes"].append(report.nbytes)
+            theirs = plain(engine.generate(requests_of(loaded), greedy()))
+            ours = plain(reference(loaded).generate(requests_of(loaded), greedy()))
+            out["gap"].append(apart(ours, theirs))
+            out["other"].append(sum(a[0] != b[0] for a, b in zip(ours, theirs, strict=True)))
+            out["moved"].append(0.0 if before is None else min(distance(a, b) for a, b in zip(before, theirs, strict=True)))
+            before = theirs
+            if n + 1 in kept:
+                export(policy, folder / f"sync-{n + 1}")
+                out["kept"][str(n + 1)] = theirs
+            gc.collect()
+            for name, value in memory().items():
+                out["memory"].setdefault(name, []).append(value)
+    return out
+
+
+def kept_of(cell: dict[str, Any]) -> set[int]:
+    """The synchronisations whose weights are kept for a fresh vLLM: evenly spread, the last one among them."""
+    return {round(cell["syncs"] * (n + 1) / cell["fresh"]) for n in range(cell["fresh"])}
+
+
+def fresh(job: Job) -> Result:
+    """Answers of a vLLM that has read the weights of one synchronisation from files."""
+    import dataclasses
+
+    from tests.support import media_layouts, tiny
+    from vlmrl.rollout.vllm.engine import Core, VllmEngine
+    from vlmrl.rollout.vllm.inputs import Version
+
+    cell, folder = job["cell"], folder_of(job)
+    model = folder / f"sync-{cell['sync']}"
+    if not model.exists():
+        raise BenchmarkError(f"{model} is not there any more; move the results away and measure again")
+    loaded = tiny.load(model, folder / "world")
+    loaded.policy.positions = dataclasses.replace(loaded.policy.positions, rule="max")
+    prompts = media_layouts.prompts(loaded)
+    core = Core(core_options(model, loaded.policy))
+    engine = VllmEngine(core, loaded.policy, loaded.store)
+    engine.held = Version(policy=loaded.policy.version, vision=loaded.policy.vision_version, whole=0)  # nothing is sent: it has read them
+    answers = plain(engine.generate(requests_of(loaded, prompts), greedy()))
+    core.close()
+    return {"answers": answers}
+
+
+@contextlib.contextmanager
+def in_process(folder: Path, loaded: Any) -> Iterator[tuple[Any, Callable[[], dict[str, int]]]]:
+    """vLLM in this process, and the memory of both."""
+    from vlmrl.rollout.vllm.engine import Core, VllmEngine
+
+    core = Core(core_options(folder / "model", loaded.policy))
+    try:
+        yield VllmEngine(core, loaded.policy, loaded.store), lambda: {"trainer with vLLM": resident()}
+    finally:
+        core.close()
+
+
+@contextlib.contextmanager
+def on_server(folder: Path, loaded: Any) -> Iterator[tuple[Any, Callable[[], dict[str, int]]]]:
+    """vLLM behind `vlmrl rollout-server`, and the memory of each."""
+    import json
+
+    from tests.support import runs, served
+    from vlmrl.rollout.vllm.client import RemoteVllmEngine
+    from vlmrl.rollout.vllm.fleet import Fleet, Needed
+    from vlmrl.rollout.vllm.remote import Remote
+    from vlmrl.rollout.vllm.secret import read_token
+
+    config = runs.small_config(folder / "model", folder / "world", folder / "runs")
+    config["model"]["positions"] = "max"
+    config["stages"][1]["rollout"] |= {"engine": "vllm", "vllm": {"cache_bytes": CACHE_BYTES, "max_model_len": ROOM, "block_size": 32}}
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+    with served.serving(recipe, environment={}) as server:
+        needed = Needed(architecture=type(loaded.policy.model).__name__, dtype="float32", length=ROOM)
+        fleet = Fleet([Remote(server.address, token=read_token(server.token, "token"))], needed, patience=60.0)
+        engine = RemoteVllmEngine(fleet, loaded.policy, loaded.store)
+        yield engine, lambda: {"trainer": resident(), "server": resident(server.process.pid)}
+        engine.close()
+
+
+def core_options(model: Path, policy: Any) -> Any:
+    from vlmrl.rollout.vllm.engine import CoreOptions
+
+    return CoreOptions(
+        path=str(model),
+        revision=None,
+        architecture=type(policy.model).__name__,
+        dtype="float32",
+        max_model_len=ROOM,
+        max_num_seqs=64,
+        memory=0.3,
+        cache_bytes=CACHE_BYTES,
+        eager=True,
+        block_size=32,
+    )
+
+
+def reference(loaded: Any) -> Any:
+    """The reference engine, new, with no feature of before."""
+    from vlmrl.policy.vision import VisionCache
+    from vlmrl.rollout.engine_hf import HFEngine
+
+    return HFEngine(loaded.policy, VisionCache(loaded.store, budget_bytes=2**26))
+
+
+def greedy() -> Any:
+    from vlmrl.types import GenerationSettings
+
+    return GenerationSettings(max_new_tokens=TOKENS, temperature=0.0)
+
+
+def requests_of(loaded: Any, prompts: Any = None) -> list[Any]:
+    from tests.support import media_layouts
+    from vlmrl.types import Request
+
+    given = prompts or media_layouts.prompts(loaded)
+    return [Request(prompt=prompt, seeds=(0,), ks=(0,)) for prompt in given.values()]
+
+
+def plain(groups: Sequence[Sequence[Any]]) -> Answers:
+    return [[list(group[0].ids), list(group[0].logprobs)] for group in groups]
+
+
+def apart(ours: Answers, theirs: Answers) -> float:
+    """Largest difference of log-probs as long as the tokens are the same, and at the first that is not: two tokens alike."""
+    return max(distance(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def distance(a: list[list[float]], b: list[list[float]]) -> float:
+    """The same for one answer."""
+    same = [x == y for x, y in zip(a[0], b[0], strict=False)]
+    upto = same.index(False) + 1 if False in same else len(same)
+    return max(abs(x - y) for x, y in list(zip(a[1], b[1], strict=False))[:upto])
+
+
+def cells_of(args: argparse.Namespace) -> list[dict[str, Any]]:
+    return [{"family": f, "where": w, "syncs": args.steps, "fresh": args.fresh} for f in args.families for w in args.where]
+
+
+def main(args: argparse.Namespace) -> None:
+    need("vllm", "there is nothing to measure without")
+    if args.steps < 3:
+        raise BenchmarkError(f"--syncs {args.steps} gives no line")
+    store = Store.open(args.write.with_suffix(".json"), common_settings(args))
+    say = console().print
+    cells = cells_of(args)
+    run_all(__file__, store, cells, ("syncs",), 1, timeout=args.timeout, say=say)
+    kept = [cell | {"sync": n} for cell in cells for n in sorted(kept_of(cell))]
+    run_all(__file__, store, kept, ("fresh",), 1, timeout=args.timeout, say=say)
+    publish(args.write, document(store))
+
+
+def table_of(store: Store) -> list[list[str]]:
+    """A row per cell."""
+    rows = [
+        [
+            "family, where vLLM runs",
+            "synchronisations",
+            "s each",
+            "MiB sent each",
+            "least change of an answer, nats",
+            "answers with other tokens than the reference's",
+            "largest gap to the reference, nats",
+            "fresh vLLM: versions, answers with other tokens, largest gap",
+        ]
+    ]
+    for found in of_side(store, "syncs"):
+        cell = found["cell"]
+        news = [r for r in of_side(store, "fresh") if {k: v for k, v in r["cell"].items() if k != "sync"} == cell]
+        pairs = [(found["kept"][str(r["cell"]["sync"])], r["answers"]) for r in news]
+        other = sum(a[0] != b[0] for ours, theirs in pairs for a, b in zip(ours, theirs, strict=True))
+        answers = len(found["gap"]) * len(next(iter(found["kept"].values()), []))
+        rows.append(
+            [
+                f"{cell['family']}, {cell['where']}",
+                f"{store.settings['warmup']} + {cell['syncs']}",
+                median_range(found["seconds"][store.settings["warmup"] :], 3),
+                f"{found['nbytes'][0] / MIB:.1f}",
+                f"{min(found['moved'][1:]):.1e}",
+                f"{sum(found['other'])} of {answers}",
+                f"{max(found['gap']):.1e}",
+                f"{len(pairs)}, {other}, {max((apart(a, b) for a, b in pairs), default=0.0):.1e}",
+            ]
+        )
+    return rows
+
+
+def memory_of(store: Store) -> list[list[str]]:
+    """A row per process."""
+    rows = [
+        [
+            "family, where vLLM runs",
+            "process",
+            "MiB at first",
+            "after the warm-up",
+            "after the last",
+            "MiB a synchronisation",
+            "in their last half",
+        ]
+    ]
+    start = store.settings["warmup"]
+    for found in of_side(store, "syncs"):
+        for process, values in found["memory"].items():
+            sizes = [value / MIB for value in values]
+            name = f"{found['cell']['family']}, {found['cell']['where']}"
+            slopes = [slope_of(sizes, begin) for begin in (start, (start + len(sizes)) // 2)]
+            rows.append([name, process, f"{sizes[0]:.0f}", f"{sizes[start]:.0f}", f"{sizes[-1]:.0f}", *slopes])
+    return rows
+
+
+def slope_of(sizes: Sequence[float], start: int) -> str:
+    """Of a line through what comes from a place on, with its 95% interval."""
+    line = fit(range(start, len(sizes)), sizes[start:])
+    return f"{line.slope:.4f} [{line.low:.4f}, {line.high:.4f}]"
+
+
+def of_side(store: Store, side: str) -> list[Result]:
+    return [r for r in store.results.values() if r["side"] == side and "failed" not in r]
+
+
+def document(store: Store) -> list[str]:
+    return [
+        "# Synchronisations of weights into vLLM",
+        "",
+        "A tiny model in float32 whose weights all change before each synchronisation, the vision tower's too. One prompt of each of six",
+        f"kinds (text, image, images, video, videos, image and video), {TOKENS} greedy tokens each. The reference engine is a new one",
+        "each time; a fresh vLLM is a process of its own that has read the weights from files. *Gap*: largest difference of log-probs.",
+        "",
+        show("Answers", table_of(store)),
+        show("Resident memory, with a least-squares line through what came after the warm-up", memory_of(store)),
+        f"The first {store.settings['warmup']} synchronisations fill vLLM's caches ({CACHE_BYTES // MIB} MiB of keys and values, 8,192",
+        "features): each brings new keys, and what was there goes only when room is needed. In brackets the 95% interval of the slope.",
+        "",
+        *(line for line in provenance(store) if not line.startswith("* memory on a CPU")),
+    ]
+
+
+if __name__ == "__main__":
+    run_script(__doc__ or "", __file__, options, worker, main)

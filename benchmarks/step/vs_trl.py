@@ -1,0 +1,218 @@
+"""A whole GRPO step of TRL's trainer and of ours, side by side: seconds, rollout, update, peak memory.
+
+    python benchmarks/step/vs_trl.py                              one cell: 1,024 visual tokens, 8 answers of 64 tokens
+    python benchmarks/step/vs_trl.py --prompts 256 1024 --groups 4 8 --completions 64
+    python benchmarks/step/vs_trl.py --all                        the grid 256/1,024/4,096 x 4/8/16 x 64/256
+    python benchmarks/step/vs_trl.py --device cuda --size 3b      Qwen2.5-VL-3B's sizes in bfloat16
+
+The same random weights, pictures, prompt and reward, answers of equal length, one prompt group per step by default. Sides: `trl`,
+`repeat` and `shared_prefix` (our two layouts of the training pass). Needs TRL: pip install trl==1.16.0.
+Writes docs/benchmarks/vs_trl.md and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+from typing import Any
+
+from common import (
+    Job,
+    Result,
+    Store,
+    check_same,
+    common_settings,
+    console,
+    measure,
+    median_range,
+    need,
+    peak_flops,
+    provenance,
+    publish,
+    run_all,
+    run_script,
+    show,
+)
+
+SIDES = ("trl", "repeat", "shared_prefix")
+GRID = {"prompts": [256, 1024, 4096], "groups": [4, 8, 16], "completions": [64, 256]}
+SHORT = {"prompts": [1024], "groups": [8], "completions": [64]}
+
+
+LEGEND = (
+    "`counted` is the same ratio of floating-point operations (`benchmarks/step/flops.py`): what one would get if every operation took the",
+    "same time. MiB is the peak above the loaded model. GFLOP/s counts what each side's plan has to compute, not what it wastes on",
+    "padding or masked pairs. CPU time is what all threads of the process used: on a machine that others use too it is the steadier",
+    "number, best with --threads 1 (threads that wait for each other burn it). Not counted: `repeat` encodes a picture",
+    "once more for each further micro-batch.",
+)
+EQUAL = (
+    "Equal work: the same weights, files, prompt and reward on all sides. Answers cannot end, because the same ids (end and visual",
+    "control tokens) are suppressed on all sides, so all answers have the full length. TRL: gradient checkpointing off, `beta` 0, loss",
+    "`grpo`, the whole batch in one forward pass, otherwise its defaults. TRL's `rollout` contains cutting pictures into patches;",
+    "ours is outside `rollout` and inside `s / step`. Every step shows new pictures, so no cache of ours helps the next step.",
+)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prompts", type=int, nargs="+", help="visual tokens of the picture (square numbers)")
+    parser.add_argument("--groups", type=int, nargs="+", help="answers per prompt")
+    parser.add_argument("--completions", type=int, nargs="+", help="tokens per answer")
+    parser.add_argument("--batch", type=int, default=1, help="prompts per step")
+    parser.add_argument("--all", action="store_true", help="the whole grid")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--micro-tokens", type=int, default=16384, help="our token budget of a micro-batch (our default)")
+
+
+def worker(job: Job) -> Result:
+    import ours
+    import peer_trl
+    import workload
+
+    if job["side"] == "prepare":
+        return workload.prepare(job)
+    return peer_trl.measure(job) if job["side"] == "trl" else ours.measure(job)
+
+
+def cells_of(args: argparse.Namespace) -> list[dict[str, int]]:
+    base = GRID if args.all else SHORT
+    axes = [getattr(args, name) or base[name] for name in base]
+    return [
+        {"prompt": p, "group": g, "completion": c, "batch": args.batch, "vocabulary": args.vocabulary_rows}
+        for p, g, c in itertools.product(*axes)
+    ]
+
+
+def of(store: Store, cell: dict[str, int], side: str) -> list[Result]:
+    """Finished measurements of a cell, by repeat."""
+    found = [r for r in store.results.values() if r["side"] == side and r["cell"] == cell and "failed" not in r]
+    return sorted(found, key=lambda r: r["repeat"])
+
+
+def name_of(cell: dict[str, int]) -> str:
+    extra = f" x {cell['batch']} prompts" if cell["batch"] > 1 else ""
+    return f"{cell['prompt']} x {cell['group']} x {cell['completion']}{extra}"
+
+
+def values(results: list[Result], name: str) -> list[float]:
+    return [v for r in results for v in r[name]]
+
+
+def used(result: Result) -> float:
+    """MiB above what was resident when everything was loaded."""
+    return (result["memory"]["peak"] - result["memory"]["loaded"]) / 2**20
+
+
+def absolute(store: Store, cells: list[dict[str, int]], sides: list[str], shape: Any, peak: float | None) -> list[list[str]]:
+    rows = [["prompt x G x completion", "side", "s / step", "CPU s / step", "rollout s", "update s", "MiB", "answer tokens / s", "GFLOP/s"]]
+    if peak is not None:
+        rows[0].append("MFU")
+    for cell, side in itertools.product(cells, sides):
+        failed = [r["failed"] for r in store.results.values() if r["side"] == side and r["cell"] == cell and "failed" in r]
+        found = of(store, cell, side)
+        if not found:
+            rows.append([name_of(cell), side, failed[0] if failed else "not measured", *["-"] * (len(rows[0]) - 3)])
+            continue
+        seconds = statistics.median(values(found, "seconds"))
+        tokens = found[0]["answers"] * found[0]["completion_tokens"]
+        work = cell["batch"] * planned(shape, cell, found[0]["prompt_tokens"], side).total
+        row = [name_of(cell), side, *(median_range(values(found, n)) for n in ("seconds", "cpu", "rollout", "update"))]
+        row += [median_range([used(r) for r in found], 0), f"{tokens / seconds:.0f}", f"{work / seconds / 1e9:.1f}"]
+        rows.append(row if peak is None else [*row, f"{work / seconds / peak:.1%}"])
+    return rows
+
+
+def planned(shape: Any, cell: dict[str, int], prompt: int, side: str) -> Any:
+    """Counted operations of one group on that side."""
+    from flops import EVERYTHING_REPEATED, REPEAT, SHARED_PREFIX, flops
+    from workload import grid_of
+
+    plan = {"trl": EVERYTHING_REPEATED, "repeat": REPEAT, "shared_prefix": SHARED_PREFIX}[side]
+    return flops(prompt, cell["group"], cell["completion"], shape, plan, media=[grid_of("image", cell["prompt"])])
+
+
+def ratios(store: Store, cells: list[dict[str, int]], pairs: list[tuple[str, str]], shape: Any) -> list[list[str]]:
+    """How many times more the first side of a pair takes: median of each process, then median and extremes over the repeats; next to
+    each the ratio of counted operations."""
+    rows = [["prompt x G x completion", "ratio", "step", "step, CPU time", "counted", "rollout", "counted", "update", "counted", "memory"]]
+    for cell, (slow, fast) in itertools.product(cells, pairs):
+        first, second = of(store, cell, slow), of(store, cell, fast)
+        if not first or not second:
+            continue
+        by_repeat = {r["repeat"]: r for r in second}
+        couples = [(a, by_repeat[a["repeat"]]) for a in first if a["repeat"] in by_repeat]
+        a, b = (planned(shape, cell, first[0]["prompt_tokens"], side) for side in (slow, fast))
+        counted = {"seconds": a.total / b.total, "rollout": a.rollout.total / b.rollout.total, "update": a.update.total / b.update.total}
+        row = [name_of(cell), f"{slow} / {fast}"]
+        for part, number in counted.items():
+            row.append(median_range([statistics.median(x[part]) / statistics.median(y[part]) for x, y in couples]))
+            if part == "seconds":
+                row.append(median_range([statistics.median(x["cpu"]) / statistics.median(y["cpu"]) for x, y in couples]))
+            row.append(f"{number:.2f}")
+        rows.append([*row, median_range([used(x) / used(y) for x, y in couples])])
+    return rows
+
+
+def main(args: argparse.Namespace) -> None:
+    if "trl" in args.sides:
+        need("trl", "--sides repeat shared_prefix")
+    settings = common_settings(args) | {
+        "max_tokens_per_microbatch": args.micro_tokens,
+        "vocabulary_rows": args.vocabulary_rows,
+    }
+    store = Store.open(args.write.with_suffix(".json"), settings)
+    cells = cells_of(args)
+    count = (args.warmup + args.steps) * args.batch
+    media = [["image", prompt, count] for prompt in sorted({c["prompt"] for c in cells})]
+    measure(
+        __file__,
+        {"side": "prepare", "cell": {"vocabularies": [args.vocabulary_rows], "media": media}, "settings": settings},
+        timeout=args.timeout,
+    )
+    run_all(__file__, store, cells, args.sides, args.repeats, timeout=args.timeout, say=console().print)
+    publish(args.write, document(store, args))
+
+
+def document(store: Store, args: argparse.Namespace) -> list[str]:
+    """Tables of all cells in the file, those of earlier calls included."""
+    from flops import model_shape
+    from workload import model_folder
+
+    from vlmrl.compat import ensure_torchvision
+
+    ensure_torchvision()
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(model_folder(store.settings, args.vocabulary_rows))
+    shape = model_shape(config)
+    cells = sorted({tuple(r["cell"].items()) for r in store.results.values()})
+    every = [dict(cell) for cell in cells]
+    for cell in every:
+        check_same(store, cell, ("prompt_tokens", "completion_tokens", "answers", "parameters"))
+    sides = [side for side in SIDES if any(r["side"] == side for r in store.results.values())]
+    pairs = [(a, b) for a, b in (("trl", "shared_prefix"), ("trl", "repeat"), ("repeat", "shared_prefix")) if a in sides and b in sides]
+    one = next(r for r in store.results.values() if "failed" not in r)
+    text = config.get_text_config()
+    about = (
+        f"Model: Qwen2.5-VL with random weights, {one['parameters'] / 1e6:.1f} M parameters (hidden {text.hidden_size}, "
+        f"{text.num_hidden_layers} layers, vocabulary {text.vocab_size}), all of them trained. One picture per prompt; `prompt` is its "
+        f"visual tokens, the text adds {one['prompt_tokens'] - one['cell']['prompt']}."
+    )
+    return [
+        "# A GRPO step: TRL and vlmrl",
+        "",
+        about,
+        "",
+        show("Seconds and memory", absolute(store, every, sides, shape, peak_flops(store, args.peak_tflops))),
+        show("Ratios", ratios(store, every, pairs, shape)),
+        *LEGEND,
+        "",
+        *provenance(store),
+        *EQUAL,
+        "",
+    ]
+
+
+if __name__ == "__main__":
+    run_script(__doc__ or "", __file__, options, worker, main)

@@ -1,0 +1,56 @@
+"""A whole GRPO step of episodes of TRL's trainer and of ours, side by side: seconds, rollout, update, peak memory.
+
+    python benchmarks/turns/vs_trl_turns.py --threads 1             4 and 8 turns, a screen of 64 visual tokens each, 8 attempts
+    python benchmarks/turns/vs_trl_turns.py --device cuda --size 3b --screens 256 1024
+
+The same random weights, world (`turns_world.py`), prompts and answers of equal length. Sides: `trl` (`environment_factory`, pictures in
+the results of a tool), `anew` and `kept` as in `turns.py`. Needs TRL: pip install trl==1.16.0. Writes docs/benchmarks/vs_trl_turns.md and
+.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from common import Job, Result, need, publish, run_script
+from turns import cell_options, check, document, run
+
+SIDES = ("trl", "anew", "kept")
+EQUAL = (
+    "Equal work: the same weights, world, first prompts and lengths on all sides; answers cannot end, as the same ids are suppressed on",
+    "all sides. TRL 1.16 puts screenshots into turns (`GRPOTrainer._tool_call_loop` takes content parts from a tool); random weights call",
+    "no tool, so `parse_response` is replaced by one that makes every answer a call. TRL writes no end token behind an answer that was cut",
+    "off and ours does, one token per turn, which the counts give both sides. TRL: gradient checkpointing off, `beta` 0, loss `grpo`, the",
+    "whole batch in one forward pass, otherwise its defaults. TRL's `rollout` holds cutting pictures into patches, ours the world's",
+    "processes.",
+    "",
+)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    cell_options(parser, turns=[4, 8])
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+
+
+def worker(job: Job) -> Result:
+    import peer_trl_turns
+    import turns_ours
+    import workload
+
+    if job["side"] == "prepare":
+        return workload.prepare(job)
+    return peer_trl_turns.measure(job) if job["side"] == "trl" else turns_ours.measure(job)
+
+
+def main(args: argparse.Namespace) -> None:
+    if "trl" in args.sides:
+        need("trl", "--sides anew kept")
+    store, cells = run(args, __file__)
+    for cell in cells:
+        check(store, cell, SIDES)
+    pairs = [("trl", "kept"), ("trl", "anew"), ("anew", "kept")]
+    publish(args.write, document(store, cells, "# A GRPO step of episodes: TRL and vlmrl", SIDES, pairs, EQUAL))
+
+
+if __name__ == "__main__":
+    run_script(__doc__ or "", __file__, options, worker, main)

@@ -26,9 +26,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
 START = ROOT / "benchmarks" / "start"
 """On the path of every process of a benchmark: what they need before their first import."""
 
@@ -103,7 +100,7 @@ def key_of(side: str, cell: Mapping[str, Any], repeat: int) -> str:
 
 
 def run_all(
-    script: str,
+    file: str,
     store: Store,
     cells: Sequence[Mapping[str, Any]],
     sides: Sequence[str],
@@ -124,7 +121,7 @@ def run_all(
             continue
         say(f"measuring {key}")
         others = os.getloadavg()[0]
-        result = measure(script, {"side": side, "cell": dict(cell), "settings": store.settings}, timeout=timeout)
+        result = measure(file, {"side": side, "cell": dict(cell), "settings": store.settings}, timeout=timeout)
         load = {"before": round(others, 2), "after": round(os.getloadavg()[0], 2)}
         store.put(key, result | {"side": side, "cell": dict(cell), "repeat": repeat, "revision": revision(), "load": load})
         say(f"  {result.get('failed') or summary(result)}")
@@ -146,8 +143,13 @@ def summary(result: Result) -> str:
     return ", ".join(f"{name} {statistics.median(result[name]):.3f} s" for name in ("seconds", "rollout", "update") if result.get(name))
 
 
-def measure(script: str, job: Job, *, timeout: float) -> Result:
-    """Run one job in a fresh process.
+def module_of(file: str) -> str:
+    """What `python -m` calls a program of this repository."""
+    return ".".join(Path(file).resolve().relative_to(ROOT).with_suffix("").parts)
+
+
+def measure(file: str, job: Job, *, timeout: float) -> Result:
+    """Run one job of a program in a fresh process.
 
     Running out of memory or of time is a result (`failed`); anything else that goes wrong raises BenchmarkError with the end of what
     the process printed.
@@ -158,7 +160,7 @@ def measure(script: str, job: Job, *, timeout: float) -> Result:
         env |= {"OMP_NUM_THREADS": str(settings["threads"])}
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder) / "result.json", Path(folder) / "log"
-        command = [sys.executable, script, "--job", json.dumps(job), "--result", str(out)]
+        command = [sys.executable, "-m", module_of(file), "--job", json.dumps(job), "--result", str(out)]
         with log.open("wb") as stream:
             process = subprocess.Popen(command, env=env, cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
         try:
@@ -337,9 +339,9 @@ def revision() -> str:
 
 def command_line() -> str:
     """The user's command, without where files go."""
-    script, *rest = sys.argv
+    file, *rest = sys.argv
     kept = [a for i, a in enumerate(rest) if a not in ("--work", "--write") and (i == 0 or rest[i - 1] not in ("--work", "--write"))]
-    return " ".join(["python", f"benchmarks/{Path(script).name}", *kept])
+    return " ".join(["python", "-m", module_of(file), *kept])
 
 
 def peak_flops(store: Store, given: float | None) -> float | None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The environment of the benchmarks that run other trainers and engines: vlmrl with its tests' packages, TRL and vLLM, in .venv-bench.
-#   bash benchmarks/setup.sh && .venv-bench/bin/python benchmarks/rollout/rollout.py
-# A second call takes seconds. benchmarks/learning/toy_video.py, algorithms.py, loader.py and claims.py need no more than scripts/setup.sh.
+#   bash benchmarks/setup.sh && .venv-bench/bin/python -m benchmarks.rollout.rollout
+# A second call takes seconds. Claims, learning/toy_video, parts/algorithms and parts/loader need no more than scripts/setup.sh.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 cd "$ROOT"

@@ -8,4 +8,4 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 bash "$ROOT/scripts/setup.sh" >/dev/null
 python="$(environment_python)"
 export TOKENIZERS_PARALLELISM=false PYTHONPATH="$ROOT"
-exec "$python" "$ROOT/benchmarks/claims.py" "$@"
+exec "$python" -m benchmarks.claims "$@"

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from benchmarks.step import trace_step
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vlmrl"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def trace_step() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("trace_step", ROOT / "benchmarks" / "trace_step.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["trace_step"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["trace_step"]
-
-
-def test_readme_names_ten_files_in_the_order_of_the_page(trace_step: ModuleType) -> None:
+def test_readme_names_ten_files_in_the_order_of_the_page() -> None:
     order = trace_step.reading_order(ROOT / "docs" / "architecture.md")
     first = trace_step.reading_order(ROOT / "README.md")
     assert len(first) == 10
     assert first == [path for path in order if path in first]
 
 
-def test_an_order_that_names_a_missing_file_is_refused(trace_step: ModuleType, tmp_path: Path) -> None:
+def test_an_order_that_names_a_missing_file_is_refused(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("## One training step\n\n`types.py`, `train/nothing.py`\n")
     with pytest.raises(SystemExit, match=r"train/nothing\.py"):

@@ -14,13 +14,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from benchmarks.claims.cells import PILOTS, Cell, Plan, cells_for, groups_file, is_finished  # noqa: E402
-from benchmarks.claims.measures import measures_of  # noqa: E402
-from benchmarks.claims.report import (  # noqa: E402
+from benchmarks.claims.cells import PILOTS, Cell, Plan, cells_for, groups_file, is_finished
+from benchmarks.claims.measures import measures_of
+from benchmarks.claims.report import (
     Costs,
     cost_cells,
     document,
@@ -32,10 +28,10 @@ from benchmarks.claims.report import (  # noqa: E402
     summary_json,
     tables,
 )
-from benchmarks.claims.run import costs, run_cells, share_worlds  # noqa: E402
-from benchmarks.claims.spec import Claim  # noqa: E402
-from benchmarks.claims.table import CLAIMS  # noqa: E402
-from benchmarks.common import BenchmarkError  # noqa: E402
+from benchmarks.claims.run import costs, run_cells, share_worlds
+from benchmarks.claims.spec import Claim
+from benchmarks.claims.table import CLAIMS
+from benchmarks.common import ROOT, BenchmarkError
 
 Measured = dict[str, dict[str, dict[int, dict[str, float]]]]
 """Regime -> arm -> seed -> measures."""
@@ -106,7 +102,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="claims.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=tuple(CLAIMS), metavar="CLAIM", help=", ".join(CLAIMS))
     parser.add_argument("--seeds", type=int, help="seeds of every regime; default: as the plan says")
     parser.add_argument("--list", action="store_true", help="print the runs and which of them are there, and stop")

@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 from benchmarks.claims.regimes import PILOT_WORLD_SEED, RECORDER, REGIMES
 from benchmarks.claims.spec import Arm, Claim, Regime, Stage
+from benchmarks.common import ROOT
 
 FORMAT = 3
 """Raise it when what a cell does changes without a change of its recipe, so that kept cells are run anew."""
 PILOTS = 101
 """First seed of pilots."""
-RECIPES = Path(__file__).resolve().parent.parent / "configs" / "recipes"
+RECIPES = ROOT / "configs" / "recipes"
 PLUGIN = "benchmarks.claims.plugin"
 _QUICK = {
     "toy.world.pretrain": "12",

@@ -127,7 +127,7 @@ def mechanism_measures(groups: Path, stage: Mapping[str, Any]) -> dict[str, floa
     Raises:
         BenchmarkError: steps are missing.
     """
-    from benchmarks.claims.__main__ import mechanisms
+    from benchmarks.claims import mechanisms
     from benchmarks.claims.recorder import read_steps
 
     weights = {reward.get("label") or reward["name"]: float(reward.get("weight", 1.0)) for reward in stage["rewards"]}

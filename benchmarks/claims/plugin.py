@@ -1,4 +1,4 @@
-"""Plug-in of the claims benchmark: `reward_shaping` `claims_recorder` (`claims_recorder.py`).
+"""Plug-in of the claims benchmark: `reward_shaping` `claims_recorder` (`recorder.py`).
 
 Importing it registers the method, so only recipes of the benchmark name it.
 """

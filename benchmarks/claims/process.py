@@ -1,4 +1,4 @@
-"""Runs one command of `vlmrl` in a process of its own, forked from one in which everything is imported (`claims_preload`).
+"""Runs one command of `vlmrl` in a process of its own, forked from one in which everything is imported (`preload`).
 
 A run of the benchmark takes a minute or two; importing torch, transformers and the package would be about ten seconds of each.
 """

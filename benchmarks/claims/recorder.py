@@ -1,6 +1,6 @@
 """Rewards of every step of a claims run in a file, so that other advantages are computed on the same groups.
 
-As the first entry of `reward_shaping` (`claims_plugin`) the recorder sees the raw reward columns and changes nothing. A mechanism that is
+As the first entry of `reward_shaping` (`plugin`) the recorder sees the raw reward columns and changes nothing. A mechanism that is
 compared on identical groups has no noise of training: what differs is the method alone.
 """
 

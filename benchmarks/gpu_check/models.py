@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.gpu_check.base import Settings
+from benchmarks.step import workload
 
 SHARE = 0.7
 """Of the device's free memory that the state of the model may take; the rest is for activations."""
@@ -24,10 +24,9 @@ def layers_that_fit(free: int, *, layers: int, per_layer: int, rest: int) -> int
 
 def build(settings: Settings) -> tuple[Path, str]:
     """(folder with the model, what it is)."""
-    workload = _workload()
     size, label = "tiny", "a tiny model: a device holds the shape of 3B, a CPU would take hours"
     if settings.cuda:
-        size, label = _cut(workload, torch.cuda.mem_get_info()[0])
+        size, label = _cut(torch.cuda.mem_get_info()[0])
     job = {"size": size, "device": settings.device, "work": str(settings.work)}
     workload.build_model(job, 0)
     if settings.cuda:
@@ -36,7 +35,7 @@ def build(settings: Settings) -> tuple[Path, str]:
     return workload.model_folder(job, 0), label
 
 
-def _cut(workload: Any, free: int) -> tuple[str, str]:
+def _cut(free: int) -> tuple[str, str]:
     """The 3B shape with fewer layers where it does not fit, registered under a name of its own."""
     shape = workload.SIZES[SIZE]
     text = shape["text"]
@@ -63,13 +62,3 @@ def open_model(folder: Path, settings: Settings) -> Any:
     bundle = load_processor(str(folder))
     never = dataclasses.replace(bundle, forbidden_ids=tuple(sorted({*bundle.forbidden_ids, *bundle.end_ids})))
     return load_policy(str(folder), never, device=settings.device, dtype="bfloat16" if settings.cuda else "float32", trains=PARTS)
-
-
-def _workload() -> Any:
-    """`benchmarks/step/workload.py`, which is written to be imported from its own folder."""
-    own = str(Path(__file__).resolve().parents[1])
-    if own not in sys.path:
-        sys.path.append(own)
-    import workload
-
-    return workload

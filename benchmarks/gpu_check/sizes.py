@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.step.flops import decoder_flops, model_shape, tower_flops, update_flops
 from benchmarks.gpu_check import toy
 from benchmarks.gpu_check.base import Number, Report, Settings, at_least, at_most, equals, first_line, told
 from benchmarks.gpu_check.kernels import mode
 from benchmarks.gpu_check.models import build, open_model
+from benchmarks.step.flops import decoder_flops, model_shape, tower_flops, update_flops
 from vlmrl.errors import NumericsError
 from vlmrl.plan.gpus import gpu_of
 from vlmrl.plan.memory import rollout as plan_rollout

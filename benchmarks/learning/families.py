@@ -1,7 +1,7 @@
 """The promises of `vlmrl conform`, on a tiny model of every configuration.
 
-    python benchmarks/learning/families.py
-    python benchmarks/learning/families.py --only gemma3,lfm2_vl --write /tmp/families.md      # a trial
+    python -m benchmarks.learning.families
+    python -m benchmarks.learning.families --only gemma3,lfm2_vl --write /tmp/families.md      # a trial
 
 Each configuration in turn: a random model of the real classes, all promises that need neither weights nor vLLM. Reports are kept beside the
 page and taken from there where versions are the same, so a run that was stopped goes on. Writes docs/benchmarks/families.md and .json.
@@ -12,15 +12,13 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+from benchmarks.common import ROOT
+
 PAGE = ROOT / "docs" / "benchmarks" / "families.md"
 VERSIONS = ("transformers", "torch")
 COLUMNS = ("P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "P9", "P10", "P11", "P12", "P13", "P15")

@@ -1,6 +1,6 @@
 """What RL teaches a model of a family without code of its own, from random weights, over seeds.
 
-    python benchmarks/learning/family_gain.py --seeds 0 1 2 --write docs/benchmarks/family_gain.md
+    python -m benchmarks.learning.family_gain --seeds 0 1 2 --write docs/benchmarks/family_gain.md
 
 For each seed (weights, order of rows, sampling) a small random model of the family, with its own processor, config and classes of
 transformers, runs through `model.family: generic`: supervised on loose labels (half of those below four are one too many), so that it
@@ -22,11 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from benchmarks.common import BenchmarkError, machine, revision  # noqa: E402
+from benchmarks.common import ROOT, BenchmarkError, machine, revision
 
 FAMILIES = ("internvl", "gemma3", "lfm2_vl", "mistral3")
 """Configurations of `vlmrl.families.tiny` whose pictures here have one size; SmolVLM's processor needs a package of its own."""
@@ -238,7 +234,7 @@ def main() -> int:
     for seed in args.seeds:
         found[seed] = measured(run_seed(args.family, seed, args.out.absolute(), steps, rows))
         print(seed, json.dumps(found[seed]), flush=True)
-    command = f"python benchmarks/learning/family_gain.py --family {args.family} --seeds {' '.join(map(str, args.seeds))}"
+    command = f"python -m benchmarks.learning.family_gain --family {args.family} --seeds {' '.join(map(str, args.seeds))}"
     text = document(args.family, found, command, steps)
     if args.write is not None:
         fs.mkdir(args.write.parent)

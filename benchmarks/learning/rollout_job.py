@@ -1,6 +1,6 @@
 """What RL teaches with each engine for rollouts: the main job from the same fine-tuned model, over seeds, and what the meter reads.
 
-    python benchmarks/learning/rollout_job.py --seeds 0 1 2 --write docs/benchmarks/rollout_job.md
+    python -m benchmarks.learning.rollout_job --seeds 0 1 2 --write docs/benchmarks/rollout_job.md
 
 For each seed the recipe `configs/recipes/toy_video.yaml` (base -> SFT -> RL with `rollout.engine=hf`); then its RL again from the same
 SFT with `rollout.engine=vllm` in the trainer's process (`vllm`) and on a rollout server in another process (`servers`), with the same
@@ -23,8 +23,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import toy_video
-from common import ROOT, BenchmarkError, need
+from benchmarks.common import ROOT, BenchmarkError, need
+from benchmarks.learning import toy_video
 
 ENGINES = ("hf", "vllm", "servers")
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "COLUMNS": "200"}
@@ -163,7 +163,7 @@ def document(out: Path, seeds: Sequence[int], engines: Sequence[str]) -> str:
         meter,
         "## How it was measured",
         "",
-        f"* command: `python benchmarks/learning/rollout_job.py --seeds {' '.join(map(str, seeds))}`",
+        f"* command: `python -m benchmarks.learning.rollout_job --seeds {' '.join(map(str, seeds))}`",
         f"* machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, no GPU; one thread a run; other programs ran",
         "  beside it, and nothing here is about time",
         f"* versions: {versions}",

@@ -1,6 +1,6 @@
 """The main job with its weights in shards over two ranks, killed three times on the way, beside the main job in one process.
 
-    python benchmarks/learning/sharded_job.py --into DIR [--sharding fsdp zero3] [--recipe toy_video] [KEY=VALUE ...]
+    python -m benchmarks.learning.sharded_job --into DIR [--sharding fsdp zero3] [--recipe toy_video] [KEY=VALUE ...]
 
 Every run goes through `scripts/train_video.sh`. A killed run loses all its processes in its first stage and in its last one (`kill -9`),
 and is started again with the same line; between them one rank alone is killed, and the launcher starts all of them again. What is compared:
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from common import ROOT, BenchmarkError
 
+from benchmarks.common import ROOT, BenchmarkError
 from vlmrl.evals.score.levels import level_table
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.runfiles import read_run

@@ -1,10 +1,10 @@
 """What RL teaches in episodes of several turns: toy_desk before and after, GRPO over attempts, GiGPO and a control, over seeds.
 
-    python benchmarks/learning/toy_desk.py --seeds 0 1 2 --write docs/benchmarks/toy_desk.md
+    python -m benchmarks.learning.toy_desk --seeds 0 1 2 --write docs/benchmarks/toy_desk.md
 
 For each seed (weights, order of tasks, sampling): one base model, which reads screens and is unsure where to click; then
 `configs/recipes/toy_desk_grpo.yaml` and `toy_desk_gigpo.yaml` from it, and the latter once more with returns that are dealt anew to the
-attempts of each group (`benchmarks/learning/toy_desk_plugin.py`); all with the same tasks, steps and attempts. Before and after, each plays
+attempts of each group (`toy_desk_plugin.py`); all with the same tasks, steps and attempts. Before and after, each plays
 the held-out episodes of the suite `toy_desk`: eight times as in training (temperature 1), and once greedily. Differences are paired by
 episode. Sampled play decides: greedy play does the same again wherever a screen comes back, so any update may free it. Finished runs
 are kept, so it can be stopped and goes on.
@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, BenchmarkError
+from benchmarks.common import ROOT, BenchmarkError
 
 METHODS = {"gigpo": "GiGPO", "grpo": "GRPO over attempts", "shuffled": "GiGPO, returns dealt anew"}
 CONTROL = "shuffled"
@@ -231,7 +231,7 @@ def main() -> None:
         for way, kept in results.items():
             kept.append(result(seed, before[way], after[way], took))
     given = "" if args.set == ["run.threads=1"] else f" --set {' '.join(args.set)}"
-    text = document(results, f"python benchmarks/learning/toy_desk.py --seeds {' '.join(map(str, args.seeds))}{given}")
+    text = document(results, f"python -m benchmarks.learning.toy_desk --seeds {' '.join(map(str, args.seeds))}{given}")
     if args.write is not None:
         fs.mkdir(args.write.parent)
         fs.write_text(args.write, text)

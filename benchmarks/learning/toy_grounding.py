@@ -1,6 +1,6 @@
 """What RL adds on the toy world, over seeds, beside two controls of equal budget.
 
-    python benchmarks/learning/toy_grounding.py --out runs/bench --seeds 0 1 2
+    python -m benchmarks.learning.toy_grounding --out runs/bench --seeds 0 1 2
 
 For each seed: the recipe `configs/recipes/toy_grounding.yaml` (base -> SFT -> G2RPO with a ground-truth row); then, from the same SFT
 weights, plain GRPO, and more SFT on the rows that RL trains on (their exact answers; RL's number of steps and of sequences per
@@ -20,7 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.common import ROOT
+
 SLOTS = threading.Semaphore(2)
 """Runs at a time."""
 RECIPE = ROOT / "configs/recipes/toy_grounding.yaml"
@@ -161,7 +162,6 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=["run.threads=1"], help="overrides for every run (default: one thread each)")
     parser.add_argument("--write", type=Path, default=ROOT / "docs/benchmarks/toy_grounding.md")
     args = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     from vlmrl import fs
 
     out = args.out.absolute()
@@ -169,7 +169,7 @@ def main() -> None:
         for one in [mains.submit(run_seed, seed, out, controls, args.set) for seed in args.seeds]:
             one.result()
     cells = {seed: records_of(seed, out) for seed in args.seeds}
-    text = document(cells, f"python benchmarks/learning/toy_grounding.py --seeds {' '.join(map(str, args.seeds))}")
+    text = document(cells, f"python -m benchmarks.learning.toy_grounding --seeds {' '.join(map(str, args.seeds))}")
     fs.mkdir(args.write.parent)
     fs.write_text(args.write, text)
     print(text)

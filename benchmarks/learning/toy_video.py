@@ -1,6 +1,6 @@
 """What RL teaches in the shell game, over seeds, beside controls of equal budget.
 
-    python benchmarks/learning/toy_video.py --seeds 0 1 2 3 4 --write docs/benchmarks/toy_video.md
+    python -m benchmarks.learning.toy_video --seeds 0 1 2 3 4 --write docs/benchmarks/toy_video.md
 
 For each seed (weights, order of rows, sampling): the recipe `configs/recipes/toy_video.yaml` (base -> SFT -> RL); then, with the steps and
 rollouts of its RL: RL without the reward for a right answer without a thought, RL with a cost on length that every answer pays, the same
@@ -23,7 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.common import ROOT
+
 SLOTS = threading.Semaphore(2)
 """Runs at a time."""
 RECIPE = ROOT / "configs/recipes/toy_video.yaml"
@@ -236,7 +237,6 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=["run.threads=1"], help="overrides for every run (default: one thread each)")
     parser.add_argument("--write", type=Path)
     args = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     from vlmrl import fs
     from vlmrl.evals.score.records import read_records
 
@@ -251,7 +251,7 @@ def main() -> None:
         of[seed] = {name: list(read_records(out / f"main-{seed}/eval/{name}.jsonl")) for name in ("base", "sft", "rl")}
         of[seed] |= {name: list(read_records(out / f"{name}-{seed}/eval/rl.jsonl")) for name in args.controls}
     bases = {seed: base_line(out / f"main-{seed}.log") for seed in args.seeds}
-    text = document(of, bases, f"python benchmarks/learning/toy_video.py --seeds {' '.join(map(str, args.seeds))}")
+    text = document(of, bases, f"python -m benchmarks.learning.toy_video --seeds {' '.join(map(str, args.seeds))}")
     if args.write is not None:
         fs.mkdir(args.write.parent)
         fs.write_text(args.write, text)

@@ -1,6 +1,6 @@
 """What `vlmrl plan` says a run needs, against what it needs: bytes of all storages that are alive on a CPU.
 
-    python benchmarks/memory/plan_memory.py --write docs/benchmarks/plan_memory.md
+    python -m benchmarks.memory.plan_memory --write docs/benchmarks/plan_memory.md
 
 State, forward and backward, the update and a rollout of two models with random weights and text alone; and the state of published
 models, whose tensors are made on the device `meta`, where they have sizes and no memory.
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import ROOT, machine
 
+from benchmarks.common import machine, module_of
 from tests.support import saved_bytes
 from vlmrl import fs
 from vlmrl.compat import ensure_torchvision
@@ -187,7 +187,7 @@ def main() -> None:
         rows += found
         print("\n".join(lines(found)), flush=True)
     if given.write:
-        fs.write_text(given.write, page(rows, f"python {Path(__file__).relative_to(ROOT)} {' '.join(sys.argv[1:])}"))
+        fs.write_text(given.write, page(rows, f"python -m {module_of(__file__)} {' '.join(sys.argv[1:])}"))
 
 
 if __name__ == "__main__":

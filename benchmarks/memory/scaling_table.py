@@ -1,24 +1,20 @@
 """The table of docs/scaling.md: what `vlmrl plan` computes for four published models on 1, 8 and 64 GPUs. Nothing in it is measured.
 
-python benchmarks/memory/scaling_table.py           # print it
-python benchmarks/memory/scaling_table.py --write   # put it into docs/scaling.md
+python -m benchmarks.memory.scaling_table           # print it
+python -m benchmarks.memory.scaling_table --write   # put it into docs/scaling.md
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from vlmrl.plan.advice import remedy  # noqa: E402
-from vlmrl.plan.gpus import gpu_of  # noqa: E402
-from vlmrl.plan.model import named_shape  # noqa: E402
-from vlmrl.plan.result import Plan, plan  # noqa: E402
-from vlmrl.plan.settings import Settings  # noqa: E402
+from benchmarks.common import ROOT
+from vlmrl.plan.advice import remedy
+from vlmrl.plan.gpus import gpu_of
+from vlmrl.plan.model import named_shape
+from vlmrl.plan.result import Plan, plan
+from vlmrl.plan.settings import Settings
 
 PAGE = ROOT / "docs" / "scaling.md"
 BEGIN, END = "<!-- table of benchmarks/memory/scaling_table.py -->\n", "<!-- end of the table -->\n"

@@ -1,6 +1,6 @@
 """What the algorithm between rewards and gradient costs: every registered advantage, shaping, selection, credit and the packing.
 
-    python benchmarks/parts/algorithms.py [--rollouts 4096 --tokens 2048 --group 16 --repeats 5]
+    python -m benchmarks.parts.algorithms [--rollouts 4096 --tokens 2048 --group 16 --repeats 5]
 
 One process, one thread, no model. Every method gets the same step: groups of `group` rollouts in four tasks, three reward columns,
 answers of uneven length up to `tokens`, all optional inputs filled. A method with a memory is timed with the update of its memory.
@@ -12,23 +12,18 @@ from __future__ import annotations
 import argparse
 import inspect
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+import torch
 
-import torch  # noqa: E402
-
-from benchmarks.common import command_line, machine, revision, versions  # noqa: E402
-from vlmrl.algo import registries  # noqa: E402
-from vlmrl.algo.inputs import AdvantageInputs  # noqa: E402
-from vlmrl.policy.pack import Row  # noqa: E402
+from benchmarks.common import ROOT, command_line, machine, revision, versions
+from vlmrl.algo import registries
+from vlmrl.algo.inputs import AdvantageInputs
+from vlmrl.policy.pack import Row
 
 COLUMNS = ("exact", "iou", "format")
 PROMPT_TOKENS = 1024

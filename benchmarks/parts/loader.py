@@ -1,7 +1,7 @@
 """How fast videos are decoded, with what memory, and how long a run takes to its first step with many rows.
 
-    python benchmarks/parts/loader.py
-    python benchmarks/parts/loader.py --videos 20 --rows 100 5000 --write /tmp/loader.md      # a trial
+    python -m benchmarks.parts.loader
+    python -m benchmarks.parts.loader --videos 20 --rows 100 5000 --write /tmp/loader.md      # a trial
 
 Generated H.264 clips (MP4, 320x240, 2 to 10 s), each decoded once through the media store in a fresh process: decord and PyAV, in the
 trainer's process and with 1 and 2 workers. Then rows over these clips: reading, checking and counting their tokens from headers, and
@@ -23,9 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+from benchmarks.common import ROOT, module_of
+
 DECODERS = ("decord", "pyav")
 WORKERS = (0, 1, 2)
 PATCH, MERGE, TEMPORAL = 14, 2, 2
@@ -211,7 +210,8 @@ def measure(job: dict[str, Any], home: str | None = None) -> dict[str, Any]:
     cache is."""
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | ({} if home is None else {"HOME": home})
     began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, __file__, "--job", json.dumps(job)], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", module_of(__file__), "--job", json.dumps(job)]
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
     alone, together = tree_peak(process)
     assert process.stdout is not None
     out = process.stdout.read()
@@ -331,7 +331,7 @@ def main() -> None:
                 print(f"{decoder}, {workers} workers: {found['rate']:.1f} clips/s", flush=True)
         launch = measure({"what": "launch", "rows": args.rows[0], "decoder": "auto", "workers": 0} | shared)
         scale = measure_scale(folder, args.rows)
-    command = f"python benchmarks/parts/loader.py --videos {args.videos} --rows {' '.join(map(str, args.rows))}"
+    command = f"python -m benchmarks.parts.loader --videos {args.videos} --rows {' '.join(map(str, args.rows))}"
     text = document(cells, launch, scale, args.videos, command)
     fs.mkdir(args.write.parent)
     fs.write_text(args.write, text)

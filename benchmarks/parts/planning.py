@@ -1,6 +1,6 @@
 """What planning a step costs: milliseconds per plan of the samplers that weigh rows, by rows in the data and rows seen so far.
 
-    python benchmarks/parts/planning.py --write docs/benchmarks/planning.md
+    python -m benchmarks.parts.planning --write docs/benchmarks/planning.md
 
 Beside each time stands that of the same plan made row by row over all rows (`tests/support/plain_samplers.py`, which the tests compare
 plan by plan): what it costs to look at everything in every step.
@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from common import ROOT, machine
 
+from benchmarks.common import machine, module_of
 from tests.support.plain_samplers import PlainPrioritized, PlainVade, PlainVas
 from vlmrl import fs, rng
 from vlmrl.protocols import sampler
@@ -118,7 +118,7 @@ def main() -> None:
                 lines.append(f"| `{name}` | {rows:,} | {seen:,} | {now:.1f} | {drawn} | {before:.1f} | {before / now:.0f}x |")
                 print(lines[-1], flush=True)
     if given.write:
-        fs.write_text(given.write, page(lines, f"python {Path(__file__).relative_to(ROOT)} {' '.join(sys.argv[1:])}"))
+        fs.write_text(given.write, page(lines, f"python -m {module_of(__file__)} {' '.join(sys.argv[1:])}"))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How long `vlmrl view` takes to open a run with many kept groups, and what keeping them costs a run that trains.
 
-    python benchmarks/parts/view.py
-    python benchmarks/parts/view.py --groups 500 --write /tmp/view.md                        # a trial
+    python -m benchmarks.parts.view
+    python -m benchmarks.parts.view --groups 500 --write /tmp/view.md                        # a trial
     VLMRL_VIEW_COST=/tmp/cost.json vlmrl train RECIPE 'plugins=[benchmarks.parts.view_cost]' # then --cost /tmp/cost.json
 
 Made-up groups of 8 answers with 60 to 400 tokens each, written by what training writes them with. A fresh process opens them and answers
@@ -23,9 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+from benchmarks.common import ROOT
+
 EACH, ANSWERS = 8, 8
 """Groups of a step; answers of a group."""
 OPEN = """
@@ -89,7 +88,7 @@ def page(found: dict[str, float], size: int, repeats: int, cost: dict[str, Any] 
     lines = [
         "# The viewer: opening a run, and what keeping groups costs",
         "",
-        f"`python benchmarks/parts/view.py`: {found['groups']:.0f} kept groups of {ANSWERS} answers with 60 to 400 tokens,",
+        f"`python -m benchmarks.parts.view`: {found['groups']:.0f} kept groups of {ANSWERS} answers with 60 to 400 tokens,",
         f"{size / 2**20:.0f} MiB of records; medians of {repeats} fresh processes on {platform.machine()}, Python",
         f"{platform.python_version()}, {load()}.",
         "",
@@ -104,9 +103,9 @@ def page(found: dict[str, float], size: int, repeats: int, cost: dict[str, Any] 
         step, thread = (100 * cost[key] / cost["process"] for key in ("step", "thread"))
         lines += [
             "",
-            f"Keeping groups in a run of {cost['calls']:.0f} steps (`benchmarks/parts/view_cost.py`), in processor time of the process from the",
-            f"opening of the stage to its end ({cost['process']:.1f} s): the training thread spent {step:.2f} % of it on choosing and",
-            f"handing over, the thread that writes {thread:.2f} %.",
+            f"Keeping groups in a run of {cost['calls']:.0f} steps (`benchmarks/parts/view_cost.py`), in processor time of the process",
+            f"from the opening of the stage to its end ({cost['process']:.1f} s): the training thread spent {step:.2f} % of it on",
+            f"choosing and handing over, the thread that writes {thread:.2f} %.",
         ]
     return "\n".join([*lines, ""])
 

@@ -1,6 +1,6 @@
 """What keeping groups for `vlmrl view` costs in wall time: the same steps with and without, in many alternating pairs of runs.
 
-    python benchmarks/parts/view_pairs.py [--pairs 12] [--steps 40] [--write PAGE]      on a machine that does nothing else
+    python -m benchmarks.parts.view_pairs [--pairs 12] [--steps 40] [--write PAGE]      on a machine that does nothing else
 
 Whole runs of the tiny model, each in a process of its own, in turn and back again. Those of a pair compute the same bits (checked), so
 step i of one is the same work as step i of the other, and what differs is the keeping and the machine. Of each step the median over the
@@ -14,17 +14,12 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
 
 WARM = 2
 """Steps of a run that do not count."""
@@ -75,7 +70,7 @@ def page(found: dict[str, list[list[float]]], load: Sequence[float]) -> str:
     lines = [
         "# Keeping groups: wall time",
         "",
-        f"`python benchmarks/parts/view_pairs.py --pairs {pairs} --steps {steps + WARM}` on {machine}.",
+        f"`python -m benchmarks.parts.view_pairs --pairs {pairs} --steps {steps + WARM}` on {machine}.",
         f"{pairs} alternating pairs, {steps} steps each; the runs of a pair end with the same weights.",
         f"Load of the machine {load[0]:.1f} at the start and {load[-1]:.1f} at the end, this benchmark included.",
         "",

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from common import BenchmarkError, Job, Result, Store, median_range, show
-from meter import now
-from rollout_programs import axes_of, config_of, media_of, rows_of
+from benchmarks.common import BenchmarkError, Job, Result, Store, median_range, show
+from benchmarks.rollout.programs import axes_of, config_of, media_of, rows_of
+from benchmarks.step.meter import now
 
 ENGINES = ("hf", "generate", "vllm")
 SIDES = ("turns",)
@@ -40,7 +40,7 @@ class Place:
 
     @property
     def model(self) -> str:
-        from workload import model_folder
+        from benchmarks.step.workload import model_folder
 
         return str(model_folder(self.job["settings"], self.job["cell"]["vocabulary"]))
 
@@ -64,9 +64,9 @@ def worker(job: Job) -> Result:
 
 def turns(job: Job) -> Result:
     """Every side answers every call; the one that begins changes from call to call."""
-    import ours as step
     import torch
 
+    from benchmarks.step import ours as step
     from vlmrl.run.media import open_media
 
     settings, cell = job["settings"], job["cell"]
@@ -164,7 +164,7 @@ def inputs_of(prompts: Sequence[Any], store: Any, bundle: Any) -> Any:
 
 def vllm(at: Place) -> Ask:
     """vLLM as a run has it: in this process, weights sent before it generates."""
-    from ours import vllm_engine
+    from benchmarks.step.ours import vllm_engine
 
     cell = at.job["cell"]
     engine = vllm_engine(at.job, at.policy, at.store, path=at.model, room=at.room, most=cell["batch"] * cell["group"])

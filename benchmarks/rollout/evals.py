@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, Job, Result, Store, median_range, need, show
+from benchmarks.common import BenchmarkError, Job, Result, Store, median_range, need, show
 
 SIDES = ("hf", "vllm", "lmms-eval", "lmms-eval, batch of 5")
 LMMS = SIDES[2:]
@@ -68,9 +68,8 @@ def require_size(cell: dict[str, Any], tokens: int) -> None:
 
 def ours(job: Job) -> Result:
     """`vlmrl eval` with an engine of ours, from rows to records."""
-    import ours as step
-    from workload import MAX_PIXELS, media_folder, model_folder
-
+    from benchmarks.step import ours as step
+    from benchmarks.step.workload import MAX_PIXELS, media_folder, model_folder
     from vlmrl.evals.ask.models import LocalModel, open_store
     from vlmrl.evals.ask.run import evaluate_model, task_prompts
     from vlmrl.evals.ask.suite import load_suite
@@ -120,11 +119,11 @@ def ours(job: Job) -> Result:
 def lmms_eval(job: Job) -> Result:
     """lmms-eval's class for Qwen2.5-VL, asked as its evaluator asks it."""
     need("lmms_eval", "--without lmms-eval")
-    import ours as step
     from lmms_eval.api.instance import Instance
     from lmms_eval.models.simple.qwen2_5_vl import Qwen2_5_VL
-    from workload import CELL, MAX_PIXELS, media_folder, model_folder
 
+    from benchmarks.step import ours as step
+    from benchmarks.step.workload import CELL, MAX_PIXELS, media_folder, model_folder
     from vlmrl.data.encode import instruction
 
     settings, cell = job["settings"], job["cell"]

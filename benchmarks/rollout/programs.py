@@ -14,8 +14,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from common import Job, Result, Store, check_same, median_range, need, show
-from meter import Meter, now
+from benchmarks.common import Job, Result, Store, check_same, median_range, need, show
+from benchmarks.step.meter import Meter, now
 
 SIDES = ("vlmrl", "generate", "vllm")
 
@@ -31,8 +31,7 @@ def worker(job: Job) -> Result:
 
 def rows_of(job: Job) -> tuple[Path, list[list[Any]]]:
     """(folder, samples of every call): no medium is shown twice."""
-    from workload import media_folder
-
+    from benchmarks.step.workload import media_folder
     from vlmrl.data.source import load_source
 
     settings, cell = job["settings"], job["cell"]
@@ -44,7 +43,7 @@ def rows_of(job: Job) -> tuple[Path, list[list[Any]]]:
 
 def config_of(job: Job) -> Any:
     """A recipe that only says where the model and the media are."""
-    import ours as step
+    from benchmarks.step import ours as step
 
     cell = job["cell"]
     return step.config_of(job | {"side": "repeat", "cell": cell, "settings": job["settings"] | {"max_tokens_per_microbatch": 16384}})
@@ -68,8 +67,7 @@ def timed(job: Job, calls: list[list[Any]], call: Any) -> Result:
 
 
 def ours(job: Job) -> Result:
-    import ours as step
-
+    from benchmarks.step import ours as step
     from vlmrl import rng
     from vlmrl.policy.vision import VisionCache
     from vlmrl.rollout.engine_hf import HFEngine
@@ -113,8 +111,7 @@ def read_media(folder: Path, sample: Any, kind: str) -> Any:
 
 def text_of(tokenizer: Any, sample: Any) -> str:
     """The rendered prompt with one placeholder per medium."""
-    from workload import TEMPLATE
-
+    from benchmarks.step.workload import TEMPLATE
     from vlmrl.data.encode import messages
 
     return tokenizer.apply_chat_template(messages(sample, TEMPLATE), tokenize=False, add_generation_prompt=True)
@@ -122,8 +119,9 @@ def text_of(tokenizer: Any, sample: Any) -> str:
 
 def generate(job: Job) -> Result:
     """transformers: the processor, then `generate` with G answers per prompt."""
-    import ours as step
     import torch
+
+    from benchmarks.step import ours as step
 
     settings, cell = job["settings"], job["cell"]
     cfg = config_of(job)
@@ -165,7 +163,7 @@ def generate(job: Job) -> Result:
 
 def vllm_item(medium: Any, kind: str) -> Any:
     """vLLM wants a clip's frames together with what they are: all frames of the file, none to be sampled."""
-    from workload import FPS
+    from benchmarks.step.workload import FPS
 
     if kind == "image":
         return medium
@@ -187,9 +185,10 @@ def vllm(job: Job) -> Result:
     cpu = settings["device"] == "cpu"
     if cpu:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
-    import ours as step
     from vllm import LLM, SamplingParams
-    from workload import model_folder
+
+    from benchmarks.step import ours as step
+    from benchmarks.step.workload import model_folder
 
     folder, calls = rows_of(job)
     path = str(model_folder(settings, cell["vocabulary"]))

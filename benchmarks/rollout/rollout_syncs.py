@@ -1,7 +1,7 @@
 """Many synchronisations of weights, the vision tower's among them: is every answer that of the new weights, and does memory stay?
 
-    python benchmarks/rollout/rollout_syncs.py                                  200 of them, in the trainer's process and over a rollout server
-    python benchmarks/rollout/rollout_syncs.py --syncs 20 --warmup 5 --where process
+    python -m benchmarks.rollout.rollout_syncs                      200 of them, in the trainer's process and over a rollout server
+    python -m benchmarks.rollout.rollout_syncs --syncs 20 --warmup 5 --where process
 
 A tiny model in float32. Before each synchronisation all its weights change by a twentieth of their spread. Then one prompt of each place
 (text, an image, images, a video, videos, image and video) is answered greedily by vLLM and by a reference engine that is new each time
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import (
+from benchmarks.common import (
     BenchmarkError,
     Job,
     Result,
@@ -37,7 +37,7 @@ from common import (
     run_script,
     show,
 )
-from meter import resident
+from benchmarks.step.meter import resident
 
 TOKENS = 12
 """Of an answer."""
@@ -64,7 +64,7 @@ def worker(job: Job) -> Result:
 
 
 def folder_of(job: Job) -> Path:
-    from workload import work
+    from benchmarks.step.workload import work
 
     return work(job["settings"]) / f"syncs-{job['cell']['family']}-{job['cell']['where']}"
 

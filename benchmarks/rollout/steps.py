@@ -1,6 +1,6 @@
 """A whole training step, from the sampler's plan to the weight update, with each engine that a recipe can name.
 
-A part of `rollout.py`. Every side is a process of its own; the step is that of `ours.py`, which the comparison with TRL measures too.
+A part of `rollout.py`. Every side is a process of its own; the step is that of `step/ours.py`, which the comparison with TRL measures too.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import argparse
 import statistics
 from typing import Any
 
-from common import Job, Result, Store, median_range, show
-from rollout_programs import axes_of, media_of
+from benchmarks.common import Job, Result, Store, median_range, show
+from benchmarks.rollout.programs import axes_of, media_of
 
 SIDES = ("hf", "vllm")
 LAYOUT = "shared_prefix"
@@ -24,7 +24,7 @@ def cells_of(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def worker(job: Job) -> Result:
-    import ours
+    from benchmarks.step import ours
 
     settings = job["settings"] | {"max_tokens_per_microbatch": MICROBATCH}
     return ours.measure({"side": LAYOUT, "cell": job["cell"] | {"engine": job["side"]}, "settings": settings})

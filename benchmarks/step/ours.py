@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import Job, Result
-from meter import Meter, now
-from workload import MAX_PIXELS, TEMPLATE, media_folder, model_folder, reward
+from benchmarks.common import Job, Result
+from benchmarks.step.meter import Meter, now
+from benchmarks.step.workload import MAX_PIXELS, TEMPLATE, media_folder, model_folder, reward
 
 LEARNING_RATE = 1e-6
 

@@ -1,6 +1,6 @@
 """What sampling ahead gains where rewards are waited for: seconds per step with `rollout.staleness` 0, 1 and 4, side by side in one run.
 
-    python benchmarks/step/overlap.py [--steps 10] [--seconds 2] [--rounds 2]
+    python -m benchmarks.step.overlap [--steps 10] [--seconds 2] [--rounds 2]
 
 Whole runs of the tiny model, each in a process of its own, in turn and as often as `--rounds` says. The reward of a group is a wait of
 `--seconds`, two groups a step. Beside them the order without a queue: its run must have the same bits as staleness 0. The model is so small
@@ -14,14 +14,9 @@ import argparse
 import hashlib
 import json
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
-
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
 
 VARIANTS: dict[str, tuple[int, tuple[str, ...]]] = {
     "0, no queue": (0, ("without_queue",)),

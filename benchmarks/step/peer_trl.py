@@ -16,10 +16,10 @@ import tempfile
 import time
 from typing import Any
 
-from common import Job, Result, need
-from meter import Meter, now
-from ours import LEARNING_RATE, open_bundle
-from workload import TEMPLATE, media_folder, model_folder, reward
+from benchmarks.common import Job, Result, need
+from benchmarks.step.meter import Meter, now
+from benchmarks.step.ours import LEARNING_RATE, open_bundle
+from benchmarks.step.workload import TEMPLATE, media_folder, model_folder, reward
 
 
 def length_reward(completions: list[Any], **kwargs: Any) -> list[float]:

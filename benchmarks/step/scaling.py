@@ -1,7 +1,7 @@
 """How the seconds and the memory of our step grow: slopes, not points.
 
-    python benchmarks/step/scaling.py                                  all five axes around 256 visual tokens x 8 answers x 32 tokens
-    python benchmarks/step/scaling.py --axes group --group 2 4 8 16    one axis
+    python -m benchmarks.step.scaling                                  all five axes around 256 visual tokens x 8 answers x 32 tokens
+    python -m benchmarks.step.scaling --axes group --group 2 4 8 16    one axis
 
 Each axis changes one number and keeps the others at the base cell. A point is one fresh process (the median of its measured steps);
 a straight line is fitted to all points of an axis by least squares. Writes docs/benchmarks/scaling.md and .json.
@@ -13,7 +13,7 @@ import argparse
 import statistics
 from typing import Any
 
-from common import (
+from benchmarks.common import (
     BenchmarkError,
     Job,
     Line,
@@ -59,8 +59,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def worker(job: Job) -> Result:
-    import ours
-    import workload
+    from benchmarks.step import ours, workload
 
     return workload.prepare(job) if job["side"] == "prepare" else ours.measure(job)
 

@@ -1,6 +1,6 @@
 """What shards cost: every training engine beside each other, and our step in shards beside a plain loop of FSDP2, on two ranks.
 
-    python benchmarks/step/shards.py [--steps 20] [--write docs/benchmarks/shards.md]
+    python -m benchmarks.step.shards [--steps 20] [--write docs/benchmarks/shards.md]
 
 The ranks are processes on one CPU that talk over gloo: ratios on this machine, and counts of calls and bytes that hold anywhere. No
 statement about GPUs. Engines take turns step by step, in an order that turns round, so that what else the machine does hits all.
@@ -22,9 +22,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+from benchmarks.common import ROOT, machine, module_of, revision
+
 WARM_UP = 3
 TEXT = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 16, "num_key_value_heads": 4}
 """Of the larger model; heads have the size of the small one's, and the tower keeps its two blocks."""
@@ -169,7 +168,7 @@ def main() -> None:
         before = os.getloadavg()[0]
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         subprocess.run(
-            [*launcher, __file__, "--rank", name, "--steps", str(args.steps)],
+            [*launcher, "-m", module_of(__file__), "--rank", name, "--steps", str(args.steps)],
             check=True,
             env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         )
@@ -182,8 +181,6 @@ def main() -> None:
 
 def document(found: Mapping[str, dict[str, Row]], steps: int, load: tuple[float, float]) -> str:
     """The page."""
-    from common import machine, revision
-
     versions = {"python": platform.python_version()} | {name: version(name) for name in ("torch", "transformers", "deepspeed")}
     small, large = found["small"], found["large"]
     for rows, base, of, column in ((small, "ddp", "of ddp", "seconds"), (large, "plain FSDP2 loop", "of the plain loop", "CPU seconds")):
@@ -215,7 +212,7 @@ def document(found: Mapping[str, dict[str, Row]], steps: int, load: tuple[float,
         "",
         "## How it was measured",
         "",
-        f"* command: `python benchmarks/step/shards.py --steps {steps}`, {WARM_UP} updates of each engine before, not counted",
+        f"* command: `python -m benchmarks.step.shards --steps {steps}`, {WARM_UP} updates of each engine before, not counted",
         f"* machine: {told(machine())}",
         f"* versions: {told(versions)}; this repository at {revision()}",
         f"* load average (1 minute) {load[0]:.1f} before and {load[1]:.1f} at the end; much above two means that others were at work",

@@ -1,8 +1,8 @@
 """Count what one plain GRPO step runs: files, functions and executed lines of `vlmrl/`, per part.
 
-    python benchmarks/step/trace_step.py              # a table
-    python benchmarks/step/trace_step.py --files      # and every file
-    python benchmarks/step/trace_step.py --write out.json
+    python -m benchmarks.step.trace_step              # a table
+    python -m benchmarks.step.trace_step --files      # and every file
+    python -m benchmarks.step.trace_step --write out.json
 
 The step: the tests' tiny Qwen2.5-VL on the toy world, strategy `plain`, advantage `grpo`, loss `ppo_clip`, beta 0, two rewards, one
 rank, one update, no prefetch. The run has three steps; the second one is counted, so start-up and the checkpoint at the end are not.
@@ -33,9 +33,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+from benchmarks.common import ROOT
+
 PACKAGE = ROOT / "vlmrl"
 
 BOUND = 53

@@ -1,9 +1,9 @@
 """A whole GRPO step of TRL's trainer and of ours, side by side: seconds, rollout, update, peak memory.
 
-    python benchmarks/step/vs_trl.py                              one cell: 1,024 visual tokens, 8 answers of 64 tokens
-    python benchmarks/step/vs_trl.py --prompts 256 1024 --groups 4 8 --completions 64
-    python benchmarks/step/vs_trl.py --all                        the grid 256/1,024/4,096 x 4/8/16 x 64/256
-    python benchmarks/step/vs_trl.py --device cuda --size 3b      Qwen2.5-VL-3B's sizes in bfloat16
+    python -m benchmarks.step.vs_trl                              one cell: 1,024 visual tokens, 8 answers of 64 tokens
+    python -m benchmarks.step.vs_trl --prompts 256 1024 --groups 4 8 --completions 64
+    python -m benchmarks.step.vs_trl --all                        the grid 256/1,024/4,096 x 4/8/16 x 64/256
+    python -m benchmarks.step.vs_trl --device cuda --size 3b      Qwen2.5-VL-3B's sizes in bfloat16
 
 The same random weights, pictures, prompt and reward, answers of equal length, one prompt group per step by default. Sides: `trl`,
 `repeat` and `shared_prefix` (our two layouts of the training pass). Needs TRL: pip install trl==1.16.0.
@@ -17,7 +17,7 @@ import itertools
 import statistics
 from typing import Any
 
-from common import (
+from benchmarks.common import (
     Job,
     Result,
     Store,
@@ -66,9 +66,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def worker(job: Job) -> Result:
-    import ours
-    import peer_trl
-    import workload
+    from benchmarks.step import ours, peer_trl, workload
 
     if job["side"] == "prepare":
         return workload.prepare(job)
@@ -125,8 +123,8 @@ def absolute(store: Store, cells: list[dict[str, int]], sides: list[str], shape:
 
 def planned(shape: Any, cell: dict[str, int], prompt: int, side: str) -> Any:
     """Counted operations of one group on that side."""
-    from flops import EVERYTHING_REPEATED, REPEAT, SHARED_PREFIX, flops
-    from workload import grid_of
+    from benchmarks.step.flops import EVERYTHING_REPEATED, REPEAT, SHARED_PREFIX, flops
+    from benchmarks.step.workload import grid_of
 
     plan = {"trl": EVERYTHING_REPEATED, "repeat": REPEAT, "shared_prefix": SHARED_PREFIX}[side]
     return flops(prompt, cell["group"], cell["completion"], shape, plan, media=[grid_of("image", cell["prompt"])])
@@ -176,9 +174,8 @@ def main(args: argparse.Namespace) -> None:
 
 def document(store: Store, args: argparse.Namespace) -> list[str]:
     """Tables of all cells in the file, those of earlier calls included."""
-    from flops import model_shape
-    from workload import model_folder
-
+    from benchmarks.step.flops import model_shape
+    from benchmarks.step.workload import model_folder
     from vlmrl.compat import ensure_torchvision
 
     ensure_torchvision()

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, BenchmarkError, Job, Result
+from benchmarks.common import ROOT, BenchmarkError, Job, Result
 
 PATCH, MERGE, TEMPORAL = 14, 2, 2
 CELL = PATCH * MERGE

@@ -1,6 +1,6 @@
 """How many tokens a training step computes with chains of turns and with trees, against a row per turn: counted, not timed.
 
-    python benchmarks/turns/chains.py --write docs/benchmarks/chains.md
+    python -m benchmarks.turns.chains --write docs/benchmarks/chains.md
 
 Episodes of `toy_desk` are played with proposed actions (no model), their turns become rows under several policies of history with a tiny
 model's processor and screens of `--pixels` a side, and the training layouts count them: `repeat` (a padded row per turn),
@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from common import ROOT
+from benchmarks.common import ROOT
 
 HISTORIES = ("all", "2/4", "1")
 BUDGET = 16384
@@ -117,7 +117,7 @@ def document(args: argparse.Namespace, text: str) -> str:
         "All layouts give the same log-probs (`tests/unit/policy/test_chains.py`, `test_trie.py`). Proposed actions are drawn from a few: "
         "attempts share more turns here than those of a policy that writes freely.",
         "",
-        f"Command: `python benchmarks/turns/chains.py {options}`. Counted, so it depends on no machine.",
+        f"Command: `python -m benchmarks.turns.chains {options}`. Counted, so it depends on no machine.",
         "",
     ]
     return "\n".join(lines)

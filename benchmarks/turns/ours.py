@@ -1,7 +1,7 @@
-"""A whole step of episodes with our parts: `grpo_step` on a `Stage` whose collector plays `turns_world`.
+"""A whole step of episodes with our parts: `grpo_step` on a `Stage` whose collector plays `world`.
 
 Sides: `anew` reads every turn's prompt whole and trains a row per turn; `kept` keeps keys and values from turn to turn and trains chains.
-Answers cannot end, as in `ours.py`, so every answer has the full length and no attempt ends early.
+Answers cannot end, as in `step/ours.py`, so every answer has the full length and no attempt ends early.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import Job, Result
-from meter import Meter, now
-from ours import LEARNING_RATE, hooks, make_step, open_engine, open_pipeline, open_stage
-from workload import MAX_PIXELS, TEMPLATE, model_folder, side_of
-
+from benchmarks.common import Job, Result
+from benchmarks.step.meter import Meter, now
+from benchmarks.step.ours import LEARNING_RATE, hooks, make_step, open_engine, open_pipeline, open_stage
+from benchmarks.step.workload import MAX_PIXELS, TEMPLATE, model_folder, side_of
 from benchmarks.turns.world import NAME
 
 SIDES = ("anew", "kept")

@@ -10,7 +10,7 @@ parts, an image among them. Three things are ours, so that both sides do the sam
 * Answers cannot end (`suppress_tokens`), and `max_new_tokens` is that of one turn; TRL's `max_completion_length` is that of an episode.
 
 TRL bounds the calls and not the turns: `max_tool_calling_iterations` is one less than the turns, the last action is not carried out.
-Everything else is as in `peer_trl.py`.
+Everything else is as in `step/peer_trl.py`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from common import Job, Result, need
-from meter import Meter, now
-from ours import LEARNING_RATE, open_bundle
-from peer_trl import timed_method
-from turns_ours import asked
-from workload import TEMPLATE, model_folder, reward, side_of
-
+from benchmarks.common import Job, Result, need
+from benchmarks.step.meter import Meter, now
+from benchmarks.step.ours import LEARNING_RATE, open_bundle
+from benchmarks.step.peer_trl import timed_method
+from benchmarks.step.workload import TEMPLATE, model_folder, reward, side_of
+from benchmarks.turns.ours import asked
 from benchmarks.turns.world import TEXT, picture
 
 TEMPLATE_WITH_TOOLS = (
@@ -82,7 +81,7 @@ def dataset_of(job: Job, folder: Path) -> Any:
 
 
 def episode_reward(completions: list[Any], **kwargs: Any) -> list[float]:
-    """That of `turns_ours`, of the last answer: trivial and not constant."""
+    """That of `ours`, of the last answer: trivial and not constant."""
     del kwargs
     return reward([_said(one[-1]) for one in completions])
 
@@ -144,7 +143,7 @@ def always_acts(tokenizer: Any, ids: list[int], **kwargs: Any) -> dict[str, Any]
 
 
 def measure(job: Job) -> Result:
-    """What `turns_ours.measure` gives, of TRL."""
+    """What `ours.measure` gives, of TRL."""
     need("trl", "--sides anew kept")
     need("datasets", "--sides anew kept")
     from transformers import TrainerCallback

@@ -1,9 +1,9 @@
 """A step of episodes with kept caches and chains, against reading every turn's prompt anew and training a row per turn.
 
-    python benchmarks/turns/turns.py --threads 1                    one cell: 10 turns, screens of 64 visual tokens, 8 attempts
-    python benchmarks/turns/turns.py --turns 4 10 20 --screens 64 256
+    python -m benchmarks.turns.turns --threads 1              one cell: 10 turns, screens of 64 visual tokens, 8 attempts
+    python -m benchmarks.turns.turns --turns 4 10 20 --screens 64 256
 
-Both sides play the same world (`turns_world.py`), in which every action shows another screen, with the whole conversation in the prompt,
+Both sides play the same world (`world.py`), in which every action shows another screen, with the whole conversation in the prompt,
 and answers of equal length. `anew`: every turn reads its whole prompt, training has a row per turn. `kept`: the engine keeps keys and
 values from turn to turn, training has a chain per attempt. Writes docs/benchmarks/turns.md and .json.
 """
@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from common import (
+from benchmarks.common import (
     BenchmarkError,
     Job,
     Result,
@@ -56,10 +56,10 @@ def cell_options(parser: argparse.ArgumentParser, *, turns: list[int]) -> None:
 
 
 def worker(job: Job) -> Result:
-    import turns_ours
-    import workload
+    from benchmarks.step import workload
+    from benchmarks.turns import ours
 
-    return workload.prepare(job) if job["side"] == "prepare" else turns_ours.measure(job)
+    return workload.prepare(job) if job["side"] == "prepare" else ours.measure(job)
 
 
 def cells_of(args: argparse.Namespace) -> list[dict[str, int]]:
@@ -84,7 +84,7 @@ def used(result: Result) -> float:
 
 def plan(side: str, result: Result) -> Any:
     """What the side has to compute, counted."""
-    from turns_counted import counted
+    from benchmarks.turns.counted import counted
 
     cell = result["cell"]
     lengths = {"prompt": result["prompt_tokens"], "observation": result["between_tokens"]}

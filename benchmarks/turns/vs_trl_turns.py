@@ -1,9 +1,9 @@
 """A whole GRPO step of episodes of TRL's trainer and of ours, side by side: seconds, rollout, update, peak memory.
 
-    python benchmarks/turns/vs_trl_turns.py --threads 1             4 and 8 turns, a screen of 64 visual tokens each, 8 attempts
-    python benchmarks/turns/vs_trl_turns.py --device cuda --size 3b --screens 256 1024
+    python -m benchmarks.turns.vs_trl_turns --threads 1             4 and 8 turns, a screen of 64 visual tokens each, 8 attempts
+    python -m benchmarks.turns.vs_trl_turns --device cuda --size 3b --screens 256 1024
 
-The same random weights, world (`turns_world.py`), prompts and answers of equal length. Sides: `trl` (`environment_factory`, pictures in
+The same random weights, world (`world.py`), prompts and answers of equal length. Sides: `trl` (`environment_factory`, pictures in
 the results of a tool), `anew` and `kept` as in `turns.py`. Needs TRL: pip install trl==1.16.0. Writes docs/benchmarks/vs_trl_turns.md and
 .json.
 """
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 
-from common import Job, Result, need, publish, run_script
-from turns import cell_options, check, document, run
+from benchmarks.common import Job, Result, need, publish, run_script
+from benchmarks.turns.turns import cell_options, check, document, run
 
 SIDES = ("trl", "anew", "kept")
 EQUAL = (
@@ -33,13 +33,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def worker(job: Job) -> Result:
-    import peer_trl_turns
-    import turns_ours
-    import workload
+    from benchmarks.step import workload
+    from benchmarks.turns import ours, peer_trl
 
     if job["side"] == "prepare":
         return workload.prepare(job)
-    return peer_trl_turns.measure(job) if job["side"] == "trl" else turns_ours.measure(job)
+    return peer_trl.measure(job) if job["side"] == "trl" else ours.measure(job)
 
 
 def main(args: argparse.Namespace) -> None:

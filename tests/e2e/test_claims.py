@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.claims.__main__ import __main__ as claims
+from benchmarks.claims import __main__ as claims
 from benchmarks.claims.cells import Plan, cells_for, groups_file
 from benchmarks.claims.regimes import REGIMES
 from benchmarks.claims.table import CLAIMS

@@ -53,7 +53,7 @@ def numbers(**more: Any) -> dict[str, Any]:
 
 def test_the_page_says_how_many_seeds_gained_and_which_saw_nothing_before() -> None:
     found = {0: numbers(), 1: numbers(sft=0.3, rl=0.25, gain=[-0.05, -0.2, 0.1])}
-    text = family_gain.document("internvl", found, "python benchmarks/learning/family_gain.py", {"sft": 5, "rl": 6})
+    text = family_gain.document("internvl", found, "python -m benchmarks.learning.family_gain", {"sft": 5, "rl": 6})
     assert "| 0 | 0.500 | 0.800 | +0.300 [+0.100, +0.500] | 1.0e-06 |" in text
     assert "The interval lies above 0 in 1 of 2 seeds." in text
     assert "no better than the constant answer with seeds 1." in text

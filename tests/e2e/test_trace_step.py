@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.step import trace_step
+
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "benchmarks" / "trace_step.py"
 
 
 def test_a_plain_step(tmp_path: Path) -> None:
     """In a process of its own: the tracer slows down whatever runs beside it."""
     out = tmp_path / "lines.json"
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--files", "--write", str(out)], capture_output=True, text=True, timeout=300, cwd=ROOT
+        [sys.executable, "-m", "benchmarks.step.trace_step", "--files", "--write", str(out)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    spec = importlib.util.spec_from_file_location("trace_step_of_test", SCRIPT)
-    trace_step = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = trace_step
-    spec.loader.exec_module(trace_step)
     counted = trace_step.Counted()
     for name, entry in json.loads(out.read_text()).items():
         counted.lines[name] = set(entry["lines"])

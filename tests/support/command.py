@@ -42,13 +42,20 @@ def script(
     return _run(file, arguments, cwd, [str(file.parent), str(ROOT)], timeout, variables or {})
 
 
-def _run(
-    file: Path | None, arguments: Sequence[str], cwd: Path, paths: list[str], timeout: float, variables: Mapping[str, str]
+def module(
+    name: str, *arguments: str, cwd: Path = ROOT, timeout: float = 300, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    words = ["vlmrl" if file is None else str(file), *arguments]
+    """Run `python -m NAME ARGUMENTS` of this repository, likewise."""
+    return _run(name, arguments, cwd, [str(ROOT)], timeout, variables or {})
+
+
+def _run(
+    program: Path | str | None, arguments: Sequence[str], cwd: Path, paths: list[str], timeout: float, variables: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    words = ["vlmrl" if program is None else str(program), *arguments]
     with tempfile.TemporaryDirectory(prefix="command") as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
-        child = _CONTEXT.Process(target=_child, args=(file, words, str(cwd), paths, (str(out), str(err)), dict(variables)))
+        child = _CONTEXT.Process(target=_child, args=(program, words, str(cwd), paths, (str(out), str(err)), dict(variables)))
         child.start()
         child.join(timeout)
         if child.is_alive():
@@ -60,7 +67,7 @@ def _run(
 
 
 def _child(
-    file: Path | None, words: list[str], cwd: str, paths: Sequence[str], written: tuple[str, str], variables: Mapping[str, str]
+    program: Path | str | None, words: list[str], cwd: str, paths: Sequence[str], written: tuple[str, str], variables: Mapping[str, str]
 ) -> None:
     """Body of the child: files and variables as a shell gives them, then the program."""
     for number, name in enumerate(written, 1):
@@ -70,8 +77,11 @@ def _child(
     os.chdir(cwd)
     sys.path[:0] = paths
     sys.argv = words
-    if file is not None:
-        runpy.run_path(str(file), run_name="__main__")
+    if isinstance(program, Path):
+        runpy.run_path(str(program), run_name="__main__")
+        return
+    if program is not None:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
         return
     from vlmrl.cli import main
 

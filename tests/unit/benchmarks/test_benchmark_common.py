@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-FILE = Path(__file__).parents[3] / "benchmarks" / "common.py"
+from benchmarks import common
+from tests.support import measured
 
-
-@pytest.fixture(scope="module")
-def common():
-    spec = importlib.util.spec_from_file_location("benchmark_common", FILE)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
+NAMED = re.compile(r"python -m (benchmarks\.[a-z_.]*[a-z_])")
 CELL = {"prompt": 64, "group": 2}
 
 
-def test_fit_by_hand(common):
+def test_fit_by_hand():
     # slope 1.5 and intercept 2/3 by the normal equations; residuals 1/6, -1/3, 1/6
     line = common.fit([0, 1, 2], [0.5, 2.5, 3.5])
     assert (line.slope, line.intercept) == pytest.approx((1.5, 2 / 3))
@@ -37,27 +26,27 @@ def test_fit_by_hand(common):
 
 
 @given(slope=st.floats(-5, 5), start=st.floats(-5, 5))
-def test_fit_finds_a_line(common, slope, start):
+def test_fit_finds_a_line(slope, start):
     line = common.fit([1, 2, 5, 5], [start + slope * x for x in (1, 2, 5, 5)])
     assert (line.slope, line.intercept) == pytest.approx((slope, start), abs=1e-9)
 
 
-def test_two_points_have_no_interval(common):
+def test_two_points_have_no_interval():
     line = common.fit([1, 3], [0, 4])
     assert (line.slope, line.r2, line.high) == (2, 1, float("inf"))
 
 
-def test_a_slope_needs_two_places(common):
+def test_a_slope_needs_two_places():
     with pytest.raises(ValueError, match="two different x"):
         common.fit([2, 2], [1, 3])
 
 
-def test_median_range(common):
+def test_median_range():
     assert common.median_range([3.0, 1.0, 2.25]) == "2.25 (1.00..3.00)"
     assert common.median_range([]) == "-"
 
 
-def runs(common, monkeypatch, tmp_path, sides, repeats, rounds=False, cells=(CELL,)):
+def runs(monkeypatch, tmp_path, sides, repeats, rounds=False, cells=(CELL,)):
     """Keys in the order in which they are measured."""
     order: list[tuple[str, int]] = []
 
@@ -71,25 +60,25 @@ def runs(common, monkeypatch, tmp_path, sides, repeats, rounds=False, cells=(CEL
     return order
 
 
-def test_sides_take_turns_and_finished_cells_are_kept(common, monkeypatch, tmp_path):
-    assert runs(common, monkeypatch, tmp_path, ["a", "b"], 2) == [("a", 2), ("b", 2)] * 2
-    assert runs(common, monkeypatch, tmp_path, ["a", "b"], 2) == []
-    assert runs(common, monkeypatch, tmp_path, ["a", "b"], 3) == [("a", 2), ("b", 2)]
+def test_sides_take_turns_and_finished_cells_are_kept(monkeypatch, tmp_path):
+    assert runs(monkeypatch, tmp_path, ["a", "b"], 2) == [("a", 2), ("b", 2)] * 2
+    assert runs(monkeypatch, tmp_path, ["a", "b"], 2) == []
+    assert runs(monkeypatch, tmp_path, ["a", "b"], 3) == [("a", 2), ("b", 2)]
 
 
-def test_rounds_go_over_all_cells_before_they_repeat(common, monkeypatch, tmp_path):
+def test_rounds_go_over_all_cells_before_they_repeat(monkeypatch, tmp_path):
     cells = [CELL, CELL | {"group": 4}]
-    assert runs(common, monkeypatch, tmp_path, ["a"], 2, rounds=True, cells=cells) == [("a", 2), ("a", 4), ("a", 2), ("a", 4)]
+    assert runs(monkeypatch, tmp_path, ["a"], 2, rounds=True, cells=cells) == [("a", 2), ("a", 4), ("a", 2), ("a", 4)]
 
 
-def test_cells_of_other_settings_are_refused(common, monkeypatch, tmp_path):
-    runs(common, monkeypatch, tmp_path, ["a"], 1)
+def test_cells_of_other_settings_are_refused(monkeypatch, tmp_path):
+    runs(monkeypatch, tmp_path, ["a"], 1)
     with pytest.raises(common.BenchmarkError, match="other settings"):
         common.Store.open(tmp_path / "x.json", {"device": "cuda"})
 
 
-def test_cells_of_another_machine_are_refused(common, monkeypatch, tmp_path):
-    runs(common, monkeypatch, tmp_path, ["a"], 1)
+def test_cells_of_another_machine_are_refused(monkeypatch, tmp_path):
+    runs(monkeypatch, tmp_path, ["a"], 1)
     held = json.loads((tmp_path / "x.json").read_text())
     held["machine"]["cores"] = -1
     (tmp_path / "x.json").write_text(json.dumps(held))
@@ -97,7 +86,7 @@ def test_cells_of_another_machine_are_refused(common, monkeypatch, tmp_path):
         common.Store.open(tmp_path / "x.json", {"device": "cpu"})
 
 
-def test_unlike_work_is_no_comparison(common, tmp_path):
+def test_unlike_work_is_no_comparison(tmp_path):
     store = common.Store(tmp_path / "x.json", {})
     store.results = {"1": {"side": "a", "cell": CELL, "tokens": 5}, "2": {"side": "b", "cell": CELL, "tokens": 6}}
     with pytest.raises(common.BenchmarkError, match="differ in tokens"):
@@ -108,22 +97,9 @@ def test_unlike_work_is_no_comparison(common, tmp_path):
     common.check_same(store, CELL, ["tokens"])
 
 
-SCRIPT = """
-import json, os, sys, pathlib, subprocess, time
-job = json.loads(sys.argv[2])
-if job["side"] == "fails": sys.exit("no such thing")
-if job["side"] == "killed": os.kill(os.getpid(), 9)
-if job["side"] == "slow": time.sleep(60)
-pathlib.Path(sys.argv[4]).write_text(json.dumps({"seconds": [job["cell"]["group"]]}))
-"""
-
-
-def test_measuring_in_a_process(common, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-
+def test_measuring_in_a_process():
     def go(side, timeout=60.0):
-        return common.measure(str(script), {"side": side, "cell": CELL, "settings": {}}, timeout=timeout)
+        return common.measure(measured.__file__, {"side": side, "cell": CELL, "settings": {}}, timeout=timeout)
 
     assert go("good") == {"seconds": [2]}
     assert "memory" in go("killed")["failed"]
@@ -132,15 +108,25 @@ def test_measuring_in_a_process(common, tmp_path):
         go("fails")
 
 
-def test_a_missing_package_says_how_to_get_it(common, monkeypatch):
+def test_a_missing_package_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(common.INSTALL, "no_such_package", "pip install it")
     with pytest.raises(common.BenchmarkError, match=r"pip install it.*without it: --sides a"):
         common.need("no_such_package", "--sides a")
 
 
-def test_a_list_of_numbers_is_one_line_of_the_file(common):
+def test_a_list_of_numbers_is_one_line_of_the_file():
     content = {"a": {"seconds": [0.5, -1e-05, 3], "names": ["x [1, 2]", "y"], "none": []}, "b": [[1, 2], [3]]}
     text = common._text(content)
     assert json.loads(text) == content
     assert '"seconds": [0.5, -1e-05, 3]' in text
     assert len(text.splitlines()) == 14
+
+
+def test_commands_in_texts_are_those_of_programs():
+    """Pages and descriptions name programs that exist, and every program is named."""
+    files = (common.ROOT / "benchmarks").rglob("*.py")
+    programs = {common.module_of(str(path)).removesuffix(".__main__") for path in files if "\nif __name__ ==" in path.read_text("utf-8")}
+    texts = [common.ROOT / "README.md", *(common.ROOT / "docs").rglob("*.md"), *(common.ROOT / "benchmarks").rglob("*.*")]
+    named = {name for path in texts if path.suffix in (".md", ".py", ".sh") for name in NAMED.findall(path.read_text(encoding="utf-8"))}
+    assert named - programs == set()
+    assert {name for name in programs - named if ".gpu_check." not in name} == set()

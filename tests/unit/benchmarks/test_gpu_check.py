@@ -630,12 +630,11 @@ def test_layers_that_fit() -> None:
 
 
 def test_the_shape_of_3b_is_cut_to_the_device() -> None:
-    workload = models._workload()
-    name, label = models._cut(workload, 60 * 10**9)
-    layers = workload.SIZES[name]["text"]["num_hidden_layers"]
+    name, label = models._cut(60 * 10**9)
+    layers = models.workload.SIZES[name]["text"]["num_hidden_layers"]
     assert name == f"3b-{layers}"
     assert f"{layers} of 36 layers" in label
-    assert models._cut(workload, 200 * 10**9)[0] == "3b"
+    assert models._cut(200 * 10**9)[0] == "3b"
 
 
 def test_sums_are_counted_once_per_profile() -> None:

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from benchmarks.memory import scaling_table, small_cards
 from tests.support.documents import Table, tables
 from vlmrl.plan import activations as acts
 from vlmrl.plan.model import FAMILIES, Shape, Tower
 
 ROOT = Path(__file__).parents[3]
 NUMBERS = {"float32": acts.FLOAT32, "autocast": acts.AUTOCAST, "bfloat16": acts.BFLOAT16}
-
-
-@pytest.fixture(scope="module")
-def scaling_table() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("scaling_table", ROOT / "benchmarks" / "scaling_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["scaling_table"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["scaling_table"]
 
 
 def under(page: str, heading: str) -> Table:
@@ -85,20 +70,18 @@ def test_attention(backend: str) -> None:
     assert value(formula, **letters) == acts.attention(s, row, acts.BFLOAT16, backend)
 
 
-def test_the_table_is_what_is_computed_now(scaling_table: ModuleType) -> None:
+def test_the_table_is_what_is_computed_now() -> None:
     page = scaling_table.PAGE.read_text(encoding="utf-8")
     assert scaling_table.written(page) == scaling_table.table()
     assert "**Computed, not measured.**" in page
 
 
-def test_the_table_has_every_case(scaling_table: ModuleType) -> None:
+def test_the_table_has_every_case() -> None:
     rows = under("docs/scaling.md", "Four models on 1, 8 and 64 GPUs").rows
     assert len({(row[0], row[1].partition(" ")[0], row[2]) for row in rows}) == 4 * 3 * 3 == len(rows)
 
 
 def test_the_page_of_small_cards_is_what_a_plan_computes() -> None:
-    from benchmarks.memory import small_cards
-
     assert small_cards.PAGE.read_text(encoding="utf-8") == small_cards.rendered()
     peaks = [small_cards.peak("qwen2.5-vl-3b", way, small_cards.SIZES["pictures (512 + 256 tokens)"]) for way in small_cards.WAYS.values()]
     assert peaks == sorted(peaks), "what trains less needs less"

@@ -1,4 +1,4 @@
-"""benchmarks/claims/judge.py and claims_report.py: each verdict from numbers by hand, the page, and the plan, which must agree."""
+"""benchmarks/claims/judge.py and report.py: each verdict from numbers by hand, the page, and the plan, which must agree."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from benchmarks.claims.table import CLAIMS
 from vlmrl.evals.score.table import markdown
 from vlmrl.methods import registries
 
-PLAN = Path(__file__).resolve().parents[3] / "docs" / "benchmarks" / "claims_plan.md"
+PLAN = Path(__file__).resolve().parents[4] / "docs" / "benchmarks" / "claims_plan.md"
 TON = CLAIMS["ton"]
 
 

@@ -1,4 +1,4 @@
-"""benchmarks/claims/recorder.py and claims_mechanisms.py: what is recorded comes back, and mechanisms by hand."""
+"""benchmarks/claims/recorder.py and mechanisms.py: what is recorded comes back, and mechanisms by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.claims.__main__ import mechanisms
+from benchmarks.claims import mechanisms
 from benchmarks.claims.recorder import FILE, claims_recorder, read_steps
 from benchmarks.common import BenchmarkError
 from tests.support.builders import GivenInputs

@@ -1,4 +1,4 @@
-"""benchmarks/claims/cells.py, claims_run.py and claims_measures.py: which runs there are, in which order, and what is read from them."""
+"""benchmarks/claims/cells.py, run.py and measures.py: which runs there are, in which order, and what is read from them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.claims.__main__ import cells as claims_cells
-from benchmarks.claims.__main__ import process as claims_process
-from benchmarks.claims.__main__ import run as claims_run
+from benchmarks.claims import cells as claims_cells
+from benchmarks.claims import process as claims_process
+from benchmarks.claims import run as claims_run
 from benchmarks.claims.cells import PILOTS, Plan, arguments_of, cells_for, cells_of, digest, groups_file
 from benchmarks.claims.measures import curve_measures, points_of, scores_of, training_measures
 from benchmarks.claims.process import Cost, execute

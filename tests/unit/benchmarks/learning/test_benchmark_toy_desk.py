@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.learning import toy_desk
 from tests.support.builders import GivenInputs
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch):
     from vlmrl.algo.registries import advantage
 
     monkeypatch.setattr(advantage, "_entries", dict(advantage._entries), raising=True)
-    spec = importlib.util.spec_from_file_location("desk_plugin_under_test", ROOT / "benchmarks" / "toy_desk_plugin.py")
+    spec = importlib.util.spec_from_file_location("desk_plugin_under_test", ROOT / "benchmarks" / "learning" / "toy_desk_plugin.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -83,10 +84,7 @@ def test_a_fault_stays_without_advantage_and_returns_in_place_are_gigpo(plugin, 
     assert torch.equal(plugin.gigpo_shuffled(x), gigpo(x))
 
 
-def test_differences_of_all_seeds_together(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import toy_desk
-
+def test_differences_of_all_seeds_together():
     def of(differences: list[float]) -> dict:
         return {"methods": {"gigpo": {"gain": {"differences": differences}, "against_control": None}}}
 

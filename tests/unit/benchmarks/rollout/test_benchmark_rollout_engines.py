@@ -2,77 +2,56 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.support.command import script
+from benchmarks.rollout import engines, evals, steps
+from tests.support.command import module
 
-ROOT = Path(__file__).parents[3]
 CELL = {"part": "engines", "kind": "image", "prompt": 64, "group": 2, "completion": 3, "batch": 1, "vocabulary": 0, "sides": "hf vllm"}
-SHORT = ("common", "meter", "rollout_programs", "rollout_engines", "rollout_steps", "rollout_evals")
-"""Names that are the scripts' alone."""
 
 
-@pytest.fixture
-def part(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ModuleType:
-    """A module of the benchmarks, by its short name."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    for name in SHORT:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    module = importlib.import_module(request.param)
-    for name in SHORT:
-        sys.modules.pop(name, None)
-    return module
-
-
-@pytest.mark.parametrize("part", ["rollout_engines"], indirect=True)
-def test_the_table_by_hand(part: ModuleType) -> None:
+def test_the_table_by_hand() -> None:
     results: list[dict[str, Any]] = [
         {"cell": CELL, "hf": [2.0, 4.0], "vllm": [1.0, 1.0], "sent": [0.5, 0.25], "tokens": 6},
         {"cell": CELL, "hf": [3.0], "vllm": [6.0], "sent": [0.5], "tokens": 6},
         {"cell": CELL | {"group": 4}, "failed": "over 1 s"},
     ]
-    _, ours, theirs = part.table_of(results)
+    _, ours, theirs = engines.table_of(results)
     name = "image, 64 x 2 x 3, 1"
     assert ours == [name, "hf", "3.00 (2.00..4.00)", "-", "2", "1.00 (1.00..1.00)"]
     assert theirs == [name, "vllm", "1.00 (1.00..6.00)", "0.500 (0.250..0.500)", "6", "0.50 (0.25..2.00)"]
 
 
-@pytest.mark.parametrize("part", ["rollout_steps"], indirect=True)
-def test_the_table_of_steps_by_hand(part: ModuleType) -> None:
+def test_the_table_of_steps_by_hand() -> None:
     cell = CELL | {"part": "steps"}
     results: list[dict[str, Any]] = [
         {"cell": cell, "side": "hf", "seconds": [4.0, 6.0], "rollout": [3.0, 3.0], "update": [1.0, 2.0]},
         {"cell": cell, "side": "vllm", "seconds": [2.0, 3.0], "rollout": [1.0, 1.0], "update": [1.0, 1.0]},
         {"cell": cell | {"group": 4}, "side": "hf", "failed": "over 1 s"},
     ]
-    _, ours, theirs = part.table_of(results)
+    _, ours, theirs = steps.table_of(results)
     name = "image, 64 x 2 x 3, 1"
     assert ours == [name, "hf", "5.00 (4.00..6.00)", "3.00 (3.00..3.00)", "1.50 (1.00..2.00)", "1.00"]
     assert theirs == [name, "vllm", "2.50 (2.00..3.00)", "1.00 (1.00..1.00)", "1.00 (1.00..1.00)", "0.50"]
 
 
-@pytest.mark.parametrize("part", ["rollout_evals"], indirect=True)
-def test_the_table_of_evaluations_by_hand(part: ModuleType, tmp_path: Path) -> None:
+def test_the_table_of_evaluations_by_hand(tmp_path: Path) -> None:
     cell = {"part": "evals", "prompt": 64, "questions": 5, "completion": 3, "videos": 2}
     results: list[dict[str, Any]] = [
         {"cell": cell, "side": "hf", "seconds": [2.0], "answers": 10, "tokens": 30},
         {"cell": cell, "side": "lmms-eval", "seconds": [5.0], "answers": 10, "tokens": 30},
     ]
-    assert part.table_of(results)[1:] == [
+    assert evals.table_of(results)[1:] == [
         ["64 x 5 x 3, 2", "hf", "2.00 (2.00..2.00)", "5.00", "30", "1.00"],
         ["64 x 5 x 3, 2", "lmms-eval", "5.00 (5.00..5.00)", "2.00", "30", "2.50"],
     ]
     rows = [{"id": f"video-{n}", "video": f"{n}.mp4", "prompt": "?"} for n in range(3)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    counted, first = part.rows_of(tmp_path, cell)
+    counted, first = evals.rows_of(tmp_path, cell)
     assert [row["video"] for row in counted] == ["1.mp4"] * 5 + ["2.mp4"] * 5
     assert len({(row["video"], row["prompt"]) for row in counted}) == len({row["id"] for row in counted}) == 10
     assert [row["video"] for row in first] == ["0.mp4"], "what warms up is not asked about again"
@@ -87,23 +66,7 @@ def test_a_very_small_setting_runs(tmp_path: Path, kind: str, sides: tuple[str, 
     small = ["--prompts", "64", "--groups", "2", "--completions", "4", "--repeats", "1", "--steps", "2", "--kinds", kind]
     left_out = [side for side in ("generate", "vllm") if side not in sides]
     where = ["--work", str(tmp_path / "work"), "--write", str(tmp_path / "out")]
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "benchmarks" / "rollout.py"),
-            "--parts",
-            "engines",
-            *small,
-            *where,
-            "--without",
-            "lmms-eval",
-            *left_out,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = module("benchmarks.rollout.rollout", "--parts", "engines", *small, *where, "--without", "lmms-eval", *left_out, timeout=600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     (result,) = json.loads((tmp_path / "out.json").read_text())["results"].values()
     assert result["tokens"] == 2 * 2 * 4
@@ -145,8 +108,8 @@ def test_every_part_writes_its_table(tmp_path: Path, part: str, engine: str) -> 
         "--videos",
         "1",
     ]
-    done = script(
-        ROOT / "benchmarks" / "rollout.py",
+    done = module(
+        "benchmarks.rollout.rollout",
         *("--parts", part, *small),
         *("--work", str(tmp_path / "work"), "--write", str(tmp_path / "out")),
         *left_out,

@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-SHORT = ("common", "meter", "rollout_syncs")
-"""Names that are the scripts' alone."""
+from benchmarks.rollout import rollout_syncs
+from tests.support.command import module
+
 MIB = 2**20
-
-
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    for name in SHORT:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    module = importlib.import_module("rollout_syncs")
-    for name in SHORT:
-        sys.modules.pop(name, None)
-    return module
 
 
 def answer(*logprobs: float, first: int = 1) -> list[list[float]]:
     return [[first, 2, 3], list(logprobs)]
 
 
-def test_answers_are_compared_up_to_the_first_token_that_differs(program: ModuleType) -> None:
-    assert program.distance(answer(0.0, 0.0, 0.0), answer(0.0, 0.25, 0.5)) == 0.5
-    assert program.distance(answer(0.0, 0.0, 0.0), answer(0.125, 9.0, 9.0, first=7)) == 0.125, "what follows is of another text"
-    assert program.apart([answer(0, 0, 0), answer(0, 0, 0)], [answer(0, 0, 0.5), answer(0, 0, 0.25)]) == 0.5
+def test_answers_are_compared_up_to_the_first_token_that_differs() -> None:
+    assert rollout_syncs.distance(answer(0.0, 0.0, 0.0), answer(0.0, 0.25, 0.5)) == 0.5
+    assert rollout_syncs.distance(answer(0.0, 0.0, 0.0), answer(0.125, 9.0, 9.0, first=7)) == 0.125, "what follows is of another text"
+    assert rollout_syncs.apart([answer(0, 0, 0), answer(0, 0, 0)], [answer(0, 0, 0.5), answer(0, 0, 0.25)]) == 0.5
 
 
-def test_the_last_version_is_among_those_that_a_new_engine_answers(program: ModuleType) -> None:
-    assert program.kept_of({"syncs": 200, "fresh": 4}) == {50, 100, 150, 200}
-    assert program.kept_of({"syncs": 7, "fresh": 1}) == {7}
+def test_the_last_version_is_among_those_that_a_new_engine_answers() -> None:
+    assert rollout_syncs.kept_of({"syncs": 200, "fresh": 4}) == {50, 100, 150, 200}
+    assert rollout_syncs.kept_of({"syncs": 7, "fresh": 1}) == {7}
 
 
-def test_the_tables_by_hand(program: ModuleType) -> None:
+def test_the_tables_by_hand() -> None:
     cell = {"family": "f", "where": "process", "syncs": 4, "fresh": 1}
     ours, other = answer(-1.0, -1.0, -1.0), answer(-1.0, -1.0, -1.5, first=9)
     results: list[dict[str, Any]] = [
@@ -61,10 +46,10 @@ def test_the_tables_by_hand(program: ModuleType) -> None:
         },
         {"side": "fresh", "cell": cell | {"sync": 4}, "answers": [ours, other]},
     ]
-    store = program.Store(Path("unused"), {"warmup": 2}, {str(n): result for n, result in enumerate(results)})
-    _, row = program.table_of(store)
+    store = rollout_syncs.Store(Path("unused"), {"warmup": 2}, {str(n): result for n, result in enumerate(results)})
+    _, row = rollout_syncs.table_of(store)
     assert row == ["f, process", "2 + 4", "0.500 (0.500..0.500)", "3.0", "2.5e-01", "1 of 12", "2.0e-06", "1, 1, 0.0e+00"]
-    _, row = program.memory_of(store)
+    _, row = rollout_syncs.memory_of(store)
     assert row == ["f, process", "both", "10", "30", "33", "1.0000 [1.0000, 1.0000]", "1.0000 [-inf, inf]"], (
         "the line begins behind the warm-up"
     )
@@ -74,17 +59,11 @@ def test_the_tables_by_hand(program: ModuleType) -> None:
 @pytest.mark.parametrize("where", ["process", "server"])
 def test_a_very_small_setting_runs(tmp_path: Path, where: str) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed here; see docs/rollout.md")
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "benchmarks" / "rollout_syncs.py"),
-            *("--syncs", "4", "--warmup", "1", "--fresh", "1", "--where", where),
-            *("--work", str(tmp_path / "work"), "--write", str(tmp_path / "out")),
-        ],
-        capture_output=True,
-        text=True,
+    done = module(
+        "benchmarks.rollout.rollout_syncs",
+        *("--syncs", "4", "--warmup", "1", "--fresh", "1", "--where", where),
+        *("--work", str(tmp_path / "work"), "--write", str(tmp_path / "out")),
         timeout=900,
-        check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     results = list(json.loads((tmp_path / "out.json").read_text())["results"].values())

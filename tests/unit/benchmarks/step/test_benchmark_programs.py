@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import script
+from tests.support.command import module
 
-ROOT = Path(__file__).parents[3]
 SMALL = ["--repeats", "1", "--steps", "1", "--warmup", "0", "--sides", "shared_prefix"]
 
 
@@ -22,7 +21,7 @@ SMALL = ["--repeats", "1", "--steps", "1", "--warmup", "0", "--sides", "shared_p
 )
 def test_a_very_small_setting_runs(program: str, options: list[str], tmp_path: Path) -> None:
     where = ["--work", str(tmp_path / "work"), "--write", str(tmp_path / "out")]
-    done = script(ROOT / "benchmarks" / f"{program}.py", *SMALL, *options, *where, timeout=600)
+    done = module(f"benchmarks.step.{program}", *SMALL, *options, *where, timeout=600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     results = json.loads((tmp_path / "out.json").read_text())["results"].values()
     assert [result["side"] for result in results] == ["shared_prefix"] * len(results) != []

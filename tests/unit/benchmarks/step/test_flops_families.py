@@ -14,7 +14,16 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.step.flops import EVERYTHING_REPEATED, REPEAT, SHARED_PREFIX, flops
-from benchmarks.step.flops_families import FamilyShape, LayerShape, VisionShape, decoder_flops, family_flops, family_shape, pairs, vision_flops
+from benchmarks.step.flops_families import (
+    FamilyShape,
+    LayerShape,
+    VisionShape,
+    decoder_flops,
+    family_flops,
+    family_shape,
+    pairs,
+    vision_flops,
+)
 from vlmrl.compat import ensure_torchvision
 from vlmrl.families import generic
 from vlmrl.families.tiny import TINY

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.turns.counted import Counted, counted
-from tests.support.command import script
+from tests.support.command import module
 
-ROOT = Path(__file__).parents[3]
 SMALL = ["--repeats", "1", "--steps", "1", "--warmup", "0", "--screens", "4", "--groups", "2", "--completions", "3", "--threads", "1"]
 
 
@@ -37,7 +36,7 @@ def test_a_very_small_setting_runs(program: str, sides: list[str], tmp_path: Pat
     if "trl" in sides:
         pytest.importorskip("trl")
     where = ["--work", str(tmp_path / "work"), "--write", str(tmp_path / "out")]
-    done = script(ROOT / "benchmarks" / f"{program}.py", *SMALL, "--turns", "3", "--sides", *sides, *where, timeout=900)
+    done = module(f"benchmarks.turns.{program}", *SMALL, "--turns", "3", "--sides", *sides, *where, timeout=900)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     results = json.loads((tmp_path / "out.json").read_text())["results"].values()
     assert [result["side"] for result in results] == sides

@@ -6,7 +6,7 @@ import io
 
 from PIL import Image
 
-from vlmrl.envs.protocol import Observation, Optimum, Transition
+from vlmrl.extras.agents.protocol import Observation, Optimum, Transition
 from vlmrl.protocols import environment
 from vlmrl.rng import key
 

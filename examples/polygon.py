@@ -22,9 +22,9 @@ from vlmrl.answers.base import AnswerType, Metric, Scored, answer_type, at_least
 from vlmrl.answers.foreign import ForeignRow, Gold, json_of, point_of
 from vlmrl.answers.ground_truth import check_points, required
 from vlmrl.data.adapters.base import ADAPTERS, ImportOptions
-from vlmrl.data.adapters.build import build
-from vlmrl.data.adapters.fields import Found, left_over, text_of
 from vlmrl.errors import RowError
+from vlmrl.extras.importers.build import build
+from vlmrl.extras.importers.fields import Found, left_over, text_of
 from vlmrl.metrics.boxes import Point, json_object, listed
 from vlmrl.metrics.points import points_of
 from vlmrl.types import Sample

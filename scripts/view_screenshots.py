@@ -16,8 +16,8 @@ from pathlib import Path
 
 import uvicorn
 
-from vlmrl.view.app import make_app
-from vlmrl.view.run import RunView
+from vlmrl.extras.pages.view.app import make_app
+from vlmrl.extras.pages.view.run import RunView
 
 SIZES = {"light": (1280, 1000, 1), "dark": (1280, 1000, 0), "phone": (400, 900, 1)}
 """Width, height, and Chromium's number of the preferred colour scheme."""

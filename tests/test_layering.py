@@ -599,7 +599,7 @@ def test_every_method_has_a_test_of_its_name():
         "vlmrl.protocols",
         "vlmrl.faults",
         "vlmrl.doctor",
-        "vlmrl.plan.advice",
+        "vlmrl.extras.plan.advice",
     ],
 )
 def test_imports_without_heavy_packages(name):

@@ -44,7 +44,7 @@ _FROM = {
     "vlmrl.api": ("load_recipe", "check", "evaluate", "compare", "ask"),
     "vlmrl.algo.registries": ("advantage", "policy_loss", "reward_shaping", "rollout_filter"),
     "vlmrl.answers.base": ("answer_type",),
-    "vlmrl.evals.ask.endpoint": ("EndpointEngine",),
+    "vlmrl.extras.judges.endpoint": ("EndpointEngine",),
     "vlmrl.protocols": ("reward", "sampler"),
 }
 """Module -> what of it is offered here. `train` is the package of that name, which can be called."""

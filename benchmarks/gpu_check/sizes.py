@@ -17,10 +17,10 @@ from benchmarks.gpu_check.kernels import mode
 from benchmarks.gpu_check.models import build, open_model
 from benchmarks.step.flops import decoder_flops, model_shape, tower_flops, update_flops
 from vlmrl.errors import NumericsError
-from vlmrl.plan.gpus import gpu_of
-from vlmrl.plan.memory import rollout as plan_rollout
-from vlmrl.plan.model import shape_of
-from vlmrl.plan.settings import Settings as PlanSettings
+from vlmrl.extras.plan.gpus import gpu_of
+from vlmrl.extras.plan.memory import rollout as plan_rollout
+from vlmrl.extras.plan.model import shape_of
+from vlmrl.extras.plan.settings import Settings as PlanSettings
 from vlmrl.policy.pack import Row, attention_pairs
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine

@@ -16,7 +16,6 @@ from torch import Tensor
 from vlmrl import fs
 from vlmrl.config.schema import Config
 from vlmrl.data.source import load_source
-from vlmrl.envs.picture import png
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.load import freeze, load_policy, load_processor, quiet_transformers
 from vlmrl.policy.model import Policy
@@ -26,6 +25,7 @@ from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.run.media import open_media
 from vlmrl.toy.kinds import GROUNDING, tokenizer_corpus
 from vlmrl.toy.model import build_model
+from vlmrl.toy.picture import png
 from vlmrl.toy.world import encode_mp4, grounding_clip
 from vlmrl.train.shard.adamw import make_optimizer
 from vlmrl.train.shard.ddp import ReplicaUpdates

@@ -15,11 +15,11 @@ from benchmarks.gpu_check import toy
 from benchmarks.gpu_check.alive import held
 from benchmarks.gpu_check.base import Number, Report, Settings, at_most, equals, told
 from benchmarks.gpu_check.runs import train
-from vlmrl.plan.gpus import gpu_of
-from vlmrl.plan.host import blocks
-from vlmrl.plan.memory import memory
-from vlmrl.plan.model import shape_of
-from vlmrl.plan.settings import Settings as PlanSettings
+from vlmrl.extras.plan.gpus import gpu_of
+from vlmrl.extras.plan.host import blocks
+from vlmrl.extras.plan.memory import memory
+from vlmrl.extras.plan.model import shape_of
+from vlmrl.extras.plan.settings import Settings as PlanSettings
 from vlmrl.policy import offload
 from vlmrl.run import open_stage as opening
 from vlmrl.run.tracking import read_metrics

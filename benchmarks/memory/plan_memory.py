@@ -23,10 +23,10 @@ from tests.support import saved_bytes
 from vlmrl import fs
 from vlmrl.compat import ensure_torchvision
 from vlmrl.config.schema import OptimSection
-from vlmrl.plan.gpus import gpu_of
-from vlmrl.plan.memory import Memory, memory
-from vlmrl.plan.model import known_shapes, shape_of
-from vlmrl.plan.settings import SLACK, Settings
+from vlmrl.extras.plan.gpus import gpu_of
+from vlmrl.extras.plan.memory import Memory, memory
+from vlmrl.extras.plan.model import known_shapes, shape_of
+from vlmrl.extras.plan.settings import SLACK, Settings
 from vlmrl.policy.load import freeze
 from vlmrl.train.shard.adamw import make_optimizer
 

@@ -10,11 +10,11 @@ import argparse
 import sys
 
 from benchmarks.common import ROOT
-from vlmrl.plan.advice import remedy
-from vlmrl.plan.gpus import gpu_of
-from vlmrl.plan.model import named_shape
-from vlmrl.plan.result import Plan, plan
-from vlmrl.plan.settings import Settings
+from vlmrl.extras.plan.advice import remedy
+from vlmrl.extras.plan.gpus import gpu_of
+from vlmrl.extras.plan.model import named_shape
+from vlmrl.extras.plan.result import Plan, plan
+from vlmrl.extras.plan.settings import Settings
 
 PAGE = ROOT / "docs" / "scaling.md"
 BEGIN, END = "<!-- table of benchmarks/memory/scaling_table.py -->\n", "<!-- end of the table -->\n"

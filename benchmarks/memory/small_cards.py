@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.common import ROOT
-from vlmrl.plan.gpus import gpu_of
-from vlmrl.plan.memory import USABLE
-from vlmrl.plan.model import Lora, named_shape
-from vlmrl.plan.result import plan
-from vlmrl.plan.settings import Settings
+from vlmrl.extras.plan.gpus import gpu_of
+from vlmrl.extras.plan.memory import USABLE
+from vlmrl.extras.plan.model import Lora, named_shape
+from vlmrl.extras.plan.result import plan
+from vlmrl.extras.plan.settings import Settings
 
 PAGE = ROOT / "docs" / "benchmarks" / "small_cards.md"
 CARDS = (8, 16, 24, 80)

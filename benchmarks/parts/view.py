@@ -31,7 +31,7 @@ OPEN = """
 import json, sys, time
 began = time.perf_counter()
 from pathlib import Path
-from vlmrl.view.run import RunView
+from vlmrl.extras.pages.view.run import RunView
 imported = time.perf_counter()
 run = RunView(Path(sys.argv[1]))
 state = run.state()

@@ -97,7 +97,7 @@ def ours(job: Job) -> Result:
             (folder / f"{name}.yaml").write_text(json.dumps({"id": name, "version": 1, "tasks": [task]}))  # JSON is YAML
             suites[name] = load_suite(folder / f"{name}.yaml")
         if job["side"] == "vllm":
-            from vlmrl.evals.ask.vllm_model import VllmModel
+            from vlmrl.extras.vllm.evaluation import VllmModel
 
             model: Any = VllmModel.load(path, tasks=suites["counted"].tasks, **given)
         else:

@@ -126,8 +126,8 @@ def fresh(job: Job) -> Result:
     import dataclasses
 
     from tests.support import media_layouts, tiny
-    from vlmrl.rollout.vllm.engine import Core, VllmEngine
-    from vlmrl.rollout.vllm.inputs import Version
+    from vlmrl.extras.vllm.engine import Core, VllmEngine
+    from vlmrl.extras.vllm.inputs import Version
 
     cell, folder = job["cell"], folder_of(job)
     model = folder / f"sync-{cell['sync']}"
@@ -147,7 +147,7 @@ def fresh(job: Job) -> Result:
 @contextlib.contextmanager
 def in_process(folder: Path, loaded: Any) -> Iterator[tuple[Any, Callable[[], dict[str, int]]]]:
     """vLLM in this process, and the memory of both."""
-    from vlmrl.rollout.vllm.engine import Core, VllmEngine
+    from vlmrl.extras.vllm.engine import Core, VllmEngine
 
     core = Core(core_options(folder / "model", loaded.policy))
     try:
@@ -162,10 +162,10 @@ def on_server(folder: Path, loaded: Any) -> Iterator[tuple[Any, Callable[[], dic
     import json
 
     from tests.support import runs, served
-    from vlmrl.rollout.vllm.client import RemoteVllmEngine
-    from vlmrl.rollout.vllm.fleet import Fleet, Needed
-    from vlmrl.rollout.vllm.remote import Remote
-    from vlmrl.rollout.vllm.secret import read_token
+    from vlmrl.extras.vllm.client import RemoteVllmEngine
+    from vlmrl.extras.vllm.fleet import Fleet, Needed
+    from vlmrl.extras.vllm.remote import Remote
+    from vlmrl.extras.vllm.secret import read_token
 
     config = runs.small_config(folder / "model", folder / "world", folder / "runs")
     config["model"]["positions"] = "max"
@@ -181,7 +181,7 @@ def on_server(folder: Path, loaded: Any) -> Iterator[tuple[Any, Callable[[], dic
 
 
 def core_options(model: Path, policy: Any) -> Any:
-    from vlmrl.rollout.vllm.engine import CoreOptions
+    from vlmrl.extras.vllm.engine import CoreOptions
 
     return CoreOptions(
         path=str(model),

@@ -92,7 +92,7 @@ def vllm_engine(job: Job, policy: Any, store: Any, *, path: str, room: int, most
     """vLLM in this process, as `rollout.engine: vllm` makes it, for `most` answers of up to `room` tokens with their prompts."""
     import torch
 
-    from vlmrl.rollout.vllm.engine import Core, CoreOptions, VllmEngine
+    from vlmrl.extras.vllm.engine import Core, CoreOptions, VllmEngine
 
     settings = job["settings"]
     on_cpu = settings["device"] == "cpu"

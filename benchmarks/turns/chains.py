@@ -35,8 +35,8 @@ def processor(folder: Path) -> Any:
 
 def played(folder: Path, tasks: int, attempts: int, turns: int) -> list[list[Any]]:
     """Groups of attempts with proposed actions."""
-    from vlmrl.envs.find import default_tasks, open_pool
-    from vlmrl.envs.play import play_many
+    from vlmrl.extras.agents.find import default_tasks, open_pool
+    from vlmrl.extras.agents.play import play_many
 
     with open_pool("toy_desk") as pool:
         given = [task for task in default_tasks("toy_desk") if task.get("length") == 4]
@@ -45,10 +45,10 @@ def played(folder: Path, tasks: int, attempts: int, turns: int) -> list[list[Any
 
 def rows_of(groups: Sequence[Sequence[Any]], history: str, bundle: Any, store: Any, folder: Path) -> list[Any]:
     """A row per turn; equal prompts of a group are one object, as in training."""
-    from vlmrl.data.conversation import Conversation
     from vlmrl.data.encode import Encoder
-    from vlmrl.data.history import History
-    from vlmrl.envs.prompts import chains, rows
+    from vlmrl.extras.agents.conversation import Conversation
+    from vlmrl.extras.agents.history import History
+    from vlmrl.extras.agents.prompts import chains, rows
     from vlmrl.policy.pack import Row
 
     conversation = Conversation(Encoder.of(bundle, store, folder, max_prompt_tokens=1 << 20))
@@ -66,8 +66,8 @@ def rows_of(groups: Sequence[Sequence[Any]], history: str, bundle: Any, store: A
 def table(args: argparse.Namespace, work: Path) -> str:
     import torch
 
-    from vlmrl.envs.play import SCREENS
     from vlmrl.evals.score.table import markdown
+    from vlmrl.extras.agents.play import SCREENS
     from vlmrl.media.store import MediaSettings, MediaStore
     from vlmrl.policy.forward import LAYOUTS, TURNS
     from vlmrl.policy.pack import PositionSpec
@@ -114,7 +114,7 @@ def document(args: argparse.Namespace, text: str) -> str:
         "the last two screens with a new beginning every four turns (`2/4`), the last screen (`1`).",
         "",
         text,
-        "All layouts give the same log-probs (`tests/unit/policy/test_chains.py`, `test_trie.py`). Proposed actions are drawn from a few: "
+        "All layouts give the same log-probs (`tests/unit/extras/agents/test_chains.py`, `test_trie.py`). Proposed actions are drawn from a few: "
         "attempts share more turns here than those of a policy that writes freely.",
         "",
         f"Command: `python -m benchmarks.turns.chains {options}`. Counted, so it depends on no machine.",

@@ -72,8 +72,8 @@ def config_of(job: Job, root: Path) -> Any:
 
 def measure(job: Job) -> Result:
     """Seconds of each measured step and of its rollout and update, peak memory, and what was read and computed."""
-    from vlmrl.envs.find import open_pool
-    from vlmrl.envs.pool import PoolSettings
+    from vlmrl.extras.agents.find import open_pool
+    from vlmrl.extras.agents.pool import PoolSettings
     from vlmrl.methods import registries
     from vlmrl.train.stage.algorithm import Algorithm
 
@@ -123,10 +123,10 @@ def measure(job: Job) -> Result:
 
 
 def episodes(stage: Any, engine: Any, *, pool: Any, screens: Path) -> Any:
-    """What makes a collector of episodes, as `vlmrl.run.world` does."""
-    from vlmrl.data.history import History
-    from vlmrl.rollout.episodes import make_table, talk_of
-    from vlmrl.rollout.turns import EpisodeCollector, FaultWatch
+    """What makes a collector of episodes, as `vlmrl.extras.agents.collect` does."""
+    from vlmrl.extras.agents.episodes import make_table, talk_of
+    from vlmrl.extras.agents.history import History
+    from vlmrl.extras.agents.turns import EpisodeCollector, FaultWatch
     from vlmrl.types import GenerationSettings
 
     cfg = stage.cfg
@@ -146,8 +146,8 @@ def episodes(stage: Any, engine: Any, *, pool: Any, screens: Path) -> Any:
 
 def lengths_of(stage: Any, cell: Mapping[str, int]) -> dict[str, int]:
     """Tokens of a first prompt, and between two answers, which have no end token of their own."""
-    from vlmrl.data.conversation import Conversation, answer_segment, first_segment
     from vlmrl.data.encode import Encoder
+    from vlmrl.extras.agents.conversation import Conversation, answer_segment, first_segment
     from vlmrl.types import MediaRef
 
     with tempfile.TemporaryDirectory() as folder:

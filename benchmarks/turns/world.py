@@ -9,7 +9,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from vlmrl.envs.protocol import Observation, Transition
+from vlmrl.extras.agents.protocol import Observation, Transition
 from vlmrl.protocols import environment
 from vlmrl.rng import key
 

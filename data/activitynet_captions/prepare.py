@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vlmrl.errors import DataError
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, grounding_prompt, main, official, read_json, time_span
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, grounding_prompt, main, official, read_json, time_span
 
 SUFFIXES = (".mp4", ".mkv", ".webm")
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from vlmrl.answers.coordinates import convert_point
 from vlmrl.errors import DataError, RowError
-from vlmrl.prepare.gui_rows import action_space, field, kind_of, pointing, step_row, usable
-from vlmrl.prepare.prepare import Dataset, Embedded, Row, Skipped, main, official, read_json
+from vlmrl.extras.importers.prepare.gui_rows import action_space, field, kind_of, pointing, step_row, usable
+from vlmrl.extras.importers.prepare.prepare import Dataset, Embedded, Row, Skipped, main, official, read_json
 
 NAME = "android_control"
 LEVELS = ("both", "low", "high")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vlmrl.errors import DataError
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, grounding_prompt, main, official, read_lines, time_span
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, grounding_prompt, main, official, read_lines, time_span
 
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from vlmrl.errors import RowError
-from vlmrl.prepare.hf_rows import Record, file_or_parquet, made, number_or, picture, question_row
-from vlmrl.prepare.prepare import Dataset, Embedded, Row, Skipped, main, read_json
+from vlmrl.extras.importers.prepare.hf_rows import Record, file_or_parquet, made, number_or, picture, question_row
+from vlmrl.extras.importers.prepare.prepare import Dataset, Embedded, Row, Skipped, main, read_json
 
 KINDS = {1: "text in chart", 2: "text in general", 3: "number in chart", 4: "number in general"}
 """Value of `reasoning_a_type` -> where the answer comes from. (`reasoning_q_source` says who wrote the question.)"""

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from vlmrl.errors import RowError
-from vlmrl.prepare.hf_rows import Record, answer_block, made, picture, question_row, records
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
+from vlmrl.extras.importers.prepare.hf_rows import Record, answer_block, made, picture, question_row, records
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main
 
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:

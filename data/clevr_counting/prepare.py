@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, official, read_json
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main, official, read_json
 
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from vlmrl.prepare.hf_rows import Record, choice, made, picture, question_row, records
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
+from vlmrl.extras.importers.prepare.hf_rows import Record, choice, made, picture, question_row, records
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main
 
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:

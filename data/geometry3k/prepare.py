@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vlmrl.errors import DataError
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, lettered, main, official, read_json
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, lettered, main, official, read_json
 
 
 def rows(root: Path, split: str, form: str) -> Iterator[Row | Skipped]:

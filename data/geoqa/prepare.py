@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from vlmrl.prepare.hf_rows import Record, answer_block, made, picture, records
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, letter, lettered, main, official, read_json, read_jsonl
+from vlmrl.extras.importers.prepare.hf_rows import Record, answer_block, made, picture, records
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, letter, lettered, main, official, read_json, read_jsonl
 
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 from vlmrl.answers.coordinates import convert_box, convert_point
 from vlmrl.errors import DataError, RowError
-from vlmrl.prepare.gui_rows import action_space, field, kind_of, pointing, step_row, swipe, usable
-from vlmrl.prepare.prepare import Dataset, Embedded, Row, Skipped, main, official, read_json
+from vlmrl.extras.importers.prepare.gui_rows import action_space, field, kind_of, pointing, step_row, swipe, usable
+from vlmrl.extras.importers.prepare.prepare import Dataset, Embedded, Row, Skipped, main, official, read_json
 
 NAME = "gui_act"
 PARTS = ("web-single", "web-multi", "smartphone")

@@ -14,8 +14,8 @@ from typing import Any
 
 from vlmrl.answers.coordinates import convert_box, convert_point
 from vlmrl.errors import RowError
-from vlmrl.prepare.gui_rows import action_space, describe, field, kind_of, pointing, step_row, swipe, usable
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, official, read_json
+from vlmrl.extras.importers.prepare.gui_rows import action_space, describe, field, kind_of, pointing, step_row, swipe, usable
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main, official, read_json
 
 NAME = "gui_odyssey"
 ACTIONS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmrl.prepare.hf_rows import document_rows, records
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
+from vlmrl.extras.importers.prepare.hf_rows import document_rows, records
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main
 
 ASK = "Answer with a single word or phrase."
 """Ours."""

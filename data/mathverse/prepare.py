@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from vlmrl.errors import RowError
-from vlmrl.prepare.hf_rows import Record, file_or_parquet, inline_choice, inline_options, made, picture, question_row
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, read_json
+from vlmrl.extras.importers.prepare.hf_rows import Record, file_or_parquet, inline_choice, inline_options, made, picture, question_row
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main, read_json
 
 IN_PICTURE = "Answer the question that is written in the image."
 """Ours: the text of the version 'Vision Only' may be empty."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from vlmrl.prepare.hf_rows import Record, choice, file_or_parquet, inline_choice, made, picture, question_row
-from vlmrl.prepare.prepare import Dataset, Embedded, Row, Skipped, main, read_jsonl
+from vlmrl.extras.importers.prepare.hf_rows import Record, choice, file_or_parquet, inline_choice, made, picture, question_row
+from vlmrl.extras.importers.prepare.prepare import Dataset, Embedded, Row, Skipped, main, read_jsonl
 
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:

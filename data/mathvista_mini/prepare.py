@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from vlmrl.errors import RowError
-from vlmrl.prepare.hf_rows import Record, file_or_parquet, made, picture
-from vlmrl.prepare.prepare import Dataset, Embedded, Row, Skipped, letter, lettered, main, read_json
+from vlmrl.extras.importers.prepare.hf_rows import Record, file_or_parquet, made, picture
+from vlmrl.extras.importers.prepare.prepare import Dataset, Embedded, Row, Skipped, letter, lettered, main, read_json
 
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:

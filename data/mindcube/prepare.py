@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vlmrl.prepare.hf_rows import inline_choice, made, question_row
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, official, read_jsonl
+from vlmrl.extras.importers.prepare.hf_rows import inline_choice, made, question_row
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main, official, read_jsonl
 
 FILES = {"tiny": "MindCube_tinybench.jsonl", "full": "MindCube.jsonl"}
 SETTINGS = ("among", "around", "rotation")

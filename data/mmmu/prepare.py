@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 
 from vlmrl.errors import DataError
-from vlmrl.prepare.prepare import Dataset, Embedded, Row, Skipped, lettered, main, official, python_strings
+from vlmrl.extras.importers.prepare.prepare import Dataset, Embedded, Row, Skipped, lettered, main, official, python_strings
 
 MOST = 7
 """Pictures of one question."""

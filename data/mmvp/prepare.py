@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from vlmrl.errors import RowError
-from vlmrl.prepare.hf_rows import Record, choice, letter_of, made, picture, question_row, records
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
+from vlmrl.extras.importers.prepare.hf_rows import Record, choice, letter_of, made, picture, question_row, records
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main
 
 CORRECTED = {99: "B", 100: "A", 279: "B", 280: "A"}
 """`Index` -> right option, of the two pairs whose answers were exchanged in the first release (card.md)."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.errors import DataError
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, official, read_json
-from vlmrl.prepare.video_choice import choice_row, video_row
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main, official, read_json
+from vlmrl.extras.importers.prepare.video_choice import choice_row, video_row
 
 
 def rows(root: Path, split: str, form: str) -> Iterator[Row | Skipped]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vlmrl.errors import DataError
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, letter, main, official, read_json
-from vlmrl.prepare.video_choice import choice_row, converted_video
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, letter, main, official, read_json
+from vlmrl.extras.importers.prepare.video_choice import choice_row, converted_video
 
 FOLDERS = {
     "action_antonym": "ssv2_video_mp4",

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from vlmrl.prepare.hf_rows import Record, file_or_parquet, made, picture, question_row, texts
-from vlmrl.prepare.prepare import Dataset, Embedded, Row, Skipped, main, read_json
+from vlmrl.extras.importers.prepare.hf_rows import Record, file_or_parquet, made, picture, question_row, texts
+from vlmrl.extras.importers.prepare.prepare import Dataset, Embedded, Row, Skipped, main, read_json
 
 FORMULAS = "HME100k"
 """Part whose answers are compared without white space, letter case counting."""

@@ -17,8 +17,8 @@ from typing import Any
 
 from vlmrl.answers.coordinates import convert_point
 from vlmrl.errors import RowError
-from vlmrl.prepare.gui_rows import action_space, field, kind_of, pointing, screen_size, step_row, usable
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, in_frame, main, official, read_json, read_lines
+from vlmrl.extras.importers.prepare.gui_rows import action_space, field, kind_of, pointing, screen_size, step_row, usable
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, in_frame, main, official, read_json, read_lines
 
 NAME = "omniact"
 PLATFORMS = ("desktop", "web")

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vlmrl.prepare.hf_rows import choice, made, question_row
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, official, read_json
+from vlmrl.extras.importers.prepare.hf_rows import choice, made, question_row
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main, official, read_json
 
 FOLDER = "OmniSpatial-test"
 

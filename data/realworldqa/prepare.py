@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from vlmrl.prepare.hf_rows import Record, inline_choice, inline_options, made, number_or, picture, question_row, records
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, letter, main
+from vlmrl.extras.importers.prepare.hf_rows import Record, inline_choice, inline_options, made, number_or, picture, question_row, records
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, letter, main
 
 _FORM = re.compile(r"\s*Please answer directly with [^.]*\.\s*$")
 """The release's sentence about the form of the answer, which would contradict ours."""

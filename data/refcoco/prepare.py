@@ -1,12 +1,12 @@
-"""RefCOCO, partition 'unc': one row per expression; REFER's layout is read by `vlmrl.prepare.refcoco`."""
+"""RefCOCO, partition 'unc': one row per expression; REFER's layout is read by `vlmrl.extras.importers.prepare.refcoco`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
-from vlmrl.prepare.refcoco import FRAMES, refcoco_rows
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main
+from vlmrl.extras.importers.prepare.refcoco import FRAMES, refcoco_rows
 
 
 def rows(root: Path, split: str, frame: str) -> Iterator[Row | Skipped]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from vlmrl.prepare.hf_rows import Record, image_bytes, made, mask_of, picture, pointing, question_row, records
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
+from vlmrl.extras.importers.prepare.hf_rows import Record, image_bytes, made, mask_of, picture, pointing, question_row, records
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main
 
 PARTS = ("location", "placement", "unseen")
 FORM = "Your answer should be formatted"

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from vlmrl.errors import RowError
-from vlmrl.prepare.hf_rows import Record, choice, image_bytes, made, mask_of, picture, pointing, question_row, records
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
+from vlmrl.extras.importers.prepare.hf_rows import Record, choice, image_bytes, made, mask_of, picture, pointing, question_row, records
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main
 
 PARTS = ("compatibility", "configuration", "context")
 FORM = "Your answer should be formatted"

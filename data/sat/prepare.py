@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 
-from vlmrl.prepare.prepare import Dataset, Embedded, Row, Skipped, letter, lettered, main, official
+from vlmrl.extras.importers.prepare.prepare import Dataset, Embedded, Row, Skipped, letter, lettered, main, official
 
 
 def rows(root: Path, split: str, circular: str) -> Iterator[Row | Skipped]:

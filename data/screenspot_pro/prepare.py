@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.errors import DataError, RowError
-from vlmrl.prepare.gui_rows import field, target_row, usable
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, in_frame, main, official, read_json
+from vlmrl.extras.importers.prepare.gui_rows import field, target_row, usable
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, in_frame, main, official, read_json
 
 NAME = "screenspot_pro"
 TYPES = ("text", "icon")

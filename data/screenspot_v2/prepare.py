@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
-from vlmrl.prepare.screenspot import screenspot_rows
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main
+from vlmrl.extras.importers.prepare.screenspot import screenspot_rows
 
 NAME = "screenspot_v2"
 IMAGES = "screenspotv2_image"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.errors import DataError
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, letter, lettered, main, official, read_jsonl
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, letter, lettered, main, official, read_jsonl
 
 FILES = {
     "train_6k": "training_6k.jsonl",

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vlmrl.data.adapters import ImportOptions
-from vlmrl.prepare.foreign_rows import foreign_rows
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
+from vlmrl.extras.importers.prepare.foreign_rows import foreign_rows
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main
 
 SPLITS = ("train", "onethinker_sft_image", "onethinker_sft_video", "vision_r1_mulberry_sft_full")
 """Names of files: any, under the name `train`, and those of public releases."""

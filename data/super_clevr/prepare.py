@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.errors import DataError
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, official, read_json, read_jsonl
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main, official, read_json, read_jsonl
 
 IMAGES = {"train": range(20_000), "val": range(20_000, 25_000), "test": range(25_000, 30_000)}
 """Image numbers of each split, as the release says."""

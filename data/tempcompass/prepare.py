@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vlmrl.errors import DataError
-from vlmrl.prepare.hf_rows import Record, file_or_parquet
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, letter, main, read_json
-from vlmrl.prepare.video_choice import choice_row, found_video, video_row
+from vlmrl.extras.importers.prepare.hf_rows import Record, file_or_parquet
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, letter, main, read_json
+from vlmrl.extras.importers.prepare.video_choice import choice_row, found_video, video_row
 
 FORMS = ("multi-choice", "yes_no", "caption_matching")
 _LABEL = re.compile(r"(?:(?:Option|Caption|Sentence)\s+)?[A-Z0-9]\s*[.:)]\s+", re.IGNORECASE)

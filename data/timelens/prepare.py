@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, grounding_prompt, main, official, read_json, read_jsonl, time_span
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, grounding_prompt, main, official, read_json, read_jsonl, time_span
 
 BENCHES = ("charades", "activitynet", "qvhighlights")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main, official
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main, official
 
 IMAGES = "llava_next_raw_format"
 _REGION = re.compile(r"<SOT>\s*(\[[^\]]*\])\s*<EOT>\s*(?:<image>)?", re.IGNORECASE)

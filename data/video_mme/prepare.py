@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmrl.prepare.hf_rows import records
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
-from vlmrl.prepare.video_choice import choice_row, found_video
+from vlmrl.extras.importers.prepare.hf_rows import records
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main
+from vlmrl.extras.importers.prepare.video_choice import choice_row, found_video
 
 
 def rows(root: Path, split: str) -> Iterator[Row | Skipped]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vlmrl.data.adapters import ImportOptions
-from vlmrl.prepare.foreign_rows import foreign_rows
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
+from vlmrl.extras.importers.prepare.foreign_rows import foreign_rows
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main
 
 FILES = {"rl": "Video-R1-260k", "cot": "Video-R1-COT-165k"}
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vlmrl.errors import DataError
-from vlmrl.prepare.hf_rows import Record, records
-from vlmrl.prepare.prepare import Dataset, Row, Skipped, main
-from vlmrl.prepare.video_choice import choice_row, video_row
+from vlmrl.extras.importers.prepare.hf_rows import Record, records
+from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, main
+from vlmrl.extras.importers.prepare.video_choice import choice_row, video_row
 
 NUMBERS = ("object_abs_distance", "object_counting", "object_size_estimation", "room_size_estimation")
 CHOICES = (

@@ -27,7 +27,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "vlmrl.protocols.Strategy",
         "vlmrl.protocols.GuidingStrategy",
         "vlmrl.protocols.RememberingStrategy",
-        "vlmrl.envs.protocol",
+        "vlmrl.extras.agents.protocol",
         "vlmrl.answers.base.AnswerType",
     ),
     "Decorators and registries": (

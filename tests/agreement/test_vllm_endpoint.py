@@ -17,10 +17,9 @@ from tests.support import tiny
 from tests.support.vllm_server import VllmServer, find_python, vllm_server
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import load_source
-from vlmrl.envs.picture import png
 from vlmrl.errors import ConfigError, RemoteError
-from vlmrl.evals.ask.endpoint import EndpointEngine
 from vlmrl.evals.ask.engines import Generation, LocalEngine
+from vlmrl.extras.judges.endpoint import EndpointEngine
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.model import Policy
@@ -28,6 +27,7 @@ from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.toy.model import ModelFamily
 from vlmrl.toy.multitask import items
+from vlmrl.toy.picture import png
 from vlmrl.types import GenerationSettings, Prompt
 
 PYTHON = find_python()

@@ -21,22 +21,22 @@ from tests.support.episodes import small_episodes
 from vlmrl import rng
 from vlmrl.config.load import loaded as loaded_config
 from vlmrl.config.schema import Config
-from vlmrl.data.conversation import Conversation
-from vlmrl.data.history import History
-from vlmrl.envs.find import open_pool
-from vlmrl.envs.pool import EnvPool, PoolSettings
-from vlmrl.envs.screens import ScreenFolder
-from vlmrl.envs.trajectory import Trajectory
 from vlmrl.errors import EngineError
+from vlmrl.extras.agents.conversation import Conversation
+from vlmrl.extras.agents.episodes import EnvSetup, run_attempts, talk_of
+from vlmrl.extras.agents.find import open_pool
+from vlmrl.extras.agents.forks import NONE, Forks
+from vlmrl.extras.agents.history import History
+from vlmrl.extras.agents.pool import EnvPool, PoolSettings
+from vlmrl.extras.agents.screens import ScreenFolder
+from vlmrl.extras.agents.trajectory import Trajectory
+from vlmrl.extras.agents.turns import turn_rollouts
+from vlmrl.extras.vllm import engine as engine_module
+from vlmrl.extras.vllm.engine import Core, VllmEngine
+from vlmrl.extras.vllm.inputs import Completion, Version
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
-from vlmrl.rollout.episodes import EnvSetup, run_attempts, talk_of
-from vlmrl.rollout.forks import NONE, Forks
-from vlmrl.rollout.turns import turn_rollouts
-from vlmrl.rollout.vllm import engine as engine_module
-from vlmrl.rollout.vllm.engine import Core, VllmEngine
-from vlmrl.rollout.vllm.inputs import Completion, Version
 from vlmrl.run.session import Places
 from vlmrl.run.start import train_from
 from vlmrl.run.tracking import read_metrics

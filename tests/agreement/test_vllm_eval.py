@@ -16,14 +16,14 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed here; see docs/rollout.md")
 
 from tests.support import tiny
-from vlmrl.envs.picture import png
 from vlmrl.evals.ask.models import LocalModel
 from vlmrl.evals.ask.run import Changes, evaluate_model
 from vlmrl.evals.ask.suite import Suite, load_suite
-from vlmrl.evals.ask.vllm_model import VllmModel
 from vlmrl.evals.score.compare import compare_folders
 from vlmrl.evals.score.paired import Incomparable
+from vlmrl.extras.vllm.evaluation import VllmModel
 from vlmrl.toy.multitask import items
+from vlmrl.toy.picture import png
 
 pytestmark = pytest.mark.slow
 

@@ -23,16 +23,16 @@ from tests.support import tiny as tiny_module
 from tests.support.judge_server import Json, JudgeServer, Reply
 from tests.support.tiny import Tiny
 from tests.support.vllm_server import VllmServer, find_python, vllm_server
-from vlmrl.envs.picture import png
 from vlmrl.errors import RemoteError
+from vlmrl.extras.judges.judges import ChatJudge, JudgeQuestion, content
+from vlmrl.extras.judges.material import pictures
+from vlmrl.extras.judges.rewards.judge import judge
+from vlmrl.extras.judges.services import Services, session
+from vlmrl.extras.judges.verdicts import Problem, finite, label_check, score_check
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.judge import judge
-from vlmrl.rewards.remote.judges import ChatJudge, JudgeQuestion, content
-from vlmrl.rewards.remote.material import pictures
-from vlmrl.rewards.remote.services import Services, session
-from vlmrl.rewards.remote.verdicts import Problem, finite, label_check, score_check
 from vlmrl.toy.model import build_tokenizer
 from vlmrl.toy.multitask import items
+from vlmrl.toy.picture import png
 from vlmrl.toy.tasks import tokenizer_corpus
 from vlmrl.types import Group, Rollout
 from vlmrl.zoo.rewards.reward_model import reward_model

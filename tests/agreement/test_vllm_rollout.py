@@ -18,6 +18,9 @@ pytest.importorskip("vllm", reason="vLLM is not installed here; see docs/rollout
 
 from tests.support import media_layouts, tiny, vllm_core
 from vlmrl.errors import ConfigError, EngineError
+from vlmrl.extras.vllm import engine as engine_module
+from vlmrl.extras.vllm.engine import Core, VllmEngine
+from vlmrl.extras.vllm.inputs import EngineInputBuilder, Version
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.lora import add_adapters, fold_adapters
 from vlmrl.policy.model import LoraSpec
@@ -25,9 +28,6 @@ from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.rollout.mismatch import Bounds, gaps
-from vlmrl.rollout.vllm import engine as engine_module
-from vlmrl.rollout.vllm.engine import Core, VllmEngine
-from vlmrl.rollout.vllm.inputs import EngineInputBuilder, Version
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
 pytestmark = pytest.mark.slow
@@ -331,7 +331,7 @@ def test_prompts_that_do_not_fit_are_refused(pair: Pair) -> None:
 
 def test_control_a_renamed_tensor_stops_the_run(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Last of the module: vLLM's loader is left in the middle."""
-    import vlmrl.rollout.vllm.sync as sync_module
+    import vlmrl.extras.vllm.sync as sync_module
 
     real = sync_module.weights
 

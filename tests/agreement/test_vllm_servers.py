@@ -20,12 +20,12 @@ from tests.support import media_layouts, runs, served, tiny
 from vlmrl.config.load import loaded as loaded_config
 from vlmrl.config.schema import Config
 from vlmrl.errors import RemoteError
+from vlmrl.extras.vllm.client import RemoteVllmEngine
+from vlmrl.extras.vllm.fleet import Fleet, Needed
+from vlmrl.extras.vllm.remote import Remote
+from vlmrl.extras.vllm.secret import read_token
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.rollout.vllm.client import RemoteVllmEngine
-from vlmrl.rollout.vllm.fleet import Fleet, Needed
-from vlmrl.rollout.vllm.remote import Remote
-from vlmrl.rollout.vllm.secret import read_token
 from vlmrl.run.session import Places
 from vlmrl.run.start import train_from
 from vlmrl.run.tracking import read_metrics

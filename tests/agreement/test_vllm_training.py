@@ -14,11 +14,11 @@ from tests.support import runs, tiny
 from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config
 from vlmrl.errors import EngineError
+from vlmrl.extras.vllm import stage as vllm_engine
+from vlmrl.extras.vllm.engine import Core, CoreOptions
+from vlmrl.extras.vllm.inputs import Version
+from vlmrl.extras.vllm.sync import Sync, SyncReport
 from vlmrl.policy.model import Policy
-from vlmrl.rollout.vllm.engine import Core, CoreOptions
-from vlmrl.rollout.vllm.inputs import Version
-from vlmrl.rollout.vllm.sync import Sync, SyncReport
-from vlmrl.run import vllm_engine
 from vlmrl.run.session import Places
 from vlmrl.run.start import train_from
 from vlmrl.run.tracking import read_metrics

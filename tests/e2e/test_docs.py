@@ -35,7 +35,7 @@ ALLOWED = {
     ("docs/design/004-turns.md", "columns "): "a diagram",
     ("docs/judges.md", '{"model": "m", "inputs"'): "the form of a request; tests/unit/rewards checks what is sent",
 }
-"""(page, how the block begins) -> why nothing can be executed or loaded. Rows of docs/data.md: tests/unit/data/test_data_containers.py."""
+"""(page, how the block begins) -> why nothing can be executed or loaded. Rows of docs/data.md: tests/unit/extras/importers/test_data_containers.py."""
 PROGRAMS = {
     "vllm": "another program, whose options are those of its version; tests/support/vllm_server.py starts one",
     "apt-get": "would change the machine",
@@ -111,7 +111,7 @@ def python_block(block: Block, folder: Path) -> None:
 
 def json_block(block: Block, folder: Path) -> None:
     if block.page == "docs/data.md":
-        return  # tests/unit/data/test_data_containers.py converts each and compares
+        return  # tests/unit/extras/importers/test_data_containers.py converts each and compares
     parse_row(json.loads(block.text), source=str(block), media_root=".")
 
 

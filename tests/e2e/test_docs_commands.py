@@ -30,7 +30,7 @@ YOURS = {
     "conform": "a model, or minutes: test_a_tiny_model_is_tried (slow)",
     "train": "minutes: tests/e2e/test_train_command.py",
     "toy": "minutes: tests/e2e/test_train_command.py",
-    "env": "an environment's processes: tests/unit/envs/test_cli_env.py",
+    "env": "an environment's processes: tests/unit/extras/agents/test_cli_env.py",
 }
 """Command -> what it needs that is not here, or the test that runs it."""
 LINKED = ("configs", "data", "docs", "evals", "examples", "tests", "vlmrl")

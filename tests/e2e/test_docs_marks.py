@@ -172,7 +172,9 @@ def options() -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("item", [i for i in every(r"--[a-z]") if i[0] not in OTHERS], ids=where)
 def test_options_exist(item: tuple[str, int, str]) -> None:
-    known = set().union(*options().values()) | {"--help"} | set(re.findall(r'"(--[a-z-]+)"', read("vlmrl/prepare/prepare.py")))
+    known = (
+        set().union(*options().values()) | {"--help"} | set(re.findall(r'"(--[a-z-]+)"', read("vlmrl/extras/importers/prepare/prepare.py")))
+    )
     known |= set(re.findall(r'"(--[a-z-]+)"', read("tests/faults/drill/__main__.py") + read("benchmarks/gpu_check/__main__.py")))
     prepared = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "data").glob("*/prepare.py"))
     known |= {f"--{name}" for one in re.findall(r"options=\{(.*?)\}", prepared) for name in re.findall(r'"([\w-]+)":', one)}
@@ -354,8 +356,8 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("README.md", "Three commands"): "measured; docs/benchmarks/toy_video.md",
     ("README.md", "What is in it"): in_a_recipe,
     ("SECURITY.md", "What vlmrl promises"): "tests/test_security.py",
-    ("data/README.md", "Data sets"): "tests/unit/data/test_every_dataset.py",
-    ("data/README.md", "Official files"): "tests/unit/data/test_official_statements.py",
+    ("data/README.md", "Data sets"): "tests/unit/extras/importers/test_every_dataset.py",
+    ("data/README.md", "Official files"): "tests/unit/extras/importers/test_official_statements.py",
     ("evals/README.md", "Suites"): "tests/unit/evals/test_evals_tasks.py",
     ("evals/README.md", "Protocols"): "tests/unit/evals/test_evals_protocol.py",
     ("docs/adding_a_method.md", "What a method needs"): inputs_and_providers,
@@ -368,10 +370,13 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/data.md", "Rows of other trainers"): adapters,
     ("docs/data.md", "Boxes, points and times"): keys_of(SourceSection),
     ("docs/data.md", "*"): "prose and forms of answers; tests/unit/data",
-    ("docs/environments.md", "Evaluation"): "tests/unit/evals/test_evals_episodes.py",
+    ("docs/environments.md", "Evaluation"): "tests/unit/extras/agents/test_evals_episodes.py",
     ("docs/environments.md", "Training"): keys_of_turns,
     ("docs/evaluation.md", "What happens"): options_of_eval,
-    ("docs/evaluation.md", "What rows say of themselves"): "tests/unit/evals/test_evals_levels.py, tests/unit/evals/test_evals_steps.py",
+    (
+        "docs/evaluation.md",
+        "What rows say of themselves",
+    ): "tests/unit/evals/test_evals_levels.py, tests/unit/extras/pages/test_evals_steps.py",
     ("docs/families.md", "Other model families"): "tests/unit/families/test_tiles.py",
     ("docs/families.md", "What exact training needs of a model"): mistakes_and_their_tests,
     ("docs/glossary.md", "*"): "tests/test_glossary.py",
@@ -398,7 +403,10 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/serving.md", "Serving a checkpoint"): "prose; tests/unit/extras/serve/test_serve_http.py",
     ("docs/your_model.md", "Your model"): "prose; tests/unit/extras/conform/test_conform.py",
     ("docs/your_reward.md", "*"): "prose; tests/unit/rewards, tests/faults/test_rewards_without_signal.py",
-    ("docs/plan.md", "*"): "tests/unit/plan/test_plan_page.py, tests/unit/plan/test_plan_memory.py, tests/unit/plan/test_plan_time.py",
+    (
+        "docs/plan.md",
+        "*",
+    ): "tests/unit/extras/plan/test_plan_page.py, tests/unit/extras/plan/test_plan_memory.py, tests/unit/extras/plan/test_plan_time.py",
     ("docs/python.md", "From Python"): names_from_python,
     ("docs/reading_the_curves.md", "Alarms"): alarms,
     ("docs/reading_the_curves.md", "*"): keys_of_the_log,
@@ -409,9 +417,9 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/rollout.md", "Versions that work together"): "tests/agreement/test_vllm_rollout.py, tests/agreement/test_vllm_training.py, "
     "tests/agreement/test_vllm_servers.py, tests/agreement/test_vllm_hosts.py",
     ("docs/scaling.md", "What ran where"): "tests/e2e/test_shards.py; prose",
-    ("docs/scaling.md", "Recipes for four machines"): "tests/unit/plan/test_plan_recipes.py",
-    ("docs/scaling.md", "Which engine when"): "prose; tests/unit/plan/test_plan_memory.py",
-    ("docs/scaling.md", "Four models on 1, 8 and 64 GPUs"): "tests/unit/plan/test_plan_page.py",
+    ("docs/scaling.md", "Recipes for four machines"): "tests/unit/extras/plan/test_plan_recipes.py",
+    ("docs/scaling.md", "Which engine when"): "prose; tests/unit/extras/plan/test_plan_memory.py",
+    ("docs/scaling.md", "Four models on 1, 8 and 64 GPUs"): "tests/unit/extras/plan/test_plan_page.py",
     ("docs/serving.md", "Evaluating a served model"): "prose; tests/agreement/test_vllm_endpoint.py",
     ("docs/trl.md", "Differences in convention"): "numbers; tests/agreement/test_trl.py",
     ("docs/trl.md", "*"): arguments_of_trl,

@@ -19,12 +19,12 @@ import pytest
 from tests.support import runs
 from tests.support.judge_server import JudgeServer, ident_of, says
 from vlmrl.data.encode import ANSWER_FORMATS, instruction
-from vlmrl.envs.picture import Item, png
-from vlmrl.rewards.remote.cache import VerdictCache
+from vlmrl.extras.judges.cache import VerdictCache
 from vlmrl.run.tracking import read_metrics
 from vlmrl.toy import gui, multitask
 from vlmrl.toy.kinds import tokenizer_corpus
 from vlmrl.toy.model import build_model
+from vlmrl.toy.picture import Item, png
 from vlmrl.toy.tasks import Scene, make_row, make_scene
 from vlmrl.toy.world import encode_mp4, render
 

@@ -191,7 +191,7 @@ def test_gold_and_answer_are_drawn_as_outlines() -> None:
     from vlmrl.answers.marks import Mark, MarkedFrames
     from vlmrl.data.row import parse_row
     from vlmrl.errors import RowError
-    from vlmrl.evals.pages.overlay import answer_marks, gold_marks, target_of
+    from vlmrl.extras.pages.overlay import answer_marks, gold_marks, target_of
 
     assert isinstance(ANSWER_TYPES["polygon"], Polygon)
     row = {"id": "a", "task": "t", "answer_type": "polygon", "image": "a.png", "prompt": "Where?", "meta": {"frame": "norm1000"}}

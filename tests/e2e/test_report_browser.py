@@ -15,12 +15,12 @@ import pytest
 
 from tests.support.browse import BROWSER
 from tests.support.pages import ROWS, good, make_eval, make_run, media, picture, poor, sample
-from vlmrl.evals.pages.check_page import CheckRows, write_check_page
-from vlmrl.evals.pages.eval_page import write_comparison
-from vlmrl.evals.pages.prompts import keep_prompts
-from vlmrl.evals.pages.run_page import write_report
 from vlmrl.evals.score.compare import compare_folders
 from vlmrl.evals.score.records import prompt_ids_hash
+from vlmrl.extras.pages.check_page import CheckRows, write_check_page
+from vlmrl.extras.pages.eval_page import write_comparison
+from vlmrl.extras.pages.prompts import keep_prompts
+from vlmrl.extras.pages.run_page import write_report
 from vlmrl.types import Prompt
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium-headless-shell, chromium, chromium-browser or google-chrome on PATH")

@@ -23,7 +23,7 @@ from tests.support import tiny
 from tests.support.judge_server import JudgeServer, score
 from tests.support.samples import load_dataset, unpack
 from tests.support.standins import fill
-from vlmrl.prepare.prepare import Skipped, prepare
+from vlmrl.extras.importers.prepare.prepare import Skipped, prepare
 from vlmrl.run.tracking import read_metrics
 
 ROOT = Path(__file__).parents[2]

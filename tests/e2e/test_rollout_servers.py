@@ -20,10 +20,10 @@ from vlmrl.data.encode import Encoder
 from vlmrl.data.source import load_source
 from vlmrl.evals.ask.models import LocalModel
 from vlmrl.evals.score.records import read_records
+from vlmrl.extras.vllm.inputs import Completion
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.rollout.vllm.inputs import Completion
 from vlmrl.run.tracking import read_metrics
 from vlmrl.types import GenerationSettings, Request
 

@@ -22,11 +22,11 @@ from tests.e2e.test_two_ranks import SCRIPT
 from tests.support import runs, shard_ranks
 from tests.support.ranks import run_ranks
 from tests.support.shard_ranks import CASES, COPIES, FOUR, OFFLOADED, SHARDINGS
+from vlmrl.extras.plan.gpus import gpu_of
+from vlmrl.extras.plan.model import shape_of
+from vlmrl.extras.plan.settings import Settings
+from vlmrl.extras.plan.time import between_copies
 from vlmrl.families.qwen_vl import part_of
-from vlmrl.plan.gpus import gpu_of
-from vlmrl.plan.model import shape_of
-from vlmrl.plan.settings import Settings
-from vlmrl.plan.time import between_copies
 from vlmrl.run import checkpoint
 from vlmrl.run.tracking import read_metrics
 from vlmrl.types import PARTS

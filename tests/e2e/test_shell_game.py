@@ -13,7 +13,7 @@ from benchmarks.learning import toy_video
 from tests.support import runs
 from vlmrl.config.load import load
 from vlmrl.config.schema import ToyWorldSection
-from vlmrl.evals.pages.run_page import write_report
+from vlmrl.extras.pages.run_page import write_report
 from vlmrl.toy.kinds import make_world
 
 REWARDS = [{"name": "exact"}, {"name": "right_without_thought", "weight": 0.5}, {"name": "format", "weight": 0.1}]

@@ -12,8 +12,8 @@ from PIL import Image
 
 from tests.support import runs
 from vlmrl.config.schema import Config
-from vlmrl.evals.pages.check_page import CheckRows, write_check_page
 from vlmrl.evals.score.records import read_records
+from vlmrl.extras.pages.check_page import CheckRows, write_check_page
 from vlmrl.media.video import read_video
 from vlmrl.methods import method_problems
 from vlmrl.run.audit import audit

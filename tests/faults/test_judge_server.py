@@ -26,9 +26,9 @@ from tests.support.judge_server import (
     text,
 )
 from vlmrl.errors import RemoteError
+from vlmrl.extras.judges.rewards.judge import judge
+from vlmrl.extras.judges.services import Services, session
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.judge import judge
-from vlmrl.rewards.remote.services import Services, session
 
 CTX = RewardContext()
 OF = sample("gold", gt={})

@@ -21,7 +21,7 @@ import pytest
 
 from tests.support import runs
 from tests.support.judge_server import Act, JudgeServer, Reply, closes, hangs, html, raw, status
-from vlmrl.rewards.remote.prompts import clean
+from vlmrl.extras.judges.prompts import clean
 from vlmrl.rollout.journal import Journal
 from vlmrl.run.tracking import read_metrics
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support import runs
+from vlmrl.extras.pages.view.groups import KeptGroups
 from vlmrl.kept import media
-from vlmrl.view.groups import KeptGroups
 
 
 @pytest.fixture(scope="module")

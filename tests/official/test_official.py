@@ -17,7 +17,7 @@ from tests.official.layout import Absent, fill_by_links, lay_out
 from tests.support.samples import load_dataset
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.data.source import load_source
-from vlmrl.prepare.prepare import Skipped, prepare
+from vlmrl.extras.importers.prepare.prepare import Skipped, prepare
 
 DATA = Path(__file__).parents[2] / "data"
 ALL = [pytest.param(name, case, id=f"{name} {case.name}") for name, of in cases().items() for case in of]

@@ -23,8 +23,8 @@ def served(*runs: Path) -> Iterator[str]:
     """The address of a viewer of these runs, without its token."""
     import uvicorn
 
-    from vlmrl.view.app import make_app
-    from vlmrl.view.run import RunView
+    from vlmrl.extras.pages.view.app import make_app
+    from vlmrl.extras.pages.view.run import RunView
 
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(make_app([RunView(path) for path in runs], TOKEN), log_level="warning", lifespan="off"))

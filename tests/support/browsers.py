@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from vlmrl.envs.browser.page import Page
-from vlmrl.envs.browser.process import Browser, find_browser, missing_browser
-from vlmrl.envs.worlds.miniwob import missing
+from vlmrl.extras.agents.browser.page import Page
+from vlmrl.extras.agents.browser.process import Browser, find_browser, missing_browser
+from vlmrl.extras.agents.worlds.miniwob import missing
 
 needs_browser = pytest.mark.skipif(find_browser() is None, reason=f"needs a browser: {missing_browser()}")
 needs_miniwob = pytest.mark.skipif(missing() is not None, reason=f"needs {missing()}")

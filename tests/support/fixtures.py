@@ -13,7 +13,7 @@ from tests.support.standins import fill
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.suite import load_suite
 from vlmrl.evals.ask.tasks import Prepare, Task
-from vlmrl.prepare.prepare import Dataset, Skipped, media_paths, prepare
+from vlmrl.extras.importers.prepare.prepare import Dataset, Skipped, media_paths, prepare
 
 
 def make_fixture(task: Task, data_root: Path, data_folder: Path) -> int:

@@ -21,8 +21,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from vlmrl.rewards.remote.services import Services, session
-from vlmrl.rewards.remote.throttle import Timing
+from vlmrl.extras.judges.services import Services, session
+from vlmrl.extras.judges.throttle import Timing
 
 Json = dict[str, Any]
 _IDENT = re.compile(r'"id": "([0-9a-f]{12})"')

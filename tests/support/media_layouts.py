@@ -6,9 +6,9 @@ import dataclasses
 from pathlib import Path
 
 from tests.support import tiny
-from vlmrl.envs.picture import png
 from vlmrl.toy.model import ModelFamily
 from vlmrl.toy.multitask import items
+from vlmrl.toy.picture import png
 from vlmrl.types import MediaRef, Prompt
 
 LAYOUTS = ("text", "image", "images", "video", "videos", "mixed")

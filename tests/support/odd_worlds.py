@@ -6,7 +6,7 @@ import os
 import time
 
 from examples.my_world import Lights
-from vlmrl.envs.protocol import Observation, Optimum, Transition
+from vlmrl.extras.agents.protocol import Observation, Optimum, Transition
 from vlmrl.protocols import environment
 
 

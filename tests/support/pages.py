@@ -12,8 +12,8 @@ import numpy as np
 
 from vlmrl import __version__
 from vlmrl.answers.base import ANSWER_TYPES
-from vlmrl.evals.pages.runfiles import save_media
 from vlmrl.evals.score.records import Record, Think
+from vlmrl.extras.pages.runfiles import save_media
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import MediaHandle, MediaRef, Sample
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from vlmrl.rollout.vllm.host import EngineLoop
-from vlmrl.rollout.vllm.inputs import Completion, Placed
-from vlmrl.rollout.vllm.messages import GenerateRequest
-from vlmrl.rollout.vllm.server import Handler, RolloutServer
-from vlmrl.rollout.vllm.wire import decode, encode
-from vlmrl.rollout.vllm.worker import checksum
+from vlmrl.extras.vllm.host import EngineLoop
+from vlmrl.extras.vllm.inputs import Completion, Placed
+from vlmrl.extras.vllm.messages import GenerateRequest
+from vlmrl.extras.vllm.server import Handler, RolloutServer
+from vlmrl.extras.vllm.wire import decode, encode
+from vlmrl.extras.vllm.worker import checksum
 
 TOKENS = 4
 """Of an answer, its end included."""

@@ -12,7 +12,7 @@ from typing import Any
 from tests.support.standins import image_bytes, make_medium
 from vlmrl import fs
 from vlmrl.errors import DataError
-from vlmrl.prepare.prepare import Dataset
+from vlmrl.extras.importers.prepare.prepare import Dataset
 
 STANDIN = "standin:"
 """A text `standin:<name>` in a `.parquet.jsonl` file stands for the bytes of a generated picture."""

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_map_only
 
 from vlmrl.compat import ensure_torchvision
+from vlmrl.extras.plan.model import known_shapes
 from vlmrl.families.registry import FAMILIES
-from vlmrl.plan.model import known_shapes
 from vlmrl.policy import nf4, offload
 from vlmrl.policy.attention import attach
 from vlmrl.policy.forward import shared_prefix

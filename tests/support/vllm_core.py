@@ -13,7 +13,7 @@ GIB = 2**30
 def core(path: Path, policy: Policy, *, max_model_len: int = 1024, dtype: str = "float32"):
     """vLLM for a tiny model: half a GiB of cache, blocks of 32 tokens."""
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    from vlmrl.rollout.vllm.engine import Core, CoreOptions
+    from vlmrl.extras.vllm.engine import Core, CoreOptions
 
     return Core(
         CoreOptions(

@@ -49,7 +49,7 @@ def test_the_surface_is_what_the_page_says():
 def test_names_are_the_objects_of_their_modules():
     from vlmrl import api
     from vlmrl.algo.registries import advantage
-    from vlmrl.evals.ask.endpoint import EndpointEngine
+    from vlmrl.extras.judges.endpoint import EndpointEngine
     from vlmrl.protocols import reward
 
     assert vlmrl.load_recipe is api.load_recipe

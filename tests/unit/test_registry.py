@@ -64,8 +64,8 @@ from vlmrl.policy.forward import LAYOUTS
 names = [name.rpartition(".")[2] for name in sys.modules if name.startswith("vlmrl.")]
 assert not {"chains", "trie"} & set(names), names
 assert list(LAYOUTS) == ["shared_prefix", "repeat", "chains", "trees"]
-from vlmrl.policy.chains import CHAINS
-from vlmrl.policy.trie import TREES
+from vlmrl.extras.agents.chains import CHAINS
+from vlmrl.extras.agents.trie import TREES
 assert LAYOUTS["chains"] is CHAINS and LAYOUTS["trees"] is TREES
 """
     subprocess.run([sys.executable, "-c", asked], check=True)

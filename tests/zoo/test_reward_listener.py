@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.builders import group, sample
 from tests.support.judge_server import Act, Reply, prompt_of, says, serving, status
+from vlmrl.extras.judges.verdicts import Unreadable
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.remote.verdicts import Unreadable
 from vlmrl.zoo.rewards.listener import choices_of, listener, probs_check, read_probs
 
 CTX = RewardContext()

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from vlmrl.envs.picture import COLORS, FRAME, GREY, Item, Thing, norm1000, paint
 from vlmrl.rng import key
+from vlmrl.toy.picture import COLORS, FRAME, GREY, Item, Thing, norm1000, paint
 from vlmrl.toy.tasks import LOOSE, Split
 
 TASK = "toy_gui"

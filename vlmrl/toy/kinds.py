@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 from vlmrl import fs
 from vlmrl.data.encode import ANSWER_FORMATS, instruction
-from vlmrl.envs.picture import Item, png
 from vlmrl.errors import ConfigError
 from vlmrl.registry import Catalogue
 from vlmrl.toy import gui, multitask, shell, spatial, tasks, think, world
+from vlmrl.toy.picture import Item, png
 from vlmrl.toy.tasks import SPLITS, Split
 
 FORMAT = 5

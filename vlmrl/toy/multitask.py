@@ -13,8 +13,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from vlmrl.envs.picture import COLORS, FRAME, GREY, Item, Thing, norm1000, paint
 from vlmrl.rng import key
+from vlmrl.toy.picture import COLORS, FRAME, GREY, Item, Thing, norm1000, paint
 from vlmrl.toy.tasks import LOOSE, SHAPES, Split
 
 TASKS = ("toy_counting", "toy_boxes", "toy_bars")

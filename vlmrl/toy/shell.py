@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from vlmrl.envs.picture import COLORS
 from vlmrl.rng import generator, key, uniform
+from vlmrl.toy.picture import COLORS
 from vlmrl.toy.tasks import Split
 from vlmrl.toy.world import ToyVideo
 

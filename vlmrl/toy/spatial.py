@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from vlmrl.envs.picture import COLORS, FRAME, GREY, Box, Item, Thing, norm1000, paint
 from vlmrl.rng import key
+from vlmrl.toy.picture import COLORS, FRAME, GREY, Box, Item, Thing, norm1000, paint
 from vlmrl.toy.tasks import SHAPES, Split
 
 TASK = "toy_spatial"

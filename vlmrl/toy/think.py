@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from vlmrl.envs.picture import COLORS, FRAME, GREY, Item, Thing, paint
 from vlmrl.rng import key
+from vlmrl.toy.picture import COLORS, FRAME, GREY, Item, Thing, paint
 from vlmrl.toy.tasks import SHAPES, Split
 
 TASKS = ("toy_color", "toy_difference", "toy_group")

@@ -20,8 +20,8 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 
 from vlmrl import fs
-from vlmrl.envs.picture import PAINT
 from vlmrl.rng import generator
+from vlmrl.toy.picture import PAINT
 from vlmrl.toy.tasks import SPLITS, Event, Scene, Split, make_row, make_scene
 
 FORMAT = 4

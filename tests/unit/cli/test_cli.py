@@ -161,7 +161,7 @@ def test_every_error_ends_with_its_own_code(run, monkeypatch, tmp_path, kind):
     def write_report(path: Path) -> Path:
         raise error
 
-    double(monkeypatch, "vlmrl.evals.pages.run_page", write_report=write_report)
+    double(monkeypatch, "vlmrl.extras.pages.run_page", write_report=write_report)
     code, _, err = run("report", str(tmp_path))
     assert code == kind.exit_code
     assert "text" in err
@@ -172,7 +172,7 @@ def test_defects_keep_their_traceback(monkeypatch, tmp_path):
     def write_report(path: Path) -> Path:
         raise ZeroDivisionError("a defect")
 
-    double(monkeypatch, "vlmrl.evals.pages.run_page", write_report=write_report)
+    double(monkeypatch, "vlmrl.extras.pages.run_page", write_report=write_report)
     monkeypatch.setattr(sys, "argv", ["vlmrl", "report", str(tmp_path)])
     with pytest.raises(ZeroDivisionError):
         cli.main()
@@ -329,7 +329,7 @@ def test_list_one_slot_and_a_misspelt_one(run):
 
 
 def test_report_dispatches(run, tmp_path, monkeypatch):
-    double(monkeypatch, "vlmrl.evals.pages.run_page", write_report=lambda path: path / "report.html")
+    double(monkeypatch, "vlmrl.extras.pages.run_page", write_report=lambda path: path / "report.html")
     assert run("report", str(tmp_path)) == (0, f"{tmp_path / 'report.html'}\n", "")
     assert run("report", str(tmp_path / "none"))[0] == 64
 

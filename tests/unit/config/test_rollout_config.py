@@ -10,8 +10,8 @@ import pytest
 from tests.support import runs
 from vlmrl.config.schema import Config, RolloutSection, RolloutStage, validate
 from vlmrl.errors import ConfigError
+from vlmrl.extras.vllm.serving import sections
 from vlmrl.run.engines import ENGINES, bounds_of, longest_prompt
-from vlmrl.run.rollout_server import sections
 from vlmrl.run.session import fixed_options
 
 

@@ -27,7 +27,7 @@ def shown(text: str, source: str = "docs/a.md", page: str = "a.md") -> str:
     [
         ("see `docs/plan.md`.", "see [Planning a run](plan.md)."),
         ("all in `docs/benchmarks/`", "all in [Benchmarks](benchmarks/index.md)"),
-        ("`vlmrl/plan/shapes.json` and `docs/none.md`", "`vlmrl/plan/shapes.json` and `docs/none.md`"),
+        ("`vlmrl/extras/plan/shapes.json` and `docs/none.md`", "`vlmrl/extras/plan/shapes.json` and `docs/none.md`"),
         ("[`docs/plan.md`](plan.md#x)", "[`docs/plan.md`](plan.md#x)"),
         ("```yaml fragment=stages.rl\na: `docs/plan.md`\n```", "```yaml\na: `docs/plan.md`\n```"),
         ("```\n|--▶ x\n```", "```text\n|--▶ x\n```"),

@@ -12,13 +12,13 @@ import pytest
 
 from tests.unit.evals.test_evals_records import make_record
 from tests.unit.evals.test_evals_table import shown
-from vlmrl.evals.pages import run_page
-from vlmrl.evals.pages.runfiles import load_run
 from vlmrl.evals.score.levels import difficulties, has_levels, level_table, levels, order, ranked, whole_stages
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.records import Record, Think
 from vlmrl.evals.score.summary import summarize
 from vlmrl.evals.score.table import interval_text, level_cells, table
+from vlmrl.extras.pages import run_page
+from vlmrl.extras.pages.runfiles import load_run
 
 CATEGORY = {0: "easy", 2: "medium", 3: "medium", 4: "hard", 10: "hard"}
 

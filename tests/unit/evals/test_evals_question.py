@@ -18,7 +18,7 @@ from vlmrl.errors import CheckpointError, ConfigError
 from vlmrl.evals.ask.asking import ASKED, ORIGIN, Asking, asked_by, asking_of, chosen, recipe_of
 from vlmrl.evals.ask.models import LocalModel
 from vlmrl.evals.ask.question import QuestionModel, sample_of
-from vlmrl.evals.pages import drawn
+from vlmrl.extras.pages import drawn
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import MediaHandle, Sample
 

@@ -16,10 +16,10 @@ from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError, DataError
 from vlmrl.evals.ask.suite import DEFINITIONS, load_suite, suite_path, task_names
 from vlmrl.evals.ask.tasks import Prepare, Task, check_task, other_wording
+from vlmrl.extras.importers.prepare.plain_pickle import load_plain
+from vlmrl.extras.importers.prepare.prepare import official_counts
 from vlmrl.media.image import decode_image
 from vlmrl.media.video import probe_video
-from vlmrl.prepare.plain_pickle import load_plain
-from vlmrl.prepare.prepare import official_counts
 from vlmrl.types import Sample
 
 DATA = DEFINITIONS.parent / "data"

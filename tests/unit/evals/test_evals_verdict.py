@@ -6,12 +6,12 @@ import dataclasses
 from pathlib import Path
 
 from tests.unit.evals.test_evals_levels import STAGES, ask, make_run, stage, without
-from vlmrl.evals.pages import run_page
-from vlmrl.evals.pages.runfiles import load_run
 from vlmrl.evals.score.paired import compare
 from vlmrl.evals.score.summary import summarize
 from vlmrl.evals.score.table import difference_text, interval_text
 from vlmrl.evals.score.verdict import verdict
+from vlmrl.extras.pages import run_page
+from vlmrl.extras.pages.runfiles import load_run
 
 
 def test_the_hardest_and_the_easiest_questions_before_and_after_the_last_stage() -> None:

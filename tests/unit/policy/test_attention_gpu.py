@@ -13,11 +13,11 @@ import torch
 
 from tests.support import kernels as emulated
 from tests.support import tiny as tiny_module
+from vlmrl.extras.agents.tree import TreeLayout
 from vlmrl.policy import attention, flex, kernels
 from vlmrl.policy.attention import choose, prefix_attention
 from vlmrl.policy.pack import layout_of
 from vlmrl.policy.runs import RowLayout
-from vlmrl.policy.tree import TreeLayout
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.draw import sample
 from vlmrl.types import GenerationSettings

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import tiny
 from tests.support.rollout_stand_in import Served
-from tests.unit.rollout.test_rollout_client import SETTINGS, _quick, ids, loaded, requests, served, wanted
+from tests.unit.extras.vllm.test_rollout_client import SETTINGS, _quick, ids, loaded, requests, served, wanted
 from vlmrl.protocols import MultiTurnSession, SessionEngine
 from vlmrl.types import Request
 

@@ -26,9 +26,9 @@ from vlmrl.config.schema import Config, GrpoSection
 from vlmrl.data.encode import ANSWER_FORMATS, instruction
 from vlmrl.data.row import parse_row
 from vlmrl.data.wording import worded
+from vlmrl.extras.judges.services import Services, session
 from vlmrl.methods import method_problems, registries
 from vlmrl.protocols import RewardContext
-from vlmrl.rewards.remote.services import Services, session
 from vlmrl.run.audit import audit
 from vlmrl.run.columns import reward_runner
 from vlmrl.run.ui import Ui

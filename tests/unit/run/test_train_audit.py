@@ -12,7 +12,7 @@ import pytest
 from tests.support.tiny import make_files
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError, DataError
-from vlmrl.evals.pages.check_page import CheckRows, write_check_page
+from vlmrl.extras.pages.check_page import CheckRows, write_check_page
 from vlmrl.methods import registries
 from vlmrl.run import audit as audit_module
 from vlmrl.run.audit import AuditReport, audit

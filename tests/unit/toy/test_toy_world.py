@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from vlmrl.config.schema import ToySection, ToyWorldSection
-from vlmrl.envs.picture import PAINT
 from vlmrl.run.ui import Ui
 from vlmrl.toy import base, world
+from vlmrl.toy.picture import PAINT
 from vlmrl.toy.tasks import SPLITS, Event, Scene, make_scene
 from vlmrl.toy.world import MARKER, encode_mp4, make_world, render, world_hash
 

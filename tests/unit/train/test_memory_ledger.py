@@ -17,13 +17,13 @@ import torch
 from tests.support import saved_bytes
 from tests.support.runs import small_config
 from vlmrl.config.schema import Config
-from vlmrl.plan import slack
-from vlmrl.plan.gpus import gpu_of
-from vlmrl.plan.memory import memory
-from vlmrl.plan.model import shape_of
-from vlmrl.plan.settings import SLACK, Settings, settings_of
+from vlmrl.extras.plan import slack
+from vlmrl.extras.plan.gpus import gpu_of
+from vlmrl.extras.plan.ledger import keep, planned
+from vlmrl.extras.plan.memory import memory
+from vlmrl.extras.plan.model import shape_of
+from vlmrl.extras.plan.settings import SLACK, Settings, settings_of
 from vlmrl.registry import Catalogue
-from vlmrl.run.memory_plan import keep, planned
 from vlmrl.run.open_stage import ledger_of
 from vlmrl.train.memory_ledger import MIB, CudaGauge, HostGauge, MemoryLedger, MemoryReading, gauge_of, resident
 

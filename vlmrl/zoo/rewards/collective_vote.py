@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from vlmrl.answers.tags import parse
+from vlmrl.extras.judges.judges import JudgeQuestion
+from vlmrl.extras.judges.material import pictures
+from vlmrl.extras.judges.services import services
+from vlmrl.extras.judges.verdicts import JudgeColumn, Problem, Tally
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.remote.judges import JudgeQuestion
-from vlmrl.rewards.remote.material import pictures
-from vlmrl.rewards.remote.services import services
-from vlmrl.rewards.remote.verdicts import JudgeColumn, Problem, Tally
 from vlmrl.types import Group
 from vlmrl.zoo.rewards.critiques import short_answer
 from vlmrl.zoo.rewards.pseudo_label import vote

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from vlmrl.answers.tags import parse
+from vlmrl.extras.judges.judges import JudgeQuestion
+from vlmrl.extras.judges.material import pictures
+from vlmrl.extras.judges.services import judged
+from vlmrl.extras.judges.verdicts import Unreadable, Verdict
 from vlmrl.protocols import RewardContext, reward
 from vlmrl.rewards.checks import IMPORTS, Check, check_of
-from vlmrl.rewards.remote.judges import JudgeQuestion
-from vlmrl.rewards.remote.material import pictures
-from vlmrl.rewards.remote.services import judged
-from vlmrl.rewards.remote.verdicts import Unreadable, Verdict
 from vlmrl.types import Group, Sample
 
 LONGEST = 1000

@@ -20,11 +20,11 @@ from typing import Any
 from vlmrl import rng
 from vlmrl.answers.exact_text import normalise
 from vlmrl.answers.tags import parse
+from vlmrl.extras.judges.judges import JudgeQuestion, Reader, choice_of
+from vlmrl.extras.judges.material import Picture, pictures, without_answer
+from vlmrl.extras.judges.services import judged
+from vlmrl.extras.judges.verdicts import Check, Unreadable, Verdict, finite
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.remote.judges import JudgeQuestion, Reader, choice_of
-from vlmrl.rewards.remote.material import Picture, pictures, without_answer
-from vlmrl.rewards.remote.services import judged
-from vlmrl.rewards.remote.verdicts import Check, Unreadable, Verdict, finite
 from vlmrl.types import Group, Sample
 
 LETTERS = "ABCDEFGHIJKLMNOPQRST"

@@ -12,12 +12,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from vlmrl.extras.judges.judges import Response
+from vlmrl.extras.judges.material import pictures
+from vlmrl.extras.judges.prompts import clean
+from vlmrl.extras.judges.services import services
+from vlmrl.extras.judges.verdicts import JudgeColumn, Problem, Tally, Unreadable, finite
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.remote.judges import Response
-from vlmrl.rewards.remote.material import pictures
-from vlmrl.rewards.remote.prompts import clean
-from vlmrl.rewards.remote.services import services
-from vlmrl.rewards.remote.verdicts import JudgeColumn, Problem, Tally, Unreadable, finite
 from vlmrl.types import Group
 
 _loading = threading.Lock()

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vlmrl.extras.judges.judges import JudgeQuestion
+from vlmrl.extras.judges.material import pictures
+from vlmrl.extras.judges.services import judged
+from vlmrl.extras.judges.verdicts import items_check
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.remote.judges import JudgeQuestion
-from vlmrl.rewards.remote.material import pictures
-from vlmrl.rewards.remote.services import judged
-from vlmrl.rewards.remote.verdicts import items_check
 from vlmrl.types import Group, Sample
 
 MOST_ITEMS = 50

@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import Any
 
 from vlmrl.answers.tags import parse
+from vlmrl.extras.judges.judges import JudgeQuestion
+from vlmrl.extras.judges.material import pictures
+from vlmrl.extras.judges.services import judged, right_rows
+from vlmrl.extras.judges.verdicts import score_check
 from vlmrl.protocols import RewardContext, reward
-from vlmrl.rewards.remote.judges import JudgeQuestion
-from vlmrl.rewards.remote.material import pictures
-from vlmrl.rewards.remote.services import judged, right_rows
-from vlmrl.rewards.remote.verdicts import score_check
 from vlmrl.types import Group
 
 

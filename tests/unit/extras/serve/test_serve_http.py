@@ -20,10 +20,10 @@ pytest.importorskip("uvicorn", reason="the extra 'serve' is not installed")
 from tests.support.tiny import MEDIA, Tiny
 from vlmrl.config.schema import MediaSection
 from vlmrl.evals.ask.asking import Asking
-from vlmrl.evals.ask.endpoint import EndpointEngine
 from vlmrl.evals.ask.engines import LocalEngine
 from vlmrl.evals.ask.models import LocalModel
 from vlmrl.evals.ask.question import QuestionModel
+from vlmrl.extras.judges.endpoint import EndpointEngine
 from vlmrl.extras.serve.app import application
 from vlmrl.extras.serve.model import PLAIN, ServedCheckpoint
 from vlmrl.rollout.own import own_engine

@@ -1,0 +1,354 @@
+"""A rollout server over HTTP: who may ask, what is taken in, and what becomes of answers when weights come or the engine ends."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from tests.support.rollout_stand_in import Served, made_up, serving
+from vlmrl.errors import ConfigError
+from vlmrl.extras.vllm import server as server_module
+from vlmrl.extras.vllm.inputs import Placed, PlacedMedium, Version
+from vlmrl.extras.vllm.messages import TYPE, GenerateRequest, ask_message
+from vlmrl.extras.vllm.remote import Lost, Remote
+from vlmrl.extras.vllm.secret import made_token, read_token
+from vlmrl.extras.vllm.server import MediaMemory, RolloutServer
+from vlmrl.extras.vllm.wire import Message, encode
+from vlmrl.types import GenerationSettings
+from vlmrl.web.guard import Room
+
+VERSION = Version(policy=1, vision=1, whole=5)
+TOKEN = "a-token-of-some-length"
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with serving("Model") as out:
+        yield out
+
+
+@pytest.fixture
+def remote(served: Served) -> Iterator[Remote]:
+    out = Remote(served.address, token=None)
+    yield out
+    out.close()
+
+
+def question(seeds: tuple[int, ...] = (1, 2), **changes: object) -> GenerateRequest:
+    ask = GenerateRequest(
+        placed=Placed(ids=(5, 6, 7)),
+        version=VERSION,
+        settings=GenerationSettings(max_new_tokens=8),
+        seeds=seeds,
+        ends=(1,),
+        forbidden=(),
+    )
+    return replace(ask, **changes)  # pyright: ignore
+
+
+def filled(remote: Remote, version: Version = VERSION) -> None:
+    """Weights of a version, without a policy."""
+    assert remote.begin("load", language_only=False) is None
+    assert remote.part(encode({"load": "load"}, [("w", torch.ones(3))])) is None
+    assert not isinstance(remote.finish(), Lost)
+    assert remote.commit(version) is None
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def asked(remote: Remote, ask: GenerateRequest) -> Message | Lost:
+    return remote.post("generate", ask_message(ask))
+
+
+# ---- who may ask -------------------------------------------------------------------------------------------------------
+
+
+def test_without_the_token_nothing_is_answered() -> None:
+    with serving("Model", token=TOKEN) as served:
+        url = f"http://{served.address}/v1/"
+        for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": f"Bearer {TOKEN}x"}, {"Authorization": f"Basic {TOKEN}"}):
+            assert httpx.get(f"{url}health", headers=headers).status_code == 401
+            assert httpx.post(f"{url}weights/begin", headers=headers, content=b"").status_code == 401
+        for token in (None, "another-token-of-some-length"):
+            with pytest.raises(ConfigError, match=r"rollout\.vllm\.token_file: the server at 127"):
+                Remote(served.address, token=token).health()
+        right = Remote(served.address, token=TOKEN)
+        assert right.health() is None
+        filled(right)
+        assert not isinstance(asked(right, question()), Lost)
+
+
+def test_it_does_not_listen_elsewhere_without_a_token() -> None:
+    with pytest.raises(ConfigError, match=r"--listen 0\.0\.0\.0: whoever reaches this port could change the weights; give --token-file"):
+        RolloutServer(("0.0.0.0", 0), token=None)
+    RolloutServer(("0.0.0.0", 0), token=TOKEN).server_close()
+    RolloutServer(("127.0.0.1", 0), token=None).server_close()
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=re.escape(f"--listen 127.0.0.1:{port}: ")):
+            RolloutServer(("127.0.0.1", port), token=None)
+
+
+def test_tokens_are_made_once_and_are_nobody_elses(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    token = made_token(path, "--token-file")
+    assert len(token) == 64
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert made_token(path, "--token-file") == read_token(path, "x") == token
+    path.chmod(0o640)
+    with pytest.raises(ConfigError, match=r"x: others can read .*token; run: chmod 600"):
+        read_token(path, "x")
+    for text in ("short", "two words of some length", "ü" * 20):
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o600)
+        with pytest.raises(ConfigError, match=r"^x: "):
+            read_token(path, "x")
+    with pytest.raises(ConfigError, match="x: cannot read"):
+        read_token(tmp_path / "none", "x")
+
+
+def test_pages_of_a_browser_and_what_is_no_message_are_refused(served: Served) -> None:
+    url, own = f"http://{served.address}/v1/", {"Content-Type": TYPE}
+    assert httpx.post(f"{url}generate", content=b"x").status_code == 415
+    assert httpx.post(f"{url}generate", content=b"x", headers={"Content-Type": "text/plain"}).status_code == 415
+    assert httpx.post(f"{url}generate", content=b"x", headers=own).status_code == 400
+    assert httpx.post(f"{url}other", content=b"x", headers=own).status_code == 404
+    assert httpx.get(f"http://{served.address}/").status_code == 404
+    assert httpx.options(f"{url}generate").status_code == 501
+    assert httpx.post(f"{url}generate", content=iter([b"x"]), headers=own).status_code == 413, "the length has to be given"
+    served.server.room = Room(most_bytes=10, at_once=2)
+    assert httpx.post(f"{url}generate", content=b"x" * 11, headers=own).status_code == 413
+    assert served.engine.calls == []
+
+
+def test_pages_that_reach_loopback_under_another_name_are_refused() -> None:
+    """Such a page is of the same origin, so it may send any content type; it would need no token."""
+    with serving("Model") as served:
+        url, own = f"http://{served.address}/v1/", {"Content-Type": TYPE}
+        for headers in ({"Host": "evil.example:7000"}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+            assert httpx.get(f"{url}health", headers=headers).status_code == 403
+            assert httpx.post(f"{url}weights/begin", headers=own | headers, content=b"").status_code == 403
+        assert served.engine.calls == []
+        assert httpx.get(f"{url}health", headers={"Host": f"localhost:{served.address.rpartition(':')[2]}"}).status_code == 200
+    with serving("Model", token=TOKEN) as served:  # whoever has the token may reach it under any name
+        told = {"Authorization": f"Bearer {TOKEN}", "Host": "gpu-7.example:7000"}
+        assert httpx.get(f"http://{served.address}/v1/health", headers=told).status_code == 200
+
+
+def test_a_length_that_is_no_number_is_refused(served: Served) -> None:
+    for length in ("9" * 5000, "-1", "1e3"):
+        with socket.create_connection(("127.0.0.1", int(served.server.server_address[1]))) as line:
+            head = f"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: {TYPE}\r\nContent-Length: {length}\r\n\r\n"
+            line.sendall(head.encode())
+            assert line.makefile("rb").readline().split()[1] == b"413", length
+
+
+def test_what_is_under_way_has_bounds_in_number_and_in_bytes(served: Served, remote: Remote) -> None:
+    filled(remote)
+    served.engine.free.clear()
+    served.server.room = Room(most_bytes=3000, at_once=2)
+    whole = [b"".join(ask_message(question(seeds))) for seeds in ((1, 2), tuple(range(600)))]
+    assert len(whole[0]) < 1000 < len(whole[1]) < 3000
+    url, own = f"http://{served.address}/v1/", {"Content-Type": TYPE}
+
+    def ask(data: bytes) -> threading.Thread:
+        thread = threading.Thread(target=lambda: httpx.post(f"{url}generate", content=data, headers=own, timeout=20))
+        thread.start()
+        until(lambda: len(served.engine.asks) == count)
+        return thread
+
+    count = 1
+    first = ask(whole[1])
+    assert httpx.post(f"{url}generate", content=b"x" * 1000, headers=own).status_code == 503, "their bytes together"
+    assert httpx.post(f"{url}generate", content=b"x" * 3001, headers=own).status_code == 413
+    count = 2
+    second = ask(whole[0])
+    assert httpx.post(f"{url}generate", content=b"", headers=own).status_code == 503, "their number"
+    served.engine.free.set()
+    first.join(10)
+    second.join(10)
+    until(lambda: httpx.post(f"{url}generate", content=b"x" * 3000, headers=own).status_code == 400)
+
+
+# ---- weights and answers -----------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_answered_before_weights_are_there_and_of_the_version_asked_for(served: Served, remote: Remote) -> None:
+    assert remote.health() is None
+    assert remote.held is None
+    lost = asked(remote, question())
+    assert isinstance(lost, Lost)
+    assert lost.reason == "version"
+    filled(remote)
+    assert remote.health() is None
+    assert remote.held == VERSION
+    assert remote.ask(question(), lambda keys: {}, stop=lambda: False) != []
+    for other in (Version(policy=2, vision=1, whole=5), Version(policy=1, vision=2, whole=5), Version(policy=1, vision=1, whole=6)):
+        lost = asked(remote, question(version=other))
+        assert isinstance(lost, Lost)
+        assert lost.reason == "version"
+    assert len(served.engine.asks) == 1
+
+
+def test_answers_have_their_own_seeds(served: Served, remote: Remote) -> None:
+    filled(remote)
+    answers = remote.ask(question((4, 9, 4)), lambda keys: {}, stop=lambda: False)
+    assert not isinstance(answers, Lost)
+    assert [a.ids for a in answers] == [made_up(Placed(ids=(5, 6, 7)), {}, seed, 1) for seed in (4, 9, 4)]
+    assert {a.prompt_ids for a in answers} == {(5, 6, 7)}
+
+
+def test_weights_end_what_is_being_answered(served: Served, remote: Remote) -> None:
+    filled(remote)
+    served.engine.free.clear()
+    got: list[Message | Lost] = []
+    asking = threading.Thread(target=lambda: got.append(asked(remote, question())))
+    asking.start()
+    until(lambda: bool(served.engine.asks))
+    other = Remote(served.address, token=None)
+    assert other.begin("next", language_only=True) is None
+    asking.join(10)
+    assert isinstance(got[0], Lost)
+    assert got[0].reason == "version"
+    assert served.engine.dropped == ["1", "2"]
+    assert not served.engine.busy
+    assert other.health() is None
+    assert other.held is None, "half of the weights are no version"
+
+
+def test_two_trainers_do_not_mix_their_weights(served: Served, remote: Remote) -> None:
+    assert remote.begin("one", language_only=False) is None
+    other = Remote(served.address, token=None)
+    assert other.begin("two", language_only=False) is None
+    assert served.engine.calls == ["vlmrl_begin", "vlmrl_finish", "vlmrl_begin"], "one reload is ended before the next begins"
+    for lost in (remote.part(encode({"load": "one"}, [("w", torch.ones(3))])), remote.finish(), remote.commit(VERSION)):
+        assert isinstance(lost, Lost)
+        assert lost.reason == "load"
+    assert other.part(encode({"load": "two"}, [("w", torch.ones(3))])) is None
+
+
+def test_a_tensor_that_the_engine_refuses_is_said(served: Served, remote: Remote) -> None:
+    assert remote.begin("one", language_only=False) is None
+    lost = remote.part(encode({"load": "one"}, [("unknown", torch.ones(3))]))
+    assert isinstance(lost, Lost)
+    assert lost.reason == "refused"
+    assert "no module or parameter named 'unknown'" in lost.detail
+    assert not served.failed, "the engine is well"
+
+
+def test_an_asker_that_goes_takes_its_answers_along(served: Served, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "SECOND", 0.02)
+    filled(remote)
+    served.engine.free.clear()
+    lost = remote.post("generate", ask_message(question()), stop=lambda: bool(served.engine.asks))
+    assert isinstance(lost, Lost)
+    assert lost.reason == "stopped"
+    until(lambda: served.engine.dropped == ["1", "2"])
+
+
+def test_an_engine_that_fails_ends_the_server_and_all_askers_hear_of_it(served: Served, remote: Remote) -> None:
+    filled(remote)
+    served.engine.fails = RuntimeError("CUDA error")
+    lost = asked(remote, question())
+    assert isinstance(lost, Lost)
+    assert lost.reason == "ended"
+    served.thread.join(10)
+    assert [str(error) for error in served.failed] == ["CUDA error"]
+    lost = asked(remote, question())
+    assert isinstance(lost, Lost)
+    assert lost.reason == "ended"
+    health = remote.health()
+    assert isinstance(health, Lost)
+    assert health.reason == "ended"
+
+
+def test_a_stuck_engine_does_not_pass_for_a_slow_one(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "SECOND", 0.02)
+    remote = Remote(served.address, token=None, quiet=0.4)
+    filled(remote)
+    served.engine.free.clear()
+    beats: list[int] = []
+    threading.Timer(0.8, served.engine.free.set).start()
+    slow = remote.post("generate", ask_message(question()), beat=lambda: beats.append(1))
+    assert not isinstance(slow, Lost), "slow, and says that it lives"
+    assert len(beats) > 2
+    monkeypatch.setattr("vlmrl.extras.vllm.host.STUCK", -1.0)
+    served.engine.free.clear()
+    stuck = remote.post("generate", ask_message(question()))
+    assert isinstance(stuck, Lost)
+    assert stuck.reason == "quiet"
+    served.engine.free.set()
+
+
+# ---- media -------------------------------------------------------------------------------------------------------------
+
+
+def shown(key: str, rows: int = 4) -> Placed:
+    medium = PlacedMedium(kind="image", key=key, grid=(1, 2, rows // 2), start=0, end=1)
+    return Placed(ids=(5, 6, 7), media=(medium,))
+
+
+def test_media_are_sent_once_and_again_when_they_are_forgotten(served: Served, remote: Remote) -> None:
+    filled(remote)
+    sent: list[list[str]] = []
+
+    def patches(keys: object) -> dict[str, np.ndarray]:
+        sent.append(list(keys))  # pyright: ignore
+        return {key: np.full((4, 6), len(sent), dtype=np.uint8) for key in sent[-1]}
+
+    for _ in range(2):
+        answers = remote.ask(question(placed=shown("a")), patches, stop=lambda: False)
+        assert not isinstance(answers, Lost)
+        assert answers[0].ids == made_up(shown("a"), {"a": np.full((4, 6), 1, dtype=np.uint8)}, 1, 1)
+    assert sent == [["a"], []]
+    served.server.media = MediaMemory()
+    assert not isinstance(remote.ask(question(placed=shown("a")), patches, stop=lambda: False), Lost)
+    assert sent == [["a"], [], [], ["a"]], "it says what it misses"
+    newcomer = Remote(served.address, token=None)
+    assert not isinstance(newcomer.ask(question(placed=shown("b")), patches, stop=lambda: False), Lost)
+    assert sent[-1] == ["b"]
+
+
+def test_patches_that_are_not_those_of_the_grid_do_not_reach_the_engine(served: Served, remote: Remote) -> None:
+    filled(remote)
+    patches = {"a": np.zeros((4, 6), dtype=np.uint8)}
+    lost = remote.post("generate", ask_message(question(placed=shown("a", rows=6), patches=patches)))
+    assert isinstance(lost, Lost)
+    assert lost.reason == "http"
+    assert "does not have the patches of its grid" in lost.detail
+    assert served.engine.asks == []
+
+
+def test_the_memory_of_media_has_a_bound() -> None:
+    memory = MediaMemory(100)
+    one = np.zeros((1, 60), dtype=np.uint8)
+    assert set(memory.completed({"a": one}, ["a"])) == {"a"}
+    assert set(memory.completed({"b": one}, ["a", "b"])) == {"a", "b"}, "what was asked for now is there"
+    assert set(memory.completed({}, ["a", "b"])) == {"b"}
+    assert set(memory.completed({"c": np.zeros((1, 200), dtype=np.uint8)}, ["c"])) == {"c"}
+    assert memory.completed({}, ["b", "c"]) == {}
+
+
+def test_health_says_what_runs_there(served: Served, remote: Remote) -> None:
+    filled(remote)
+    told = httpx.get(f"http://{served.address}/v1/health").json()
+    assert told["version"] == asdict(VERSION)
+    assert (told["architecture"], told["max_model_len"], told["alive"]) == ("Model", 4096, True)

@@ -1,0 +1,343 @@
+"""The pool of environment workers: episodes in processes that may hang, crash or eat memory, at the cost of one retry.
+
+A pool starts its workers when they are first needed. Each holds several environments and is used by one thread; an operation that
+passes its deadline is ended with SIGKILL, together with all that the worker has started. An episode that lost its environment is made
+again in a new worker: same task, same seed, same actions, and every observation must be the one that was seen before. So a crash
+changes nothing but the time that it takes.
+
+What fails more often than `retries` is a fault: a value with a reason, and no reward. Reasons: `timeout`, `crashed`, `memory`,
+`raised:<type>`, `protocol` (the environment returned what none may return) and `drift` (made again, it showed something else).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from vlmrl.extras.agents.protocol import Observation, Optimum, Transition
+from vlmrl.rewards.run.process import WorkerLost, WorkerProcess
+
+PROGRAM = "vlmrl.extras.agents.worker"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSettings:
+    """Limits of a pool. Seconds and bytes."""
+
+    workers: int = 2
+    deadline: float = 20.0
+    """Of one reset or step."""
+    memory: int = 2 << 30
+    """Beyond what a worker has in use once the environment's modules are imported."""
+    retries: int = 2
+    """New attempts at an episode that lost its environment, with the same seed."""
+    episodes: int = 1000
+    """A worker is replaced after so many, when none is running in it."""
+    start: float = 120.0
+    """Deadline of starting a worker, and of making an environment in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What came of an operation: what was seen, or a fault. A fault has no reward, not even 0."""
+
+    observation: Observation | None = None
+    reward: float | None = None
+    """Of a step; None of a reset and of a fault."""
+    outcome: str = ""
+    action: str | None = None
+    """Of `propose` and `solve`; None where the environment has no such thing."""
+    optimum: Optimum | None = None
+    """Of a reset, where the environment knows it."""
+    fault: str | None = None
+    detail: str = ""
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode is over; a fault ends it too."""
+        return self.observation is None
+
+    def transition(self) -> Transition:
+        """
+        Raises:
+            ValueError: this is a fault, or no step.
+        """
+        if self.reward is None:
+            raise ValueError(f"no transition: {self.fault or 'not a step'}")
+        return Transition(observation=self.observation, reward=self.reward, outcome=self.outcome)  # pyright: ignore[reportArgumentType]
+
+
+class _Lost(Exception):
+    """An attempt failed."""
+
+    def __init__(self, reason: str, detail: str, *, last: bool = False):
+        self.reason, self.detail, self.last = reason, detail, last
+        super().__init__(reason)
+
+
+class Episode:
+    """One episode of a pool. Its operations wait for each other; the futures do not raise for what an environment does."""
+
+    def __init__(self, host: _Host, number: int, task: Mapping[str, Any], seed: int):
+        self.task, self.seed = dict(task), seed
+        self.attempt = 0
+        self._host, self._number = host, number
+        self._process: WorkerProcess | None = None
+        """Where its environment is; another than the host's where that was lost."""
+        self._past: list[tuple[str | None, str]] = []
+        """(action, None for the reset; hash of what came of it)"""
+        self._fault: Reply | None = None
+
+    def open(self) -> Future[Reply]:
+        """Make the environment ahead of the reset, which would do it otherwise."""
+        return self._host.thread.submit(self._ask, None, 0)
+
+    def reset(self) -> Future[Reply]:
+        """The first observation."""
+        return self._host.thread.submit(self._act, "reset", None)
+
+    def step(self, action: str) -> Future[Reply]:
+        return self._host.thread.submit(self._act, "step", action)
+
+    def propose(self, n: int) -> Future[Reply]:
+        return self._host.thread.submit(self._ask, "propose", n)
+
+    def solve(self) -> Future[Reply]:
+        return self._host.thread.submit(self._ask, "solve", 0)
+
+    def pid(self) -> int | None:
+        """Of the process that holds its environment; None before its first operation."""
+        return None if self._process is None else self._process.pid
+
+    def close(self) -> None:
+        """Give the environment back; at once where a pool is closed."""
+        self._host.release(self)
+
+    # ---- on the host's thread -------------------------------------------------------------------------------------
+
+    def _act(self, operation: str, action: str | None) -> Reply:
+        while self._fault is None:
+            try:
+                self._recover()
+                answer = self._raw(operation, action)
+                self._past.append((action, _digest(answer)))
+                return _reply(answer)
+            except _Lost as lost:
+                self._failed(lost)
+        return self._fault
+
+    def _ask(self, operation: str | None, n: int) -> Reply:
+        """An operation that changes nothing; none at all makes the environment."""
+        while self._fault is None:
+            try:
+                self._recover()
+                return Reply() if operation is None else _reply(self._request(operation, {"n": n}))
+            except _Lost as lost:
+                self._failed(lost)
+        return self._fault
+
+    def _recover(self) -> None:
+        """Make the environment where there is none, and bring it to where the episode is."""
+        if self._process is not None and self._process is self._host.process:
+            return
+        self._process = self._host.worker()
+        self._request("open", self._host.opening, start=True)
+        for action, before in self._past:
+            if _digest(self._raw("reset" if action is None else "step", action)) != before:
+                raise _Lost("drift", f"made again after a fault, the episode with seed {self.seed} shows something else", last=True)
+
+    def _raw(self, operation: str, action: str | None) -> Mapping[str, Any]:
+        if operation == "reset":
+            return self._request("reset", {"task": {**self.task, "attempt": self.attempt}, "seed": self.seed})
+        return self._request("step", {"action": action})
+
+    def _request(self, operation: str, more: Mapping[str, Any], *, start: bool = False) -> Mapping[str, Any]:
+        limits = self._host.settings
+        seconds = limits.start if start else limits.deadline
+        request = json.dumps({"do": operation, "place": self._number, "deadline": seconds, **more})[:-1]
+        assert self._process is not None
+        try:
+            answer = self._process.ask(request, seconds)
+        except WorkerLost as lost:
+            raise _Lost(lost.reason, f"{lost}{self._host.lost()}{self._process.output()}") from lost
+        if "reason" in answer:
+            if answer["reason"] == "memory":
+                self._host.lost()
+            raise _Lost(answer["reason"], answer["detail"])
+        if operation == "open":
+            self._host.opened += 1
+            self._host.identity = answer["identity"]
+        return answer
+
+    def _failed(self, lost: _Lost) -> None:
+        self._process = None
+        if lost.last or self.attempt >= self._host.settings.retries:
+            self._fault = Reply(fault=lost.reason, detail=lost.detail)
+            self._host.count(self._host.faults, lost.reason)
+        else:
+            self.attempt += 1
+            self._host.count(self._host.retried, lost.reason)
+
+    def give_back(self) -> None:
+        """On the host's thread: the worker drops the environment, if it still has it."""
+        if self._process is not None and self._process is self._host.process:
+            try:
+                self._request("close", {})
+            except _Lost:
+                return
+            finally:
+                self._process = None
+
+
+class _Host:
+    """A worker process with the thread that uses it. A worker dies with the thread that started it, and this one lives with the pool."""
+
+    def __init__(self, settings: PoolSettings, opening: Mapping[str, Any]):
+        self.settings, self.opening = settings, opening
+        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="environment")
+        self.process: WorkerProcess | None = None
+        self.identity: Mapping[str, str] = {}
+        self.faults: Counter[str] = Counter()
+        self.retried: Counter[str] = Counter()
+        self.started = self.running = self.opened = 0
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def worker(self) -> WorkerProcess:
+        """The process for one that needs an environment; a new one where the last was lost, or has done enough and serves nobody else."""
+        if self.process is not None and self.running == 1 and self.opened >= self.settings.episodes:
+            self.lost()
+        if self.process is None:
+            with self._lock:
+                if self._closed:
+                    raise _Lost("crashed", "the pool of environments is being closed", last=True)
+                self.process = WorkerProcess(memory=self.settings.memory, program=PROGRAM)
+            self.started += 1
+            self.opened = 0
+            try:
+                self.process.ready(self.settings.start)
+            except WorkerLost as lost:
+                printed = self.process.output()
+                raise _Lost(lost.reason, f"{lost}{self.lost()}{printed}") from lost
+        return self.process
+
+    def lost(self) -> str:
+        """End the process; says how it died."""
+        if self.process is None:
+            return ""
+        how, self.process = self.process.end(), None
+        return how
+
+    def count(self, what: Counter[str], reason: str) -> None:
+        with self._lock:
+            what[reason] += 1
+
+    def counted(self, what: Counter[str]) -> Counter[str]:
+        """What was counted so far, while others may go on counting."""
+        with self._lock:
+            return what.copy()
+
+    def enter(self) -> None:
+        with self._lock:
+            self.running += 1
+
+    def release(self, episode: Episode) -> None:
+        with self._lock:
+            self.running -= 1
+            closed = self._closed
+        if not closed:
+            self.thread.submit(episode.give_back)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            process = self.process
+        if process is not None:
+            process.kill()
+        self.thread.shutdown(wait=True, cancel_futures=True)
+        self.lost()
+
+
+class EnvPool:
+    """Workers for the episodes of one environment. `close`, or leaving the `with` block, ends them all."""
+
+    def __init__(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, modules: Sequence[str], settings: PoolSettings | None = None
+    ):
+        """`modules` are imported in the workers and register the environment."""
+        self.name, self.settings = name, settings or PoolSettings()
+        if self.settings.workers < 1 or self.settings.deadline <= 0 or self.settings.retries < 0:
+            raise ValueError(f"a pool has at least one worker, a positive deadline and no negative retries: {self.settings}")
+        opening = {"name": name, "arguments": dict(arguments or {}), "modules": list(modules)}
+        self._hosts = [_Host(self.settings, opening) for _ in range(self.settings.workers)]
+        self._episodes = 0
+
+    def episode(self, task: Mapping[str, Any], seed: int, *, worker: int | None = None) -> Episode:
+        """A new episode, on the worker with the fewest, or on the one with that number. Close it."""
+        host = min(self._hosts, key=lambda one: one.running) if worker is None else self._hosts[worker]
+        host.enter()
+        self._episodes += 1
+        return Episode(host, self._episodes, task, seed)
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """What the environment says of itself; empty before the first episode."""
+        return next((host.identity for host in self._hosts if host.identity), {})
+
+    @property
+    def faults(self) -> Counter[str]:
+        """Episodes that were given up, by reason."""
+        return sum((host.counted(host.faults) for host in self._hosts), Counter[str]())
+
+    @property
+    def retried(self) -> Counter[str]:
+        """Attempts that failed and were made again, by reason."""
+        return sum((host.counted(host.retried) for host in self._hosts), Counter[str]())
+
+    @property
+    def started(self) -> int:
+        """Workers started so far."""
+        return sum(host.started for host in self._hosts)
+
+    def pids(self) -> list[int]:
+        """Process ids of the workers that live."""
+        return sorted(host.process.pid for host in self._hosts if host.process is not None)
+
+    def close(self) -> None:
+        """Kill and reap all workers, also in the middle of an operation. May be called twice."""
+        for host in self._hosts:
+            host.close()
+
+    def __enter__(self) -> EnvPool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _digest(answer: Mapping[str, Any]) -> str:
+    """Of all that an answer says, pixels included."""
+    kept = {key: value for key, value in answer.items() if key != "number"}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def _reply(answer: Mapping[str, Any]) -> Reply:
+    seen, best, reward = answer.get("seen"), answer.get("optimum"), answer.get("reward")
+    shown = None
+    if seen is not None:
+        screens = tuple(base64.b64decode(data) for data in seen["screens"])
+        shown = Observation(text=seen["text"], screens=screens, state=seen["state"])
+    return Reply(
+        observation=shown,
+        reward=None if reward is None else float.fromhex(reward),
+        outcome=answer.get("outcome", ""),
+        action=answer.get("action"),
+        optimum=None if best is None else Optimum(reward=best[0], turns=best[1]),
+    )

@@ -1,0 +1,303 @@
+"""vLLM as the rollout engine, in the trainer's own process.
+
+`Core` is vLLM with its memory and lives as long as the process; `VllmEngine` ties it to a policy and lives as long as a stage. Every answer
+is a request of its own with its own seed, so it does not depend on what else is in the batch (up to the rounding of batched kernels). The
+prompt of a group is computed once: the other answers find it in the prefix cache, but for its last, incomplete block.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from vlmrl.errors import ConfigError, EngineError
+from vlmrl.extras.vllm.answers import CompletionCollector, Counted, Done, require_room
+from vlmrl.extras.vllm.inputs import Completion, EngineInputBuilder, Version, answer_of, sampling_params
+from vlmrl.extras.vllm.sync import Sync, SyncReport
+from vlmrl.policy.model import Policy
+from vlmrl.policy.vision import Pixels
+from vlmrl.rollout.mismatch import place_of
+from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
+
+PROBE_TOKENS = 8
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process: weights are handed over and not sent
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+
+def _set_environment() -> None:
+    """What vLLM reads of the environment, before its first import."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def platform() -> str:
+    """Kind of device that the vLLM of this environment was built for: `cuda` or `cpu`.
+
+    Raises:
+        ConfigError: vLLM is not installed, or does not load.
+    """
+    _set_environment()
+    try:
+        from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ConfigError(f"vLLM does not load here ({error}); docs/rollout.md names versions that work together") from error
+    return str(current_platform.device_type)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreOptions:
+    """What vLLM is started with; another one is started where these differ."""
+
+    path: str
+    """Folder or hub id of the model. Its weights are replaced by the trainer's before anything is generated."""
+    revision: str | None
+    architecture: str
+    """Class of the model; vLLM's has the same name."""
+    dtype: str
+    max_model_len: int
+    max_num_seqs: int
+    memory: float
+    """Share of the device's memory."""
+    cache_bytes: int | None
+    """Bytes of the cache of keys and values; None: what `memory` leaves."""
+    eager: bool
+    block_size: int | None = None
+    """Tokens that the prefix cache keeps together; None: vLLM's choice."""
+    images: int = 64
+    videos: int = 64
+
+
+@contextmanager
+def ordinary() -> Iterator[None]:
+    """Leave torch's deterministic mode, which is the whole process's: vLLM's kernels would take its slower ways, and promise no order."""
+    wanted, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(wanted, warn_only=warn)
+
+
+class Core:
+    """A running vLLM."""
+
+    def __init__(self, options: CoreOptions):
+        """
+        Raises:
+            ConfigError: vLLM is not installed, or refuses the model or these options.
+        """
+        _set_environment()
+        try:
+            from vllm import EngineArgs, LLMEngine, ModelRegistry  # pyright: ignore[reportAttributeAccessIssue]
+        except ImportError as error:
+            raise ConfigError(f"rollout.engine: vllm does not load here ({error}); see docs/rollout.md for the versions") from error
+        o = options
+        arguments = EngineArgs(
+            model=o.path,
+            revision=o.revision,
+            load_format="auto",  # not "dummy": that draws buffers at random too, the normalisation of pixels among them
+            generation_config="vllm",
+            dtype=o.dtype,  # pyright: ignore[reportArgumentType]
+            seed=0,
+            max_model_len=o.max_model_len,
+            max_num_seqs=o.max_num_seqs,
+            max_num_batched_tokens=max(8192, o.max_model_len),
+            gpu_memory_utilization=o.memory,
+            kv_cache_memory_bytes=o.cache_bytes,
+            enforce_eager=o.eager,
+            enable_prefix_caching=True,
+            block_size=o.block_size,
+            logprobs_mode="processed_logprobs",  # of the distribution that is drawn from; the raw ones know nothing of forbidden ids
+            max_logprobs=1,
+            limit_mm_per_prompt={"image": o.images, "video": o.videos},
+            mm_processor_cache_gb=0,
+            mm_device_do_normalize=True,
+            skip_mm_profiling=True,
+            disable_log_stats=True,
+            use_tqdm_on_load=False,
+            worker_extension_cls="vlmrl.extras.vllm.worker.WeightReceiver",
+        )
+        known = ModelRegistry.models.get(options.architecture)
+        if known is None:
+            raise ConfigError(f"rollout.engine: vLLM has no model '{options.architecture}'")
+        # looked at here: vLLM would start a process to import it, in case this one must not touch the device yet
+        ModelRegistry.register_model(options.architecture, known.load_model_cls())
+        try:
+            with ordinary():  # graphs are recorded here
+                self.engine: Any = LLMEngine.from_engine_args(arguments)
+        except (ValueError, RuntimeError) as error:
+            raise ConfigError(f"rollout.engine: vLLM does not start: {str(error)[:1000]}") from error
+        self.options = options
+        self.whole = 0
+        """How often all weights were sent, over all stages."""
+        self.sync = Sync(self.call)
+        self._asked = 0
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """A method of the worker."""
+        return self.engine.collective_rpc(method, args=arguments)[0]
+
+    def ask(self, engine_input: Any, parameters: Any) -> str:
+        """Put in a request; its name."""
+        self._asked += 1
+        name = str(self._asked)
+        self.engine.add_request(name, engine_input, parameters)
+        return name
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is open."""
+        return self.engine.has_unfinished_requests()
+
+    def step(self) -> list[tuple[str, Completion]]:
+        """Compute a little further; the answers that have ended."""
+        with ordinary():
+            return [(output.request_id, answer_of(output)) for output in self.engine.step() if output.finished]
+
+    def finished(self) -> Iterator[tuple[str, Completion]]:
+        """Answers as they end, until none is left."""
+        while self.busy:
+            yield from self.step()
+
+    def drop(self, names: Sequence[str]) -> None:
+        """Forget requests that nobody waits for."""
+        if names:
+            self.engine.abort_request(list(names))
+
+    def close(self) -> None:
+        """Release its memory."""
+        engine, self.engine = self.engine, None
+        if engine is not None:
+            engine.engine_core.shutdown()
+
+
+class VllmEngine(Counted):
+    """Generates with vLLM. The weights are the policy's after `ready`, which sends them when its version has changed."""
+
+    def __init__(self, core: Core, policy: Policy, pixels: Pixels, *, probe_every: int = 20):
+        """`probe_every`: synchronisations from one look at the probes to the next."""
+        super().__init__()
+        self.core = core
+        self.policy = policy
+        self.inputs = EngineInputBuilder(policy.bundle, policy.positions, pixels)
+        self.probe_every = probe_every
+        self.held: Version | None = None
+        """Version of the weights in the engine."""
+        self._probes: dict[str, Prompt] = {}
+        self._syncs = 0
+        self._probe_due = False
+
+    @property
+    def version(self) -> int:
+        return self.policy.version if self.held is None else self.held.policy
+
+    def close(self) -> None:
+        """Nothing to release: vLLM lives on for the next stage (`Core.close`)."""
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Context of `generate`: the engine holds the policy's weights. Every rank enters it."""
+        self.sync()
+        yield
+
+    def sync(self) -> SyncReport | None:
+        """Send the weights if they are not those that the engine holds.
+
+        Raises:
+            EngineError: it does not hold them afterwards.
+        """
+        p, held = self.policy, self.held
+        if held is not None and (held.policy, held.vision) == (p.version, p.vision_version):
+            return None
+        if held is None:
+            self.core.whole += 1
+        version = Version(policy=p.version, vision=p.vision_version, whole=self.core.whole)
+        # a tower that does not train has the version that it was sent with; another one was loaded anew
+        whole = held is None or (held.vision != p.vision_version and not p.vision_trains)
+        self.held = None
+        report = self.core.sync.send(p, version, whole=whole)
+        self.held = version
+        self.count_sync(report)
+        self._probe_due |= self._syncs % self.probe_every == 0
+        self._syncs += 1
+        return report
+
+    def probes(self, temperature: float) -> list[tuple[Prompt, Rollout]]:
+        """Short answers to the first prompt of each place (`mismatch.place_of`) so far, where it is time to look at them."""
+        if not self._probe_due or not self._probes:
+            return []
+        self._probe_due = False
+        room = self.core.options.max_model_len - max(len(prompt.ids) for prompt in self._probes.values())  # 1 at least: they had answers
+        settings = GenerationSettings(max_new_tokens=min(PROBE_TOKENS, room), temperature=temperature)
+        requests = [Request(prompt=prompt, seeds=(0,), ks=(0,)) for prompt in self._probes.values()]
+        answers = self.generate(requests, settings)
+        return [(request.prompt, rollout) for request, (rollout,) in zip(requests, answers, strict=True)]
+
+    def generate(self, requests: Sequence[Request], settings: GenerationSettings, done: Done | None = None) -> list[list[Rollout]]:
+        """Rollouts of every request, in order. `done` is called with a request's number and rollouts as soon as its last answer has ended.
+
+        Raises:
+            ConfigError: a prompt with its answer is longer than the engine was started for.
+            EngineError: the weights are not the policy's, or an answer was lost again and again.
+            NumericsError: log-probs are not finite.
+        """
+        if self.held is None or (self.held.policy, self.held.vision) != (self.policy.version, self.policy.vision_version):
+            raise EngineError(
+                f"the engine holds weights {self.held}, and the policy is at version {self.policy.version}: call `ready` first"
+            )
+        require_room(requests, settings, self.core.options.max_model_len)
+        return _Run(self, self.held, requests, settings, done).loop()
+
+    def remember(self, prompt: Prompt) -> None:
+        """Keep the first prompt of each place as a probe."""
+        self._probes.setdefault(place_of(prompt), prompt)
+
+
+class _Run:
+    """One call of `generate`."""
+
+    def __init__(self, engine: VllmEngine, version: Version, requests: Sequence[Request], settings: GenerationSettings, done: Done | None):
+        self.engine, self.version, self.requests, self.settings = engine, version, requests, settings
+        self.bundle = engine.policy.bundle
+        self.collected = CompletionCollector(requests, settings, self.bundle, engine, version=version.policy, done=done)
+        self.open: dict[str, tuple[int, int]] = {}
+        """Name of a running request -> (number of ours, answer)."""
+        self.inputs: dict[int, Any] = {}
+
+    def loop(self) -> list[list[Rollout]]:
+        order = sorted(range(len(self.requests)), key=lambda i: (-self.requests[i].expected_tokens, i))
+        try:
+            for number in order:
+                self.engine.remember(self.requests[number].prompt)
+                for answer in range(len(self.requests[number].seeds)):
+                    self._ask(number, answer)
+            while self.open:  # an answer that is asked again comes in after the others have ended
+                for name, answer in self.engine.core.finished():
+                    if name in self.open:
+                        self._take(*self.open.pop(name), answer)
+        finally:
+            self.engine.core.drop(list(self.open))
+        return self.collected.rollouts()
+
+    def _ask(self, number: int, answer: int) -> None:
+        request = self.requests[number]
+        if number not in self.inputs:
+            self.inputs[number] = self.engine.inputs.engine_input(request.prompt, self.version)
+        parameters = sampling_params(self.settings, request.seeds[answer], ends=self.bundle.end_ids, forbidden=self.bundle.forbidden_ids)
+        self.open[self.engine.core.ask(self.inputs[number], parameters)] = number, answer
+
+    def _take(self, number: int, k: int, answer: Completion) -> None:
+        if not self.collected.take(number, k, answer):
+            self._ask(number, k)
+        elif self.collected.whole(number):
+            del self.inputs[number]

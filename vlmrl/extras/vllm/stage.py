@@ -1,0 +1,102 @@
+"""vLLM as the engine of a stage (`rollout.engine: vllm`): in the trainer's process, or on servers that a run's ranks share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, cast
+
+from vlmrl.config.schema import Config, RolloutSection
+from vlmrl.config.stages import VllmSection
+from vlmrl.errors import ConfigError
+from vlmrl.extras.vllm.client import RemoteVllmEngine
+from vlmrl.extras.vllm.engine import Core, CoreOptions, VllmEngine
+from vlmrl.extras.vllm.fleet import Fleet, Needed, connect
+from vlmrl.extras.vllm.secret import read_token
+from vlmrl.protocols import RolloutEngine
+from vlmrl.run.engines import EngineKind
+from vlmrl.run.session import Session
+from vlmrl.train import dist
+
+T = TypeVar("T")
+
+
+def vllm(session: Session, rollout: RolloutSection) -> RolloutEngine:
+    """vLLM on servers, where the recipe names some; else in this process."""
+    cfg = rollout.vllm or VllmSection()
+    return _served(session, rollout, cfg) if cfg.servers else _colocated(session, rollout, cfg)
+
+
+def _colocated(session: Session, rollout: RolloutSection, cfg: VllmSection) -> RolloutEngine:
+    """It is started once; a stage that wants it otherwise starts it anew."""
+    if dist.world() > 1:
+        raise ConfigError(
+            f"rollout.engine: in the trainer's process vllm runs beside one training process, and here are {dist.world()}; start servers "
+            "(vlmrl rollout-server) and name them in rollout.vllm.servers, or use hf"
+        )
+    policy = session.policy
+    options = core_options(
+        session.cfg, rollout, path=session.places.model, architecture=type(policy.model).__name__, cpu=policy.device.type == "cpu"
+    )
+    core = session.rollout_engines.get("vllm")
+    if core is None or core.options != options:
+        if core is not None:
+            core.close()
+        with session.clock.phase("load"):
+            core = session.rollout_engines["vllm"] = Core(options)
+    return VllmEngine(core, policy, session.store, probe_every=cfg.sync_probe_every)
+
+
+def _served(session: Session, rollout: RolloutSection, cfg: VllmSection) -> RolloutEngine:
+    """The ranks share the servers: each asks them for its own prompts, and rank 0 sends the weights."""
+    policy = session.policy
+    token = None if cfg.token_file is None else read_token(Path(cfg.token_file).expanduser(), "rollout.vllm.token_file")
+    needed = Needed(architecture=type(policy.model).__name__, dtype=session.cfg.model.dtype, length=room(session.cfg, rollout))
+    if (before := session.rollout_engines.pop("servers", None)) is not None:
+        before.close()
+    servers = connect(cfg.servers, token=token)
+    fleet = Fleet(servers, needed, patience=cfg.patience, stop=lambda: session.run.stop_requested)
+    session.rollout_engines["servers"] = fleet
+    return RemoteVllmEngine(fleet, policy, session.store, together=_Ranks(), at_once=rollout.max_num_seqs)
+
+
+class _Ranks:
+    """All ranks, of which the first one sends weights to servers."""
+
+    @property
+    def lead(self) -> bool:
+        return dist.is_main()
+
+    def on_lead(self, fn: Callable[[], T]) -> T:
+        return cast(T, dist.gather(dist.on_main(fn))[0])
+
+
+def room(cfg: Config, rollout: RolloutSection) -> int:
+    """Tokens that vLLM has room for in a prompt with its answer."""
+    section = rollout.vllm or VllmSection()
+    return section.max_model_len or cfg.data.max_prompt_tokens + rollout.max_new_tokens
+
+
+def core_options(cfg: Config, rollout: RolloutSection, *, path: str, architecture: str, cpu: bool) -> CoreOptions:
+    """How a stage's vLLM is started."""
+    section = rollout.vllm or VllmSection()
+    return CoreOptions(
+        path=path,
+        revision=cfg.model.revision,
+        architecture=architecture,
+        dtype=cfg.model.dtype,
+        max_model_len=room(cfg, rollout),
+        max_num_seqs=rollout.max_num_seqs,
+        memory=section.memory,
+        cache_bytes=section.cache_bytes,
+        eager=section.eager or cpu,
+        block_size=section.block_size,
+    )
+
+
+def _within(rollout: RolloutSection) -> bool:
+    """Whether it runs in the trainer's process, where its allocator refuses segments of memory that can grow."""
+    return not (rollout.vllm and rollout.vllm.servers)
+
+
+VLLM = EngineKind(make=vllm, gaps=(0.02, 0.2), room=room, allocates=_within)

@@ -25,9 +25,9 @@ CLIENTS = {
 }
 """What can reach another machine."""
 REACHES = {
-    "rewards.remote": "judges, reward models, a served model that is evaluated",
-    "rollout.vllm": "rollout servers",
-    "envs.worlds.android_world": "device servers of an environment",
+    "extras.judges": "judges, reward models, a served model that is evaluated",
+    "extras.vllm": "rollout servers",
+    "extras.agents.worlds.android_world": "device servers of an environment",
     "run.mirror": "`checkpoint.mirror`",
     "run.tables": "trackers of `run.trackers`",
     "extras.publish.hub": "`vlmrl publish`",

@@ -114,8 +114,8 @@ def document(args: argparse.Namespace, text: str) -> str:
         "the last two screens with a new beginning every four turns (`2/4`), the last screen (`1`).",
         "",
         text,
-        "All layouts give the same log-probs (`tests/unit/extras/agents/test_chains.py`, `test_trie.py`). Proposed actions are drawn from a few: "
-        "attempts share more turns here than those of a policy that writes freely.",
+        "All layouts give the same log-probs (`tests/unit/extras/agents/test_chains.py`, `test_trie.py`). Proposed actions are drawn from "
+        "a few: attempts share more turns here than those of a policy that writes freely.",
         "",
         f"Command: `python -m benchmarks.turns.chains {options}`. Counted, so it depends on no machine.",
         "",

@@ -163,7 +163,7 @@ def lengths_of(stage: Any, cell: Mapping[str, int]) -> dict[str, int]:
 
 
 def asked(screen: Any) -> Any:
-    """The question of a first turn, as `envs.prompts.first_sample` asks it."""
+    """The question of a first turn, as `agents.prompts.first_sample` asks it."""
     from benchmarks.turns.world import TEXT
     from vlmrl.types import Sample
 

@@ -35,7 +35,8 @@ ALLOWED = {
     ("docs/design/004-turns.md", "columns "): "a diagram",
     ("docs/judges.md", '{"model": "m", "inputs"'): "the form of a request; tests/unit/rewards checks what is sent",
 }
-"""(page, how the block begins) -> why nothing can be executed or loaded. Rows of docs/data.md: tests/unit/extras/importers/test_data_containers.py."""
+"""(page, how the block begins) -> why nothing can be executed or loaded. Rows of docs/data.md:
+tests/unit/extras/importers/test_data_containers.py."""
 PROGRAMS = {
     "vllm": "another program, whose options are those of its version; tests/support/vllm_server.py starts one",
     "apt-get": "would change the machine",

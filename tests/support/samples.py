@@ -86,7 +86,7 @@ def _with_bytes(value: Any) -> Any:
 
 
 def plain_pickle(value: Any) -> bytes:
-    """A pickle (protocol 2) of dicts, lists, texts, numbers, booleans and None, as `prepare.plain_pickle` reads.
+    """A pickle (protocol 2) of dicts, lists, texts, numbers, booleans and None, as `importers.prepare.plain_pickle` reads.
 
     Raises:
         TypeError: something else is inside, or an integer beyond 32 bits.

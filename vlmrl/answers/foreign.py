@@ -25,7 +25,7 @@ class Gold:
 
 
 class ForeignRow(Protocol):
-    """What another trainer's row and the recipe's source say around a gold answer (`data.adapters.gold`)."""
+    """What another trainer's row and the recipe's source say around a gold answer (`importers.gold`)."""
 
     @property
     def options(self) -> Sequence[str]: ...

@@ -9,7 +9,7 @@
   is installed, that package's kernel, which has the prompt's keys and values copied once per answer.
 * `flex`: torch's FlexAttention with a block mask; empty blocks are skipped. GPU.
 
-A layout of deeper trees (`policy.runs`) goes the same ways: `merge` and `two_call` by its runs (`policy.tree_attention`), `flash` with one
+A layout of deeper trees (`policy.runs`) goes the same ways: `merge` and `two_call` by its runs (`agents.tree_attention`), `flash` with one
 more call for each depth.
 
 What a layout needs on its device (indices, boundaries, masks) is made once for all layers and their recomputation.

@@ -1,4 +1,4 @@
-"""envs.picture: what is drawn is exactly what is stated."""
+"""toy.picture: what is drawn is exactly what is stated."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ who else plays nor the order in which attempts end changes what is sampled, up t
 The attempts that are played together are one `protocols.MultiTurnSession`: where a prompt begins with the turn before it, an engine may
 keep what it has read of it. `anew` is the reference: it reads every prompt whole. Nothing is kept of an attempt that is over.
 
-With forks (`rollout.forks`) the attempts that have not parted yet are asked once and all act on the answer.
+With forks (`agents.forks`) the attempts that have not parted yet are asked once and all act on the answer.
 
 A prompt that grows beyond `EnvSetup.longest` ends its attempt with the outcome `context`: a limit, and no fault.
 """

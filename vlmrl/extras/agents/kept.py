@@ -2,7 +2,7 @@
 
 A turn leaves the keys and values of its prompt, and those of its answer but for the last token, which was drawn and never read. The next
 turn reads that token and the observation behind it. Pasts are found by comparing ids and media, as chains are in training
-(`policy.past`), so a past that is not the beginning of a prompt is never used; neither is one of other weights. Turns that share their
+(`agents.past`), so a past that is not the beginning of a prompt is never used; neither is one of other weights. Turns that share their
 past share its memory, and conversations that have not forked yet hold the same past each: it outlives the one that was asked.
 
 Letters: K key heads, D head size, N new tokens of all rows, P tokens of a row with its past, n those that are new.

@@ -1,6 +1,6 @@
 """What an environment is: reset by a task and a seed, then steps of (action as text) -> (observation, reward, done). Without threads.
 
-An environment lives in a worker process that may be killed at any time (`envs.pool`). It is synchronous and knows nothing of groups,
+An environment lives in a worker process that may be killed at any time (`agents.pool`). It is synchronous and knows nothing of groups,
 rollouts or models. All that happens in an episode is a function of its task, its seed and the actions: then an episode that a crash
 cut off is made again, screen by screen, and `vlmrl env check` finds where that is not so.
 """

@@ -1,4 +1,4 @@
-"""Striped pictures that must be looked at more closely (`envs.stripes`), for tools on single-turn rows: environment `image_tools`.
+"""Striped pictures that must be looked at more closely (`agents.stripes`), for tools on single-turn rows: environment `image_tools`.
 
 Rows of RL and of evaluation are the question, its picture and its answer. The splits of `tasks.LOOSE` teach the two turns of an episode
 instead, each as a row of its own, as `history: {screens: 1, actions: false}` shows them: which quarter to look at, and what it shows. There

@@ -23,7 +23,7 @@ class Snapshot:
     text: str
     media: tuple[MediaRef, ...]
     state: str
-    """See `envs.screens.state_of`."""
+    """See `agents.screens.state_of`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

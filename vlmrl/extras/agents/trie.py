@@ -6,7 +6,7 @@ the same answer and saw the same screen, or because one was branched off the oth
 some row ends, so a shared segment is a whole answer or a whole observation. Log-probs are those of a row alone, since a state depends on
 its past only; rows with a column in common add up in its gradient.
 
-`policy.tree` says who sees whom. Positions of a segment are counted from 0 and shifted by where its parent's end: with pictures in any
+`agents.tree` says who sees whom. Positions of a segment are counted from 0 and shifted by where its parent's end: with pictures in any
 turn they are those of the whole conversation.
 """
 

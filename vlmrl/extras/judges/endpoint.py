@@ -6,7 +6,7 @@ its content; measured with vLLM 0.32), with the frames' rate beside it. Pixel li
 again; limits and rate are arguments that vLLM takes only when started with `--trust-request-mm-kwargs`. The server counts the prompt's
 tokens: another number than ours is an error, for then it sees something else.
 
-Requests go through `rewards.remote.client`: parallel, retried, with a breaker; no failure ever becomes an answer.
+Requests go through `judges.client`: parallel, retried, with a breaker; no failure ever becomes an answer.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class EndpointEngine:
     ):
         """
         Args:
-            endpoint: as for judges (`rewards.remote.transport.Endpoint`): url up to and including `/v1`, model, key_env, concurrency, ...
+            endpoint: as for judges (`judges.transport.Endpoint`): url up to and including `/v1`, model, key_env, concurrency, ...
                 Its `cache`, `max_tokens` and `json_mode` are not looked at.
             media: the store that the prompts were encoded with.
             label: names the weights that the server holds, which nobody can see from here. Give other weights another label.

@@ -56,7 +56,7 @@ class Frames:
 
     @property
     def shown(self) -> MarkedFrames:
-        """The kept frames, for `evals.pages.overlay`."""
+        """The kept frames, for `pages.overlay`."""
         return MarkedFrames(indices=tuple(kept_frames(self.total, self.size[0] * self.size[1])), times=self.times)
 
 

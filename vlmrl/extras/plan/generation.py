@@ -1,7 +1,7 @@
 """Memory of generation by the reference engine beside the weights, in bytes: while it reads prompts, and while it decodes answers.
 
-tests/unit/extras/plan/test_plan_rollout.py holds both against all bytes that are alive on a CPU. Media are not counted: their features are cached
-(`memory.features`), and the tower's own pass is not.
+tests/unit/extras/plan/test_plan_rollout.py holds both against all bytes that are alive on a CPU. Media are not counted: their features are
+cached (`memory.features`), and the tower's own pass is not.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib.metadata import version
 
-import torch
-
 from vlmrl.config.schema import Config, StageBase
 from vlmrl.extras.plan import slack
 from vlmrl.extras.plan.gpus import GPUS
@@ -29,6 +27,8 @@ def foresee(ledger: MemoryLedger, s: Session, cfg: StageBase) -> None:
 
 def planned(cfg: Config, stage: StageBase, policy: Policy, *, longest: int | None, world: int) -> dict[str, int]:
     """Ask the plan for the bytes of tensors of each phase. Nothing for a model or a device that no plan is about."""
+    import torch  # the plan itself runs without
+
     config = policy.model.config.to_dict()
     if policy.device.type != "cuda" or config.get("model_type") not in FAMILIES:
         return {}

@@ -1,7 +1,7 @@
 """Memory of one rank by part, in bytes: state, working set, activations, tower, head, features and rollout, and the peak of each phase.
 
-tests/unit/extras/plan holds the state, kept activations and the peaks of forward and backward and of a rollout against real models on the CPU.
-Shards, buckets, generation with vLLM and slack are counted. Nothing here ran on a GPU.
+tests/unit/extras/plan holds the state, kept activations and the peaks of forward and backward and of a rollout against real models on the
+CPU. Shards, buckets, generation with vLLM and slack are counted. Nothing here ran on a GPU.
 """
 
 from __future__ import annotations

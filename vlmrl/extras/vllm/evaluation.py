@@ -1,6 +1,6 @@
 """A checkpoint that vLLM answers for, in this process: `vlmrl eval --engine vllm`.
 
-Prompts and pixels are those of the reference engine (`rollout.vllm.inputs`), and so are the weights: they are loaded here, fingerprinted,
+Prompts and pixels are those of the reference engine (`vllm.inputs`), and so are the weights: they are loaded here, fingerprinted,
 and sent into vLLM as a trainer sends them, with every tensor accounted for. They stay in the machine's memory, so that vLLM has the device.
 vLLM starts with the first question that is not answered yet, and ends with the evaluation.
 """

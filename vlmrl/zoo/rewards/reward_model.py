@@ -1,4 +1,4 @@
-"""Reward `reward_model`: the score of a reward model behind an endpoint (`rewards.remote.judges`) or in this process.
+"""Reward `reward_model`: the score of a reward model behind an endpoint (`judges.judges`) or in this process.
 
 Ours. An in-process model is frozen, in float32, loaded from safetensors when it is first needed, and shared by all columns that name
 it. It reads text only; a conversation is laid out by the model's own chat template if it has one, else as a pair.

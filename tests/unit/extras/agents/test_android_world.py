@@ -1,4 +1,4 @@
-"""envs.worlds.android_world: the bridge against a recorded exchange of our own making, made from the source of AndroidWorld's server."""
+"""agents.worlds.android_world: the bridge against a recorded exchange of our own making, made from the source of AndroidWorld's server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""envs.browser.page on pages of our own: the clock, what can be reached, what actions do, what a hung page and a killed user leave."""
+"""agents.browser.page on pages of our own: the clock, what can be reached, what actions do, what a hung page and a killed user leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""envs.browser.pipe and keeper: messages in any pieces, calls and events, and a browser that never outlives its user. Without a browser."""
+"""agents.browser.pipe and keeper: messages in any pieces, calls and events, and a browser that never outlives its user. None is needed."""
 
 from __future__ import annotations
 

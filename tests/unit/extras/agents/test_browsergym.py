@@ -1,4 +1,4 @@
-"""envs.worlds.browsergym: against an exchange recorded with BrowserGym 0.14.3, and against the real one where it is installed."""
+"""agents.worlds.browsergym: against an exchange recorded with BrowserGym 0.14.3, and against the real one where it is installed."""
 
 from __future__ import annotations
 

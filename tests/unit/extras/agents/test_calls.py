@@ -1,4 +1,4 @@
-"""envs.calls: a turn is one call or the answer, and what is neither says why."""
+"""agents.calls: a turn is one call or the answer, and what is neither says why."""
 
 from __future__ import annotations
 

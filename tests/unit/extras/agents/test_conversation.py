@@ -1,4 +1,4 @@
-"""data.conversation: sampled ids stay what they are, observations are segments, and a turn is a row."""
+"""agents.conversation: sampled ids stay what they are, observations are segments, and a turn is a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""envs.check: it passes what keeps its promises, and finds each one that is broken. The page of the documentation is executed."""
+"""agents.check: it passes what keeps its promises, and finds each one that is broken. The page of the documentation is executed."""
 
 from __future__ import annotations
 

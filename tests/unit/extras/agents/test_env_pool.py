@@ -1,4 +1,4 @@
-"""envs.pool: a crash costs a retry and changes nothing; what fails for good is a fault, and never a reward."""
+"""agents.pool: a crash costs a retry and changes nothing; what fails for good is a fault, and never a reward."""
 
 from __future__ import annotations
 

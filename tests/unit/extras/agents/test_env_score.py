@@ -1,4 +1,4 @@
-"""envs.score: success, its interval and pass@k; faults in no denominator."""
+"""agents.score: success, its interval and pass@k; faults in no denominator."""
 
 from __future__ import annotations
 

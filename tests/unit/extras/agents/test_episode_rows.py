@@ -1,4 +1,4 @@
-"""rollout.turns: turns as rows, faults as values, and trajectories in the journal."""
+"""agents.turns: turns as rows, faults as values, and trajectories in the journal."""
 
 from __future__ import annotations
 

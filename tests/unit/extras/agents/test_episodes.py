@@ -1,4 +1,4 @@
-"""rollout.episodes: attempts in an environment with the reference engine; every turn is a row whose log-probs are the trainer's."""
+"""agents.episodes: attempts in an environment with the reference engine; every turn is a row whose log-probs are the trainer's."""
 
 from __future__ import annotations
 

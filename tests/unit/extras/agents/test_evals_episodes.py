@@ -1,4 +1,4 @@
-"""evals.ask.episodes: held-out episodes as records that resume, compare, and never count a fault."""
+"""agents.evaluate: held-out episodes as records that resume, compare, and never count a fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""evals.pages.replay_page: screens once, marks where actions point, nothing unescaped, faults without rewards."""
+"""agents.replay_page: screens once, marks where actions point, nothing unescaped, faults without rewards."""
 
 from __future__ import annotations
 

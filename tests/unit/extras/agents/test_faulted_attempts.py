@@ -1,4 +1,4 @@
-"""rollout.episodes, rollout.turns: whatever a world does, an attempt with a fault has no reward anywhere, any other all of its own."""
+"""agents.episodes, agents.turns: whatever a world does, an attempt with a fault has no reward anywhere, any other all of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rollout.forks: which attempts are one at which turn."""
+"""agents.forks: which attempts are one at which turn."""
 
 from __future__ import annotations
 

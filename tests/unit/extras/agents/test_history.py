@@ -1,4 +1,4 @@
-"""data.history: which screens a prompt holds, and what that costs."""
+"""agents.history: which screens a prompt holds, and what that costs."""
 
 from __future__ import annotations
 

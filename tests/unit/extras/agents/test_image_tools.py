@@ -1,4 +1,4 @@
-"""envs.worlds.image_tools: rows as episodes; what a call shows is what the file holds, and a bad call says why."""
+"""agents.worlds.image_tools: rows as episodes; what a call shows is what the file holds, and a bad call says why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""envs.worlds.miniwob: actions to pixels, rewards and states of the page, fresh pages, browsers that are killed, and what is missing."""
+"""agents.worlds.miniwob: actions to pixels, rewards and states of the page, fresh pages, browsers that are killed, and what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""envs.ocr and the tool `read_text`: what is read is the file's own pixels, each box once, and what is told of it."""
+"""agents.ocr and the tool `read_text`: what is read is the file's own pixels, each box once, and what is told of it."""
 
 from __future__ import annotations
 

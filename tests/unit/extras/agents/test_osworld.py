@@ -1,4 +1,4 @@
-"""envs.worlds.osworld: the bridge and its driver against a stand-in of OSWorld's package, made from the source of `desktop-env` 1.0.2."""
+"""agents.worlds.osworld: the bridge and its driver against a stand-in of OSWorld's package, made from the source of `desktop-env` 1.0.2."""
 
 from __future__ import annotations
 

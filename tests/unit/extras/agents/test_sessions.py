@@ -1,4 +1,4 @@
-"""rollout.kept: episodes whose keys and values are kept from turn to turn answer as those whose prompts are read anew."""
+"""agents.kept: episodes whose keys and values are kept from turn to turn answer as those whose prompts are read anew."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def test_a_budget_changes_no_answer(world: World) -> None:
 
 
 def test_the_first_segment_is_the_prompt(world: World) -> None:
-    """The conversations above are those of training: the same ids, media and spans as `data.conversation` makes of segments."""
+    """The conversations above are those of training: the same ids, media and spans as `agents.conversation` makes of segments."""
     prompt = world.first()
     ids = (world.conversation.end,)
     chain = [first_segment(prompt)]

@@ -1,4 +1,4 @@
-"""envs.worlds.toy_desk: goals, wrong turns, states that come back, the declared optimum, injected faults."""
+"""agents.worlds.toy_desk: goals, wrong turns, states that come back, the declared optimum, injected faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""envs.trajectory: records come back bit for bit, a fault takes all rewards, seeds do not know the attempt; envs.prompts on it."""
+"""agents.trajectory: records come back bit for bit, a fault takes all rewards, seeds do not know the attempt; agents.prompts on it."""
 
 from __future__ import annotations
 

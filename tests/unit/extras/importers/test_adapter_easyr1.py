@@ -1,4 +1,4 @@
-"""data.adapters.easyr1."""
+"""importers.easyr1."""
 
 from __future__ import annotations
 

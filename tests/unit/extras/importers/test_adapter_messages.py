@@ -1,4 +1,4 @@
-"""data.adapters.messages: ms-swift, LLaMA-Factory and ShareGPT."""
+"""importers.messages: ms-swift, LLaMA-Factory and ShareGPT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""data.adapters.tasks: rows that are tasks of an environment."""
+"""importers.tasks: rows that are tasks of an environment."""
 
 from __future__ import annotations
 

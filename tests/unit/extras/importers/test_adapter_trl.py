@@ -1,4 +1,4 @@
-"""data.adapters.trl, and the rules that hold for all shapes: ids, instructions, placeholders, wrapped answers."""
+"""importers.trl, and the rules that hold for all shapes: ids, instructions, placeholders, wrapped answers."""
 
 from __future__ import annotations
 

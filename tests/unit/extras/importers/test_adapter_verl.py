@@ -1,4 +1,4 @@
-"""data.adapters.verl."""
+"""importers.verl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""data.adapters.video_r1: Video-R1, OneThinker, OpenVLThinkerV2."""
+"""importers.video_r1: Video-R1, OneThinker, OpenVLThinkerV2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""data.adapters.vlm_r1."""
+"""importers.vlm_r1."""
 
 from __future__ import annotations
 

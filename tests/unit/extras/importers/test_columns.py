@@ -1,4 +1,4 @@
-"""data.adapters.columns: rows of no known shape, by a mapping of their columns; and what is said without one."""
+"""importers.columns: rows of no known shape, by a mapping of their columns; and what is said without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""data.raw, data.containers and data.stored: what a source may be, which rows `#N` draws, pictures inside rows, and the way through
+"""data.raw, importers.containers and data.stored: what a source may be, which rows `#N` draws, pictures inside rows, and the way through
 `read_source`.
 """
 

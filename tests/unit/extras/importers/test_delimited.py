@@ -1,4 +1,4 @@
-"""data.delimited: CSV and TSV files as rows."""
+"""importers.delimited: CSV and TSV files as rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""data.adapters.turns: rows with several turns, with their media and boxes, and ids."""
+"""importers.turns: rows with several turns, with their media and boxes, and ids."""
 
 from __future__ import annotations
 

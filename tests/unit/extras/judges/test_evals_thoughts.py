@@ -1,4 +1,4 @@
-"""evals.score.thoughts: reports from raw text by hand, and a judge (scripted, on this machine) with the prompts of the rewards."""
+"""judges.thoughts: reports from raw text by hand, and a judge (scripted, on this machine) with the prompts of the rewards."""
 
 from __future__ import annotations
 

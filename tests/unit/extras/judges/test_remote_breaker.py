@@ -1,4 +1,4 @@
-"""rewards.remote.throttle."""
+"""judges.throttle."""
 
 from __future__ import annotations
 

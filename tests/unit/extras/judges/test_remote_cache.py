@@ -1,4 +1,4 @@
-"""rewards.remote.cache: what survives, what is cut away, what is never believed."""
+"""judges.cache: what survives, what is cut away, what is never believed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rewards.remote: endpoints, retries, bounds, prompts, verdicts, pictures, meters."""
+"""judges: endpoints, retries, bounds, prompts, verdicts, pictures, meters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rewards.remote.throttle: fewer requests at once after an overload, more after answers; and the client that goes by it."""
+"""judges.throttle: fewer requests at once after an overload, more after answers; and the client that goes by it."""
 
 from __future__ import annotations
 

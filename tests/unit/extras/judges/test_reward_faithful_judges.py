@@ -1,4 +1,4 @@
-"""rewards.faithful_judges: consistency, semantic_grounding, spatial_grounding."""
+"""judges.rewards.faithful_judges: consistency, semantic_grounding, spatial_grounding."""
 
 from __future__ import annotations
 

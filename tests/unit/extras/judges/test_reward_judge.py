@@ -1,4 +1,4 @@
-"""rewards.judge."""
+"""judges.rewards.judge."""
 
 from __future__ import annotations
 

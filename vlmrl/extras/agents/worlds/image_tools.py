@@ -9,7 +9,7 @@ of models reads pictures between turns, and not every one reads videos there. Ca
 of its own (`tool_calls` with the shaping `otc`).
 
 A row that knows which calls suffice says so in `meta.calls`, a list of turns; then the fewest turns are known. A task without a row gets a
-drawn picture (`envs.stripes`).
+drawn picture (`agents.stripes`).
 """
 
 from __future__ import annotations

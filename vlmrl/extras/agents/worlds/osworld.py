@@ -1,7 +1,7 @@
 """Environment `osworld`: a bridge to the desktops of OSWorld (arXiv:2404.07972), virtual machines that its `DesktopEnv` starts and scores.
 
 Tested against a stand-in of `desktop_env` of our own making only, never against a machine: what is asked for is what the source of
-`desktop-env` 1.0.2 declares (`desktop_env/desktop_env.py`, `controllers/`). It runs in a Python of its own (`envs.osworld_driver`), since
+`desktop-env` 1.0.2 declares (`desktop_env/desktop_env.py`, `controllers/`). It runs in a Python of its own (`agents.osworld_driver`), since
 its pins do not go together with ours; the variable VLMRL_OSWORLD_PYTHON names it.
 
 Actions are those of `metrics.gui`, coordinates 0 to 1000 of the screen; they become calls of pyautogui whose arguments are literals, so

@@ -4,7 +4,7 @@ A goal names two to four parts in order: press a button, open an icon, type a wo
 and one or two grey things. The right action leads on; a click on something grey leads to a screen with nothing but a white button,
 which leads back; whatever else changes nothing. So attempts at one task meet in the same states, and part and meet again. Actions
 are those of `metrics.gui`, coordinates 0 to 1000; a click counts for the quarter of the screen that it lies in, which is what a tiny
-model can tell apart (`envs.picture`). Goals, texts and elements are of the kind of the rows of the toy world `gui`.
+model can tell apart (`toy.picture`). Goals, texts and elements are of the kind of the rows of the toy world `gui`.
 
 The reward is 1 on the last right action; fewest actions: one for each part. States are named exactly. Faults can be injected, for
 tests of what runs episodes.

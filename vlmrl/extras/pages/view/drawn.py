@@ -1,4 +1,4 @@
-"""Marks on the frames of a kept group: gold and answers, by the readers and the drawing of `evals.pages.overlay`."""
+"""Marks on the frames of a kept group: gold and answers, by the readers and the drawing of `pages.overlay`."""
 
 from __future__ import annotations
 

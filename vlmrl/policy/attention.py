@@ -49,7 +49,7 @@ class Decoding(Protocol):
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor: ...
 
 
-class Columns(Protocol):
+class SharedColumns(Protocol):
     """This rank's columns of a row that several ranks share (`train.sequence`)."""
 
     def to_heads(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]: ...
@@ -154,7 +154,7 @@ def prefix_attention(
     dropout: float = 0.0,
     prefix_layout: RowLayout | None = None,
     prefix_backend: Backend = "dense",
-    prefix_columns: Columns | None = None,
+    prefix_columns: SharedColumns | None = None,
     record: list[tuple[Tensor, Tensor]] | None = None,
     decoding: Decoding | None = None,
     **kwargs: Any,

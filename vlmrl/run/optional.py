@@ -10,7 +10,7 @@ from vlmrl.registry import Catalogue
 from vlmrl.train.shard.base import Copy, JobRanks, Updates
 
 
-class Background(Protocol):
+class WritesBeside(Protocol):
     """Writes checkpoints beside training (`checkpoint.asynchronous`). All ranks make it and call it at the same places."""
 
     @property
@@ -31,7 +31,7 @@ class Background(Protocol):
         ...
 
 
-class Mirror(Protocol):
+class SecondPlace(Protocol):
     """The second place of a run's checkpoints (`checkpoint.mirror`)."""
 
     def push(self, run: Path, newest: Path) -> None:

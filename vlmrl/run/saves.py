@@ -17,7 +17,7 @@ from vlmrl import __version__, fs
 from vlmrl.errors import NumericsError, StorageError
 from vlmrl.rollout.journal import drop_before
 from vlmrl.run import checkpoint
-from vlmrl.run.optional import Background
+from vlmrl.run.optional import WritesBeside
 from vlmrl.run.session import Session
 from vlmrl.train import dist
 from vlmrl.train.memory import FILE as MEMORIES
@@ -77,7 +77,7 @@ def save(s: Session, learner: Learner, memories: Memories, pipeline: Pipeline | 
     dist.on_main(lambda: drop_before(s.run.journal, step))
 
 
-def _begin(s: Session, background: Background, write: Callable[[], None], step: int) -> None:
+def _begin(s: Session, background: WritesBeside, write: Callable[[], None], step: int) -> None:
     """Go on writing in the background."""
 
     def job() -> None:

@@ -24,7 +24,7 @@ from vlmrl.run import checkpoint
 from vlmrl.run.identity import FOLDER as INPUTS
 from vlmrl.run.identity import Identity
 from vlmrl.run.media import open_media
-from vlmrl.run.optional import OPTIONAL, Background, Mirror
+from vlmrl.run.optional import OPTIONAL, SecondPlace, WritesBeside
 from vlmrl.run.rows import Rows, load_rows
 from vlmrl.run.rundir import RunDir
 from vlmrl.run.tracking import Tracker
@@ -77,9 +77,9 @@ class Session:
     """Model that the current stage starts from: the recipe's, or what the stage before exported."""
     restored: Path | None = None
     """Checkpoint whose tensors the first stage of this process starts from."""
-    background: Background | None = None
+    background: WritesBeside | None = None
     """Writes checkpoints beside training (`checkpoint.asynchronous`)."""
-    mirror: Mirror | None = None
+    mirror: SecondPlace | None = None
     """The second place of checkpoints (`checkpoint.mirror`)."""
     rollout_engines: dict[str, Any] = field(default_factory=dict)
     """Engines that outlive a stage, by their names in recipes; each has `close` (`run.engines`)."""

@@ -27,7 +27,7 @@ from vlmrl.run.engines import close_engines, own_allocator
 from vlmrl.run.evaluate import eval_notes, eval_problems, evaluate_stage, remember_stage
 from vlmrl.run.export import export, link
 from vlmrl.run.machine import settled, told
-from vlmrl.run.optional import OPTIONAL, Mirror
+from vlmrl.run.optional import OPTIONAL, SecondPlace
 from vlmrl.run.results import check_evaluations, show_results
 from vlmrl.run.resume import lost_of_finished, reopen, verify
 from vlmrl.run.rundir import Options, open_run
@@ -66,7 +66,7 @@ def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps:
     def options(of: ResolvedRecipe) -> Options:
         return Options(of.text, of.hash, fixed_options(of.config))
 
-    mirror: Mirror | None = None
+    mirror: SecondPlace | None = None
     if cfg.checkpoint.mirror is not None:
         mirror = OPTIONAL["checkpoint.mirror"](cfg.checkpoint.mirror, cfg.run.name)
     with open_run(

@@ -24,7 +24,7 @@ Numbered = tuple[torch.Tensor, list[Row]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pass:
+class ModelPass:
     """One of the passes that are made for a micro-batch."""
 
     own: bool = True
@@ -39,10 +39,10 @@ class Pass:
         return layout.forward(policy, batch, self.media, train=train, **more)
 
 
-def passes_of(policy: Policy, vision: VisionCache, own: Sequence[Numbered], *, train: bool) -> Iterator[tuple[Numbered, Sequence[Pass]]]:
+def passes_of(policy: Policy, vision: VisionCache, own: Sequence[Numbered], *, train: bool) -> Iterator[tuple[Numbered, list[ModelPass]]]:
     """This rank's micro-batches, each with its passes in order: `forward`, and in training its backward pass before the next."""
     if policy.shards.collective or policy.sequence is not None:
         yield from dist.SEVERAL["passes"](policy, vision, own, train=train)
         return
     for number, part in enumerate(own, start=1):
-        yield part, [Pass(media=vision, complete=Complete(tower=False, rest=number == len(own)))]
+        yield part, [ModelPass(media=vision, complete=Complete(tower=False, rest=number == len(own)))]

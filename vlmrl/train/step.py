@@ -26,7 +26,7 @@ from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.mismatch import gaps
 from vlmrl.train import dist
 from vlmrl.train.memory_ledger import MemoryLedger
-from vlmrl.train.passes import Pass, passes_of
+from vlmrl.train.passes import ModelPass, passes_of
 from vlmrl.train.shard.base import Complete, Updates
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
     return seen, tokens
 
 
-def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, turn: Pass) -> TokenLogprobs:
+def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, turn: ModelPass) -> TokenLogprobs:
     """The pass of a micro-batch that a backward follows."""
     with nullcontext() if learner.around is None else learner.around(learner.policy):
         return turn.forward(

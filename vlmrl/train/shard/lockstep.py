@@ -27,7 +27,7 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row
 from vlmrl.policy.vision import PassFeatures, VisionCache, run_tower
 from vlmrl.train import dist
-from vlmrl.train.passes import Numbered, Pass
+from vlmrl.train.passes import ModelPass, Numbered
 from vlmrl.train.shard.base import Complete
 from vlmrl.types import MediaHandle, Prompt
 
@@ -36,7 +36,7 @@ _PLACES = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankPass(Pass):
+class RankPass(ModelPass):
     """A pass that all ranks make together: those that share rows make one for each of them."""
 
     owner: int | None

@@ -21,6 +21,7 @@ import torch.distributed as torch_dist
 from tests.support.saved_bytes import PAD, Store, build, policy_of
 from vlmrl.policy.across import shared_columns
 from vlmrl.policy.forward import TokenLogprobs, shared_prefix
+from vlmrl.policy.head import TokenStat
 from vlmrl.policy.load import freeze
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import PackedBatch, Row, pack_shared
@@ -36,7 +37,7 @@ class Case:
     freeze: tuple[str, ...] = ()
     recompute: bool = False
     entropy: bool = False
-    """A loss with entropies."""
+    """A loss with entropies, and with another quantity of the logits."""
 
 
 CASES = {
@@ -88,7 +89,15 @@ def loss_of(scored: TokenLogprobs, batch: PackedBatch, case: Case) -> torch.Tens
     means = torch.where(mask, scored.logp_BT, 0).sum(1) / mask.sum(1)
     weights = torch.linspace(-1, 1, len(means)) + 0.3
     loss = ((means + 4).exp() * weights).sum()
-    return loss + (torch.where(mask, scored.entropy_BT, 0).sum(1) ** 2).sum() * 0.01 if case.entropy else loss
+    if case.entropy:
+        assert [value.requires_grad for value in scored.stats.values()] == [False, True]
+        loss = loss + (torch.where(mask, scored.entropy_BT, 0).sum(1) ** 2).sum() * 0.01
+        loss = loss + (torch.where(mask, scored.stats["differentiable"] * scored.stats["plain"], 0).sum(1) ** 2).sum()
+    return loss
+
+
+def collision(logp_MV: torch.Tensor) -> torch.Tensor:
+    return (2 * logp_MV).exp().sum(1)
 
 
 class World:
@@ -107,6 +116,8 @@ class World:
         self.store = Store(3 * 2 * model.config.vision_config.patch_size**2)
         self.batches = [batch_of(number, self.policy, self.store) for number in range(count)]
         self.options: dict[str, Any] = {"temperature": 0.9, "forbidden": (0,), "train": True, "entropy_gradient": case.entropy}
+        if case.entropy:
+            self.options["stats"] = {"plain": TokenStat(collision), "differentiable": TokenStat(collision, gradient=True)}
 
     def gradients(
         self, score: Callable[[int, VisionCache], TokenLogprobs | None]

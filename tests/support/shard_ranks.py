@@ -23,10 +23,12 @@ from safetensors.torch import save_file
 
 from tests.support import preload, tiny
 from tests.support.calls import Calls
+from vlmrl.algo.inputs import LossOutput
 from vlmrl.algo.registries import reducer
 from vlmrl.config.section import OptimSection
 from vlmrl.config.train import TrainSection
 from vlmrl.policy.forward import TokenLogprobs
+from vlmrl.policy.head import TokenStat
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.policy.precision import settle_types
@@ -35,7 +37,7 @@ from vlmrl.train.shard import ddp, fsdp, lockstep, zero
 from vlmrl.train.shard.adamw import PartOf, groups_of
 from vlmrl.train.shard.base import ENGINES, Named, open_engine
 from vlmrl.train.shard.sequence import ranks_of, share
-from vlmrl.train.stage.loss import TokenObjective
+from vlmrl.train.stage.loss import Auxiliary, TokenObjective
 from vlmrl.train.stage.sft import negative_log_likelihood
 from vlmrl.train.step import Learner, Minibatch, StepReport, optimizer_step
 from vlmrl.types import PARTS, MediaRef
@@ -67,6 +69,8 @@ class Case:
     sequence: int = 1
     """Ranks that share packed rows."""
     engines: tuple[str, ...] = SHARDINGS
+    collision: bool = False
+    """A loss with a quantity of the logits beside the log-probs."""
 
     def among(self, shardings: Sequence[str]) -> list[str]:
         """Those that can run it."""
@@ -93,6 +97,7 @@ CASES = {
     "shared rows": Case(APART, budget=60, sequence=2),
     "shared rows of one rank": Case((("video", "image"), ()), sequence=2, chunk=24, recompute=True),
     "tower by chunks": Case((("image",), ("video", "text")), chunk=24),
+    "another quantity of the logits": Case((("video", "image", "text"), ()), budget=60, collision=True),
     "tower by chunks and recomputed": Case((("video", "image"), ("text",)), chunk=24, recompute=True),
 }
 FOUR = {
@@ -206,8 +211,12 @@ def _update(world: tiny.Tiny, case: Case, sharding: Any) -> Callable[[Sequence[S
         max_tokens_per_microbatch=case.budget,
         checkpointing=case.recompute,
         rehearse=case.rehearse,
+        stats={"collision_BT": TokenStat(lambda logp_MV: (2 * logp_MV).exp().sum(1), gradient=True)} if case.collision else {},
     )
-    objective = TokenObjective(loss=negative_log_likelihood, reducer=reducer.bind("token_mean"))
+    beside = Auxiliary(name="collision", loss=lambda x: LossOutput(x.need("collision_BT", "collision")), weight=20.0)
+    objective = TokenObjective(
+        loss=negative_log_likelihood, reducer=reducer.bind("token_mean"), auxiliary=[beside] if case.collision else []
+    )
 
     def update(kinds: Sequence[Sequence[str]]) -> StepReport:
         of_ranks = rows_of(world, kinds)
@@ -222,13 +231,12 @@ def _without_idle_passes(control: str) -> None:
     """Break lockstep: idle passes of the tower left out, or made behind the language model."""
 
     def forward(turn: Any, layout: Any, policy: Any, batch: Any, *, train: bool, **options: Any) -> Any:
-        def run() -> tuple[torch.Tensor, torch.Tensor]:
-            scored = layout.forward(policy, batch, turn.media, train=train, **options)
+        def run() -> tuple[torch.Tensor, ...]:
+            logp_BT, *others = layout.forward(policy, batch, turn.media, train=train, **options).tensors()
             zeros = [lockstep._idle_pass(policy, train=train) for _ in range(turn.idle)] if control == "behind" else []
-            return scored.logp_BT + sum(zeros), scored.entropy_BT
+            return logp_BT + sum(zeros), *others
 
-        logp_BT, entropy_BT = policy.shards.run(run)
-        return TokenLogprobs(logp_BT=logp_BT, entropy_BT=entropy_BT)
+        return TokenLogprobs.of(policy.shards.run(run), options.get("stats", {}))
 
     lockstep.RankPass.forward = forward
 

@@ -8,12 +8,13 @@ backward pass starts from the empty result.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from vlmrl.policy.attention import require
-from vlmrl.policy.forward import ModelInput, TokenLogprobs, embed, scored
-from vlmrl.policy.head import streaming_logprobs
+from vlmrl.policy.forward import ModelInput, TokenLogprobs, embed, read_tokens, scored
+from vlmrl.policy.head import HeadOptions
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import PackedBatch, to_device
 from vlmrl.policy.runs import RowLayout
@@ -52,10 +53,8 @@ def shared_columns(
     ranks: Ranks,
     owner: int,
     *,
-    temperature: float,
-    forbidden: tuple[int, ...],
     train: bool,
-    entropy_gradient: bool = False,
+    **how: Any,
 ) -> TokenLogprobs:
     """The owner comes with its row and gets what `forward.shared_prefix` gives, to rounding; the others come with None and get empty
     tensors. Every rank makes this call, and the backward pass of what it got.
@@ -64,6 +63,7 @@ def shared_columns(
         ConfigError: the model cannot run packed rows, or its heads cannot be shared by so many ranks.
         ValueError: a row of fewer tokens than ranks.
     """
+    asked = HeadOptions(**how)
     require(policy.model.config.get_text_config())
     if batch is not None and batch.tokens < ranks.size:
         raise ValueError(f"a packed row of {batch.tokens} tokens has no column for each of {ranks.size} ranks")
@@ -82,19 +82,13 @@ def shared_columns(
             prefix_columns=columns,
         ).last_hidden_state[0]
         mine = places[ranks.rank]
-        logp_m, entropy_m = streaming_logprobs(
-            hidden_nH[to_device(row.score_M[mine] - columns.own.start, policy.device)],
-            policy.head,
-            row.targets_M[mine],
-            temperature=temperature,
-            forbidden=forbidden,
-            entropy_gradient=entropy_gradient,
-        )
-    found = columns.collect(torch.stack([logp_m, entropy_m], dim=1), [len(place) for place in places])
+        scored_mH = hidden_nH[to_device(row.score_M[mine] - columns.own.start, policy.device)]
+        values = read_tokens(scored_mH, policy.head, row.targets_M[mine], asked)
+    found = columns.collect(torch.stack(values, dim=1), [len(place) for place in places])
     if batch is None:
-        return TokenLogprobs(logp_BT=found[:, 0].clone(), entropy_BT=found[:, 1].clone())
+        return TokenLogprobs.of([value.clone() for value in found.unbind(1)], asked.stats)
     ordered = torch.zeros_like(found).index_copy(0, to_device(torch.cat(places), found.device), found)
-    return scored(batch.rows, ordered[:, 0], ordered[:, 1] if entropy_gradient else ordered[:, 1].detach())
+    return scored(batch.rows, ordered.unbind(1), asked)
 
 
 def _inputs(policy: Policy, batch: PackedBatch | None, vision: VisionCache | PassFeatures, *, train: bool) -> ModelInput:

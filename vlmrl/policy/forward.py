@@ -8,14 +8,14 @@ begin with in common stands once. All compute the features of each distinct medi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from vlmrl.policy.attention import require
-from vlmrl.policy.head import streaming_logprobs
+from vlmrl.policy.head import HeadOptions, streaming_logprobs
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, pack, pack_shared, response_mask, split, split_shared, to_device, visual_index
 from vlmrl.policy.vision import Features, VisionCache
@@ -25,11 +25,27 @@ from vlmrl.types import Prompt
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLogprobs:
-    """Log-probs and entropies of response tokens, float32, zero outside the mask."""
+    """Log-probs and entropies of response tokens, and what else was asked of the head, float32, zero outside the mask."""
 
     logp_BT: torch.Tensor
     entropy_BT: torch.Tensor
     """Entropy of the distribution; with gradient only where the forward was asked for it."""
+    stats: Mapping[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+    """[B, T] of each of the `stats` that were asked for."""
+
+    @staticmethod
+    def of(values: Sequence[torch.Tensor], asked: Iterable[str]) -> TokenLogprobs:
+        """Put together what `tensors` took apart. `asked`: names of the stats."""
+        logp, entropy, *stats = values
+        return TokenLogprobs(logp_BT=logp, entropy_BT=entropy, stats=dict(zip(asked, stats, strict=True)))
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """List log-probs, entropies and stats in their order."""
+        return self.logp_BT, self.entropy_BT, *self.stats.values()
+
+    def nothing(self) -> torch.Tensor:
+        """Make a 0 that hangs on all of them: its backward pass goes the ways of a loss, which ranks with shards must agree on."""
+        return torch.stack(self.tensors()).sum() * 0
 
 
 @dataclass(frozen=True)
@@ -92,16 +108,15 @@ def repeat(
     batch: MicroBatch,
     vision: VisionCache,
     *,
-    temperature: float,
-    forbidden: tuple[int, ...],
     train: bool,
-    entropy_gradient: bool = False,
+    **how: Any,
 ) -> TokenLogprobs:
-    """Run the model on one row per answer, each with its prompt.
+    """Run the model on one row per answer, each with its prompt. `how`: fields of `HeadOptions`.
 
     Returns:
-        Log-probs and entropies [B, T] float32, in nats.
+        Log-probs and entropies [B, T] float32, in nats, and what else is asked for.
     """
+    asked = HeadOptions(**how)
     handles = [handle for row in batch.rows for handle in row.prompt.media]
     features = vision.features(policy, handles, train=train)
     inputs = embed(policy, batch.ids_BS, [(row.prompt, b, 0) for b, row in enumerate(batch.rows)], features)
@@ -109,15 +124,13 @@ def repeat(
         hidden_BSH = policy.core.language_model(
             **inputs.arguments(), attention_mask=batch.attention_BS, position_ids=batch.positions_3BS, use_cache=False
         ).last_hidden_state
-        logp_M, entropy_M = streaming_logprobs(
+        values = read_tokens(
             hidden_BSH.flatten(0, 1)[batch.score_M],  # of prompts nobody needs logits
             policy.head,
             batch.targets_M,
-            temperature=temperature,
-            forbidden=forbidden,
-            entropy_gradient=entropy_gradient,
+            asked,
         )
-    return scored(batch.rows, logp_M, entropy_M)
+    return scored(batch.rows, values, asked)
 
 
 def shared_prefix(
@@ -125,19 +138,19 @@ def shared_prefix(
     batch: PackedBatch,
     vision: VisionCache,
     *,
-    temperature: float,
-    forbidden: tuple[int, ...],
     train: bool,
-    entropy_gradient: bool = False,
+    **how: Any,
 ) -> TokenLogprobs:
-    """Run the model on one packed row: every prompt and its media once, whatever the number of its answers.
+    """Run the model on one packed row: every prompt and its media once, whatever the number of its answers. `how`: fields of
+    `HeadOptions`.
 
     Returns:
-        Log-probs and entropies [B, T] float32, in nats: the values of `repeat`, to rounding.
+        Log-probs and entropies [B, T] float32, in nats, and what else is asked for: the values of `repeat`, to rounding.
 
     Raises:
         ConfigError: the model cannot run packed rows.
     """
+    asked = HeadOptions(**how)
     # a model that ignored the layout would read the packed row as one long text, without an error
     require(policy.model.config.get_text_config())
     features = vision.features(policy, [handle for prompt, _ in batch.prompts for handle in prompt.media], train=train)
@@ -152,28 +165,46 @@ def shared_prefix(
             prefix_layout=batch.layout,
             prefix_backend=policy.prefix_backend,
         ).last_hidden_state[0]
-        logp_M, entropy_M = streaming_logprobs(
-            hidden_NH[batch.score_M],
-            policy.head,
-            batch.targets_M,
-            temperature=temperature,
-            forbidden=forbidden,
-            entropy_gradient=entropy_gradient,
-        )
-    return scored(batch.rows, logp_M, entropy_M)
+        values = read_tokens(hidden_NH[batch.score_M], policy.head, batch.targets_M, asked)
+    return scored(batch.rows, values, asked)
 
 
-def scored(rows: Sequence[Row], logp_M: torch.Tensor, entropy_M: torch.Tensor) -> TokenLogprobs:
-    """Put values of response tokens, given row after row, in their places. The places are those of the rows on the host: a mask of the
-    device would have to be waited for.
+def read_tokens(
+    hidden_MH: torch.Tensor,
+    head_VH: torch.Tensor,
+    targets_M: torch.Tensor,
+    asked: HeadOptions,
+    *,
+    bias: torch.Tensor | None = None,
+    cap: float | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Compute what is asked of the head for scored tokens (`streaming_logprobs`, `token_stats`).
 
     Returns:
-        Log-probs and entropies [B, T]; 0 outside the responses.
+        Log-prob, entropy and each of the `stats` in their order, [M] each.
     """
-    mask_BT = response_mask(rows)
-    where = tuple(to_device(places, logp_M.device) for places in mask_BT.nonzero(as_tuple=True))
-    blank = torch.zeros(mask_BT.shape, dtype=logp_M.dtype, device=logp_M.device)
-    return TokenLogprobs(logp_BT=blank.index_put(where, logp_M), entropy_BT=blank.index_put(where, entropy_M))
+    how: dict[str, Any] = {"temperature": asked.temperature, "forbidden": asked.forbidden, "bias": bias, "cap": cap}
+    values = streaming_logprobs(hidden_MH, head_VH, targets_M, entropy_gradient=asked.entropy_gradient, **how)
+    if not asked.stats:
+        return values
+    from vlmrl.policy.token_stats import token_stats  # a method that needs one
+
+    return (*values, *token_stats(hidden_MH, head_VH, asked.stats, **how))
+
+
+def scored(rows: Sequence[Row], values: Sequence[torch.Tensor], asked: HeadOptions) -> TokenLogprobs:
+    """Put values of response tokens, given row after row as by `read_tokens`, in their places. The places are those of the rows on the
+    host: a mask of the device would have to be waited for.
+
+    Returns:
+        Log-probs, entropies and stats [B, T]; 0 outside the responses, and without gradient what was asked for so.
+    """
+    mask_BT, device = response_mask(rows), values[0].device
+    where = tuple(to_device(places, device) for places in mask_BT.nonzero(as_tuple=True))
+    blank = torch.zeros(mask_BT.shape, dtype=values[0].dtype, device=device)
+    gradients = (True, asked.entropy_gradient, *(stat.gradient for stat in asked.stats.values()))
+    kept = [value if gradient else value.detach() for value, gradient in zip(values, gradients, strict=True)]
+    return TokenLogprobs.of([blank.index_put(where, value) for value in kept], asked.stats)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from torch import Tensor
 from vlmrl.families import generic
 from vlmrl.families.generic import Encoded
 from vlmrl.policy import layouts
-from vlmrl.policy.forward import Layout, TokenLogprobs, scored
-from vlmrl.policy.head import streaming_logprobs
+from vlmrl.policy.forward import Layout, TokenLogprobs, read_tokens, scored
+from vlmrl.policy.head import HeadOptions
 from vlmrl.policy.layouts import Read, Subject
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import PositionSpec, Row, by_prompt, response_mask, split, split_shared, to_device
@@ -68,31 +68,34 @@ def _joined(parts: Sequence[Any]) -> Any:
     return [item for part in parts for item in part] if isinstance(parts[0], list | tuple) else parts[0]
 
 
-def reading(policy: Policy, *, temperature: float, forbidden: tuple[int, ...], entropy_gradient: bool) -> Read:
-    """(log-prob, entropy) of each scored column, [M, 2]."""
+def reading(policy: Policy, asked: HeadOptions) -> Read:
+    """(log-prob, entropy, all stats that are asked for) of each scored column, [M, k]."""
     subject: Subject = policy.subject
     head = subject.head
 
     def whole(found: Tensor, targets: Tensor) -> Tensor:
-        z_MV = found.float() / temperature
-        banned = torch.tensor(forbidden, dtype=torch.int64, device=z_MV.device)
+        z_MV = found.float() / asked.temperature
+        banned = torch.tensor(asked.forbidden, dtype=torch.int64, device=z_MV.device)
         logp_MV = torch.log_softmax(z_MV.index_fill(1, banned, _LOW), -1)
-        return torch.stack([logp_MV.gather(1, targets[:, None])[:, 0], -(logp_MV.exp() * logp_MV).sum(-1)], -1)
+        values = [logp_MV.gather(1, targets[:, None])[:, 0], -(logp_MV.exp() * logp_MV).sum(-1)]
+        if asked.stats:
+            from vlmrl.policy.token_stats import stats_of  # a method that needs one
+
+            values += stats_of(z_MV, asked.stats, asked.forbidden)
+        return torch.stack(values, -1)
 
     def streamed(found: Tensor, targets: Tensor) -> Tensor:
         assert head is not None
         bias = getattr(head.module, "bias", None)
-        logp, entropy = streaming_logprobs(
+        values = read_tokens(
             found if head.scale == 1.0 else found * head.scale,
             head.module.weight,
             targets,
-            temperature=temperature,
-            forbidden=forbidden,
-            entropy_gradient=entropy_gradient,
+            asked,
             bias=bias if bias is None or head.scale == 1.0 else bias * head.scale,
             cap=head.cap,
         )
-        return torch.stack([logp, entropy], -1)
+        return torch.stack(values, -1)
 
     return whole if head is None else streamed
 
@@ -120,16 +123,15 @@ def _forward(name: str) -> Callable[..., TokenLogprobs]:
         batch: RowsBatch,
         vision: VisionCache,
         *,
-        temperature: float,
-        forbidden: tuple[int, ...],
         train: bool,
-        entropy_gradient: bool = False,
+        **how: Any,
     ) -> TokenLogprobs:
-        """Log-probs and entropies of a micro-batch."""
+        """Log-probs and entropies of a micro-batch, and what else is asked for. `how`: fields of `HeadOptions`."""
+        asked = HeadOptions(**how)
         groups = by_prompt(batch.rows)
         prompts = [batch.rows[places[0]].prompt for places in groups]
         features = vision.features(policy, [handle for prompt in prompts for handle in prompt.media], train=train)
-        asked = [
+        questions = [
             layouts.PromptAnswers(
                 prompt=encoded(policy, prompt, vision.pixels),
                 media=[features[handle.key].features for handle in prompt.media],
@@ -137,12 +139,11 @@ def _forward(name: str) -> Callable[..., TokenLogprobs]:
             )
             for prompt, places in zip(prompts, groups, strict=True)
         ]
-        read = reading(policy, temperature=temperature, forbidden=forbidden, entropy_gradient=entropy_gradient)
+        read = reading(policy, asked)
         with policy.autocast():
-            found = layouts.LAYOUTS[name](policy.subject, asked, read)
+            found = layouts.LAYOUTS[name](policy.subject, questions, read)
         flat = {place: row for places, group in zip(groups, found, strict=True) for place, row in zip(places, group, strict=True)}
-        all_M2 = torch.cat([flat[place] for place in range(len(batch.rows))])
-        return scored(batch.rows, all_M2[:, 0], all_M2[:, 1] if entropy_gradient else all_M2[:, 1].detach())
+        return scored(batch.rows, torch.cat([flat[place] for place in range(len(batch.rows))]).unbind(1), asked)
 
     return forward
 

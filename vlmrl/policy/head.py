@@ -8,8 +8,8 @@ pass makes each chunk of logits again and adds its part of the gradients:
     z = c tanh((h W^T + b) / c) / T    with a soft cap c
     dz_v = [g (1[v = t] - p_v) - g_H p_v (log p_v + H)] / T    the second term only where a gradient of the entropy is asked for
 
-Only log-prob and entropy are fused, so any loss can follow. Chunk sizes follow the fused linear losses of Liger Kernel
-(arXiv:2410.10989).
+Only log-prob and entropy are fused, so any loss can follow; other quantities of the logits (`TokenStat`) take a pass of their own
+(`policy.token_stats`). Chunk sizes follow the fused linear losses of Liger Kernel (arXiv:2410.10989).
 
 Ours: when everything fits in one chunk, its probabilities are kept from forward and nothing is computed twice. Partial products of
 16-bit matrices are rounded to 16 bit, as one whole product would be, and added up in float32. `torch.amp.custom_fwd` and `custom_bwd`
@@ -21,8 +21,8 @@ Letters: M rows (response tokens), V vocabulary, H hidden size, R and C rows and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -36,6 +36,27 @@ CHUNK_VOCAB = 4096
 
 _LOW = -1e30
 """Logit of a forbidden token: its probability is exactly 0 like that of -inf, without -inf - -inf and 0 * inf on the way."""
+
+
+@dataclass(frozen=True)
+class TokenStat:
+    """A quantity per token that is asked of the head besides log-prob and entropy."""
+
+    function: Callable[[torch.Tensor], torch.Tensor]
+    """[M, V] -> [M]: from the log-probs over what may be drawn, without the forbidden ids. It sees a few rows at a time."""
+    gradient: bool = False
+    """Whether the result can be differentiated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadOptions:
+    """What is asked of the head: keywords of the forward of every layout."""
+
+    temperature: float
+    forbidden: tuple[int, ...]
+    entropy_gradient: bool = False
+    stats: Mapping[str, TokenStat] = field(default_factory=dict[str, TokenStat])
+    """What is computed besides, by any names."""
 
 
 def streaming_logprobs(
@@ -67,7 +88,7 @@ def streaming_logprobs(
         ValueError: shapes or types that do not match, a target or forbidden id outside the vocabulary, nothing left to sample,
             a temperature or chunk size that is not positive.
     """
-    plan = _plan(hidden_MH, head_VH, temperature, forbidden, (entropy, entropy_gradient), chunk_rows, chunk_vocab, cap)
+    plan = plan_of(hidden_MH, head_VH, temperature, forbidden, (entropy, entropy_gradient), chunk_rows, chunk_vocab, cap)
     _check(hidden_MH, head_VH, targets_M, bias, plan)
     targets_M = to_device(targets_M, hidden_MH.device)
     logp_M, entropy_M = _Streaming.apply(hidden_MH, head_VH, bias, targets_M, plan)  # pyright: ignore[reportGeneralTypeIssues]
@@ -75,7 +96,9 @@ def streaming_logprobs(
 
 
 @dataclass(frozen=True)
-class _Plan:
+class HeadPlan:
+    """How a pass over the vocabulary is made."""
+
     temperature: float
     forbidden: tuple[int, ...]
     entropy: bool
@@ -91,7 +114,7 @@ class _Plan:
     cap: float | None
 
 
-def _plan(
+def plan_of(
     hidden: torch.Tensor,
     head: torch.Tensor,
     temperature: float,
@@ -100,7 +123,12 @@ def _plan(
     rows: int,
     vocab: int,
     cap: float | None,
-) -> _Plan:
+) -> HeadPlan:
+    """Check numbers and types, and choose the types of the work.
+
+    Raises:
+        ValueError: one of them cannot be.
+    """
     if not temperature > 0:
         raise ValueError(f"temperature {temperature}: must be positive")
     if cap is not None and not cap > 0:
@@ -115,10 +143,10 @@ def _plan(
         raise ValueError(f"hidden is {hidden.dtype} and head is {head.dtype}: cast one of them, or run under torch.autocast")
     compute = torch.get_autocast_dtype(where) if cast else hidden.dtype
     exact = torch.float64 if compute == torch.float64 else torch.float32
-    return _Plan(temperature, tuple(sorted(set(forbidden))), *entropies, rows, vocab, compute, exact, torch.is_grad_enabled(), cap)
+    return HeadPlan(temperature, tuple(sorted(set(forbidden))), *entropies, rows, vocab, compute, exact, torch.is_grad_enabled(), cap)
 
 
-def _check(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, bias: torch.Tensor | None, plan: _Plan) -> None:
+def _check(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, bias: torch.Tensor | None, plan: HeadPlan) -> None:
     if hidden.ndim != 2 or head.ndim != 2 or hidden.shape[1] != head.shape[1]:
         raise ValueError(f"hidden {tuple(hidden.shape)} and head {tuple(head.shape)}: expected [M, H] and [V, H]")
     size = head.shape[0]
@@ -136,17 +164,18 @@ def _check(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, bias
             raise ValueError(f"target ids {low} to {high}: outside the vocabulary of {size}")
 
 
-def _ranges(size: int, step: int) -> Iterator[slice]:
+def ranges(size: int, step: int) -> Iterator[slice]:
+    """Slices of at most `step` that cover `size`."""
     return (slice(start, min(start + step, size)) for start in range(0, size, step))
 
 
-def _forbidden_in(columns: slice, plan: _Plan, device: torch.device) -> torch.Tensor | None:
+def _forbidden_in(columns: slice, plan: HeadPlan, device: torch.device) -> torch.Tensor | None:
     """The forbidden ids of one vocabulary chunk, counted from its start."""
     inside = [i - columns.start for i in plan.forbidden if columns.start <= i < columns.stop]
     return to_device(torch.tensor(inside), device) if inside else None
 
 
-def _logits(hidden_RH: torch.Tensor, head_CH: torch.Tensor, bias_C: torch.Tensor | None, banned: torch.Tensor | None, plan: _Plan):
+def chunk_logits(hidden_RH: torch.Tensor, head_CH: torch.Tensor, bias_C: torch.Tensor | None, banned: torch.Tensor | None, plan: HeadPlan):
     """One chunk of z, [R, C], a fresh tensor."""
     z_RC = (hidden_RH @ head_CH.T).to(plan.exact)
     if bias_C is not None:
@@ -158,7 +187,7 @@ def _logits(hidden_RH: torch.Tensor, head_CH: torch.Tensor, bias_C: torch.Tensor
     return z_RC if banned is None else z_RC.index_fill_(1, banned, _LOW)
 
 
-def _slope(z_RC: torch.Tensor, plan: _Plan) -> torch.Tensor | None:
+def cap_slope(z_RC: torch.Tensor, plan: HeadPlan) -> torch.Tensor | None:
     """What the soft cap multiplies gradients by, from one chunk of z; None without one. Forbidden tokens, far below, get 0."""
     if plan.cap is None:
         return None
@@ -176,7 +205,7 @@ def _column(targets_R: torch.Tensor, columns: slice) -> tuple[torch.Tensor, torc
 class _Running:
     """Per row: maximum m, s = sum exp(z - m), e = sum exp(z - m) (z - m), and the target's logit."""
 
-    def __init__(self, count: int, plan: _Plan, device: torch.device):
+    def __init__(self, count: int, plan: HeadPlan, device: torch.device):
         self.plan = plan
         self.m = torch.full((count,), _LOW, dtype=plan.exact, device=device)
         self.s, self.e, self.target = (torch.zeros_like(self.m) for _ in range(3))
@@ -201,7 +230,7 @@ class _Running:
 class _Streaming(Function):
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, hidden: torch.Tensor, head: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor, plan: _Plan
+        ctx: Any, hidden: torch.Tensor, head: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor, plan: HeadPlan
     ) -> tuple[torch.Tensor, torch.Tensor]:
         count, size = hidden.shape[0], head.shape[0]
         state = _Running(count, plan, hidden.device)
@@ -210,12 +239,12 @@ class _Streaming(Function):
         kept: torch.Tensor | None = None
         with torch.autocast(hidden.device.type, enabled=False):
             hidden_c = hidden.to(plan.compute)
-            for columns in _ranges(size, plan.vocab):
+            for columns in ranges(size, plan.vocab):
                 head_c = head[columns].to(plan.compute)
                 bias_c = None if bias is None else bias[columns]
                 banned = _forbidden_in(columns, plan, hidden.device)
-                for rows in _ranges(count, plan.rows):
-                    p = state.add(_logits(hidden_c[rows], head_c, bias_c, banned, plan), rows, columns, targets[rows])
+                for rows in ranges(count, plan.rows):
+                    p = state.add(chunk_logits(hidden_c[rows], head_c, bias_c, banned, plan), rows, columns, targets[rows])
                     kept = p if whole else None
                     del p  # not one chunk more than needed while the next is made
         log_s = state.s.log()
@@ -237,7 +266,7 @@ class _Streaming(Function):
     @once_differentiable
     def backward(ctx: Any, grad_logp: torch.Tensor, grad_entropy: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         hidden, head, bias, targets, log_z, allowed, kept, entropy = ctx.saved_tensors
-        plan: _Plan = ctx.plan
+        plan: HeadPlan = ctx.plan
         to_hidden, to_head, to_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.zeros_like(hidden, dtype=plan.exact) if to_hidden else None
         d_head = torch.zeros_like(head) if to_head else None
@@ -245,21 +274,21 @@ class _Streaming(Function):
         grad = grad_logp.to(plan.exact) / plan.temperature
         with torch.autocast(hidden.device.type, enabled=False):
             hidden_c = hidden.to(plan.compute)
-            for columns in _ranges(head.shape[0], plan.vocab):
+            for columns in ranges(head.shape[0], plan.vocab):
                 head_c = head[columns].to(plan.compute)
                 bias_c = None if bias is None else bias[columns]
                 banned = _forbidden_in(columns, plan, hidden.device)
                 part_head = None if d_head is None else _part(d_head, columns, plan.exact)
                 part_bias = None if d_bias is None else _part(d_bias, columns, plan.exact)
-                for rows in _ranges(hidden.shape[0], plan.rows):
+                for rows in ranges(hidden.shape[0], plan.rows):
                     slope: torch.Tensor | None = None
                     if entropy is not None:
-                        z = _logits(hidden_c[rows], head_c, bias_c, banned, plan)
-                        slope = _slope(z, plan)
+                        z = chunk_logits(hidden_c[rows], head_c, bias_c, banned, plan)
+                        slope = cap_slope(z, plan)
                         dz = _with_entropy(z.sub_(log_z[rows, None]), grad[rows], grad_entropy[rows] / plan.temperature, entropy[rows])
                     elif kept is None:
-                        z = _logits(hidden_c[rows], head_c, bias_c, banned, plan)
-                        slope = _slope(z, plan)
+                        z = chunk_logits(hidden_c[rows], head_c, bias_c, banned, plan)
+                        slope = cap_slope(z, plan)
                         dz = z.sub_(log_z[rows, None]).exp_().mul_(-grad[rows, None])
                     else:
                         dz = kept * -grad[rows, None]
@@ -270,9 +299,9 @@ class _Streaming(Function):
                         part_bias += dz.sum(0)
                     dz_c = dz.to(plan.compute)
                     if d_hidden is not None:
-                        _accumulate(d_hidden[rows], dz_c, head_c)
+                        accumulate(d_hidden[rows], dz_c, head_c)
                     if part_head is not None:
-                        _accumulate(part_head, dz_c.T, hidden_c[rows])
+                        accumulate(part_head, dz_c.T, hidden_c[rows])
                 _store(d_head, part_head, columns)
                 _store(d_bias, part_bias, columns)
         return d_hidden.to(hidden.dtype) if d_hidden is not None else None, d_head, d_bias, None, None
@@ -302,7 +331,7 @@ def _store(total: torch.Tensor | None, part: torch.Tensor | None, columns: slice
         total[columns] = part
 
 
-def _accumulate(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+def accumulate(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     """total += a @ b."""
     if total.dtype == a.dtype:
         total.addmm_(a, b)

@@ -20,6 +20,7 @@ from vlmrl.algo.behaviour import old_logprobs
 from vlmrl.algo.inputs import LossInputs
 from vlmrl.errors import NumericsError
 from vlmrl.policy.forward import Layout, TokenLogprobs, layout_of
+from vlmrl.policy.head import TokenStat
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, response_mask, to_device
 from vlmrl.policy.vision import VisionCache
@@ -60,6 +61,8 @@ class Learner:
     """Context of every forward pass that a backward follows, where its activations shall wait for that elsewhere."""
     entropy_gradient: bool = False
     """Whether a loss needs entropies that it can differentiate (`entropy_BT`)."""
+    stats: Mapping[str, TokenStat] = field(default_factory=dict[str, TokenStat])
+    """Quantities of the logits that losses need, by the names of these needs."""
     rehearse: bool = False
     """Whether the next step begins with a rehearsal of its largest micro-batch (`rehearse`); it is once per stage."""
 
@@ -142,25 +145,35 @@ class TokenScores:
 
     logp_NT: torch.Tensor
     entropy_NT: torch.Tensor
+    stats: Mapping[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+    """[N, T] of each of the `stats` that were asked for."""
 
 
 @torch.no_grad()
-def score_tokens(learner: Learner, rows: Sequence[Row], *, policy: Policy | None = None, vision: VisionCache | None = None) -> TokenScores:
-    """Compute log-probs and entropies of all rows: under the policy, or under another one that is given."""
-    policy, vision = policy or learner.policy, vision or learner.vision
-    logp_NT, entropy_NT = (torch.zeros(response_mask(rows).shape) for _ in range(2))
+def score_tokens(
+    learner: Learner,
+    rows: Sequence[Row],
+    *,
+    policy: Policy | None = None,
+    vision: VisionCache | None = None,
+    stats: Mapping[str, TokenStat] | None = None,
+) -> TokenScores:
+    """Compute log-probs and entropies of all rows, and `stats`: under the policy, or under another one that is given."""
+    policy, vision, stats = policy or learner.policy, vision or learner.vision, stats or {}
+    out = [torch.zeros(response_mask(rows).shape) for _ in range(2 + len(stats))]  # apart: a view would be sent with all of them
     layout = layout_of(policy, learner.layout)
     own = _numbered(layout, rows, learner.max_tokens_per_microbatch)
     for (n, part), turns in passes_of(policy, vision, own, train=False):
         batch = layout.pack(part, policy.positions, policy.device, pad_id=policy.bundle.end_ids[0])
-        how = {"temperature": learner.temperature, "forbidden": learner.forbidden, "train": False}
+        how = {"temperature": learner.temperature, "forbidden": learner.forbidden, "train": False, "stats": stats}
         for turn in turns:
             scored = turn.forward(layout, policy, batch, **how)
             if not turn.own or not len(n):
                 continue
             width = scored.logp_BT.shape[1]
-            logp_NT[n, :width], entropy_NT[n, :width] = torch.stack([scored.logp_BT, scored.entropy_BT]).cpu()
-    return TokenScores(logp_NT, entropy_NT)
+            for all_NT, value_BT in zip(out, torch.stack(scored.tensors()).cpu(), strict=True):
+                all_NT[n, :width] = value_BT
+    return TokenScores(out[0], out[1], dict(zip(stats, out[2:], strict=True)))
 
 
 def score_rows(learner: Learner, rows: Sequence[Row], *, policy: Policy | None = None, vision: VisionCache | None = None) -> torch.Tensor:
@@ -214,7 +227,7 @@ def rehearse(learner: Learner, rows: Sequence[Row]) -> None:
             micro = layout.pack(part, policy.positions, policy.device, pad_id=pad)
             for turn in turns:
                 scored = _forward(learner, layout, micro, turn)
-                _backward(learner, (scored.logp_BT.sum() + scored.entropy_BT.sum()) * 0, last=False, complete=turn.complete)
+                _backward(learner, scored.nothing(), last=False, complete=turn.complete)
 
 
 def _until_it_fits(learner: Learner, passes: Callable[[], T]) -> T:
@@ -264,7 +277,7 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
             scored = _forward(learner, layout, micro, turn)
             if not turn.own or not len(n):
                 # rows of another rank, or none: their backward pass is made of collectives, so every rank runs one
-                scalar = scored.logp_BT.sum() * 0
+                scalar = scored.nothing()
             else:
                 x, slices = loss_inputs(batch, n, scored), _slices(batch, n, micro)
                 scalar, metrics = objective(x, slices, total)
@@ -286,6 +299,7 @@ def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, 
             forbidden=learner.forbidden,
             train=True,
             entropy_gradient=learner.entropy_gradient,
+            stats=learner.stats,
         )
 
 
@@ -338,14 +352,14 @@ def loss_inputs(batch: Minibatch, n: torch.Tensor | slice, scored: TokenLogprobs
         entropy_BT=scored.entropy_BT,
         tasks=batch.tasks,
         **own,
-        provided={name: value for name, value in fields.items() if name not in own},
+        provided={**{name: value for name, value in fields.items() if name not in own}, **scored.stats},
     )
 
 
 def scored_inputs(learner: Learner, batch: Minibatch) -> LossInputs:
     """Make the inputs of a whole minibatch, with a forward pass without gradient."""
-    scores = score_tokens(learner, batch.rows)
-    return loss_inputs(batch, slice(None), TokenLogprobs(logp_BT=scores.logp_NT, entropy_BT=scores.entropy_NT))
+    scores = score_tokens(learner, batch.rows, stats=learner.stats)
+    return loss_inputs(batch, slice(None), TokenLogprobs(logp_BT=scores.logp_NT, entropy_BT=scores.entropy_NT, stats=scores.stats))
 
 
 def _slices(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch) -> MicroSlices:

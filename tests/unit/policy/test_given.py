@@ -18,6 +18,7 @@ from vlmrl.errors import RowError
 from vlmrl.families import generic
 from vlmrl.families.given import medium_of
 from vlmrl.policy.forward import TokenLogprobs, layout_of
+from vlmrl.policy.head import TokenStat
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row
 from vlmrl.rollout.engine_fork import ForkEngine
@@ -70,7 +71,10 @@ def test_layouts_agree_with_each_other_and_with_what_the_engine_reports(given: T
     rows = rows_of(requests, found)
     rows = [rows[i] for i in (3, 0, 4, 1, 5, 2)]  # groups need not stand together
     with torch.no_grad():
-        out = {name: scored(given, rows, name) for name in ("repeat", "fork", "shared_prefix")}
+        stats = {"surprise": TokenStat(lambda logp_MV: torch.special.entr(logp_MV.exp()).sum(1))}
+        out = {name: scored(given, rows, name, stats=stats) for name in ("repeat", "fork", "shared_prefix")}
+    for one in out.values():
+        torch.testing.assert_close(one.stats["surprise"], one.entropy_BT, rtol=0, atol=1e-5)
     for name in ("fork", "shared_prefix"):
         torch.testing.assert_close(out[name].logp_BT, out["repeat"].logp_BT, rtol=0, atol=2e-4)
         torch.testing.assert_close(out[name].entropy_BT, out["repeat"].entropy_BT, rtol=0, atol=2e-4)

@@ -49,15 +49,13 @@ class RankPass(ModelPass):
         if not policy.shards.collective:
             return self._scores(layout, policy, batch, train=train, **more)
 
-        def run() -> tuple[torch.Tensor, torch.Tensor]:
+        def run() -> tuple[torch.Tensor, ...]:
             zero = sum(_idle_pass(policy, train=train) for _ in range(self.idle))
             # at the place where features enter, so that the backward pass goes through the same layers as on the other ranks
             with _added_to_embeddings(policy, zero):
-                scored = self._scores(layout, policy, batch, train=train, **more)
-            return scored.logp_BT, scored.entropy_BT
+                return self._scores(layout, policy, batch, train=train, **more).tensors()
 
-        logp_BT, entropy_BT = policy.shards.run(run)
-        return TokenLogprobs(logp_BT=logp_BT, entropy_BT=entropy_BT)
+        return TokenLogprobs.of(policy.shards.run(run), more.get("stats", {}))
 
     def _scores(self, layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, *, train: bool, **more: Any) -> TokenLogprobs:
         if self.owner is None or policy.sequence is None:

@@ -19,7 +19,7 @@ from vlmrl.config.methods import SLOTS
 from vlmrl.methods import registries
 from vlmrl.registry import Entry, fits
 from vlmrl.train.stage import providers  # noqa: F401 (registers them)
-from vlmrl.train.stage.provide import PROVIDERS, SCALARS
+from vlmrl.train.stage.provide import provided_fields
 
 ROOT = Path(__file__).parents[1]
 GENERATED = ROOT / "docs" / "papers.md"
@@ -96,7 +96,7 @@ def test_needs_are_fields_of_the_inputs_or_have_a_provider(slot, entry):
     needs = entry.extra.get("needs", ())
     assert isinstance(needs, tuple)
     if slot in INPUTS:
-        assert set(needs) <= {field.name for field in dataclasses.fields(INPUTS[slot])} | {*PROVIDERS, *SCALARS}
+        assert set(needs) <= {field.name for field in dataclasses.fields(INPUTS[slot])} | provided_fields()
 
 
 def test_an_optional_input_that_is_read_is_declared():

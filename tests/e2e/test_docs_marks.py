@@ -32,7 +32,7 @@ from vlmrl.evals.ask.tasks import Task
 from vlmrl.methods import registries
 from vlmrl.registry import Registry
 from vlmrl.train.stage import providers  # noqa: F401 (registers them)
-from vlmrl.train.stage.provide import PROVIDERS, SCALARS
+from vlmrl.train.stage.provide import provided_fields
 from vlmrl.zoo.rewards.run.foreign import Form
 
 WRITTEN = [page for page in PAGES if page != GENERATED]
@@ -243,7 +243,7 @@ def options_of_eval(table: Table) -> None:
 
 
 def inputs_and_providers(table: Table) -> None:
-    fields = {f.name for inputs in (AdvantageInputs, LossInputs) for f in dataclasses.fields(inputs)} | {*PROVIDERS, *SCALARS}
+    fields = {f.name for inputs in (AdvantageInputs, LossInputs) for f in dataclasses.fields(inputs)} | provided_fields()
     for row in table.rows:
         assert set(marks(row[0])) <= fields, row[0]
 

@@ -19,7 +19,7 @@ from vlmrl.algo.inputs import AdvantageInputs, LossInputs
 from vlmrl.methods import registries
 from vlmrl.registry import Entry, Parameter
 from vlmrl.train.stage import providers  # noqa: F401 (registers them)
-from vlmrl.train.stage.provide import PROVIDERS, SCALARS
+from vlmrl.train.stage.provide import SCALARS, provided_fields
 
 FOUND = registries()
 N, T = 6, 3
@@ -69,7 +69,7 @@ def value(name: str) -> Tensor:
 
 
 def provided(needs: Iterable[str]) -> Declared:
-    return Declared({name: value(name) for name in needs if name in PROVIDERS or name in SCALARS})
+    return Declared({name: value(name) for name in needs if name in provided_fields()})
 
 
 def advantage_inputs(needs: Iterable[str], **more: Any) -> AdvantageInputs:

@@ -1,11 +1,61 @@
-"""What a method may need beyond the rewards: what providers give (`AdvantageInputs.provided`), and reward columns by name."""
+"""What a method may need beyond the rewards: what providers give (`AdvantageInputs.provided`), quantities of the logits, and reward columns
+by name."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from vlmrl.algo.inputs import AdvantageInputs
+from vlmrl.registry import Catalogue
+
+OfLogits = Callable[[Tensor], Tensor]
+"""Log-probs [M, V] of M tokens' distributions, over the V ids that may be drawn -> one number per token, [M]. It acts on each row alone."""
+F = TypeVar("F", bound=OfLogits)
+
+TOKEN_STATS: Catalogue[OfLogits] = Catalogue("token_stat")
+"""Quantities per token beyond log-prob and entropy, by name."""
+GRADIENT = "differentiable_"
+
+
+def token_stat(name: str) -> Callable[[F], F]:
+    """Decorator that registers a quantity of the logits: a method then needs `<name>_NT` (before the updates), `<name>_BT` (in a loss,
+    without gradient) or `differentiable_<name>_BT`. It is computed where a method of the recipe needs it, in the output head.
+
+    Raises:
+        ValueError: the name is taken, begins like a need of its own, or the function has no docstring.
+    """
+
+    def register(function: F) -> F:
+        if not function.__doc__:
+            raise ValueError(f"token_stat '{name}' needs a docstring")
+        if name.startswith(GRADIENT):
+            raise ValueError(f"token_stat '{name}': a method writes '{GRADIENT}' in its needs; leave it out")
+        TOKEN_STATS.add(name, function)
+        return function
+
+    return register
+
+
+def token_stat_of(need: str) -> tuple[OfLogits, bool] | None:
+    """Look up the quantity of the logits that a need names.
+
+    Returns:
+        (its function, whether with gradient); None for any other need.
+    """
+    name, _, axes = need.rpartition("_")
+    gradient = axes == "BT" and name.startswith(GRADIENT)
+    name = name.removeprefix(GRADIENT) if gradient else name
+    return (TOKEN_STATS[name], gradient) if axes in ("NT", "BT") and name in TOKEN_STATS else None
+
+
+def token_stat_needs() -> list[str]:
+    """List the names under which methods need the registered quantities."""
+    return [need for name in TOKEN_STATS for need in (f"{name}_NT", f"{name}_BT", f"{GRADIENT}{name}_BT")]
+
 
 WHAT = {
     "progress": "the share of the stage that is done, in [0, 1]",

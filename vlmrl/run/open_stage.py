@@ -85,7 +85,6 @@ def open_stage(
     policy = s.policy
     named = freeze(policy, cfg.frozen)
     learner = _learner(s, cfg, named, s.engine.updates(policy, named, cfg.optim), temperature, forbidden)
-    learner.entropy_gradient = any("entropy_BT" in method.needs for method in methods)
     memories = _memories(s)
     make_sampler = _sampler(s, cfg, sampler or default("sampler"), rows.samples)
     kept = memories.keep("sampler", make_sampler())
@@ -95,6 +94,8 @@ def open_stage(
         learner.updates.start(resumed)
     policy.vision_version += int(resumed is not None)
     used = Providers.of(methods)
+    learner.entropy_gradient = any("entropy_BT" in method.needs for method in methods)
+    learner.stats = used.stats_of("BT")
     compares = reference or used.reference or any("logp_ref_BT" in method.needs for method in methods)
     stage = Stage(
         cfg=cfg,

@@ -9,6 +9,8 @@ of the recipe needs the field:
 The axes in a field's name say where it goes. `_N` and `_NT` are values of this rank's rollouts (in the order of `batch.rows`) for methods
 that see `AdvantageInputs`; those of all ranks are put together. `_B` and `_BT` are values of a minibatch's rows for methods that see
 `LossInputs`; `batch` is then the `Minibatch`. Methods find both in `provided`.
+Quantities of the logits (`algo.needs.token_stat`) need no provider of their own: one forward pass of all rows gives those before the
+updates (`providers.tokens`), the pass of a loss its own.
 A value that the step's rows do not have is left out, on every rank alike; a method that cannot go without then says so (`need`).
 A provider may keep something from step to step (`keeps`), and may ask for the stage's second model (`reference`).
 """
@@ -23,7 +25,9 @@ from typing import Any, Protocol
 import torch
 
 from vlmrl.algo.inputs import AdvantageInputs, LossInputs, has_axis
+from vlmrl.algo.needs import token_stat_needs, token_stat_of
 from vlmrl.errors import ConfigError
+from vlmrl.policy.head import TokenStat
 from vlmrl.protocols import Stateful
 from vlmrl.registry import nearest
 from vlmrl.train import dist
@@ -83,6 +87,13 @@ SCALARS = ("progress",)
 """In `provided` without a provider (`StepBatch.of`): single numbers, the same on every rank."""
 ALWAYS = {one.name for inputs in (AdvantageInputs, LossInputs) for one in dataclasses.fields(inputs)} | {*SCALARS}
 """What the trainer itself fills, where it can."""
+PASS = "logp_NT"
+"""The provider of this field makes the pass that gives quantities of the logits before the updates."""
+
+
+def provided_fields() -> set[str]:
+    """List every name that may stand in `provided`."""
+    return {*PROVIDERS, *SCALARS, *token_stat_needs()}
 
 
 @dataclass(frozen=True)
@@ -92,6 +103,8 @@ class Providers:
     used: Mapping[str, tuple[Provider, Bound]] = dataclasses.field(default_factory=dict[str, "tuple[Provider, Bound]"])
     """By field that is needed."""
     keepers: dict[str, ProviderState] = dataclasses.field(default_factory=dict[str, ProviderState])
+    stats: Mapping[str, TokenStat] = dataclasses.field(default_factory=dict[str, TokenStat])
+    """The quantities of the logits that are needed, by the names of these needs."""
 
     @staticmethod
     def of(methods: Iterable[Bound]) -> Providers:
@@ -101,13 +114,19 @@ class Providers:
             ConfigError: nothing provides a need, or two methods want it made from different arguments.
         """
         used: dict[str, tuple[Provider, Bound]] = {}
+        stats: dict[str, TokenStat] = {}
         problems: list[str] = []
         for method in methods:
             for name in method.needs:
-                provider = PROVIDERS.get(name)
+                provider, quantity = PROVIDERS.get(name), token_stat_of(name)
+                if quantity is not None:
+                    if provider is not None or name in ALWAYS:
+                        problems.append(f"'{name}' of {method.slot} '{method.name}' is a token_stat and a field too; rename the token_stat")
+                    stats[name] = TokenStat(*quantity)
+                    provider = PROVIDERS[PASS] if name.endswith("_NT") else None
                 if provider is None:
-                    if name not in ALWAYS:
-                        known = sorted({*PROVIDERS, *ALWAYS})
+                    if quantity is None and name not in ALWAYS:
+                        known = sorted({*provided_fields(), *ALWAYS})
                         problems.append(f"{method.slot} '{method.name}' needs '{name}', which nothing provides{nearest(name, known)}")
                     continue
                 first = used.setdefault(name, (provider, method))[1]
@@ -119,7 +138,11 @@ class Providers:
                     )
         if problems:
             raise ConfigError(problems)
-        return Providers(used)
+        return Providers(used, stats=stats)
+
+    def stats_of(self, axes: str) -> dict[str, TokenStat]:
+        """Choose the quantities of the logits whose needs end in these axes."""
+        return {name: stat for name, stat in self.stats.items() if name.endswith(f"_{axes}")}
 
     @property
     def reference(self) -> bool:

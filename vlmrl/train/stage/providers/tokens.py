@@ -34,10 +34,11 @@ def response_ids(rows: Sequence[Row], width: int) -> torch.Tensor:
 
 @provides("logp_NT", "entropy_NT")
 def under_policy(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, torch.Tensor]:
-    """Log-prob of each sampled token and entropy of the distribution it was drawn from, under the current policy: one forward of all
-    rows without gradient. float32 [n, T], 0 outside the responses."""
-    scored = score_tokens(stage.learner, batch.rows)
-    return {"logp_NT": scored.logp_NT, "entropy_NT": scored.entropy_NT}
+    """Log-prob of each sampled token, entropy of the distribution it was drawn from, and what else of the logits the recipe's methods need
+    (`algo.needs.token_stat`), under the current policy: one forward of all rows without gradient. float32 [n, T], 0 outside the
+    responses."""
+    scored = score_tokens(stage.learner, batch.rows, stats=stage.providers.stats_of("NT"))
+    return {"logp_NT": scored.logp_NT, "entropy_NT": scored.entropy_NT, **scored.stats}
 
 
 @provides("logp_ref_NT", reference=True)

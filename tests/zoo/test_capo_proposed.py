@@ -1,4 +1,4 @@
-"""Reweight `capo_proposed`, and the provider of what it needs."""
+"""Reweight `capo_proposed`, and what it needs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import inputs
-from vlmrl.train.stage.providers import logit_step, peaks
+from vlmrl.train.stage.providers import logit_step
 from vlmrl.zoo.reweight.capo_proposed import capo_proposed, shifts
+from vlmrl.zoo.token_stat import power_sums
 
 
 def sums(p, y):
@@ -83,18 +84,7 @@ def test_the_step_follows_the_learning_rate(done, rate):
     assert found.tolist() == pytest.approx([rate * 128] * 2)
 
 
-def test_the_sums_come_from_colder_temperatures(monkeypatch):
-    logits = torch.tensor([[0.4, -1.0, 2.0], [0.0, 0.1, -0.2]], dtype=torch.float64)
-
-    @dataclasses.dataclass
-    class Learner:
-        temperature: float
-
-    def score(learner, rows):
-        return (logits / learner.temperature).log_softmax(-1)[:, :1]
-
-    monkeypatch.setattr(peaks, "score_rows", score)
-    found = peaks.peaks(SimpleNamespace(learner=Learner(0.7)), SimpleNamespace(rows=()), None)
-    p = (logits / 0.7).softmax(-1)
-    for k in (2, 3):
-        assert found[f"log_p{k}_NT"][:, 0].tolist() == pytest.approx((p**k).sum(-1).log().tolist())
+def test_the_sums_by_hand():
+    p = torch.tensor([[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    assert power_sums.log_p2(p.log()).exp().tolist() == pytest.approx([0.38, 1.0])
+    assert power_sums.log_p3(p.log()).exp().tolist() == pytest.approx([0.16, 1.0])

@@ -14,7 +14,7 @@ Everything follows from p(y), the sums of p^2 and p^3, A and the number s = eta 
 Ours: s is one number, `step`, for all tokens, as the norm before the output matrix gives hidden states nearly one length: the learning rate
 of the coming update times the hidden size, up to the norm's weights. In the authors' runs that is 1.5e-5 times 3584, 0.05, and leaves alone
 what is nearly certain; with 1e-6 and a size of 2048 it is 0.002, and nearly nothing is masked. A step that is much too large for the bounds
-masks every token. The code can also model Adam's moments. Masked tokens stay in the denominator. Three forward passes without gradient.
+masks every token. The code can also model Adam's moments. Masked tokens stay in the denominator. One forward pass without gradient.
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ NUMBERS = ("P4", "P6", "P7", "P8", "P10")
 def tried(name: str) -> dict[str, Any]:
     """The report of a configuration."""
     import vlmrl  # noqa: F401 (torchvision next to a CPU-only torch)
-    from vlmrl.extras.conform.run import conform
-    from vlmrl.extras.conform.subject import open_subject
-    from vlmrl.families.tiny import write_tiny
+    from vlmrl.extras.families.conform.run import conform
+    from vlmrl.extras.families.conform.subject import open_subject
+    from vlmrl.extras.families.tiny import write_tiny
     from vlmrl.policy.load import quiet_transformers
 
     quiet_transformers()
@@ -86,7 +86,7 @@ def rendered(reports: Sequence[Mapping[str, Any]], failed: Mapping[str, str], mi
 
 def main(arguments: Sequence[str] | None = None) -> None:
     from vlmrl.errors import ConfigError
-    from vlmrl.families.tiny import TINY
+    from vlmrl.extras.families.tiny import TINY
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="configurations, with commas")

@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.common import ROOT, BenchmarkError, machine, revision
 
 FAMILIES = ("internvl", "gemma3", "lfm2_vl", "mistral3")
-"""Configurations of `vlmrl.families.tiny` whose pictures here have one size; SmolVLM's processor needs a package of its own."""
+"""Configurations of `vlmrl.extras.families.tiny` whose pictures here have one size; SmolVLM's processor needs a package of its own."""
 ROWS = {"pretrain": 2000, "train": 640, "test": 300}
 """Rows of a split: loose ones for the supervised stage, exact ones for RL and for the held-out questions."""
 KINDS = 3
@@ -66,7 +66,7 @@ def words() -> list[str]:
 def write_model(family: str, folder: Path, seed: int) -> None:
     """A small random model of the family. The same seed gives the same files."""
     from vlmrl.compat import ensure_torchvision
-    from vlmrl.families.tiny import TINY
+    from vlmrl.extras.families.tiny import TINY
 
     ensure_torchvision()
     import torch

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.step.flops import TRAINING, Flops, Plan, StepFlops
-from vlmrl.families import probe
+from vlmrl.extras.families import probe
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 Segment = tuple[int, int, int]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.families import tiny_folder
-from vlmrl.extras.conform import engine
-from vlmrl.extras.conform.run import conform
-from vlmrl.extras.conform.subject import open_subject
+from vlmrl.extras.families.conform import engine
+from vlmrl.extras.families.conform.run import conform
+from vlmrl.extras.families.conform.subject import open_subject
 
 pytest.importorskip("vllm", reason="vLLM is not installed here; see docs/rollout.md")
 pytestmark = pytest.mark.slow

@@ -307,7 +307,9 @@ def files_of_pins(table: Table) -> None:
 
 
 def mistakes_and_their_tests(table: Table) -> None:
-    code = "".join((ROOT / "tests/unit/extras/conform" / name).read_text() for name in ("test_conform.py", "test_conform_inputs.py"))
+    code = "".join(
+        (ROOT / "tests/unit/extras/families/conform" / name).read_text() for name in ("test_conform.py", "test_conform_inputs.py")
+    )
     for _, promise, test in table.rows:
         _, _, body = code.partition(f"def {marks(test)[0]}(")
         assert f'"{promise}"' in body.partition("\ndef ")[0], f"{test} tries no {promise}"
@@ -376,7 +378,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
         "docs/evaluation.md",
         "What rows say of themselves",
     ): "tests/unit/evals/test_evals_levels.py, tests/unit/extras/pages/test_evals_steps.py",
-    ("docs/families.md", "Other model families"): "tests/unit/families/test_tiles.py",
+    ("docs/families.md", "Other model families"): "tests/unit/extras/families/test_tiles.py",
     ("docs/families.md", "What exact training needs of a model"): mistakes_and_their_tests,
     ("docs/glossary.md", "*"): "tests/test_glossary.py",
     ("docs/gpu_check.md", "What the lines mean"): lines_of_the_gpu_check,
@@ -400,7 +402,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/methods.md", "Reward functions of yours"): forms_of_rewards,
     ("docs/overlap.md", "Measured"): "measured; tests/faults/test_resume_ahead.py",
     ("docs/serving.md", "Serving a checkpoint"): "prose; tests/unit/extras/serve/test_serve_http.py",
-    ("docs/your_model.md", "Your model"): "prose; tests/unit/extras/conform/test_conform.py",
+    ("docs/your_model.md", "Your model"): "prose; tests/unit/extras/families/conform/test_conform.py",
     ("docs/your_reward.md", "*"): "prose; tests/unit/rewards, tests/faults/test_rewards_without_signal.py",
     (
         "docs/plan.md",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vlmrl.families.tiny import write_tiny
+from vlmrl.extras.families.tiny import write_tiny
 
 
 def tiny_folder(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, head: int | None = None) -> Path:

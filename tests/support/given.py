@@ -9,7 +9,7 @@ from tests.support.tiny import Tiny
 from vlmrl.config.schema import ToyWorldSection
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import load_source
-from vlmrl.families.tiny import write_tiny
+from vlmrl.extras.families.tiny import write_tiny
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.vision import VisionCache

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vlmrl.extras.conform.run import NOT_RUN, PROMISES, Report
-from vlmrl.families import verdict
+from vlmrl.extras.families import verdict
+from vlmrl.extras.families.conform.run import NOT_RUN, PROMISES, Report
 
 HERE = {name: verdict._installed(name) for name in ("transformers", "torch")}
 

@@ -44,7 +44,7 @@ COMMANDS = (
     "vlmrl.cli.launch",
     "vlmrl.extras.vllm.command",
     "vlmrl.extras.plan.command",
-    "vlmrl.extras.conform.command",
+    "vlmrl.extras.families.conform.command",
     "vlmrl.cli.train",
     "vlmrl.cli.check",
     "vlmrl.cli.thoughts",

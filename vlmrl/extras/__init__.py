@@ -65,7 +65,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "train.sequence": "vlmrl.train.shard.sequence:sharing",
     },
     "optimizer": {"adamw8bit": "vlmrl.train.shard.adamw8bit:make", "muon": "vlmrl.train.shard.muon:make"},
-    "report beside a model": {"conform.json": "vlmrl.families.verdict:read"},
+    "report beside a model": {"conform.json": "vlmrl.extras.families.verdict:read"},
     "family": {"generic": "vlmrl.extras.families.family:given"},
 }
 """Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""

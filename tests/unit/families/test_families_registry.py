@@ -11,8 +11,8 @@ from transformers import AutoConfig
 
 from tests.support.reports import HERE, written
 from vlmrl.errors import ConfigError
+from vlmrl.extras.families.verdict import read
 from vlmrl.families.registry import CHOICES, FAMILIES, choose
-from vlmrl.families.verdict import read
 from vlmrl.policy.load import SETTINGS
 
 

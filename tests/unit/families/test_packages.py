@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from vlmrl.errors import ConfigError
-from vlmrl.extras.conform.subject import open_small, open_subject
+from vlmrl.extras.families.conform.subject import open_small, open_subject
+from vlmrl.extras.families.tiny import write_tiny
 from vlmrl.families import packages
-from vlmrl.families.tiny import write_tiny
 from vlmrl.policy.load import load_processor
 
 

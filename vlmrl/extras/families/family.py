@@ -14,19 +14,17 @@ import torch
 
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError
-from vlmrl.families import generic, probe, tiles
+from vlmrl.extras.families import admission, generic, layouts, probe, tiles
+from vlmrl.extras.families.engine_fork import ForkEngine
+from vlmrl.extras.families.generic import Message
+from vlmrl.extras.families.scribe import Scribe
+from vlmrl.extras.families.training import LAYOUTS
 from vlmrl.families.base import Tokens
-from vlmrl.families.generic import Message
-from vlmrl.families.given import Scribe
 from vlmrl.families.registry import read_json
 from vlmrl.families.report import report_of
-from vlmrl.policy import layouts
-from vlmrl.policy.given import LAYOUTS
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.pack import PositionSpec
 from vlmrl.policy.vision import VisionCache
-from vlmrl.rollout.engine_fork import ForkEngine
-from vlmrl.run import admission
 from vlmrl.types import Part
 
 

@@ -18,11 +18,11 @@ from vlmrl.evals.ask.engines import answer_seed
 from vlmrl.evals.ask.models import LocalModel, open_store
 from vlmrl.evals.ask.question import asked_task
 from vlmrl.extras.serve.answering import Answering
+from vlmrl.extras.serve.followed import followed_engine
 from vlmrl.extras.serve.incoming import Incoming
 from vlmrl.extras.serve.prompts import Prompts
 from vlmrl.extras.serve.protocol import Chat, Refused
 from vlmrl.policy.vision import VisionCache
-from vlmrl.rollout.followed import followed_engine
 from vlmrl.types import GenerationSettings, Prompt, Request
 
 PLAIN = "-plain"

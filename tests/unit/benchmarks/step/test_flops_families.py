@@ -25,8 +25,8 @@ from benchmarks.step.flops_families import (
     vision_flops,
 )
 from vlmrl.compat import ensure_torchvision
-from vlmrl.families import generic
-from vlmrl.families.tiny import TINY
+from vlmrl.extras.families import generic
+from vlmrl.extras.families.tiny import TINY
 
 N = 40
 PICTURE = np.random.default_rng(0).integers(0, 256, (96, 160, 3), dtype=np.uint8)

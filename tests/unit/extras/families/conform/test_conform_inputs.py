@@ -12,14 +12,13 @@ from safetensors.torch import save_file
 
 from tests.support.families import tiny_folder
 from vlmrl.errors import CheckpointError, ConfigError, RowError
-from vlmrl.extras.conform.check import equal
-from vlmrl.extras.conform.run import ENGINES, Report, conform, wanted
-from vlmrl.extras.conform.subject import open_subject
-from vlmrl.families import control, generic, probe, stored
-from vlmrl.families.generic import Size
-from vlmrl.families.tiny import TINY
-from vlmrl.policy import layouts
-from vlmrl.rollout import engine_fork
+from vlmrl.extras.families import control, engine_fork, generic, layouts, probe
+from vlmrl.extras.families.conform.check import equal
+from vlmrl.extras.families.conform.run import ENGINES, Report, conform, wanted
+from vlmrl.extras.families.conform.subject import open_subject
+from vlmrl.extras.families.generic import Size
+from vlmrl.extras.families.tiny import TINY
+from vlmrl.families import stored
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ def test_tokens_are_planned_from_headers(tried: Callable[..., Report], monkeypat
     assert red(report) == set()
     planned = [c for c in report.checks if c.what == "planned from headers"]
     assert [c.case for c in planned] == ["two", "video"]
-    monkeypatch.setattr("vlmrl.extras.conform.headers.read_image_size", lambda file: (96, 96))
+    monkeypatch.setattr("vlmrl.extras.families.conform.headers.read_image_size", lambda file: (96, 96))
     report = tried("internvl", ("two",), "P2")
     assert [c.what for c in report.failed()] == ["planned from headers"]
     assert "(20, 12) encoded" in report.failed()[0].note

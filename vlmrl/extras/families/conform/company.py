@@ -7,13 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from vlmrl.extras.conform.check import Check, apart, broken
-from vlmrl.extras.conform.exact import ANSWERS, limits
-from vlmrl.extras.conform.inputs import ERRORS
-from vlmrl.extras.conform.subject import Tried
-from vlmrl.families import generic
-from vlmrl.families.generic import Encoded
-from vlmrl.policy import layouts
+from vlmrl.extras.families import generic, layouts
+from vlmrl.extras.families.conform.check import Check, apart, broken
+from vlmrl.extras.families.conform.exact import ANSWERS, limits
+from vlmrl.extras.families.conform.inputs import ERRORS
+from vlmrl.extras.families.conform.subject import Tried
+from vlmrl.extras.families.generic import Encoded
 
 _PIXELS = ("pixel_values", "pixel_values_videos")
 

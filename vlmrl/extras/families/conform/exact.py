@@ -14,14 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vlmrl.extras.conform.check import Check, apart, broken, equal, gradients, relative
-from vlmrl.extras.conform.inputs import ERRORS
-from vlmrl.extras.conform.subject import Tried, alone, own_logits
-from vlmrl.families import generic
-from vlmrl.families.generic import TowerOutput
-from vlmrl.policy import layouts, masks
-from vlmrl.policy.layouts import PromptAnswers
-from vlmrl.rollout import engine_fork
+from vlmrl.extras.families import engine_fork, generic, layouts, masks
+from vlmrl.extras.families.conform.check import Check, apart, broken, equal, gradients, relative
+from vlmrl.extras.families.conform.inputs import ERRORS
+from vlmrl.extras.families.conform.subject import Tried, alone, own_logits
+from vlmrl.extras.families.generic import TowerOutput
+from vlmrl.extras.families.layouts import PromptAnswers
 
 ANSWERS = ((40, 50, 60, 70, 80, 41, 51), (90, 41, 51), (61,), (33, 44, 55, 66))
 """Ids of answers: bytes of a local tokenizer, ordinary tokens of any other."""

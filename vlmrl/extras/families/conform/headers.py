@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from vlmrl.extras.conform.check import Check, broken, equal
-from vlmrl.extras.conform.inputs import ERRORS
-from vlmrl.extras.conform.subject import Tried
-from vlmrl.families import generic, stored
-from vlmrl.families.generic import Clip, Medium, Size
+from vlmrl.extras.families import generic
+from vlmrl.extras.families.conform.check import Check, broken, equal
+from vlmrl.extras.families.conform.inputs import ERRORS
+from vlmrl.extras.families.conform.subject import Tried
+from vlmrl.extras.families.generic import Clip, Medium, Size
+from vlmrl.families import stored
 from vlmrl.media.headers import read_image_size
 
 

@@ -1,6 +1,6 @@
 """The layouts in which a model of any family trains through its own forward.
 
-The layouts are those of `policy.layouts`. Rows are grouped by their prompts, features of media come from the cache of features, and the
+The layouts are those of `families.layouts`. Rows are grouped by their prompts, features of media come from the cache of features, and the
 streaming head applies what the model's head does behind its matrix: bias, scale, soft cap.
 
 Letters: M scored columns, V vocabulary, B rows, T response tokens.
@@ -15,12 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vlmrl.families import generic
-from vlmrl.families.generic import Encoded
-from vlmrl.policy import layouts
+from vlmrl.extras.families import generic, layouts
+from vlmrl.extras.families.generic import Encoded
+from vlmrl.extras.families.layouts import Read, Subject
 from vlmrl.policy.forward import Layout, TokenLogprobs, read_tokens, scored
 from vlmrl.policy.head import HeadOptions
-from vlmrl.policy.layouts import Read, Subject
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import PositionSpec, Row, by_prompt, response_mask, split, split_shared, to_device
 from vlmrl.policy.vision import VisionCache

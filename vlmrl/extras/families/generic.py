@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vlmrl.families import control
+from vlmrl.extras.families import control
 from vlmrl.types import MediaKind
 
 TYPES = ("mm_token_type_ids", "token_type_ids", "moe_mm_token_type_ids")

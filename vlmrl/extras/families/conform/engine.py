@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from vlmrl.errors import ConfigError
-from vlmrl.extras.conform.check import Check, broken, equal
-from vlmrl.extras.conform.inputs import ERRORS
-from vlmrl.extras.conform.subject import Tried, alone
-from vlmrl.families import generic
+from vlmrl.extras.families import generic
+from vlmrl.extras.families.conform.check import Check, broken, equal
+from vlmrl.extras.families.conform.inputs import ERRORS
+from vlmrl.extras.families.conform.subject import Tried, alone
 
 ABOUT = "vLLM has our ids, and our log-probs of its answers"
 ANSWER = 16

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from vlmrl.errors import MediaError, RowError
-from vlmrl.families import generic
-from vlmrl.families.generic import Clip, Medium, Message
+from vlmrl.extras.families import generic
+from vlmrl.extras.families.generic import Clip, Medium, Message
 from vlmrl.types import MediaKind
 
 T = TypeVar("T")

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
-from vlmrl.extras.conform import exact
-from vlmrl.extras.conform.check import Check, broken, equal
-from vlmrl.extras.conform.subject import Tried, alone
-from vlmrl.families import probe
-from vlmrl.policy import layouts
+from vlmrl.extras.families import layouts, probe
+from vlmrl.extras.families.conform import exact
+from vlmrl.extras.families.conform.check import Check, broken, equal
+from vlmrl.extras.families.conform.subject import Tried, alone
 
 
 def parts(tried: Tried) -> list[Check]:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.given import load_given, make_model, make_rows
 from tests.support.tiny import Tiny
-from vlmrl.rollout.engine_fork import ForkEngine
-from vlmrl.rollout.followed import FollowedEngine, followed_engine
+from vlmrl.extras.families.engine_fork import ForkEngine
+from vlmrl.extras.serve.followed import FollowedEngine, followed_engine
 from vlmrl.rollout.own import own_engine
 from vlmrl.types import GenerationSettings, Request, Rollout
 

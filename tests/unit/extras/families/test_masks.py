@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vlmrl.policy import masks
-from vlmrl.policy.masks import PackedGroup
+from vlmrl.extras.families import masks
+from vlmrl.extras.families.masks import PackedGroup
 
 
 def test_an_answer_sees_the_prompt_and_itself() -> None:

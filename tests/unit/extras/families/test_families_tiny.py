@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.families import tiny_folder
-from vlmrl.extras.conform import inputs
-from vlmrl.extras.conform.subject import open_subject
-from vlmrl.families import probe
-from vlmrl.families.tiny import TINY
+from vlmrl.extras.families import probe
+from vlmrl.extras.families.conform import inputs
+from vlmrl.extras.families.conform.subject import open_subject
+from vlmrl.extras.families.tiny import TINY
 
 QUICK = ("lfm2_vl", "mistral3", "qwen3_vl_moe")
 KINDS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TINY]

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from vlmrl.extras.conform.run import conform
-from vlmrl.extras.conform.subject import try_out
-from vlmrl.families.shrink import shrunk
-from vlmrl.families.tiny import TINY, randomise
+from vlmrl.extras.families.conform.run import conform
+from vlmrl.extras.families.conform.subject import try_out
+from vlmrl.extras.families.shrink import shrunk
+from vlmrl.extras.families.tiny import TINY, randomise
 
 GEOMETRY = ("patch_size", "image_size", "spatial_merge_size", "temporal_patch_size", "window_size")
 TEXT_IDS = ("vocab_size", "pad_token_id", "eos_token_id", "bos_token_id")

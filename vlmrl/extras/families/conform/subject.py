@@ -14,13 +14,12 @@ from torch import Tensor
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import ConfigError
-from vlmrl.families import generic, probe
-from vlmrl.families.generic import Clip, Encoded, Medium, Message
+from vlmrl.extras.families import generic, layouts, probe
+from vlmrl.extras.families.generic import Clip, Encoded, Medium, Message
+from vlmrl.extras.families.layouts import PromptAnswers, Subject
+from vlmrl.extras.families.shrink import shrunk
+from vlmrl.extras.families.tiny import TINY, randomise
 from vlmrl.families.packages import what_is_missing
-from vlmrl.families.shrink import shrunk
-from vlmrl.families.tiny import TINY, randomise
-from vlmrl.policy import layouts
-from vlmrl.policy.layouts import PromptAnswers, Subject
 
 LARGE = 200_000_000
 """Parameters beyond which a model is tried in float32."""

@@ -11,7 +11,7 @@ import typer
 from vlmrl.errors import VlmrlError
 
 if TYPE_CHECKING:
-    from vlmrl.extras.conform.run import Report
+    from vlmrl.extras.families.conform.run import Report
 
 FAILED = VlmrlError.exit_code
 
@@ -36,11 +36,11 @@ def conform(
     """
     import json
 
-    from vlmrl.extras.conform.engine import HEAD
-    from vlmrl.extras.conform.run import conform as run
-    from vlmrl.extras.conform.run import wanted
-    from vlmrl.extras.conform.subject import open_small, open_subject
-    from vlmrl.families.tiny import TINY, write_tiny
+    from vlmrl.extras.families.conform.engine import HEAD
+    from vlmrl.extras.families.conform.run import conform as run
+    from vlmrl.extras.families.conform.run import wanted
+    from vlmrl.extras.families.conform.subject import open_small, open_subject
+    from vlmrl.extras.families.tiny import TINY, write_tiny
     from vlmrl.policy.load import files_of, quiet_transformers
 
     quiet_transformers()
@@ -68,7 +68,7 @@ def show(report: Report) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from vlmrl.extras.conform.run import NOT_RUN
+    from vlmrl.extras.families.conform.run import NOT_RUN
 
     console = Console()
     facts = report.facts

@@ -15,13 +15,13 @@ from tests.support.given import load_given, make_model, make_rows
 from tests.support.tiny import Tiny
 from vlmrl.data.encode import messages
 from vlmrl.errors import RowError
-from vlmrl.families import generic
-from vlmrl.families.given import medium_of
+from vlmrl.extras.families import generic
+from vlmrl.extras.families.engine_fork import ForkEngine
+from vlmrl.extras.families.scribe import medium_of
 from vlmrl.policy.forward import TokenLogprobs, layout_of
 from vlmrl.policy.head import TokenStat
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row
-from vlmrl.rollout.engine_fork import ForkEngine
 from vlmrl.rollout.own import own_engine
 from vlmrl.types import GenerationSettings, Request, Rollout
 

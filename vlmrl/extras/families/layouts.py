@@ -3,8 +3,8 @@
 * `repeat`: a row per answer, its prompt repeated. The reference.
 * `fork`: each prompt once, into a cache; the cache is forked and the answers run as a batch. Not with gradient checkpointing, under which
   transformers drops the cache.
-* `shared_prefix`: one packed row of all prompts and answers, under the model's own masks (`policy.masks`), recurrent layers forked
-  (`policy.recurrent`). Nothing is copied.
+* `shared_prefix`: one packed row of all prompts and answers, under the model's own masks (`families.masks`), recurrent layers forked
+  (`families.recurrent`). Nothing is copied.
 
 In each of them features of media are handed to the model's own multimodal core (`families.generic`), so placeholders, inputs per layer and
 kinds of tokens stay its own affair.
@@ -21,11 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vlmrl.families import generic
-from vlmrl.families.generic import Encoded, Head, TowerOutput
-from vlmrl.policy import masks, recurrent
-from vlmrl.policy.cache import fork as fork_cache
-from vlmrl.policy.cache import gradient_cache
+from vlmrl.extras.families import generic, masks, recurrent
+from vlmrl.extras.families.cache import fork as fork_cache
+from vlmrl.extras.families.cache import gradient_cache
+from vlmrl.extras.families.generic import Encoded, Head, TowerOutput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +44,7 @@ class Subject:
         return next(self.model.parameters()).device
 
     def hand_over(self, argued: Any) -> HandedOver:
-        """Pass a medium through the tower. `argued`: what the family's processor made of it (`families.given.ProcessorOutput`)."""
+        """Pass a medium through the tower. `argued`: what the family's processor made of it (`families.scribe.ProcessorOutput`)."""
         return HandedOver(generic.slim(generic.features(self.core, argued.arguments, argued.kind)))
 
 

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vlmrl.extras.conform.check import Check, broken, equal
-from vlmrl.extras.conform.subject import Asked, Tried
-from vlmrl.families import generic
-from vlmrl.families.generic import Clip
-from vlmrl.policy import layouts
+from vlmrl.extras.families import generic, layouts
+from vlmrl.extras.families.conform.check import Check, broken, equal
+from vlmrl.extras.families.conform.subject import Asked, Tried
+from vlmrl.extras.families.generic import Clip
 
 ERRORS = (ValueError, RuntimeError, TypeError, KeyError, IndexError, StopIteration, AttributeError, ImportError, AssertionError)
 """What processors and models raise when something does not fit."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.nn import Linear
 
-from vlmrl.families.generic import Message, core_of, placeholders, rendered
+from vlmrl.extras.families.generic import Message, core_of, placeholders, rendered
 from vlmrl.types import MediaKind, Part
 
 DELTA = "linear_attention"

@@ -12,11 +12,11 @@ from tests.support.reports import HERE, written
 from vlmrl import doctor
 from vlmrl.cli import app
 from vlmrl.errors import ConfigError
-from vlmrl.extras.conform.run import PROMISES
-from vlmrl.families import verdict
+from vlmrl.extras.families import verdict
+from vlmrl.extras.families.conform.run import PROMISES
+from vlmrl.extras.families.verdict import ConformWarning
 from vlmrl.families.registry import family_of
 from vlmrl.families.report import report_of
-from vlmrl.families.verdict import ConformWarning
 from vlmrl.policy.load import load_policy
 
 

@@ -16,7 +16,7 @@ import torch
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import ConfigError
-from vlmrl.families.tiny_parts import CHAT, DELTA, EXPERTS, QWEN_NAMED, TOWER, mrope, template, text_sizes, tokenizer
+from vlmrl.extras.families.tiny_parts import CHAT, DELTA, EXPERTS, QWEN_NAMED, TOWER, mrope, template, text_sizes, tokenizer
 
 Made = tuple[Any, Any]
 """(config, processor)."""

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from vlmrl.errors import RowError
-from vlmrl.extras.conform.check import Check, equal
-from vlmrl.extras.conform.inputs import ERRORS
-from vlmrl.extras.conform.subject import Tried
-from vlmrl.families import generic
-from vlmrl.families.control import control_texts
+from vlmrl.extras.families import generic
+from vlmrl.extras.families.conform.check import Check, equal
+from vlmrl.extras.families.conform.inputs import ERRORS
+from vlmrl.extras.families.conform.subject import Tried
+from vlmrl.extras.families.control import control_texts
 
 HARMLESS = ("is 2 < 3 > 1?", "a <b>bold</b> [word] | pipe", "what is an <answer>?")
 """Texts that hold no control token of any model, though they have their signs."""

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from vlmrl.errors import NumericsError
-from vlmrl.families import generic
-from vlmrl.families.generic import Encoded, TowerOutput
-from vlmrl.policy import cache as caches
-from vlmrl.policy import layouts
-from vlmrl.policy.given import encoded
-from vlmrl.policy.layouts import Subject
+from vlmrl.extras.families import cache as caches
+from vlmrl.extras.families import generic, layouts
+from vlmrl.extras.families.generic import Encoded, TowerOutput
+from vlmrl.extras.families.layouts import Subject
+from vlmrl.extras.families.training import encoded
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.draw import sample, uniforms

@@ -12,10 +12,10 @@ from typing import Any
 
 from vlmrl import fs
 from vlmrl.errors import ConfigError
-from vlmrl.extras.conform import company, engine, exact, headers, inputs, refused, whole
-from vlmrl.extras.conform.check import Check
-from vlmrl.extras.conform.float64 import throughout
-from vlmrl.extras.conform.subject import Tried
+from vlmrl.extras.families.conform import company, engine, exact, headers, inputs, refused, whole
+from vlmrl.extras.families.conform.check import Check
+from vlmrl.extras.families.conform.float64 import throughout
+from vlmrl.extras.families.conform.subject import Tried
 from vlmrl.families.base import REPORT
 
 Promise = Callable[[Tried], list[Check]]

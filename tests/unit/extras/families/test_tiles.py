@@ -16,10 +16,10 @@ from tests.support.given import MEDIA
 from tests.support.runs import small_config
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError
-from vlmrl.extras.conform.run import conform
-from vlmrl.extras.conform.subject import try_out
-from vlmrl.families import generic, tiles
-from vlmrl.families.tiny import TINY
+from vlmrl.extras.families import generic, tiles
+from vlmrl.extras.families.conform.run import conform
+from vlmrl.extras.families.conform.subject import try_out
+from vlmrl.extras.families.tiny import TINY
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.run.session import fixed_options

@@ -15,11 +15,10 @@ from typer.testing import CliRunner
 from tests.support.families import tiny_folder
 from vlmrl.cli import app
 from vlmrl.errors import ConfigError
-from vlmrl.extras.conform.run import PROMISES, Report, conform
-from vlmrl.extras.conform.subject import Tried, open_subject
-from vlmrl.families import generic
-from vlmrl.families.tiny import TINY
-from vlmrl.policy import cache, layouts, masks, recurrent
+from vlmrl.extras.families import cache, generic, layouts, masks, recurrent
+from vlmrl.extras.families.conform.run import PROMISES, Report, conform
+from vlmrl.extras.families.conform.subject import Tried, open_subject
+from vlmrl.extras.families.tiny import TINY
 
 EXACT = ("P1", "P2", "P4", "P5", "P6", "P7", "P8", "P10")
 
@@ -145,7 +144,7 @@ def test_fork_is_refused_where_layers_are_recomputed(tmp_path: Path, monkeypatch
 
 def test_the_command_writes_a_report_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tiny_folder("internvl", tmp_path, monkeypatch)
-    monkeypatch.setattr("vlmrl.extras.conform.run.PROMISES", {key: PROMISES[key] for key in ("P1", "P13")})
+    monkeypatch.setattr("vlmrl.extras.families.conform.run.PROMISES", {key: PROMISES[key] for key in ("P1", "P13")})
     done = CliRunner().invoke(app, ["conform", str(folder)])
     assert done.exit_code == 0, done.output
     assert "ids are the chat template's" in " ".join(done.output.split()) or "P1" in done.output

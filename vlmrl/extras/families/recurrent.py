@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vlmrl.policy.cache import fork_layer, gradient_cache
-from vlmrl.policy.masks import PackedGroup
+from vlmrl.extras.families.cache import fork_layer, gradient_cache
+from vlmrl.extras.families.masks import PackedGroup
 
 _GROUPS: ContextVar[tuple[PackedGroup, ...]] = ContextVar("vlmrl_groups", default=())
 _CACHES = ("cache_params", "past_key_values")

@@ -28,12 +28,12 @@ REACHES = {
     "extras.judges": "judges, reward models, a served model that is evaluated",
     "extras.vllm": "rollout servers",
     "extras.agents.worlds.android_world": "device servers of an environment",
-    "run.mirror": "`checkpoint.mirror`",
+    "extras.scale.mirror": "`checkpoint.mirror`",
     "run.tables": "trackers of `run.trackers`",
     "extras.publish.hub": "`vlmrl publish`",
-    "train.beacon": "ranks of one job",
-    "train.watchdog": "ranks of one job",
-    "run.launch": "ranks of one job",
+    "extras.scale.beacon": "ranks of one job",
+    "extras.scale.watchdog": "ranks of one job",
+    "extras.scale.launch": "ranks of one job",
 }
 """Module -> how the row of the network calls what it reaches."""
 STAYS = {

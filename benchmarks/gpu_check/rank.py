@@ -22,9 +22,9 @@ from vlmrl.config.section import OptimSection
 from vlmrl.config.train import TrainSection
 from vlmrl.policy.load import freeze
 from vlmrl.train import dist
-from vlmrl.train.shard.base import open_engine
-from vlmrl.train.shard.ddp import ReplicaUpdates
+from vlmrl.train.replicas import ReplicaUpdates
 from vlmrl.train.step import optimizer_step
+from vlmrl.train.updates import open_engine
 
 
 def main() -> None:

@@ -27,8 +27,8 @@ from vlmrl.toy.kinds import GROUNDING, tokenizer_corpus
 from vlmrl.toy.model import build_model
 from vlmrl.toy.picture import png
 from vlmrl.toy.world import encode_mp4, grounding_clip
-from vlmrl.train.shard.adamw import make_optimizer
-from vlmrl.train.shard.ddp import ReplicaUpdates
+from vlmrl.train.adamw import make_optimizer
+from vlmrl.train.replicas import ReplicaUpdates
 from vlmrl.train.step import Learner, Minibatch, Sums
 from vlmrl.types import PARTS, GenerationSettings, Prompt, Request, Rollout
 

@@ -20,7 +20,7 @@ from vlmrl.extras.plan.host import blocks
 from vlmrl.extras.plan.memory import memory
 from vlmrl.extras.plan.model import shape_of
 from vlmrl.extras.plan.settings import Settings as PlanSettings
-from vlmrl.policy import offload
+from vlmrl.extras.scale import offload
 from vlmrl.run import open_stage as opening
 from vlmrl.run.tracking import read_metrics
 from vlmrl.train.memory_ledger import TURNS, MemoryLedger, MemoryReading

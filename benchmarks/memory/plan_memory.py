@@ -28,7 +28,7 @@ from vlmrl.extras.plan.memory import Memory, memory
 from vlmrl.extras.plan.model import known_shapes, shape_of
 from vlmrl.extras.plan.settings import SLACK, Settings
 from vlmrl.policy.load import freeze
-from vlmrl.train.shard.adamw import make_optimizer
+from vlmrl.train.adamw import make_optimizer
 
 
 @dataclass(frozen=True, kw_only=True)

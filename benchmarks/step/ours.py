@@ -122,9 +122,9 @@ def open_stage(cfg: Any) -> Any:
     from vlmrl.protocols import sampler as samplers
     from vlmrl.rewards.run.runner import RewardRunner
     from vlmrl.run.media import open_media
+    from vlmrl.train.adamw import make_optimizer
     from vlmrl.train.loader import PromptLoader
-    from vlmrl.train.shard.adamw import make_optimizer
-    from vlmrl.train.shard.ddp import ReplicaUpdates
+    from vlmrl.train.replicas import ReplicaUpdates
     from vlmrl.train.stage import providers  # noqa: F401 (registers them)
     from vlmrl.train.stage.algorithm import Algorithm
     from vlmrl.train.stage.base import Stage

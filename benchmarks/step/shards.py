@@ -55,10 +55,10 @@ def plain(folder: Path, case: Any) -> Callable[[], Any]:
     from torch.distributed.fsdp import fully_shard
 
     from tests.support import shard_ranks, tiny
+    from vlmrl.extras.scale.root import Root
     from vlmrl.policy.forward import layout_of
     from vlmrl.policy.load import freeze
     from vlmrl.train import dist
-    from vlmrl.train.shard.root import Root
 
     world = tiny.load(folder / "model", folder / "world")
     policy = world.policy

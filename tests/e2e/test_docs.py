@@ -124,7 +124,7 @@ def shell_block(block: Block, folder: Path) -> None:
 def command(block: Block, words: list[str]) -> None:
     """One command line."""
     program, rest = words[0], words[1:]
-    if program in ("torchrun", "accelerate"):  # their own options: tests/unit/run/test_launch.py
+    if program in ("torchrun", "accelerate"):  # their own options: tests/unit/extras/scale/test_launch.py
         rest = rest[rest.index("-m") :]
     if program in ("python", "torchrun", "accelerate") and rest[:1] == ["-m"]:
         program, rest = rest[1].removesuffix(".cli"), rest[2:]

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support import cases, runs
+from vlmrl.extras.scale.background import Background
+from vlmrl.extras.scale.copies import Copies
 from vlmrl.run import checkpoint
-from vlmrl.run.background import Background
-from vlmrl.train.shard.copies import Copies
 
 Whole = tuple[dict[str, Any], dict[str, Any]]
 

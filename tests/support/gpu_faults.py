@@ -40,7 +40,7 @@ def drawn_anew() -> None:
 
 def changed_by_resume() -> None:
     """What a resumed run starts from is not what was saved, by so little that replayed answers still fit."""
-    from vlmrl.train.shard import ddp
+    from vlmrl.train import replicas as ddp
 
     real = ddp.read_tensors
 
@@ -89,7 +89,7 @@ def sums_in_every_pass() -> None:
 
 def one_thread() -> None:
     """An offloaded update has the thread that the launcher gave."""
-    from vlmrl.train.shard import fsdp
+    from vlmrl.extras.scale import fsdp
 
     fsdp.spread = lambda optimizer, given: None
 
@@ -106,7 +106,8 @@ kept: list[Any] = []
 
 def never_gives_up() -> None:
     """A rank goes on although its neighbour is gone, and nobody watches."""
-    from vlmrl.train import dist, watchdog
+    from vlmrl.extras.scale import watchdog
+    from vlmrl.train import dist
 
     def patient(real: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def call(value: Any) -> Any:

@@ -197,9 +197,9 @@ def connected() -> None:
 
     import torch
 
-    from vlmrl.run.background import Aside
+    from vlmrl.extras.scale.background import Aside
+    from vlmrl.extras.scale.lockstep import largest
     from vlmrl.train import dist
-    from vlmrl.train.shard.lockstep import largest
 
     aside = Aside()
     for _ in range(3):

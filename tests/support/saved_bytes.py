@@ -14,8 +14,9 @@ from torch.utils._pytree import tree_map_only
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.extras.plan.model import known_shapes
+from vlmrl.extras.scale import offload
 from vlmrl.families.registry import FAMILIES
-from vlmrl.policy import nf4, offload
+from vlmrl.policy import nf4
 from vlmrl.policy.attention import attach
 from vlmrl.policy.forward import shared_prefix
 from vlmrl.policy.load import freeze

@@ -19,13 +19,13 @@ import torch
 import torch.distributed as torch_dist
 
 from tests.support.saved_bytes import PAD, Store, build, policy_of
-from vlmrl.policy.across import shared_columns
+from vlmrl.extras.scale.across import shared_columns
+from vlmrl.extras.scale.sequence import Ranks
 from vlmrl.policy.forward import TokenLogprobs, shared_prefix
 from vlmrl.policy.head import TokenStat
 from vlmrl.policy.load import freeze
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import PackedBatch, Row, pack_shared
-from vlmrl.policy.sequence import Ranks
 from vlmrl.policy.vision import VisionCache
 from vlmrl.types import MediaHandle, Prompt, Sample
 

@@ -27,19 +27,20 @@ from vlmrl.algo.inputs import LossOutput
 from vlmrl.algo.registries import reducer
 from vlmrl.config.section import OptimSection
 from vlmrl.config.train import TrainSection
+from vlmrl.extras.scale import fsdp, lockstep, zero
+from vlmrl.extras.scale.sharing import ranks_of, share
 from vlmrl.policy.forward import TokenLogprobs
 from vlmrl.policy.head import TokenStat
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.policy.precision import settle_types
 from vlmrl.train import dist
-from vlmrl.train.shard import ddp, fsdp, lockstep, zero
-from vlmrl.train.shard.adamw import PartOf, groups_of
-from vlmrl.train.shard.base import ENGINES, Named, open_engine
-from vlmrl.train.shard.sequence import ranks_of, share
+from vlmrl.train import replicas as ddp
+from vlmrl.train.adamw import PartOf, groups_of
 from vlmrl.train.stage.loss import Auxiliary, TokenObjective
 from vlmrl.train.stage.sft import negative_log_likelihood
 from vlmrl.train.step import Learner, Minibatch, StepReport, optimizer_step
+from vlmrl.train.updates import ENGINES, Named, open_engine
 from vlmrl.types import PARTS, MediaRef
 
 assert preload is not None

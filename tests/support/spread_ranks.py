@@ -13,12 +13,12 @@ from torch.distributed.tensor import DTensor
 
 from tests.support import preload
 from vlmrl.config.train import TrainSection
+from vlmrl.extras.scale import fsdp
 from vlmrl.policy.load import load_policy, load_processor, weights_fingerprint
 from vlmrl.policy.lora import add_adapters
 from vlmrl.policy.model import LoraSpec, Policy
 from vlmrl.train import dist
-from vlmrl.train.shard import fsdp
-from vlmrl.train.shard.base import open_engine
+from vlmrl.train.updates import open_engine
 
 assert preload is not None
 CASES: dict[str, tuple[str, bool, dict[str, Any]]] = {

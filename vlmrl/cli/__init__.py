@@ -41,7 +41,7 @@ COMMANDS = (
     "vlmrl.extras.agents.command",
     "vlmrl.cli.eval",
     "vlmrl.extras.bridge.importers.command",
-    "vlmrl.cli.launch",
+    "vlmrl.extras.scale.command",
     "vlmrl.extras.vllm.command",
     "vlmrl.extras.plan.command",
     "vlmrl.extras.families.conform.command",

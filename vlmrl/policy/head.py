@@ -188,7 +188,11 @@ def chunk_logits(hidden_RH: torch.Tensor, head_CH: torch.Tensor, bias_C: torch.T
 
 
 def cap_slope(z_RC: torch.Tensor, plan: HeadPlan) -> torch.Tensor | None:
-    """What the soft cap multiplies gradients by, from one chunk of z; None without one. Forbidden tokens, far below, get 0."""
+    """Differentiate the soft cap at one chunk of z.
+
+    Returns:
+        The factors of the gradients, [R, C], 0 for forbidden tokens, far below; None without a cap.
+    """
     if plan.cap is None:
         return None
     bent_RC = (z_RC * (plan.temperature / plan.cap)).clamp_(-1, 1)

@@ -163,7 +163,7 @@ def load_policy(
 
     Args:
         positions: `auto` takes the rule that the folder's `vlmrl.json` names, else `max`.
-        read: what is not `placed` has to be given to an engine (`train.shard`) before it is used.
+        read: what is not `placed` has to be given to an engine (`train.updates`) before it is used.
         quantize: see `policy.nf4`; only for models that are `placed`.
         trains: parts whose weights may train: they stay float32. All others are kept in the type `dtype` (`policy.precision`).
 

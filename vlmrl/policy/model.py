@@ -224,7 +224,7 @@ class Policy:
     layouts: Mapping[str, Any] | None = None
     """The layouts of such a family; None: those of `policy.forward`."""
     shards: Shards = field(default_factory=Unsharded)
-    """Where the weights are; a training engine puts them there (`train.shard`)."""
+    """Where the weights are; a training engine puts them there (`train.updates`)."""
 
     @contextmanager
     def autocast(self) -> Iterator[None]:

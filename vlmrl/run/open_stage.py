@@ -44,7 +44,6 @@ from vlmrl.train.memory import Memories
 from vlmrl.train.memory_ledger import MemoryLedger, gauge_of
 from vlmrl.train.pipeline import Pipeline
 from vlmrl.train.prefetch import Prefetcher
-from vlmrl.train.shard.base import Updates
 from vlmrl.train.stage import providers  # noqa: F401 (registers the package's providers)
 from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Reference, Stage
@@ -52,6 +51,7 @@ from vlmrl.train.stage.provide import Providers
 from vlmrl.train.stage.rewards import Rewards
 from vlmrl.train.step import Learner
 from vlmrl.train.tensors import read_tensors
+from vlmrl.train.updates import Updates
 from vlmrl.types import Sample
 
 FORECASTS: Catalogue[Callable[[MemoryLedger, Session, StageBase], None]] = Catalogue("forecast of memory")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vlmrl.registry import Catalogue
-from vlmrl.train.shard.base import Copy, JobRanks, Updates
+from vlmrl.train.updates import Copy, JobRanks, Updates
 
 
 class WritesBeside(Protocol):

@@ -23,9 +23,9 @@ from vlmrl.train import dist
 from vlmrl.train.memory import FILE as MEMORIES
 from vlmrl.train.memory import Memories
 from vlmrl.train.pipeline import Pipeline
-from vlmrl.train.shard.base import JobRanks, Writer
 from vlmrl.train.step import Learner
 from vlmrl.train.tensors import listed, not_finite, write_tensors
+from vlmrl.train.updates import JobRanks, Writer
 
 MAX_FAILED_SAVES = 3
 

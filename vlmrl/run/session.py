@@ -31,8 +31,8 @@ from vlmrl.run.tracking import Tracker
 from vlmrl.run.ui import Ui
 from vlmrl.train import dist
 from vlmrl.train.meter import Clock
-from vlmrl.train.shard.base import Engine, open_engine
 from vlmrl.train.state import RunState, UsedMedia
+from vlmrl.train.updates import Engine, open_engine
 from vlmrl.types import Part
 
 

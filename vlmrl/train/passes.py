@@ -17,7 +17,7 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import MicroBatch, PackedBatch, Row
 from vlmrl.policy.vision import PassFeatures, VisionCache
 from vlmrl.train import dist
-from vlmrl.train.shard.base import Complete
+from vlmrl.train.updates import Complete
 
 Numbered = tuple[torch.Tensor, list[Row]]
 """The rows of a micro-batch with their places in the step; one that is made only because another rank makes one has no places."""

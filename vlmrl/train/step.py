@@ -28,7 +28,7 @@ from vlmrl.rollout.mismatch import gaps
 from vlmrl.train import dist
 from vlmrl.train.memory_ledger import MemoryLedger
 from vlmrl.train.passes import ModelPass, passes_of
-from vlmrl.train.shard.base import Complete, Updates
+from vlmrl.train.updates import Complete, Updates
 
 if TYPE_CHECKING:
     from vlmrl.config.section import OptimSection

@@ -22,7 +22,8 @@ from benchmarks.gpu_check.base import CHECKS, WORDS, Collected, Line, Settings, 
 from benchmarks.gpu_check.faulty import VARIABLE
 from tests.support import kernels as emulated
 from vlmrl import doctor
-from vlmrl.policy import arena, attention, forward, model, offload
+from vlmrl.extras.scale import arena, offload
+from vlmrl.policy import attention, forward, model
 from vlmrl.policy.kernels import Operations
 from vlmrl.policy.pack import layout_of
 from vlmrl.rollout import engine_hf, grid

@@ -27,7 +27,7 @@ from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.run.export import export
-from vlmrl.train.shard.adamw import make_optimizer
+from vlmrl.train.adamw import make_optimizer
 from vlmrl.train.tensors import load_optimizer, optimizer_tensors, read_tensors, write_tensors
 from vlmrl.types import GenerationSettings, Request
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.support.saved_bytes import Live, Store, build, policy_of
+from vlmrl.extras.scale.lockstep import look_ahead
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache, tower_passes
-from vlmrl.train.shard.lockstep import look_ahead
 from vlmrl.types import MediaHandle, MediaKind
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")

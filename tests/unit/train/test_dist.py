@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.ranks import Ranks
-from vlmrl.train.shard.join import raise_descriptors
+from vlmrl.extras.scale.join import raise_descriptors
 
 pytestmark = pytest.mark.not_fast  # starts processes
 
@@ -51,7 +51,7 @@ def test_gather_sum_and_gradients(tmp_path: Path) -> None:
         assert a.grad.tolist() == [3.0] * 3 and b.grad.tolist() == [[1.0, 1.0]] * 2
         assert dist.on_main(lambda: 5) == (5 if dist.rank() == 0 else None)
         from tests.support.calls import Calls
-        from vlmrl.train.shard.lockstep import largest
+        from vlmrl.extras.scale.lockstep import largest
         with Calls() as calls:
             assert dist.gather({{"rank": dist.rank()}}) == [{{"rank": 0}}, {{"rank": 1}}]
             assert largest([3, dist.rank()] + [5] * dist.rank()) == [3, 1, 5]

@@ -29,8 +29,8 @@ from vlmrl.policy.model import LoraSpec
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.train.shard.adamw import make_optimizer
-from vlmrl.train.shard.ddp import ReplicaUpdates
+from vlmrl.train.adamw import make_optimizer
+from vlmrl.train.replicas import ReplicaUpdates
 from vlmrl.train.stage.algorithm import bind
 from vlmrl.train.stage.loss import Auxiliary, TokenObjective, constrained, group_objective
 from vlmrl.train.step import Learner, MicroSlices, Minibatch, optimizer_step, score_rows
@@ -53,7 +53,7 @@ class There:
         """Copies of indices that nobody wrote down, but for transformers' order of the tower's windows and its backward."""
         lines = self.fake.lines("hidden")
         return [
-            line for line in lines if not line.startswith("policy/vision.py") and not (line.startswith("train/shard/ddp") and "put" in line)
+            line for line in lines if not line.startswith("policy/vision.py") and not (line.startswith("train/replicas") and "put" in line)
         ]
 
     def learner(self, layout: str = "shared_prefix", budget: int = 400) -> Learner:

@@ -16,7 +16,7 @@ from vlmrl.config.section import OptimSection
 from vlmrl.errors import ConfigError
 from vlmrl.families.qwen_vl import part_of
 from vlmrl.policy.load import freeze
-from vlmrl.train.shard.adamw import groups_of, make_optimizer
+from vlmrl.train.adamw import groups_of, make_optimizer
 from vlmrl.train.step import learning_rate, rates, set_rates
 
 

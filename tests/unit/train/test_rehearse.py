@@ -19,8 +19,8 @@ from vlmrl.policy.pack import Row, response_mask
 from vlmrl.policy.vision import VisionCache
 from vlmrl.train import dist
 from vlmrl.train import step as step_module
-from vlmrl.train.shard.adamw import make_optimizer
-from vlmrl.train.shard.ddp import ReplicaUpdates
+from vlmrl.train.adamw import make_optimizer
+from vlmrl.train.replicas import ReplicaUpdates
 from vlmrl.train.stage.loss import TokenObjective
 from vlmrl.train.step import Learner, Minibatch, optimizer_step
 

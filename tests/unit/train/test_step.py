@@ -16,7 +16,7 @@ from vlmrl.errors import NumericsError
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, response_mask
-from vlmrl.train.shard.ddp import ReplicaUpdates
+from vlmrl.train.replicas import ReplicaUpdates
 from vlmrl.train.stage.loss import TokenObjective
 from vlmrl.train.step import Learner, Minibatch, optimizer_step, score_rows, scored_inputs
 

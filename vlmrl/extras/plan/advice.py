@@ -38,7 +38,7 @@ class Change:
 
 
 def shares_heads(s: Settings, ranks: int) -> bool:
-    """Whether the heads can be dealt to so many ranks (`policy.sequence`)."""
+    """Whether the heads can be dealt to so many ranks (`scale.sequence`)."""
     return not s.shape.heads % ranks and not (s.shape.kv_heads % ranks and ranks % s.shape.kv_heads)
 
 

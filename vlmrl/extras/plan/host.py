@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 BLOCK = 2**28
-"""Bytes of the blocks in which activations and copies for checkpoints lie (`policy.arena`)."""
+"""Bytes of the blocks in which activations and copies for checkpoints lie (`scale.arena`)."""
 
 
 def blocks(nbytes: int) -> int:

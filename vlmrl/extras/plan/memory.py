@@ -20,7 +20,7 @@ USABLE = 0.9
 BUCKET = 2**26
 """Numbers that gradients are summed by (`train.dist.sum_gradients`)."""
 ZERO_LIVE, ZERO_BUCKET = 10**9, 5 * 10**7
-"""DeepSpeed's stage3_max_live_parameters and our reduce_bucket_size (`train.shard.zero`), in numbers."""
+"""DeepSpeed's stage3_max_live_parameters and our reduce_bucket_size (`scale.zero`), in numbers."""
 AHEAD = 2
 """Layers that FSDP holds whole at a time: the one that runs and the next."""
 

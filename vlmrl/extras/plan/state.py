@@ -14,11 +14,11 @@ from vlmrl.extras.plan.model import Tensor
 from vlmrl.extras.plan.settings import Settings
 
 BLOCK, SMALLEST = 256, 4096
-"""Numbers that share a scale in moments of 8 bits, and of the smallest tensor that has such (`train.shard.adamw8bit`)."""
+"""Numbers that share a scale in moments of 8 bits, and of the smallest tensor that has such (`scale.adamw8bit`)."""
 NF4_BLOCK = 64
 """Values of 4 bits that share a scale (`policy.nf4`)."""
 APART = ("embed", "lm_head", "lora_", "router")
-"""Of names of matrices that AdamW trains beside Muon (`train.shard.muon`)."""
+"""Of names of matrices that AdamW trains beside Muon (`scale.muon`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def moments_8bit(tensors: Iterable[Tensor]) -> int:
 
 
 def of_muon(t: Tensor) -> bool:
-    """Whether Muon trains it (`train.shard.muon.takes`)."""
+    """Whether Muon trains it (`scale.muon.takes`)."""
     return len(t.size) == 2 and min(t.size) > 1 and not any(mark in t.name for mark in APART)
 
 

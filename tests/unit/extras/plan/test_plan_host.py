@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vlmrl.extras.plan import host
-from vlmrl.policy import arena
+from vlmrl.extras.scale import arena
 
 
 def test_page_locked_memory_comes_in_powers_of_two() -> None:

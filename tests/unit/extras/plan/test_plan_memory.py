@@ -19,6 +19,7 @@ from vlmrl.extras.plan.host import page_locked
 from vlmrl.extras.plan.model import FAMILIES, Lora, named_shape, shape_of, tensors
 from vlmrl.extras.plan.settings import SLACK, Settings, deal
 from vlmrl.extras.plan.state import of_muon, saved_by_nf4, shard
+from vlmrl.extras.scale import muon
 from vlmrl.policy import nf4
 from vlmrl.policy.load import COMPUTE, freeze, load_policy
 from vlmrl.policy.lora import add_adapters
@@ -27,8 +28,7 @@ from vlmrl.policy.pack import partition
 from vlmrl.policy.precision import settle_types
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.train.shard import muon
-from vlmrl.train.shard.adamw import make_optimizer
+from vlmrl.train.adamw import make_optimizer
 from vlmrl.train.tensors import optimizer_tensors
 from vlmrl.types import PARTS, GenerationSettings, Part, Request
 

@@ -1,6 +1,6 @@
 """What is predicted of a pass whose activations wait in the machine's memory (`train.offload_activations`), against what waits and lives.
 
-The prediction counts tensors that share a storage once. The hooks send each of them (`policy.offload`), so more bytes wait than predicted:
+The prediction counts tensors that share a storage once. The hooks send each of them (`scale.offload`), so more bytes wait than predicted:
 up to 1.4 times as many here. With recomputation, where little waits, the prediction is 3 to 19% below even the former.
 """
 

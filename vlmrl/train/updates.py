@@ -27,7 +27,7 @@ Named = Sequence[tuple[str, torch.nn.Parameter]]
 
 
 class JobRanks(Protocol):
-    """The ranks of a job: `train.dist` in the main thread, `dist.Aside` in one beside it."""
+    """The ranks of a job: `train.dist` in the main thread, or a group of their own in one beside it."""
 
     def control(self) -> Any:
         """Their process group on the CPU; None for one process."""

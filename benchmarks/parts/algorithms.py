@@ -74,6 +74,17 @@ def make_inputs(rollouts: int, tokens: int, group: int, seed: int) -> tuple[Adva
             "trajectory_N": torch.arange(rollouts),
             "consistency_N": torch.rand(rollouts, generator=draw).double(),
             "ids_NT": ids_NT,
+            "turn_N": torch.zeros(rollouts, dtype=torch.int64),
+            "state_N": group_N,
+            "node_N": torch.arange(rollouts),
+            "sample_N": group_N,
+            "question_N": torch.zeros(rollouts, dtype=torch.int64),
+            "reliance_N": torch.rand(rollouts, generator=draw).double(),
+            "belief_N": torch.rand(rollouts, generator=draw).double(),
+            "paragraph_NT": (torch.arange(tokens) // (tokens // 4)).expand(rollouts, tokens),
+            "logp_NT": -torch.rand(rollouts, tokens, generator=draw) * 5,
+            "logp_ref_NT": -torch.rand(rollouts, tokens, generator=draw) * 5,
+            "entropy_NT": torch.rand(rollouts, tokens, generator=draw) * 2,
         },
     )
     return x, torch.arange(tokens)[None] < length_N[:, None]

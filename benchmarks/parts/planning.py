@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.common import machine, module_of
 from tests.support.plain_samplers import PlainPrioritized, PlainVade, PlainVas
 from vlmrl import fs, rng
+from vlmrl.methods import registries
 from vlmrl.protocols import sampler
 from vlmrl.sampling.ledger import Ledger
 
@@ -109,6 +110,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40, help="plans that are timed")
     parser.add_argument("--write", type=Path, help="Markdown file")
     given = parser.parse_args()
+    registries()
     lines: list[str] = []
     for name in PLAIN:
         for rows in given.rows:

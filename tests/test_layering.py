@@ -54,11 +54,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rollout": {"types", "rng", "fs", "errors", "protocols", "policy", "families", "answers", "data", "media"},
     "evals": BELOW | {"answers", "metrics", "data", "media", "rewards", "rollout", "policy", "config"},
     # The step: it knows neither how a run is opened nor what asks or shows it.
-    "train": BELOW | {"config", "algo", "answers", "media", "data", "sampling", "rewards", "rollout", "policy", "families", "kept"},
+    "train": BELOW | {"config", "algo", "answers", "media", "data", "sampling", "rewards", "rollout", "policy", "families"},
     # The run around it.
     "run": BELOW | {"config", "methods", "algo", "media", "data", "sampling", "rewards", "rollout", "policy", "evals", "train"},
-    # Kept groups: written by the trainer, read by the viewer.
-    "kept": {"errors", "fs", "media", "types"},
     # Who may ask a server of ours, and the port that it listens on.
     "web": {"errors"},
     "toy": BELOW | {"config", "media", "data", "policy", "train", "run"},
@@ -105,7 +103,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "av": ("media", "toy.world"),
     "decord": ("media",),
     "torchcodec": ("media",),
-    "PIL": ("media", "kept.media", "toy.picture", "extras.pages", "extras.agents.replay_page", "extras.families.conform", "extras.bridge"),
+    "PIL": ("media", "toy.picture", "extras.pages", "extras.agents.replay_page", "extras.families.conform", "extras.bridge"),
     "transformers": (
         "policy",
         "families",

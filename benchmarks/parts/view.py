@@ -49,7 +49,7 @@ print(json.dumps({"groups": state["groups"], "import": imported - began, "open":
 def make(path: Path, count: int) -> None:
     """A run with `count` kept groups."""
     from tests.support.kept import record
-    from vlmrl.kept.write import KeptWriter
+    from vlmrl.extras.pages.kept.write import KeptWriter
 
     path.mkdir(parents=True)
     (path / "run.json").write_text('{"history": []}')

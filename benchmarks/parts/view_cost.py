@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vlmrl.train.keep import GroupRecorder
+from vlmrl.extras.pages.recorder import GroupRecorder
 
 spent = {"step": 0.0, "thread": 0.0, "calls": 0}
 began = [0.0, 0.0]

@@ -14,8 +14,8 @@ pytest.importorskip("uvicorn", reason="vlmrl view needs starlette and uvicorn: p
 from tests.support.browse import BROWSER, TOKEN, Seen, errors, opened, served
 from tests.support.kept import record
 from tests.support.viewed import VIDEO, make_run
+from vlmrl.extras.pages.kept.write import KeptWriter
 from vlmrl.extras.pages.view.groups import KeptGroups
-from vlmrl.kept.write import KeptWriter
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium-headless-shell, chromium or google-chrome on PATH")
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support import runs
+from vlmrl.extras.pages.kept import media
 from vlmrl.extras.pages.view.groups import KeptGroups
-from vlmrl.kept import media
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vlmrl.kept.record import KeptGroup, Trained, record_of
+from vlmrl.extras.pages.kept.record import KeptGroup, Trained, record_of
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import Group, MediaHandle, MediaRef, Prompt, Rollout, Sample, ScoredGroup, Scores
 

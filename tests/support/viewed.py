@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.kept import key_of, pixels, record
-from vlmrl.kept import media
-from vlmrl.kept.write import KeptWriter
+from vlmrl.extras.pages.kept import media
+from vlmrl.extras.pages.kept.write import KeptWriter
 
 VIDEO, PICTURE = key_of(1), key_of(2)
 

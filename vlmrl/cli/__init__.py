@@ -47,7 +47,7 @@ COMMANDS = (
     "vlmrl.extras.families.conform.command",
     "vlmrl.cli.train",
     "vlmrl.cli.check",
-    "vlmrl.cli.thoughts",
+    "vlmrl.extras.thoughts.command",
     "vlmrl.cli.list",
     "vlmrl.cli.doctor",
     "vlmrl.extras.pages.command",

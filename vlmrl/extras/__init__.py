@@ -59,6 +59,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "stop_restarts": "vlmrl.extras.scale.launch:stop_restarts",
     },
     "optional part of a run": {
+        "keep": "vlmrl.extras.pages.recorder:of_stage",
         "checkpoint.asynchronous": "vlmrl.extras.scale.background:Background",
         "checkpoint.mirror": "vlmrl.extras.scale.mirror:Mirror",
         "train.offload_activations": "vlmrl.extras.scale.offload:offloaded",

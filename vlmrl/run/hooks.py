@@ -21,11 +21,10 @@ from vlmrl.run.saves import save, settle, where_to_go_on
 from vlmrl.run.session import Service, Session
 from vlmrl.run.ui import ProgressBar, Ui
 from vlmrl.train import dist
-from vlmrl.train.keep import GroupRecorder
 from vlmrl.train.memory import Memories
 from vlmrl.train.meter import AlarmMonitor, Clock, Counters
 from vlmrl.train.pipeline import Pipeline
-from vlmrl.train.stage.base import Stage, StepResult
+from vlmrl.train.stage.base import Recorder, Stage, StepResult
 from vlmrl.train.step import rates
 
 Hook = Callable[[Stage, StepResult], None]
@@ -43,7 +42,7 @@ def hooks_of(
     counters: Counters,
     bar: ProgressBar,
     profiler: StageProfiler | None,
-    keeper: GroupRecorder | None,
+    keeper: Recorder | None,
     pipeline: Pipeline | None,
 ) -> tuple[Hook, ...]:
     """List the hooks of a stage of a run, in their order."""
@@ -146,7 +145,7 @@ def count(stage: Stage, result: StepResult) -> None:
 class KeepGroups:
     """Hands the groups that the step chose for `vlmrl view` to the thread that writes them."""
 
-    keeper: GroupRecorder
+    keeper: Recorder
 
     def __call__(self, stage: Stage, result: StepResult) -> None:
         self.keeper.write()
@@ -288,7 +287,7 @@ class Checkpoint:
     session: Session
     memories: Memories
     every: int
-    keeper: GroupRecorder | None = None
+    keeper: Recorder | None = None
     pipeline: Pipeline | None = None
 
     def __call__(self, stage: Stage, result: StepResult) -> None:

@@ -10,11 +10,10 @@ from vlmrl.run.hooks import hooks_of
 from vlmrl.run.profile import StageProfiler
 from vlmrl.run.session import Session
 from vlmrl.train import dist
-from vlmrl.train.keep import GroupRecorder
 from vlmrl.train.memory import Memories
 from vlmrl.train.meter import Counters
 from vlmrl.train.pipeline import Pipeline
-from vlmrl.train.stage.base import Stage, StepResult
+from vlmrl.train.stage.base import Recorder, Stage, StepResult
 
 
 @dataclass(kw_only=True)
@@ -29,7 +28,7 @@ class Loop:
     """Running counts of what the stage uses, logged with every step."""
     ends: ExitStack = field(default_factory=ExitStack)
     """Closes what was opened for the stage."""
-    keeper: GroupRecorder | None = None
+    keeper: Recorder | None = None
     """Keeps groups for `vlmrl view`; none where the recipe keeps none."""
     pipeline: Pipeline | None = None
     """Makes its rollouts, where it has any."""

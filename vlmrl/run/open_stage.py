@@ -37,7 +37,6 @@ from vlmrl.run.saves import where_to_go_on
 from vlmrl.run.session import Session
 from vlmrl.sampling.info import describe
 from vlmrl.train import dist
-from vlmrl.train.keep import FOLDER, GroupRecorder
 from vlmrl.train.loader import PromptLoader, cost_of
 from vlmrl.train.memory import FILE as MEMORIES
 from vlmrl.train.memory import Memories
@@ -150,10 +149,7 @@ def open_rollout_stage(s: Session, cfg: RolloutStage, *, methods: Sequence[Bound
         forbidden=s.bundle.forbidden_ids,
     )
     if s.cfg.keep.groups_per_step:
-        folder, done = s.run.path / FOLDER, s.state.global_step
-        loop.keeper = GroupRecorder(
-            folder, s.cfg.keep, stage=cfg.name, done=done, store=s.store, piece=s.bundle.piece, say=s.ui.say, table=s.tracker.table
-        )
+        loop.keeper = OPTIONAL["keep"](s, cfg)
         loop.ends.callback(loop.keeper.close)
     return loop
 

@@ -12,8 +12,8 @@ from tests.support import runs
 from vlmrl.config.schema import Config
 from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError
+from vlmrl.extras.thoughts.write import write_thoughts
 from vlmrl.run.session import Places
-from vlmrl.run.thoughts import write_thoughts
 
 
 def config(files: tuple[Path, Path], tmp_path: Path) -> tuple[Config, Places]:

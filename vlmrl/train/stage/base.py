@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -20,11 +20,13 @@ from vlmrl.train.statistics import label_key
 from vlmrl.train.step import Learner, StepReport, learning_rate, score_rows, set_rates
 
 if TYPE_CHECKING:
+    from vlmrl.algo.inputs import LossInputs
     from vlmrl.config.schema import StageBase
     from vlmrl.media.store import MediaStore
     from vlmrl.policy.model import Policy
     from vlmrl.policy.pack import Row
     from vlmrl.policy.vision import VisionCache
+    from vlmrl.train.batch import StepBatch
     from vlmrl.train.loader import PromptLoader
     from vlmrl.train.stage.provide import Providers
     from vlmrl.train.stage.rewards import Rewards
@@ -38,6 +40,35 @@ class Reference:
     policy: Policy
     """A second model, or with adapters the view of the trained one without them (`Policy.without_adapters`)."""
     vision: VisionCache
+
+
+class Recorder(Protocol):
+    """Keeps groups of each step, for whoever looks at the run (`keep`)."""
+
+    def choose(self, batch: StepBatch, adv_NT: torch.Tensor, adv_N: torch.Tensor, *, step: int, global_step: int) -> None:
+        """Take what is kept of a step's groups on this rank, before the update.
+
+        Args:
+            adv_NT: advantages per token of this rank's rows; adv_N: those of all rollouts of all ranks.
+            step: of the stage, from 1; global_step: of the run.
+        """
+        ...
+
+    def see(self, rows: Sequence[Row], x: LossInputs) -> None:
+        """Take what the update's forward gave for a micro-batch."""
+        ...
+
+    def write(self) -> None:
+        """Hand on what was taken of the step; training does not wait."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until everything handed on is written and durable."""
+        ...
+
+    def close(self) -> None:
+        """Settle, and end."""
+        ...
 
 
 @dataclass(kw_only=True)

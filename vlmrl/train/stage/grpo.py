@@ -22,7 +22,7 @@ from vlmrl.sampling.dynamic_sampling import Refill, refill
 from vlmrl.train import dist
 from vlmrl.train.batch import StepBatch, sampler_logprobs
 from vlmrl.train.stage.algorithm import Algorithm, advantage_problem, credit_tokens, select
-from vlmrl.train.stage.base import Stage, StepResult
+from vlmrl.train.stage.base import Recorder, Stage, StepResult
 from vlmrl.train.stage.loss import objective_of
 from vlmrl.train.statistics import describe, share_with_given_row, summed_notes
 from vlmrl.train.step import Minibatch, StepReport, optimizer_step, score_rows
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from vlmrl.algo.inputs import LossInputs
     from vlmrl.config.schema import GrpoSection
     from vlmrl.policy.pack import Row
-    from vlmrl.train.keep import GroupRecorder
     from vlmrl.train.pipeline import Pipeline
 
     See = Callable[[Sequence[Row], LossInputs], None]
@@ -42,7 +41,7 @@ ONCE = Refill(prompts=0, stop="exhausted", surplus=0)
 """Without dynamic sampling: the step trains on what one batch gave."""
 
 
-def grpo_step(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pipeline, keeper: GroupRecorder | None = None) -> StepResult:
+def grpo_step(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pipeline, keeper: Recorder | None = None) -> StepResult:
     """Make one step: plan, roll out, score, select, credit, update.
 
     Raises:

@@ -16,7 +16,7 @@ def drawn(record: Mapping[str, Any], infos: Sequence[Mapping[str, Any] | None]) 
     """`gold` and `answers` (one each) as marks, and what was read as each answer (`read`).
 
     Args:
-        infos: what is known of the record's media (`kept.media.info`); None for one that was not kept.
+        infos: what is known of the record's media (`pages.kept.media.info`); None for one that was not kept.
     """
     read = [parse(str(answer["text"]), str(record["answer_format"])) for answer in record["answers"]]
     said = [{"thought": one.thought, "answer": one.answer, "format_ok": one.format_ok, "errors": list(one.errors)} for one in read]

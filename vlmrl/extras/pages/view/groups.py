@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.errors import StorageError
-from vlmrl.kept.media import path_of
-from vlmrl.kept.read import MEDIA, Shard, numbers, rank_folders
+from vlmrl.extras.pages.kept.media import path_of
+from vlmrl.extras.pages.kept.read import MEDIA, Shard, numbers, rank_folders
 
 
 class KeptGroups:

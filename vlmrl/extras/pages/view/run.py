@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.errors import ConfigError, StorageError
+from vlmrl.extras.pages.kept import media
+from vlmrl.extras.pages.kept.read import rank_folders
 from vlmrl.extras.pages.view.follow import MetricsFollower
 from vlmrl.extras.pages.view.groups import KeptGroups
-from vlmrl.kept import media
-from vlmrl.kept.read import rank_folders
 from vlmrl.run.listing import is_run, line_of
 
 FILES = ("run.json", "config.yaml", "LOCK", "metrics.jsonl")
@@ -189,7 +189,7 @@ class RunView:
 
 
 def _keys(record: Mapping[str, Any]) -> list[str]:
-    from vlmrl.kept.record import media_of
+    from vlmrl.extras.pages.kept.record import media_of
 
     return media_of(record)
 

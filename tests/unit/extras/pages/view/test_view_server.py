@@ -15,9 +15,9 @@ from tests.support.asgi import ask
 from tests.support.kept import record
 from tests.support.viewed import PICTURE, VIDEO, make_run
 from vlmrl.errors import ConfigError
+from vlmrl.extras.pages.kept.write import KeptWriter
 from vlmrl.extras.pages.view.app import cookie_name, make_app
 from vlmrl.extras.pages.view.run import RunView
-from vlmrl.kept.write import KeptWriter
 
 TOKEN = "secret-of-this-viewer"
 HOME = "http://127.0.0.1:8000"

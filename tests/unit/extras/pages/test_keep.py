@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.train.keep import split_tokens
+from vlmrl.extras.pages.recorder import split_tokens
 
 
 def pieces(raw: bytes) -> list[str]:

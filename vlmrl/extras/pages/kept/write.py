@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import fs
-from vlmrl.kept import media
-from vlmrl.kept.read import MEDIA, Shard, index_path, numbers, rank_folders, shard_path
-from vlmrl.kept.record import line_of, summary
+from vlmrl.extras.pages.kept import media
+from vlmrl.extras.pages.kept.read import MEDIA, Shard, index_path, numbers, rank_folders, shard_path
+from vlmrl.extras.pages.kept.record import line_of, summary
 
 SHARDS = 64
 """A shard is closed when it and the media that came with it weigh this share of the budget."""

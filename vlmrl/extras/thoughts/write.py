@@ -8,14 +8,14 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 from vlmrl.config.schema import Config, RolloutStage
-from vlmrl.data.thoughts import ThoughtsReport, add_thoughts
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.models import compute_dtype
+from vlmrl.extras.thoughts.reverse import Gate, reverse_thoughts
+from vlmrl.extras.thoughts.rows import ThoughtsReport, add_thoughts
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.vision import VisionCache
 from vlmrl.protocols import RewardContext
 from vlmrl.rollout.own import own_engine
-from vlmrl.rollout.reverse import Gate, reverse_thoughts
 from vlmrl.run.columns import reward_runner
 from vlmrl.run.media import open_media
 from vlmrl.run.session import Places
@@ -42,7 +42,7 @@ def write_thoughts(
 
     Raises:
         ConfigError: no such stage, or `check` without a GRPO stage.
-        DataError: see `data.thoughts.add_thoughts`.
+        DataError: see `thoughts.rows.add_thoughts`.
     """
     found = next((s for s in cfg.stages if s.name == stage), None)
     if found is None:

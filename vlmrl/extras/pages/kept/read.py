@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.errors import StorageError
-from vlmrl.kept.record import VERSION, summary
+from vlmrl.extras.pages.kept.record import VERSION, summary
 
 NAME = re.compile(r"(\d{6,9})\.jsonl")
 RANK = re.compile(r"rank-(\d{1,6})")

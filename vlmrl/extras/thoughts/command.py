@@ -30,9 +30,9 @@ def thoughts(
     Example: vlmrl thoughts ton thoughts.jsonl --check
     """
     loaded = load_said(recipe, overrides, method_problems)
+    from vlmrl.extras.thoughts.write import write_thoughts
     from vlmrl.methods import require_methods
     from vlmrl.policy.load import quiet_transformers
-    from vlmrl.run.thoughts import write_thoughts
     from vlmrl.run.ui import Ui
     from vlmrl.toy.base import prepare
 

@@ -14,11 +14,11 @@ from PIL import Image
 
 from tests.support.kept import group, key_of, pixels, record
 from vlmrl.errors import StorageError
+from vlmrl.extras.pages.kept import media
+from vlmrl.extras.pages.kept.read import index_path, shard_path
+from vlmrl.extras.pages.kept.record import completions, line_of, pick, surprise
+from vlmrl.extras.pages.kept.write import KeptWriter, closest
 from vlmrl.extras.pages.view.groups import KeptGroups
-from vlmrl.kept import media
-from vlmrl.kept.read import index_path, shard_path
-from vlmrl.kept.record import completions, line_of, pick, surprise
-from vlmrl.kept.write import KeptWriter, closest
 
 BUDGET = 1 << 30
 

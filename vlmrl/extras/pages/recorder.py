@@ -18,13 +18,15 @@ import torch
 
 from vlmrl import rng
 from vlmrl.algo.inputs import LossInputs
+from vlmrl.config.schema import StageBase
 from vlmrl.config.train import KeepSection
 from vlmrl.errors import MediaError, StorageError
-from vlmrl.kept import media
-from vlmrl.kept.record import KeptGroup, Trained, completions, media_of, pick, record_of, surprise
-from vlmrl.kept.write import KeptWriter, cut_others
+from vlmrl.extras.pages.kept import media
+from vlmrl.extras.pages.kept.record import KeptGroup, Trained, completions, media_of, pick, record_of, surprise
+from vlmrl.extras.pages.kept.write import KeptWriter, cut_others
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.pack import Row
+from vlmrl.run.session import Session
 from vlmrl.train import dist
 from vlmrl.train.batch import StepBatch
 
@@ -192,6 +194,21 @@ class GroupRecorder:
 
     def _split(self, ids: Sequence[int]) -> list[str]:
         return split_tokens(ids, self._pieces, self._piece)
+
+
+def of_stage(session: Session, cfg: StageBase) -> GroupRecorder:
+    """Open the recorder of a stage (`keep` of the recipe)."""
+    folder, done, bundle = session.run.path / FOLDER, session.state.global_step, session.bundle
+    return GroupRecorder(
+        folder,
+        session.cfg.keep,
+        stage=cfg.name,
+        done=done,
+        store=session.store,
+        piece=bundle.piece,
+        say=session.ui.say,
+        table=session.tracker.table,
+    )
 
 
 def split_tokens(ids: Sequence[int], one: Callable[[int], str], several: Callable[[Sequence[int]], str]) -> list[str]:

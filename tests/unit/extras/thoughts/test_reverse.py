@@ -1,4 +1,4 @@
-"""rollout.reverse: what is asked, what the gate refuses, second attempts, and the whole way with the tiny model."""
+"""thoughts.reverse: what is asked, what the gate refuses, second attempts, and the whole way with the tiny model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from tests.support.builders import sample
 from tests.support.tiny import Tiny
 from vlmrl.errors import RowError
+from vlmrl.extras.thoughts.reverse import Derived, Gate, refuse, reverse_question, reverse_thoughts
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.rollout.reverse import Derived, Gate, refuse, reverse_question, reverse_thoughts
 from vlmrl.types import GenerationSettings, Prompt, Rollout
 
 SETTINGS = GenerationSettings(max_new_tokens=4096)

@@ -1,6 +1,6 @@
 """Adds thoughts to a file of rows: the data side of reverse thinking (TON, arXiv:2505.16854, section 3).
 
-    derive = functools.partial(reverse_thoughts, engine, encoder, settings=..., seed=0)     # rollout.reverse
+    derive = functools.partial(reverse_thoughts, engine, encoder, settings=..., seed=0)     # thoughts.reverse
     report = add_thoughts(Path("train.jsonl"), Path("train-thoughts.jsonl"), derive, media_root="media")
 
 Rows that have a thought, and those that get none, are copied byte for byte; the latter are taught with the empty thought.

@@ -1,4 +1,4 @@
-"""data.thoughts: a new file with thoughts, everything else as it was."""
+"""thoughts.rows: a new file with thoughts, everything else as it was."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from tests.support import fs_ops
 from vlmrl.data.source import load_source
-from vlmrl.data.thoughts import add_thoughts
 from vlmrl.errors import DataError, StorageError
+from vlmrl.extras.thoughts.rows import add_thoughts
 
 
 def line(name: str, **more) -> str:

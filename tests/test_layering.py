@@ -79,6 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "rng",
         "rollout",
         "sampling",
+        "train",
         "types",
     },
     "__main__": {"cli"},

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import inputs
-from vlmrl.train.stage.providers import logit_step
+from vlmrl.zoo.providers import logit_step
 from vlmrl.zoo.reweight.capo_proposed import capo_proposed, shifts
 from vlmrl.zoo.token_stat import power_sums
 

@@ -10,8 +10,8 @@ import torch
 from tests.support.losses import coefficients, loss_inputs
 from tests.support.tiny import Tiny
 from tests.unit.train.test_step import batch
-from vlmrl.train.stage.providers.adv_median import group_adv_median
 from vlmrl.zoo.loss.gbpo import gbpo
+from vlmrl.zoo.providers.adv_median import group_adv_median
 
 ADV = [1.5, -0.5, -0.5, -0.5]
 """Rewards 1, 0, 0, 0 with the sample deviation; their median is -0.5."""

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.support.builders import group, inputs
 from vlmrl.protocols import GuidingStrategy
 from vlmrl.rollout.pieces import beginning, cut_places, thought_span
-from vlmrl.train.stage.providers.pieces import piece_numbers
 from vlmrl.types import Guidance, HintRound
+from vlmrl.zoo.providers.pieces import piece_numbers
 from vlmrl.zoo.reweight import spo_chain_proposed as chain
 from vlmrl.zoo.strategy.going_on import going_on, rest_grpo_proposed, spo_chain_proposed, spread
 

@@ -12,8 +12,8 @@ from tests.support.builders import group, inputs, sample
 from vlmrl.algo.inputs import LossInputs
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.lists import hits, later_gain, listed_items
-from vlmrl.train.stage.providers.items import lines, numbered
 from vlmrl.zoo.loss.rank_grpo import rank_grpo as loss
+from vlmrl.zoo.providers.items import lines, numbered
 from vlmrl.zoo.reweight.rank_grpo import by_rank, rank_grpo
 
 ROW = sample(meta={"items": ["Cat", "dog", "dog"], "excluded": ["bird"]})

@@ -20,10 +20,10 @@ import numpy as np
 from vlmrl.errors import MediaError
 from vlmrl.extras.agents import ocr
 from vlmrl.extras.agents.calls import Call, Unusable, number, whole
+from vlmrl.extras.agents.parts import SIDE, DistinctFrames, crop, frames_at, pixel_box, video_seconds
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, read_media
 from vlmrl.media.frames import read_bundle
 from vlmrl.media.image import decode_image
-from vlmrl.media.parts import SIDE, DistinctFrames, crop, frames_at, pixel_box, video_seconds
 from vlmrl.toy.picture import png
 from vlmrl.types import MediaKind, MediaRef
 
@@ -54,7 +54,7 @@ class Originals:
         """The frames on screen at these times.
 
         Raises:
-            MediaError: as `media.parts.frames_at`.
+            MediaError: as `agents.parts.frames_at`.
         """
         return self._get("span", (digest, seconds), lambda: frames_at(data, seconds, bundled=bundled), lambda shown: shown.frames.nbytes)
 

@@ -1,4 +1,4 @@
-"""train.stage.providers.reliance: rows that were asked another question, under it and under the group's own."""
+"""zoo.providers.reliance: rows that were asked another question, under it and under the group's own."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 from tests.support.builders import group, sample
 from vlmrl.policy.pack import Row
-from vlmrl.train.stage.providers import reliance
 from vlmrl.types import Guidance
+from vlmrl.zoo.providers import reliance
 
 
 def test_reliance_is_the_gap_between_the_prompts(monkeypatch):

@@ -1,4 +1,4 @@
-"""train.stage.providers.belief: the right answer is probed where it should be, and only its tokens count."""
+"""zoo.providers.belief: the right answer is probed where it should be, and only its tokens count."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 from tests.support.builders import group, sample
 from vlmrl.policy.pack import Row
-from vlmrl.train.stage.providers import belief
-from vlmrl.train.stage.providers.belief import final_answer, likelihoods, probe
+from vlmrl.zoo.providers import belief
+from vlmrl.zoo.providers.belief import final_answer, likelihoods, probe
 
 
 def characters(text: str) -> list[int]:

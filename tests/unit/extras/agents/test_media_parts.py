@@ -1,4 +1,4 @@
-"""media.parts: boxes in thousandths as pixels, and the frames on screen at given times of a real file."""
+"""agents.parts: boxes in thousandths as pixels, and the frames on screen at given times of a real file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.media import make_video
+from vlmrl.extras.agents.parts import crop, frames_at, pixel_box, video_seconds
 from vlmrl.media.frames import read_bundle
-from vlmrl.media.parts import crop, frames_at, pixel_box, video_seconds
 from vlmrl.types import MediaRef
 
 

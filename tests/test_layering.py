@@ -261,6 +261,11 @@ def test_what_explains_the_code_is_no_line_of_code():
     assert reach.code_lines(body) == 4
 
 
+def test_the_core_can_be_read():
+    """What grows beyond this is no core: it goes to an extra or to the zoo."""
+    assert reach.lines_of("core") <= reach.CORE
+
+
 def test_reach_follows_what_importing_runs(tmp_path: Path):
     """At the top of a module, in its conditions and its try; not in functions, types or scripts."""
     body = """

@@ -45,7 +45,7 @@ from vlmrl.train.pipeline import Pipeline
 from vlmrl.train.prefetch import Prefetcher
 from vlmrl.train.stage import providers  # noqa: F401 (registers the package's providers)
 from vlmrl.train.stage.algorithm import Bound
-from vlmrl.train.stage.base import Reference, Stage
+from vlmrl.train.stage.base import Recorder, Reference, Stage
 from vlmrl.train.stage.provide import Providers
 from vlmrl.train.stage.rewards import Rewards
 from vlmrl.train.step import Learner
@@ -149,8 +149,9 @@ def open_rollout_stage(s: Session, cfg: RolloutStage, *, methods: Sequence[Bound
         forbidden=s.bundle.forbidden_ids,
     )
     if s.cfg.keep.groups_per_step:
-        loop.keeper = OPTIONAL["keep"](s, cfg)
-        loop.ends.callback(loop.keeper.close)
+        keeper: Recorder = OPTIONAL["keep"](s, cfg)
+        loop.keeper = keeper
+        loop.ends.callback(keeper.close)
     return loop
 
 

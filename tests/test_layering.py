@@ -117,7 +117,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "tokenizers": ("toy.model", "extras.families.tiny_parts"),
     "accelerate": ("extras.scale.join", "run.tracking"),
     "fsspec": ("extras.scale.mirror",),
-    "flash_attn": ("policy.attention",),
+    "flash_attn": ("policy.flash",),
     "safetensors": ("extras.families.tiny", "policy", "train.tensors", "run.export"),
     "torchvision": ("compat", "media"),
     "pyarrow": ("data.tables", "extras.importers.prepare.hf_rows"),

@@ -140,7 +140,7 @@ def test_what_no_stage_trains_and_the_reference_are_kept_in_16_bits(files, tmp_p
 def test_the_model_feeds_the_attention_two_types(files, tmp_path, monkeypatch) -> None:
     """What the kernels' checks stand for: rotary embeddings leave query and key in float32 beside a value in 16 bits."""
     seen: set[tuple[torch.dtype, ...]] = set()
-    real = attention.kernels.one_type
+    real = attention.one_type
 
     def spy(*three: torch.Tensor) -> tuple[torch.Tensor, ...]:
         out = real(*three)
@@ -148,6 +148,6 @@ def test_the_model_feeds_the_attention_two_types(files, tmp_path, monkeypatch) -
         assert {x.dtype for x in out} == {torch.bfloat16}
         return out
 
-    monkeypatch.setattr(attention.kernels, "one_type", spy)
+    monkeypatch.setattr(attention, "one_type", spy)
     steps(recipe(files["qwen2_5_vl"], tmp_path))
     assert seen == {(torch.float32, torch.float32, torch.bfloat16)}

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tests.support.pretend import Pretend
-from vlmrl.policy import attention, load
+from vlmrl.policy import attention, flash, load
 from vlmrl.policy import kernels as library
 from vlmrl.policy.kernels import Operations
 
@@ -245,7 +245,7 @@ def install(patch: pytest.MonkeyPatch, *, flash_attn: bool = False) -> list[str]
         return call
 
     # not as a module `flash_attn`: transformers would believe that the package is installed
-    package = functools.partial(attention.varlen, kernel=noted("flash", flash_varlen))
+    package = functools.partial(flash.varlen, kernel=noted("flash", flash_varlen))
     own = Operations(noted("flash", ATEN_16.forward), noted("flash", ATEN_16.backward))
     patch.setattr(library, "FLASH", own)
     patch.setitem(attention._BACKENDS, "flash", package if flash_attn else library.segments)

@@ -30,9 +30,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vlmrl.errors import ConfigError
-from vlmrl.policy import kernels
 from vlmrl.policy.pack import Block, PrefixLayout, to_device
 from vlmrl.policy.runs import RowLayout
+from vlmrl.policy.windows import TOWER, WINDOWS, one_type, window_attention
 from vlmrl.registry import Catalogue
 
 Backend = Literal["dense", "merge", "two_call", "flash", "flex"]
@@ -67,9 +67,9 @@ def choose(wanted: str, device: torch.device, compute: torch.dtype) -> tuple[Bac
         ConfigError: a backend that cannot run here.
     """
     half = compute == torch.bfloat16
-    missing = "no CUDA device" if device.type != "cuda" else None if _flash_package() else kernels.lacks(device)
+    missing = "no CUDA device" if device.type != "cuda" else None if has_flash_package() else _lacks(device)
     flash = half and missing is None
-    which = "by flash-attn, which is installed" if _flash_package() else "by torch's own kernels"
+    which = "by flash-attn, which is installed" if has_flash_package() else "by torch's own kernels"
     if wanted == "auto":
         if device.type == "cpu":
             return "merge", "CPU: two flash calls joined by log-sum-exp"
@@ -89,8 +89,16 @@ def choose(wanted: str, device: torch.device, compute: torch.dtype) -> tuple[Bac
 
 
 @functools.cache
-def _flash_package() -> bool:
+def has_flash_package() -> bool:
+    """Say whether the package flash-attn is installed."""
     return importlib.util.find_spec("flash_attn") is not None
+
+
+def _lacks(device: torch.device) -> str | None:
+    """Why torch's own flash attention cannot run on a CUDA device."""
+    from vlmrl.policy import kernels  # of CUDA
+
+    return kernels.lacks(device)
 
 
 def require(text_config: Any) -> None:
@@ -128,18 +136,25 @@ def attach(model: Any, kernel: str, *, device: torch.device, compute: torch.dtyp
     name = NAME.format(kernel=kernel)
     AttentionInterface.register(name, functools.partial(prefix_attention, fallback=ALL_ATTENTION_FUNCTIONS[kernel]))
     AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[kernel])
-    AttentionInterface.register(kernels.TOWER, kernels.tower_attention)
-    AttentionInterface.register(kernels.WINDOWS, kernels.window_attention)
+    AttentionInterface.register(WINDOWS, window_attention)
+    AttentionInterface.register(TOWER, _tower_attention)
     model.set_attn_implementation({"text_config": name, "vision_config": tower_kernel(kernel, device, compute)})
+
+
+def _tower_attention(*args: Any, **options: Any) -> tuple[Tensor, None]:
+    """`kernels.tower_attention`, which only CUDA calls."""
+    from vlmrl.policy.kernels import tower_attention
+
+    return tower_attention(*args, **options)
 
 
 def tower_kernel(kernel: str, device: torch.device, compute: torch.dtype) -> str:
     """Choose the vision tower's attention, by transformers' name. `sdpa` is one call for each window, some thousand for a long video; on
     CUDA in 16 bits all windows go through torch's own flash attention at once, and on the CPU all windows of a length do.
     """
-    if kernel == "sdpa" and device.type == "cuda" and compute == torch.bfloat16 and kernels.lacks(device) is None:
-        return kernels.TOWER
-    return kernels.WINDOWS if kernel == "sdpa" and device.type == "cpu" else kernel
+    if kernel == "sdpa" and device.type == "cuda" and compute == torch.bfloat16 and _lacks(device) is None:
+        return TOWER
+    return WINDOWS if kernel == "sdpa" and device.type == "cpu" else kernel
 
 
 def prefix_attention(
@@ -175,7 +190,7 @@ def prefix_attention(
     Raises:
         RuntimeError: a mask, a cache or dropout came along with a layout: the packed row would not mean what it says.
     """
-    query, key, value = kernels.one_type(query, key, value)
+    query, key, value = one_type(query, key, value)
     if decoding is not None:
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         return decoding.attend(module.layer_idx, query, key, value, scale), None
@@ -351,64 +366,11 @@ class _Joined(torch.autograd.Function):
         return dq + dq_s, dkp, dvp, dks, dvs, None, None, None
 
 
-def _flash(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float) -> Tensor:
-    if not _flash_package():
-        return kernels.segments(query, key, value, layout, scale)
-    from flash_attn import flash_attn_varlen_func  # pyright: ignore[reportMissingImports]
-
-    return varlen(query, key, value, layout, scale, flash_attn_varlen_func)
-
-
-def varlen(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float, kernel: Callable[..., Tensor]) -> Tensor:
-    """Attend through a variable-length kernel with flash-attn's signature: call A roots (prompts) against themselves, call B every other
-    run against [what it sees; itself], causal and aligned at the bottom right.
-
-    Returns:
-        [1, Hq, N, D]
-    """
-    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    out = torch.empty_like(q)
-    results: list[tuple[Tensor, Tensor]] = []
-    for where, keys, at in _varlen_plan(layout, query.device):
-        got = kernel(
-            q[where],
-            k[keys],
-            v[keys],
-            cu_seqlens_q=at.q,
-            cu_seqlens_k=at.k,
-            max_seqlen_q=at.longest_q,
-            max_seqlen_k=at.longest_k,
-            softmax_scale=scale,
-            causal=at.causal,
-            # its backward adds up with atomics unless it is told not to, and torch's own switch does not reach it
-            deterministic=torch.are_deterministic_algorithms_enabled(),
-        )
-        results.append((where, got))
-    for where, got in results:
-        out = out.index_copy(0, where, got)
-    return out.transpose(0, 1)[None]
-
-
-@functools.lru_cache(maxsize=2)
-def _varlen_plan(layout: RowLayout, device: torch.device) -> list[tuple[Tensor, Tensor, kernels.Lengths]]:
-    """(query columns, key columns, lengths) of call A, and of call B where a run sees others."""
-    columns = [torch.arange(run.start, run.stop) for run in layout.runs]
-    calls: list[tuple[Tensor, Tensor, kernels.Lengths]] = []
-    for root in (True, False):
-        places = [n for n, run in enumerate(layout.runs) if (run.parent < 0) == root]
-        if places:
-            keys = [columns[above] for n in places for above in layout.path(n)]
-            pairs = [(len(columns[n]), layout.above[n] + len(columns[n])) for n in places]
-            lengths = kernels.Lengths.of(pairs, causal=True, device=device)
-            calls.append((to_device(torch.cat([columns[n] for n in places]), device), to_device(torch.cat(keys), device), lengths))
-    return calls
-
-
 Attend = Callable[[Tensor, Tensor, Tensor, RowLayout, float], Tensor]
 _BACKENDS: Catalogue[Attend] = Catalogue(
     "backend of model.prefix_backend",
-    {"dense": _dense, "merge": _merge, "two_call": _two_call, "flash": _flash},
-    {"flex": "vlmrl.policy.flex:flex"},
+    {"dense": _dense, "merge": _merge, "two_call": _two_call},
+    {"flash": "vlmrl.policy.flash:flash", "flex": "vlmrl.policy.flex:flex"},
 )
 _OF_TREES: Catalogue[Attend] = Catalogue("backend for trees")
 

@@ -26,12 +26,7 @@ from torch import Tensor
 
 from vlmrl.policy.pack import to_device
 from vlmrl.policy.runs import ColumnRun, RowLayout
-
-TOWER = "vlmrl_flash_varlen"
-"""Name of `tower_attention` among transformers' attention functions. A name with `flash` in it gets the boundaries of the windows; for
-others the tower calls once per window."""
-WINDOWS = "vlmrl_flash_windows"
-"""Name of `window_attention`."""
+from vlmrl.policy.windows import one_type, without_mask
 
 
 class Operations(NamedTuple):
@@ -69,17 +64,6 @@ def lacks(device: torch.device) -> str | None:
     if torch.cuda.get_device_capability(device) < (8, 0):
         return "flash attention needs a GPU of compute capability 8.0"
     return None
-
-
-def one_type(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Bring the three to the autocast type where autocast is on, else to that of `value`, which no rotary embedding has touched.
-
-    Returns:
-        (query, key, value), shapes unchanged.
-    """
-    kind = value.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
-    return query.to(dtype), key.to(dtype), value.to(dtype)
 
 
 # ---- packed rows -------------------------------------------------------------------------------------------------------
@@ -191,72 +175,12 @@ def tower_attention(
     Raises:
         RuntimeError: a mask or dropout, which a tower of the supported families does not have.
     """
-    _plain(attention_mask, dropout)
+    without_mask(attention_mask, dropout)
     q, k, v = (x[0].transpose(0, 1) for x in one_type(query, key, value))
     ends_q, ends_k = (x if x.device == query.device else to_device(x, query.device) for x in (cu_seq_lens_q, cu_seq_lens_k))
     lengths = Lengths(ends_q, ends_k, max(2, max_length_q), max_length_k, causal=False)
     out: Any = _Varlen.apply(q, k, v, lengths, query.shape[-1] ** -0.5 if scaling is None else scaling)
     return out[None], None
-
-
-def window_attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    cu_seq_lens_q: Tensor,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """Attend as `tower_attention`, without flash attention: one call for all windows of a length, each a row of its batch.
-
-    On the CPU the rows of a batch do not meet, so the numbers are those of a call for each window, to the last bit.
-
-    Returns:
-        ([1, N, H, D], None), for [1, H, N, D] each.
-
-    Raises:
-        RuntimeError: as `tower_attention`.
-    """
-    _plain(attention_mask, dropout)
-    lengths = tuple(cu_seq_lens_q.diff().tolist())
-    heads, size = query.shape[1], query.shape[3]
-    columns = columns_by_length(lengths, query.device)
-    tokens_NHD = tuple(x[0].transpose(0, 1) for x in (query, key, value))
-    parts: list[Tensor] = []
-    for length, of_length in columns.items():
-        own = tokens_NHD if len(columns) == 1 else tuple(x[of_length] for x in tokens_NHD)
-        q, k, v = (x.reshape(-1, length, heads, size).transpose(1, 2) for x in own)
-        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scaling)
-        parts.append(out.transpose(1, 2).reshape(-1, heads, size))
-    if len(columns) == 1:
-        return parts[0][None], None
-    return torch.cat(parts)[torch.cat(list(columns.values())).argsort()][None], None
-
-
-@functools.lru_cache(maxsize=8)
-def columns_by_length(lengths: tuple[int, ...], device: torch.device) -> dict[int, Tensor]:
-    """Sort the columns of windows by the length of their window, each in its order; windows without a column are left out.
-
-    Returns:
-        Length -> columns, int64.
-    """
-    out: dict[int, list[int]] = {}
-    at = 0
-    for length in lengths:
-        if length:
-            out.setdefault(length, []).extend(range(at, at + length))
-        at += length
-    with torch.inference_mode(False):  # kept from one call to the next, and tensors of that mode cannot be saved for a backward
-        return {length: to_device(torch.tensor(columns), device) for length, columns in out.items()}
-
-
-def _plain(attention_mask: Tensor | None, dropout: float) -> None:
-    if attention_mask is not None or dropout:
-        raise RuntimeError("the vision tower's attention takes no mask and no dropout")
 
 
 class _Varlen(torch.autograd.Function):

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from vlmrl.policy.kernels import TOWER, WINDOWS
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import to_device
+from vlmrl.policy.windows import TOWER, WINDOWS
 from vlmrl.types import MediaHandle, MediaKind
 
 Parts = tuple[torch.Tensor, ...]

@@ -24,6 +24,7 @@ from tests.support import kernels as emulated
 from vlmrl import doctor
 from vlmrl.extras.scale import arena, offload
 from vlmrl.policy import attention, forward, model
+from vlmrl.policy import kernels as library
 from vlmrl.policy.kernels import Operations
 from vlmrl.policy.pack import layout_of
 from vlmrl.rollout import engine_hf, grid
@@ -139,8 +140,7 @@ def any_order(patch: pytest.MonkeyPatch) -> None:
 
 def two_types(patch: pytest.MonkeyPatch) -> None:
     """Query and key stay as rotary embeddings leave them."""
-    where, name = (attention, "_one_type") if hasattr(attention, "_one_type") else (attention.kernels, "one_type")
-    patch.setattr(where, name, lambda *three: three)
+    patch.setattr(attention, "one_type", lambda *three: three)
 
 
 def told_otherwise(patch: pytest.MonkeyPatch, **changes: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
@@ -411,10 +411,10 @@ def test_flash_is_asked_for_its_ordered_backward(asked: bool, status: str, monke
             dq, dk, dv = real(*args, **how)
         return dq if ordered else InAnyOrder.backward(None, dq), dk, dv
 
-    monkeypatch.setattr(attention.kernels, "FLASH", Operations(emulated.ATEN_16.forward, backward))
-    monkeypatch.setitem(attention._BACKENDS, "flash", attention.kernels.segments)
+    monkeypatch.setattr(library, "FLASH", Operations(emulated.ATEN_16.forward, backward))
+    monkeypatch.setitem(attention._BACKENDS, "flash", library.segments)
     if not asked:
-        monkeypatch.setattr(attention.kernels, "_in_order", contextlib.nullcontext)
+        monkeypatch.setattr(library, "_in_order", contextlib.nullcontext)
     collected = Collected()
     layout = layout_of([(20, (7, 5))])
     kernels._ordered("flash", "flash.ordered", layout, torch.device("cpu"), collected.report("attention"))

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.support import kernels
 from vlmrl.errors import ConfigError
-from vlmrl.policy.attention import _BACKENDS, choose, prefix_attention, require, varlen
+from vlmrl.policy.attention import _BACKENDS, choose, prefix_attention, require
+from vlmrl.policy.flash import varlen
 from vlmrl.policy.pack import PrefixLayout, layout_of
 
 GROUPS = st.lists(st.tuples(st.integers(1, 6), st.lists(st.integers(0, 5), min_size=1, max_size=4)), min_size=1, max_size=3)

@@ -14,7 +14,7 @@ import torch
 from tests.support import kernels as emulated
 from tests.support import tiny as tiny_module
 from vlmrl.extras.agents.tree import TreeLayout
-from vlmrl.policy import attention, flex, kernels
+from vlmrl.policy import attention, flex, kernels, windows
 from vlmrl.policy.attention import choose, prefix_attention
 from vlmrl.policy.pack import layout_of
 from vlmrl.policy.runs import RowLayout
@@ -61,7 +61,7 @@ def test_equals_the_dense_definition(
     if name == "flash-attn" and importlib.util.find_spec("flash_attn") is None:
         pytest.skip("flash-attn is not installed")
     if name.startswith("flash"):
-        monkeypatch.setattr(attention, "_flash_package", lambda: name == "flash-attn")
+        monkeypatch.setattr(attention, "has_flash_package", lambda: name == "flash-attn")
         name = "flash"
     for got, expected in zip(run(name, dtype, layout), run("dense", torch.float32, layout), strict=True):
         scale = expected.abs().max()
@@ -74,7 +74,7 @@ def test_auto_takes_a_cuda_backend() -> None:
 
 def test_the_same_gradients_twice_in_deterministic_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where no more than a warning is asked for, as the trainer does."""
-    monkeypatch.setattr(attention, "_flash_package", lambda: False)
+    monkeypatch.setattr(attention, "has_flash_package", lambda: False)
     torch.use_deterministic_algorithms(True, warn_only=True)
     first = run("flash", torch.bfloat16)
     for _ in range(3):
@@ -115,7 +115,7 @@ def test_many_lengths_of_flex_are_compiled_a_few_times() -> None:
 
 def test_the_tower_in_one_call_equals_sdpa(tiny_files: tuple[Path, Path]) -> None:
     found: list[list[torch.Tensor]] = []
-    for name in ("sdpa", kernels.TOWER):
+    for name in ("sdpa", windows.TOWER):
         loaded = tiny_module.load(*tiny_files)
         policy = loaded.policy
         policy.model.to("cuda")

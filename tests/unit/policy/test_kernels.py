@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support import kernels as emulated
 from tests.support import tiny as tiny_module
 from vlmrl.errors import ConfigError
-from vlmrl.policy import attention, kernels
+from vlmrl.policy import attention, kernels, windows
 from vlmrl.policy.attention import _BACKENDS, choose, tower_kernel
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import PrefixLayout, layout_of
@@ -100,7 +100,7 @@ def test_the_kernel_of_the_cpu_has_the_signature_of_torchs() -> None:
 @pytest.mark.parametrize("lack", [None, "this torch has no flash attention of CUDA"])
 @pytest.mark.parametrize("package", [True, False])
 def test_choice_on_cuda(package: bool, lack: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "_flash_package", lambda: package)
+    monkeypatch.setattr(attention, "has_flash_package", lambda: package)
     monkeypatch.setattr(kernels, "lacks", lambda device: lack)
     name, why = choose("auto", CUDA, torch.bfloat16)
     assert name == ("flash" if package or lack is None else "flex")
@@ -117,9 +117,9 @@ def test_choice_on_cuda(package: bool, lack: str | None, monkeypatch: pytest.Mon
 
 def test_choice_of_the_towers_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "lacks", lambda device: None)
-    assert tower_kernel("sdpa", CUDA, torch.bfloat16) == kernels.TOWER
+    assert tower_kernel("sdpa", CUDA, torch.bfloat16) == windows.TOWER
     assert tower_kernel("sdpa", CUDA, torch.float32) == "sdpa"
-    assert tower_kernel("sdpa", CPU, torch.bfloat16) == kernels.WINDOWS
+    assert tower_kernel("sdpa", CPU, torch.bfloat16) == windows.WINDOWS
     assert tower_kernel("eager", CPU, torch.float32) == "eager"
     assert tower_kernel("flash_attention_2", CUDA, torch.bfloat16) == "flash_attention_2"
     monkeypatch.setattr(kernels, "lacks", lambda device: "an old GPU")
@@ -152,7 +152,7 @@ def encoded(tiny: tiny_module.Tiny, name: str) -> list[torch.Tensor]:
 def test_the_tower_in_one_call_equals_one_call_for_each_window(towered: tiny_module.Tiny, flash: list[dict[str, Any]]) -> None:
     expected = encoded(towered, "sdpa")
     assert flash == []
-    got = encoded(towered, kernels.TOWER)
+    got = encoded(towered, windows.TOWER)
     assert len(flash) == len(towered.policy.core.visual.blocks), "one call for each block of the tower"
     assert len(got) == len(expected) > 10
     for one, other in zip(got, expected, strict=True):
@@ -170,7 +170,7 @@ def test_windows_of_a_length_in_one_call_equal_one_call_for_each_window(towered:
         return whole(q, *args, **kwargs)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
-    got = encoded(towered, kernels.WINDOWS)
+    got = encoded(towered, windows.WINDOWS)
     assert len({shape[0] for shape in calls}) > 0
     assert all(shape[0] > 1 for shape in calls), "several windows a call"
     assert len(got) == len(expected) > 10
@@ -189,7 +189,7 @@ def test_windows_of_any_lengths(lengths: tuple[int, ...], dtype: torch.dtype) ->
         q, k, v = (x.transpose(0, 1)[None] for x in qkv.unbind(0))
         if one_call:
             ends = torch.tensor([0, *lengths]).cumsum(0)
-            out = kernels.window_attention(None, q, k, v, None, cu_seq_lens_q=ends, scaling=0.3)[0][0]
+            out = windows.window_attention(None, q, k, v, None, cu_seq_lens_q=ends, scaling=0.3)[0][0]
         else:
             pieces = (torch.split(x, list(lengths), dim=2) for x in (q, k, v))
             attend = torch.nn.functional.scaled_dot_product_attention
@@ -205,13 +205,13 @@ def test_windows_of_any_lengths(lengths: tuple[int, ...], dtype: torch.dtype) ->
 
 def test_windows_that_were_read_without_gradients_are_trained_later() -> None:
     """Columns are kept from call to call: a rollout in inference mode may have been the first to ask for them."""
-    kernels.columns_by_length.cache_clear()
+    windows.columns_by_length.cache_clear()
     x = torch.randn(1, 2, 7, 4)
     ends = torch.tensor([0, 3, 5, 7])
     with torch.inference_mode():
-        expected = kernels.window_attention(None, x, x, x, None, cu_seq_lens_q=ends)[0]
+        expected = windows.window_attention(None, x, x, x, None, cu_seq_lens_q=ends)[0]
     leaf = x.clone().requires_grad_()
-    out = kernels.window_attention(None, leaf, leaf, leaf, None, cu_seq_lens_q=ends)[0]
+    out = windows.window_attention(None, leaf, leaf, leaf, None, cu_seq_lens_q=ends)[0]
     out.sum().backward()
     assert torch.equal(out.detach(), expected)
     assert leaf.grad is not None
@@ -222,7 +222,7 @@ def test_windows_take_no_mask_and_no_dropout() -> None:
     ends = torch.tensor([0, 2])
     for mask, dropout in ((torch.ones(2, 2), 0.0), (None, 0.1)):
         with pytest.raises(RuntimeError, match="no mask and no dropout"):
-            kernels.window_attention(None, x, x, x, mask, cu_seq_lens_q=ends, dropout=dropout)
+            windows.window_attention(None, x, x, x, mask, cu_seq_lens_q=ends, dropout=dropout)
 
 
 def test_a_model_on_cuda_in_16_bits_takes_it(
@@ -233,8 +233,8 @@ def test_a_model_on_cuda_in_16_bits_takes_it(
     model = tiny.policy.model
     try:
         attention.attach(model, "sdpa", device=CUDA, compute=torch.bfloat16)
-        assert model.config.vision_config._attn_implementation == kernels.TOWER
+        assert model.config.vision_config._attn_implementation == windows.TOWER
         assert model.config.text_config._attn_implementation == "vlmrl_sdpa"
     finally:
         attention.attach(model, "sdpa", device=CPU, compute=torch.float32)
-    assert model.config.vision_config._attn_implementation == kernels.WINDOWS
+    assert model.config.vision_config._attn_implementation == windows.WINDOWS

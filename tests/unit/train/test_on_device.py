@@ -19,8 +19,7 @@ from vlmrl.algo import registries
 from vlmrl.algo.constraint.registry import constraint as constraints
 from vlmrl.algo.inputs import LossInputs
 from vlmrl.config.schema import Method, OptimSection
-from vlmrl.policy import attention
-from vlmrl.policy import kernels as library
+from vlmrl.policy import attention, windows
 from vlmrl.policy.average import AveragedWeights
 from vlmrl.policy.forward import layout_of
 from vlmrl.policy.load import freeze
@@ -219,9 +218,8 @@ def test_index_tensors_are_copied_once_for_a_micro_batch(there: There, monkeypat
         there.fake.reset()
         for half in halves:
             score_rows(learner, half.rows)
-        copies = sum(
-            n for line, n in there.fake.lines("to device").items() if line.startswith(("policy/attention", "policy/flex", "policy/kern"))
-        )
+        parts = ("policy/attention", "policy/fl", "policy/kern", "policy/windows")
+        copies = sum(n for line, n in there.fake.lines("to device").items() if line.startswith(parts))
         assert copies <= 2 * of_one, (backend, there.fake.lines("to device"))
         for cached in (attention._answers, attention._masks, attention._dense_mask):
             cached.cache_clear()
@@ -236,7 +234,7 @@ def test_other_models(case: str, tmp_path: Path, tiny: tiny_module.Tiny, monkeyp
     with moved(tiny, LoraSpec(rank=4, alpha=8.0, vision=True) if case == "adapters" else None) as there:
         if case == "tower":
             there.policy.compute, there.policy.prefix_backend = torch.bfloat16, "flash"
-            there.policy.model.set_attn_implementation({"text_config": "vlmrl_sdpa", "vision_config": library.TOWER})
+            there.policy.model.set_attn_implementation({"text_config": "vlmrl_sdpa", "vision_config": windows.TOWER})
         learner, batch = there.learner(), there.batch()
         groups = there.generate(there.policy, GenerationSettings(max_new_tokens=8), count=2)
         assert all(r.ids for group in groups for r in group)

@@ -14,7 +14,8 @@ from tests.support import kernels as emulated
 from vlmrl.extras.agents import tree_attention
 from vlmrl.extras.agents.tree import TreeLayout, preorder
 from vlmrl.policy import flex, kernels
-from vlmrl.policy.attention import _BACKENDS, varlen
+from vlmrl.policy.attention import _BACKENDS
+from vlmrl.policy.flash import varlen
 from vlmrl.policy.pack import layout_of
 from vlmrl.policy.runs import RowLayout
 

@@ -34,7 +34,7 @@ from vlmrl.extras.agents.chains import pack_chains
 from vlmrl.extras.agents.conversation import Segment, answer_segment, first_segment, turns
 from vlmrl.extras.agents.tree import TreeLayout
 from vlmrl.extras.agents.trie import Trie, pack_trees, split_trees
-from vlmrl.policy import attention, kernels
+from vlmrl.policy import attention, flash, kernels
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.pack import PackedBatch, Row, extend, pack_shared, prompt_positions
 from vlmrl.policy.vision import VisionCache
@@ -94,7 +94,7 @@ def run_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     def run(name: str) -> str:
         monkeypatch.setattr(kernels, "FLASH", emulated.ATEN)
         monkeypatch.setattr("torch.nn.attention.flex_attention.flex_attention", emulated.flex)
-        package = functools.partial(attention.varlen, kernel=emulated.varlen)
+        package = functools.partial(flash.varlen, kernel=emulated.varlen)
         monkeypatch.setitem(attention._BACKENDS, "flash", package if "package" in name else kernels.segments)
         return name.split()[0]
 

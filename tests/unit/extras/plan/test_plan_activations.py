@@ -12,7 +12,7 @@ import torch
 from tests.support import saved_bytes
 from vlmrl.extras.plan import activations as acts
 from vlmrl.extras.plan.model import FAMILIES, Lora, named_shape, shape_of
-from vlmrl.policy import attention
+from vlmrl.policy import attention, flash
 from vlmrl.policy.model import LoraSpec
 
 GROUPS: list[tuple[int, tuple[int, ...]]] = [(137, (41, 41, 30)), (75, (29,))]
@@ -143,7 +143,7 @@ def test_flash_through_a_stand_in(family: str, monkeypatch: pytest.MonkeyPatch) 
     def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **plan: Any) -> Any:
         return _Kernel.apply(q, k, v)
 
-    monkeypatch.setitem(attention._BACKENDS, "flash", functools.partial(attention.varlen, kernel=kernel))
+    monkeypatch.setitem(attention._BACKENDS, "flash", functools.partial(flash.varlen, kernel=kernel))
     measured, predicted = both(family, "autocast", WIDTHS[3], media=False, backend="flash")
     assert predicted == pytest.approx(measured, rel=WITHIN)
 

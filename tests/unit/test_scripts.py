@@ -256,6 +256,7 @@ def test_workflows_run_the_scripts():
         commands[path.name] = {step["run"] for step in steps if "run" in step}
     assert commands == {
         "ci.yml": {"bash scripts/test.sh --fast", "bash scripts/pins.sh --check", "bash scripts/docs.sh", "bash .ci/run"},
+        "extras.yml": {"bash scripts/test.sh tests/unit/extras tests/zoo"},
         "nightly.yml": {"bash scripts/test.sh -m slow"},
     }
 

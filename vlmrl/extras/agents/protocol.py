@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
+from vlmrl.protocols import environment as environment  # worlds of earlier versions import it from here
+
 Outcome = Literal["", "success", "failure", "invalid", "turns", "context"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """Why an episode ended, or what became of a step: `invalid` is an action that could not be read, which is the policy's doing. `turns`

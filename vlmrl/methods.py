@@ -28,7 +28,7 @@ from vlmrl.plugins import import_package, import_plugins
 from vlmrl.protocols import why_not_ahead
 from vlmrl.registry import Entry, Registry, type_name
 
-PACKAGES = ("vlmrl.algo", "vlmrl.rewards", "vlmrl.sampling", "vlmrl.rollout.strategy", *METHODS, "vlmrl.zoo")
+PACKAGES = ("vlmrl.algo", "vlmrl.rewards", "vlmrl.sampling", "vlmrl.rollout.strategy", *METHODS.values(), "vlmrl.zoo")
 """Every module in these is imported, so that adding a method is adding a file."""
 
 

@@ -35,10 +35,9 @@ def import_plugins(names: Sequence[str], where: str = "plugins") -> None:
         raise ConfigError(problems)
 
 
-def import_methods() -> None:
-    """Import the methods of optional parts."""
-    for package in METHODS:
-        import_package(package)
+def import_methods(slot: str) -> None:
+    """Import the methods of a slot that optional parts have."""
+    import_package(METHODS[slot])
 
 
 def import_package(name: str) -> None:

@@ -37,11 +37,11 @@ from benchmarks.common import ROOT
 
 PACKAGE = ROOT / "vlmrl"
 
-BOUND = 53
+BOUND = 54
 """Most files of "the rest". Three of them are the training engine, two who sees whom in a packed row, three what a GPU needs of attention,
 draws and memory, two the queue of steps and the gap between sampler and trainer, three the loop, the hooks behind a step and the rewards,
 one what the engines of rollout that generate in place have in common, one the keys and values of what decodes, one what patches are on the
-device, one the account of memory, and one what is logged of a step."""
+device, one the account of memory, one what is logged of a step, and one finds modules that moved."""
 
 MEDIA = ("media/",)
 DURABLE = (
@@ -53,11 +53,11 @@ DURABLE = (
     "run/tracking.py",
     "train/state.py",
     "run/rundir.py",
-    "train/keep.py",
-    "kept/media.py",
-    "kept/read.py",
-    "kept/record.py",
-    "kept/write.py",
+    "extras/pages/recorder.py",
+    "extras/pages/kept/media.py",
+    "extras/pages/kept/read.py",
+    "extras/pages/kept/record.py",
+    "extras/pages/kept/write.py",
 )
 """Files that write or name what survives a crash. The ledger is not among them: samplers read it."""
 

@@ -153,7 +153,7 @@ def command(block: Block, words: list[str]) -> None:
         assert program in PROGRAMS, f"{block}: '{program}': say in {Path(__file__).name} how it is checked"
 
 
-PREPARE = (ROOT / "vlmrl" / "prepare" / "prepare.py").read_text(encoding="utf-8")
+PREPARE = (ROOT / "vlmrl" / "extras" / "importers" / "prepare" / "prepare.py").read_text(encoding="utf-8")
 
 
 def vlmrl(block: Block, words: list[str]) -> None:

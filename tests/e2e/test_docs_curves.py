@@ -17,7 +17,7 @@ from vlmrl.run import hooks
 from vlmrl.train.stage import grpo, rewards
 
 PAGE = "docs/reading_the_curves.md"
-FOLDERS = ("train", "run", "rollout", "rewards", "algo", "zoo", "envs", "evals")
+FOLDERS = ("train", "run", "rollout", "rewards", "algo", "zoo", "extras", "evals")
 """Packages that put values into the log."""
 WORDS = {"think_or_not", "sft", "contract", "crashed", "memory", "timeout", "concurrency", "constant", "examples"}
 """One-word marks that are values or reasons."""

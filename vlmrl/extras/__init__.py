@@ -5,7 +5,7 @@ The core runs without any of them and names none: a `vlmrl.registry.Catalogue` a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 PROVIDES: Mapping[str, Mapping[str, str]] = {
     "collector": {"episodes": "vlmrl.extras.agents.collect:of_episodes"},
@@ -71,5 +71,5 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
 }
 """Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""
 
-METHODS: Sequence[str] = ("vlmrl.extras.agents.worlds", "vlmrl.extras.judges.rewards")
-"""Packages whose modules register methods when they are imported, which `vlmrl.methods` does."""
+METHODS: Mapping[str, str] = {"environment": "vlmrl.extras.agents.worlds", "reward": "vlmrl.extras.judges.rewards"}
+"""Slot -> package whose modules register methods of it when they are imported, which `vlmrl.methods` does."""

@@ -202,7 +202,7 @@ def _episode_problems(task: Task) -> list[str]:
     if not plays and history != HistorySection():
         out.append("history says what of an episode's turns stands in a prompt, and there is no environment")
     if task.environment is not None:
-        import_methods()
+        import_methods("environment")
         name, arguments = task.environment.name, task.environment.arguments
         wrong = environment.problems(name, arguments, "environment")
         out += wrong or environment.get(name).extra.get("refuses", lambda *_: ())(arguments, task)

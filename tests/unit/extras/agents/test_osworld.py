@@ -19,7 +19,7 @@ from vlmrl.extras.agents.protocol import Environment
 from vlmrl.extras.agents.worlds.osworld import VARIABLE, osworld, pressed, sent_as, typed
 from vlmrl.metrics.gui import Action, parse_action
 
-SUPPORT = Path(__file__).parents[2] / "support"
+SUPPORT = Path(__file__).parents[3] / "support"
 QUICK = {"settle": 0.0, "pause": 0.0}
 OPENED = ["open", "docker", "init_state", "pyautogui", [1920, 1080], True, False]
 

@@ -263,7 +263,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def test_the_examples_of_the_documentation(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[4] / "docs" / "data.md").read_text(encoding="utf-8")
     text = text[text.index("### Examples") :]
     blocks = [json.loads(part.split("```")[0]) for part in text.split("```json\n")[1:]]
     assert len(blocks) == 2 * len(OPTIONS)

@@ -30,7 +30,7 @@ from vlmrl.media.image import decode_image
 from vlmrl.metrics.points import decode_mask
 from vlmrl.types import Sample
 
-DATA = Path(__file__).parents[3] / "data"
+DATA = Path(__file__).parents[4] / "data"
 HEADINGS = ("Source", "Licence", "Splits and official counts", "Layout of the download", "Rows", "Prepare", "Not verified")
 
 

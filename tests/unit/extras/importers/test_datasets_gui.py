@@ -30,7 +30,7 @@ from vlmrl.metrics.gui import ACTIONS, action_of
 from vlmrl.rewards.gui_action import gui_action
 from vlmrl.rewards.run.runner import RewardRunner
 
-DATA = Path(__file__).resolve().parents[3] / "data"
+DATA = Path(__file__).resolve().parents[4] / "data"
 NAMES = ("aitz", "android_control", "screenspot", "screenspot_v2", "screenspot_pro", "gui_act", "omniact", "gui_odyssey")
 PHONE = (108, 240)
 SIZES = {

@@ -16,7 +16,7 @@ from tests.support.samples import load_dataset, parquet_bytes, unpack
 from vlmrl.errors import DataError
 from vlmrl.extras.importers.prepare.prepare import Skipped
 
-DATA = Path(__file__).parents[3] / "data"
+DATA = Path(__file__).parents[4] / "data"
 Record = dict[str, Any]
 
 

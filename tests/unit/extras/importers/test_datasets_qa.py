@@ -35,7 +35,7 @@ from vlmrl.protocols import reward
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.types import Sample
 
-DATA = Path(__file__).parents[3] / "data"
+DATA = Path(__file__).parents[4] / "data"
 HEADINGS = ("Source", "Licence", "Splits and official counts", "Layout of the download", "Rows", "Prepare", "Not verified")
 
 

@@ -18,7 +18,7 @@ from vlmrl.extras.importers.prepare.video_choice import choice_row, found_video,
 from vlmrl.media.video import probe_video
 from vlmrl.types import Sample
 
-DATA = Path(__file__).parents[3] / "data"
+DATA = Path(__file__).parents[4] / "data"
 HEADINGS = ("Source", "Licence", "Splits and official counts", "Layout of the download", "Rows", "Prepare", "Not verified")
 
 

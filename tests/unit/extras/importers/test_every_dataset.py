@@ -17,7 +17,7 @@ from vlmrl.data.source import load_source
 from vlmrl.errors import DataError
 from vlmrl.extras.importers.prepare.prepare import Skipped, official_counts, prepare
 
-DATA = Path(__file__).parents[3] / "data"
+DATA = Path(__file__).parents[4] / "data"
 NAMES = sorted(path.name for path in DATA.iterdir() if (path / "prepare.py").is_file())
 HEADINGS = ("Source", "Licence", "Splits and official counts", "Layout of the download", "Rows", "Prepare", "Not verified")
 SCREENS = ("Layout", "Coordinates", "Rows")

@@ -11,7 +11,7 @@ from tests.official.statements import HEADING, NOT_MET, card_section, readme_par
 from tests.support.samples import load_dataset
 from vlmrl.extras.importers.prepare.prepare import official_counts
 
-DATA = Path(__file__).parents[3] / "data"
+DATA = Path(__file__).parents[4] / "data"
 NAMES = sorted(path.name for path in DATA.iterdir() if (path / "prepare.py").is_file())
 MET = cases()
 ALL = [pytest.param(name, case, id=f"{name} {case.name}") for name, of in MET.items() for case in of]

@@ -12,6 +12,7 @@ from tests.support.tiny import Tiny
 from vlmrl import rng
 from vlmrl.config.schema import Config
 from vlmrl.extras.agents.conversation import Conversation, Segment, answer_segment, joined
+from vlmrl.extras.agents.kept import session_of
 from vlmrl.extras.plan import memory as mem
 from vlmrl.extras.plan.advice import candidates
 from vlmrl.extras.plan.generation import kv_token, running
@@ -34,7 +35,7 @@ def test_kept_caches_are_those_of_the_engine(tiny: Tiny, attempts: int) -> None:
     engine = HFEngine(tiny.policy, tiny.vision)
     conversation = Conversation(tiny.encoder)
     prompts = [tiny.encoder.encode(sample, "answer_only") for sample in tiny.samples[:attempts]]
-    with engine.session() as session:
+    with session_of(engine) as session:
         for turn in range(3):
             requests = [
                 Request(prompt=p, seeds=(rng.key(3, n, turn),), ks=(0,), conversations=(n,), goes_on=True) for n, p in enumerate(prompts)

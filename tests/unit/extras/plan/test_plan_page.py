@@ -12,7 +12,7 @@ from tests.support.documents import Table, tables
 from vlmrl.extras.plan import activations as acts
 from vlmrl.extras.plan.model import FAMILIES, Shape, Tower
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 NUMBERS = {"float32": acts.FLOAT32, "autocast": acts.AUTOCAST, "bfloat16": acts.BFLOAT16}
 
 

@@ -12,7 +12,7 @@ from vlmrl.extras.plan.gpus import gpu_of
 from vlmrl.extras.plan.model import named_shape
 from vlmrl.extras.plan.recipe import heaviest, shape_in
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ROWS = re.findall(
     r"^\| `(\w+)` \| (\d+) x (\w+): .* \| ([\d.]+) \| (\d+) \|$", (ROOT / "docs" / "scaling.md").read_text(), flags=re.MULTILINE
 )

@@ -35,7 +35,7 @@ from vlmrl.extras.importers.prepare.hf_rows import (
 from vlmrl.extras.importers.prepare.prepare import Embedded, Row, Skipped
 from vlmrl.metrics.points import decode_mask, parse_points
 
-DATA = Path(__file__).parents[3] / "data"
+DATA = Path(__file__).parents[5] / "data"
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,10 @@ from vlmrl.paths import find
 ALLOWED = {
     ("README.md", " sampler ── plan"): "a diagram",
     ("docs/architecture.md", " recipe.yaml ──▶"): "a diagram",
-    ("docs/architecture.md", " extras: bridge"): "a table of parts; tests/test_architecture.py checks it",
+    (
+        "docs/architecture.md",
+        " extras                                        optional parts",
+    ): "a table of parts; tests/test_architecture.py checks it",
     ("docs/design/004-turns.md", "columns "): "a diagram",
     ("docs/judges.md", '{"model": "m", "inputs"'): "the form of a request; tests/unit/rewards checks what is sent",
 }

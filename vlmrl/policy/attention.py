@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vlmrl.errors import ConfigError
+from vlmrl.policy.ordered import ordered
 from vlmrl.policy.pack import Block, PrefixLayout, to_device
 from vlmrl.policy.runs import RowLayout
 from vlmrl.policy.windows import TOWER, WINDOWS, one_type, window_attention
@@ -154,7 +155,7 @@ def tower_kernel(kernel: str, device: torch.device, compute: torch.dtype) -> str
     """
     if kernel == "sdpa" and device.type == "cuda" and compute == torch.bfloat16 and _lacks(device) is None:
         return TOWER
-    return WINDOWS if kernel == "sdpa" and device.type == "cpu" else kernel
+    return WINDOWS if kernel == "sdpa" else kernel
 
 
 def prefix_attention(
@@ -197,7 +198,8 @@ def prefix_attention(
     if record is not None:
         record.append((key, value))
     if prefix_layout is None:
-        return fallback(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
+        plain = functools.partial(fallback, scaling=scaling, dropout=dropout, **kwargs)
+        return ordered(lambda q, k, v: plain(module, q, k, v, attention_mask), query, key, value)
     if attention_mask is not None or dropout or query.shape[0] != 1 or query.shape[2] != key.shape[2]:
         raise RuntimeError("a packed row takes no attention mask, no cache and no attention dropout")
     if prefix_columns is not None:
@@ -228,7 +230,7 @@ def _heads(x: Tensor, heads: int) -> Tensor:
 def _dense(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float) -> Tensor:
     mask = _dense_mask(layout, query.device)
     heads = query.shape[1]
-    return F.scaled_dot_product_attention(query, _heads(key, heads), _heads(value, heads), attn_mask=mask, scale=scale)
+    return _call(query, _heads(key, heads), _heads(value, heads), scale, mask)
 
 
 @functools.lru_cache(maxsize=1)
@@ -272,8 +274,10 @@ def _padded(block: Block, device: torch.device) -> _Answers:
     return _Answers(to_device(columns, device), to_device(places, device))
 
 
-def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+def _call(query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:
+    """torch's attention, causal without a mask."""
+    call = functools.partial(F.scaled_dot_product_attention, attn_mask=mask, is_causal=mask is None, scale=scale)
+    return ordered(call, query, key, value)
 
 
 def _single(block: Block) -> bool:
@@ -298,13 +302,13 @@ def _two_call(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scal
     outs: list[Tensor] = []
     pieces = (_pieces(x, layout) for x in (query, key, value))
     for answers, mask, qs, ks, vs in zip(_answers(layout, query.device), _masks(layout, query.device), *pieces, strict=True):
-        outs.append(_causal(qs[0], ks[0], vs[0], scale))
+        outs.append(_call(qs[0], ks[0], vs[0], scale))
         if answers is None:
             continue
         columns = answers.columns_GC
         count, width = columns.shape
-        with_prompt = [torch.cat([prompt.expand(count, -1, -1, -1), rows_of(own, columns)], dim=2) for prompt, own in (ks, vs)]
-        out = F.scaled_dot_product_attention(rows_of(qs[1], columns), *with_prompt, attn_mask=mask, scale=scale)
+        keys, values = (torch.cat([prompt.expand(count, -1, -1, -1), rows_of(own, columns)], dim=2) for prompt, own in (ks, vs))
+        out = _call(rows_of(qs[1], columns), keys, values, scale, mask)
         outs.append(out.transpose(0, 1).reshape(1, query.shape[1], count * width, -1)[:, :, answers.places])
     return torch.cat(outs, dim=2)
 
@@ -316,7 +320,7 @@ def _merge(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: 
     outs: list[Tensor] = []
     pieces = (_pieces(x, layout) for x in (query, key, value))
     for answers, qs, ks, vs in zip(_answers(layout, query.device), *pieces, strict=True):
-        outs.append(_causal(qs[0], ks[0], vs[0], scale))
+        outs.append(_call(qs[0], ks[0], vs[0], scale))
         if answers is not None:
             joined: Any = _Joined.apply(qs[1], ks[0], vs[0], ks[1], vs[1], *answers, scale)
             outs.append(joined)

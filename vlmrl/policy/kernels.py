@@ -17,13 +17,13 @@ The operations need CUDA and 16 bits. Tests put others with the same contract in
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from vlmrl.policy.ordered import in_order, wanted
 from vlmrl.policy.pack import to_device
 from vlmrl.policy.runs import ColumnRun, RowLayout
 from vlmrl.policy.windows import one_type, without_mask
@@ -48,13 +48,15 @@ class Lengths(NamedTuple):
     longest_q: int
     longest_k: int
     causal: bool
+    pairs: tuple[tuple[int, int], ...] = ()
+    """(number of queries, number of keys) of each sequence; none where the host does not know them."""
 
     @staticmethod
     def of(pairs: Sequence[tuple[int, int]], *, causal: bool, device: torch.device) -> Lengths:
         """Make it from (number of queries, number of keys) of each sequence; one copy to the device."""
         ends = to_device(torch.tensor([(0, 0), *pairs]).cumsum(0).T.to(torch.int32).contiguous(), device)
         # of single queries the kernel makes a batch of its own, in another layout: told that there may be two, it does not
-        return Lengths(ends[0], ends[1], max(2, *(q for q, _ in pairs)), max(k for _, k in pairs), causal)
+        return Lengths(ends[0], ends[1], max(2, *(q for q, _ in pairs)), max(k for _, k in pairs), causal, tuple(pairs))
 
 
 def lacks(device: torch.device) -> str | None:
@@ -212,23 +214,62 @@ def _backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, at: Lengths, scale: float, state: Sequence[Tensor]
 ) -> list[Tensor]:
     """Gradients of query, key and value."""
-    with _in_order():
-        return list(
-            FLASH.backward(
-                grad.contiguous(), q, k, v, out, lse, at.q, at.k, at.longest_q, at.longest_k, 0.0, at.causal, *state, scale=scale
+
+    def call(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, at: Lengths) -> list[Tensor]:
+        with in_order():
+            return list(
+                FLASH.backward(grad, q, k, v, out, lse, at.q, at.k, at.longest_q, at.longest_k, 0.0, at.causal, *state, scale=scale)
             )
-        )
+
+    grad = grad.contiguous()
+    if not wanted():
+        return call(grad, q, k, v, out, lse, at)
+    alone, rest = _alone(at.pairs, q.shape[1], at.causal, q.device)
+    parts = call(grad, q, k, v, out, lse, rest or at)
+    for span in alone:
+        of_q, of_k = slice(*span.q), slice(*span.k)
+        own = call(grad[of_q], q[of_q], k[of_k], v[of_k], out[of_q], lse[:, of_q].contiguous(), span.at)
+        for whole, where, part in zip(parts, (of_q, of_k, of_k), own, strict=True):
+            whole[where] = part
+    return parts
 
 
-@contextmanager
-def _in_order() -> Iterator[None]:
-    """In deterministic mode: errors instead of warnings. torch's flash backward adds up in a fixed order only where errors are asked for;
-    where warnings are, it warns and does not."""
-    if not (torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()):
-        yield
-        return
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(True, warn_only=True)
+class Span(NamedTuple):
+    """A sequence by itself: where its queries and keys stand, and its lengths."""
+
+    q: tuple[int, int]
+    k: tuple[int, int]
+    at: Lengths
+
+
+LONG = 1024
+"""Keys from which on a sequence may get a call of its own."""
+UNEVEN = 1.5
+"""How much longer than all multiprocessors together the ones that have a sequence may work before it gets a call of its own."""
+
+
+@functools.lru_cache(maxsize=8)
+def _alone(pairs: tuple[tuple[int, int], ...], heads: int, causal: bool, device: torch.device) -> tuple[tuple[Span, ...], Lengths | None]:
+    """The sequences that get a call of their own in an ordered backward, and the others with these left out; None where all stay together.
+
+    The ordered kernel gives each head of each sequence to as many multiprocessors as there are for all of them alike, and one goes through
+    the keys one after the other. So in a call of a long prompt and many answers most have nothing to do while a few work on the prompt.
+    """
+    work = [q * k for q, k in pairs]
+    count = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
+    splits = -(-count // (len(pairs) * heads)) if pairs else 1
+    most = UNEVEN * sum(work) * heads / count * splits
+    chosen = {n for n, ((_, k), own) in enumerate(zip(pairs, work, strict=True)) if own > most and k >= LONG}
+    if not chosen or sum(own > 0 for own in work) == 1 == len(pairs):
+        return (), None
+    spans: list[Span] = []
+    others: list[tuple[int, int]] = []
+    at_q = at_k = 0
+    for n, (q, k) in enumerate(pairs):
+        if n in chosen:
+            spans.append(Span((at_q, at_q + q), (at_k, at_k + k), Lengths.of([(q, k)], causal=causal, device=device)))
+            others += [(q, 0), (0, k)]
+        else:
+            others.append((q, k))
+        at_q, at_k = at_q + q, at_k + k
+    return tuple(spans), Lengths.of(others, causal=causal, device=device)

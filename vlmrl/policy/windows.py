@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vlmrl.policy.ordered import ordered
 from vlmrl.policy.pack import to_device
 
 TOWER = "vlmrl_flash_varlen"
@@ -62,7 +63,7 @@ def window_attention(
     for length, of_length in columns.items():
         own = tokens_NHD if len(columns) == 1 else tuple(x[of_length] for x in tokens_NHD)
         q, k, v = (x.reshape(-1, length, heads, size).transpose(1, 2) for x in own)
-        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scaling)
+        out = ordered(functools.partial(torch.nn.functional.scaled_dot_product_attention, scale=scaling), q, k, v)
         parts.append(out.transpose(1, 2).reshape(-1, heads, size))
     if len(columns) == 1:
         return parts[0][None], None

@@ -414,7 +414,7 @@ def test_flash_is_asked_for_its_ordered_backward(asked: bool, status: str, monke
     monkeypatch.setattr(library, "FLASH", Operations(emulated.ATEN_16.forward, backward))
     monkeypatch.setitem(attention._BACKENDS, "flash", library.segments)
     if not asked:
-        monkeypatch.setattr(library, "_in_order", contextlib.nullcontext)
+        monkeypatch.setattr(library, "in_order", contextlib.nullcontext)
     collected = Collected()
     layout = layout_of([(20, (7, 5))])
     kernels._ordered("flash", "flash.ordered", layout, torch.device("cpu"), collected.report("attention"))

@@ -59,6 +59,46 @@ def test_segments_equal_the_dense_definition(heads: tuple[int, int], groups: lis
         assert torch.allclose(one, other, atol=1e-12)
 
 
+@settings(max_examples=60)
+@given(groups=GROUPS, seed=st.integers(0, 3), uneven=st.sampled_from([0.0, 2.0, 20.0]))
+def test_an_ordered_backward_gives_long_sequences_calls_of_their_own(groups: list[tuple[int, list[int]]], seed: int, uneven: float) -> None:
+    """And the gradients are those of one call."""
+    layout = layout_of(groups)
+    calls: list[int] = []
+
+    def backward(*given: Any, **named: Any) -> Any:
+        calls.append(len(given[6]) - 1)
+        return emulated.aten_backward(*given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "FLASH", kernels.Operations(emulated.aten_forward, backward))
+        patch.setattr(kernels, "LONG", 3)
+        patch.setattr(kernels, "UNEVEN", uneven)
+        kernels._alone.cache_clear()
+        got = run(kernels.segments, layout, (4, 2), seed)
+        kernels._alone.cache_clear()
+    for one, other in zip(got, run(_BACKENDS["dense"], layout, (4, 2), seed), strict=True):
+        assert torch.allclose(one, other, atol=1e-12)
+    if uneven == 0.0:
+        long = sum(run.stop - run.start >= 3 for run in layout.runs)
+        assert sum(n == 1 for n in calls) >= (long if len(layout.runs) > 1 else 0)
+
+
+def test_which_sequences_get_a_call_of_their_own() -> None:
+    answers = [(256, 256)] * 8
+    spans, rest = kernels._alone(((8192, 8192), *answers), 16, True, CPU)
+    assert [(span.q, span.k, span.at.pairs) for span in spans] == [((0, 8192), (0, 8192), ((8192, 8192),))]
+    assert rest is not None
+    assert rest.pairs == ((8192, 0), (0, 8192), *answers)
+    assert kernels._alone(tuple(answers), 16, True, CPU) == ((), None), "even ones share a call"
+    assert kernels._alone(((900, 900), *answers), 16, True, CPU) == ((), None), "and short ones"
+    assert kernels._alone(((8192, 8192),), 16, True, CPU) == ((), None), "one alone has all there is"
+    assert kernels._alone(((8192, 8192),) * 12, 16, True, CPU) == ((), None), "many long ones keep all busy"
+    spans, _ = kernels._alone(((4096, 0), (100, 4096), (0, 100)), 16, False, CPU)
+    assert [(span.q, span.k) for span in spans] == [((4096, 4196), (0, 4096))]
+    assert kernels._alone((), 16, False, CPU) == ((), None), "windows of a tower, which the host has not counted"
+
+
 def test_nothing_of_a_packed_row_is_copied(flash: list[dict[str, Any]]) -> None:
     layout = layout_of([(5, (3, 1, 4)), (3, (2,)), (4, ()), (6, (2, 0, 9))])
     # as a model gives them: [1, N, H, D] with two axes changed
@@ -118,12 +158,12 @@ def test_choice_on_cuda(package: bool, lack: str | None, monkeypatch: pytest.Mon
 def test_choice_of_the_towers_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "lacks", lambda device: None)
     assert tower_kernel("sdpa", CUDA, torch.bfloat16) == windows.TOWER
-    assert tower_kernel("sdpa", CUDA, torch.float32) == "sdpa"
+    assert tower_kernel("sdpa", CUDA, torch.float32) == windows.WINDOWS
     assert tower_kernel("sdpa", CPU, torch.bfloat16) == windows.WINDOWS
     assert tower_kernel("eager", CPU, torch.float32) == "eager"
     assert tower_kernel("flash_attention_2", CUDA, torch.bfloat16) == "flash_attention_2"
     monkeypatch.setattr(kernels, "lacks", lambda device: "an old GPU")
-    assert tower_kernel("sdpa", CUDA, torch.bfloat16) == "sdpa"
+    assert tower_kernel("sdpa", CUDA, torch.bfloat16) == windows.WINDOWS
 
 
 @pytest.fixture(scope="module", params=["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])

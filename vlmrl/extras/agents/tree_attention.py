@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vlmrl.policy.attention import rows_of
+from vlmrl.policy.ordered import ordered
 from vlmrl.policy.pack import to_device
 from vlmrl.policy.runs import ColumnRun, RowLayout
 
@@ -124,7 +125,8 @@ def two_call(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale
     for rows, above, mask in _siblings(layout, query.device):
         count = len(rows.columns_GC)
         keys, values = (torch.cat([x[:, :, above].expand(count, -1, -1, -1), rows_of(x, rows.columns_GC)], dim=2) for x in (key, value))
-        found = F.scaled_dot_product_attention(rows_of(query, rows.columns_GC), keys, values, attn_mask=mask, scale=scale)
+        call = functools.partial(F.scaled_dot_product_attention, attn_mask=mask, scale=scale)
+        found = ordered(call, rows_of(query, rows.columns_GC), keys, values)
         outs.append(rows.back(found))
         columns.append(rows.where)
     return torch.cat(outs, dim=2)[:, :, torch.cat(columns).argsort()]

@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vlmrl.policy.ordered import ordered
+
 NAME = "vlmrl_own_masks"
 """Of the attention implementation: torch's own attention, with masks that can be kept and given."""
 
@@ -68,11 +70,11 @@ def install(model: Any) -> None:
 
 
 def _attention(plain: Callable[..., Any]) -> Callable[..., Any]:
-    def attend(*args: Any, **kwargs: Any) -> Any:
+    def attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         now = _NOW.get()
         if now is not None and now.given is None:
             raise Taken
-        return plain(*args, **kwargs)
+        return ordered(lambda q, k, v: plain(module, q, k, v, *args, **kwargs), query, key, value)
 
     return attend
 

@@ -59,7 +59,7 @@ def main(family: str, device: str) -> None:
     fused = run(model, device)
     assert plain.keys() == fused.keys()
     apart = {name: float((fused[name] - value).abs().max() / value.abs().max().clamp_min(1e-6)) for name, value in plain.items()}
-    liger = sorted({m.forward.__qualname__ for m in model.model.language_model.modules() if m.forward.__qualname__.startswith("Liger")})
+    liger = sorted({m.forward.__name__ for m in model.model.language_model.modules() if m.forward.__module__ == fuse.__module__})
     bits = any(not torch.equal(fused[name], value) for name, value in plain.items())
     print(json.dumps({"apart": max(apart.values()), "names": len(apart), "liger": liger, "other bits": bits}))
 

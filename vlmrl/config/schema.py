@@ -119,7 +119,7 @@ class ModelSection(Section):
     )
     kernels: Literal["auto", "torch", "liger"] = Field(
         default="auto",
-        description="RMSNorm, SwiGLU and rotary positions: torch's, or liger-kernel's on CUDA; auto: liger's where they are for the model",
+        description="RMSNorm and SwiGLU: torch's, or liger-kernel's on CUDA; auto: liger's where they are for the model",
     )
     gradient_checkpointing: bool | Literal["auto"] = Field(
         default="auto", description="Recompute activations in backward: less memory, more time; auto: on CUDA"
@@ -318,7 +318,7 @@ def validate(cfg: Config) -> list[str]:
             f"stages[{i}] ({stage.name}): rollout.graphs records steps over weights that lie in one place, as train.sharding 'ddp' has "
             f"them, not '{cfg.train.sharding}'; leave it out"
             for i, stage in enumerate(cfg.stages)
-            if isinstance(stage, RolloutStage) and stage.rollout.graphs
+            if isinstance(stage, RolloutStage) and stage.rollout.graphs is True
         ]
         if cfg.train.offload_activations:
             out.append(
@@ -395,7 +395,7 @@ def _quantize_problems(cfg: Config) -> list[str]:
                 f"stages[{i}] ({stage.name}): rollout.engine 'vllm' would hold the weights in 16 bits beside those in 4 (model.quantize); "
                 "take hf"
             )
-        if rollout is not None and rollout.graphs:
+        if rollout is not None and rollout.graphs is True:
             out.append(f"stages[{i}] ({stage.name}): rollout.graphs is not proven over weights in 4 bits (model.quantize); leave it out")
     return out
 

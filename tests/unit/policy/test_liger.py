@@ -1,4 +1,4 @@
-"""`model.kernels: liger`: what is asked of the package, what is refused, and the package itself where it is installed."""
+"""`model.kernels: liger`: what is replaced, what is refused, and the package itself where it is installed."""
 
 from __future__ import annotations
 
@@ -14,73 +14,117 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from tests.support.saved_bytes import build
 from vlmrl.errors import ConfigError
 from vlmrl.policy import liger
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
+class Norm(torch.autograd.Function):
+    """The package's RMSNorm, by torch."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, offset: float, casting: str, in_place: bool) -> Tensor:
+        assert (offset, casting, in_place) == (0.0, "llama", False)
+        wide = x.float()
+        return (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt()).to(x.dtype) * weight
+
+
+class SiluMul(torch.autograd.Function):
+    """The package's SwiGLU, by torch."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        return torch.nn.functional.silu(gate) * up
+
+
 @pytest.fixture
-def package(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """A package with the two forms of the functions that liger-kernel has; the arguments of every call."""
-    calls: list[dict[str, Any]] = []
-
-    def apply_liger_kernel_to_qwen2_5_vl(
-        rope: bool = True, cross_entropy: bool = False, fused_linear_cross_entropy: bool = True, model: Any = None
-    ) -> None:
-        calls.append(
-            {"rope": rope, "cross_entropy": cross_entropy, "fused_linear_cross_entropy": fused_linear_cross_entropy, "model": model}
-        )
-
-    def apply_liger_kernel_to_bare(rms_norm: bool = True, model: Any = None) -> None:
-        calls.append({"rms_norm": rms_norm, "model": model})
-
-    root, functions = ModuleType("liger_kernel"), ModuleType("liger_kernel.transformers")
-    root.__spec__ = importlib.machinery.ModuleSpec("liger_kernel", None)
-    functions.apply_liger_kernel_to_qwen2_5_vl = apply_liger_kernel_to_qwen2_5_vl  # pyright: ignore[reportAttributeAccessIssue]
-    functions.apply_liger_kernel_to_bare = apply_liger_kernel_to_bare  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setitem(sys.modules, "liger_kernel", root)
-    monkeypatch.setitem(sys.modules, "liger_kernel.transformers", functions)
-    return calls
+def package(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A package with the two functions that are called of liger-kernel, allowed on the CPU."""
+    modules = {name: ModuleType(name) for name in ("liger_kernel", "liger_kernel.ops.rms_norm", "liger_kernel.ops.swiglu")}
+    modules["liger_kernel"].__spec__ = importlib.machinery.ModuleSpec("liger_kernel", None)
+    norm, swiglu = (modules[f"liger_kernel.ops.{name}"] for name in ("rms_norm", "swiglu"))
+    norm.LigerRMSNormFunction = Norm  # pyright: ignore[reportAttributeAccessIssue]
+    swiglu.LigerSiLUMulFunction = SiluMul  # pyright: ignore[reportAttributeAccessIssue]
+    for name, module in (modules | {"liger_kernel.ops": ModuleType("liger_kernel.ops")}).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    return SimpleNamespace(norm=norm, swiglu=swiglu)
 
 
-def model_of(kind: str) -> Any:
-    return SimpleNamespace(config=SimpleNamespace(model_type=kind))
+@pytest.fixture
+def model() -> Any:
+    return build("qwen2_5_vl", hidden=32, layers=2, heads=2, kv_heads=1, mlp=48, vision={"hidden": 16, "depth": 1, "heads": 2, "mlp": 32})
 
 
-def test_the_fused_losses_are_left_out(package: list[dict[str, Any]]) -> None:
-    model = model_of("qwen2_5_vl")
-    liger.fuse(model, device=CUDA)
-    assert package == [{"rope": True, "cross_entropy": False, "fused_linear_cross_entropy": False, "model": model}]
+def fused(model: Any) -> list[str]:
+    return [name for name, module in model.named_modules() if module.forward.__module__ == liger.__name__]
 
 
-def test_a_function_without_losses_is_called_without_them(package: list[dict[str, Any]]) -> None:
-    model = model_of("bare")
-    liger.fuse(model, device=CUDA)
-    assert package == [{"rms_norm": True, "model": model}]
+@pytest.mark.usefixtures("package")
+def test_norms_and_gated_products_of_decoder_and_tower_are_replaced(model: Any) -> None:
+    liger.fuse(model, device=CPU)
+    found = fused(model)
+    assert {name.rsplit(".", 1)[-1] for name in found} == {
+        "norm", "input_layernorm", "post_attention_layernorm", "mlp", "norm1", "norm2", "ln_q"
+    }  # fmt: skip
+    assert sum(name.endswith("mlp") for name in found) == 3, "two of the decoder, one of the tower"
+    x = torch.randn(2, 5, 32)
+    decoder = model.model.language_model
+    got = decoder(inputs_embeds=x, use_cache=False).last_hidden_state
+    for name in found:
+        del model.get_submodule(name).forward
+    torch.testing.assert_close(got, decoder(inputs_embeds=x, use_cache=False).last_hidden_state)
 
 
-def test_what_cannot_run_is_refused_before_anything_changes(package: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(ConfigError, match=r"model\.kernels: 'liger' runs on CUDA, and the model is on cpu"):
-        liger.fuse(model_of("qwen2_5_vl"), device=CPU)
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("other arguments", "does not run here"),
+        ("missing", "does not run here"),
+        ("other numbers", "gives other numbers than torch"),
+        ("no numbers", "gives other numbers than torch"),
+    ],
+)
+def test_a_release_that_does_not_fit_is_refused_before_anything_changes(fault: str, said: str, package: Any, model: Any) -> None:
+    if fault == "other arguments":
+        package.norm.LigerRMSNormFunction = SiluMul
+    elif fault == "missing":
+        del package.swiglu.LigerSiLUMulFunction
+    else:
+        wrong = 1.001 if fault == "other numbers" else float("nan")
+        package.swiglu.LigerSiLUMulFunction = SimpleNamespace(apply=lambda gate, up: SiluMul.apply(gate, up) * wrong)
+    with pytest.raises(ConfigError, match=f"model.kernels: this liger-kernel {said}.*take 'torch'"):
+        liger.fuse(model, device=CPU)
+    assert fused(model) == []
+
+
+def test_what_cannot_run_is_refused(package: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    other: Any = torch.nn.Linear(2, 2)
+    other.config = SimpleNamespace(model_type="unheard_of")
     with pytest.raises(ConfigError, match="no kernels for a 'unheard_of' model"):
-        liger.fuse(model_of("unheard_of"), device=CUDA)
+        liger.fuse(other, device=CPU)
+    monkeypatch.delenv("TRITON_INTERPRET")
+    with pytest.raises(ConfigError, match=r"model\.kernels: 'liger' runs on CUDA, and the model is on cpu"):
+        liger.fuse(model, device=CPU)
     monkeypatch.delitem(sys.modules, "liger_kernel")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'vlmrl\[liger\]'"):
-        liger.fuse(model_of("qwen2_5_vl"), device=CUDA)
-    assert package == []
+        liger.fuse(model, device=CUDA)
+    assert fused(model) == []
 
 
-def test_which_models_it_has_kernels_for(package: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("package")
+def test_which_models_it_is_taken_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def suits(kind: str, family: str = "auto") -> bool:
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
         return liger.suits(str(tmp_path), family=family, revision=None)
 
     assert suits("qwen2_5_vl")
-    assert not suits("qwen3_vl"), "a family of ours that this version of the package does not have"
+    assert suits("qwen3_vl")
     assert not suits("qwen2_5_vl", "generic"), "its forward is not the trainer's"
     monkeypatch.delitem(sys.modules, "liger_kernel")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -99,9 +143,7 @@ installed = pytest.mark.skipif(importlib.util.find_spec("liger_kernel") is None,
 
 @installed
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "programs"), [("qwen2_5_vl", ["LigerRMSNorm.forward", "LigerSwiGLUMLP.forward"]), ("qwen3_vl", ["LigerRMSNorm.forward"])]
-)
+@pytest.mark.parametrize(("family", "programs"), [("qwen2_5_vl", ["_mlp", "_norm"]), ("qwen3_vl", ["_mlp", "_norm"])])
 def test_the_package_equals_torch_by_tritons_interpreter(family: str, programs: list[str]) -> None:
     """Last layer and all gradients of a decoder with positions of three kinds."""
     found = equal(family, "cpu", TRITON_INTERPRET="1")

@@ -17,7 +17,7 @@ from vlmrl import fs
 from vlmrl.config.schema import Config
 from vlmrl.data.source import load_source
 from vlmrl.policy.forward import LAYOUTS
-from vlmrl.policy.load import freeze, load_policy, load_processor, quiet_transformers
+from vlmrl.policy.load import freeze, load_policy, load_processor, quiet_transformers, recompute
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.policy.vision import VisionCache
@@ -213,7 +213,7 @@ def learner(policy: Policy, vision: VisionCache, *, budget: int, lr: float = 1e-
 
     named = freeze(policy, ())
     if checkpointing:
-        policy.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        recompute(policy.model)
     return Learner(
         policy=policy,
         vision=vision,

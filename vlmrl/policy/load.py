@@ -175,6 +175,8 @@ def load_policy(
     if dtype not in COMPUTE:
         raise ConfigError(f"model.dtype: expected one of {', '.join(COMPUTE)}, got '{dtype}'")
     where, compute = pick_device(device), COMPUTE[dtype]
+    if where.type == "cuda" and compute == torch.float32:
+        torch.backends.cudnn.allow_tf32 = False  # torch's default for convolutions, which make patches into features
     family: Family = bundle.family
     config = _config(path, bundle, revision)
     if is_reported(path):
@@ -223,6 +225,16 @@ def load_policy(
         vision_chunk_patches=vision_chunk_patches,
         quantized=quantize,
     )
+
+
+def recompute(model: Any, on: bool = True) -> None:
+    """Let a transformers model compute activations again in its backward instead of keeping them, or keep them."""
+    # the second is the name in the oldest release of transformers that is taken
+    name = "activation_checkpointing" if hasattr(model, "activation_checkpointing_enable") else "gradient_checkpointing"
+    if on:
+        getattr(model, f"{name}_enable")({"use_reentrant": False})
+    else:
+        getattr(model, f"{name}_disable")()
 
 
 def class_of(path: str, bundle: ProcessorBundle, *, revision: str | None = None) -> str:

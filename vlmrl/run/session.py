@@ -15,7 +15,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.foreign import unproven
 from vlmrl.policy.liger import fuse
-from vlmrl.policy.load import load_policy, load_processor, pick_device
+from vlmrl.policy.load import load_policy, load_processor, pick_device, recompute
 from vlmrl.policy.lora import fold_adapters
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.vision import VisionCache
@@ -131,7 +131,7 @@ class Session:
             if add is not None:
                 add(policy)
             if self.recomputes:
-                policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+                recompute(policy.model)
             self.engine.wrap(policy)
         policy.version = self.state.policy_version
         before = getattr(self, "policy", None)

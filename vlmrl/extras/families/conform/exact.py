@@ -20,6 +20,7 @@ from vlmrl.extras.families.conform.inputs import ERRORS
 from vlmrl.extras.families.conform.subject import Tried, alone, own_logits
 from vlmrl.extras.families.generic import TowerOutput
 from vlmrl.extras.families.layouts import PromptAnswers
+from vlmrl.policy.load import recompute
 
 ANSWERS = ((40, 50, 60, 70, 80, 41, 51), (90, 41, 51), (61,), (33, 44, 55, 66))
 """Ids of answers: bytes of a local tokenizer, ordinary tokens of any other."""
@@ -127,13 +128,13 @@ def recomputed(tried: Tried) -> list[Check]:
     parameters = list(model.parameters())
     try:
         wanted = gradients(_total(_flat(layouts.shared_prefix(tried.subject, [tried.scored(name, ANSWERS[:3])]))), parameters)
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        recompute(model)
         model.train()
         got = gradients(_total(_flat(layouts.shared_prefix(tried.subject, [tried.scored(name, ANSWERS[:3])]))), parameters)
     except ERRORS as error:
         return [broken("P8", name, "gradient with recomputation", error)]
     finally:
-        model.gradient_checkpointing_disable()
+        recompute(model, on=False)
         model.eval()
     return [Check("P8", name, "gradient with recomputation", relative(got, wanted), limits(tried)[1])]
 

@@ -177,12 +177,14 @@ def open_stage(cfg: Any) -> Any:
 
 
 def open_engine(job: Job, cfg: Any, stage: Any) -> Any:
-    """The reference engine, or what the cell names as `engine`."""
+    """The trainer's own engine, on CUDA with recorded steps, or what the cell names as `engine`."""
+    from vlmrl.rollout.engine_fixed import FixedEngine
     from vlmrl.rollout.engine_hf import HFEngine
 
     rollout = stage.cfg.rollout
     if job["cell"].get("engine", "hf") == "hf":
-        return HFEngine(stage.policy, stage.learner.vision, max_num_seqs=rollout.max_num_seqs, kept_bytes=rollout.kept_bytes)
+        own = HFEngine if job["settings"]["device"] == "cpu" else FixedEngine
+        return own(stage.policy, stage.learner.vision, max_num_seqs=rollout.max_num_seqs, kept_bytes=rollout.kept_bytes)
     first = next(iter(stage.loader.samples.values()))
     room = len(stage.loader.encoder.encode(first, TEMPLATE).ids) + rollout.max_new_tokens
     most = rollout.prompts_per_step * rollout.num_generations

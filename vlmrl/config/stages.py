@@ -140,8 +140,9 @@ class RolloutSection(Section):
         ge=0,
         description="With engine hf: bytes of keys and values that episodes keep from turn to turn, per process; 0: none",
     )
-    graphs: bool = Field(
-        default=False, description="With engine hf: steps of fixed shape, on CUDA recorded once and replayed (answers differ by rounding)"
+    graphs: bool | Literal["auto"] = Field(
+        default="auto",
+        description="With engine hf: steps of fixed shape, on CUDA recorded once and replayed; auto: on CUDA where they can be recorded",
     )
     replay_gap: float | None = Field(
         default=None,
@@ -162,7 +163,7 @@ class RolloutSection(Section):
         out: list[str] = []
         if self.vllm is not None and self.engine != "vllm":
             out.append(f"rollout.vllm is given, but rollout.engine is '{self.engine}'; set rollout.engine: vllm, or remove it")
-        if self.graphs and self.engine != "hf":
+        if self.graphs is True and self.engine != "hf":
             out.append(f"rollout.graphs is for the engine 'hf', and rollout.engine is '{self.engine}'; vLLM records its own")
         if self.vllm is not None and self.vllm.max_model_len is not None and self.vllm.max_model_len <= self.max_new_tokens:
             text = f"rollout.vllm.max_model_len ({self.vllm.max_model_len}) leaves no room for a prompt before rollout.max_new_tokens"

@@ -32,7 +32,7 @@ class EngineKind:
 
 def hf(session: Session, rollout: RolloutSection) -> RolloutEngine:
     """The policy itself."""
-    if rollout.graphs:
+    if rollout.graphs is True:
         return FixedEngine(session.policy, session.vision, max_num_seqs=rollout.max_num_seqs, kept_bytes=rollout.kept_bytes)
     return own_engine(session.policy, session.vision, max_num_seqs=rollout.max_num_seqs, kept_bytes=rollout.kept_bytes)
 

@@ -1,4 +1,4 @@
-"""What a recipe leaves to the machine: settles `auto` of compute type, kernels and recomputation before a run is opened.
+"""What a recipe leaves to the machine: settles `auto` of compute type, kernels, recomputation and recorded steps before a run is opened.
 
 They decide numbers, so they are fixed options of a run: what was chosen stands in `run.json` and `config.yaml`, and a run that is there
 goes on with what it was begun with, wherever that is.
@@ -12,10 +12,11 @@ from typing import Any
 
 from vlmrl.config.load import ResolvedRecipe
 from vlmrl.config.load import loaded as loaded_of
-from vlmrl.config.schema import ModelSection
+from vlmrl.config.schema import Config, ModelSection, RolloutStage, StageBase
 from vlmrl.evals.ask.models import compute_dtype
+from vlmrl.families import registry
 from vlmrl.policy.liger import suits
-from vlmrl.policy.load import pick_device
+from vlmrl.policy.load import model_type, pick_device
 
 AUTO = "auto"
 KEYS = ("dtype", "kernels", "gradient_checkpointing")
@@ -32,12 +33,38 @@ def settled(loaded: ResolvedRecipe, path: str, began: Mapping[str, Any] | None =
     Raises:
         ConfigError: the model is not found, or a device is not there.
     """
-    model = loaded.config.model
-    chosen = {key: value for key, value in choices(model, path, began).items() if getattr(model, key) == AUTO}
-    if not chosen:
+    cfg = loaded.config
+    chosen = {key: value for key, value in choices(cfg.model, path, began).items() if getattr(cfg.model, key) == AUTO}
+    stages = tuple(_stage(cfg, path, n, began) for n in range(len(cfg.stages)))
+    if not chosen and stages == cfg.stages:
         return loaded
-    made = loaded_of(loaded.config.model_copy(update={"model": model.model_copy(update=chosen)}))
+    made = loaded_of(cfg.model_copy(update={"model": cfg.model.model_copy(update=chosen), "stages": stages}))
     return replace(loaded, config=made.config, text=made.text, hash=made.hash)
+
+
+def _stage(cfg: Config, path: str, index: int, began: Mapping[str, Any] | None) -> StageBase:
+    """A stage whose `rollout.graphs` is settled."""
+    stage = cfg.stages[index]
+    if not isinstance(stage, RolloutStage) or stage.rollout.graphs != AUTO:
+        return stage
+    before = list((began or {}).get("stages", ()))
+    graphs = before[index].get("rollout", {}).get("graphs", AUTO) if index < len(before) else AUTO
+    if graphs == AUTO:
+        graphs = records(cfg, path) and stage.rollout.engine == "hf"
+    return stage.model_copy(update={"rollout": stage.rollout.model_copy(update={"graphs": graphs})})
+
+
+def records(cfg: Config, path: str) -> bool:
+    """Whether steps of the engine `hf` can be recorded: on CUDA, over whole weights that lie in one place, by the trainer's own forward.
+
+    On an H200 a step of a 3B model with 64 answers took 15 ms recorded and 58 ms otherwise (docs/benchmarks/gpu.md): launching some 2,300
+    kernels takes longer than they do.
+    """
+    m = cfg.model
+    if pick_device(m.device).type != "cuda" or m.quantize != "none" or cfg.train.sharding != "ddp":
+        return False
+    kind = model_type(path, m.revision)
+    return kind is not None and registry.choose(m.family, kind, path, m.revision).own_code
 
 
 def choices(model: ModelSection, path: str, began: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -59,8 +86,12 @@ def choices(model: ModelSection, path: str, began: Mapping[str, Any] | None = No
     return here | known
 
 
-def told(asked: ModelSection, taken: ModelSection, *, resumed: bool) -> list[str]:
+def told(asked: Config, taken: Config, *, resumed: bool) -> list[str]:
     """The line about what was chosen; none where the recipe says everything."""
-    chosen = [f"model.{key}: {str(getattr(taken, key)).lower()}" for key in KEYS if getattr(asked, key) == AUTO]
-    why = "as the run was begun" if resumed else f"chosen for {pick_device(taken.device).type}"
+    pairs = [(f"model.{key}", getattr(asked.model, key), getattr(taken.model, key)) for key in KEYS]
+    for of_asked, of_taken in zip(asked.stages, taken.stages, strict=True):
+        if isinstance(of_asked, RolloutStage) and isinstance(of_taken, RolloutStage):
+            pairs.append((f"stages.{of_asked.name}.rollout.graphs", of_asked.rollout.graphs, of_taken.rollout.graphs))
+    chosen = [f"{key}: {str(after).lower()}" for key, before, after in pairs if before == AUTO]
+    why = "as the run was begun" if resumed else f"chosen for {pick_device(taken.model.device).type}"
     return [f"auto: {', '.join(chosen)} ({why})"] if chosen else []

@@ -80,7 +80,7 @@ def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps:
     ) as run:
         loaded = settled(asked, places.model, dist.gather(run.fixed)[0])
         cfg = loaded.config
-        for note in [*run.notes, *told(asked.config.model, cfg.model, resumed=run.resumed)]:
+        for note in [*run.notes, *told(asked.config, cfg, resumed=run.resumed)]:
             ui.say(note)
         lost = dist.gather(dist.on_main(lambda: lost_of_finished(run, cfg, ui.say)))[0] if run.finished else None
         if lost == []:

@@ -12,7 +12,7 @@ import yaml
 
 from tests.support import runs
 from vlmrl.config.load import loaded
-from vlmrl.config.schema import Config, ModelSection
+from vlmrl.config.schema import Config, ModelSection, RolloutStage
 from vlmrl.run import machine
 from vlmrl.run.machine import choices, settled, told
 from vlmrl.run.session import fixed_options
@@ -65,16 +65,49 @@ def test_what_the_recipe_says_stays_and_the_rest_is_written_out(cuda: None, monk
     )
     assert taken.hash != asked.hash
     assert settled(taken, "m") is taken
-    assert told(asked.config.model, taken.config.model, resumed=False) == [
+    assert told(asked.config, taken.config, resumed=False) == [
         "auto: model.kernels: torch, model.gradient_checkpointing: true (chosen for cuda)"
     ]
-    assert told(taken.config.model, taken.config.model, resumed=False) == []
+    assert told(taken.config, taken.config, resumed=False) == []
 
 
 def test_a_run_goes_on_with_what_it_was_begun_with(cuda: None) -> None:
     """Begun by a version whose default was float32, or on another machine."""
     began = fixed_options(recipe(**ON_CPU))
     assert settled(loaded(recipe()), "m", began).config.model == recipe(**ON_CPU).model
+
+
+def rl(asked: Any = None, engine: str = "hf", **sections: Any) -> Config:
+    rollout = {"engine": engine} | ({} if asked is None else {"graphs": asked})
+    stage = {"kind": "grpo", "name": "rl", "source": {"path": "rows.jsonl"}, "steps": 1, "rewards": [{"name": "exact"}], "rollout": rollout}
+    return Config.model_validate({"model": {"path": "m"} | sections.pop("model", {}), "stages": [stage], **sections})
+
+
+def graphs_of(cfg: Config, path: str, began: Any = None) -> Any:
+    stage = settled(loaded(cfg), path, began).config.stages[0]
+    assert isinstance(stage, RolloutStage)
+    return stage.rollout.graphs
+
+
+def test_steps_are_recorded_on_cuda_where_they_can_be(cuda: None, tiny_files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tiny_files[0])
+    assert graphs_of(rl(), path) is True
+    assert graphs_of(rl(False), path) is False
+    assert graphs_of(rl(engine="vllm"), path) is False
+    assert graphs_of(rl(model={"device": "cpu"}), path) is False
+    assert graphs_of(rl(model={"quantize": "nf4", "lora": {}}), path) is False
+    assert graphs_of(rl(train={"sharding": "fsdp"}), path) is False
+    assert graphs_of(rl(model={"family": "generic"}), path) is False
+    began = fixed_options(rl(False))
+    assert graphs_of(rl(), path, began) is False, "as the run was begun"
+    del began["stages"][0]["rollout"]["graphs"]
+    assert graphs_of(rl(), path, began) is True
+    taken = settled(loaded(rl()), path).config
+    assert "stages.rl.rollout.graphs: true (chosen for cuda)" in told(rl(), taken, resumed=False)[0]
+
+
+def test_on_a_cpu_no_step_is_recorded(tiny_files: tuple[Path, Path]) -> None:
+    assert graphs_of(rl(), str(tiny_files[0])) is False
 
 
 def test_a_run_says_and_keeps_what_was_chosen(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def _asked(cfg: Config) -> Iterator[tuple[str, object, str]]:
     for place, stage in enumerate(cfg.stages):
         if isinstance(stage, RolloutStage) and stage.rollout.engine != REFERENCE:
             yield f"stages[{place}].rollout.engine", stage.rollout.engine, f"take {REFERENCE}: the policy itself answers"
-        if isinstance(stage, RolloutStage) and stage.rollout.graphs:
+        if isinstance(stage, RolloutStage) and stage.rollout.graphs is True:
             yield f"stages[{place}].rollout.graphs", True, "leave it out: the shapes of its own caches grow"
         if isinstance(stage, RolloutStage) and stage.environment is not None:
             yield (

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,7 @@ def child(name: str, settings: str, lines: str) -> int:
     try:
         CHECKS[name].load()(Settings.of_json(given), report)
     except Exception as error:  # noqa: BLE001 (whatever goes wrong outside of a part is a line of the report)
+        traceback.print_exc()
         report.line("", note=f"{type(error).__name__}: {first_line(error)}", failed=True)
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,10 +130,11 @@ class Report:
         self.emit(line)
 
     def attempt(self, part: str, measure: Callable[[], None]) -> None:
-        """Run a part that must not take the others with it: what it raises is its line."""
+        """Run a part that must not take the others with it: what it raises is its line, and where it was raised stands in the log."""
         try:
             measure()
         except Exception as error:  # noqa: BLE001 (whatever goes wrong is what the line tells)
+            traceback.print_exc()
             self.line(part, note=f"{type(error).__name__}: {first_line(error)}", failed=True)
 
 

@@ -139,7 +139,8 @@ def turns(settings: Settings, files: toy.Files, report: Report) -> None:
     numbers = [
         equals("updates", sum(line["step/skipped"] == 0.0 for line in lines), STEPS),
         equals("caches given back", seen.emptied, 2 * STEPS - 1),
-        at_most("left by a rollout / weights", max(seen.left, default=0) / weights, LEFT),
+        # of the steps behind the first, in whose rollout libraries take what they keep
+        at_most("left by a rollout / weights", max(seen.left[1:], default=0) / weights, LEFT),
     ]
     if settings.cuda:
         numbers += _first_update(lines[0], seen, outside)

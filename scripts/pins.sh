@@ -49,7 +49,7 @@ wanted="$own/wanted.txt" found="$own/found.txt"
 {
   cat <<'TEXT'
 # Machines with an NVIDIA GPU, Python 3.10 to 3.13: the versions of the CPU's files, and what CUDA needs beside them. Written by
-# scripts/pins.sh from the package index; no GPU has run them yet. The index's torch is built for CUDA 13.0. For an older driver install the
+# scripts/pins.sh from the package index; no GPU has run them together yet. The index's torch is built for CUDA 13.0. For an older driver install the
 # build of torch 2.13.0 for its CUDA beforehand: a local version (2.13.0+cu126) fits the pin and stays.
 TEXT
   grep -v "sys_platform == 'win32'\|sys_platform == 'emscripten'" "$found"

@@ -118,6 +118,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "accelerate": ("extras.scale.join", "run.tracking"),
     "fsspec": ("extras.scale.mirror",),
     "flash_attn": ("policy.flash",),
+    "liger_kernel": ("policy.liger",),
     "safetensors": ("extras.families.tiny", "policy", "train.tensors", "run.export"),
     "torchvision": ("compat", "media"),
     "pyarrow": ("data.tables", "extras.importers.prepare.hf_rows"),

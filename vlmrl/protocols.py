@@ -91,15 +91,6 @@ class MultiTurnSession(Protocol):
 
 
 @runtime_checkable
-class SessionEngine(RolloutEngine, Protocol):
-    """An engine that keeps what conversations have read."""
-
-    def session(self) -> AbstractContextManager[MultiTurnSession]:
-        """Open a session. All that it keeps is freed at its end."""
-        ...
-
-
-@runtime_checkable
 class DetachedEngine(RolloutEngine, Protocol):
     """An engine with weights of its own: they are the policy's only after `sync`."""
 

@@ -21,10 +21,10 @@ from vlmrl.extras.plan.gpus import gpu_of
 from vlmrl.extras.plan.memory import rollout as plan_rollout
 from vlmrl.extras.plan.model import shape_of
 from vlmrl.extras.plan.settings import Settings as PlanSettings
-from vlmrl.policy import load as loading
 from vlmrl.policy.pack import Row, attention_pairs
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
+from vlmrl.train import updates
 from vlmrl.train.step import optimizer_step, score_rows
 from vlmrl.types import GenerationSettings, MediaHandle, Prompt, Request, Sample
 
@@ -206,7 +206,7 @@ def _update_or_tell(sized: Sized, part: str, prompt: int, recompute: bool, must_
             raise
         report.line(part, told("fits", False), note=first_line(error))
     finally:
-        loading.recompute(sized.policy.model, on=False)
+        updates.recompute(sized.policy.model, on=False)
         for parameter in sized.policy.model.parameters():
             parameter.grad = None
         if sized.device == "cuda":

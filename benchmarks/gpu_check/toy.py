@@ -17,7 +17,7 @@ from vlmrl import fs
 from vlmrl.config.schema import Config
 from vlmrl.data.source import load_source
 from vlmrl.policy.forward import LAYOUTS
-from vlmrl.policy.load import freeze, load_policy, load_processor, quiet_transformers, recompute
+from vlmrl.policy.load import freeze, load_policy, load_processor, quiet_transformers
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.policy.vision import VisionCache
@@ -30,6 +30,7 @@ from vlmrl.toy.world import encode_mp4, grounding_clip
 from vlmrl.train.adamw import make_optimizer
 from vlmrl.train.replicas import ReplicaUpdates
 from vlmrl.train.step import Learner, Minibatch, Sums
+from vlmrl.train.updates import recompute
 from vlmrl.types import PARTS, GenerationSettings, Prompt, Request, Rollout
 
 MODALITIES = {"text": (), "image": ("image",), "video": ("video",), "mixed": ("image", "video")}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import inputs
-from vlmrl.algo.segments import paragraphs
+from vlmrl.zoo.providers.paragraphs import paragraphs
 from vlmrl.zoo.reward_shaping.scope_proposed import confidence, labels, part_size, scope_proposed, weighted_vote
 
 

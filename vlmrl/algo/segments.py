@@ -86,16 +86,3 @@ def flat(x_N: Tensor, ids_N: Tensor, valid_N: Tensor) -> Tensor:
     top_N, bottom_N = maximum(x_N, ids_N, valid_N), minimum(x_N, ids_N, valid_N)
     size_N = torch.maximum(top_N.abs(), bottom_N.abs()).clamp(min=1)
     return (count(ids_N, valid_N) < 2) | (top_N - bottom_N <= FLAT * size_N)
-
-
-def paragraphs(pieces: list[str]) -> list[int]:
-    """Number the paragraph of each token, from the texts of the tokens; one that is blank goes on."""
-    out: list[int] = []
-    number, text = 0, ""
-    for piece in pieces:
-        out.append(number)
-        text += piece
-        body = text.rstrip()
-        if body and text[len(body) :].count("\n") > 1:
-            number, text = number + 1, ""
-    return [min(one, number - 1) for one in out] if number and not text.strip() else out

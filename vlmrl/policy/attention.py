@@ -30,10 +30,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vlmrl.errors import ConfigError
-from vlmrl.policy.ordered import ordered
 from vlmrl.policy.pack import Block, PrefixLayout, to_device
 from vlmrl.policy.runs import RowLayout
-from vlmrl.policy.windows import TOWER, WINDOWS, one_type, window_attention
+from vlmrl.policy.windows import TOWER, WINDOWS, one_type, ordered, window_attention
 from vlmrl.registry import Catalogue
 
 Backend = Literal["dense", "merge", "two_call", "flash", "flex"]

@@ -234,7 +234,7 @@ def _backward(
     return parts
 
 
-class Span(NamedTuple):
+class Alone(NamedTuple):
     """A sequence by itself: where its queries and keys stand, and its lengths."""
 
     q: tuple[int, int]
@@ -249,7 +249,7 @@ UNEVEN = 1.5
 
 
 @functools.lru_cache(maxsize=8)
-def _alone(pairs: tuple[tuple[int, int], ...], heads: int, causal: bool, device: torch.device) -> tuple[tuple[Span, ...], Lengths | None]:
+def _alone(pairs: tuple[tuple[int, int], ...], heads: int, causal: bool, device: torch.device) -> tuple[tuple[Alone, ...], Lengths | None]:
     """The sequences that get a call of their own in an ordered backward, and the others with these left out; None where all stay together.
 
     The ordered kernel gives each head of each sequence to as many multiprocessors as there are for all of them alike, and one goes through
@@ -262,12 +262,12 @@ def _alone(pairs: tuple[tuple[int, int], ...], heads: int, causal: bool, device:
     chosen = {n for n, ((_, k), own) in enumerate(zip(pairs, work, strict=True)) if own > most and k >= LONG}
     if not chosen or sum(own > 0 for own in work) == 1 == len(pairs):
         return (), None
-    spans: list[Span] = []
+    spans: list[Alone] = []
     others: list[tuple[int, int]] = []
     at_q = at_k = 0
     for n, (q, k) in enumerate(pairs):
         if n in chosen:
-            spans.append(Span((at_q, at_q + q), (at_k, at_k + k), Lengths.of([(q, k)], causal=causal, device=device)))
+            spans.append(Alone((at_q, at_q + q), (at_k, at_k + k), Lengths.of([(q, k)], causal=causal, device=device)))
             others += [(q, 0), (0, k)]
         else:
             others.append((q, k))

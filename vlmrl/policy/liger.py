@@ -59,7 +59,16 @@ def suits(path: str, *, family: str, revision: str | None) -> bool:
     Raises:
         ConfigError: the model is not found, or no family takes it.
     """
-    kind = model_type(path, revision) if installed() else None
+    return installed() and own_forward(path, family=family, revision=revision)
+
+
+def own_forward(path: str, *, family: str, revision: str | None) -> bool:
+    """Whether the forward of this model is the trainer's own.
+
+    Raises:
+        ConfigError: as `suits`.
+    """
+    kind = model_type(path, revision)
     return kind is not None and registry.choose(family, kind, path, revision).own_code
 
 

@@ -144,6 +144,15 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def _where(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
+    if dtype not in COMPUTE:
+        raise ConfigError(f"model.dtype: expected one of {', '.join(COMPUTE)}, got '{dtype}'")
+    where, compute = pick_device(device), COMPUTE[dtype]
+    if where.type == "cuda" and compute == torch.float32:
+        torch.backends.cudnn.allow_tf32 = False  # torch's default for convolutions, which make patches into features
+    return where, compute
+
+
 def load_policy(
     path: str,
     bundle: ProcessorBundle,
@@ -172,11 +181,7 @@ def load_policy(
             `vlmrl conform` beside it that says no.
         CheckpointError: tensors are missing or left over, so that part of the model would be random.
     """
-    if dtype not in COMPUTE:
-        raise ConfigError(f"model.dtype: expected one of {', '.join(COMPUTE)}, got '{dtype}'")
-    where, compute = pick_device(device), COMPUTE[dtype]
-    if where.type == "cuda" and compute == torch.float32:
-        torch.backends.cudnn.allow_tf32 = False  # torch's default for convolutions, which make patches into features
+    where, compute = _where(device, dtype)
     family: Family = bundle.family
     config = _config(path, bundle, revision)
     if is_reported(path):
@@ -225,16 +230,6 @@ def load_policy(
         vision_chunk_patches=vision_chunk_patches,
         quantized=quantize,
     )
-
-
-def recompute(model: Any, on: bool = True) -> None:
-    """Let a transformers model compute activations again in its backward instead of keeping them, or keep them."""
-    # the second is the name in the oldest release of transformers that is taken
-    name = "activation_checkpointing" if hasattr(model, "activation_checkpointing_enable") else "gradient_checkpointing"
-    if on:
-        getattr(model, f"{name}_enable")({"use_reentrant": False})
-    else:
-        getattr(model, f"{name}_disable")()
 
 
 def class_of(path: str, bundle: ProcessorBundle, *, revision: str | None = None) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vlmrl.policy.ordered import ordered
 from vlmrl.policy.pack import to_device
 
 TOWER = "vlmrl_flash_varlen"
@@ -30,6 +29,15 @@ def one_type(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor,
     kind = value.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
     return query.to(dtype), key.to(dtype), value.to(dtype)
+
+
+def ordered(attend: Any, query: Tensor, key: Tensor, value: Tensor) -> Any:
+    """`attend(query, key, value)`, on CUDA with a backward that keeps its order where the run is deterministic (`policy.ordered`)."""
+    if query.device.type == "cpu":
+        return attend(query, key, value)
+    from vlmrl.policy import ordered  # of CUDA
+
+    return ordered.ordered(attend, query, key, value)
 
 
 def window_attention(

@@ -14,9 +14,8 @@ from vlmrl.config.load import ResolvedRecipe
 from vlmrl.config.load import loaded as loaded_of
 from vlmrl.config.schema import Config, ModelSection, RolloutStage, StageBase
 from vlmrl.evals.ask.models import compute_dtype
-from vlmrl.families import registry
-from vlmrl.policy.liger import suits
-from vlmrl.policy.load import model_type, pick_device
+from vlmrl.policy.liger import own_forward, suits
+from vlmrl.policy.load import pick_device
 
 AUTO = "auto"
 KEYS = ("dtype", "kernels", "gradient_checkpointing")
@@ -63,8 +62,7 @@ def records(cfg: Config, path: str) -> bool:
     m = cfg.model
     if pick_device(m.device).type != "cuda" or m.quantize != "none" or cfg.train.sharding != "ddp":
         return False
-    kind = model_type(path, m.revision)
-    return kind is not None and registry.choose(m.family, kind, path, m.revision).own_code
+    return own_forward(path, family=m.family, revision=m.revision)
 
 
 def choices(model: ModelSection, path: str, began: Mapping[str, Any] | None = None) -> dict[str, Any]:

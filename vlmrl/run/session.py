@@ -14,8 +14,7 @@ from vlmrl.data.encode import Encoder
 from vlmrl.errors import ConfigError
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.foreign import unproven
-from vlmrl.policy.liger import fuse
-from vlmrl.policy.load import load_policy, load_processor, pick_device, recompute
+from vlmrl.policy.load import load_policy, load_processor, pick_device
 from vlmrl.policy.lora import fold_adapters
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.vision import VisionCache
@@ -32,7 +31,7 @@ from vlmrl.run.ui import Ui
 from vlmrl.train import dist
 from vlmrl.train.meter import Clock
 from vlmrl.train.state import RunState, UsedMedia
-from vlmrl.train.updates import Engine, open_engine
+from vlmrl.train.updates import Engine, open_engine, recompute
 from vlmrl.types import Part
 
 
@@ -162,6 +161,8 @@ class Session:
             )
         )
         if m.kernels == "liger":
+            from vlmrl.policy.liger import fuse  # of CUDA
+
             fuse(policy.model, device=policy.device)
         if self.share is not None:
             self.share(policy)

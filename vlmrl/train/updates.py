@@ -170,3 +170,13 @@ def open_engine(cfg: TrainSection, device: torch.device, threads: int = 0) -> En
     if cfg.offload not in make.offloads:
         raise ConfigError(f"train.offload: '{cfg.offload}' is not for '{cfg.sharding}', which has {', '.join(make.offloads)}")
     return make(cfg, device, threads)
+
+
+def recompute(model: Any, on: bool = True) -> None:
+    """Let a transformers model compute activations again in its backward instead of keeping them, or keep them."""
+    # the second is the name in the oldest release of transformers that is taken
+    name = "activation_checkpointing" if hasattr(model, "activation_checkpointing_enable") else "gradient_checkpointing"
+    if on:
+        getattr(model, f"{name}_enable")({"use_reentrant": False})
+    else:
+        getattr(model, f"{name}_disable")()

@@ -12,7 +12,8 @@ import pytest
 from tests.support import tiny
 from tests.support.rollout_stand_in import Served
 from tests.unit.extras.vllm.test_rollout_client import SETTINGS, _quick, ids, loaded, requests, served, wanted
-from vlmrl.protocols import MultiTurnSession, SessionEngine
+from vlmrl.extras.agents.episodes import SessionEngine
+from vlmrl.protocols import MultiTurnSession
 from vlmrl.types import Request
 
 __all__ = ["_quick", "loaded", "requests"]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from vlmrl import faults
 from vlmrl.answers.tags import FREE, parse
@@ -36,7 +36,7 @@ from vlmrl.extras.agents.rows import recorded
 from vlmrl.extras.agents.screens import ScreenFolder
 from vlmrl.extras.agents.trajectory import Snapshot, Trajectory, TrajectoryTurn, spoilt
 from vlmrl.media.store import MediaStore
-from vlmrl.protocols import MultiTurnSession, RolloutEngine, SessionEngine
+from vlmrl.protocols import MultiTurnSession, RolloutEngine
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 
@@ -62,6 +62,15 @@ class Anew:
 def anew(generate: Generate) -> Talk:
     """Sessions in which every turn's prompt is read whole."""
     return lambda: nullcontext(Anew(generate))
+
+
+@runtime_checkable
+class SessionEngine(RolloutEngine, Protocol):
+    """An engine that keeps what conversations have read."""
+
+    def session(self) -> AbstractContextManager[MultiTurnSession]:
+        """Open a session. All that it keeps is freed at its end."""
+        ...
 
 
 def talk_of(engine: RolloutEngine) -> Talk:

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vlmrl.policy.attention import rows_of
-from vlmrl.policy.ordered import ordered
 from vlmrl.policy.pack import to_device
 from vlmrl.policy.runs import ColumnRun, RowLayout
+from vlmrl.policy.windows import ordered
 
 
 class PaddedRuns(NamedTuple):

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vlmrl.policy.ordered import ordered
+from vlmrl.policy.windows import ordered
 
 NAME = "vlmrl_own_masks"
 """Of the attention implementation: torch's own attention, with masks that can be kept and given."""

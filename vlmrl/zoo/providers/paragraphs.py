@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import torch
 
-from vlmrl.algo.segments import paragraphs
 from vlmrl.train.batch import StepBatch
 from vlmrl.train.stage.algorithm import Bound
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
+
+
+def paragraphs(pieces: list[str]) -> list[int]:
+    """Number the paragraph of each token, from the texts of the tokens; one that is blank goes on."""
+    out: list[int] = []
+    number, text = 0, ""
+    for piece in pieces:
+        out.append(number)
+        text += piece
+        body = text.rstrip()
+        if body and text[len(body) :].count("\n") > 1:
+            number, text = number + 1, ""
+    return [min(one, number - 1) for one in out] if number and not text.strip() else out
 
 
 @provides("paragraph_NT")

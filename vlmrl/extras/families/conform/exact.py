@@ -20,7 +20,7 @@ from vlmrl.extras.families.conform.inputs import ERRORS
 from vlmrl.extras.families.conform.subject import Tried, alone, own_logits
 from vlmrl.extras.families.generic import TowerOutput
 from vlmrl.extras.families.layouts import PromptAnswers
-from vlmrl.policy.load import recompute
+from vlmrl.train.updates import recompute
 
 ANSWERS = ((40, 50, 60, 70, 80, 41, 51), (90, 41, 51), (61,), (33, 44, 55, 66))
 """Ids of answers: bytes of a local tokenizer, ordinary tokens of any other."""

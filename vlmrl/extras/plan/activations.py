@@ -147,16 +147,22 @@ def _flash(shape: Shape, row: PackedRow, c: int) -> int:
     return row.tokens * (2 * c * shape.q + 4 * shape.heads + INDEX) + keys * (2 * c * shape.kv + INDEX)
 
 
+LONG = 1024
+"""Tokens of a prompt from which on it and its answers may have calls of their own in an ordered backward, as in `policy.kernels`."""
+
+
 def query_gradients(shape: Shape, row: PackedRow, multiprocessors: int) -> int:
     """Bytes of the float32 sums that flash attention's backward makes the queries' gradients from, in the larger of its two calls: prompts
     against themselves, and answers against all that they see. Each sequence has 128 rows more. In a fixed order of summation every share of
-    the keys has sums of its own, as many as leave no multiprocessor idle; 0 `multiprocessors`: in any order, one for all."""
+    the keys has sums of its own, as many as leave no multiprocessor idle, and a long prompt and its answers may have calls of their own
+    (`policy.kernels`); 0 `multiprocessors`: in any order, one for all."""
     prompts = [prompt + (answers[0] if len(answers) == 1 else 0) for prompt, answers in row.groups]
     answers = [tokens for _, of_group in row.shared for tokens in of_group]
+    alone = [[n] for prompt, of_group in row.shared for n in (prompt, sum(of_group)) if multiprocessors and prompt >= LONG]
     size = -(-shape.head_dim // 32) * 32
     return max(
         4 * max(1, -(-multiprocessors // (len(queries) * shape.heads))) * (sum(queries) + 128 * len(queries)) * shape.heads * size
-        for queries in (prompts, answers)
+        for queries in (prompts, answers, *alone)
         if queries
     )
 

@@ -12,7 +12,7 @@ import torch
 from tests.support import saved_bytes
 from vlmrl.extras.plan import activations as acts
 from vlmrl.extras.plan.model import FAMILIES, Lora, named_shape, shape_of
-from vlmrl.policy import attention, flash
+from vlmrl.policy import attention, flash, kernels
 from vlmrl.policy.model import LoraSpec
 
 GROUPS: list[tuple[int, tuple[int, ...]]] = [(137, (41, 41, 30)), (75, (29,))]
@@ -155,7 +155,11 @@ def test_sums_of_the_gradients_of_queries_by_hand() -> None:
     alone = acts.PackedRow(((35_000, (1_000,)),))
     assert acts.query_gradients(shape, alone, 132) == 5 * (36_000 + 128) * 28 * 128 * 4
     assert acts.query_gradients(shape, alone, 0) == (36_000 + 128) * 28 * 128 * 4
-    shared = acts.PackedRow(((3_000, (500,) * 8),))  # prompts: one of 3,000, 5 shares; answers: eight, 132 over 8 * 28 is one share
-    assert acts.query_gradients(shape, shared, 132) == max(5 * (3_000 + 128), 8 * (500 + 128)) * 28 * 128 * 4
+    shared = acts.PackedRow(((900, (500,) * 8),))  # prompts: one of 900, 5 shares; answers: eight, 132 over 8 * 28 is one share
+    assert acts.query_gradients(shape, shared, 132) == max(5 * (900 + 128), 8 * (500 + 128)) * 28 * 128 * 4
+    long = acts.PackedRow(((3_000, (500,) * 8),))  # its answers meet it in a call of their own, 5 shares of 4,000 queries
+    assert acts.query_gradients(shape, long, 132) == 5 * (4_000 + 128) * 28 * 128 * 4
+    assert acts.query_gradients(shape, long, 0) == 8 * (500 + 128) * 28 * 128 * 4
+    assert acts.LONG == kernels.LONG
     small = dataclasses.replace(shape, head_dim=40)
     assert acts.query_gradients(small, alone, 0) == (36_000 + 128) * 28 * 64 * 4, "the head's size is rounded up to 32"

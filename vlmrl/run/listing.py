@@ -6,7 +6,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,9 @@ import yaml
 
 TAIL = 1 << 16
 """Bytes at the end of metrics.jsonl that are read; a line is far shorter."""
+NO_STAGES = ("base", "run")
+"""What lines of metrics say in place of a stage: of the model before training, and of the whole run when it has ended. No recipe may call a
+stage so."""
 LOCKS = Path("/proc/locks")
 _HOLDER = re.compile(r"host (?P<host>.+), pid (?P<pid>\d+), since (?P<since>.+)")
 
@@ -31,7 +34,7 @@ class RunLine:
     holder: str | None
     """Of a run at work: host, process, and since when."""
     stage: str | None
-    """Of the last line of its metrics; None before the first."""
+    """The last one that its metrics have a line of (`stage_of`); None before the first."""
     step: int | None
     """Within the stage."""
     steps: int | None
@@ -66,8 +69,9 @@ def line_of(path: Path) -> RunLine:
     record = _mapping(path / "run.json", problems)
     config = _mapping(path / "config.yaml", problems)
     history: Any = record.get("history") or []
-    last = last_line(path / "metrics.jsonl")
-    stage = None if last is None else str(last.get("stage"))
+    lines = list(last_lines(path / "metrics.jsonl"))
+    at = next((line for line in lines if stage_of(line) is not None), {})
+    stage = stage_of(at)
     stages: Any = config.get("stages") or []
     steps = next((one.get("steps") for one in stages if isinstance(one, dict) and one.get("name") == stage), None)
     model: Any = config.get("model") or {}
@@ -77,22 +81,28 @@ def line_of(path: Path) -> RunLine:
         status=status,
         holder=holder,
         stage=stage,
-        step=None if last is None else last.get("step"),
+        step=at.get("step"),
         steps=steps,
-        wall=None if last is None else last.get("wall"),
+        wall=lines[0].get("wall") if lines else None,
         model=model.get("path") if isinstance(model, dict) else None,
         starts=len(history),
         problem="; ".join(problems) or None,
     )
 
 
-def last_line(path: Path) -> dict[str, Any] | None:
-    """The last whole line of a file of JSON lines, without reading all of it; None where there is none.
+def stage_of(line: Mapping[str, Any]) -> str | None:
+    """The stage that a line of metrics is about; None for one about no stage of the recipe (`NO_STAGES`)."""
+    stage = line.get("stage")
+    return None if stage is None or stage in NO_STAGES else str(stage)
+
+
+def last_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole lines at the end of a file of JSON lines, the last first, without reading all of it.
 
     A line that is being written, or that a killed process left unfinished, does not count.
     """
     if not path.is_file():
-        return None
+        return
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - TAIL))
@@ -103,8 +113,7 @@ def last_line(path: Path) -> dict[str, Any] | None:
         except ValueError:
             continue
         if isinstance(value, dict):
-            return value
-    return None
+            yield value
 
 
 def _mapping(path: Path, problems: list[str]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from vlmrl.cli.runs import ago
-from vlmrl.run.listing import TAIL, held, last_line, line_of, runs_in
+from vlmrl.config.names import RESERVED
+from vlmrl.run.listing import NO_STAGES, TAIL, held, last_lines, line_of, runs_in, stage_of
 
 CONFIG = "model: {path: m}\nstages:\n- {name: sft, steps: 3}\n- {name: rl, steps: 40}\n"
 
@@ -31,12 +32,13 @@ def make(root: Path, name: str, lines: list[dict], *, finished: bool = False, lo
 
 def test_runs_of_a_folder(tmp_path: Path):
     make(tmp_path, "old", [{"stage": "sft", "step": 2, "wall": 100.0}, {"stage": "rl", "step": 17, "wall": 200.0}])
-    make(tmp_path, "done", [{"stage": "run", "step": 40, "wall": 300.0}], finished=True)
+    ended = [{"stage": "base", "step": 0}, {"stage": "rl", "step": 40, "wall": 290.0}, {"stage": "run", "step": 40, "wall": 300.0}]
+    make(tmp_path, "done", ended, finished=True)
     make(tmp_path, "new", [])
     (tmp_path / "no_run").mkdir()
     found = runs_in(tmp_path)
     assert [(line.path.name, line.status, line.stage, line.step, line.steps) for line in found] == [
-        ("done", "finished", "run", 40, None),
+        ("done", "finished", "rl", 40, 40),
         ("old", "stopped", "rl", 17, 40),
         ("new", "stopped", None, None, None),
     ]
@@ -73,13 +75,22 @@ def test_a_line_of_the_kernels_list(tmp_path: Path):
 
 def test_the_last_whole_line(tmp_path: Path):
     path = tmp_path / "m.jsonl"
-    assert last_line(path) is None
+    assert list(last_lines(path)) == []
     path.write_bytes(b'{"step": 1}\n{"step": 2}\n{"st')
-    assert last_line(path) == {"step": 2}
+    assert list(last_lines(path)) == [{"step": 2}, {"step": 1}]
     path.write_bytes(b'{"step": 1}')
-    assert last_line(path) is None
+    assert list(last_lines(path)) == []
     path.write_bytes(b'{"step": 0}\n' + b"x" * TAIL + b'\n{"step": 3}\n')
-    assert last_line(path) == {"step": 3}
+    assert list(last_lines(path)) == [{"step": 3}]
+
+
+def test_lines_about_no_stage(tmp_path: Path):
+    """The model before training is no stage, and neither is the whole run: the last line of a run that has ended is about it."""
+    assert set(NO_STAGES) <= set(RESERVED)
+    assert [stage_of({"stage": name}) for name in ("base", "rl", "run")] == [None, "rl", None]
+    path = make(tmp_path, "a", [{"stage": "base", "step": 0, "wall": 5.0}])
+    line = line_of(path)
+    assert (line.stage, line.step, line.steps, line.wall) == (None, None, None, 5.0)
 
 
 def test_a_damaged_file_is_said(tmp_path: Path):

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vlmrl.run.listing import stage_of
+
 _OWN = ("stage", "step", "global_step", "wall")
 
 
@@ -18,7 +20,7 @@ class MetricsFollower:
         self.path = path
         self.columns: dict[str, tuple[list[int], list[float]]] = {}
         self.stages: list[tuple[str, int]] = []
-        """(stage, global step of its first line), in order."""
+        """(stage, global step of its first line), in order; not what else lines are about (`listing.stage_of`)."""
         self.last: dict[str, Any] = {}
         """The newest line."""
         self._read = 0
@@ -45,8 +47,8 @@ class MetricsFollower:
             return
         if not isinstance(row, dict) or not isinstance(row.get("global_step"), int):
             return
-        stage, step = str(row.get("stage")), row["global_step"]
-        if stage not in [name for name, _ in self.stages]:
+        stage, step = stage_of(row), row["global_step"]
+        if stage is not None and stage not in [name for name, _ in self.stages]:
             self.stages.append((stage, step))
         self.last = row
         for name, value in row.items():

@@ -220,6 +220,18 @@ def test_a_run_is_followed_while_it_trains(run: Path) -> None:
     assert "nothing" not in curve
 
 
+def test_the_end_of_a_run_is_no_stage(run: Path) -> None:
+    """The last line of a run that has ended is about the whole run, the first about the model before it: both have curves, and no stage."""
+    lines = (run / "metrics.jsonl").read_text()
+    base = json.dumps({"stage": "base", "step": 0, "global_step": 0, "eval/exact": 0.5}) + "\n"
+    whole = json.dumps({"stage": "run", "step": 4, "global_step": 4, "time/total": 3.0}) + "\n"
+    (run / "metrics.jsonl").write_text(base + lines + whole)
+    asks = client(run)
+    state = got(asks.get("/api/runs/0/state"))
+    assert (state["stage"], state["step"], state["steps"], state["stages"]) == ("rl", 4, 4, [["rl", 1]])
+    assert {"eval/exact", "time/total"} <= set(state["metrics"])
+
+
 def test_a_folder_that_is_no_run_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a run directory"):
         RunView(tmp_path)

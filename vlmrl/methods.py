@@ -70,12 +70,11 @@ def registries(plugins: Sequence[str] = ()) -> dict[str, Registry[Any]]:
 def method_problems(config: Config) -> list[str]:
     """Every wrong name of a method, answer type or adapter, every wrong argument, and combinations that are refused; for
     `config.load.load(also=...)`. Plug-ins that cannot be imported are among them, and the rest is checked without them."""
-    out: list[str] = []
     try:
         import_plugins(config.plugins)
     except ConfigError as error:
-        out += error.problems
-    return out + _problems(config, registries())
+        return error.problems + _problems(config, registries())
+    return _problems(config, registries())
 
 
 def method_doubts(config: Config) -> list[str]:
@@ -97,6 +96,8 @@ def require_methods(config: Config) -> Mapping[str, Registry[Any]]:
 
 
 def _problems(config: Config, found: Mapping[str, Registry[Any]]) -> list[str]:
+    from vlmrl.rewards.run.here import isolated
+
     return [
         *check_methods(config, found),
         *_worded(config),
@@ -104,6 +105,7 @@ def _problems(config: Config, found: Mapping[str, Registry[Any]]) -> list[str]:
         *contradictions(config, found),
         *_sampled_ahead(config, found),
         *_not_installed(config, found),
+        *isolated(used(config)),
     ]
 
 

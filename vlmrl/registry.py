@@ -14,6 +14,7 @@ import difflib
 import functools
 import importlib
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -145,12 +146,8 @@ def fits(value: Any, annotation: Any) -> bool:
             return False
         pairs = typing.cast("dict[Any, Any]", value).items()
         return all(fits(k, args[0]) and fits(v, args[1]) for k, v in pairs)
-    if annotation is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if annotation is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if annotation is type(None):
-        return value is None
+    if annotation in (int, float):
+        return isinstance(value, int if annotation is int else int | float) and not isinstance(value, bool)
     return isinstance(annotation, type) and isinstance(value, annotation)
 
 
@@ -219,6 +216,9 @@ class Entry(Generic[F]):
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     ours: bool = False
     """Whether a file of this package registered it. What a plug-in or a script registers is not, whatever its module is called."""
+    module: str = ""
+    """The module whose code was running, so that another process knows the method after importing it. Code that is called later registers
+    for its caller: a module that offers a function for this is not meant, the script or the cell that calls it is (`__main__`)."""
 
     @property
     def summary(self) -> str:
@@ -240,16 +240,18 @@ class Registry(Generic[F]):
 
     def __call__(self, name: str, *, paper: str | None = None, **extra: Any) -> Callable[[F], F]:
         """Decorator that registers a function under `name`. Whose it is, the file says that calls this (`Entry.ours`)."""
-        frame = inspect.currentframe()
-        caller = None if frame is None else frame.f_back
-        ours = caller is not None and Path(caller.f_code.co_filename).is_relative_to(_PACKAGE)
+        caller: types.FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        ours = Path(caller.f_code.co_filename).is_relative_to(_PACKAGE)
+        while caller is not None and caller.f_code.co_name != "<module>":
+            caller = caller.f_back
+        module = "" if caller is None else caller.f_globals.get("__name__", "")
 
         def register(function: F) -> F:
             if name in self._entries:
                 raise ValueError(f"{self.slot} '{name}' is registered twice")
             if not inspect.getdoc(function):
                 raise ValueError(f"{self.slot} '{name}' needs a docstring")
-            self._entries[name] = Entry(name, function, paper, parameters(f"{self.slot} '{name}'", function), extra, ours)
+            self._entries[name] = Entry(name, function, paper, parameters(f"{self.slot} '{name}'", function), extra, ours, module)
             return function
 
         return register

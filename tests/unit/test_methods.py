@@ -11,6 +11,7 @@ import pytest
 
 from vlmrl import cli
 from vlmrl.cards import Card
+from vlmrl.config.load import load_mapping
 from vlmrl.errors import ConfigError
 from vlmrl.methods import (
     CORE,
@@ -19,6 +20,7 @@ from vlmrl.methods import (
     by_card,
     described,
     listed_presets,
+    method_problems,
     papers,
     preset_table,
     registries,
@@ -275,3 +277,19 @@ def test_a_misspelt_algorithm_is_told(run):
     code, _, err = run("algoritm")
     assert code == 64
     assert "unknown slot 'algoritm'; did you mean 'algorithm'? (known: algorithm, advantage," in err
+
+
+def test_a_worker_for_a_reward_that_none_can_run_is_refused_at_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the recipe is loaded, not when its stage begins: of a judge, which asks a server, and of what this text registers."""
+    from vlmrl.protocols import reward
+
+    monkeypatch.setattr(reward, "_entries", dict(reward._entries))
+    exec("@reward('of_a_cell')\ndef of_a_cell(group, ctx):\n    'Mine.'\n", {"__name__": "__main__", "reward": reward})
+    rewards = [{"name": name, "isolate": True} for name in ("exact", "judge", "of_a_cell", "exat")]
+    stage = {"kind": "grpo", "name": "rl", "source": {"path": "a.jsonl"}, "steps": 1, "rewards": rewards}
+    with pytest.raises(ConfigError) as caught:
+        load_mapping({"model": {"path": "m"}, "stages": [stage]}, [], also=method_problems)
+    apart = [problem for problem in caught.value.problems if ".isolate: " in problem]
+    assert ["rewards.1.isolate" in apart[0], "rewards.2.isolate" in apart[1], len(apart)] == [True, True, 2]
+    assert "asks a server" in apart[0]
+    assert "of_a_cell' is registered by a script or a notebook" in apart[1]

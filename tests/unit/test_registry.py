@@ -92,3 +92,5 @@ known("lent")(lent)
     assert known.get("mine").function.__module__ == name
     assert not known.get("mine").ours
     assert not known.get("lent").ours
+    assert reward.get("format").module == "vlmrl.rewards.format"
+    assert known.get("lent").module == name

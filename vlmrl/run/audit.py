@@ -88,12 +88,15 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: RowsPage | None 
         done[key][0].used_by.append(used_by)
         return done[key]
 
+    from vlmrl.rewards.run.here import here_notes
+
     for stage in cfg.stages:
         _, samples = visit(stage.source, stage.answer_format, stage.name)
         trained.setdefault(stage.source, {}).update((sample.id, sample) for sample in samples)
         if samples:
             report.problems += idle_for_rows(stage, registries(cfg.plugins), {sample.task for sample in samples})
         if isinstance(stage, RolloutStage) and samples and stage.environment is None:
+            report.notes += here_notes(stage.name, stage.rewards)
             report.problems += _reward_problems(stage, cfg.plugins, samples)
             report.problems += without_turns(stage, registries(cfg.plugins), samples)
     held_out: dict[SourceSection, tuple[str, list[Sample]]] = {}

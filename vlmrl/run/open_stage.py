@@ -25,6 +25,7 @@ from vlmrl.protocols import RememberingStrategy, Strategy
 from vlmrl.protocols import budget as budgets
 from vlmrl.protocols import sampler as samplers
 from vlmrl.registry import Catalogue
+from vlmrl.rewards.run.here import here_notes
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.run.collector import open_collector
 from vlmrl.run.columns import reward_runner
@@ -273,6 +274,8 @@ def _sampler(s: Session, cfg: StageBase, method: Method, samples: Mapping[str, S
 
 def _rewards(s: Session, cfg: RolloutStage, samples: Mapping[str, Sample]) -> RewardRunner:
     """The rewards, tried on gold and junk answers before anything is generated. Tasks of an environment have no gold answers."""
+    for note in here_notes(cfg.name, cfg.rewards):
+        s.ui.say(note)
     runner = reward_runner(cfg, s.cfg.plugins)
     if cfg.environment is not None:
         return runner

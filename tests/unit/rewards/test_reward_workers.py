@@ -21,6 +21,7 @@ from vlmrl.protocols import RewardContext
 from vlmrl.registry import Entry, Registry
 from vlmrl.rewards.format import format_reward
 from vlmrl.rewards.run import place as places
+from vlmrl.rewards.run.here import findable
 from vlmrl.rewards.run.place import in_worker, place
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.rewards.run.wire import decode_call, encode_call
@@ -280,7 +281,7 @@ def plugin(group, ctx, *, scale: float = 1.0):
 
 def test_a_recipe_decides_what_runs_in_a_worker():
     ours, worker, service = (Entry("x", format_reward, None, {}, extra, ours=True) for extra in ({}, {"worker": True}, {"service": True}))
-    theirs, says_no = Entry("x", plugin, None, {}, {}), Entry("x", plugin, None, {}, {"worker": False})
+    theirs, says_no = (Entry("x", plugin, None, {}, extra, module=STUBS[0]) for extra in ({}, {"worker": False}))
     assert [in_worker(e, None) for e in (theirs, ours, worker, service, says_no)] == [True, False, True, False, False]
     assert [in_worker(e, True) for e in (theirs, ours, worker)] == [True] * 3
     assert [in_worker(e, False) for e in (theirs, ours, worker, service)] == [False] * 4
@@ -288,12 +289,56 @@ def test_a_recipe_decides_what_runs_in_a_worker():
         in_worker(service, True)
 
 
+SOURCE = "@known('mine')\ndef mine(group, ctx):\n    'Mine.'\n"
+
+
+def registered(known, tmp_path, name):
+    """Registered by text that runs as a module of this name."""
+    exec(compile(SOURCE, str(tmp_path / "mine.py"), "exec"), {"__name__": name, "known": known})
+    return known.get("mine")
+
+
 def test_a_plugin_that_calls_itself_ours_runs_in_a_worker(tmp_path):
-    known = Registry("reward")
-    names = {"__name__": "vlmrl.rewards.mine", "known": known}
-    exec(compile("@known('mine')\ndef mine(group, ctx):\n    'Mine.'\n", str(tmp_path / "mine.py"), "exec"), names)
-    assert in_worker(known.get("mine"), None)
+    assert in_worker(registered(Registry("reward"), tmp_path, "vlmrl.rewards.format"), None)
     assert in_worker(places.registry.get("format"), None) is False
+
+
+@pytest.mark.parametrize(
+    ("name", "whose"), [("__main__", "a script or a notebook"), ("vlmrl.no_such.mine", "no module"), ("", "no module")]
+)
+def test_what_no_module_registers_stays_here(name, whose, tmp_path):
+    """A worker imports modules; what it would not know runs in this process, and a worker for it is refused."""
+    entry = registered(Registry("reward"), tmp_path, name)
+    assert entry.module == name
+    assert in_worker(entry, None) is in_worker(entry, False) is False
+    with pytest.raises(ConfigError, match=f"reward 'mine' is registered by {whose}.*remove 'isolate: true'.*under 'plugins'"):
+        in_worker(entry, True)
+
+
+def test_a_script_registers_what_it_calls_a_function_for(tmp_path):
+    """The function that registers lies in a module; importing that module would not register, so the script is meant."""
+    known = Registry("reward")
+    source = "def make():\n    @known('mine')\n    def mine(group, ctx):\n        'Mine.'\n"
+    lent = {"__name__": STUBS[0], "known": known}
+    exec(source, lent)
+    exec("make()", {"__name__": "__main__", "make": lent["make"]})
+    assert known.get("mine").module == "__main__"
+    known = lent["known"] = Registry("reward")
+    exec("make()", lent)
+    assert known.get("mine").module == STUBS[0]
+    assert in_worker(known.get("mine"), None)
+
+
+def test_findable_modules(tmp_path, monkeypatch):
+    """As an interpreter with this path finds them, whatever is loaded here."""
+    (tmp_path / "found_pack").mkdir()
+    (tmp_path / "found_pack" / "__init__.py").touch()
+    (tmp_path / "found_pack" / "one.py").touch()
+    monkeypatch.setitem(sys.modules, "found_pack.two", sys.modules["json"])
+    assert not findable("found_pack")
+    monkeypatch.syspath_prepend(tmp_path)
+    wanted = {"found_pack": True, "found_pack.one": True, "found_pack.two": False, "found_pack.one.deeper": False, "json": True}
+    assert {name: findable(name) for name in wanted} == wanted
 
 
 def test_place_binds_in_process_or_in_the_pool(patient, monkeypatch):
@@ -305,8 +350,8 @@ def test_place_binds_in_process_or_in_the_pool(patient, monkeypatch):
     assert place("format", {}, isolate=None, pool=patient)(group(texts), CTX) == format_reward(group(texts), CTX)
 
     known = Registry("reward")
-    known("stub_length")(plugin)
-    known("stub_imports", imports=("fractions",))(lambda_with_a_docstring)
+    source = "known('stub_length')(plugin)\nknown('stub_imports', imports=('fractions',))(another)\n"
+    exec(source, {"__name__": STUBS[0], "known": known, "plugin": plugin, "another": lambda_with_a_docstring})
     monkeypatch.setattr(places, "registry", known)
     here = place("stub_length", {"scale": 2.0}, isolate=False, pool=patient)
     there = place("stub_length", {"scale": 2.0}, isolate=None, pool=patient, plugins=STUBS)
@@ -318,7 +363,10 @@ def test_place_binds_in_process_or_in_the_pool(patient, monkeypatch):
     assert imports(group(["a"]), CTX) == [1.0]
     alone = place("stub_length", {}, isolate=None, pool=patient)
     assert isinstance(alone, WorkerReward)
-    assert alone.modules == (plugin.__module__,)
+    assert alone.modules == STUBS
+    with_others = place("stub_length", {}, isolate=None, pool=patient, plugins=["tests.support.plugin_rewards"])
+    assert isinstance(with_others, WorkerReward)
+    assert with_others.modules == ("tests.support.plugin_rewards", *STUBS), "what no plug-in registers is imported beside them"
     with pytest.raises(TypeError, match="unknown 'scal'"):
         place("stub_length", {"scal": 2.0}, isolate=True, pool=patient)
 

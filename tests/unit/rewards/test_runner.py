@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -288,6 +289,27 @@ def test_self_test_names_a_reward_that_fails_or_cannot_judge() -> None:
     assert "no model" in failed
     [silent] = RewardRunner([("mute", 1.0, lambda g, c: [None] * len(g.rollouts))]).self_test([sample()], "think")
     assert "no reward can judge its gold answer" in silent
+
+
+def test_self_test_says_once_what_fails_on_many_rows() -> None:
+    """By the way it fails, each with its count, its first row and the fault of that row; other problems stay those of their rows."""
+
+    def odd(group: Group, ctx: RewardContext) -> list[float]:
+        answer = group.prompt.sample.answer
+        if answer == "5":
+            raise KeyError(f"no {group.prompt.sample.id}")
+        return [float(answer == "1")] * len(group.rollouts) if answer != "4" else []
+
+    rows = [dataclasses.replace(sample(answer), id=f"r{n}") for n, answer in enumerate("5155424")]
+    problems = RewardRunner([("odd", 1.0, odd)]).self_test(rows, "think")
+    assert len(problems) == 4
+    assert problems[0].startswith(
+        "row 'r0' (d.jsonl:7) and 2 more of 7 rows: rewards failed on the gold or junk answers: odd/raised:KeyError; "
+    )
+    assert "no r0" in problems[0]
+    assert problems[1].startswith("row 'r4' (d.jsonl:7) and 1 more of 7 rows: rewards failed on the gold or junk answers: odd/contract; ")
+    assert "no r0" not in problems[1]
+    assert [problem.split(":")[0] for problem in problems[2:]] == ["row 'r1' (d.jsonl", "row 'r5' (d.jsonl"]
 
 
 def test_self_test_reports_every_bad_row() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vlmrl.errors import ConfigError
 from vlmrl.protocols import RewardContext
 from vlmrl.protocols import reward as registry
 from vlmrl.registry import Entry
@@ -18,14 +17,15 @@ if TYPE_CHECKING:
 def in_worker(entry: Entry[Any], isolate: bool | None) -> bool:
     """Whether a reward runs in a worker: as the recipe says, else what is not ours and what is registered with `worker=True`.
 
-    A column that asks a server (`service=True`) has time limits of its own and runs in the trainer.
+    A column that asks a server (`service=True`) has time limits of its own and runs in the trainer, and so does one of a script or a
+    notebook, which a worker would not know (`rewards.run.here`).
 
     Raises:
         ConfigError: such a column is to be isolated.
     """
-    if entry.extra.get("service", False):
-        if isolate:
-            raise ConfigError(f"reward '{entry.name}' asks a server and keeps its own time limits; remove 'isolate: true'")
+    from vlmrl.rewards.run.here import stays_here
+
+    if stays_here(entry, isolate):
         return False
     if isolate is not None:
         return isolate
@@ -53,8 +53,7 @@ def place(
     if not in_worker(entry, isolate):
         return bound
     assert pool is not None, f"reward '{name}' runs in a worker"
-    home = entry.function.__module__
-    # a plug-in may register a function that lives elsewhere, and answer types that ours score; what is registered nowhere else is
-    # registered by its own module
-    modules = [home, *plugins] if entry.ours else [*plugins] or [home]
+    # a plug-in may register a function that lives elsewhere, and answer types that ours score; what none of them registers (a script
+    # has imported it) the module does that has registered it here
+    modules = [entry.function.__module__, *plugins] if entry.ours else list(dict.fromkeys([*plugins, entry.module]))
     return pool.column(name, arguments, [*modules, *entry.extra.get("imports", ())])

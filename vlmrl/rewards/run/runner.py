@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from vlmrl.answers.tags import gold_text
 from vlmrl.errors import CheckpointError, ConfigError, DataError, Preempted, RemoteError, StorageError
 from vlmrl.protocols import RewardContext
+from vlmrl.protocols import reward as registry
+from vlmrl.registry import Entry
 from vlmrl.rewards.run.contract import ContractError, contract_problem
 from vlmrl.types import Group, Prompt, Rollout, Sample, ScoredGroup, Scores
 
@@ -181,13 +183,8 @@ class RewardRunner:
 
     def _from_outside(self, name: str) -> bool:
         """Whether a column's function is the user's: of a plug-in, or one that a reward of the package calls."""
-        from vlmrl.protocols import reward as registry
-
-        known = self.entries.get(name, name)
-        if known not in registry.names():
-            return True
-        entry = registry.get(known)
-        return bool(entry.extra.get("foreign", False)) or not entry.ours
+        entry = self._entry(name)
+        return entry is None or bool(entry.extra.get("foreign", False)) or not entry.ours
 
     def self_test(self, samples: Sequence[Sample], answer_format: str, *, more_columns: bool = False) -> list[str]:
         """Problems found by scoring gold and junk answers: gold must get the highest total of all and junk less.
@@ -195,20 +192,22 @@ class RewardRunner:
         A reward that cannot tell them apart would train on noise. Columns that ask a service are left out: a judge need not give the
         gold answer its maximum, and nothing is asked before the run. So are those that stand in for ground truth: they know no gold answer.
         With `more_columns` there are such besides these, and rows that none of these judges may be theirs.
+
+        Rewards that fail are one problem for all rows on which they fail in one way: a function that cannot run fails on every row.
         """
-        extras = {column[0]: self._entry_extra(column[0]) for column in self.columns}
+        extras = {name: {} if (entry := self._entry(name)) is None else entry.extra for name, _, _ in self.columns}
         own = [column for column in self.columns if not (extras[column[0]].get("service") or extras[column[0]].get("no_truth"))]
         if len(own) < len(self.columns):
             apart = RewardRunner(own, max_invalid=self.max_invalid, pool=self.pool, entries=self.entries)
             return apart.self_test(samples, answer_format, more_columns=True) if own else []
         problems: list[str] = []
+        failed: dict[str, list[tuple[Sample, str]]] = {}
         for sample in samples:
+            self.first_fault = {}  # what is told of a row is its own
             texts = (gold_text(sample, answer_format, sample.thought), *JUNK)
             scored = self.score(_group(sample, answer_format, texts), RewardContext())
             if scored.scores.reasons:
-                kinds = ", ".join(scored.scores.reasons)
-                first = next(iter(self.first_fault.values()))
-                problems.append(f"row '{sample.id}' ({sample.source}): rewards failed on the gold or junk answers: {kinds}; {first}")
+                failed.setdefault(", ".join(scored.scores.reasons), []).append((sample, next(iter(self.first_fault.values()))))
                 continue
             totals = scored.scores.total()
             gold, junk = totals[0], [t for t in totals[1:] if t is not None]
@@ -222,26 +221,21 @@ class RewardRunner:
                 )
             else:
                 problems += self._not_full(sample, scored)
-        return problems
+        return [_failed(kinds, rows, len(samples)) for kinds, rows in failed.items()] + problems
 
-    def _entry_extra(self, name: str) -> Mapping[str, Any]:
-        """What the registration of a column says; nothing for a function that is not registered."""
-        from vlmrl.protocols import reward as registry
-
+    def _entry(self, name: str) -> Entry[Any] | None:
+        """The registration of a column; None for a function that is not registered."""
         known = self.entries.get(name, name)
-        return registry.get(known).extra if known in registry.names() else {}
+        return registry.get(known) if known in registry.names() else None
 
     def _not_full(self, sample: Sample, scored: ScoredGroup) -> list[str]:
         """The gold answer must reach the maximum of a built-in column (1, or its `best`), or parser and data disagree.
 
         `best=...` at registration is that maximum; a reward of a plug-in is asked only if it has one, and `best=None` never.
         """
-        from vlmrl.protocols import reward as registry
-
         out: list[str] = []
         for (name, _, _), value in zip(self.columns, scored.scores.rewards_GK[0], strict=True):
-            known = self.entries.get(name, name)
-            entry = registry.get(known) if known in registry.names() else None
+            entry = self._entry(name)
             if entry is None or value is None:
                 continue
             best = entry.extra.get("best", 1.0 if entry.ours else None)
@@ -270,6 +264,13 @@ def _done(outcome: Outcome) -> Future[Outcome]:
     future: Future[Outcome] = Future()
     future.set_result(outcome)
     return future
+
+
+def _failed(kinds: str, rows: Sequence[tuple[Sample, str]], asked: int) -> str:
+    """What is said once of the rows on which rewards failed in this way, with the fault of the first."""
+    first, fault = rows[0]
+    more = f" and {len(rows) - 1} more of {asked} rows" if len(rows) > 1 else ""
+    return f"row '{first.id}' ({first.source}){more}: rewards failed on the gold or junk answers: {kinds}; {fault}"
 
 
 def _group(sample: Sample, answer_format: str, texts: Sequence[str]) -> Group:

@@ -86,7 +86,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # A command may use any part; what is heavy it imports when it runs.
     "cli": BELOW
     | {"api", "config", "methods", "doctor", "train", "evals", "toy", "data", "media", "policy", "families", "rollout", "run", "web"},
-    "api": {"config", "errors", "methods", "policy", "run", "toy", "train", "types", "evals"},
+    "api": {"config", "errors", "methods", "policy", "registry", "run", "toy", "train", "types", "evals"},
 }
 NOT_FOR_EXTRAS = {"api", "cli", "doctor", "zoo"}
 """An extra may import the core, which runs without it, but not what stands on the core: of `cli` only `names`."""

@@ -5,11 +5,12 @@ Errors are those of `vlmrl.errors`; `exit_code` of each is that of the command l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmrl.config.load import ResolvedRecipe, load, load_mapping
+from vlmrl.registry import Catalogue
 
 if TYPE_CHECKING:
     from vlmrl.config.schema import Config
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from vlmrl.run.ui import Ui
     from vlmrl.types import MediaKind
 
+TRIALS: Catalogue[Callable[..., list[str]]] = Catalogue("check of methods")
+"""What calls the methods of plug-ins before anything is trained: (config, registries) -> warnings. It raises where one cannot run."""
 Recipe = ResolvedRecipe | Mapping[str, Any] | str | Path
 
 
@@ -56,15 +59,17 @@ def check(recipe: Recipe, overrides: Sequence[str] = (), *, page: str | Path | N
         `.sources[i].rows`, `.good` and `.reasons` count, `.problems` is what would stop or spoil training, `.table()` prints in rich.
 
     Raises:
-        ConfigError: the recipe is wrong.
+        ConfigError: the recipe is wrong, or a method of a plug-in cannot run.
         DataError: a file of rows is missing or cannot be read.
     """
     from vlmrl.methods import require_methods
     from vlmrl.run.ui import Ui
 
     loaded = load_recipe(recipe, overrides)
-    require_methods(loaded.config)
-    return audited(loaded.config, None if page is None else Path(page), Ui(quiet=quiet))
+    notes = TRIALS["trial"](loaded.config, require_methods(loaded.config))
+    report = audited(loaded.config, None if page is None else Path(page), Ui(quiet=quiet))
+    report.notes += [f"warning: {note}" for note in notes]
+    return report
 
 
 def audited(config: Config, page: Path | None, ui: Ui, *, rows: bool = False) -> AuditReport:

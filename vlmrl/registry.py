@@ -126,8 +126,7 @@ def type_name(annotation: Any) -> str:
 
 def fits(value: Any, annotation: Any) -> bool:
     """Whether a YAML value has the annotated type. A bool is not a number; an int is a float."""
-    origin = typing.get_origin(annotation)
-    args = typing.get_args(annotation)
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is Any:
         return True
     if origin is Literal:

@@ -118,13 +118,19 @@ def _check_methods(loaded: ResolvedRecipe) -> bool:
     try:
         from vlmrl.methods import method_doubts, require_methods
 
-        require_methods(loaded.config)
+        found = require_methods(loaded.config)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         typer.echo("methods and data: skipped, torch is not installed (bash scripts/setup.sh)")
         return False
+    from vlmrl.api import TRIALS
+
+    try:
+        tried = TRIALS["trial"](loaded.config, found)
+    except ConfigError as error:
+        raise ConfigError([loaded.located(problem) for problem in error.problems]) from error
     typer.echo("methods: ok")
-    for text in method_doubts(loaded.config):
+    for text in [*method_doubts(loaded.config), *tried]:
         typer.echo(f"warning: {loaded.located(text)}")
     return True

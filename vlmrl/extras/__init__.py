@@ -43,6 +43,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     },
     "forecast of memory": {"plan": "vlmrl.extras.plan.ledger:foresee"},
     "check of a GPU": {"plan": "vlmrl.extras.plan.recipe:warning"},
+    "check of methods": {"trial": "vlmrl.extras.trial.step:try_methods"},
     "rollout engine": {"vllm": "vlmrl.extras.vllm.stage:VLLM"},
     "engine of evaluations": {"vllm": "vlmrl.extras.vllm.evaluation:opened"},
     "service of a run": {"judges": "vlmrl.extras.judges.services:of_run"},

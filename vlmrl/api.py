@@ -177,7 +177,7 @@ def compare(a: str | Path, b: str | Path, *, tolerance: float = 0.0, force: bool
     """Compare two evaluations question by question: `.regressed` names the tasks on whose primary metric B is significantly worse.
 
     Args:
-        a, b: folders that `evaluate` wrote, or files of records.
+        a, b: folders that `evaluate` wrote, runs (of which the last evaluation is meant), or files of records.
         tolerance: a primary metric may be worse by so much, in its own unit.
         force: compare in spite of unlike settings; `.warnings` then says which.
 

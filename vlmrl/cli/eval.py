@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vlmrl.cli.names import Plugins, extra, suite_said
+from vlmrl.cli.names import Plugins, extra, say, suite_said
 from vlmrl.errors import ConfigError, VlmrlError
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def _through_lmms(asked: _Asked, suite: Suite, folder: Path, root: Path, limit: 
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(help="Folder that `vlmrl eval` wrote, or one file of records", show_default=False)],
+    a: Annotated[Path, typer.Argument(help="Folder that `vlmrl eval` wrote, a run, or one file of records", show_default=False)],
     b: Annotated[Path | None, typer.Argument(help="The same of the model that is compared with it", show_default=False)] = None,
     published: Annotated[bool, typer.Option("--published", help="In place of B: the figures that papers print for A's tasks")] = False,
     tolerance: Annotated[float, typer.Option(help="How much a primary metric may drop", min=0)] = 0.0,
@@ -247,7 +247,7 @@ def compare(
 ) -> None:
     """Compare two evaluations, question by question. Exit code 1 if B is significantly worse than A on the primary metric of a task.
 
-    Example: vlmrl compare suites/base-canary suites/final-canary --out comparison
+    Example: vlmrl compare runs/base runs/new --out comparison
     """
     if (b is None) != published:
         raise ConfigError("compare needs a second evaluation, or --published in its place")
@@ -269,7 +269,7 @@ def compare(
     if out is not None:
         result.write(out)
     ui.show(result)
-    if out is not None and a.is_dir() and b.is_dir():
+    if out is not None and (a / "summary.json").is_file() and (b / "summary.json").is_file():
         ui.say(f"report: {PAGES['comparison'](result, out / 'comparison.html')}")
     if result.regressed:
         raise typer.Exit(1)
@@ -291,11 +291,15 @@ def suites(
     if name is None:
         table = Table("suite", "tasks", "what it is")
         for path in sorted((DEFINITIONS / "suites").glob("*.yaml")):
+    from vlmrl.evals.score.runfiles import evaluation_at
             one = load_suite(path)
             table.add_row(one.id, str(len(one.tasks)), one.title)
         Console().print(table)
         return
     from rich.text import Text
+    for given in filter(None, (a, b)):
+        if (taken := evaluation_at(given)) != given:
+            say(f"{given}: its last evaluation is compared, {taken}")
 
     table = Table("task", "answers", "primary", "rows")
     missing, made = 0, list[str]()

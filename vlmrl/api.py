@@ -161,7 +161,7 @@ def evaluate(
     path, model = suite_path(suite), Path(checkpoint)
     one = load_suite(path)
     if data_root is None and one.data_root == "toy":
-        data_root = default_world(Ui(quiet=True), [task.source for task in one.tasks], one.toy_world)
+        data_root = default_world(Ui(quiet=True), [task.file for task in one.tasks], one.toy_world)
     return evaluate_suite(
         model,
         path,

@@ -187,7 +187,7 @@ def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui, p
     if data_root is None and suite.data_root == "toy":
         from vlmrl.toy.base import default_world
 
-        data_root = default_world(ui, [task.source for task in suite.tasks], suite.toy_world)
+        data_root = default_world(ui, [task.file for task in suite.tasks], suite.toy_world)
     return suite, data_root_of(suite, data_root)
 
 
@@ -305,9 +305,9 @@ def suites(
     missing, made = 0, list[str]()
     tasks = load_suite(suite_said(name)).tasks
     for task in tasks:
-        there = data_root is None or (data_root / task.source).exists()
+        there = data_root is None or (data_root / task.file).exists()
         missing += not there
-        rows = (task.source or "played") if there else f"{task.source} (missing)"
+        rows = (task.file or "played") if there else f"{task.file} (missing)"
         table.add_row(*(Text(cell, overflow="fold") for cell in (task.id, " ".join(task.answer_types), task.primary, rows)))
         made.append(task.make_command() or "")
     console = Console()

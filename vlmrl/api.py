@@ -166,7 +166,7 @@ def evaluate(
     path, model = suite_path(suite), Path(checkpoint)
     one = load_suite(path)
     if data_root is None and one.data_root == "toy":
-        data_root = default_world(Ui(quiet=True), [task.source for task in one.tasks], one.toy_world)
+        data_root = default_world(Ui(quiet=True), [task.file for task in one.tasks], one.toy_world)
     return evaluate_suite(
         model,
         path,
@@ -182,7 +182,7 @@ def compare(a: str | Path, b: str | Path, *, tolerance: float = 0.0, force: bool
     """Compare two evaluations question by question: `.regressed` names the tasks on whose primary metric B is significantly worse.
 
     Args:
-        a, b: folders that `evaluate` wrote, or files of records.
+        a, b: folders that `evaluate` wrote, runs (of which the last evaluation is meant), or files of records.
         tolerance: a primary metric may be worse by so much, in its own unit.
         force: compare in spite of unlike settings; `.warnings` then says which.
 

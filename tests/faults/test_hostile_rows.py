@@ -123,7 +123,7 @@ def test_prompts_at_the_limit(tiny: Tiny, tmp_path: Path, pictures: int) -> None
         assert len(at.plan(sample, "think").ids) == len(at.encode(sample, "think").ids) == length
     over = dataclasses.replace(encoder, max_prompt_tokens=length - 1)
     for make in (over.plan, over.encode):
-        with pytest.raises(RowError, match=rf"overlong: row 'edge' .*: {length} prompt tokens > data.max_prompt_tokens {length - 1}"):
+        with pytest.raises(RowError, match=rf"overlong: row 'edge' .*: {length} prompt tokens > max_prompt_tokens {length - 1}"):
             make(sample, "think")
 
 

@@ -16,9 +16,9 @@ from typing import Any
 from PIL import Image
 
 from vlmrl.config.section import SourceSection
+from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.source import load_source
 from vlmrl.errors import DataError
-from vlmrl.run.import_options import import_options
 from vlmrl.types import Sample
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
@@ -71,7 +71,7 @@ def outcome(shape: Shape, folder: Path) -> Outcome:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     source = SourceSection.model_validate({"path": shape.file, **_tuples(shape.set)})
     try:
-        options = import_options(source, folder)
+        options = ImportOptions.of(source, folder)
         samples = load_source(path, media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None, options=options)
     except DataError as error:
         return Outcome(error=str(error))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vlmrl.cli.names import Plugins, extra, suite_said
+from vlmrl.cli.names import Plugins, extra, say, suite_said
 from vlmrl.errors import ConfigError, VlmrlError
 
 if TYPE_CHECKING:
@@ -34,13 +34,19 @@ def register(app: typer.Typer) -> None:
 
 def eval_(
     checkpoint: Annotated[Path, typer.Argument(help="Model folder such as <run>/final, or a finished run", show_default=False)],
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="--rows: keys of its source, as in a recipe", show_default=False)
+    ] = None,
     suite: Annotated[
         str | None, typer.Option(help="A suite by its name, or a YAML file; without it they are listed", show_default=False)
     ] = None,
+    rows: Annotated[Path | None, typer.Option(help="A file of rows, without any suite", show_default=False)] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the results  [default: suites/<model>-<suite> beside the model]", show_default=False)
     ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of the data, instead of the suite's", show_default=False)] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Folder of the data, instead of the suite's or the file's", show_default=False)
+    ] = None,
     task: Annotated[list[str] | None, typer.Option(help="Only this task; may be repeated", show_default=False)] = None,
     samples: Annotated[
         int | None, typer.Option(help="Answers per question, for pass@k and maj@n", rich_help_panel=PANEL, show_default=False, min=1)
@@ -72,23 +78,16 @@ def eval_(
     dtype: Annotated[str, typer.Option(help="auto (bfloat16 on a GPU that has it, else float32), float32 or bfloat16")] = "auto",
     engine: Annotated[str, typer.Option(help="hf, or vllm: vLLM in this process (docs/rollout.md)")] = "hf",
 ) -> None:
-    """Evaluate a model on a suite; answers already there are not generated again. Under torchrun the ranks share the questions.
+    """Evaluate a model on a suite or on a file of rows; answers already there are not generated again. Under torchrun ranks share them.
 
     Example: vlmrl eval runs/toy_video/final --suite toy_video --limit 40
     """
-    if suite is None:
-        raise ConfigError(f"--suite: which one? {known_suites()}")
+    _check_asked_of(suite, rows, settings, task)
     asked = _Asked(checkpoint, engine, rescore=rescore, endpoint=endpoint, served=served_model, label=label, device=device, dtype=dtype)
     asked.check()
-    if (judge is None) != (judge_model is None):
-        raise ConfigError("--judge and --judge-model belong together")
-    if via not in ("native", "lmms"):
-        raise ConfigError(f"--via: expected one of native, lmms, got '{via}'")
     given = {"--samples": samples, "--temperature": temperature, "--top-p": top_p, "--max-new-tokens": max_new_tokens}
     given |= {"--endpoint": endpoint, "--judge": judge, "--rescore": rescore or None, "--engine": None if engine == "hf" else engine}
-    clash = [name for name, value in given.items() if value is not None]
-    if via == "lmms" and clash:
-        raise ConfigError(f"--via lmms asks as the suite says; leave out {', '.join(clash)}")
+    _check_harness(via, [name for name, value in given.items() if value is not None], judge, judge_model)
     from vlmrl.evals.ask.run import Changes
     from vlmrl.policy.load import quiet_transformers
     from vlmrl.run.ui import Ui
@@ -99,7 +98,10 @@ def eval_(
     if engine == "vllm" and dist.world() > 1:
         raise ConfigError(f"--engine vllm runs in one process for now, and here are {dist.world()}; start it without torchrun")
     ui = Ui()
-    chosen, root = _suite(suite, task, data_root, ui, plugin or [])
+    if rows is not None:
+        chosen, root = _suite_of_rows(asked.checkpoint, rows, settings or [], data_root, ui, plugin or [])
+    else:
+        chosen, root = _suite(str(suite), task, data_root, ui, plugin or [])
     by = "-lmms" if via == "lmms" else "-vllm" if engine == "vllm" else ""
     folder = out or checkpoint.absolute().parent / "suites" / f"{asked.name}-{chosen.id}{by}"
     if via == "lmms":
@@ -172,6 +174,41 @@ def known_suites() -> str:
     return f"suites: {', '.join(names) or 'none here'} ('vlmrl suites' says what they are), or a YAML file"
 
 
+def _check_asked_of(suite: str | None, rows: Path | None, settings: list[str] | None, tasks: list[str] | None) -> None:
+    """Raises ConfigError unless there is one of a suite and a file of rows, with what belongs to it."""
+    if suite is None and rows is None:
+        raise ConfigError(f"--suite: which one? {known_suites()}; or --rows FILE, a file of rows without a suite")
+    if suite is not None and rows is not None:
+        raise ConfigError("--rows asks a file of rows without a suite; leave out --suite")
+    if rows is None and settings:
+        raise ConfigError(f"'{settings[0]}': KEY=VALUE belong to --rows; a suite's task says how its rows are read in its 'source'")
+    if rows is not None and tasks:
+        raise ConfigError("--task: the rows of --rows are one task; leave it out")
+
+
+def _check_harness(via: str, given: list[str], judge: str | None, judge_model: str | None) -> None:
+    """Raises ConfigError for options (`given`) that the harness does not take, and for half a judge."""
+    if (judge is None) != (judge_model is None):
+        raise ConfigError("--judge and --judge-model belong together")
+    if via not in ("native", "lmms"):
+        raise ConfigError(f"--via: expected one of native, lmms, got '{via}'")
+    if via == "lmms" and given:
+        raise ConfigError(f"--via lmms asks as the suite says; leave out {', '.join(given)}")
+
+
+def _suite_of_rows(
+    checkpoint: Path, rows: Path, settings: list[str], data_root: Path | None, ui: Ui, plugins: list[str]
+) -> tuple[Suite, Path]:
+    """The suite that asks a file of rows, which is read as `vlmrl check --rows` reads it, and where its paths begin."""
+    from vlmrl.evals.ask.asking import asking_of
+    from vlmrl.evals.ask.rows import rows_suite
+    from vlmrl.run.check_rows import rows_config
+
+    config = rows_config(rows, settings, media_root=data_root, model=None)
+    root = Path(config.data.root)
+    return rows_suite(config.stages[0].source, root, asking_of(checkpoint), plugins=plugins, say=ui.say), root
+
+
 def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui, plugins: list[str]) -> tuple[Suite, Path]:
     """The suite, cut to the wanted tasks, and where its data are; the toy world is made where it is missing."""
     from vlmrl.evals.ask.suite import data_root_of, load_suite
@@ -187,7 +224,7 @@ def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui, p
     if data_root is None and suite.data_root == "toy":
         from vlmrl.toy.base import default_world
 
-        data_root = default_world(ui, [task.source for task in suite.tasks], suite.toy_world)
+        data_root = default_world(ui, [task.file for task in suite.tasks], suite.toy_world)
     return suite, data_root_of(suite, data_root)
 
 
@@ -237,7 +274,7 @@ def _through_lmms(asked: _Asked, suite: Suite, folder: Path, root: Path, limit: 
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(help="Folder that `vlmrl eval` wrote, or one file of records", show_default=False)],
+    a: Annotated[Path, typer.Argument(help="Folder that `vlmrl eval` wrote, a run, or one file of records", show_default=False)],
     b: Annotated[Path | None, typer.Argument(help="The same of the model that is compared with it", show_default=False)] = None,
     published: Annotated[bool, typer.Option("--published", help="In place of B: the figures that papers print for A's tasks")] = False,
     tolerance: Annotated[float, typer.Option(help="How much a primary metric may drop", min=0)] = 0.0,
@@ -247,18 +284,22 @@ def compare(
 ) -> None:
     """Compare two evaluations, question by question. Exit code 1 if B is significantly worse than A on the primary metric of a task.
 
-    Example: vlmrl compare suites/base-canary suites/final-canary --out comparison
+    Example: vlmrl compare runs/base runs/new --out comparison
     """
     if (b is None) != published:
         raise ConfigError("compare needs a second evaluation, or --published in its place")
     from vlmrl.evals.page import PAGES
     from vlmrl.evals.score.compare import compare_folders
     from vlmrl.evals.score.published import beside_published
+    from vlmrl.evals.score.runfiles import evaluation_at
     from vlmrl.plugins import import_plugins
     from vlmrl.run.ui import Ui
 
     import_plugins(plugin or (), "--plugin")
     ui = Ui()
+    for given in filter(None, (a, b)):
+        if (taken := evaluation_at(given)) != given:
+            say(f"{given}: its last evaluation is compared, {taken}")
     if b is None:
         found = beside_published(a)
         if out is not None:
@@ -269,7 +310,7 @@ def compare(
     if out is not None:
         result.write(out)
     ui.show(result)
-    if out is not None and a.is_dir() and b.is_dir():
+    if out is not None and (a / "summary.json").is_file() and (b / "summary.json").is_file():
         ui.say(f"report: {PAGES['comparison'](result, out / 'comparison.html')}")
     if result.regressed:
         raise typer.Exit(1)
@@ -301,9 +342,9 @@ def suites(
     missing, made = 0, list[str]()
     tasks = load_suite(suite_said(name)).tasks
     for task in tasks:
-        there = data_root is None or (data_root / task.source).exists()
+        there = data_root is None or (data_root / task.file).exists()
         missing += not there
-        rows = (task.source or "played") if there else f"{task.source} (missing)"
+        rows = (task.file or "played") if there else f"{task.file} (missing)"
         table.add_row(*(Text(cell, overflow="fold") for cell in (task.id, " ".join(task.answer_types), task.primary, rows)))
         made.append(task.make_command() or "")
     console = Console()

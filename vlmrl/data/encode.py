@@ -257,7 +257,7 @@ class Encoder:
         if len(ids) > self.max_prompt_tokens:
             raise RowError(
                 "overlong",
-                f"{_where(sample)}: {len(ids)} prompt tokens > data.max_prompt_tokens {self.max_prompt_tokens}; "
+                f"{_where(sample)}: {len(ids)} prompt tokens > max_prompt_tokens {self.max_prompt_tokens}; "
                 "lower media.max_pixels, media.fps or media.max_frames, or raise the limit",
             )
 

@@ -189,7 +189,7 @@ def load_source(
     *,
     media_root: str,
     dedupe: Dedupe,
-    max_bad_rows: float,
+    max_bad_rows: float | None,
     quarantine: Path | None,
     options: ImportOptions | None = None,
     say: Callable[[str], None] | None = None,
@@ -197,6 +197,8 @@ def load_source(
     """The good rows of a source, in the order of the file. Bad rows are added to `quarantine` as JSON lines, each once.
 
     Args:
+        max_bad_rows: largest share of bad rows, which the recipe says (`data.max_bad_rows`); None: none may be bad, and there is no
+            recipe whose keys could be told.
         options: as `read_source`.
         say: gets the line that tells which foreign shape was detected.
 
@@ -211,7 +213,7 @@ def load_source(
     return report.samples
 
 
-def check_usable(path: Path, bad: list[BadRow], good: int, rows: int, *, max_bad_rows: float, quarantine: Path | None) -> None:
+def check_usable(path: Path, bad: list[BadRow], good: int, rows: int, *, max_bad_rows: float | None, quarantine: Path | None) -> None:
     """Whether a source can be used, of whose `rows` so many are `good`. Bad rows are added to `quarantine`.
 
     Raises:
@@ -221,14 +223,14 @@ def check_usable(path: Path, bad: list[BadRow], good: int, rows: int, *, max_bad
         write_quarantine(quarantine, bad)
     share = len(bad) / rows if rows else 0.0
     if not good:
-        raise DataError(f"{path}: no usable row (of {rows})" + _listing(bad, quarantine))
-    if share > max_bad_rows:
-        head = f"{path}: {len(bad)} of {rows} rows are bad ({share:.2%}); data.max_bad_rows allows {max_bad_rows:.2%}"
-        raise DataError(head + _listing(bad, quarantine))
+        raise DataError(f"{path}: no usable row (of {rows})" + _listing(bad, quarantine, max_bad_rows))
+    if share > (max_bad_rows or 0.0):
+        allowed = "" if max_bad_rows is None else f"; data.max_bad_rows allows {max_bad_rows:.2%}"
+        raise DataError(f"{path}: {len(bad)} of {rows} rows are bad ({share:.2%}){allowed}" + _listing(bad, quarantine, max_bad_rows))
     repeated = [row for row in bad if row.reason == "duplicate_id"]
     if repeated:
         advice = "; give every row its own id, or set data.dedupe: keep_first if the repeats are identical"
-        raise DataError(f"{path}: {len(repeated)} repeated id(s){advice}" + _listing(bad, quarantine))
+        raise DataError(f"{path}: {len(repeated)} repeated id(s){advice}" + _listing(bad, quarantine, max_bad_rows))
     mixed = [row for row in bad if row.reason == MIXED]
     if mixed:
         raise DataError(f"{path}: {len(mixed)} row(s) of another shape than the first\n  {mixed[0]}\n  split the file by shape")
@@ -255,7 +257,7 @@ def bad_row(raw: Raw, error: RowError) -> BadRow:
     return BadRow(file=raw.file, line=raw.line, reason=error.reason, message=message, excerpt=raw.excerpt())
 
 
-def _listing(bad: list[BadRow], quarantine: Path | None) -> str:
+def _listing(bad: list[BadRow], quarantine: Path | None, max_bad_rows: float | None) -> str:
     if not bad:
         return ""
     counts = ", ".join(f"{reason} {count}" for reason, count in Counter(row.reason for row in bad).most_common())
@@ -264,4 +266,4 @@ def _listing(bad: list[BadRow], quarantine: Path | None) -> str:
         lines.append(f"\n  ... and {len(bad) - _SHOWN} more")
     if quarantine is not None:
         lines.append(f"\n  all of them are in {quarantine}")
-    return "".join(lines) + "\n  fix or remove these rows, or raise data.max_bad_rows"
+    return "".join(lines) + "\n  fix or remove these rows" + ("" if max_bad_rows is None else ", or raise data.max_bad_rows")

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from vlmrl.config.combinations import idle_for_rows, needing
 from vlmrl.config.schema import Config, RolloutStage, SourceSection
-from vlmrl.data.adapters import MIXED
+from vlmrl.data.adapters import MIXED, ImportOptions
 from vlmrl.data.encode import Encoder
 from vlmrl.data.gold import check_answer, check_gold
 from vlmrl.data.source import BadRow, read_source
@@ -26,7 +26,6 @@ from vlmrl.run.audit_leak import Hashes, HeldOutRows, held_out_sets, overlap, re
 from vlmrl.run.audit_report import SHOWN, AuditReport, SourceAudit
 from vlmrl.run.columns import reward_runner
 from vlmrl.run.evaluate import eval_problems
-from vlmrl.run.import_options import import_options
 from vlmrl.run.media import open_media
 from vlmrl.run.ui import Ui
 from vlmrl.train.batch import trajectory_id
@@ -142,7 +141,7 @@ def _audit_source(
     all_gold: bool,
 ) -> list[Sample]:
     """Fill `found` and return the good samples."""
-    options = import_options(source, data)
+    options = ImportOptions.of(source, data)
     read = read_source(data / source.path, media_root=source.media_root, dedupe=cfg.data.dedupe, options=options)
     if read.note is not None:
         ui.say(read.note)

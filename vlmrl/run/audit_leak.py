@@ -152,20 +152,20 @@ def held_out_sets(cfg: Config, data: Path, hashes: Hashes) -> list[HeldOutRows]:
         DataError: a file of rows is missing or cannot be read.
     """
     out: list[HeldOutRows] = []
-    done: set[tuple[Path, str]] = set()
+    done: set[tuple[Path, SourceSection]] = set()
     suites: list[tuple[str, Path | None]] = [(name, None) for name in cfg.data.check_against if _is_suite(name, data)]
     if cfg.eval.suite is not None:
         suites.append((cfg.eval.suite, None if cfg.eval.data_root is None else Path(cfg.eval.data_root).expanduser()))
-    files = [(name, data, ".", name) for name in cfg.data.check_against if not _is_suite(name, data)]
+    files = [(SourceSection(path=name), data, name) for name in cfg.data.check_against if not _is_suite(name, data)]
     for name, given in suites:
         suite = load_suite(suite_path(name))
         toy = given is None and suite.data_root == "toy" and cfg.data.root == "toy"
         root = data_root_of(suite, data if toy else given)
-        files += [(task.source, root, task.media_root, f"{suite.id}/{task.id}") for task in suite.tasks]
-    for source, root, media_root, name in files:
-        if (root / source, media_root) not in done:
-            done.add((root / source, media_root))
-            out.append(_read(source, root, media_root, name, hashes))
+        files += [(task.rows, root, f"{suite.id}/{task.id}") for task in suite.tasks if task.file]
+    for source, root, name in files:
+        if (root, source) not in done:
+            done.add((root, source))
+            out.append(_read(source, root, name, hashes))
     return out
 
 
@@ -173,8 +173,8 @@ def _is_suite(name: str, data: Path) -> bool:
     return name.endswith((".yaml", ".yml")) or ("." not in name and "/" not in name and not (data / name).exists())
 
 
-def _read(source: str, root: Path, media_root: str, name: str, hashes: Hashes) -> HeldOutRows:
-    found = read_source(root / source, media_root=media_root, options=ImportOptions(media_dir=root / media_root))
+def _read(source: SourceSection, root: Path, name: str, hashes: Hashes) -> HeldOutRows:
+    found = read_source(root / source.path, media_root=source.media_root, options=ImportOptions.of(source, root))
     out = HeldOutRows(name=name, bad=[str(row) for row in found.bad])
     for sample in found.samples:
         try:
@@ -183,7 +183,7 @@ def _read(source: str, root: Path, media_root: str, name: str, hashes: Hashes) -
             out.bad.append(f"{sample.source}: {error}")
     if not out.rows:
         first = f"; first: {out.bad[0]}" if out.bad else ""
-        raise DataError(f"{name}: none of its {len(out.bad)} rows can be compared with training rows ({root / source}){first}")
+        raise DataError(f"{name}: none of its {len(out.bad)} rows can be compared with training rows ({root / source.path}){first}")
     return out
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.config.schema import SourceSection
-from vlmrl.data.adapters import Importer, Learned
+from vlmrl.data.adapters import Importer, ImportOptions, Learned
 from vlmrl.data.encode import Encoder
 from vlmrl.data.raw import Raw, count_rows, raw_rows
 from vlmrl.data.source import Dedupe, Ids, check_columns
@@ -23,7 +23,6 @@ from vlmrl.run.audit_chunk import CHUNK, Auditor, Chunk, Cut, Terms, Words
 from vlmrl.run.audit_known import CACHE, Known
 from vlmrl.run.audit_pool import AuditPool, Job, cores
 from vlmrl.run.audit_report import SourceAudit
-from vlmrl.run.import_options import import_options
 from vlmrl.run.ui import Ui
 
 CUT = Cut(patch_size=14, merge_size=2, temporal_patch_size=2)
@@ -67,7 +66,7 @@ def terms_of(
         store: Any = encoder.media
         cut, model = Cut(**{one.name: getattr(store, one.name) for one in fields(Cut)}), store.fingerprint
     return Terms(
-        options=import_options(source, data),
+        options=ImportOptions.of(source, data),
         root=data,
         media_root=source.media_root,
         answer_format=answer_format,

@@ -12,6 +12,7 @@ from typing import Any
 
 from vlmrl import fs
 from vlmrl.config.schema import DataSection, SourceSection
+from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.encode import Encoder
 from vlmrl.data.gold import check_gold
 from vlmrl.data.lazy import LazySamples
@@ -21,7 +22,6 @@ from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.run.audit_known import CACHE
 from vlmrl.run.audit_pool import cores
 from vlmrl.run.audit_source import audited, terms_of, verdicts
-from vlmrl.run.import_options import import_options
 from vlmrl.run.ui import Ui
 from vlmrl.train import dist
 from vlmrl.types import Sample
@@ -85,7 +85,7 @@ def load_rows(
         dedupe=data.dedupe,
         max_bad_rows=data.max_bad_rows,
         quarantine=quarantine if dist.is_main() else None,
-        options=import_options(source, root),
+        options=ImportOptions.of(source, root),
         say=ui.say,
     )
     good: dict[str, Sample] = {}

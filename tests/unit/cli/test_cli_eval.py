@@ -106,6 +106,22 @@ def test_mistakes(place, tmp_path):
         invoke("eval", run, "--suite", suite, "--engine", "vllm", "--rescore")
     with pytest.raises(ConfigError, match="--via lmms asks as the suite says; leave out --engine"):
         invoke("eval", run, "--suite", suite, "--engine", "vllm", "--via", "lmms")
+    with pytest.raises(ConfigError, match=r"--suite: which one.* or --rows FILE"):
+        invoke("eval", run)
+    with pytest.raises(ConfigError, match="--rows asks a file of rows without a suite; leave out --suite"):
+        invoke("eval", run, "--suite", suite, "--rows", world / "test.jsonl")
+    with pytest.raises(ConfigError, match="'turns=last': KEY=VALUE belong to --rows"):
+        invoke("eval", run, "--suite", suite, "turns=last")
+    with pytest.raises(ConfigError, match="--task: the rows of --rows are one task"):
+        invoke("eval", run, "--rows", world / "test.jsonl", "--task", "first")
+
+
+def test_rows_of_our_own_shape_need_no_key(place, tmp_path):
+    run, _, world = place
+    text = invoke("eval", run, "--rows", world / "test.jsonl", "--limit", "2", "--max-new-tokens", "4", "--device", "cpu")
+    assert "answers of the type time_span; asked as 'think'" in text
+    records = read_records(tmp_path / "suites" / "run-test" / "test.jsonl")
+    assert [(r.answer_type, r.settings["max_new_tokens"]) for r in records] == [("time_span", 4)] * 2
 
 
 def test_suites_are_listed_with_what_makes_their_rows(tmp_path):

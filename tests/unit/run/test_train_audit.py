@@ -188,6 +188,12 @@ def test_suites_and_files_to_check_against(files, tmp_path):
     assert run(config(data={"check_against": ["test.jsonl"]}), files).problems == []
     asked = run(config(eval={"suite": str(suite), "data_root": str(world)}), files)
     assert asked.problems == found.problems
+    words = {"prompt": "asked", "answer": "said", "video": "seen"}
+    write_rows(world, "foreign.jsonl", [{theirs: rows[0][ours] for ours, theirs in words.items()}])
+    source = f"{{path: foreign.jsonl, time_unit: s, columns: {json.dumps(words)}}}"
+    (tmp_path / "theirs.yaml").write_text(suite.read_text().replace("others.jsonl", source))
+    leaked = run(config(data={"check_against": [str(tmp_path / "theirs.yaml")]}), files)
+    assert "1 training rows have the media and the question of rows in mine/a: " in leaked.problems[0]  # by the keys of the suite's source
     suite.write_text(suite.read_text().replace(f"data_root: {world}", "data_root: toy"))
     of_toy = config(data={"root": "toy", "check_against": [str(suite)]})
     assert run(of_toy, files).problems == found.problems  # a recipe on the generated world: the suite's rows are of that world

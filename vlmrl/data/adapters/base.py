@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -38,6 +38,16 @@ class ImportOptions:
     """Folder below `media_dir` that image bytes in rows are written to."""
     frames_fps: float | None = None
     """Frames per second of videos that rows give as lists of pictures without saying it."""
+
+    @classmethod
+    def of(cls, source: Any, root: Path) -> ImportOptions:
+        """What a `source` says, of a recipe or of a suite's task (`config.section.SourceSection`, which has these keys).
+
+        Args:
+            root: folder that its `media_root` is relative to.
+        """
+        said = {one.name: getattr(source, one.name) for one in fields(cls) if one.name != "media_dir"}
+        return cls(**said, media_dir=root / source.media_root)
 
 
 class Adapter(Protocol):

@@ -340,18 +340,19 @@ def task_samples(task: Task, root: Path, out: Path | None) -> tuple[list[Sample]
     Raises:
         DataError: the file is missing (with the command that makes it), or a row is not valid or not of the task's kind.
     """
-    path = root / task.source
+    source = task.rows
+    path = root / source.path
     command = task.make_command()
     if command is not None and not path.exists():
         made = command.replace("DATA_ROOT", str(root))
         raise DataError(f"task '{task.id}': {path} is not there; with the official download in ROOT this makes it: {made}")
     samples = load_source(
         path,
-        media_root=task.media_root,
+        media_root=source.media_root,
         dedupe="error",
-        max_bad_rows=0.0,
+        max_bad_rows=None,
         quarantine=None if out is None else out / f"{task.id}.quarantine.jsonl",
-        options=ImportOptions(media_dir=root / task.media_root),
+        options=ImportOptions.of(source, root),
     )
     asked = subset(samples, task.limit)
     _report(task, len(asked), [problem for sample in asked if (problem := _misfit(task, sample))])

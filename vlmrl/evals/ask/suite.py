@@ -8,11 +8,17 @@ tasks:
   - {use: mmstar, limit: 64, samples: 4, temperature: 1.0}
   - {use: charades_sta, protocol: tempsamp_paper}  # evals/protocols/tempsamp_paper.yaml; `protocol` of the suite is that of all
   - {id: own, source: test.jsonl, answer_format: think, answer_type: time_span, max_new_tokens: 64}
+  - id: foreign                                    # `source` as a recipe has it
+    source: {path: val.parquet, media_folder: pictures, columns: {prompt: problem, answer: solution}}
+    answer_format: think
+    answer_type: exact_text
+    max_new_tokens: 64
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,11 +29,10 @@ from vlmrl import paths
 from vlmrl.config import tree
 from vlmrl.config.names import PlainName, same_names
 from vlmrl.config.schema import MediaSection, PositiveInt, Section
-from vlmrl.config.section import HistorySection
+from vlmrl.config.section import HistorySection, SourceSection
 from vlmrl.config.tree import Node
 from vlmrl.errors import ConfigError
-from vlmrl.evals.ask.protocol import protocol_settings
-from vlmrl.evals.ask.tasks import RENAMED, Prepare, Published, Task, check_task, modes, with_defaults
+from vlmrl.evals.ask.tasks import FILE, RENAMED, SECTION, Prepare, Published, Task, check_task, modes, with_defaults
 from vlmrl.paths import ResolvedFile
 from vlmrl.plugins import import_plugins
 from vlmrl.registry import nearest
@@ -45,7 +50,9 @@ class Suite(Section):
     version: PositiveInt = Field(description="Raise it with every change that moves numbers")
     title: str = Field(default="", description="What it is, in a few words")
     data_root: str = Field(
-        default="", description="Folder of the data, relative to the working directory; `toy`: the generated world; by default $VLMRL_DATA"
+        default="",
+        description="Folder of the data, relative to the working directory; `toy`: the generated world; by default that of the suite's "
+        "file, if the rows lie there, else $VLMRL_DATA",
     )
     toy_world: str = Field(default="grounding", description="Kind of the generated world, where `data_root` is `toy`")
     batch_prompts: PositiveInt = Field(
@@ -95,7 +102,7 @@ def load_suite(path: Path, plugins: Sequence[str] = ()) -> Suite:
     import_plugins(plugins, "--plugin")
     import_plugins(suite.plugins, f"{path}: plugins")
     tasks = [_prepared(task, (*plugins, *suite.plugins), f"{path}: tasks.{task.id}") for one in suite.tasks for task in modes(one)]
-    suite = suite.model_copy(update={"tasks": tuple(tasks)})
+    suite = suite.model_copy(update={"tasks": tuple(tasks), "data_root": suite.data_root or _beside(tasks, path.parent)})
     problems = [f"{path}: {problem}" for problem in check(suite)]
     if problems:
         raise ConfigError(problems)
@@ -108,6 +115,13 @@ def _prepared(task: Task, plugins: Sequence[str], where: str) -> Task:
     return with_defaults(task.model_copy(update={"plugins": (*plugins, *task.plugins)}))
 
 
+def _beside(tasks: Sequence[Task], folder: Path) -> str:
+    """The folder of a suite's file, if the rows of all its tasks are there; else nothing."""
+    files = [task.file for task in tasks if task.file]
+    found = [(folder / file).exists() or (folder / re.split("[#@]", file)[0]).is_file() for file in files]
+    return str(folder) if files and all(found) else ""
+
+
 def data_root_of(suite: Suite, given: Path | None) -> Path:
     """Where the suite's data lie.
 
@@ -116,13 +130,15 @@ def data_root_of(suite: Suite, given: Path | None) -> Path:
     """
     if given is not None:
         return given
-    if all(not task.source for task in suite.tasks):
+    if all(not task.file for task in suite.tasks):
         return Path()  # episodes of the environments' own tasks read no files
     if suite.data_root == "toy":
         raise ConfigError(f"suite '{suite.id}': data_root is 'toy'; say where the generated world is (`vlmrl toy make` writes one)")
     root = suite.data_root or os.environ.get(DATA_VARIABLE, "")
     if not root:
-        raise ConfigError(f"suite '{suite.id}': where are the data? Give --data-root, or set {DATA_VARIABLE} to the folder")
+        raise ConfigError(
+            f"suite '{suite.id}': where are the data? Give --data-root, or set {DATA_VARIABLE} to the folder, or put all its rows beside it"
+        )
     return Path(root).expanduser()
 
 
@@ -151,6 +167,8 @@ def _fill_in(root: Node, folder: Path, problems: list[str]) -> None:
         protocol = own.get("protocol") or base.get("protocol") or for_all
         asked = dict[str, Node]()
         if protocol is not None and protocol.value and (named := base.get("id") or own.get("id")) is not None:
+            from vlmrl.evals.ask.protocol import protocol_settings  # few suites name one
+
             asked = protocol_settings(str(protocol.value), str(named.value), protocol.origin, problems, beside=folder) | {
                 "protocol": protocol
             }
@@ -176,14 +194,15 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(inner) for inner in value) if isinstance(value, list) else value
 
 
-_MODELS = {"media": MediaSection, "prepare": Prepare, "published": Published, "history": HistorySection}
+_MODELS = {"media": MediaSection, "prepare": Prepare, "published": Published, "history": HistorySection, "source": SourceSection}
 
 
 def _explain(error: Any, root: Node) -> list[str]:
     """Each problem that pydantic found, as `file:line: key: what`; the branches of a union are one problem."""
     out: list[str] = []
     for item in error.errors(include_url=False):
-        loc = tuple(part for part in item["loc"] if part not in ("str", "tuple[str, ...]") and "literal[" not in str(part))
+        unsaid = ("str", "tuple[str, ...]", FILE, SECTION)
+        loc = tuple(part for part in item["loc"] if part not in unsaid and "literal[" not in str(part))
         node = _nearest(root, loc)
         where = ".".join(str(part) for part in loc)
         if item["type"] == "extra_forbidden":
@@ -191,9 +210,12 @@ def _explain(error: Any, root: Node) -> list[str]:
             fields = list(model.model_fields)
             name = str(loc[-1])
             hint = f"; it is called '{RENAMED[name]}' now" if model is Task and name in RENAMED else nearest(name, fields)
+            if model is Task and name in SourceSection.model_fields:
+                hint = f"; it stands within 'source': source: {{path: ..., {name}: ...}}"
             text = f"{node.origin}: {where}: unknown key '{name}'{hint} (known: {', '.join(fields)})"
         else:
-            text = f"{node.origin}: {where}: {item['msg']}, got {item['input']!r:.80}"
+            got = "" if item["type"] == "value_error" else f", got {item['input']!r:.80}"  # a rule of ours says itself what it met
+            text = f"{node.origin}: {where}: {item['msg'].removeprefix('Value error, ')}{got}"
         if not any(text.partition(": Input")[0] == known.partition(": Input")[0] for known in out):
             out.append(text)
     return out

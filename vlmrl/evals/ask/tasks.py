@@ -9,15 +9,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.answers.episode import EPISODE
 from vlmrl.config.names import PlainName, task_problem
 from vlmrl.config.schema import MediaSection, PositiveInt, Probability, Section
-from vlmrl.config.section import EnvironmentMethod, HistorySection
+from vlmrl.config.section import EnvironmentMethod, HistorySection, SourceSection
 from vlmrl.data.wording import prompt_problem
 from vlmrl.evals.score.extraction import Extraction
 from vlmrl.evals.score.measures import LABELS, allowed_metrics, metrics_of
@@ -36,6 +36,17 @@ and the page `replay` of a task's records."""
 
 RENAMED = {"made": "prepare", "view": "extraction", "template": "answer_format"}
 """Key of a task before -> now. Of `view`, `tagged` is `strict` now and `view` is `lenient`."""
+
+
+FILE, SECTION = "file", "section"
+"""What the `source` of a task may be; pydantic says them where it tells of a problem."""
+
+
+def _kind_of_source(value: object) -> str:
+    return FILE if isinstance(value, str) else SECTION
+
+
+Source = Annotated[Annotated[str, Tag(FILE)] | Annotated[SourceSection, Tag(SECTION)], Discriminator(_kind_of_source)]
 
 
 class Prepare(Section):
@@ -62,10 +73,14 @@ class Task(Section):
     id: str = Field(description="Name of its records file and of its row in tables")
     version: PositiveInt = Field(default=1, description="Raise it with every change that moves numbers")
     title: str = Field(default="", description="What it is, in a few words")
-    source: str = Field(
-        default="", description="JSONL or Parquet file of rows, relative to the data root; without it a task's environment gives its own"
+    source: Source = Field(
+        default="",
+        description="File of rows, relative to the data root, or a mapping with the keys of a recipe's `source`; without it a task's "
+        "environment gives its own",
     )
-    media_root: str = Field(default=".", description="Folder that media paths are relative to, relative to the data root")
+    media_root: str = Field(
+        default=".", description="Folder that media paths are relative to, relative to the data root; of a `source` that is a file"
+    )
     prepare: Prepare | None = Field(default=None, description="How to make the rows from the official download")
     official_count: PositiveInt | None = Field(default=None, description="Rows of the whole task; another number is reported")
     answer_format: AnswerFormat | tuple[AnswerFormat, ...] = Field(description="Answer format that is asked for; several make a task each")
@@ -114,6 +129,19 @@ class Task(Section):
         return (self.answer_format,) if isinstance(self.answer_format, str) else self.answer_format
 
     @property
+    def file(self) -> str:
+        """The file of rows; empty where there is none."""
+        return self.source if isinstance(self.source, str) else self.source.path
+
+    @property
+    def rows(self) -> SourceSection:
+        """How the rows are read, in the keys of a recipe. Rows of other trainers that do not say it have the answer type of the task."""
+        section = SourceSection(path=self.source, media_root=self.media_root) if isinstance(self.source, str) else self.source
+        if section.answer_type is not None or len(self.answer_types) != 1 or self.environment is not None:
+            return section
+        return section.model_copy(update={"answer_type": self.answer_types[0]})
+
+    @property
     def asked(self) -> AnswerFormat:
         """The one answer format of a task after `modes`."""
         return self.answer_formats[0]
@@ -123,7 +151,7 @@ class Task(Section):
         if self.prepare is None:
             return None
         options = "".join(f" --{name} {value}" for name, value in self.prepare.options.items())
-        out = Path(self.source).parent.as_posix()
+        out = Path(self.file).parent.as_posix()
         script = shown(shipped("data", self.prepare.dataset, "prepare.py"))
         return f"python {shlex.quote(script)} ROOT DATA_ROOT/{out} --split {self.prepare.split}{options}"
 
@@ -197,7 +225,9 @@ def _episode_problems(task: Task) -> list[str]:
         out.append(f"answer_type '{EPISODE}' and an environment belong together; give both or neither")
     if plays and task.prompt is not None:
         out.append("prompt: an environment says itself what is asked; remove it")
-    if not plays and not task.source:
+    if not isinstance(task.source, str) and task.media_root != ".":
+        out.append("media_root stands within `source` where that is a mapping: source: {path: ..., media_root: ...}")
+    if not plays and not task.file:
         out.append("source: is missing; a task without an environment asks the rows of a file")
     if not plays and history != HistorySection():
         out.append("history says what of an episode's turns stands in a prompt, and there is no environment")

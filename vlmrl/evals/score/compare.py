@@ -1,6 +1,6 @@
 """`vlmrl compare` compares two evaluations, task by task, on the questions that both answered (`docs/compare.md`).
 
-Both sides are folders of `vlmrl eval` (or of an import), or single records files. What was not asked in the same way is refused, not
+Both sides are folders of `vlmrl eval` (or of an import), runs, or single records files. What was not asked in the same way is refused, not
 averaged over.
 """
 
@@ -31,6 +31,7 @@ from vlmrl.evals.score.paired import (
     plain,
 )
 from vlmrl.evals.score.records import Record, by_sample, read_verified
+from vlmrl.evals.score.runfiles import evaluation_at
 from vlmrl.evals.score.table import COUNTS, Cells, difference_text, figure, markdown, p_text, table, visible
 from vlmrl.evals.score.values import Of, is_scored
 from vlmrl.metrics.holm import holm
@@ -205,17 +206,19 @@ def load_evaluation(path: Path, *, task: str | None = None) -> Evaluation:
     """Read one side.
 
     Args:
-        path: folder with `summary.json`, or a records file; a file is a task of its own only if `task` names it, else its records are
-            parted by their `task`.
+        path: folder with `summary.json`, of a run's suite (`eval/suite/<stage>`), or a records file; a file is a task of its own only if
+            `task` names it, else its records are parted by their `task`.
 
     Raises:
         StorageError: neither, or a file is missing or damaged.
     """
     folder = path if path.is_dir() else path.parent
     found = _summary(folder / "summary.json")
-    if path.is_dir():
+    if path.is_dir() and found is None and path.parent.name == "suite":
+        records = {file.stem: read_verified(file) for file in sorted(path.glob("*.jsonl"))}
+    elif path.is_dir():
         if found is None:
-            raise StorageError(f"{path}: no summary.json; give a folder that `vlmrl eval` wrote to its end, or a records file")
+            raise StorageError(f"{path}: no summary.json; give a folder that `vlmrl eval` wrote to its end, a run, or a records file")
         names = dict.fromkeys([*(one["id"] for one in found["suite"]["tasks"]), *found["tasks"]])
         records = {name: read_verified(folder / f"{name}.jsonl") for name in names}
     else:
@@ -251,19 +254,21 @@ def compare_folders(a: Path, b: Path, *, tolerance: float = 0.0, force: bool = F
     """Compare two evaluations on every task that both have.
 
     Args:
-        a, b: folders or records files, before and after. A file and a folder, or two files of one name, are matched by that name; files of
-            different names by the task of their records.
+        a, b: folders, runs (of which the last evaluation is meant) or records files, before and after. A file and a folder, or two files
+            of one name, are matched by that name; files of different names by the task of their records.
         tolerance: a primary metric may be worse by so much, in its own unit.
         force: compare what is not comparable, over the samples that both have, and say so in `warnings`.
         seed: of the resampling.
 
     Raises:
+        ConfigError: a run has no evaluation.
         Incomparable: no common task, or (without `force`) the two sides differ in what was asked, how, or by which program.
         StorageError: a file is missing or damaged.
         ValueError: a negative or non-finite tolerance.
     """
     if not 0 <= tolerance < float("inf"):
         raise ValueError(f"tolerance must be a number of at least 0, got {tolerance}")
+    a, b = evaluation_at(a), evaluation_at(b)
     named = a.is_dir() != b.is_dir() or a.name == b.name
     first, second = (load_evaluation(path, task=path.stem if named and not path.is_dir() else None) for path in (a, b))
     common = [name for name in first.records if name in second.records]
@@ -301,8 +306,17 @@ def _names(side: Evaluation) -> str:
 
 
 def _labels(first: Evaluation, second: Evaluation) -> tuple[str, str]:
-    """Names of the two models; their paths where the names are equal."""
-    return (first.model, second.model) if first.model != second.model else (str(first.path), str(second.path))
+    """Names of the two models; where these are equal the names of their runs, else their paths."""
+    for x, y in ((first.model, second.model), (_run_of(first.path), _run_of(second.path))):
+        if x != y and x and y:
+            return x, y
+    return str(first.path), str(second.path)
+
+
+def _run_of(path: Path) -> str:
+    """The name of the run whose evaluation this is; empty where it is none of a run."""
+    folder = next((parent for parent in path.absolute().parents if parent.name == "eval"), None)
+    return folder.parent.name if folder is not None and (folder.parent / "config.yaml").is_file() else ""
 
 
 def _settings(first: Evaluation, second: Evaluation, task: str) -> list[Mismatch]:

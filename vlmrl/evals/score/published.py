@@ -17,6 +17,7 @@ from vlmrl.errors import StorageError
 from vlmrl.evals.score.compare import load_evaluation
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.records import Record
+from vlmrl.evals.score.runfiles import evaluation_at
 from vlmrl.evals.score.summary import Interval, Summary, summarize
 from vlmrl.evals.score.table import Cells, interval_text, markdown, table, visible
 
@@ -129,7 +130,7 @@ def beside_published(path: Path, *, seed: int = 0) -> PublishedTable:
     Raises:
         StorageError: `path` is no such folder, is damaged, or no figure of its tasks has one of ours to stand beside.
     """
-    found = load_evaluation(path)
+    found = load_evaluation(evaluation_at(path))
     rows: list[Beside] = []
     without: list[str] = []
     unmeasured: list[str] = []

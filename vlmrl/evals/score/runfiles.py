@@ -126,6 +126,38 @@ def read_eval(path: Path) -> EvalResults:
     )
 
 
+def evaluation_at(path: Path) -> Path:
+    """The evaluation that a path stands for: of a run, or of its folder `eval`, the records of the last one; else the path itself.
+
+    The last one is that of the held-out rows (`eval/<stage>.jsonl`), or of a run that asks only a suite the folder of its tasks
+    (`eval/suite/<stage>`).
+
+    Raises:
+        ConfigError: a run has no evaluation.
+        StorageError: its list of evaluations, or its recipe, is damaged.
+    """
+    run = path.parent if path.name == "eval" else path
+    if (path / "summary.json").exists() or not (run / "config.yaml").is_file():
+        return path
+    folder = run / "eval"
+    order = _json(folder / "order.json", [])
+    if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
+        raise StorageError(f"{folder / 'order.json'}: not a list of evaluations; the same `vlmrl train` again writes it anew")
+    held_out = [file for name in order if (file := folder / f"{name}.jsonl").is_file()]
+    if held_out:
+        return held_out[-1]
+    stages = [stage.get("name") for stage in _recipe(run)[1].get("stages") or [] if isinstance(stage, dict)]
+
+    def place(one: Path) -> tuple[int, float]:
+        stage, _, step = one.name.partition("@")
+        return (stages.index(stage) if stage in stages else -1), (float(step) if step.isdecimal() else math.inf)
+
+    of_suite = [one for one in (folder / "suite").glob("*") if any(one.glob("*.jsonl"))]
+    if not of_suite:
+        raise ConfigError(f"{run}: the run has no evaluation yet; a recipe asks for them with eval.source or eval.suite")
+    return max(of_suite, key=place)
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file. A last line without its newline was being written when the process died, and is left out.
 

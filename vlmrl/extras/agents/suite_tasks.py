@@ -46,7 +46,7 @@ def of_task(task: Task, samples: Sequence[Sample], root: Path) -> list[EvalEpiso
 def task_episodes(task: Task, root: Path, out: Path | None) -> tuple[list[EvalEpisode], int]:
     """The episodes that a task plays, and how many there are in all: of its rows (as `task_samples`), or of its environment's tasks."""
     assert task.environment is not None
-    if task.source:
+    if task.file:
         samples, whole = task_samples(task, root, out)
         return of_task(task, samples, root), whole
     e, wanted = task.environment, task.episodes if task.limit is None else min(task.limit, task.episodes)

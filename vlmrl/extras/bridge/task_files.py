@@ -40,7 +40,7 @@ def write_yaml(task: Task, data_root: Path, folder: Path) -> Path:
 
     Args:
         task: as in a suite after `load_suite`: with one answer format.
-        data_root: folder that `task.source` and `task.media_root` are relative to.
+        data_root: folder that the task's rows and its `media_root` are relative to.
         folder: what `--include_path` will be; the task gets a folder of its own in it.
 
     Raises:
@@ -66,7 +66,7 @@ def document(sample: Sample, task: Task, data_root: Path) -> dict[str, str]:
     Raises:
         DataError: the sample cannot be written as a row.
     """
-    media_root = str((data_root / task.media_root).absolute())
+    media_root = str((data_root / task.rows.media_root).absolute())
     row = row_of(sample)
     again = parse_row(row, source=sample.source, media_root=sample.media_root)
     if again != sample:

@@ -53,7 +53,7 @@ def add_thoughts(source: Path, target: Path, derive: Derive, *, media_root: str,
         raise DataError(f"{source}: thoughts are added to .jsonl files; convert the file first")
     if target.exists() and source.exists() and target.samefile(source):
         raise DataError(f"{target}: is the source itself; write to another file")
-    samples = load_source(source, media_root=media_root, dedupe="error", max_bad_rows=0.0, quarantine=None)
+    samples = load_source(source, media_root=media_root, dedupe="error", max_bad_rows=None, quarantine=None)
     wanted = [s for s in samples if overwrite or not (s.thought or "").strip()]
     thoughts, reasons = _collect(source, wanted, derive(wanted))
     fs.write_bytes(target, _rewritten(source, samples, thoughts, media_root))

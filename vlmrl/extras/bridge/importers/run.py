@@ -85,7 +85,7 @@ def rows_by(path: Path, join: Join) -> dict[str, Sample]:
     """
     if join not in ("id", "index"):
         raise ConfigError(f"join: expected id or index, got '{join}'")
-    samples = load_source(path, media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None)
+    samples = load_source(path, media_root=".", dedupe="error", max_bad_rows=None, quarantine=None)
     return {sample.id if join == "id" else str(place): sample for place, sample in enumerate(samples)}
 
 

@@ -29,7 +29,7 @@ REACHES = {
     "extras.vllm": "rollout servers",
     "extras.agents.worlds.android_world": "device servers of an environment",
     "extras.scale.mirror": "`checkpoint.mirror`",
-    "run.tables": "trackers of `run.trackers`",
+    "extras.trackers": "trackers of `run.trackers`",
     "extras.publish.hub": "`vlmrl publish`",
     "extras.scale.beacon": "ranks of one job",
     "extras.scale.watchdog": "ranks of one job",

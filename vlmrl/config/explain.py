@@ -11,7 +11,6 @@ from typing import Annotated, Any, Union, cast
 from pydantic import BaseModel, ValidationError
 
 from vlmrl.config import names, tree
-from vlmrl.config.foreign_keys import hint
 from vlmrl.config.layers import PRESET
 from vlmrl.config.renamed import renamed
 from vlmrl.config.schema import SECTIONS, Config, Method, StageBase, know_kinds
@@ -222,6 +221,8 @@ def _explain(item: Any, root: Node) -> list[str]:
 
 def _foreign(node: Node | None, where: str, keys: tuple[str, ...]) -> Iterator[tuple[str, str, str, str]]:
     """(origin, dotted path, key, what it is here) of an unknown key that another trainer has, or of each such key below it."""
+    from vlmrl.config.foreign_keys import hint  # a long table, which recipes without mistakes never ask
+
     if node is None:
         return
     if (said := hint(keys)) is not None:

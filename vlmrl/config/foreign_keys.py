@@ -350,6 +350,7 @@ ROWS: tuple[Key, ...] = (
     Key("`run.root`", "output_dir", "trainer.default_local_dir", "trainer.save_checkpoint_path", "output_dir"),
     Key("`run.seed`", "seed", "data.seed", "data.seed", "seed"),
     Key("`run.trackers`", "report_to", "trainer.logger", "trainer.logger", "report_to"),
+    Key("`run.trackers` (`project` of an entry)", "project", "trainer.project_name", "trainer.project_name"),
     Key("`checkpoint.every`", "save_steps", "trainer.save_freq", "trainer.save_freq", "save_steps"),
     Key("`checkpoint.keep`", "save_total_limit", "trainer.max_actor_ckpt_to_keep", "trainer.save_limit", "save_total_limit"),
     Key("`checkpoint.asynchronous`", "", _under(_ACTOR, "checkpoint.async_save")),

@@ -173,19 +173,24 @@ class Leaf:
 
 
 def flat(config: Config) -> list[Leaf]:
-    """Every value of a config, in the order of the schema. A list is one value, unless its items are sections or methods."""
+    """Every value of a config, in the order of the schema. A list is one value, unless all its items are sections or methods."""
 
     def walk(value: Any, path: tuple[str, ...], loc: tuple[str | int, ...]) -> list[Leaf]:
         if isinstance(value, dict) and value:
             children = typing.cast("dict[str, Any]", value)
             return [leaf for key, child in children.items() for leaf in walk(child, (*path, key), (*loc, key))]
-        if isinstance(value, list) and any(isinstance(v, dict) for v in typing.cast("list[Any]", value)):
+        if isinstance(value, list) and _sections(typing.cast("list[object]", value)):
             items = typing.cast("list[dict[str, Any]]", value)
             names = [item.get("name") for item in items]
             return [leaf for i, item in enumerate(items) for leaf in walk(item, (*path, tree.segment(names, i)), (*loc, i))]
         return [Leaf(".".join(path), loc, value)]
 
     return walk(config.model_dump(mode="json"), (), ())
+
+
+def _sections(items: list[object]) -> bool:
+    """Whether a list holds sections or methods alone; trackers may stand beside plain names."""
+    return bool(items) and all(isinstance(item, dict) for item in items)
 
 
 def annotated(loaded: ResolvedRecipe) -> Iterator[str]:
@@ -197,7 +202,7 @@ def annotated(loaded: ResolvedRecipe) -> Iterator[str]:
             if isinstance(value, dict) and value:
                 yield start
                 yield from walk(typing.cast("dict[str, Any]", value), here, indent + "  ")
-            elif isinstance(value, list) and any(isinstance(v, dict) for v in typing.cast("list[Any]", value)):
+            elif isinstance(value, list) and _sections(typing.cast("list[object]", value)):
                 yield start
                 items = typing.cast("list[dict[str, Any]]", value)
                 names = [item.get("name") for item in items]

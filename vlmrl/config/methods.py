@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from vlmrl.config.foreign_keys import hint
 from vlmrl.config.renamed import RENAMED
 from vlmrl.config.schema import Config, GrpoSection, Method, RewardMethod, RolloutStage, SourceSection, StageBase
 from vlmrl.registry import Catalogue, Registry, first_of, nearest
@@ -119,6 +118,10 @@ def _foreign(where: str, method: Method, registry: Registry[Any]) -> dict[str, s
         return {}
     out: dict[str, str] = {}
     unknown = {key: value for key, value in method.arguments.items() if key not in registry.get(method.name).parameters}
+    if not unknown:
+        return out
+    from vlmrl.config.foreign_keys import hint  # a long table, which recipes without mistakes never ask
+
     for key, value in unknown.items():
         said = hint((*where.split(".")[2:], key))
         if key in _HOLDERS and isinstance(value, dict):

@@ -34,7 +34,7 @@ from vlmrl.config.stages import (
     know_kinds,
     register_section,
 )
-from vlmrl.config.train import KeepSection, TrainSection
+from vlmrl.config.train import KeepSection, TrackerEntry, TrainSection
 from vlmrl.types import PARTS, Part
 
 __all__ = [
@@ -74,8 +74,8 @@ class RunSection(Section):
     name: RunName = Field(default="run", description="Name of the run; its directory is <root>/<name>")
     root: str = Field(default="runs", description="Folder that holds run directories")
     seed: int = Field(default=0, ge=0, description="The only source of randomness of the run")
-    trackers: tuple[str, ...] = Field(
-        default=("tensorboard",), description="accelerate trackers beside metrics.jsonl (tensorboard, wandb, ...)"
+    trackers: tuple[TrackerEntry, ...] = Field(
+        default=("tensorboard",), description="Trackers beside metrics.jsonl: tensorboard, wandb, ..., or {name: wandb, project: p}"
     )
     deterministic: bool = Field(default=True, description="Deterministic kernels where torch has them; needed for bit-exact resume")
     threads: int = Field(

@@ -1,10 +1,10 @@
-"""The sections `train` (how a run is spread over ranks) and `keep` (which of its groups can be looked at later)."""
+"""The sections `train` (how a run is spread over ranks), `keep` (which of its groups can be looked at later) and one of `run.trackers`."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from vlmrl.config.section import PositiveInt, Section
 
@@ -52,3 +52,21 @@ class KeepSection(Section):
     )
     frames: PositiveInt = Field(default=24, description="Most frames kept of a video, evenly spaced")
     table: bool = Field(default=False, description="Send the kept answers of each step to run.trackers too, as the table 'completions'")
+
+
+class TrackerSection(Section):
+    """A tracker with what it is told. A plain name is one that is told nothing."""
+
+    name: str = Field(description="tensorboard, wandb, trackio, swanlab, mlflow, or another one of accelerate's")
+    project: str | None = Field(default=None, description="What holds its runs; none: the environment's (WANDB_PROJECT, ...), else vlmrl")
+    run: str | None = Field(default=None, description="What it calls this run; none: the environment's (WANDB_NAME, ...), else run.name")
+    group: str | None = Field(default=None, description="What its runs are put together by, such as the seeds of one experiment")
+    tags: tuple[str, ...] = Field(default=(), description="Words to find the run by")
+
+
+def _tracker(value: Any) -> Any:
+    """A plain name, or a section; errors are those of the section alone."""
+    return value if isinstance(value, str) else TrackerSection.model_validate(value)
+
+
+TrackerEntry = Annotated[str | TrackerSection, BeforeValidator(_tracker)]

@@ -61,6 +61,8 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     },
     "optional part of a run": {
         "keep": "vlmrl.extras.pages.recorder:of_stage",
+        "keep.table": "vlmrl.extras.trackers.tables:send",
+        "run.trackers": "vlmrl.extras.trackers.start:checked",
         "checkpoint.asynchronous": "vlmrl.extras.scale.background:Background",
         "checkpoint.mirror": "vlmrl.extras.scale.mirror:Mirror",
         "train.offload_activations": "vlmrl.extras.scale.offload:offloaded",

@@ -103,14 +103,7 @@ def embed(policy: Policy, ids_BS: torch.Tensor, prompts: Sequence[tuple[Prompt, 
     return ModelInput(filled, visual, [torch.cat(layer) for layer in zip(*deep, strict=True)])
 
 
-def repeat(
-    policy: Policy,
-    batch: MicroBatch,
-    vision: VisionCache,
-    *,
-    train: bool,
-    **how: Any,
-) -> TokenLogprobs:
+def repeat(policy: Policy, batch: MicroBatch, vision: VisionCache, *, train: bool, **how: Any) -> TokenLogprobs:
     """Run the model on one row per answer, each with its prompt. `how`: fields of `HeadOptions`.
 
     Returns:

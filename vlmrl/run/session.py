@@ -246,7 +246,7 @@ def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui:
     if problems := unproven(bundle.family, cfg):
         raise ConfigError(problems)
     store, encoder = open_media(cfg, bundle, places.data)
-    state, tracker = RunState(), Tracker(run.path, cfg.run.trackers, dist.is_main())
+    state, tracker = RunState(), Tracker(run.path, cfg.run.trackers, dist.is_main(), recipe=cfg)
     found = dist.gather(dist.on_main(lambda: checkpoint.latest(run.checkpoints)))[0]
     assert found is not None
     for note in found.notes:
@@ -277,7 +277,7 @@ def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui:
     identity = Identity(folder=run.path)
     if dist.is_main():
         identity = Identity.open(run.path, saved.get("identity"), ui.say)
-    tracker.start(state.global_step)
+    tracker.start(state.global_step + 1)  # that of the last step done is logged
     return Session(
         cfg=cfg,
         config_hash=config_hash,

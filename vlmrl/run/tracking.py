@@ -15,28 +15,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmrl import fs
-from vlmrl.errors import CheckpointError, ConfigError
+from vlmrl.errors import CheckpointError, VlmrlError
 from vlmrl.evals.score.runfiles import read_metrics as read_metrics
-from vlmrl.registry import nearest
-from vlmrl.run.tables import WAYS, Table
+from vlmrl.run.optional import OPTIONAL
 
 if TYPE_CHECKING:
-    from accelerate.tracking import GeneralTracker
+    from vlmrl.config.schema import Config
+    from vlmrl.config.train import TrackerSection
 
 Value = float | int | str | bool
+Table = tuple[Sequence[str], Sequence[Sequence[Any]]]
+"""(Names of the columns, rows)."""
 _OWN = ("stage", "step", "global_step", "wall")
 Mark = list[Any]
 """[end of a part in bytes, hash of the part]"""
 MOST_MARKS = 400
 """Parts of the metrics file that a checkpoint tells apart."""
-_INSTALL = {"comet_ml": "comet-ml"}
 
 
 class Tracker:
     """Writes metrics of one run. On ranks other than 0 it checks nothing and writes nothing."""
 
-    def __init__(self, run_path: Path, trackers: Sequence[str] = (), is_main: bool = True):
+    def __init__(
+        self, run_path: Path, trackers: Sequence[str | TrackerSection] = (), is_main: bool = True, *, recipe: Config | None = None
+    ):
         """Check that every tracker named is known and installed; they start at the first `log`, or at `start`.
+
+        Args:
+            recipe: what the trackers get as the run's config.
 
         Raises:
             ConfigError: unknown or missing trackers, with the command that installs them.
@@ -44,23 +50,27 @@ class Tracker:
         self.path = run_path / "metrics.jsonl"
         self._run_path = run_path
         self._is_main = is_main
-        self._waiting = _checked(trackers) if is_main else {}
+        self._recipe = recipe
+        self._waiting: list[Callable[..., Any]] = OPTIONAL["run.trackers"](trackers) if is_main and trackers else []
         self._marks: list[Mark] = []
-        self._trackers: list[GeneralTracker] = []
+        self._trackers: list[Any] = []
 
     def start(self, global_step: int) -> None:
         """Start the trackers, so that a wrong login fails now and not after the first step.
 
         Args:
             global_step: the first that will be logged; TensorBoard hides what an interrupted run logged from there on.
+
+        Raises:
+            ConfigError: a tracker did not start.
         """
-        for name, kind in self._waiting.items():
-            options = {"purge_step": global_step} if name == "tensorboard" else {}
-            folder = (str(self._run_path / "trackers"),) if kind.requires_logging_directory else ()
-            tracker = kind(self._run_path.name, *folder, **options)
-            tracker.start()
-            self._trackers.append(tracker)
-        self._waiting = {}
+        try:
+            for begin in self._waiting:
+                self._trackers.append(begin(self._run_path, self._recipe, global_step))
+        except VlmrlError:
+            self.close()
+            raise
+        self._waiting = []
 
     def log(self, values: Mapping[str, Value], *, stage: str, step: int, global_step: int) -> None:
         """Append one line.
@@ -86,14 +96,12 @@ class Tracker:
             tracker.log(dict(values), step=global_step)
 
     def table(self, name: str, table: Table, *, global_step: int) -> None:
-        """Send a table of texts to the trackers that take one (`run.tables`); the metrics file has none."""
+        """Send a table of texts to the trackers that take one (`keep.table`); the metrics file has none."""
         if not self._is_main:
             return
         self.start(global_step)
         for tracker in self._trackers:
-            way = WAYS.get(getattr(tracker, "name", ""))
-            if way is not None:
-                way(tracker, name, table, global_step)
+            OPTIONAL["keep.table"](tracker, name, table, global_step)
 
     def mark(self) -> tuple[int, list[Mark]]:
         """(Length of the metrics file in bytes, hashes of its parts), to be stored in a checkpoint; what they cover is durable first.
@@ -190,21 +198,3 @@ def _encoded(key: str, value: Any) -> Value:
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     return float(value)
-
-
-def _checked(names: Sequence[str]) -> dict[str, Any]:
-    """accelerate's tracker classes by name."""
-    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
-    from accelerate.utils import LoggerType
-
-    missing = {str(kind) for kind in LoggerType.list()} - {str(kind) for kind in get_available_trackers()}
-    problems: list[str] = []
-    for name in dict.fromkeys(names):
-        known = sorted(LOGGER_TYPE_TO_CLASS)
-        if name not in LOGGER_TYPE_TO_CLASS:
-            problems.append(f"run.trackers: unknown tracker '{name}'{nearest(name, known)} (known: {', '.join(known)})")
-        elif name in missing:
-            problems.append(f"run.trackers: '{name}' is not installed: pip install {_INSTALL.get(name, name)}")
-    if problems:
-        raise ConfigError(problems)
-    return {name: LOGGER_TYPE_TO_CLASS[name] for name in names}

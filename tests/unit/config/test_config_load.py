@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from tests.support.documents import names_sources
 from tests.support.recipes import repeated_defaults
 from vlmrl.config.explain import check
-from vlmrl.config.load import ResolvedRecipe, load
+from vlmrl.config.load import ResolvedRecipe, annotated, load
 from vlmrl.config.schema import SECTIONS, Config, GrpoSection, SftSection, ToySection
+from vlmrl.config.train import TrackerSection
 from vlmrl.config.tree import Node, parse
 from vlmrl.errors import ConfigError
 
@@ -105,6 +106,22 @@ def test_base_merges_below_the_recipe(write):
 def test_lists_are_replaced_not_merged(write):
     write({"model": {"path": "b"}, "run": {"trackers": ["tensorboard", "wandb"]}}, "base/common.yaml")
     assert load(write({"base": "common", "run": {"trackers": []}, "stages": [SFT]}), []).config.run.trackers == ()
+
+
+@pytest.mark.parametrize("names", [[], ["tensorboard"]], ids=["alone", "beside a name"])
+def test_a_tracker_may_be_a_name_or_a_mapping(write, tmp_path, names):
+    given = [*names, {"name": "wandb", "project": "p", "tags": ["a", "b"]}]
+    out = load(write(MINIMAL | {"run": {"trackers": given}}), [])
+    assert out.config.run.trackers == (*names, TrackerSection(name="wandb", project="p", tags=("a", "b")))
+    (tmp_path / "printed.yaml").write_text("\n".join(annotated(out)))
+    again = load(tmp_path / "printed.yaml", [])
+    assert (again.config, again.hash) == (out.config, out.hash)
+
+
+def test_a_recipe_with_names_alone_is_the_text_that_it_was(write):
+    """What a run is known by, and what a resume compares."""
+    out = load(write(MINIMAL | {"run": {"trackers": ["tensorboard", "wandb"]}}), [])
+    assert yaml.safe_load(out.text)["run"]["trackers"] == ["tensorboard", "wandb"]
 
 
 @pytest.mark.parametrize(
@@ -305,8 +322,17 @@ TABLE = [
     ("run.name=3", "run.name: expected str, got int 3"),
     ("run.deterministic=1", "run.deterministic: expected bool, got int 1"),
     ("run.deterministic=yes", "run.deterministic: expected bool, got str 'yes'"),
-    ("run.trackers=tensorboard", "run.trackers: expected a list of str, got str 'tensorboard'"),
-    ("run.trackers=[1]", "run.trackers.0: expected str, got int 1"),
+    (
+        "run.trackers=tensorboard",
+        "run.trackers: expected a list of str or a mapping with name, project, run, group, tags, got str 'tensorboard'",
+    ),
+    ("run.trackers=[1]", "run.trackers.0: expected str or a mapping with name, project, run, group, tags, got int 1"),
+    (
+        "run.trackers=[{name: wandb, porject: p}]",
+        "run.trackers.wandb.porject: unknown key 'porject'; did you mean 'project'? (known: name, project, run, group, tags)",
+    ),
+    ("run.trackers=[{project: p}]", "run.trackers.0.name: missing, expected str"),
+    ("run.trackers=[{name: wandb, tags: a}]", "run.trackers.wandb.tags: expected a list of str, got str 'a'"),
     ("run.threads=-1", "run.threads: must be greater than or equal to 0, got int -1"),
     ("run=3", "run: expected a mapping with name, root, seed, trackers, deterministic, threads, got int 3"),
     ("model.path=null", "model.path: expected str, got nothing (null)"),

@@ -68,7 +68,8 @@ def leaves(model: Any, prefix: str = "") -> set[str]:
             node = schema["$defs"][node["$ref"].rpartition("/")[2]]
         for name, inner in node.get("properties", {}).items():
             found.add(f"{path}{name}")
-            for one in (inner, inner.get("items", {}), *inner.get("anyOf", ())):
+            items = inner.get("items", {})
+            for one in (inner, items, *items.get("anyOf", ()), *inner.get("anyOf", ())):
                 walk(one, f"{path}{name}.")
 
     walk(schema, prefix)

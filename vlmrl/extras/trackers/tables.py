@@ -6,11 +6,10 @@ Called in the training thread, since trackers take values of a step in one order
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-Table = tuple[Sequence[str], Sequence[Sequence[Any]]]
-"""(Names of the columns, rows)."""
+from vlmrl.run.tracking import Table
 
 
 def _wandb(tracker: Any, name: str, table: Table, step: int) -> None:
@@ -52,6 +51,13 @@ WAYS: dict[str, Callable[[Any, str, Table, int], None]] = {
     "mlflow": _mlflow,
 }
 """Tracker -> how it takes a table. The others of accelerate take none."""
+
+
+def send(tracker: Any, name: str, table: Table, step: int) -> None:
+    """Send a table to a tracker that takes one."""
+    way = WAYS.get(getattr(tracker, "name", ""))
+    if way is not None:
+        way(tracker, name, table, step)
 
 
 def markdown(table: Table) -> str:

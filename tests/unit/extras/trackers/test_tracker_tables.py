@@ -10,7 +10,7 @@ import pytest
 from accelerate import PartialState
 from accelerate import tracking as accelerate_tracking
 
-from vlmrl.run.tables import WAYS, markdown
+from vlmrl.extras.trackers.tables import WAYS, markdown
 
 TABLE = (("step", "completion", "reward"), [(3, "<b>|*x*|</b>\nend", 0.5), (3, "none", None)])
 

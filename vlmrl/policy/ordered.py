@@ -37,7 +37,11 @@ def in_order() -> Iterator[None]:
 
 def ordered(attend: Callable[[Tensor, Tensor, Tensor], Any], query: Tensor, key: Tensor, value: Tensor) -> Any:
     """Call `attend`, whose backward keeps its order where the run is deterministic. It returns a tensor, or a tuple with one in front."""
-    if query.device.type not in UNORDERED or not wanted() or not torch.is_grad_enabled():
+    if query.device.type not in UNORDERED or not torch.is_grad_enabled():
+        return attend(query, key, value)
+    if _First.open:  # a backward ended between the two, as one does that runs out of memory
+        _warnings_again()
+    if not wanted():
         return attend(query, key, value)
     inputs: Any = _Last.apply(query, key, value)
     with in_order():  # forward chooses the kernel: of several, one has no order that could be asked for
@@ -45,8 +49,16 @@ def ordered(attend: Callable[[Tensor, Tensor, Tensor], Any], query: Tensor, key:
     return (_First.apply(out[0]), *out[1:]) if isinstance(out, tuple) else _First.apply(out)
 
 
+def _warnings_again() -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    _First.open = False
+
+
 class _First(torch.autograd.Function):
     """Behind the attention: the first of its backward, where errors are switched on."""
+
+    open = False
+    """Whether the last of that backward is still to come."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor) -> Tensor:
@@ -55,6 +67,7 @@ class _First(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         torch.use_deterministic_algorithms(True)
+        _First.open = True
         return grads[0]
 
 
@@ -68,5 +81,5 @@ class _Last(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        _warnings_again()
         return grads

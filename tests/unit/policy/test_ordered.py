@@ -91,6 +91,23 @@ def test_under_recomputation_and_in_many_layers() -> None:
     assert torch.is_deterministic_algorithms_warn_only_enabled()
 
 
+def test_a_backward_that_fails_leaves_no_errors_to_the_next_pass() -> None:
+    """An update that runs out of memory is tried again with smaller micro-batches."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+    class Full(Attention):
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Any:
+            raise torch.OutOfMemoryError("full")
+
+    x = torch.randn(3, requires_grad=True)
+    with pytest.raises(torch.OutOfMemoryError):
+        ordered(lambda q, k, v: Full.apply(q, k, v), x, x, x).sum().backward()
+    gradients(tuple(torch.randn(5, requires_grad=True) for _ in range(3)), True)
+    assert Attention.seen == [(True, False)]
+    assert mode() == (True, True)
+
+
 def test_nothing_is_wrapped_where_there_is_no_backward() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     with torch.no_grad():

@@ -211,20 +211,20 @@ def measure(model: Any, groups: list[tuple[int, tuple[int, ...]]], **how: Any) -
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     shapes = {tuple(p.shape) for p in model.parameters() if p.ndim >= 2}
     shapes |= {s[::-1] for s in shapes}
-    seen: dict[int, torch.Tensor] = {}
+    seen: dict[int, tuple[torch.UntypedStorage, torch.dtype, tuple[int, ...]]] = {}
 
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
+    def keep(tensor: torch.Tensor) -> None:
+        # Storages alone, and nothing for the graph: a tensor holds its graph, a graph its hooks, and no collector sees such a circle.
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
-            seen[storage.data_ptr()] = tensor
-        return tensor
+            seen[storage.data_ptr()] = storage, tensor.dtype, tuple(tensor.shape)
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda nothing: nothing):
         run.forward()
     size = {True: 0, False: 0}
-    for tensor in seen.values():
-        cast = not how.get("native") and tensor.dtype == torch.bfloat16 and tuple(tensor.shape) in shapes
-        size[cast] += tensor.untyped_storage().nbytes()
+    for storage, dtype, shape in seen.values():
+        cast = not how.get("native") and dtype == torch.bfloat16 and shape in shapes
+        size[cast] += storage.nbytes()
     return Saved(activations=size[False], weights=size[True])
 
 

@@ -29,7 +29,6 @@ from vlmrl.evals.ask.suite import DEFINITIONS, load_suite, suite_path
 from vlmrl.paths import find
 
 ALLOWED = {
-    ("README.md", " sampler ── plan"): "a diagram",
     ("docs/architecture.md", " recipe.yaml ──▶"): "a diagram",
     (
         "docs/architecture.md",

@@ -222,11 +222,11 @@ def keys_of(model: type[BaseModel]) -> Callable[[Table], None]:
 
 
 def in_a_recipe(table: Table) -> None:
-    """Names of methods or presets, or keys."""
-    names = {PRESET, *PRESETS, *(name for registry in found().values() for name in registry.names())}
+    """Keys of a recipe, those of its stage `rl` too."""
     for row in table.rows:
         for name in marks(row[0]):
-            assert name in names or is_key(name, GrpoSection) or is_key(name, Config) or name == "thought_dropout", name
+            stage = name.removeprefix("stages.rl.")
+            assert stage == PRESET or (is_key(name, Config) if stage == name else is_key(stage, GrpoSection)), name
 
 
 def lora_defaults(table: Table) -> None:
@@ -354,8 +354,10 @@ def forms_of_rewards(table: Table) -> None:
 
 
 CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
-    ("README.md", "Three commands"): "measured; docs/benchmarks/toy_video.md",
-    ("README.md", "What is in it"): in_a_recipe,
+    ("README.md", "Beside TRL"): "measured; docs/benchmarks/vs_trl.md",
+    ("README.md", "Try it without data"): "measured; docs/benchmarks/toy_video.md",
+    ("docs/first_run.md", "A toy run"): "measured; docs/benchmarks/toy_video.md",
+    ("docs/six_settings.md", "Start here: six settings"): in_a_recipe,
     ("SECURITY.md", "What vlmrl promises"): "tests/test_security.py",
     ("data/README.md", "Data sets"): "tests/unit/extras/importers/test_every_dataset.py",
     ("data/README.md", "Official files"): "tests/unit/extras/importers/test_official_statements.py",
@@ -438,6 +440,11 @@ def test_table(table: Table) -> None:
     else:
         for path in re.findall(r"(?:tests|docs)/[\w/]+(?:\.\w+)?", check):
             assert (ROOT / path).exists(), path
+
+
+def test_the_first_page_is_short() -> None:
+    """README shows what the project is for; what is behind it stands in docs/."""
+    assert len(read("README.md").split()) <= 900
 
 
 def test_no_check_is_left_over() -> None:

@@ -1,4 +1,4 @@
-"""What `vlmrl doctor` finds on this machine, and on machines that lack something."""
+"""What `vlmrl check` finds on this machine, and on machines that lack something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks a file of rows without a recipe (`vlmrl check --rows`): which shape it has, which rows are good, why others are not, and whether
+"""Checks a file of rows without a recipe (`vlmrl check FILE`): which shape it has, which rows are good, why others are not, and whether
 every gold answer is right by the parser that training uses.
 
 The file stands in a recipe made here, of one stage, so that everything is as `vlmrl check RECIPE` does it.

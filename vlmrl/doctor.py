@@ -48,6 +48,8 @@ OPTIONAL = {
 }
 """Distribution -> what it is for and how to get it."""
 
+DECODERS = ("av", "decord")
+"""Packages that are told among the decoders, by whether they load, and not among the optional ones once more."""
 COLOURS: dict[Status, str] = {"ok": "green", "absent": "yellow", "problem": "red"}
 """How a status is shown."""
 _VARIABLES = ("HF_TOKEN", "WANDB_API_KEY", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES")
@@ -162,7 +164,7 @@ def _devices() -> list[Finding]:
 
 def _decoders() -> list[Finding]:
     """PyAV must load: it reads all headers and checks decord's frames. decord is needed only where a recipe asks for it."""
-    problems = {name: _loads(name) for name in ("av", "decord")}
+    problems = {name: _loads(name) for name in DECODERS}
     return [
         Finding(
             area="decoders",
@@ -176,7 +178,7 @@ def _decoders() -> list[Finding]:
 
 
 def _optional() -> list[Finding]:
-    found = {name: _version(name) for name in OPTIONAL}
+    found = {name: _version(name) for name in OPTIONAL if name not in DECODERS}
     return [
         Finding(
             area="optional", item=name, found=version or "-", status="ok" if version else "absent", advice="" if version else OPTIONAL[name]

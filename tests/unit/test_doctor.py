@@ -22,6 +22,7 @@ def test_this_machine():
     assert found["cpu"].status == "ok"
     assert ("cuda:0" in found) == torch.cuda.is_available()
     assert {"working directory", "model cache", "decord", "av", *doctor.OPTIONAL} <= set(found)
+    assert [f.item for f in doctor.examine()].count("decord") == 1
 
 
 def test_versions_out_of_range_and_missing_are_problems(monkeypatch):

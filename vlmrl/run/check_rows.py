@@ -94,6 +94,8 @@ def told(report: AuditReport, *, counted: bool) -> list[str]:
     """
     (found,) = report.sources
     how = f", of the shape '{found.shape}'" if found.shape is not None else ", read by 'columns'" if found.good else ", of no known shape"
+    if found.shape is None and found.reasons["image_bytes"]:  # their shape is looked for once there is a folder for the pictures
+        how = ""
     lines = [f"{found.path}: {found.rows} rows{how}"]
     lines.append(f"good: {found.good}, their gold answers are right by the parser that training uses")
     if counted and found.good:

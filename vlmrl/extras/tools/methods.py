@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,13 @@ import typer
 
 from vlmrl.cli.names import load_said
 from vlmrl.errors import ConfigError
-from vlmrl.registry import Registry, nearest
+from vlmrl.registry import nearest
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+Listed = Mapping[str, Sequence[Mapping[str, Any]]]
+"""`algorithm` for the presets, or a slot -> the descriptions of what it has (`vlmrl.methods.described`)."""
 PRESETS = "algorithm"
 """What presets are listed under, beside the slots."""
 
@@ -47,56 +49,70 @@ def methods(
 
         typer.echo(json.dumps(paper_list(), indent=1, ensure_ascii=False))
         return
-    from vlmrl.methods import listed_presets, papers, preset_table, registries
-
     if recipe is not None:
         plugins += load_said(recipe, []).config.plugins
-    found = {} if slot == PRESETS else registries(plugins)
-    presets = listed_presets() if slot in (None, PRESETS) or slot not in found else []
-    if name is None and slot not in (None, PRESETS, *found):
-        _one(_named(str(slot), found, presets, others), as_json=as_json)
-        return
-    if name is not None:
-        if slot not in (PRESETS, *found):
-            raise ConfigError(f"unknown slot '{slot}'{nearest(str(slot), [PRESETS, *found])} (known: {PRESETS}, {', '.join(found)})")
-        _one(_named(name, {key: registry for key, registry in found.items() if key == slot}, presets, ()), as_json=as_json)
-        return
-    shown = {key: registry for key, registry in found.items() if slot in (None, key)}
     if as_papers:
-        typer.echo(preset_table() if slot == PRESETS else papers(shown), nl=False)
+        _papers(slot, plugins)
+        return
+    found = listed(plugins)
+    if name is not None:
+        _known(slot, found)
+        _one(_named(name, {str(slot): found[str(slot)]}), as_json=as_json)
+    elif slot is not None and slot not in found:
+        _one(_named(slot, found, others), as_json=as_json)
     elif as_json:
-        typer.echo(json.dumps({PRESETS: presets} if slot == PRESETS else _described(shown), indent=1))
+        typer.echo(json.dumps({key: part for key, part in found.items() if slot == key or (slot is None and key != PRESETS)}, indent=1))
     else:
-        _lines(shown, presets)
+        _lines({key: part for key, part in found.items() if slot in (None, key)})
 
 
-def _described(found: Mapping[str, Registry[Any]]) -> dict[str, list[dict[str, Any]]]:
-    from vlmrl.methods import described
+def listed(plugins: Sequence[str]) -> Listed:
+    """What can be listed: the presets, then the methods of each slot.
 
-    return {slot: [described(slot, registry.get(name)) for name in registry.names()] for slot, registry in found.items()}
+    Raises:
+        ConfigError: a plug-in cannot be imported, or a preset cannot be read.
+    """
+    from vlmrl.methods import described, listed_presets, registries
+
+    found = registries(plugins)
+    return {PRESETS: listed_presets()} | {
+        slot: [described(slot, registry.get(name)) for name in registry.names()] for slot, registry in found.items()
+    }
 
 
-def _named(
-    name: str, found: Mapping[str, Registry[Any]], presets: Sequence[Mapping[str, Any]], others: Sequence[str]
-) -> list[tuple[str, Mapping[str, Any]]]:
+def _papers(slot: str | None, plugins: Sequence[str]) -> None:
+    from vlmrl.methods import papers, preset_table, registries
+
+    found = {} if slot == PRESETS else registries(plugins)
+    _known(slot, [PRESETS, *found])
+    typer.echo(papers({key: one for key, one in found.items() if slot in (None, key)}) if found else preset_table(), nl=False)
+
+
+def _known(slot: str | None, known: Iterable[str]) -> None:
+    """
+    Raises:
+        ConfigError: there is no such slot.
+    """
+    slots = list(known)
+    if slot is not None and slot not in slots:
+        raise ConfigError(f"unknown slot '{slot}'{nearest(slot, slots)} (known: {', '.join(slots)})")
+
+
+def _named(name: str, found: Listed, others: Sequence[str] = ()) -> list[tuple[str, Mapping[str, Any]]]:
     """(slot, description) of every method or preset with this name.
 
     Raises:
         ConfigError: there is none.
     """
-    from vlmrl.methods import described
-
-    ours = [(PRESETS, preset) for preset in presets if preset["name"] == name]
-    ours += [(slot, described(slot, registry.get(name))) for slot, registry in found.items() if name in registry.names()]
+    ours = [(slot, one) for slot, part in found.items() for one in part if one["name"] == name]
     if ours:
         return ours
-    known = [*(preset["name"] for preset in presets), *(one for registry in found.values() for one in registry.names())]
+    known = [one["name"] for part in found.values() for one in part]
     if not others:
-        raise ConfigError(f"unknown {next(iter(found), PRESETS)} '{name}'{nearest(name, known)} (known: {', '.join(known)})")
-    slots = [PRESETS, *found]
+        raise ConfigError(f"unknown {next(iter(found))} '{name}'{nearest(name, known)} (known: {', '.join(known)})")
+    near = nearest(name, [*others, *found, *known])
     raise ConfigError(
-        f"nothing to list is called '{name}'{nearest(name, [*others, *slots, *known])} (lists: {', '.join(others)}; "
-        f"slots: {', '.join(slots)}; or the name of a method)"
+        f"nothing to list is called '{name}'{near} (lists: {', '.join(others)}; slots: {', '.join(found)}; or the name of a method)"
     )
 
 
@@ -106,17 +122,17 @@ def _console() -> Console:
     return Console(highlight=False)
 
 
-def _lines(found: Mapping[str, Registry[Any]], presets: Sequence[Mapping[str, Any]]) -> None:
+def _lines(found: Listed) -> None:
     """A line for each, with as many as its text needs."""
     from rich.table import Table
     from rich.text import Text
 
-    from vlmrl.methods import by_card
+    from vlmrl.methods import CORE, OTHERS
 
     console = _console()
 
     def show(title: str, rows: Sequence[tuple[str, str]]) -> None:
-        console.print(Text(title, style="bold"), soft_wrap=False)
+        console.print(Text(title, style="bold"))
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
@@ -125,12 +141,19 @@ def _lines(found: Mapping[str, Registry[Any]], presets: Sequence[Mapping[str, An
         console.print(table)
         console.print()
 
-    if presets:
-        show(f"{PRESETS}. Presets: what a paper's method sets, together.", [(one["name"], one["for"] or one["title"]) for one in presets])
-    for slot, registry in found.items():
-        for head, methods in by_card(slot, registry):
-            show(f"{slot}. {head}", [(m["name"], m["summary"] + (" (part of it is our guess)" if m["proposed"] else "")) for m in methods])
+    for slot, part in found.items():
+        if slot == PRESETS:
+            show(f"{PRESETS}. Presets: what a paper's method sets, together.", [(one["name"], one["for"] or one["title"]) for one in part])
+            continue
+        for head, is_core in ((CORE, True), (OTHERS, False)):
+            rows = [(one["name"], one["summary"] + _guess(one)) for one in part if bool(one["card"]["core"]) == is_core]
+            if rows:
+                show(f"{slot}. {head}", rows)
     console.print(Text("One in full, with its arguments, needs, source and evidence: vlmrl list NAME"))
+
+
+def _guess(one: Mapping[str, Any]) -> str:
+    return " (part of it is our guess)" if one["proposed"] else ""
 
 
 def _one(found: Sequence[tuple[str, Mapping[str, Any]]], *, as_json: bool) -> None:
@@ -152,7 +175,7 @@ def _one(found: Sequence[tuple[str, Mapping[str, Any]]], *, as_json: bool) -> No
             card = one["card"]
             read = f" ({card['read']} read)" if card["read"] else ""
             facts = [
-                ("what it does", [one["summary"] + (" (part of it is our guess)" if one["proposed"] else "")]),
+                ("what it does", [one["summary"] + _guess(one)]),
                 ("arguments", [argument_line(argument) for argument in one["arguments"]] or ["none"]),
                 ("needs", [", ".join(one["needs"])]),
                 ("source", [f"{one['paper']}{read}" if one["paper"] else ""]),
